@@ -1,0 +1,100 @@
+# Everything runs from here with Python and make; `make` alone lists what there is.
+# The first call of a target makes .venv and installs what it needs, later calls start at once.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# python3 may be older or newer than convlab supports: unless told which, look for others by name.
+PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 python3.13)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL: # one pip at a time in .venv
+.PHONY: help ladder test gate sanitize results lint types format check clean FORCE
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo 'ARGS="..."    is handed on:         make ladder ARGS="--layer conv9"'
+	@echo 'PYTHON=...    makes .venv with it:  make test PYTHON=python3.12'
+
+ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: judged, and timed or counted
+	@$(BIN)/convlab ladder $(ARGS)
+
+test: $(VENV)/.test ## the tests, on whichever engine this machine has
+	@$(BIN)/python -m pytest -n auto -m "not gate" $(ARGS)
+
+gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, and read the machine code
+	@$(BIN)/python -m pytest -n auto -m gate $(ARGS)
+	@$(BIN)/convlab lint
+
+sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four tools
+	@for tool in memcheck racecheck initcheck synccheck; do \
+		echo "$$tool"; \
+		compute-sanitizer --tool $$tool --error-exitcode 3 $(BIN)/python -m convlab.bench.sanitize || exit; \
+	done
+
+results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
+	@$(BIN)/python -m convlab.bench.plots $(ARGS)
+
+lint: $(VENV)/.style ## style and formatting, by ruff
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: $(VENV)/.style ## types, by mypy
+	@$(BIN)/mypy
+
+format: $(VENV)/.style ## rewrite the files the way lint wants them
+	@$(BIN)/ruff check --fix-only
+	@$(BIN)/ruff format
+
+check: ## all that a change has to pass
+	@.ci/run
+
+clean: ## remove .venv, builds and caches
+	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A file for each set of extras says that convlab stands in .venv, editable, with them.
+$(VENV)/.ladder: EXTRAS = plots$$(sed 's/^/,/' $(VENV)/.cuda)
+# Not the extra `test`: it brings the compilers of CUDA 13, which cannot stand beside those of 12.
+$(VENV)/.test: EXTRAS = test-tools,$$(grep . $(VENV)/.cuda || echo gpu-cu13)
+$(VENV)/.style: EXTRAS = style
+
+$(VENV)/.ladder $(VENV)/.test: $(VENV)/.cuda
+$(VENV)/.ladder $(VENV)/.test $(VENV)/.style: pyproject.toml | $(BIN)/python
+	@extras="$(EXTRAS)"; \
+	echo "installing convlab[$$extras] in $(VENV): minutes the first time"; \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable ".[$$extras]"
+	@touch $@
+
+# Which CUDA extra fits the driver: one line, or none without a driver. Looked up at every call but
+# written only when it changes, so that a new driver, and nothing else, leads to a new install.
+# Drivers print "CUDA Version: 12.4" or, from 610 on, "CUDA UMD Version: 13.3".
+$(VENV)/.cuda: FORCE | $(BIN)/python
+	@extra=; \
+	if nvidia-smi >/dev/null 2>&1 || [ -e /proc/driver/nvidia/version ]; then \
+		major=$$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA [UMD ]*Version: *\([0-9]*\).*/\1/p' | head -n 1); \
+		case "$$major" in \
+			12) extra=gpu-cu12 ;; \
+			1[3-9]|[2-9][0-9]) extra=gpu-cu13 ;; \
+			"") extra=gpu-cu13; echo "an NVIDIA driver of unknown CUDA version: taking CUDA 13" ;; \
+			*) echo "the NVIDIA driver's CUDA $$major is too old: update it to use the GPU" ;; \
+		esac; \
+	fi; \
+	{ [ -z "$$extra" ] || echo "$$extra"; } > $@.new; \
+	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(BIN)/python:
+	@fail() { echo "$$1" >&2; exit 1; }; \
+	[ "$$(uname -s)" != Darwin ] || fail "numba-cuda is built for Linux and Windows, not for macOS: use a Linux container"; \
+	for python in $(PYTHONS) ""; do \
+		[ -n "$$python" ] || fail "convlab needs Python 3.11, 3.12 or 3.13 (tried $(strip $(PYTHONS))): install one, or name it with PYTHON="; \
+		"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && break; \
+	done; \
+	"$$python" -c 'import ensurepip, venv' 2>/dev/null \
+		|| fail "$$python has no venv module: install it (Debian and Ubuntu: apt install python3-venv)"; \
+	echo "making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

@@ -1,0 +1,37 @@
+"""convlab: fast convolution kernels in Python, step by step, with and without a GPU."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from convlab.api import Plan, conv2d, plan
+    from convlab.engines import EngineUnavailable
+    from convlab.problem import ConvProblem
+    from convlab.stages import LADDER, Stage, Tile
+
+__version__ = "0.1.0"
+
+__all__ = ["LADDER", "ConvProblem", "EngineUnavailable", "Plan", "Stage", "Tile", "conv2d", "plan"]
+
+# Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
+# and `convlab doctor` must start where Numba cannot be imported, to say so.
+_HOME = {
+    "LADDER": "convlab.stages",
+    "ConvProblem": "convlab.problem",
+    "EngineUnavailable": "convlab.engines",
+    "Plan": "convlab.api",
+    "Stage": "convlab.stages",
+    "Tile": "convlab.stages",
+    "conv2d": "convlab.api",
+    "plan": "convlab.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'convlab' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,1 @@
+"""Measuring: every stage on one problem, judged and then timed or counted."""

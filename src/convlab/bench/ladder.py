@@ -1,0 +1,252 @@
+"""The main job: every stage on one problem, judged, and timed on a GPU or counted without one."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from convlab.api import Plan, plan
+from convlab.doctor import environment
+from convlab.engines import Engine
+from convlab.oracle import Oracle, Verdict
+from convlab.problem import ConvProblem
+from convlab.stages import LADDER, Stage
+
+if TYPE_CHECKING:
+    from convlab.bench.timer import Timing
+
+BASELINE = LADDER[0].name  # what speedups are over
+
+# Multiply-adds a second that a simulator does, about, to tell how long a wait will be: 2,000 to
+# 60,000 from stage to stage on two CPU cores. One that is not listed is taken to be the slowest.
+SIMULATED_PER_SECOND = {"cudasim": 20_000}
+PATIENCE_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one stage did on a problem.
+
+    ``failed`` says what it raised, so that there is no verdict, or why its time was refused.
+    ``timing`` is None without a GPU, ``counts`` with one; ``launch_ms`` has each kernel's own time.
+    """
+
+    stage: Stage
+    flops: int
+    workspace_bytes: int | None = None
+    verdict: Verdict | None = None
+    failed: str | None = None
+    counts: dict[str, float] | None = None
+    timing: Timing | None = None
+    launch_ms: dict[str, float] | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.failed is None and self.verdict is not None and self.verdict.ok
+
+    @property
+    def judged(self) -> str:
+        """OK, WRONG (the output is) or FAILED (there is nothing to go by), as people see it."""
+        return "OK" if self.ok else "FAILED" if self.failed else "WRONG"
+
+    @property
+    def error(self) -> str | None:
+        """What is wrong, in one sentence; None when nothing is."""
+        return None if self.ok else self.failed or str(self.verdict)
+
+    @property
+    def error_over_bound(self) -> float | None:
+        """The largest error as a part of what rounding allows: up to 1 is right."""
+        return None if self.verdict is None else float(self.verdict.error_over_bound)
+
+    @property
+    def time_ms(self) -> float | None:
+        return None if self.timing is None else self.timing.median_ms
+
+    @property
+    def tflops(self) -> float | None:
+        return None if self.time_ms is None else self.flops / self.time_ms / 1e9
+
+
+def run(
+    problem: ConvProblem,
+    stages: Iterable[Stage],
+    engine: Engine,
+    tensors: tuple[np.ndarray, np.ndarray, np.ndarray],
+    *,
+    on_output: Callable[[np.ndarray], None] = lambda output: None,
+) -> Iterator[Result]:
+    """Run and judge each stage in turn; a stage that raises gets a failed result, the next go on.
+
+    ``tensors`` are input, weight and bias on the host. ``on_output`` gets every stage's output,
+    right or wrong, before its result is yielded.
+    """
+    oracle = Oracle(problem, *tensors)
+    arrays = [engine.to_device(tensor) for tensor in tensors]
+    for stage in stages:
+        workspace_bytes = None
+        try:
+            ready = plan(problem, stage.name, engine=engine.name)
+            workspace_bytes = ready.workspace_bytes
+            result = _run_one(ready, arrays, oracle, on_output)
+        except Exception as error:  # what a kernel or its compiler raises is that stage's result
+            result = Result(stage, problem.flops, workspace_bytes, failed=_one_line(error))
+        yield result
+
+
+def _run_one(
+    ready: Plan, arrays: Sequence[Any], oracle: Oracle, on_output: Callable[[np.ndarray], None]
+) -> Result:
+    input, weight, bias = arrays
+    problem, engine = ready.problem, ready.engine
+
+    def judged(work: Callable[[Any], Any]) -> tuple[Verdict, Any]:
+        # Poisoned first, so that an element nobody wrote is not an earlier run's right answer.
+        output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+        measured = work(output)
+        host = engine.to_host(output)
+        on_output(host)
+        return oracle.judge(host), measured
+
+    def run_and_count(output: Any) -> dict[str, float] | None:
+        with engine.counting() as counts:
+            ready(input, weight, output, bias)
+            engine.synchronize()
+        return None if engine.is_gpu else counts.as_dict(problem.flops)
+
+    def run_and_time(output: Any) -> Timing:
+        from convlab.bench.timer import measure  # needs a GPU
+
+        return measure(lambda stream: ready(input, weight, output, bias, stream=stream))
+
+    def time_launches(together: Timing) -> dict[str, float]:
+        from convlab.bench.timer import measure
+
+        names = [launch.name for launch in ready.program.launches]
+        if len(names) == 1:
+            return {names[0]: together.median_ms}
+        # Not the judged output: a launch that adds to what another cleared spoils it when alone.
+        steps = ready.steps(input, weight, engine.empty(problem.output_shape), bias)
+        times: dict[str, float] = dict.fromkeys(names, 0.0)
+        for name, step in zip(names, steps, strict=True):
+            times[name] += measure(step).median_ms
+        return times
+
+    verdict, counts = judged(run_and_count)
+    result = Result(ready.stage, problem.flops, ready.workspace_bytes, verdict, counts=counts)
+    if not engine.is_gpu or not verdict.ok:
+        return result
+    verdict, timing = judged(run_and_time)
+    result = replace(result, verdict=verdict)
+    if not verdict.ok:  # a wrong answer's time means nothing
+        return result
+    if (too_fast := _too_fast(problem.flops, timing, engine)) is not None:
+        return replace(result, failed=too_fast)
+    return replace(result, timing=timing, launch_ms=time_launches(timing))
+
+
+def _too_fast(flops: int, timing: Timing, engine: Engine) -> str | None:
+    """What is wrong with a time in which no GPU of this kind can do the arithmetic."""
+    peak, rate = engine.peak_flops(), flops / timing.median_ms * 1e3
+    if peak is None or rate <= peak:
+        return None
+    return (
+        f"its time is refused: {timing.median_ms:.3g} ms are {rate / 1e12:.4g} TFLOP/s, and "
+        f"{engine.device} can do {peak / 1e12:.4g} at most"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return textwrap.shorten(f"raised {type(error).__name__}: {words}", 300, placeholder=" ...")
+
+
+def estimated_seconds(
+    problem: ConvProblem, stages: Sequence[Stage], engine: Engine
+) -> float | None:
+    """About how long a simulator takes for these stages; None on a GPU."""
+    if engine.is_gpu:
+        return None
+    speed = SIMULATED_PER_SECOND.get(engine.name, min(SIMULATED_PER_SECOND.values()))
+    return len(stages) * (problem.M * problem.N * problem.K) / speed
+
+
+def speedup(result: Result, results: Iterable[Result]) -> float | None:
+    """How many times as fast as s01; None unless both were timed."""
+    for other in results:
+        if other.stage.name == BASELINE and other.time_ms and result.time_ms:
+            return other.time_ms / result.time_ms
+    return None
+
+
+def as_json(
+    problem: ConvProblem,
+    engine: Engine,
+    results: Sequence[Result],
+    *,
+    arguments: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What ``convlab ladder --json`` writes; ``arguments`` is what was typed after ``convlab``.
+
+    ``time_spread`` is in percent of ``time_ms``; ``launch_ms`` is each kernel's time when it runs
+    alone, by its name: their sum is not quite ``time_ms``, as launches in a row overlap a little
+    and L2 is flushed before each. ``first_wrong`` is the first element outside the bound.
+    ``environment`` is what the times were measured with, null on a simulator. JSON has no NaN and
+    no infinity: such a number is the string "nan", "inf" or "-inf".
+    """
+    shapes = {
+        **{field.name: getattr(problem, field.name) for field in fields(problem)},
+        "input_shape": problem.input_shape,
+        "weight_shape": problem.weight_shape,
+        "output_shape": problem.output_shape,
+        "gemm": {"M": problem.M, "N": problem.N, "K": problem.K},
+        "flops": problem.flops,
+    }
+    document = {
+        "engine": engine.name,
+        "device": engine.device,
+        "problem": shapes,
+        "environment": environment(arguments) if engine.is_gpu else None,
+        "stages": [_stage_json(result, results) for result in results],
+    }
+    strict: dict[str, Any] = _strict(document)
+    return strict
+
+
+def _stage_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
+    verdict, timing = result.verdict, result.timing
+    wrong = verdict is not None and not verdict.ok and verdict.first is not None
+    return {
+        "name": result.stage.name,
+        "ok": result.ok,
+        "error_over_bound": result.error_over_bound,
+        "time_ms": result.time_ms,
+        "time_spread": None if timing is None else timing.spread_percent,
+        "launch_ms": result.launch_ms,
+        "tflops": result.tflops,
+        "speedup": speedup(result, results),
+        "workspace_bytes": result.workspace_bytes,
+        "counts": result.counts,
+        "error": result.error,
+        "first_wrong": {"index": verdict.first, "got": verdict.got, "expected": verdict.expected}
+        if verdict is not None and wrong
+        else None,
+    }
+
+
+def _strict(value: Any) -> Any:
+    """The value with nothing in it that strict JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: _strict(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,310 @@
+"""The ``convlab`` command: parses, calls, prints.
+
+Numba is imported only by the verbs that need it: it is slow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperCommand
+
+from convlab import tables, workloads
+from convlab.problem import ConvProblem
+from convlab.shell import (
+    INTERRUPTED,
+    REFUSED,
+    WRONG,
+    Verbs,
+    check_writable,
+    console_for,
+    fail,
+    numba_needed,
+    one_line,
+    refuse,
+    refuse_simulator,
+    refusing,
+    write_json,
+    write_whole,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from convlab.bench.ladder import Result
+    from convlab.engines import Engine
+    from convlab.engines.offline import Capability
+    from convlab.lint import Row
+    from convlab.stages import Stage
+
+PHOTOGRAPH = ":photograph:"  # what --image without a path stands for
+DEFAULT_PICTURE = Path("ladder.png")
+
+app = typer.Typer(
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Convolution kernels in Numba CUDA, step by step, with and without a GPU.",
+)
+
+JsonFile = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Also write JSON to FILE; - is standard output."),
+]
+
+
+def main() -> None:
+    """The console entry point."""
+    app(prog_name="convlab")
+
+
+@app.command()
+def doctor(json_file: JsonFile = None) -> None:
+    """What is here: GPU, driver, engines, versions; what would be used, and why."""
+    console = console_for(json_file)
+    from convlab.doctor import facts
+
+    found = facts()
+    console.print(tables.doctor_table(found))
+    for warning in found["warnings"]:
+        console.print(Text(f"Warning: {warning}", "yellow"))
+    write_json(json_file, found)
+    if found["would_use"]["engine"] is None:
+        refuse("no engine works here: the lines above say why")
+
+
+@app.command()
+def stages(json_file: JsonFile = None) -> None:
+    """The ladder as a table: every stage, its idea, its source and what it builds on."""
+    console = console_for(json_file)
+    with numba_needed():
+        from convlab.stages import LADDER
+    console.print(tables.stages_table(LADDER))
+    keys = ("name", "title", "source", "builds_on", "module")
+    write_json(json_file, [{key: getattr(stage, key) for key in keys} for stage in LADDER])
+
+
+class _ImageAlone(TyperCommand):
+    """A command whose ``--image`` may stand without its path, which Typer has no option for."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        filled: list[str] = []
+        for position, word in enumerate(args, start=1):
+            filled.append(word)
+            alone = position == len(args) or args[position].startswith("-")
+            if word == "--image" and alone:
+                filled.append(PHOTOGRAPH)
+        return super().parse_args(ctx, filled)
+
+
+@app.command(cls=_ImageAlone)
+def ladder(
+    context: typer.Context,
+    layer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A layer of the paper: conv1 to conv12.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="How many images.")] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="auto, gpu or cudasim (Numba's simulator).")
+    ] = "auto",
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this stage, such as s05; may be repeated."),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[PATH]",
+            help="Run a picture through a bank of filters instead; without PATH, a photograph.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Where --image draws: ladder.png.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random tensors.")] = 0,
+    yes: Annotated[bool, typer.Option("--yes", help="Wait, however long it takes.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Every stage on one problem, judged element by element; timed on a GPU, counted without one.
+
+    Exits 1 when a stage is wrong, and says which, by how much and where first.
+    """
+    console = console_for(json_file)
+    if image is None and output is not None:
+        refuse("--output is where --image draws: give --image too")
+    if image is not None and (layer is not None or batch is not None):
+        refuse("--image is a problem of its own: leave out --layer and --batch")
+    picture_file = output or DEFAULT_PICTURE
+    if image is not None:
+        check_writable("--output", picture_file)
+
+    with numba_needed():
+        from convlab import image as pictures
+        from convlab.bench import ladder as runner
+        from convlab.engines import EngineUnavailable, choose
+        from convlab.oracle import random_tensors
+    with refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
+        chosen_engine = choose(engine)
+        chosen_stages = _chosen_stages(stage)
+        picture = None
+        if image is None:
+            problem = _problem(layer, batch, chosen_engine)
+        else:
+            path = None if image == PHOTOGRAPH else Path(image)
+            picture = pictures.load(path, pictures.pixels_for(chosen_engine))
+            problem = pictures.problem_for(picture)
+        seconds = runner.estimated_seconds(problem, chosen_stages, chosen_engine)
+        if not yes and seconds is not None and seconds > runner.PATIENCE_SECONDS:
+            refuse(_too_slow(problem, seconds, chosen_engine))
+    memory_permitting = partial(refusing, MemoryError, hint="; a smaller --batch takes less")
+    with memory_permitting():
+        if picture is None:
+            tensors = random_tensors(problem, seed)
+        else:
+            tensors = pictures.tensors_for(picture)
+
+    console.print(tables.ladder_heading(problem, chosen_engine))
+    if picture is not None and seconds is not None:
+        size = f"{problem.width} x {problem.height} pixels"
+        console.print(f"picture         scaled to {size}: about {_duration(seconds)} here")
+    results: list[Result] = []
+    last_output: deque[np.ndarray] = deque(maxlen=1)
+    run = runner.run(problem, chosen_stages, chosen_engine, tensors, on_output=last_output.append)
+    names = [chosen.name for chosen in chosen_stages]
+    try:
+        with memory_permitting(), tables.progress(names) as advance:
+            for result in run:
+                results.append(result)
+                advance()
+    except KeyboardInterrupt:
+        if results:
+            console.print("", tables.ladder_table(results, chosen_engine), sep="\n")
+        done = f"{len(results)} of {len(chosen_stages)} stages"
+        fail(f"interrupted after {done}; no file was written", INTERRUPTED)
+
+    # Made before anything is drawn, while a GPU's clocks are still what the stages met.
+    document = runner.as_json(problem, chosen_engine, results, arguments=context.obj)
+    console.print("", tables.ladder_table(results, chosen_engine), "", sep="\n")
+    console.print(tables.ladder_legend(chosen_engine))
+    if picture is not None:
+        maps = last_output[0][0] if last_output else None
+        write_whole(picture_file, pictures.draw(picture, maps, results, chosen_engine.device))
+        console.print(Text(f"The picture and its feature maps are in {picture_file}"))
+    write_json(json_file, document)
+    _conclude(console, tables.ladder_errors(results), "stage", len(results), "right")
+
+
+def _chosen_stages(names: Sequence[str] | None) -> tuple[Stage, ...]:
+    from convlab.stages import LADDER, stage_named
+
+    wanted = LADDER if not names else [stage_named(name) for name in names]
+    return tuple(stage for stage in LADDER if stage in wanted)
+
+
+def _problem(layer: str | None, batch: int | None, engine: Engine) -> ConvProblem:
+    if layer is not None:
+        problem = workloads.paper_layer(layer)
+    else:
+        problem = workloads.GPU_DEFAULT if engine.is_gpu else workloads.TEACHING
+    return problem if batch is None else replace(problem, batch=batch)
+
+
+def _too_slow(problem: ConvProblem, seconds: float, engine: Engine) -> str:
+    one = f" --batch 1 (about {_duration(seconds / problem.batch)})," if problem.batch > 1 else ""
+    return (
+        f"this takes {engine.device} about {_duration(seconds)}: use{one} the default problem "
+        "(seconds) or a GPU, or add --yes to wait"
+    )
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+@app.command()
+def lint(
+    stage: Annotated[
+        str | None, typer.Argument(metavar="STAGE", help="Only this stage, such as s05.")
+    ] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only for this layer of the paper: conv1 to conv12."),
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SM", help="Only for this GPU, such as sm_90; may be repeated."),
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Every kernel's machine code, without a GPU: registers, spills, 128-bit accesses, float64.
+
+    Exits 1 when a kernel is not what its stage promises, and says which and why.
+    """
+    console = console_for(json_file)
+    with numba_needed():
+        refuse_simulator()
+        from convlab import lint as gate
+        from convlab.doctor import compilers
+        from convlab.engines.offline import CompilerMissing
+    with refusing(ValueError):
+        chosen_stages = _chosen_stages(None if stage is None else [stage])
+        problems = gate.PROBLEMS
+        if layer is not None:
+            problems = {layer.lower(): workloads.paper_layer(layer)}
+        capabilities = tuple(dict.fromkeys(map(_capability, arch or ()))) or gate.CAPABILITIES
+    for tool in compilers():
+        if not tool["found"]:
+            refuse(f"{tool['name']} is missing, and lint needs it: run {tool['install']}")
+
+    work = list(product(chosen_stages, problems.items(), capabilities))
+    names = [f"{step.name} on {name}, {_arch(gpu)}" for step, (name, _), gpu in work]
+    rows: list[Row] = []
+    with refusing(CompilerMissing), tables.progress(names) as advance:
+        for name, (step, named_problem, gpu) in zip(names, work, strict=True):
+            try:
+                rows += gate.lint_stage(step, dict([named_problem]), (gpu,))
+            except CompilerMissing:
+                raise
+            except Exception as error:  # such as a typing error: Numba's have many types
+                # A GPU that the gate does not know may be one that the compiler does not know.
+                code = WRONG if gpu in gate.CAPABILITIES else REFUSED
+                fail(f"{name} cannot be compiled: {type(error).__name__}: {one_line(error)}", code)
+            advance()
+    console.print(tables.lint_table(rows), "", tables.lint_legend(), sep="\n")
+    write_json(json_file, [{**asdict(row), "ok": row.ok} for row in rows])
+    _conclude(console, tables.lint_errors(rows), "kernel", len(rows), "within budget")
+
+
+def _capability(arch: str) -> Capability:
+    digits = re.fullmatch(r"sm_(\d{1,2})(\d)", arch)
+    if digits is None:
+        raise ValueError(f"arch is {arch!r}: it must be sm_ and digits, such as sm_90")
+    return int(digits[1]), int(digits[2])
+
+
+def _arch(capability: Capability) -> str:
+    return f"sm_{capability[0]}{capability[1]}"
+
+
+def _conclude(console: Console, errors: Sequence[Text], noun: str, judged: int, right: str) -> None:
+    for line in errors:
+        console.print(line, soft_wrap=True)
+    if errors:
+        raise typer.Exit(WRONG)
+    all_are = f"The {noun} is" if judged == 1 else f"All {judged} {noun}s are"
+    console.print(Text(f"{all_are} {right}.", "green"))

@@ -1,0 +1,11 @@
+"""What kernels call beyond ``numba.cuda``, each with its plain-Python twin for the simulators.
+
+Everything that touches numba-cuda's extension API is in this folder. Nothing here knows of
+problems, stages or engines.
+"""
+
+from convlab.device.options import codegen
+from convlab.device.twins import twin_of
+from convlab.device.vector import load4, store4
+
+__all__ = ["codegen", "load4", "store4", "twin_of"]

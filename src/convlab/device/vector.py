@@ -1,0 +1,116 @@
+"""128-bit access: four neighbouring float32 in one instruction.
+
+``load4(array, index)`` and ``store4(array, index, values)`` become LDG/LDS.E.128 and
+STG/STS.E.128. The index is an integer for a 1-D array or a tuple for an n-D one; counted in
+elements, it must be a multiple of 4, and the array must start at a multiple of 16 bytes (whole
+Numba device arrays do; shared arrays with ``alignment=16``). Neither bounds nor alignment are
+checked on a GPU: a misaligned address stops the kernel, one out of bounds reads a stranger's data.
+The twins below check both.
+
+Why not float32x4 arrays or views: Numba turns none of them into a 128-bit access.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.cuda.core import config
+
+from convlab.device.twins import register_twin
+
+Four = tuple[Any, Any, Any, Any]
+
+
+def _load4_twin(array: Any, index: Any) -> Four:
+    x, y, z, w = array[_run_of_four(array, index)]
+    return x, y, z, w
+
+
+def _store4_twin(array: Any, index: Any, values: Four) -> None:
+    array[_run_of_four(array, index)] = values
+
+
+def _run_of_four(array: Any, index: Any) -> Any:
+    """``index`` with its last entry widened to the slice that one access touches."""
+    *rows, first = index if isinstance(index, tuple) else (index,)
+    first = int(first)
+    if first % 4:
+        raise IndexError(
+            f"128-bit access at index {index}: the last index must be a multiple of 4, because the "
+            "address must be a multiple of 16 bytes"
+        )
+    if not 0 <= first <= array.shape[-1] - 4:
+        raise IndexError(
+            f"128-bit access at index {index} reaches outside an array of shape {array.shape}"
+        )
+    run = slice(first, first + 4)
+    return (*rows, run) if rows else run
+
+
+if config.ENABLE_CUDASIM:
+    load4, store4 = _load4_twin, _store4_twin
+else:
+    from llvmlite import ir
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic
+
+    _FOUR_FLOATS = ir.VectorType(ir.FloatType(), 4)
+    _LANES = [ir.Constant(ir.IntType(32), lane) for lane in range(4)]
+
+    def _is_float32_array(array: Any) -> bool:
+        return isinstance(array, types.Array) and array.dtype == types.float32
+
+    def _address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        """Pointer to ``array[index]`` as four floats, with no negative-index wrap."""
+        array_type, index_type = signature.args[:2]
+        array = context.make_array(array_type)(context, builder, value=args[0])
+        if isinstance(index_type, types.BaseTuple):
+            entries = zip(index_type, range(len(index_type)), strict=True)
+            indices = [(kind, builder.extract_value(args[1], place)) for kind, place in entries]
+        else:
+            indices = [(index_type, args[1])]
+        if len(indices) != array_type.ndim:
+            raise TypeError(f"{len(indices)} indices for an array of {array_type.ndim} dimensions")
+        extents = [builder.extract_value(array.shape, axis) for axis in range(array_type.ndim)]
+        offset = ir.Constant(ir.IntType(64), 0)
+        for (kind, index), extent in zip(indices, extents, strict=True):
+            wide = context.cast(builder, index, kind, types.intp if kind.signed else types.uintp)
+            offset = builder.add(builder.mul(offset, extent), wide)
+        element = builder.gep(array.data, [offset])
+        space = element.type.addrspace
+        return builder.bitcast(element, ir.PointerType(_FOUR_FLOATS, space))
+
+    @intrinsic
+    def load4(typing_context, array, index):  # type: ignore[no-untyped-def]
+        """``(a[i], a[i + 1], a[i + 2], a[i + 3])`` by one 16-byte load."""
+        if not _is_float32_array(array):
+            return None
+        four = types.UniTuple(types.float32, 4)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector = builder.load(_address(context, builder, signature, args))
+            vector.align = 16
+            lanes = [builder.extract_element(vector, lane) for lane in _LANES]
+            return context.make_tuple(builder, four, lanes)
+
+        return four(array, index), generate
+
+    @intrinsic
+    def store4(typing_context, array, index, values):  # type: ignore[no-untyped-def]
+        """``a[i], ..., a[i + 3] = values`` by one 16-byte store; values: four float32."""
+        if not _is_float32_array(array) or values != types.UniTuple(types.float32, 4):
+            return None
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            vector = ir.Constant(_FOUR_FLOATS, ir.Undefined)
+            for lane in range(4):
+                value = builder.extract_value(args[2], lane)
+                vector = builder.insert_element(vector, value, _LANES[lane])
+            store = builder.store(vector, _address(context, builder, signature, args))
+            store.align = 16
+            return context.get_dummy_value()
+
+        return types.void(array, index, values), generate
+
+    register_twin(load4, _load4_twin)
+    register_twin(store4, _store4_twin)

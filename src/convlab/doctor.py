@@ -1,0 +1,227 @@
+"""What is here: the machine, the packages, the GPU, the engines and compilers; what is missing.
+
+Every fact is looked up on its own, so that a broken installation is described and not crashed on.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+PACKAGES = (
+    "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "matplotlib"
+)  # fmt: skip
+FIRST_NUMPY_TOO_NEW = (2, 5)  # numba-cuda 0.30 uses names that NumPy 2.5 took away
+
+
+def facts() -> dict[str, Any]:
+    """Everything ``convlab doctor`` shows, as ``--json`` writes it."""
+    packages = _packages()
+    engines = _engines()
+    return {
+        "convlab": _version("convlab"),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "os": platform.platform(),
+        "packages": packages,
+        "gpu": _gpu(),
+        "engines": engines,
+        "would_use": _would_use(engines),
+        "compilers": compilers(),
+        "warnings": _warnings(packages["numpy"]),
+    }
+
+
+def environment(arguments: Sequence[str]) -> dict[str, Any]:
+    """What is kept with a measurement, so that it can be repeated and compared; no paths of this
+    machine but those in ``arguments``, which is what was typed after ``convlab``."""
+    return {
+        "command": shlex.join(["convlab", *arguments]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "packages": {"convlab": _version("convlab"), **_packages()},
+        "gpu": _gpu(),
+        "clocks_mhz": _clocks(),
+    }
+
+
+def _packages() -> dict[str, str | None]:
+    return {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _engines() -> list[dict[str, Any]]:
+    try:
+        from convlab.engines import ENGINE_NAMES
+    except Exception as error:
+        return [{"name": "all", "available": False, "device": None, "why_not": _sentence(error)}]
+    return [_engine(name) for name in ENGINE_NAMES]
+
+
+def _engine(name: str) -> dict[str, Any]:
+    from convlab.engines import choose, unavailable
+
+    device, why_not = None, None
+    try:
+        why_not = unavailable(name)
+        if why_not is None:
+            device = choose(name).device
+    except Exception as error:  # such as an import that fails inside numba-cuda
+        why_not = _sentence(error)
+    return {"name": name, "available": why_not is None, "device": device, "why_not": why_not}
+
+
+def _would_use(engines: list[dict[str, Any]]) -> dict[str, str | None]:
+    """The engine that ``auto`` takes, and why."""
+    usable = [engine["name"] for engine in engines if engine["available"]]
+    if not usable:
+        return {"engine": None, "why": "no engine works here"}
+    if usable[0] == "gpu":
+        return {"engine": "gpu", "why": "there is a GPU, and it is the fastest engine"}
+    reasons = {engine["name"]: engine["why_not"] for engine in engines}
+    return {"engine": usable[0], "why": f"the GPU cannot be used: {reasons.get('gpu')}"}
+
+
+def _gpu() -> dict[str, Any] | None:
+    """The first GPU; None when there is none."""
+    # nvidia-smi also answers where Numba cannot: that difference is worth seeing.
+    found = {**_gpu_by_nvidia_smi(), **_gpu_by_numba()}
+    keys = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
+    return {key: found.get(key) for key in keys} if found else None
+
+
+def _gpu_by_nvidia_smi() -> dict[str, Any]:
+    answers = _ask_nvidia_smi("name", "compute_cap", "memory.total", "driver_version")
+    if answers is None or not answers[2].isdecimal():
+        return {}
+    name, capability, mebibytes, driver = answers
+    return {
+        "name": name,
+        "compute_capability": capability,
+        "memory_bytes": int(mebibytes) * 2**20,
+        "driver": driver,
+    }
+
+
+def _clocks() -> dict[str, int | None] | None:
+    """The clocks right now of the GPU that Numba uses; None without nvidia-smi."""
+    gpu = _uuid()
+    answers = _ask_nvidia_smi(
+        "clocks.sm", "clocks.mem", "clocks.max.sm", options=[f"--id={gpu}"] if gpu else []
+    )
+    if answers is None:
+        return None
+    megahertz = [int(answer) if answer.isdecimal() else None for answer in answers]
+    return dict(zip(("sm", "memory", "max_sm"), megahertz, strict=True))
+
+
+def _uuid() -> str | None:
+    try:
+        from numba import cuda
+
+        return str(cuda.get_current_device().uuid)
+    except Exception:  # no driver, or a simulator
+        return None
+
+
+def _ask_nvidia_smi(*fields: str, options: Sequence[str] = ()) -> list[str] | None:
+    """What nvidia-smi says of these fields, of the first GPU; None when it does not answer."""
+    query = f"--query-gpu={','.join(fields)}"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", *options]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    answers = (answer.stdout.splitlines() or [""])[0].split(", ")
+    return answers if len(answers) == len(fields) else None
+
+
+def _gpu_by_numba() -> dict[str, Any]:
+    try:
+        from numba import cuda
+        from numba.cuda.core import config
+        from numba.cuda.cudadrv.driver import driver
+
+        if config.ENABLE_CUDASIM or not cuda.is_available():
+            return {}
+        device = cuda.get_current_device()
+        name = device.name.decode() if isinstance(device.name, bytes) else str(device.name)
+        return {
+            "name": name,
+            "compute_capability": ".".join(map(str, device.compute_capability)),
+            "memory_bytes": int(cuda.current_context().get_memory_info().total),
+            "cuda": ".".join(map(str, driver.get_version())),
+        }
+    except Exception:  # a broken driver shows in the engines' lines
+        return {}
+
+
+def compilers() -> list[dict[str, Any]]:
+    """What the GPU engine and ``convlab lint`` compile with: each one's name, what was found of it
+    (None when it is missing) and how to install it."""
+    wheels = "pip install 'convlab[lint]'"
+    return [
+        _tool("NVVM", _nvvm, wheels),
+        _tool("NVRTC", _nvrtc, wheels),
+        _tool("nvJitLink", _nvjitlink, wheels),
+        _tool("nvdisasm", _nvdisasm, "pip install nvidia-cuda-nvdisasm"),
+    ]
+
+
+def _tool(name: str, version: Callable[[], str | None], install: str) -> dict[str, Any]:
+    try:
+        found = version()
+    except Exception:  # the loaders' own exception types differ between versions
+        found = None
+    return {"name": name, "found": found, "install": None if found else install}
+
+
+def _nvvm() -> str:
+    from cuda.bindings import nvvm
+
+    return ".".join(map(str, nvvm.version()))
+
+
+def _nvrtc() -> str | None:
+    from cuda.bindings import nvrtc
+
+    error, *version = nvrtc.nvrtcVersion()
+    return None if error else ".".join(map(str, version))
+
+
+def _nvjitlink() -> str:
+    from cuda.bindings import nvjitlink
+
+    return ".".join(map(str, nvjitlink.version()))
+
+
+def _nvdisasm() -> str | None:
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    path: str | None = find_nvidia_binary_utility("nvdisasm")
+    return path
+
+
+def _warnings(numpy: str | None) -> list[str]:
+    if numpy is None or tuple(map(int, numpy.split(".")[:2])) < FIRST_NUMPY_TOO_NEW:
+        return []
+    return [
+        f"NumPy {numpy} is too new: numba-cuda 0.30 cannot be used with NumPy 2.5 or later; "
+        "run pip install 'numpy<2.5'"
+    ]
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

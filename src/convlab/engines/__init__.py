@@ -1,0 +1,50 @@
+"""Engines: where kernels run, and which one is taken when nobody says.
+
+``gpu`` is Numba CUDA on an NVIDIA GPU, ``cudasim`` Numba's simulator on the CPU.
+"""
+
+from __future__ import annotations
+
+from convlab.engines.base import Counts, Engine, EngineUnavailable
+
+ENGINE_NAMES = ("gpu", "cudasim")
+
+__all__ = ["ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "choose", "unavailable"]
+
+_made: dict[str, Engine] = {}
+
+
+def unavailable(name: str) -> str | None:
+    """Why an engine cannot run here, in one sentence; None when it can."""
+    if name == "cudasim":
+        return None
+    from convlab.engines.gpu import why_not
+
+    return why_not()
+
+
+def choose(name: str = "auto") -> Engine:
+    """The engine of that name; ``'auto'`` is the GPU where there is one, else the simulator.
+
+    Raises ``ValueError`` for an unknown name, :class:`EngineUnavailable` for one that cannot run.
+    """
+    if name == "auto":
+        name = "gpu" if unavailable("gpu") is None else "cudasim"
+    if name not in ENGINE_NAMES:
+        raise ValueError(f"engine is {name!r}: it must be 'auto', 'gpu' or 'cudasim'")
+    reason = unavailable(name)
+    if reason is not None:
+        raise EngineUnavailable(f"engine is {name!r}, which cannot run here: {reason}")
+    if name not in _made:
+        _made[name] = _make(name)
+    return _made[name]
+
+
+def _make(name: str) -> Engine:
+    if name == "gpu":
+        from convlab.engines.gpu import Gpu
+
+        return Gpu()
+    from convlab.engines.cudasim import CudaSim
+
+    return CudaSim()

@@ -1,0 +1,105 @@
+"""Engine ``gpu``: Numba CUDA on the current NVIDIA GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.core import config
+
+from convlab.engines.base import Counts
+from convlab.stages.base import Launch, Program
+
+
+def why_not() -> str | None:
+    """Why there is no GPU to run on, in one sentence; None when there is one."""
+    if config.ENABLE_CUDASIM:
+        return "NUMBA_ENABLE_CUDASIM=1 turns Numba's CUDA into its simulator; unset it"
+    if not cuda.is_available():
+        return "no NVIDIA GPU with a working driver was found"
+    try:
+        from cuda.bindings import nvjitlink
+
+        nvjitlink.version()
+    except Exception as error:  # the loader's own exception types differ between versions
+        return (
+            f"the CUDA compilers are not installed ({type(error).__name__}): "
+            "run pip install 'convlab[gpu]'"
+        )
+    return None
+
+
+def signature(launch: Launch, program: Program) -> tuple[Any, ...]:
+    """Numba's types of the launch's arguments: C-contiguous float32 arrays."""
+    return tuple(
+        types.Array(types.float32, program.ndim(argument), "C") for argument in launch.arguments
+    )
+
+
+def _fp32_lanes(capability: tuple[int, int]) -> int:
+    """Fused multiply-adds that a multiprocessor starts a clock; 0 for one that is not known."""
+    if capability >= (8, 6):
+        return 128
+    return 64 if capability >= (7, 0) else 0
+
+
+@contextmanager
+def _small_grids_allowed() -> Iterator[None]:
+    """Numba warns of grids too small to fill a GPU; small problems are what people learn with."""
+    usual = config.CUDA_LOW_OCCUPANCY_WARNINGS
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+    try:
+        yield
+    finally:
+        config.CUDA_LOW_OCCUPANCY_WARNINGS = usual
+
+
+class Gpu:
+    """The current GPU. Arrays are Numba device arrays; launches are asynchronous."""
+
+    name = "gpu"
+    is_gpu = True
+
+    @cached_property
+    def device(self) -> str:
+        name = cuda.get_current_device().name
+        return name.decode() if isinstance(name, bytes) else str(name)
+
+    def free_bytes(self) -> int | None:
+        return int(cuda.current_context().get_memory_info().free)
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        return cuda.device_array(shape, np.float32)
+
+    def to_device(self, host: np.ndarray) -> Any:
+        return cuda.to_device(np.ascontiguousarray(host, np.float32))
+
+    def to_host(self, array: Any) -> np.ndarray:
+        return np.asarray(array.copy_to_host())
+
+    def build(self, program: Program) -> None:
+        for launch in program.launches:
+            launch.kernel.compile(signature(launch, program))
+
+    def run(self, launch: Launch, arrays: list[Any], stream: Any = None) -> None:
+        with _small_grids_allowed():
+            configured = launch.kernel[launch.grid, launch.block, 0 if stream is None else stream]
+        configured(*arrays)
+
+    def peak_flops(self) -> float | None:
+        device = cuda.get_current_device()
+        lanes = _fp32_lanes(device.compute_capability)
+        kilohertz = device.CLOCK_RATE  # the highest that it boosts to
+        return 2e3 * lanes * device.MULTIPROCESSOR_COUNT * kilohertz or None
+
+    def synchronize(self) -> None:
+        cuda.synchronize()
+
+    @contextmanager
+    def counting(self) -> Iterator[Counts]:
+        yield Counts()

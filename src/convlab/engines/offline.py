@@ -1,0 +1,130 @@
+"""Compile kernels for a GPU that is not here, the way Numba really does when one is.
+
+What runs is the link-time-optimised build: LTO-IR from NVVM, linked to a cubin by nvJitLink. The
+PTX that ``cuda.compile_ptx`` shows is another build with other registers and other loads. Needs
+the compiler wheels (``pip install convlab[gpu]``) and ``nvdisasm``; neither a GPU nor a driver.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+from convlab.engines.gpu import signature
+from convlab.stages.base import Launch, Program
+
+Capability = tuple[int, int]
+
+
+class CompilerMissing(RuntimeError):
+    """The compiler wheels are not installed; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """What one kernel compiled to: resources per thread or block, and the machine code's text."""
+
+    registers: int
+    stack_bytes: int
+    spill_bytes: int
+    shared_bytes: int
+    sass: str
+
+    def instructions(self) -> list[str]:
+        """The instructions in order, opcode first: ``FFMA R1, R2, R3, R1``."""
+        return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;", self.sass)
+
+    def opcodes(self) -> Counter[str]:
+        """How often each opcode with its modifiers stands in the code: ``LDG.E.128``, ..."""
+        return Counter(line.split()[0] for line in self.instructions())
+
+
+def compile_launch(launch: Launch, program: Program, capability: Capability) -> Cubin:
+    """Build one launch's kernel for ``capability``, such as (9, 0).
+
+    Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed.
+    """
+    code, log = _link(_lto_ir(launch, program, capability), capability)
+    return Cubin(
+        registers=_number(r"Used (\d+) registers", log),
+        stack_bytes=_number(r"(\d+) bytes stack frame", log),
+        spill_bytes=_number(r"(\d+) bytes spill stores", log)
+        + _number(r"(\d+) bytes spill loads", log),
+        shared_bytes=_number(r"(\d+) bytes smem", log),
+        sass=_disassemble(code),
+    )
+
+
+def _number(pattern: str, log: str) -> int:
+    found = re.findall(pattern, log)
+    return int(found[-1]) if found else 0
+
+
+def _lto_ir(launch: Launch, program: Program, capability: Capability) -> bytes:
+    from numba import cuda
+    from numba.cuda import dispatcher
+    from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
+
+    options = launch.kernel.targetoptions
+    # Device functions are compiled for "the current device"; without one, this is it.
+    device = SimpleNamespace(compute_capability=capability)
+    try:
+        with mock.patch.object(dispatcher, "get_current_device", return_value=device):
+            code, _ = cuda.compile(
+                launch.kernel.py_func,
+                signature(launch, program),
+                device=False,
+                abi="numba",
+                cc=capability,
+                output="ltoir",
+                launch_bounds=options.get("launch_bounds"),
+                fastmath=options.get("fastmath", False),
+            )
+    except (CudaSupportError, NvvmSupportError, ImportError) as error:
+        raise CompilerMissing(
+            f"no CUDA compiler here ({error}): install the wheels with pip install 'convlab[gpu]'"
+        ) from error
+    return bytes(code)
+
+
+def _link(lto_ir: bytes, capability: Capability) -> tuple[bytes, str]:
+    try:
+        from cuda.bindings import nvjitlink
+    except ImportError as error:
+        raise CompilerMissing(
+            "nvJitLink is not here: install it with pip install 'convlab[gpu]'"
+        ) from error
+    options = [f"-arch=sm_{capability[0]}{capability[1]}", "-lto", "-verbose"]
+    handle = nvjitlink.create(len(options), options)
+    try:
+        nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, lto_ir, len(lto_ir), "kernel")
+        nvjitlink.complete(handle)
+        cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, cubin)
+        log = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, log)
+    finally:
+        nvjitlink.destroy(handle)
+    return bytes(cubin), log.decode(errors="replace")
+
+
+def _disassemble(cubin: bytes) -> str:
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    program = find_nvidia_binary_utility("nvdisasm")
+    if program is None:
+        raise CompilerMissing(
+            "nvdisasm is not here: install it with pip install nvidia-cuda-nvdisasm"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        return subprocess.run(
+            [program, "-c", str(path)], check=True, capture_output=True, text=True
+        ).stdout

@@ -1,0 +1,174 @@
+"""A photograph through the ladder, and the picture that shows what came out.
+
+Each output channel is a filter everybody knows, so that a person sees whether a stage is right.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from convlab.problem import ConvProblem
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from convlab.bench.ladder import Result
+    from convlab.engines import Engine
+
+# What each makes of brightness. The first three sum to 1: flat areas stay; the others to 0.
+FILTERS: dict[str, list[list[float]]] = {
+    "blur": [[1 / 16, 2 / 16, 1 / 16], [2 / 16, 4 / 16, 2 / 16], [1 / 16, 2 / 16, 1 / 16]],
+    "sharpen": [[0, -0.5, 0], [-0.5, 3, -0.5], [0, -0.5, 0]],
+    "emboss": [[-1, -0.5, 0], [-0.5, 1, 0.5], [0, 0.5, 1]],
+    "horizontal edges": [[-1, -2, -1], [0, 0, 0], [1, 2, 1]],
+    "vertical edges": [[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]],
+    "Laplacian": [[0, 1, 0], [1, -4, 1], [0, 1, 0]],
+}
+SIGNED = ("horizontal edges", "vertical edges", "Laplacian")  # drawn in red and blue around 0
+BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue (ITU-R BT.601)
+
+GPU_PIXELS = 512 * 512
+SIMULATOR_SECONDS = 35  # for the whole ladder
+STAGES_A_ROW = 9
+# The head in Matplotlib's sample photograph (left, top, right, bottom), so that it can still be
+# recognised in the few pixels that a simulator can do.
+HOPPER_HEAD = (118, 4, 408, 344)
+
+
+class PlotsMissing(RuntimeError):
+    """Matplotlib is not installed; the message says what to do."""
+
+
+def pixels_for(engine: Engine) -> int:
+    """How large a picture may be: on a simulator, small enough for SIMULATOR_SECONDS."""
+    from convlab.bench.ladder import estimated_seconds
+    from convlab.stages import LADDER
+
+    sample = np.zeros((3, 32, 32), np.float32)
+    seconds = estimated_seconds(problem_for(sample), LADDER, engine)
+    return GPU_PIXELS if seconds is None else int(32 * 32 * SIMULATOR_SECONDS / seconds)
+
+
+def load(path: Path | None, pixels: int) -> np.ndarray:
+    """A picture as float32 [3, height, width] from 0 to 1, scaled down to about ``pixels``.
+
+    Without a path: Matplotlib's sample photograph of Grace Hopper (public domain).
+    Raises ``ValueError`` for a file that is not a picture, :class:`PlotsMissing`.
+    """
+    try:
+        from matplotlib import cbook
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise PlotsMissing(
+            f"--image needs Matplotlib ({error}): run pip install 'convlab[plots]'"
+        ) from error
+    file = path or Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
+    try:
+        with Image.open(file) as opened:
+            picture = ImageOps.exif_transpose(opened).convert("RGB")
+    except Exception as error:  # Pillow raises a dozen types for files it cannot read
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ValueError(f"image {str(file)!r} cannot be read: {reason}") from error
+    if path is None:
+        picture = picture.crop(HOPPER_HEAD)
+    scale = min(1.0, (pixels / (picture.width * picture.height)) ** 0.5)
+    size = max(1, int(picture.width * scale)), max(1, int(picture.height * scale))
+    small = picture.resize(size, Image.Resampling.LANCZOS)
+    return np.ascontiguousarray(np.asarray(small, np.float32).transpose(2, 0, 1) / 255)
+
+
+def problem_for(picture: np.ndarray) -> ConvProblem:
+    """The filter bank on one picture; the output is as large as the picture."""
+    channels, height, width = picture.shape
+    return ConvProblem(1, channels, height, width, len(FILTERS), kernel_size=3, padding="same")
+
+
+def tensors_for(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Input, weight and bias of :func:`problem_for`'s problem."""
+    weight = np.einsum("c,fuv->fcuv", BRIGHTNESS, list(FILTERS.values())).astype(np.float32)
+    return picture[None], weight, np.zeros(len(FILTERS), np.float32)
+
+
+def draw(
+    picture: np.ndarray, maps: np.ndarray | None, results: Sequence[Result], device: str
+) -> bytes:
+    """A PNG: the picture, ``maps`` (the last stage's output [filters, height, width]; None where
+    no stage gave any) and underneath how every stage was judged."""
+    from matplotlib.figure import Figure
+
+    rows = -(-len(results) // STAGES_A_ROW)
+    figure = Figure(figsize=(11, 6.6 + 0.6 * rows), dpi=130, facecolor="white")
+    figure.set_layout_engine("constrained", h_pad=0.06, w_pad=0.06)
+    # Matplotlib's own annotations cannot tell one subfigure from an array of them.
+    parts: Any = figure.subfigures(2, 1, height_ratios=(5.6, 0.6 + 0.6 * rows))
+    top, bottom = parts
+    left, right = top.subfigures(1, 2, width_ratios=(1, 1.8))
+    _, height, width = picture.shape
+    title = f"the picture, {width} x {height} pixels"
+    _show(left.subplots(), title, picture.transpose(1, 2, 0))
+    if maps is not None:
+        for axes, name, values in zip(right.subplots(2, 3).flat, FILTERS, maps, strict=True):
+            _show_map(axes, name, values)
+    _judgements(bottom.subplots(), results)
+    agreed = sum(result.ok for result in results)
+    figure.suptitle(
+        f"One picture, {len(FILTERS)} filters, {len(results)} stages: {agreed} of them right",
+        fontsize=15,
+        fontweight="bold",
+    )
+    figure.supxlabel(
+        "Every element of every map is held against a float64 reference. error / bound is the "
+        "largest error as a part of what float32 rounding\nallows: up to 1 is right. Lower row: "
+        "red is above zero, blue below; the frames come from the zeros around the picture.\n"
+        f"Computed on {device}.",
+        fontsize=9,
+        color="dimgrey",
+    )
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
+
+
+def _show(axes: Axes, title: str, image: np.ndarray, **how: Any) -> None:
+    axes.imshow(image, interpolation="nearest", **how)
+    axes.set_title(title, fontsize=11)
+    axes.set_axis_off()
+
+
+def _show_map(axes: Axes, name: str, values: np.ndarray) -> None:
+    if name in SIGNED:  # red above 0, blue below
+        sizes = np.abs(values[np.isfinite(values)])
+        limit = max(1e-6, float(np.percentile(sizes, 99))) if sizes.size else 1.0
+        _show(axes, name, values, cmap="RdBu_r", vmin=-limit, vmax=limit)
+    else:
+        _show(axes, name, values, cmap="gray", vmin=0, vmax=1)
+
+
+def _judgements(axes: Axes, results: Sequence[Result]) -> None:
+    """One box a stage: its name, whether it was right and by how much."""
+    from matplotlib.patches import Rectangle
+
+    columns = min(len(results), STAGES_A_ROW)
+    for position, result in enumerate(results):
+        row, column = divmod(position, columns)
+        colour = "#1a7f37" if result.ok else "#cf222e"
+        ratio = result.error_over_bound
+        number, _, rest = result.stage.name.partition("_")
+        axes.add_patch(
+            Rectangle((column + 0.04, row + 0.06), 0.92, 0.88, facecolor=colour, alpha=0.12)
+        )
+        middle = column + 0.5
+        for y, text, style in (
+            (0.25, f"{number} {rest.replace('_', ' ')}", {"fontsize": 7.5}),
+            (0.52, result.judged, {"fontsize": 12, "fontweight": "bold", "color": colour}),
+            (0.79, "" if ratio is None else f"error / bound {ratio:.2g}", {"fontsize": 7.5}),
+        ):
+            axes.text(middle, row + y, text, ha="center", va="center", **style)
+    rows, margin = -(-len(results) // columns), (STAGES_A_ROW - columns) / 2
+    axes.set(xlim=(-margin, columns + margin), ylim=(rows, 0))
+    axes.set_axis_off()

@@ -1,0 +1,160 @@
+"""The compile gate: what every stage's machine code must look like, checked with no GPU.
+
+Each kernel is built the way Numba really builds it (:mod:`convlab.engines.offline`) and held to
+its budget: no spills, no stack, no float64 arithmetic, at most so many registers, and 128-bit
+accesses where the stage claims them. Slow code is a finding here, as a wrong result is in a test.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from convlab.engines.offline import Capability, Cubin, compile_launch
+from convlab.problem import ConvProblem
+from convlab.stages import LADDER, Stage
+from convlab.stages.base import Launch
+from convlab.workloads import paper_layer
+
+CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))
+
+# What is compiled: a 64-channel layer and a 128-channel one (they take different tiles) and one
+# in which nothing divides anything.
+PROBLEMS: dict[str, ConvProblem] = {
+    "conv9": paper_layer("conv9"),
+    "conv8": paper_layer("conv8"),
+    "awkward": ConvProblem(
+        3, 5, 31, 32, 67, (3, 5), stride=(2, 3), padding=(2, 1), dilation=(1, 2)
+    ),
+}
+
+# Registers a thread, at most. A multiprocessor has 65,536: 128 a thread is what lets two blocks of
+# 256 threads live on it, 64 lets 1,024 threads. s07's is what it takes with scalar access.
+REGISTER_BUDGET: dict[str, int] = {
+    "direct": 56,
+    "implicit_gemm": 40,
+    "shared_memory": 40,
+    "block_tiling": 128,
+    "microkernel": 136,
+    "vectorized": 128,
+    "double_buffer": 128,
+    "im2win": 40,
+    "im2win_full": 128,
+    "im2win_transform": 40,
+    "pack_filter": 40,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel of one stage, compiled for one architecture, and what is wrong with it."""
+
+    stage: str
+    kernel: str
+    problem: str
+    tile: str
+    arch: str
+    registers: int
+    budget: int
+    stack_bytes: int
+    spill_bytes: int
+    shared_bytes: int
+    float64: tuple[str, ...]
+    wide: dict[str, int]
+    findings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+def lint_stage(
+    stage: Stage,
+    problems: dict[str, ConvProblem] = PROBLEMS,
+    capabilities: tuple[Capability, ...] = CAPABILITIES,
+    **switches: bool,
+) -> Iterator[Row]:
+    """Compile every kernel of a stage at its production tile and judge the machine code.
+
+    Raises ``CompilerMissing`` where the compilers are not installed.
+    """
+    for name, problem in problems.items():
+        tile = stage.production_tile(problem)
+        program = stage.prepare(problem, tile, **switches)
+        for capability in capabilities:
+            for launch in program.launches:
+                cubin = compile_launch(launch, program, capability)
+                main = launch is program.launches[-1]
+                claims = stage.vectorized and main and all(switches.values())
+                aligned_output = problem.H_o * problem.W_o % 4 == 0
+                wide = _expected_wide(aligned_output) if claims else ()
+                arch = f"sm_{capability[0]}{capability[1]}"
+                yield _row(stage, launch, name, str(tile or "-"), arch, cubin, wide)
+
+
+def lint(stages: tuple[Stage, ...] = LADDER) -> Iterator[Row]:
+    """Every kernel of these stages on every problem and architecture of the gate."""
+    for stage in stages:
+        yield from lint_stage(stage)
+
+
+def _expected_wide(aligned_output: bool) -> tuple[str, ...]:
+    """128-bit instructions a vectorised kernel must have; whole runs of output need alignment."""
+    return ("LDG", "LDS", "STS") + (("STG",) if aligned_output else ())
+
+
+def _row(
+    stage: Stage,
+    launch: Launch,
+    problem: str,
+    tile: str,
+    arch: str,
+    cubin: Cubin,
+    expected_wide: tuple[str, ...],
+) -> Row:
+    kernel = launch.name
+    budget = REGISTER_BUDGET[kernel]
+    opcodes = cubin.opcodes()
+    float64 = tuple(sorted(opcode for opcode in opcodes if _is_float64(opcode)))
+    wide = _wide_accesses(opcodes)
+    findings = []
+    if cubin.spill_bytes:
+        findings.append(f"spills {cubin.spill_bytes} bytes of registers to memory")
+    if cubin.stack_bytes:
+        findings.append(f"keeps {cubin.stack_bytes} bytes on the stack (an array not in registers)")
+    if float64:
+        findings.append(f"computes in float64 ({', '.join(float64)})")
+    if cubin.registers > budget:
+        findings.append(f"takes {cubin.registers} registers, its budget is {budget}")
+    findings += [f"has no 128-bit {kind}" for kind in expected_wide if not wide.get(kind)]
+    return Row(
+        stage=stage.name,
+        kernel=kernel,
+        problem=problem,
+        tile=tile,
+        arch=arch,
+        registers=cubin.registers,
+        budget=budget,
+        stack_bytes=cubin.stack_bytes,
+        spill_bytes=cubin.spill_bytes,
+        shared_bytes=cubin.shared_bytes,
+        float64=float64,
+        wide=wide,
+        findings=tuple(findings),
+    )
+
+
+def _is_float64(opcode: str) -> bool:
+    """DADD, DMUL, DFMA, DSETP, ... and every conversion to or from F64."""
+    return opcode.startswith(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA")) or "F64" in opcode
+
+
+def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
+    """How many 128-bit loads and stores of each kind: LDG, STG (global), LDS, STS (shared)."""
+    counts: Counter[str] = Counter()
+    for opcode, times in opcodes.items():
+        kind, *modifiers = opcode.split(".")
+        if "128" in modifiers and kind in ("LDG", "STG", "LDS", "STS"):
+            counts[kind] += times
+    return dict(sorted(counts.items()))

@@ -1,0 +1,142 @@
+"""What the command's verbs share: how they end, in one line each, and how they write files.
+
+A verb exits 0 (fine), 1 (something was judged wrong) or 2 (arguments or environment, with one line
+that says what to do).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+WRONG, REFUSED, INTERRUPTED = 1, 2, 130
+STANDARD_OUTPUT = "-"
+
+
+class Verbs(TyperGroup):
+    """Keeps what was typed as ``obj``. What is wrong with it, and Ctrl-C, get one line each."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj = list(args)
+        if not args:  # gets the help
+            return super().parse_args(ctx, args)
+        with _usage_in_one_line():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            with _usage_in_one_line():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            fail("interrupted", INTERRUPTED)
+
+
+@contextmanager
+def _usage_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # Typer's usage errors: which module their class is in changes with its version.
+        if not hasattr(error, "format_message"):
+            raise
+        context = getattr(error, "ctx", None)
+        more = f" ({context.command_path} --help says more)" if context else ""
+        refuse(" ".join(error.format_message().split()).removesuffix(".") + more)
+
+
+def refuse(message: str) -> NoReturn:
+    """End the verb: its arguments or environment will not do."""
+    fail(message, REFUSED)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the verb with one line on standard error."""
+    print(f"convlab: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def refusing(*errors: type[Exception], hint: str = "") -> Iterator[None]:
+    """Turn these errors into one line and exit code 2."""
+    try:
+        yield
+    except errors as error:
+        refuse((one_line(error) or type(error).__name__) + hint)
+
+
+@contextmanager
+def numba_needed() -> Iterator[None]:
+    """Around what imports Numba."""
+    try:
+        yield
+    except (ImportError, AttributeError) as error:  # both are seen when versions do not fit
+        refuse(f"Numba CUDA cannot be imported ({error}): convlab doctor says what is here")
+
+
+def refuse_simulator() -> None:
+    """Numba decides when it is first imported whether its CUDA is real: see to it that it is."""
+    if "numba" not in sys.modules:
+        os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
+    from numba.cuda.core import config
+
+    if config.ENABLE_CUDASIM:
+        refuse("Numba runs as its CUDA simulator, which compiles nothing: start without it")
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, without its line breaks."""
+    return " ".join(str(error).split())
+
+
+def console_for(json_file: str | None) -> Console:
+    """Where a verb prints for people, once it is known that its JSON can be written."""
+    if json_file is not None and json_file != STANDARD_OUTPUT:
+        check_writable("--json", Path(json_file))
+    return Console(stderr=json_file == STANDARD_OUTPUT, highlight=False)
+
+
+def write_json(json_file: str | None, document: Any) -> None:
+    """Write the document where ``--json`` says, if it does."""
+    if json_file is None:
+        return
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    if json_file == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_whole(Path(json_file), text.encode())
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Refuse, before any work is done, a file that could not be written after it."""
+    folder = path.parent
+    if path.is_dir():
+        refuse(f"{option} is {str(path)!r}, which is a folder: give a file")
+    if not folder.is_dir():
+        refuse(f"{option} is {str(path)!r}, but there is no folder {str(folder)!r}: make it first")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        refuse(f"{option} is {str(path)!r}, which you may not write: give another file")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write the file whole or not at all."""
+    with refusing(OSError):
+        if path.exists() and not path.is_file():  # a pipe or a device must not be replaced
+            path.write_bytes(content)
+            return
+        target = path.resolve()  # a link stays a link
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            temporary.write_bytes(content)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)

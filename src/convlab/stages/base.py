@@ -1,0 +1,96 @@
+"""What a stage is: kernels, buffers and launch shapes, described and not yet run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from convlab.problem import ConvProblem
+from convlab.stages.tiles import Tile
+
+Grid = tuple[int, ...]
+FLAT = ".flat"
+TENSOR_NDIM = {"input": 4, "weight": 4, "bias": 1, "output": 4}
+GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's largest grid in x, y and z
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Device memory that a stage needs beside input, weight, bias and output: float32, named."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. Arguments are names: ``input``, ``weight``, ``bias``, ``output`` or a
+    buffer's; ``name.flat`` is the same memory as one row of elements."""
+
+    kernel: Any
+    grid: Grid
+    block: Grid
+    arguments: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The kernel's own name."""
+        return str(self.kernel.py_func.__name__)
+
+    def __post_init__(self) -> None:
+        for axis, size, limit in zip("xyz", self.grid, GRID_LIMIT, strict=False):
+            if size > limit:
+                raise ValueError(
+                    f"{size} blocks along {axis} are needed: a CUDA grid has at most {limit}"
+                )
+
+
+@dataclass(frozen=True)
+class Program:
+    """A stage made ready for one problem: what to allocate, then what to launch, in order."""
+
+    buffers: tuple[Buffer, ...]
+    launches: tuple[Launch, ...]
+
+    @property
+    def workspace_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.buffers)
+
+    def ndim(self, argument: str) -> int:
+        """Dimensions of the array that a kernel gets for an argument's name."""
+        if argument.endswith(FLAT):
+            return 1
+        shapes = {buffer.name: buffer.shape for buffer in self.buffers}
+        return len(shapes[argument]) if argument in shapes else TENSOR_NDIM[argument]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the ladder: one kernel idea, one file.
+
+    ``prepare(problem, tile)`` makes the :class:`Program`; ``production_tile(problem)`` is the
+    tile for a GPU, ``tiny_tile`` one that a simulator runs in a blink. Stages without tiles have
+    None for both.
+    """
+
+    name: str
+    title: str
+    source: str
+    builds_on: tuple[str, ...]
+    module: str
+    prepare: Callable[..., Program]
+    production_tile: Callable[[ConvProblem], Tile | None] = lambda problem: None
+    tiny_tile: Tile | None = None
+    vectorized: bool = False
+    switches: tuple[str, ...] = ()
+
+
+def blocks_for(total: int, per_block: int) -> int:
+    """How many blocks of ``per_block`` cover ``total``: division rounded up."""
+    return -(-total // per_block)

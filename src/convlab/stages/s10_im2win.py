@@ -1,0 +1,116 @@
+"""s10: im2win. The input is re-ordered so that a window's columns lie one after the other.
+
+Source: seed 000, sections 3.1-3.2, Equation 2 and Algorithm 2. For each row m of the output, the
+im2win tensor holds the H_f rows of the input under it, column by column: the H_f elements of
+column k are neighbours, a window is one run of H_f * W_f elements, and its right neighbour's run
+begins s_w * H_f later, inside it. Rows that overlap are stored H_f / s_h times, columns once: far
+less than the im2col matrix, which stores every element H_f * W_f times.
+
+The kernel is s04's with other indices: its reads go through the im2win tensor from left to right,
+and padding has become zeros in memory, so the inner loop has no branch. (With dilation in width a
+window is W_f runs of H_f elements.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, uint32
+
+from convlab.problem import ConvProblem
+from convlab.stages.base import Buffer, Launch, Program, Stage, blocks_for
+
+BLOCK_M, BLOCK_N = 8, 32
+TRANSFORM_THREADS = 256
+
+
+def window_columns(problem: ConvProblem) -> int:
+    """W_w: columns of the padded input that the windows of one output row cover."""
+    return (problem.W_o - 1) * problem.s_w + problem.window_shape[1]
+
+
+def make_transform(problem: ConvProblem) -> Any:
+    """The kernel of Equation 2: windows[i, r, m, k * H_f + u] = input[i, r, m * s_h + u, k]."""
+    p = problem
+    N_i, C_i, H_i, W_i = p.input_shape
+    H_f, H_o, W_w = p.H_f, p.H_o, window_columns(p)
+    s_h, p_h, p_w, d_h = p.s_h, p.p_h, p.p_w, p.d_h
+
+    @cuda.jit
+    def im2win_transform(input, windows):
+        e = uint32(cuda.blockIdx.x) * TRANSFORM_THREADS + uint32(cuda.threadIdx.x)
+        u = e % H_f
+        k = e // H_f % W_w
+        m = e // (H_f * W_w) % H_o
+        r = e // (H_f * W_w * H_o) % C_i
+        i = e // (H_f * W_w * H_o * C_i)
+        if i < N_i:
+            i_h = m * s_h + u * d_h - p_h
+            i_w = k - p_w
+            value = float32(0)
+            if 0 <= i_h < H_i and 0 <= i_w < W_i:
+                value = input[i, r, i_h, i_w]
+            windows[i, r, m, k * H_f + u] = value
+
+    return im2win_transform
+
+
+def make_kernel(problem: ConvProblem) -> Any:
+    """The kernel with the problem's shapes as constants."""
+    p = problem
+    M, N, K = p.M, p.N, p.K
+    H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
+    s_w, d_w = p.s_w, p.d_w
+
+    @cuda.jit
+    def im2win(windows, weight, bias, output):
+        n = uint32(cuda.blockIdx.x) * BLOCK_N + uint32(cuda.threadIdx.x)  # line 1
+        m = uint32(cuda.blockIdx.y) * BLOCK_M + uint32(cuda.threadIdx.y)
+        if m >= M or n >= N:
+            return
+
+        o_c = m  # lines 2-4
+        i_n = n // (H_o * W_o)
+        o_h = n % (H_o * W_o) // W_o
+        o_w = n % W_o
+
+        total = float32(0)
+        for term in range(K):  # line 5, in window order: H_f innermost
+            k = uint32(term)  # 32-bit divisions cost a third of 64-bit ones
+            i_c = k // (H_f * W_f)
+            f_w = k % (H_f * W_f) // H_f
+            f_h = k % H_f
+            element = windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]
+            total += element * weight[o_c, i_c, f_h, f_w]  # line 10
+
+        output[i_n, o_c, o_h, o_w] = total + bias[o_c]
+
+    return im2win
+
+
+def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    p = problem
+    windows = Buffer("windows", (p.N_i, p.C_i, p.H_o, window_columns(p) * p.H_f))
+    transform = Launch(
+        make_transform(problem),
+        grid=(blocks_for(windows.nbytes // 4, TRANSFORM_THREADS),),
+        block=(TRANSFORM_THREADS,),
+        arguments=("input", "windows"),
+    )
+    multiply = Launch(
+        make_kernel(problem),
+        grid=(blocks_for(problem.N, BLOCK_N), blocks_for(problem.M, BLOCK_M)),
+        block=(BLOCK_N, BLOCK_M),
+        arguments=("windows", "weight", "bias", "output"),
+    )
+    return Program(buffers=(windows,), launches=(transform, multiply))
+
+
+STAGE = Stage(
+    name="s10_im2win",
+    title="im2win: windows in memory order, then the plain kernel",
+    source="000, 3.1-3.2, Equation 2, Algorithm 2",
+    builds_on=("s04_implicit_gemm",),
+    module=__name__,
+    prepare=prepare,
+)

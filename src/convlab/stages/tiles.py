@@ -1,0 +1,72 @@
+"""Tile sizes: what a block and a thread compute at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from convlab.problem import ConvProblem
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Block tile ``M_B x N_B x K_B`` and thread tile ``M_T x N_T`` (seed 000, Algorithm 3).
+
+    A block computes M_B output channels of N_B output pixels, K_B terms of the sum at a time; a
+    thread computes M_T x N_T of them. The block has ``M_B/M_T * N_B/N_T`` threads.
+
+    Raises ``ValueError`` when a size is not positive, does not divide, or makes too many threads.
+    """
+
+    M_B: int
+    N_B: int
+    K_B: int
+    M_T: int = 1
+    N_T: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            size = getattr(self, field.name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"tile {field.name} is {size!r}: it must be a positive integer")
+        for block, thread in (("M_B", "M_T"), ("N_B", "N_T")):
+            if getattr(self, block) % getattr(self, thread):
+                raise ValueError(
+                    f"tile {self}: {block} must be a multiple of {thread}, because every thread "
+                    "computes as much as the others"
+                )
+        if self.threads > 1024:
+            raise ValueError(f"tile {self} needs {self.threads} threads: a block has at most 1024")
+
+    @property
+    def rows(self) -> int:
+        """Threads along M."""
+        return self.M_B // self.M_T
+
+    @property
+    def columns(self) -> int:
+        """Threads along N."""
+        return self.N_B // self.N_T
+
+    @property
+    def threads(self) -> int:
+        return self.rows * self.columns
+
+    def __str__(self) -> str:
+        return f"{self.M_B}x{self.N_B}x{self.K_B}/{self.M_T}x{self.N_T}"
+
+    def require(self, holds: bool, rule: str) -> None:
+        """Raise ``ValueError`` naming this tile and the rule a stage needs unless it holds."""
+        if not holds:
+            raise ValueError(f"tile {self}: {rule}")
+
+
+def microkernel_tile(problem: ConvProblem) -> Tile:
+    """The production tile of the stages with a micro-kernel (s07, s08, s09, s11).
+
+    The paper's own sizes (128 x 128 x 8, 8 x 8 a thread) unless at least a quarter of the 128
+    rows would compute channels that do not exist and 64 rows waste fewer.
+    """
+    wasted_128 = -problem.M % 128
+    wasted_64 = -problem.M % 64
+    M_B = 64 if wasted_64 < wasted_128 else 128
+    return Tile(M_B=M_B, N_B=128, K_B=8, M_T=8, N_T=8)

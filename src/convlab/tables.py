@@ -1,0 +1,240 @@
+"""What the command shows: tables, progress bars and the sentences that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from convlab.problem import ConvProblem
+
+if TYPE_CHECKING:
+    from convlab.bench.ladder import Result
+    from convlab.engines import Engine
+    from convlab.lint import Row
+    from convlab.stages import Stage
+
+WIDE = ("LDG", "LDS", "STS", "STG")  # from memory to registers to shared memory and back
+
+
+@contextmanager
+def progress(steps: Sequence[str]) -> Iterator[Callable[[], None]]:
+    """A bar on standard error that goes away; yields what to call after each step."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        refresh_per_second=4,
+    ) as bar:
+        upcoming = iter([*steps[1:], "done"])
+        task = bar.add_task(steps[0], total=len(steps))
+        yield lambda: bar.update(task, advance=1, description=next(upcoming))
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+
+
+def stages_table(stages: Sequence[Stage]) -> Table:
+    """The ladder: every stage, its idea, its source and what it builds on."""
+    table = _table()
+    table.add_column("stage", no_wrap=True)
+    for name in ("idea", "source", "builds on"):
+        table.add_column(name)
+    for stage in stages:
+        builds_on = ", ".join(map(_short, stage.builds_on)) or "-"
+        table.add_row(*map(Text, (stage.name, stage.title, stage.source, builds_on)))
+    return table
+
+
+def _short(stage_name: str) -> str:
+    return stage_name.split("_")[0]
+
+
+def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
+    """The problem and where it runs."""
+    shape = "x".join(map(str, problem.output_shape))
+    gemm = f"M = {problem.M:,}, N = {problem.N:,}, K = {problem.K:,}: {problem.flops:,} FLOP"
+    lines = (
+        f"input * filter  {problem} -> {shape}",
+        f"as a GEMM       {gemm}",
+        f"runs on         {engine.device}",
+    )
+    return Text("\n".join(lines))
+
+
+def ladder_table(results: Sequence[Result], engine: Engine) -> Table:
+    """How every stage did: timed on a GPU, counted on a simulator."""
+    table = _table()
+    table.add_column("stage", no_wrap=True)
+    table.add_column("judged", no_wrap=True)
+    columns = ("time ms", "TFLOP/s", "speedup\nvs s01", "space\nMiB") if engine.is_gpu else (
+        "global\nloads", "shared\nloads", "barriers", "FLOP per\nbyte"
+    )  # fmt: skip
+    for name in ("error /\nbound", *columns):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    for result in results:
+        numbers = _gpu_cells(result, results) if engine.is_gpu else _counted_cells(result)
+        ratio = result.error_over_bound
+        table.add_row(
+            Text(result.stage.name),
+            _judged(result),
+            "-" if ratio is None else f"{ratio:.3g}",
+            *numbers,
+        )
+    return table
+
+
+def _judged(result: Result) -> Text:
+    return Text(result.judged, "green" if result.ok else "bold red")
+
+
+def _counted_cells(result: Result) -> list[str]:
+    if result.counts is None:
+        return ["-"] * 4
+    counted = [result.counts[name] for name in ("global_loads", "shared_loads", "barriers")]
+    return [*(f"{number:,.0f}" for number in counted), f"{result.counts['flops_per_byte']:.2f}"]
+
+
+def _gpu_cells(result: Result, results: Sequence[Result]) -> list[str]:
+    from convlab.bench.ladder import speedup
+
+    timing, workspace = result.timing, result.workspace_bytes
+    ratio = speedup(result, results)
+    return [
+        "-" if timing is None else f"{timing.median_ms:.3f} ±{timing.spread_percent:.1f}%",
+        "-" if result.tflops is None else f"{result.tflops:.2f}",
+        "-" if ratio is None else f"{ratio:.2f}",
+        "-" if workspace is None else f"{workspace / 2**20:,.1f}",
+    ]
+
+
+def ladder_legend(engine: Engine) -> Text:
+    """What the ladder's columns mean."""
+    bound = "error / bound: up to 1 is what float32 rounding explains."
+    if engine.is_gpu:
+        return Text(
+            f"{bound} time: median and spread of repeated runs, every pre-pass included. space: "
+            "what a stage needs beside input, filter and output.",
+            "dim",
+        )
+    return Text(
+        f"{bound} Loads and barriers: summed over all threads, a 128-bit load once. FLOP per "
+        "byte: of global memory read and written; more is better. A simulator's time says nothing "
+        "about a GPU's, so work is counted, with tiles much smaller than a GPU's.",
+        "dim",
+    )
+
+
+def ladder_errors(results: Sequence[Result]) -> list[Text]:
+    """What is wrong with each stage that is not right."""
+    return [
+        Text.assemble(f"{result.stage.name}: ", _judged(result), f": {result.error}")
+        for result in results
+        if not result.ok
+    ]
+
+
+def lint_table(rows: Sequence[Row]) -> Table:
+    """What every kernel compiled to, one row a problem and architecture."""
+    table = _table()
+    table.add_column("stage", no_wrap=True)
+    table.add_column("kernel", overflow="fold")
+    for name in ("problem", "arch"):
+        table.add_column(name, no_wrap=True)
+    for name in ("registers", *WIDE):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict")
+    for row in rows:
+        wide = [str(row.wide.get(kind, "-")) for kind in WIDE]
+        names = map(Text, (_short(row.stage), row.kernel, row.problem, row.arch))
+        table.add_row(*names, f"{row.registers}/{row.budget}", *wide, _verdict(row))
+    return table
+
+
+def _verdict(row: Row) -> Text:
+    """OK, or each thing that is wrong in a word."""
+    if row.ok:
+        return Text("OK", "green")
+    wrong = {
+        "spills": row.spill_bytes,
+        "stack": row.stack_bytes,
+        "float64": row.float64,
+        "registers": row.registers > row.budget,
+    }
+    words = [word for word, found in wrong.items() if found]
+    if len(words) < len(row.findings):
+        words.append("128-bit")
+    return Text(", ".join(words), "bold red")
+
+
+def lint_legend() -> Text:
+    """What the lint's columns mean."""
+    return Text(
+        "registers: of a thread, and its budget. LDG, STG, LDS, STS: 128-bit loads and stores of "
+        "global and of shared memory, as they stand in the machine code.",
+        "dim",
+    )
+
+
+def lint_errors(rows: Sequence[Row]) -> list[Text]:
+    """What is wrong with each build that is not as it should be."""
+    return [
+        Text(f"{row.stage}: {row.kernel} on {row.problem}, {row.arch}: {'; '.join(row.findings)}")
+        for row in rows
+        if not row.ok
+    ]
+
+
+def doctor_table(found: dict[str, Any]) -> Table:
+    """What ``convlab.doctor.facts`` found, one fact a line."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+
+    def row(label: str, text: str, style: str = "") -> None:
+        table.add_row(Text(label), Text(text, style))
+
+    row("convlab", found["convlab"] or "not installed: run from its source folder")
+    row("Python", f"{found['python']} ({found['executable']})")
+    row("system", found["os"])
+    for name, version in found["packages"].items():
+        row(name, version or "not installed")
+    row("GPU", _gpu_line(found["gpu"]))
+    for engine in found["engines"]:
+        if engine["available"]:
+            row(f"engine {engine['name']}", f"works: {engine['device']}", "green")
+        else:
+            row(f"engine {engine['name']}", f"cannot run: {engine['why_not']}", "yellow")
+    for tool in found["compilers"]:
+        if tool["found"]:
+            row(tool["name"], tool["found"])
+        else:
+            row(tool["name"], f"missing (convlab lint needs it): {tool['install']}", "yellow")
+    row("would use", f"{found['would_use']['engine'] or 'nothing'}: {found['would_use']['why']}")
+    return table
+
+
+def _gpu_line(gpu: dict[str, Any] | None) -> str:
+    if gpu is None:
+        return "none found"
+    memory = gpu["memory_bytes"]
+    parts = (
+        gpu["name"],
+        gpu["compute_capability"] and f"compute capability {gpu['compute_capability']}",
+        memory and f"{memory / 2**30:.0f} GiB",
+        gpu["driver"] and f"driver {gpu['driver']}",
+        gpu["cuda"] and f"CUDA {gpu['cuda']}",
+    )
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,48 @@
+"""Problems with names: the paper's twelve layers and small ones for teaching. Data only."""
+
+from __future__ import annotations
+
+from convlab.problem import ConvProblem
+
+# Seed 000, Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. No padding, no dilation. The outputs
+# that the table prints all follow from these.
+_TABLE_2 = {
+    "conv1": (3, 227, 96, 11, 4),
+    "conv2": (3, 231, 96, 11, 4),
+    "conv3": (3, 227, 64, 7, 2),
+    "conv4": (64, 224, 64, 7, 2),
+    "conv5": (96, 24, 256, 5, 1),
+    "conv6": (256, 12, 512, 3, 1),
+    "conv7": (3, 224, 64, 3, 1),
+    "conv8": (64, 112, 128, 3, 1),
+    "conv9": (64, 56, 64, 3, 1),
+    "conv10": (128, 28, 128, 3, 1),
+    "conv11": (256, 14, 256, 3, 1),
+    "conv12": (512, 7, 512, 3, 1),
+}
+
+LAYER_NAMES = tuple(_TABLE_2)
+PAPER_BATCH = 128
+
+
+def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
+    """The problem of one of the twelve layers, ``conv1`` to ``conv12`` (seed 000, Table 2), in
+    capitals or not.
+
+    Raises ``ValueError`` for any other name.
+    """
+    row = _TABLE_2.get(str(name).lower())
+    if row is None:
+        raise ValueError(f"layer is {name!r}: it must be one of {', '.join(LAYER_NAMES)}")
+    channels, size, filters, kernel_size, stride = row
+    return ConvProblem(batch, channels, size, size, filters, kernel_size, stride)
+
+
+# What `convlab ladder` runs when nobody names a problem. Without a GPU: small enough for a
+# simulator that does some thousand multiply-adds a second, awkward enough to be worth judging
+# (no multiple of 4 anywhere; stride and padding are there).
+TEACHING = ConvProblem(
+    batch=2, in_channels=3, height=9, width=6, out_channels=5, kernel_size=3, stride=2, padding=1
+)
+# With a GPU: Conv9, a ResNet-50 block's 3 x 3 layer.
+GPU_DEFAULT = paper_layer("conv9")

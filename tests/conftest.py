@@ -1,0 +1,60 @@
+"""Where tests run: on the GPU when there is one, else on Numba's simulator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from convlab import Stage, Tile
+from convlab.api import Plan
+from convlab.engines import Engine, choose
+from convlab.oracle import Oracle, Verdict
+from convlab.problem import ConvProblem
+
+# A simulator takes up to a second an example, and not the same every time: no deadline.
+settings.register_profile(
+    "convlab", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convlab"))
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The engine that ``auto`` takes here."""
+    return choose()
+
+
+Judge = Callable[..., Verdict]
+
+
+@pytest.fixture(scope="session")
+def judged(engine: Engine) -> Judge:
+    """Run a stage on tensors, its output poisoned with NaN first, and judge the result."""
+    return partial(_run_and_judge, engine)
+
+
+@pytest.fixture(scope="session")
+def judged_in_simulator() -> Judge:
+    """The same in Numba's simulator, where a kernel that goes astray raises; on a GPU it may take
+    every later test with it."""
+    return partial(_run_and_judge, choose("cudasim"))
+
+
+def _run_and_judge(
+    engine: Engine,
+    problem: ConvProblem,
+    stage: Stage,
+    tensors: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    tile: Tile | None = None,
+    **switches: bool,
+) -> Verdict:
+    plan = Plan(problem, stage, tile, engine, **switches)
+    input, weight, bias = (None if t is None else engine.to_device(t) for t in tensors)
+    output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+    plan(input, weight, output, bias)
+    return Oracle(problem, *tensors).judge(engine.to_host(output))

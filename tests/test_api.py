@@ -1,0 +1,227 @@
+"""``conv2d`` and ``plan``: any kind of array, any stage; bad input refused in one sentence."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import convlab
+from convlab import ConvProblem, EngineUnavailable, Tile
+from convlab.engines import Engine, unavailable
+from convlab.engines.cudasim import CudaSim
+from convlab.oracle import judge, random_tensors
+
+PROBLEM = ConvProblem(2, 3, 5, 4, 6, (2, 3), stride=(1, 2), padding=1)
+SETTINGS: dict[str, Any] = {"stride": (1, 2), "padding": 1}
+
+
+@pytest.fixture
+def tensors() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return random_tensors(PROBLEM, 11)
+
+
+@pytest.mark.parametrize("stage", ["auto", "s01", "s07_microkernel", "s11"])
+def test_conv2d_on_numpy_arrays(stage: str, tensors) -> None:
+    result = convlab.conv2d(*tensors, **SETTINGS, stage=stage)
+    assert isinstance(result, np.ndarray)
+    assert judge(PROBLEM, result, *tensors).ok
+
+
+def test_conv2d_without_bias(tensors) -> None:
+    input, weight, _ = tensors
+    result = convlab.conv2d(input, weight, **SETTINGS)
+    assert judge(PROBLEM, result, input, weight).ok
+
+
+def test_conv2d_takes_arrays_of_any_memory_order(tensors) -> None:
+    input, weight, bias = tensors
+    strided = np.zeros((2, 3, 5, 8), np.float32)[..., ::2]
+    strided[...] = input
+    result = convlab.conv2d(strided, np.asfortranarray(weight), bias[::-1][::-1], **SETTINGS)
+    assert judge(PROBLEM, result, *tensors).ok
+
+
+def test_conv2d_writes_to_out_whatever_its_memory_order(tensors) -> None:
+    out = np.full(PROBLEM.output_shape, np.nan, np.float32, order="F")
+    assert convlab.conv2d(*tensors, **SETTINGS, out=out) is out
+    assert judge(PROBLEM, out, *tensors).ok
+
+
+def test_conv2d_leaves_its_inputs_alone(tensors) -> None:
+    before = [tensor.copy() for tensor in tensors]
+    convlab.conv2d(*tensors, **SETTINGS, stage="s11")
+    assert all(np.array_equal(*pair) for pair in zip(before, tensors, strict=True))
+
+
+@pytest.mark.skipif(
+    unavailable("gpu") is not None and not cuda.is_available(),
+    reason="Numba device arrays need a GPU or NUMBA_ENABLE_CUDASIM=1",
+)
+def test_conv2d_on_device_arrays(tensors) -> None:
+    on_device = [cuda.to_device(tensor) for tensor in tensors]
+    for out in (None, cuda.device_array(PROBLEM.output_shape, np.float32)):
+        result = convlab.conv2d(*on_device, **SETTINGS, out=out)
+        assert hasattr(result, "copy_to_host")
+        assert out is None or result is out
+        assert judge(PROBLEM, result.copy_to_host(), *tensors).ok
+
+
+def test_same_padding_and_dilation(tensors) -> None:
+    input, weight, bias = tensors
+    result = convlab.conv2d(input, weight, bias, padding="same", dilation=2)
+    problem = ConvProblem(2, 3, 5, 4, 6, (2, 3), padding="same", dilation=2)
+    assert result.shape == (2, 6, 5, 4)
+    assert judge(problem, result, *tensors).ok
+
+
+def test_plan_writes_out_and_returns_it(engine: Engine, tensors) -> None:
+    ready = convlab.plan(PROBLEM, stage="s08")
+    input, weight, bias = (engine.to_device(tensor) for tensor in tensors)
+    out = engine.to_device(np.full(PROBLEM.output_shape, np.nan, np.float32))
+    assert ready(input, weight, out, bias) is out
+    assert judge(PROBLEM, engine.to_host(out), *tensors).ok
+    assert ready.workspace_bytes == 4 * sum(
+        np.prod(buffer.shape) for buffer in ready.program.buffers
+    )
+    assert "s08_vectorized" in repr(ready)
+
+
+def test_plan_takes_a_tile_and_switches() -> None:
+    tile = Tile(8, 4, 4, 4, 4)
+    ready = convlab.plan(PROBLEM, "s11", tile, vectorized=False)
+    assert ready.tile == tile
+    assert ready.switches == {"vectorized": False}
+
+
+def test_stages_without_a_workspace_have_none() -> None:
+    assert convlab.plan(PROBLEM, "s05").workspace_bytes == 0
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+def read_only(*shape: int) -> np.ndarray:
+    array = ones(*shape)
+    array.flags.writeable = False
+    return array
+
+
+IMAGE, FILTER = ones(1, 2, 5, 5), ones(3, 2, 3, 3)
+
+# What is wrong, the call's arguments, the exception and what its sentence must name.
+BAD_CALLS = {
+    "input a list": ({"input": [[1.0]]}, TypeError, "input is a list"),
+    "input 3-D": ({"input": ones(2, 5, 5)}, ValueError, r"input has shape \(2, 5, 5\).*4 dim"),
+    "input float64": ({"input": ones(1, 2, 5, 5, dtype=np.float64)}, TypeError, "input.*float64"),
+    "input integers": ({"input": ones(1, 2, 5, 5, dtype=np.int32)}, TypeError, "input.*int32"),
+    "weight None": ({"weight": None}, TypeError, "weight is a NoneType"),
+    "weight 2-D": ({"weight": ones(3, 2)}, ValueError, r"weight has shape \(3, 2\)"),
+    "weight half": ({"weight": ones(3, 2, 3, 3, dtype=np.float16)}, TypeError, "weight.*float16"),
+    "channels differ": ({"weight": ones(3, 4, 3, 3)}, ValueError, "weight has shape.*2 channels"),
+    "bias too long": ({"bias": ones(4)}, ValueError, r"bias has shape \(4,\).*\(3,\)"),
+    "bias 2-D": ({"bias": ones(3, 1)}, ValueError, r"bias has shape \(3, 1\)"),
+    "bias float64": ({"bias": ones(3, dtype=np.float64)}, TypeError, "bias.*float64"),
+    "out of another shape": ({"out": ones(1, 3, 5, 5)}, ValueError, r"out has.*\(1, 3, 3, 3\)"),
+    "out float64": ({"out": ones(1, 3, 3, 3, dtype=np.float64)}, TypeError, "out.*float64"),
+    "out read-only": ({"out": read_only(1, 3, 3, 3)}, ValueError, "out is read-only"),
+    "no channels": ({"input": ones(1, 0, 5, 5), "weight": ones(3, 0, 3, 3)}, ValueError, "in_ch"),
+    "no images": ({"input": ones(0, 2, 5, 5)}, ValueError, "batch is 0"),
+    "stride 0": ({"stride": 0}, ValueError, "stride is 0"),
+    "stride of three": ({"stride": (1, 1, 1)}, ValueError, r"stride is \(1, 1, 1\)"),
+    "padding negative": ({"padding": -1}, ValueError, "padding is -1"),
+    "padding full": ({"padding": "full"}, ValueError, "padding is 'full'"),
+    "same with stride": ({"padding": "same", "stride": 2}, ValueError, "padding is 'same'"),
+    "dilation float": ({"dilation": 1.5}, TypeError, r"dilation is 1\.5"),
+    "filter larger": ({"dilation": 3}, ValueError, "kernel_size.*dilation"),
+    "no such stage": ({"stage": "s99"}, ValueError, "stage is 's99'.*s01_direct"),
+    "no such engine": ({"engine": "tpu"}, ValueError, "engine is 'tpu'.*'gpu'"),
+    "tile where none": ({"stage": "s01", "tile": Tile(4, 4, 4)}, ValueError, "s01_direct has no"),
+    "tile unsuited": ({"stage": "s08", "tile": Tile(4, 4, 4)}, ValueError, "M_T and N_T must"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "kind", "names"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
+def test_a_bad_call_is_refused_in_a_sentence(
+    arguments: dict[str, Any], kind: type[Exception], names: str
+) -> None:
+    call = {"input": IMAGE, "weight": FILTER, **arguments}
+    with pytest.raises(kind, match=names) as refusal:
+        convlab.conv2d(**call)
+    assert "\n" not in str(refusal.value)
+
+
+BAD_TILES = {
+    "zero": ({"M_B": 0, "N_B": 4, "K_B": 4}, "M_B is 0"),
+    "a float": ({"M_B": 4, "N_B": 4.0, "K_B": 4}, "N_B is 4.0"),
+    "rows do not divide": ({"M_B": 6, "N_B": 4, "K_B": 4, "M_T": 4}, "M_B must be a multiple"),
+    "columns do not divide": ({"M_B": 4, "N_B": 6, "K_B": 4, "N_T": 4}, "N_B must be a multiple"),
+    "too many threads": ({"M_B": 64, "N_B": 64, "K_B": 4}, "4096 threads"),
+}
+
+
+@pytest.mark.parametrize(("sizes", "names"), BAD_TILES.values(), ids=BAD_TILES.keys())
+def test_a_bad_tile_is_refused(sizes: dict[str, Any], names: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(names)):
+        Tile(**sizes)
+
+
+def test_an_unknown_switch_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"switch 'prefetch' is not one of s09.*none"):
+        convlab.plan(PROBLEM, "s09", prefetch=False)
+    with pytest.raises(ValueError, match=r"switch 'fast'.*microkernel, vectorized, prefetch"):
+        convlab.plan(PROBLEM, "s11", fast=True)
+
+
+def test_out_must_not_be_the_input() -> None:
+    same = ones(1, 1, 4, 4)
+    with pytest.raises(ValueError, match="out shares memory with input"):
+        convlab.conv2d(same, ones(1, 1, 1, 1), out=same)
+
+
+def test_a_refused_call_leaves_out_alone() -> None:
+    out = np.full((1, 3, 3, 3), 7, np.float32)
+    with pytest.raises(ValueError, match="stage"):
+        convlab.conv2d(IMAGE, FILTER, out=out, stage="s99")
+    assert (out == 7).all()
+
+
+def test_a_workspace_that_does_not_fit_is_refused_with_its_size(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(engine), "free_bytes", lambda self: 1000)
+    monkeypatch.setattr(type(engine), "run", lambda *args: pytest.fail("something was launched"))
+    monkeypatch.setattr(type(engine), "empty", lambda *args: pytest.fail("something was allocated"))
+    with pytest.raises(
+        MemoryError, match=r"s10_im2win's workspace needs 703\.1 KiB, but 1000 bytes are"
+    ):
+        convlab.plan(ConvProblem(100, 10, 10, 10, 1, 2, padding=((0, 0), (0, 0))), "s10")
+
+
+def test_more_blocks_than_a_grid_holds_are_refused() -> None:
+    problem = ConvProblem(1, 1, 1, 1, 600_000, 1)
+    with pytest.raises(ValueError, match="75000 blocks along y are needed: a CUDA grid has at most 65535"):
+        convlab.plan(problem, "s04")
+
+
+@pytest.mark.skipif(unavailable("gpu") is None, reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(EngineUnavailable, match="engine is 'gpu', which cannot run here"):
+        convlab.conv2d(IMAGE, FILTER, engine="gpu")
+
+
+def test_without_a_gpu_the_simulator_runs_by_itself() -> None:
+    if unavailable("gpu") is not None:
+        assert isinstance(convlab.plan(PROBLEM).engine, CudaSim)
+
+
+def test_public_names() -> None:
+    for name in convlab.__all__:
+        assert getattr(convlab, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'conv3d'"):
+        convlab.conv3d  # noqa: B018
+    assert set(convlab.__all__) <= set(dir(convlab))

@@ -1,0 +1,625 @@
+"""The command: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import convlab.stages
+from convlab import cli, doctor, tables, workloads
+from convlab.bench import ladder
+from convlab.engines.offline import CompilerMissing
+from convlab.lint import Row
+from convlab.oracle import Verdict
+from convlab.stages import LADDER, Program, Stage, s01_direct
+
+NAMES = [stage.name for stage in LADDER]
+SIMULATED = ("ladder", "--engine", "cudasim")
+
+
+def convlab_(*arguments: str | Path, **environment: str) -> Any:
+    runner = CliRunner(env=environment)
+    return runner.invoke(cli.app, list(map(str, arguments)), prog_name="convlab")
+
+
+def strict_json(text: str) -> Any:
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def printed(table: Any) -> str:
+    console = Console(width=80, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A function that makes s04 compute something else."""
+
+    def put(prepare):
+        stages = (LADDER[0], replace(LADDER[1], prepare=prepare), *LADDER[2:])
+        monkeypatch.setattr(convlab.stages, "LADDER", stages)
+
+    return put
+
+
+def forgets_the_last_channel(problem, tile=None):
+    kernel = s01_direct.make_kernel(replace(problem, in_channels=problem.in_channels - 1))
+    (launch,) = s01_direct.prepare(problem).launches
+    return Program(buffers=(), launches=(replace(launch, kernel=kernel),))
+
+
+def writes_nothing(problem, tile=None):
+    return Program(buffers=(), launches=())
+
+
+def raises(problem, tile=None):
+    raise RuntimeError("no such luck")
+
+
+def test_help_does_not_wait_for_numba():
+    code = "import sys, convlab.cli; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("ladder", "--help")])
+def test_help(arguments):
+    result = convlab_(*arguments)
+    assert result.exit_code == 0
+    assert "Usage: " in result.stdout
+
+
+def test_stages():
+    result = convlab_("stages")
+    assert result.exit_code == 0
+    for name in NAMES:
+        assert name in result.stdout
+
+
+def test_stages_json():
+    result = convlab_("stages", "--json", "-")
+    listed = strict_json(result.stdout)
+    assert [stage["name"] for stage in listed] == NAMES
+    assert all(
+        list(stage) == ["name", "title", "source", "builds_on", "module"] for stage in listed
+    )
+    assert listed[0]["builds_on"] == []
+    assert listed[0]["module"] == "convlab.stages.s01_direct"
+
+
+def test_the_whole_ladder_on_the_default_problem():
+    result = convlab_(*SIMULATED, "--json", "-")
+    assert result.exit_code == 0, result.output
+    document = strict_json(result.stdout)
+    assert set(document) == {"engine", "device", "problem", "environment", "stages"}
+    assert document["environment"] is None
+    assert [stage["name"] for stage in document["stages"]] == NAMES
+    assert document["problem"]["output_shape"] == list(workloads.TEACHING.output_shape)
+    for stage in document["stages"]:
+        assert stage["ok"] is True
+        assert 0 <= stage["error_over_bound"] <= 1
+        assert stage["time_ms"] is stage["tflops"] is stage["speedup"] is None
+        assert stage["counts"]["global_loads"] > 0
+    assert f"All {len(LADDER)} stages are right." in result.stderr
+    for name in NAMES:
+        assert name in result.stderr
+
+
+def test_the_json_is_told_what_was_typed(monkeypatch):
+    told: list[list[str]] = []
+
+    def as_json(*_: Any, arguments: list[str]) -> dict[str, Any]:
+        told.append(arguments)
+        return {}
+
+    monkeypatch.setattr(ladder, "as_json", as_json)
+    typed = [*SIMULATED, "--stage", "s01", "--json", "-"]
+    assert convlab_(*typed).exit_code == 0
+    assert told == [typed]
+
+
+def test_what_people_see_fits_80_columns_and_is_plain_when_piped():
+    result = convlab_(*SIMULATED, "--stage", "s01", "--stage", "s05_shared_memory")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    assert "\x1b" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    shapes = str(workloads.TEACHING)
+    for words in (shapes, "global", "barriers", "A simulator's time says nothing"):
+        assert words in result.stdout
+    assert "All 2 stages are right." in result.stdout
+    assert "s04" not in result.stdout
+
+
+def test_a_gpu_s_table_fits_80_columns():
+    longest = replace(LADDER[0], name="s02_channel_parallel")
+    timing = SimpleNamespace(median_ms=123.456, spread_percent=12.3)
+    right = Verdict(True, 0.0123, wrong=0, total=1)
+    results = [ladder.Result(longest, 10**10, 2**30, right, timing=timing)]
+    table = printed(tables.ladder_table(results, SimpleNamespace(is_gpu=True)))
+    for words in ("s02_channel_parallel", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):
+        assert words in table
+    assert "\u2026" not in table
+
+
+def test_no_color():
+    result = convlab_(*SIMULATED, "--stage", "s01", NO_COLOR="1", FORCE_COLOR="1")
+    assert "\x1b[3" not in result.stdout
+
+
+def test_stages_run_in_the_ladder_s_order_and_once():
+    result = convlab_(
+        *SIMULATED, "--json", "-", "--stage", "s04", "--stage", "s01", "--stage", "s04"
+    )
+    assert [stage["name"] for stage in strict_json(result.stdout)["stages"]] == NAMES[:2]
+
+
+def test_batch_and_seed():
+    def run(*arguments: str) -> Any:
+        result = convlab_(*SIMULATED, "--stage", "s01", "--json", "-", *arguments)
+        return strict_json(result.stdout)
+
+    once, again, other = (
+        run("--batch", "3"),
+        run("--batch", "3"),
+        run("--batch", "3", "--seed", "1"),
+    )
+    assert once == again
+    assert once["problem"]["input_shape"] == [3, *workloads.TEACHING.input_shape[1:]]
+    assert once["stages"][0]["error_over_bound"] != other["stages"][0]["error_over_bound"]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "judged", "said"),
+    [
+        (forgets_the_last_channel, "WRONG", "first at [0, 0, 0, 0]"),
+        (forgets_the_last_channel, "WRONG", "times the bound"),
+        (writes_nothing, "WRONG", "got nan"),
+        (raises, "FAILED", "raised RuntimeError: no such luck"),
+    ],
+)
+def test_a_broken_stage_is_named(broken, tmp_path, prepare, judged, said):
+    broken(prepare)
+    file = tmp_path / "ladder.json"
+    result = convlab_(
+        *SIMULATED, *("--stage", "s01", "--stage", "s04", "--stage", "s05"), "--json", file
+    )
+    assert result.exit_code == 1
+    (line,) = (line for line in result.stdout.splitlines() if said in line)
+    assert line.startswith(f"s04_implicit_gemm: {judged}: ")
+    before, bad, after = strict_json(file.read_text())["stages"]
+    assert (before["ok"], bad["ok"], after["ok"]) == (True, False, True)
+    assert said in bad["error"]
+    assert "right." not in result.stdout
+
+
+def test_a_broken_stage_with_json_on_standard_output(broken):
+    broken(writes_nothing)
+    result = convlab_(*SIMULATED, "--stage", "s04", "--json", "-")
+    assert result.exit_code == 1
+    (bad,) = strict_json(result.stdout)["stages"]
+    assert bad["first_wrong"]["got"] == "nan"
+    assert "s04_implicit_gemm: WRONG" in result.stderr
+
+
+def test_too_much_for_a_simulator_is_refused_with_what_to_do():
+    result = convlab_(*SIMULATED, "--layer", "conv9")
+    assert result.exit_code == 2
+    for words in ("days", "--batch 1", "--yes", "GPU"):
+        assert words in result.stderr
+    one = convlab_(*SIMULATED, "--layer", "conv9", "--batch", "1")
+    assert one.exit_code == 2
+    assert "hours" in one.stderr
+    assert "--batch 1" not in one.stderr
+
+
+def test_yes_waits(monkeypatch):
+    monkeypatch.setattr(ladder, "PATIENCE_SECONDS", 0)
+    assert convlab_(*SIMULATED, "--stage", "s01").exit_code == 2
+    assert convlab_(*SIMULATED, "--stage", "s01", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ladder", "--layer", "conv13"), "layer is 'conv13': it must be one of conv1, "),
+        (("ladder", "--layer", ""), "layer is ''"),
+        (("ladder", "--batch", "0"), "batch is 0: it must be at least 1"),
+        (("ladder", "--batch", "-3"), "batch is -3"),
+        (("ladder", "--engine", "cuda"), "engine is 'cuda': it must be 'auto', 'gpu' or 'cudasim'"),
+        (("ladder", "--stage", "s99"), "stage is 's99': it must be one of s01_direct, "),
+        (("ladder", "--json", "absent/ladder.json"), "there is no folder 'absent'"),
+        (("ladder", "--json", "."), "'.', which is a folder"),
+        (("stages", "--json", "absent/stages.json"), "there is no folder 'absent'"),
+        (("doctor", "--json", "absent/doctor.json"), "there is no folder 'absent'"),
+        (("ladder", "--image", "absent.jpg"), "image 'absent.jpg' cannot be read: No such file"),
+        (("ladder", "--image", "notes.txt"), "image 'notes.txt' cannot be read: "),
+        (("ladder", "--image", "."), "image '.' cannot be read: "),
+        (("ladder", "--image", "--output", "absent/l.png"), "there is no folder 'absent'"),
+        (("ladder", "--image", "--layer", "conv1"), "leave out --layer and --batch"),
+        (("ladder", "--image", "--batch", "2"), "leave out --layer and --batch"),
+        (("ladder", "--output", "l.png"), "give --image too"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_arguments_get_one_line_and_exit_2(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("no picture")
+    result = convlab_(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("convlab: ")
+    assert said in line
+    assert os.listdir() == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ladder", "--batch", "two"), "'--batch'"),
+        (("ladder", "--layer"), "'--layer' requires an argument"),
+        (("ladder", "--seed", "-1"), "'--seed'"),
+        (("ladder", "--no-such"), "--no-such (convlab ladder --help says more)"),
+        (("lint", "s01", "s04"), "s04"),
+        (("dance",), "No such command 'dance' (convlab --help says more)"),
+        (("--dance",), "--dance"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_typer_refuses_gets_one_line_as_well(arguments, said):
+    result = convlab_(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("convlab: ")
+    assert said in line
+
+
+def test_no_arguments_get_the_help():
+    result = convlab_()
+    assert result.exit_code == 2
+    for verb in ("doctor", "stages", "ladder", "lint"):
+        assert verb in result.output
+
+
+def test_an_engine_that_is_not_here(monkeypatch):
+    monkeypatch.setattr("convlab.engines.unavailable", lambda name: "it went fishing")
+    result = convlab_("ladder", "--engine", "gpu")
+    assert result.exit_code == 2
+    assert result.stderr == "convlab: engine is 'gpu', which cannot run here: it went fishing\n"
+
+
+def test_memory_that_is_not_here(monkeypatch):
+    def draw(*arguments: Any) -> None:
+        raise MemoryError("Unable to allocate 3.00 TiB")
+
+    monkeypatch.setattr("convlab.oracle.random_tensors", draw)
+    result = convlab_(*SIMULATED)
+    assert result.exit_code == 2
+    assert result.stderr == ("convlab: Unable to allocate 3.00 TiB; a smaller --batch takes less\n")
+
+
+@pytest.mark.parametrize("json_to", ["-", "interrupted.json"])
+def test_an_interrupt_keeps_what_was_judged(monkeypatch, tmp_path, json_to):
+    monkeypatch.chdir(tmp_path)
+    whole = ladder.run
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        yield next(whole(*arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ladder, "run", interrupted)
+    result = convlab_(*SIMULATED, "--json", json_to)
+    assert result.exit_code == 130
+    people, line = (result.stderr, result.stderr.splitlines()[-1])
+    if json_to == "-":
+        assert result.stdout == ""
+    else:
+        people = result.stdout
+    assert "s01_direct" in people
+    assert "s04_implicit_gemm" not in people
+    assert line == f"convlab: interrupted after 1 of {len(LADDER)} stages; no file was written"
+    assert os.listdir() == []
+
+
+def test_an_interrupt_anywhere_else_says_so_too(monkeypatch):
+    def facts() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "facts", facts)
+    result = convlab_("doctor")
+    assert result.exit_code == 130
+    assert result.stderr == "convlab: interrupted\n"
+
+
+def test_json_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
+    file = tmp_path / "stages.json"
+    file.write_text("what was there")
+
+    def full(source: Any, target: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    result = convlab_("stages", "--json", file)
+    assert result.exit_code == 2
+    assert "No space left on device" in result.stderr
+    assert file.read_text() == "what was there"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_json_through_a_link_and_to_a_device(tmp_path):
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("")
+    link.symlink_to(target)
+    assert convlab_("stages", "--json", link).exit_code == 0
+    assert link.is_symlink()
+    assert len(json.loads(target.read_text())) == len(LADDER)
+    assert convlab_("stages", "--json", os.devnull).exit_code == 0
+    assert not Path(os.devnull).is_file()
+
+
+@pytest.fixture
+def small_pictures(monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("convlab.image.pixels_for", lambda engine: 30)
+
+
+def test_the_photograph_through_two_stages(small_pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = convlab_(*SIMULATED, "--image", "--stage", "s01", "--stage", "s04", "--json", "-")
+    assert result.exit_code == 0, result.output
+    problem = strict_json(result.stdout)["problem"]
+    assert (problem["in_channels"], problem["out_channels"]) == (3, 6)
+    assert problem["input_shape"][2:] == problem["output_shape"][2:]
+    assert Path("ladder.png").read_bytes().startswith(b"\x89PNG")
+    assert "ladder.png" in result.stderr
+    assert "pixels" in result.stderr
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["at the end", "before an option"])
+def test_image_with_and_without_a_path(small_pictures, tmp_path, monkeypatch, last):
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (5, 4), "red").save("red.png")
+    options = [*SIMULATED, "--stage", "s01", "--output", "drawn.png"]
+    for image, width in (
+        (["--image", "red.png"], 5),
+        (["--image=red.png"], 5),
+        (["--image"], None),
+    ):
+        arguments = [*options, *image] if last else ["ladder", *image, *options[1:]]
+        result = convlab_(*arguments, "--json", "out.json") if last else convlab_(*arguments)
+        assert result.exit_code == 0, result.output
+        assert f"1x3x4x{width}" in result.stdout or width is None
+        assert Path("drawn.png").exists()
+        Path("drawn.png").unlink()
+
+
+def test_a_wrong_picture_is_drawn_and_exits_1(small_pictures, broken, tmp_path):
+    broken(writes_nothing)
+    file = tmp_path / "wrong.png"
+    result = convlab_(*SIMULATED, "--image", "--stage", "s04", "--output", file)
+    assert result.exit_code == 1
+    assert file.exists()
+
+
+def test_matplotlib_is_not_here(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = convlab_(*SIMULATED, "--image")
+    assert result.exit_code == 2
+    assert "pip install 'convlab[plots]'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_doctor():
+    result = convlab_("doctor", "--json", "-")
+    assert result.exit_code == 0
+    facts = strict_json(result.stdout)
+    assert set(facts) == {
+        "convlab", "python", "executable", "os", "packages", "gpu", "engines", "would_use",
+        "compilers", "warnings",
+    }  # fmt: skip
+    assert facts["packages"]["numpy"] == np.__version__
+    engines = {engine["name"]: engine for engine in facts["engines"]}
+    assert engines["cudasim"]["available"]
+    assert engines["gpu"]["available"] != bool(engines["gpu"]["why_not"])
+    assert facts["would_use"]["engine"] == ("gpu" if engines["gpu"]["available"] else "cudasim")
+    assert all(bool(tool["found"]) != bool(tool["install"]) for tool in facts["compilers"])
+    for words in ("numba-cuda", "engine cudasim", "would use"):
+        assert words in result.stderr
+
+
+def test_doctor_survives_engines_that_cannot_be_imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "convlab.engines", None)
+    result = convlab_("doctor")
+    assert result.exit_code == 2
+    assert "ModuleNotFoundError" in result.stdout
+    assert result.stderr == "convlab: no engine works here: the lines above say why\n"
+    refused = convlab_("ladder")
+    assert refused.exit_code == 2
+    assert "convlab doctor" in refused.stderr
+
+
+@pytest.mark.parametrize(("version", "warns"), [("2.4.6", False), ("2.5.0", True), ("3.0.0", True)])
+def test_doctor_warns_of_a_numpy_that_numba_cuda_cannot_use(monkeypatch, version, warns):
+    monkeypatch.setattr(doctor, "_version", lambda package: version)
+    result = convlab_("doctor")
+    assert ("pip install 'numpy<2.5'" in " ".join(result.stdout.split())) == warns
+
+
+def built(stage: Stage, kernel: str, problem: str, arch: str, **found: Any) -> Row:
+    values: dict[str, Any] = {
+        "tile": "64x128x8/8x8", "registers": 126, "budget": 128, "stack_bytes": 0,
+        "spill_bytes": 0, "shared_bytes": 0, "float64": (), "findings": (),
+        "wide": {"LDG": 3, "LDS": 16, "STG": 16, "STS": 1},
+    }  # fmt: skip
+    return Row(stage.name, kernel, problem, arch=arch, **(values | found))
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """A function that makes lint believe in a compiler which finds this in every kernel; it
+    returns the list of what lint asks for."""
+
+    def put(found: Any = None) -> list[tuple[str, str, str]]:
+        asked: list[tuple[str, str, str]] = []
+
+        def lint_stage(stage, problems, capabilities):
+            for problem in problems:
+                for major, minor in capabilities:
+                    asked.append((stage.name, problem, f"sm_{major}{minor}"))
+                    if isinstance(found, Exception):
+                        raise found
+                    yield built(stage, "kernel", problem, f"sm_{major}{minor}", **(found or {}))
+
+        monkeypatch.setattr("convlab.lint.lint_stage", lint_stage)
+        monkeypatch.setattr("convlab.doctor.compilers", lambda: [])
+        monkeypatch.setattr("numba.cuda.core.config.ENABLE_CUDASIM", 0)
+        return asked
+
+    return put
+
+
+def test_lint_asks_for_every_stage_problem_and_gpu(compiler):
+    asked = compiler()
+    result = convlab_("lint", "--json", "-")
+    assert result.exit_code == 0, result.output
+    rows = strict_json(result.stdout)
+    assert asked == [(row["stage"], row["problem"], row["arch"]) for row in rows]
+    assert asked == list(product(NAMES, ("conv9", "conv8", "awkward"), ("sm_80", "sm_90")))
+    assert set(rows[0]) == {field.name for field in fields(Row)} | {"ok"}
+    assert all(row["ok"] for row in rows)
+    assert f"All {len(rows)} kernels are within budget." in result.stderr
+
+
+def test_lint_asks_for_what_it_is_told(compiler):
+    asked = compiler()
+    arguments = ("--layer", "CONV1", "--arch", "sm_86", "--arch", "sm_120", "--arch", "sm_86")
+    result = convlab_("lint", "s05", *arguments)
+    assert result.exit_code == 0, result.output
+    assert asked == [("s05_shared_memory", "conv1", arch) for arch in ("sm_86", "sm_120")]
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        ({"findings": ("takes 140 registers, its budget is 128",), "registers": 140}, "registers"),
+        ({"findings": ("spills 8 bytes",), "spill_bytes": 8}, "spills"),
+        ({"findings": ("keeps 8 bytes",), "stack_bytes": 8}, "stack"),
+        ({"findings": ("computes in float64 (DADD)",), "float64": ("DADD",)}, "float64"),
+        ({"findings": ("has no 128-bit LDS",), "wide": {}}, "128-bit"),
+        ({"findings": ("spills 8 bytes", "has no LDS"), "spill_bytes": 8}, "spills, 128-bit"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_lint_says_what_is_wrong(compiler, found, verdict, tmp_path):
+    compiler(found)
+    file = tmp_path / "lint.json"
+    result = convlab_("lint", "s01", "--layer", "conv9", "--arch", "sm_90", "--json", file)
+    assert result.exit_code == 1
+    said = "; ".join(found["findings"])
+    assert result.stdout.splitlines()[-1] == f"s01_direct: kernel on conv9, sm_90: {said}"
+    assert "within budget" not in result.stdout
+    (row,) = strict_json(file.read_text())
+    assert row["ok"] is False
+    assert row["findings"] == list(found["findings"])
+    table = printed(tables.lint_table([built(LADDER[0], "kernel", "conv9", "sm_90", **found)]))
+    assert verdict in table
+
+
+def test_lint_s_table_fits_80_columns():
+    longest = replace(LADDER[0], name="s02_channel_parallel")
+    table = printed(tables.lint_table([built(longest, "im2win_transform", "awkward", "sm_120")]))
+    for words in ("s02 ", "im2win_transform", "awkward", "sm_120", "126/128", "OK"):
+        assert words in table
+    assert "\u2026" not in table
+    assert len(table.splitlines()) == 3  # nothing is folded
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("s99",), "stage is 's99': it must be one of s01_direct, "),
+        (("--layer", "conv13"), "layer is 'conv13': it must be one of conv1, "),
+        (("--arch", "sm90"), "arch is 'sm90': it must be sm_ and digits, such as sm_90"),
+        (("--arch", "sm_90a"), "arch is 'sm_90a'"),
+        (("--json", "absent/lint.json"), "there is no folder 'absent'"),
+    ],
+)
+def test_lint_refuses_what_it_does_not_know(compiler, arguments, said):
+    asked = compiler()
+    result = convlab_("lint", *arguments)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert said in line
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "arch", "code", "said"),
+    [
+        (CompilerMissing("no nvdisasm: install it"), "sm_90", 2, "no nvdisasm: install it"),
+        (TypeError("no\n  type"), "sm_90", 1, "s01_direct on conv9, sm_90 cannot be compiled: "),
+        (RuntimeError("unknown"), "sm_99", 2, "cannot be compiled: RuntimeError: unknown"),
+    ],
+    ids=["no compiler", "a broken kernel", "an unknown GPU"],
+)
+def test_lint_cannot_compile(compiler, error, arch, code, said):
+    compiler(error)
+    result = convlab_("lint", "s01", "--layer", "conv9", "--arch", arch)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert said in line
+
+
+def test_lint_names_the_compiler_that_is_missing(compiler, monkeypatch):
+    compiler()
+    tool = {"name": "nvdisasm", "found": None, "install": "pip install nvdisasm"}
+    monkeypatch.setattr(doctor, "compilers", lambda: [tool])
+    result = convlab_("lint")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "convlab: nvdisasm is missing, and lint needs it: run pip install nvdisasm\n"
+    )
+
+
+def test_lint_refuses_a_simulator_that_is_already_there(compiler, monkeypatch):
+    compiler()
+    monkeypatch.setattr("numba.cuda.core.config.ENABLE_CUDASIM", 1)
+    result = convlab_("lint")
+    assert result.exit_code == 2
+    assert "convlab: Numba runs as its CUDA simulator" in result.stderr
+
+
+def test_lint_compiles_for_real_whatever_the_environment_says():
+    if not all(tool["found"] for tool in doctor.compilers()):
+        pytest.skip("no CUDA compiler here")
+    code = "from convlab.cli import main; main()"
+    arguments = ("lint", "s01", "--layer", "conv9", "--arch", "sm_90", "--json", "-")
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    (row,) = strict_json(result.stdout)
+    assert (row["stage"], row["arch"]) == ("s01_direct", "sm_90")
+    assert 0 < row["registers"] <= row["budget"]

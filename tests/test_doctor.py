@@ -1,0 +1,75 @@
+"""What is found of this machine, and that nothing odd about it breaks the search."""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from convlab import doctor, tables
+
+
+def nvidia_smi_says(monkeypatch: pytest.MonkeyPatch, answer: str) -> list[list[str]]:
+    """An nvidia-smi that says this; returns the commands it gets."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, answer)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
+
+
+def no_nvidia_smi(*arguments: Any, **options: Any) -> None:
+    raise FileNotFoundError("nvidia-smi")
+
+
+def test_a_gpu_in_one_line():
+    line = tables._gpu_line(
+        {
+            "name": "NVIDIA H200",
+            "compute_capability": "9.0",
+            "memory_bytes": 139 * 2**30,
+            "driver": "580.1",
+            "cuda": None,
+        }
+    )
+    assert line == "NVIDIA H200, compute capability 9.0, 139 GiB, driver 580.1"
+
+
+def test_nvidia_smi_and_numba_together_describe_a_gpu(monkeypatch):
+    nvidia_smi_says(monkeypatch, "NVIDIA H200, 9.0, 143771, 580.65.06\n")
+    monkeypatch.setattr(doctor, "_gpu_by_numba", lambda: {"cuda": "13.0"})
+    assert doctor._gpu() == {
+        "name": "NVIDIA H200",
+        "compute_capability": "9.0",
+        "memory_bytes": 143771 * 2**20,
+        "driver": "580.65.06",
+        "cuda": "13.0",
+    }
+
+
+@pytest.mark.parametrize("answer", ["", "no devices were found\n", "a, b, c, d\n"])
+def test_an_odd_nvidia_smi(monkeypatch, answer):
+    nvidia_smi_says(monkeypatch, answer)
+    assert doctor._gpu_by_nvidia_smi() == {}
+
+
+def test_the_clocks_of_the_gpu_that_numba_uses(monkeypatch):
+    commands = nvidia_smi_says(monkeypatch, "1755, 3201, 1980\n")
+    device = SimpleNamespace(uuid="GPU-12")
+    monkeypatch.setattr("numba.cuda.get_current_device", lambda: device)
+    assert doctor._clocks() == {"sm": 1755, "memory": 3201, "max_sm": 1980}
+    assert "--id=GPU-12" in commands[0]
+
+
+def test_clocks_that_nobody_knows(monkeypatch):
+    monkeypatch.setattr(doctor, "_uuid", lambda: None)
+    commands = nvidia_smi_says(monkeypatch, "1755, [N/A], 1980\n")
+    assert doctor._clocks() == {"sm": 1755, "memory": None, "max_sm": 1980}
+    assert not [word for word in commands[0] if word.startswith("--id")]
+    monkeypatch.setattr(subprocess, "run", no_nvidia_smi)
+    assert doctor._clocks() is None

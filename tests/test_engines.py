@@ -1,0 +1,178 @@
+"""Choosing an engine; what the simulator counts, and what it is stricter about than Numba's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda, float32, uint32
+
+from convlab.engines import ENGINE_NAMES, choose, unavailable
+from convlab.engines.cudasim import CudaSim
+from convlab.engines.python_body import python_body
+from convlab.stages.base import Launch
+
+SIM = CudaSim()
+
+
+def run(kernel, grid: int, block: int, *arrays: np.ndarray) -> None:
+    SIM.run(Launch(kernel, (grid,), (block,), ()), list(arrays))
+
+
+@cuda.jit(device=True)
+def doubled(value):
+    return value + value
+
+
+@cuda.jit
+def double_all(array, result):
+    i = uint32(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if i < array.size:
+        result[i] = doubled(array[i])
+
+
+@cuda.jit
+def reverse_in_block(array):
+    staged = cuda.shared.array(8, float32, alignment=16)
+    i = cuda.threadIdx.x
+    staged[i] = array[i]
+    cuda.syncthreads()
+    array[i] = staged[7 - i]
+
+
+@cuda.jit
+def two_arrays_on_one_line(result):
+    first, second = cuda.shared.array(1, float32), cuda.shared.array(1, float32)
+    first[0], second[0] = float32(1), float32(2)
+    result[0] = first[0]
+
+
+@cuda.jit
+def forgotten_barrier(result):
+    staged = cuda.shared.array(4, float32)
+    i = cuda.threadIdx.x
+    if i == 3:
+        staged[0] = float32(1)
+    result[i] = staged[0]
+
+
+@cuda.jit
+def stale_shared_memory(result):
+    staged = cuda.shared.array(1, float32)
+    if cuda.blockIdx.x == 0:
+        staged[0] = float32(1)
+    result[cuda.blockIdx.x] = staged[0]
+
+
+@cuda.jit
+def uninitialised_accumulator(result):
+    total = cuda.local.array(1, float32)
+    total[0] += float32(1)
+    result[0] = total[0]
+
+
+@cuda.jit
+def one_too_far(array):
+    array[cuda.threadIdx.x + 1] = float32(0)
+
+
+@cuda.jit
+def one_too_low(array):
+    array[cuda.threadIdx.x - 1] = float32(0)
+
+
+@cuda.jit
+def wraps_around(array):
+    array[uint32(cuda.threadIdx.x - 1) % 4] = float32(0)
+
+
+@cuda.jit
+def overflows(array):
+    array[0] = array[0] * array[0]
+
+
+def test_a_kernel_with_a_device_function() -> None:
+    array, result = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
+    run(double_all, 2, 3, array, result)
+    assert result.tolist() == [0, 2, 4, 6, 8]
+
+
+def test_shared_memory_barriers_and_alignment() -> None:
+    array = np.arange(8, dtype=np.float32)
+    run(reverse_in_block, 1, 8, array)
+    assert array.tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+def test_each_shared_array_is_its_own() -> None:
+    result = np.zeros(1, np.float32)
+    run(two_arrays_on_one_line, 1, 1, result)
+    assert result == 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "block"),
+    [(forgotten_barrier, 1, 4), (stale_shared_memory, 2, 1), (uninitialised_accumulator, 1, 1)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_memory_that_nobody_wrote_is_nan(kernel, grid: int, block: int) -> None:
+    result = np.zeros(max(grid, block), np.float32)
+    run(kernel, grid, block, result)
+    assert np.isnan(result).any()
+
+
+@pytest.mark.parametrize("kernel", [one_too_far, one_too_low], ids=lambda kernel: kernel.__name__)
+def test_an_index_out_of_bounds_raises(kernel) -> None:
+    array = np.ones(4, np.float32)
+    with pytest.raises(IndexError, match=r"outside an array of shape \(4,\)"):
+        run(kernel, 1, 4, array)
+
+
+def test_an_unsigned_index_below_zero_raises() -> None:
+    with pytest.raises(OverflowError, match=r"uint32\(-1\) does not fit"):
+        run(wraps_around, 1, 1, np.ones(4, np.float32))
+
+
+def test_overflow_is_silent_as_on_a_gpu() -> None:
+    array = np.array([1e30], np.float32)
+    run(overflows, 1, 1, array)
+    assert np.isinf(array[0])
+
+
+def test_the_number_of_indices_is_checked() -> None:
+    with pytest.raises(IndexError, match="1 indices for an array of shape"):
+        run(double_all, 1, 1, np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
+
+
+def test_what_is_counted() -> None:
+    array = np.arange(8, dtype=np.float32)
+    with SIM.counting() as counts:
+        run(reverse_in_block, 1, 8, array)
+    assert counts.as_dict(flops=128) == {
+        "global_loads": 8,
+        "global_stores": 8,
+        "shared_loads": 8,
+        "shared_stores": 8,
+        "barriers": 8,
+        "global_bytes": 64,
+        "flops_per_byte": 2,
+    }
+    with SIM.counting() as counts:
+        pass
+    assert counts.as_dict(flops=1)["flops_per_byte"] == 0
+
+
+def test_the_kernel_itself_is_not_changed() -> None:
+    before = dict(double_all.py_func.__globals__)
+    body = python_body(double_all, fake_cuda=object())
+    assert body is not double_all.py_func
+    assert double_all.py_func.__globals__ == before
+
+
+def test_choosing() -> None:
+    assert unavailable("cudasim") is None
+    assert choose("cudasim").name == "cudasim"
+    expected = "gpu" if unavailable("gpu") is None else "cudasim"
+    assert choose("auto").name == expected
+    assert choose("auto") is choose(expected)
+    with pytest.raises(ValueError, match="engine is 'cpu': it must be 'auto', 'gpu' or 'cudasim'"):
+        choose("cpu")
+    assert set(ENGINE_NAMES) == {"gpu", "cudasim"}

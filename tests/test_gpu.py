@@ -1,0 +1,82 @@
+"""What only a real GPU can show: production tiles, the paper's layers, large tensors, graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import problems
+
+from convlab import LADDER, ConvProblem, Stage
+from convlab.api import Plan
+from convlab.engines import Engine, unavailable
+from convlab.oracle import random_tensors
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+if (reason := unavailable("gpu")) is not None:
+    pytest.skip(f"needs a GPU: {reason}", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
+
+stages = pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name.split("_")[0])
+
+
+@stages
+@given(problem=problems(max_macs=200_000), seed=st.integers(0, 2**16))
+@settings(max_examples=15)
+def test_production_tile_on_any_problem(
+    stage: Stage, problem: ConvProblem, seed: int, judged
+) -> None:
+    verdict = judged(problem, stage, random_tensors(problem, seed, integers=True))
+    assert verdict.ok, f"{stage.name} on {problem}: {verdict}"
+
+
+@stages
+@pytest.mark.parametrize("layer", LAYER_NAMES)
+def test_the_papers_layers(stage: Stage, layer: str, judged) -> None:
+    problem = paper_layer(layer, batch=1)
+    verdict = judged(problem, stage, random_tensors(problem, 4, integers=True))
+    assert verdict.ok, verdict
+
+
+@stages
+def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
+    """The last elements of an input and an output of more than 2**31 elements."""
+    from numba import cuda
+
+    side = 2**15 + 24
+    problem = ConvProblem(2, 1, side, side, 1, 1)
+    assert np.prod(problem.output_shape) > 2**31
+    if engine.free_bytes() < 5 * problem.least_bytes:
+        pytest.skip("needs five times the input's 8 GiB of GPU memory")
+    row = np.random.default_rng(5).standard_normal(side).astype(np.float32)
+    image, output = (cuda.device_array(problem.input_shape, np.float32) for _ in range(2))
+    for place in ((0, 0, 0), (1, 0, side - 1)):
+        image[place].copy_to_device(row)
+        output[place].copy_to_device(np.full(side, np.nan, np.float32))
+    weight = cuda.to_device(np.full(problem.weight_shape, 2, np.float32))
+    Plan(problem, stage, None, engine)(image, weight, output)
+    for place in ((0, 0, 0), (1, 0, side - 1)):
+        assert np.array_equal(output[place].copy_to_host(), 2 * row)
+
+
+@stages
+def test_a_plan_can_be_captured_and_timed(stage: Stage, engine: Engine) -> None:
+    from convlab.bench.timer import measure
+
+    problem = paper_layer("conv12", batch=1)
+    input, weight, _ = (engine.to_device(tensor) for tensor in random_tensors(problem, 6))
+    output = engine.empty(problem.output_shape)
+    plan = Plan(problem, stage, None, engine)
+    timing = measure(lambda stream: plan(input, weight, output, stream=stream))
+    assert 0 < timing.median_ms < 1000
+    assert problem.flops / timing.median_ms * 1e3 < engine.peak_flops()
+
+
+def test_a_workspace_larger_than_the_gpu_is_refused(engine: Engine) -> None:
+    from convlab import plan
+
+    problem = ConvProblem(4096, 512, 512, 512, 1, 3)
+    with pytest.raises(MemoryError, match=r"s11_im2win_full's workspace needs [\d.]+ GiB"):
+        plan(problem, "s11")

@@ -1,0 +1,109 @@
+"""The picture through the ladder: what is loaded, what is asked of the stages, what is drawn."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from convlab import image
+from convlab.engines import choose
+from convlab.oracle import reference
+
+PIL_Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def gradient(tmp_path):
+    """A picture 60 wide and 30 high that gets brighter to the right, and its file."""
+    row = np.linspace(0, 255, 60, dtype=np.uint8)
+    pixels = np.broadcast_to(row[None, :, None], (30, 60, 3))
+    path = tmp_path / "gradient.png"
+    PIL_Image.fromarray(np.ascontiguousarray(pixels)).save(path)
+    return path
+
+
+def test_the_photograph_ships_with_matplotlib():
+    picture = image.load(None, pixels=500)
+    assert picture.dtype == np.float32
+    assert picture.flags.c_contiguous
+    assert 350 <= picture[0].size <= 500
+    assert 0 <= picture.min() < picture.max() <= 1
+
+
+@pytest.mark.parametrize(("pixels", "shape"), [(10**6, (3, 30, 60)), (450, (3, 15, 30))])
+def test_a_picture_is_scaled_down_and_never_up(gradient, pixels, shape):
+    assert image.load(gradient, pixels).shape == shape
+
+
+def test_a_very_long_picture_keeps_a_pixel_each_way(tmp_path):
+    path = tmp_path / "line.png"
+    PIL_Image.new("L", (5000, 1), 255).save(path)
+    picture = image.load(path, 100)
+    assert picture.shape == (3, 1, 707)
+    assert (picture == 1).all()
+
+
+def test_what_is_not_a_picture_is_refused_with_its_name(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("no picture")
+    truncated = tmp_path / "half.png"
+    PIL_Image.new("L", (64, 64)).save(truncated)
+    truncated.write_bytes(truncated.read_bytes()[:60])
+    for path in (text, truncated, tmp_path / "absent.png", tmp_path):
+        with pytest.raises(ValueError, match=r"image '.*' cannot be read: ") as raised:
+            image.load(path, 100)
+        assert str(path) in str(raised.value)
+
+
+def test_matplotlib_missing_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(image.PlotsMissing, match=r"pip install 'convlab\[plots\]'"):
+        image.load(None, 100)
+
+
+def test_the_filters_do_what_their_names_say(gradient):
+    picture = image.load(gradient, 10**6)
+    problem = image.problem_for(picture)
+    maps = dict(zip(image.FILTERS, reference(problem, *image.tensors_for(picture))[0], strict=True))
+    assert problem.output_shape == (1, len(image.FILTERS), 30, 60)
+    inside = np.s_[5:-5, 5:-5]
+    step = 1 / 59
+    brightness = picture[0][inside]
+    np.testing.assert_allclose(maps["blur"][inside], brightness, atol=step)
+    np.testing.assert_allclose(maps["sharpen"][inside], brightness, atol=4 * step)
+    np.testing.assert_allclose(maps["vertical edges"][inside], 8 * step, atol=8 / 255)
+    np.testing.assert_allclose(maps["horizontal edges"][inside], 0, atol=1e-6)
+    np.testing.assert_allclose(maps["Laplacian"][inside], 0, atol=2 / 255)
+    assert set(image.SIGNED) < set(image.FILTERS)
+
+
+def test_the_simulator_gets_fewer_pixels_than_a_gpu():
+    few = image.pixels_for(choose("cudasim"))
+    many = image.pixels_for(SimpleNamespace(name="gpu", is_gpu=True))
+    assert 100 < few < many
+
+
+@pytest.mark.parametrize("stages", [1, 9, 12])
+@pytest.mark.parametrize("kind", ["right", "nan", "none"])
+def test_a_picture_is_drawn_whatever_came_out(gradient, stages, kind):
+    picture = image.load(gradient, 200)
+    shape = image.problem_for(picture).output_shape[1:]
+    maps = None if kind == "none" else np.full(shape, np.nan if kind == "nan" else 0.5)
+    results = [
+        SimpleNamespace(
+            stage=SimpleNamespace(name=f"s{number:02}_some_stage"),
+            ok=kind == "right",
+            judged={"right": "OK", "nan": "WRONG", "none": "FAILED"}[kind],
+            error_over_bound={"right": 0.25, "nan": np.inf, "none": None}[kind],
+        )
+        for number in range(stages)
+    ]
+    png = image.draw(picture, maps, results, "nothing at all")
+    width, height = PIL_Image.open(io.BytesIO(png)).size
+    assert width > 1000
+    assert height > 700

@@ -1,0 +1,304 @@
+"""The ladder's run: judged, counted, timed; broken stages named; JSON that any reader takes."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convlab.stages
+from convlab.bench import ladder
+from convlab.engines import choose
+from convlab.engines.cudasim import CudaSim
+from convlab.engines.gpu import Gpu
+from convlab.oracle import random_tensors
+from convlab.problem import ConvProblem
+from convlab.stages import LADDER, Program, Stage, s01_direct, stage_named
+
+# The simulator wherever the tests run: a kernel broken on purpose must not meet a real GPU.
+SIMULATOR = choose("cudasim")
+TINY = ConvProblem(2, 2, 4, 3, 3, kernel_size=2)
+S01 = stage_named("s01")
+
+
+def results(problem: ConvProblem, *stages: Stage, engine: Any = SIMULATOR) -> list[ladder.Result]:
+    return list(ladder.run(problem, stages, engine, random_tensors(problem, 0)))
+
+
+def forgets_the_last_channel(problem: ConvProblem, tile: None = None) -> Program:
+    fewer = replace(problem, in_channels=problem.in_channels - 1)
+    return with_kernel(s01_direct.make_kernel(fewer), problem)
+
+
+def reads_past_the_last_channel(problem: ConvProblem, tile: None = None) -> Program:
+    more = replace(problem, in_channels=problem.in_channels + 1)
+    return with_kernel(s01_direct.make_kernel(more), problem)
+
+
+def writes_nothing(problem: ConvProblem, tile: None = None) -> Program:
+    return Program(buffers=(), launches=())
+
+
+def cannot_be_prepared(problem: ConvProblem, tile: None = None) -> Program:
+    raise ValueError("this stage\n  needs   something else")
+
+
+def with_kernel(kernel: Any, problem: ConvProblem) -> Program:
+    (launch,) = s01_direct.prepare(problem).launches
+    return Program(buffers=(), launches=(replace(launch, kernel=kernel),))
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Program]], Stage]:
+    """Puts a stage that is s01 but for its ``prepare`` on the ladder, between s01 and s04."""
+
+    def put(prepare: Callable[..., Program]) -> Stage:
+        stage = replace(S01, name="s02_broken", prepare=prepare)
+        monkeypatch.setattr(convlab.stages, "LADDER", (S01, stage, *LADDER[1:]))
+        return stage
+
+    return put
+
+
+def test_every_stage_is_right_and_counted():
+    found = results(TINY, *LADDER)
+    assert [result.stage for result in found] == list(LADDER)
+    for result in found:
+        assert result.ok, result.error
+        assert result.error is None
+        assert result.error_over_bound <= 1
+        assert result.counts["global_loads"] > 0
+        assert result.counts["global_stores"] > 0
+        assert result.counts["flops_per_byte"] > 0
+        assert result.time_ms is result.tflops is None
+
+
+def test_an_element_nobody_wrote_is_wrong(broken):
+    first, wrong = results(TINY, S01, broken(writes_nothing))
+    assert first.ok
+    assert not wrong.ok
+    assert math.isnan(wrong.verdict.got)
+    assert wrong.verdict.wrong == math.prod(TINY.output_shape)
+
+
+def test_a_forgotten_channel_is_wrong_by_how_much_and_where(broken):
+    _, wrong = results(TINY, S01, broken(forgets_the_last_channel))
+    assert wrong.error_over_bound > 1
+    assert wrong.error == str(wrong.verdict)
+    assert "first at [0, 0, 0, 0]" in wrong.error
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (cannot_be_prepared, "raised ValueError: this stage needs something else"),
+        (reads_past_the_last_channel, "raised IndexError: "),
+    ],
+)
+def test_a_stage_that_raises_fails_and_the_next_go_on(broken, prepare, said):
+    failed, after = results(TINY, broken(prepare), stage_named("s04"))
+    assert not failed.ok
+    assert failed.verdict is failed.error_over_bound is failed.counts is None
+    assert failed.judged == "FAILED"
+    assert failed.error.startswith(said)
+    assert "\n" not in failed.error
+    assert after.ok
+
+
+def test_a_stage_judged_before_the_next_starts(broken):
+    stage = broken(cannot_be_prepared)
+    steps = ladder.run(TINY, (S01, stage), SIMULATOR, random_tensors(TINY, 0))
+    assert next(steps).ok  # and an interrupt now would lose nothing
+    assert not next(steps).ok
+
+
+def test_outputs_are_handed_out():
+    outputs: list[np.ndarray] = []
+    tensors = random_tensors(TINY, 0)
+    list(ladder.run(TINY, (S01,), SIMULATOR, tensors, on_output=outputs.append))
+    assert [output.shape for output in outputs] == [TINY.output_shape]
+    assert np.isfinite(outputs).all()
+
+
+class PretendedGpu(CudaSim):
+    """The simulator, saying that it is a GPU: for what only a GPU's run does."""
+
+    name, is_gpu, device = "gpu", True, "a pretended GPU"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
+    engine = PretendedGpu()
+
+    def plan(problem: ConvProblem, stage: str, *, engine: str) -> Any:
+        step = stage_named(stage)
+        return convlab.api.Plan(problem, step, step.tiny_tile, PretendedGpu())
+
+    monkeypatch.setattr(ladder, "plan", plan)
+    return engine
+
+
+def pretended_timer(monkeypatch: pytest.MonkeyPatch, *times_ms: float, runs: int = 1) -> None:
+    """A ``convlab.bench.timer`` that measures these times, one after the other."""
+    times = iter(times_ms)
+
+    def measure(call: Callable[[Any], None]) -> SimpleNamespace:
+        for _ in range(runs):
+            call(None)
+        return SimpleNamespace(median_ms=next(times), spread_percent=1.5, repeats=10)
+
+    module = ModuleType("convlab.bench.timer")
+    module.measure = measure
+    monkeypatch.setitem(sys.modules, "convlab.bench.timer", module)
+
+
+def test_a_gpu_is_timed_and_not_counted(gpu, monkeypatch):
+    pretended_timer(monkeypatch, 4.0, 2.0)
+    s04 = stage_named("s04")
+    found = results(TINY, S01, s04, engine=gpu)
+    document = ladder.as_json(TINY, gpu, found)
+    slow, fast = document["stages"]
+    assert (slow["time_ms"], fast["time_ms"]) == (4.0, 2.0)
+    assert (slow["speedup"], fast["speedup"]) == (1.0, 2.0)
+    assert fast["tflops"] == pytest.approx(TINY.flops / 2e-3 / 1e12)
+    assert fast["time_spread"] == 1.5
+    assert fast["launch_ms"] == {"implicit_gemm": 2.0}
+    assert slow["counts"] is fast["counts"] is None
+    (alone,) = ladder.as_json(TINY, gpu, found[1:])["stages"]
+    assert alone["speedup"] is None
+
+
+def test_a_gpu_is_judged_again_after_timing(gpu, monkeypatch):
+    pretended_timer(monkeypatch, 1.0, runs=0)  # so the output stays as it was poisoned
+    (result,) = results(TINY, S01, engine=gpu)
+    assert not result.ok
+    assert math.isnan(result.verdict.got)
+    assert result.judged == "WRONG"
+    assert result.time_ms is result.launch_ms is None
+
+
+def test_each_launch_is_timed_alone_too(gpu, monkeypatch):
+    pretended_timer(monkeypatch, 4.0, 1.0, 2.5)
+    (result,) = results(TINY, stage_named("s10"), engine=gpu)
+    assert result.ok
+    assert result.time_ms == 4.0
+    assert result.launch_ms == {"im2win_transform": 1.0, "im2win": 2.5}
+
+
+@pytest.mark.parametrize(("part_of_peak", "ok"), [(0.99, True), (1.01, False)])
+def test_faster_than_the_gpu_can_be_is_refused(gpu, monkeypatch, part_of_peak, ok):
+    pretended_timer(monkeypatch, 2.0)
+    rate = TINY.flops / 2e-3
+    monkeypatch.setattr(PretendedGpu, "peak_flops", lambda self: rate / part_of_peak)
+    (result,) = results(TINY, S01, engine=gpu)
+    assert result.ok is ok
+    if not ok:
+        assert result.judged == "FAILED"
+        assert result.verdict.ok
+        assert result.error.startswith("its time is refused: 2 ms are ")
+        assert "a pretended GPU can do" in result.error
+        assert result.time_ms is result.tflops is result.launch_ms is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "teraflops"),
+    [((9, 0), 66.9), ((8, 0), 33.45), ((8, 6), 66.9), ((12, 0), 66.9), ((6, 1), None)],
+)
+def test_the_peak_of_a_gpu(monkeypatch, capability, teraflops):
+    device = SimpleNamespace(
+        compute_capability=capability, MULTIPROCESSOR_COUNT=132, CLOCK_RATE=1_980_000
+    )
+    monkeypatch.setattr("convlab.engines.gpu.cuda.get_current_device", lambda: device)
+    peak = Gpu().peak_flops()
+    assert peak is None if teraflops is None else peak == pytest.approx(teraflops * 1e12, rel=1e-3)
+
+
+def test_a_simulator_has_no_peak():
+    assert SIMULATOR.peak_flops() is None
+
+
+def test_a_wrong_answer_is_not_timed(gpu, broken, monkeypatch):
+    pretended_timer(monkeypatch)
+    (result,) = results(TINY, broken(forgets_the_last_channel), engine=gpu)
+    assert result.error == str(result.verdict)
+    assert result.timing is None
+
+
+def strict(document: Any) -> Any:
+    """The document, through JSON as the standard has it."""
+
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} is not JSON")
+
+    return json.loads(json.dumps(document, allow_nan=False), parse_constant=refuse)
+
+
+def test_json(broken):
+    stages = (S01, broken(writes_nothing), stage_named("s04"))
+    document = strict(ladder.as_json(TINY, SIMULATOR, results(TINY, *stages)))
+    assert set(document) == {"engine", "device", "problem", "environment", "stages"}
+    assert document["engine"] == "cudasim"
+    assert document["environment"] is None
+    assert document["problem"] == {
+        "batch": 2,
+        "in_channels": 2,
+        "height": 4,
+        "width": 3,
+        "out_channels": 3,
+        "kernel_size": [2, 2],
+        "stride": [1, 1],
+        "padding": [[0, 0], [0, 0]],
+        "dilation": [1, 1],
+        "input_shape": [2, 2, 4, 3],
+        "weight_shape": [3, 2, 2, 2],
+        "output_shape": [2, 3, 3, 2],
+        "gemm": {"M": 3, "N": 12, "K": 8},
+        "flops": 576,
+    }
+    right, wrong, _ = document["stages"]
+    assert (right["name"], right["ok"], right["error"]) == ("s01_direct", True, None)
+    assert right["first_wrong"] is right["time_ms"] is right["speedup"] is None
+    assert right["workspace_bytes"] == 0
+    assert set(right["counts"]) == {
+        "global_loads", "global_stores", "shared_loads", "shared_stores", "barriers",
+        "global_bytes", "flops_per_byte",
+    }  # fmt: skip
+    assert wrong["ok"] is False
+    assert wrong["first_wrong"]["index"] == [0, 0, 0, 0]
+    assert wrong["first_wrong"]["got"] == "nan"
+    assert math.isfinite(wrong["first_wrong"]["expected"])
+    assert wrong["error_over_bound"] == "inf"
+
+
+def test_waits_are_foretold_on_a_simulator_only():
+    half, whole = (ladder.estimated_seconds(TINY, LADDER[:n], SIMULATOR) for n in (2, 4))
+    assert whole == 2 * half > 0
+    assert ladder.estimated_seconds(TINY, LADDER, PretendedGpu()) is None
+
+
+def test_an_unknown_simulator_is_taken_to_be_the_slowest(monkeypatch):
+    monkeypatch.setattr(ladder, "SIMULATED_PER_SECOND", {"cudasim": 100, "other": 10})
+    unknown = SimpleNamespace(name="new", is_gpu=False)
+    seconds = ladder.estimated_seconds(TINY, (S01,), unknown)
+    assert seconds == TINY.M * TINY.N * TINY.K / 10
+
+
+def test_what_a_gpu_s_times_were_measured_with(gpu, monkeypatch):
+    pretended_timer(monkeypatch, 4.0)
+    found = results(TINY, S01, engine=gpu)
+    arguments = ["ladder", "--json", "two words.json"]
+    document = strict(ladder.as_json(TINY, gpu, found, arguments=arguments))
+    environment = document["environment"]
+    assert set(environment) == {"command", "date", "python", "packages", "gpu", "clocks_mhz"}
+    assert environment["command"] == "convlab ladder --json 'two words.json'"
+    assert datetime.fromisoformat(environment["date"]).utcoffset() == timedelta(0)
+    assert environment["packages"]["numpy"] == np.__version__
+    assert sys.prefix not in json.dumps(environment)

@@ -1,0 +1,117 @@
+"""Imports go one way, from `cli` down to `problem` and `device`: who may know whom, as a table."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+TOP = "convlab"  # the package itself, whose __init__.py holds the public names
+
+# A layer is a module or folder right below convlab. It may import itself and what its row names.
+BELOW: dict[str, set[str]] = {
+    "problem": set(),
+    "device": set(),
+    "workloads": {"problem"},
+    "oracle": {"problem"},
+    "stages": {"problem", "device"},
+    "engines": {"problem", "device", "stages"},
+    "api": {"problem", "stages", "engines", "oracle"},
+}
+# These bring stages and engines together. They may import anything but the command.
+TOGETHER = {TOP, "trace", "bench", "lessons", "image", "doctor", "lint"}
+ANY_BUT_THE_COMMAND = BELOW.keys() | TOGETHER
+# The command and what only it uses.
+COMMAND = {
+    "shell": set(),
+    "tables": ANY_BUT_THE_COMMAND,
+    "cli": ANY_BUT_THE_COMMAND | {"shell", "tables"},
+}
+ALLOWED = BELOW | dict.fromkeys(TOGETHER, ANY_BUT_THE_COMMAND) | COMMAND
+
+
+def layer_of(module: str) -> str:
+    """``convlab.stages.base`` -> ``stages``; ``convlab`` -> ``convlab``."""
+    return ".".join(module.split(".")[1:2]) or TOP
+
+
+def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of every import, wherever it stands; names are relative to ``package``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            start = parents[: len(parents) - node.level + 1] if node.level else []
+            module = ".".join([*start, *filter(None, [node.module])])
+            for alias in node.names:
+                # `from convlab import api` imports the layer, `from convlab import plan` the top.
+                below = module == TOP and alias.name in ALLOWED
+                yield node.lineno, f"{TOP}.{alias.name}" if below else module
+
+
+def violations(source: str, file: str) -> list[str]:
+    """The imports in ``source`` that the table forbids; ``file`` is its path below ``src``."""
+    path = Path(file)
+    package = ".".join(path.parent.parts)
+    layer = layer_of(package if path.stem == "__init__" else f"{package}.{path.stem}")
+    if layer not in ALLOWED:
+        return [f"{file}: layer {layer!r} has no row in the table of {Path(__file__).name}"]
+    allowed = ALLOWED[layer] | {layer}
+    return [
+        f"{file}:{line}: {layer} imports {name}, but may import only {', '.join(sorted(allowed))}"
+        for line, name in imports(ast.parse(source), package)
+        if name.split(".")[0] == TOP and layer_of(name) not in allowed
+    ]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_imports_go_one_way(file):
+    found = violations((SOURCE / file).read_text(encoding="utf-8"), file)
+    assert not found, "\n".join(found)
+
+
+def test_nothing_may_import_the_command():
+    assert not [layer for layer, allowed in ALLOWED.items() if "cli" in allowed]
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("convlab/problem.py", "import convlab.device"),
+        ("convlab/problem.py", "import convlab"),
+        ("convlab/device/vector.py", "from convlab.problem import ConvProblem"),
+        ("convlab/stages/s01_direct.py", "from convlab.engines import gpu"),
+        ("convlab/stages/s01_direct.py", "from convlab import plan"),
+        ("convlab/stages/s01_direct.py", "from convlab import engines"),
+        ("convlab/stages/s01_direct.py", "from ..engines import gpu"),
+        ("convlab/stages/s01_direct.py", "from .. import engines"),
+        ("convlab/stages/__init__.py", "from ..engines.gpu import run"),
+        ("convlab/engines/gpu.py", "def run():\n    from convlab.api import conv2d"),
+        ("convlab/api.py", "if True:\n    from convlab.trace import counts"),
+        ("convlab/bench/runner.py", "from convlab.cli import main"),
+        ("convlab/bench/runner.py", "from convlab import tables"),
+        ("convlab/__init__.py", "from convlab import cli"),
+        ("convlab/helpers.py", ""),
+    ],
+)
+def test_a_planted_violation_is_found(file, source):
+    assert len(violations(source, file)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("convlab/stages/s01_direct.py", "from convlab.stages.base import Stage"),
+        ("convlab/stages/s01_direct.py", "from .base import Stage\nfrom ..device import load4"),
+        ("convlab/stages/__init__.py", "from .base import Stage"),
+        ("convlab/engines/gpu.py", "import numpy\nfrom convlab.stages import LADDER"),
+        ("convlab/cli.py", "import convlab\nfrom convlab import ConvProblem, trace"),
+    ],
+)
+def test_what_the_table_allows_passes(file, source):
+    assert violations(source, file) == []

@@ -1,0 +1,125 @@
+"""The compile gate: every stage's real machine code is within its budget, and bad code is not."""
+
+from __future__ import annotations
+
+import pytest
+from numba import cuda, float32, uint32
+from numba.cuda.core import config
+
+from convlab import LADDER, Stage
+from convlab.lint import PROBLEMS, REGISTER_BUDGET, lint_stage
+from convlab.stages import stage_named
+from convlab.stages.base import Launch, Program
+
+if config.ENABLE_CUDASIM:
+    pytest.skip(
+        "the gate compiles for real; NUMBA_ENABLE_CUDASIM=1 is set", allow_module_level=True
+    )
+
+pytestmark = pytest.mark.gate
+
+CONV9 = {"conv9": PROBLEMS["conv9"]}
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name.split("_")[0])
+def test_every_kernel_is_within_its_budget(stage: Stage) -> None:
+    rows = list(lint_stage(stage))
+    assert {row.arch for row in rows} == {"sm_80", "sm_90"}
+    assert {row.problem for row in rows} == set(PROBLEMS)
+    assert not [row for row in rows if not row.ok]
+
+
+@pytest.mark.parametrize("switch", stage_named("s11").switches)
+def test_the_ablation_compiles_cleanly(switch: str) -> None:
+    rows = list(lint_stage(stage_named("s11"), CONV9, ((9, 0),), **{switch: False}))
+    assert not [row for row in rows if not row.ok]
+    wide = rows[-1].wide
+    assert ("LDG" in wide) == (switch != "vectorized")
+    assert ("LDS" in wide) == (switch == "prefetch")
+
+
+def test_double_buffers_are_double() -> None:
+    """Two buffers in shared memory: twice s08's bytes."""
+    once, twice = (
+        list(lint_stage(stage_named(name), CONV9, ((9, 0),)))[-1] for name in ("s08", "s09")
+    )
+    assert twice.shared_bytes == 2 * once.shared_bytes
+
+
+@cuda.jit
+def float64_leak(output):
+    total = 0.0
+    for k in range(output.size):
+        total += output[k]
+    output[0] = total
+
+
+@cuda.jit
+def array_on_the_stack(output):
+    values = cuda.local.array(64, float32)
+    for k in range(64):
+        values[uint32(output[k])] = output[k]
+    output[0] = values[uint32(output[1])]
+
+
+@cuda.jit
+def scalar_copy(output):
+    output[cuda.threadIdx.x] = output[cuda.threadIdx.x + 4]
+
+
+@cuda.jit(launch_bounds=(1024, 2))
+def registers_spilled(output):
+    values = cuda.local.array(96, float32)
+    for k in range(96):
+        values[k] = output[k]
+    for _ in range(output.size):
+        for k in range(96):
+            values[k] = values[k] * values[95 - k] + output[0]
+    for k in range(96):
+        output[k] = values[k]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "vectorized", "finding"),
+    [
+        (float64_leak, False, "computes in float64"),
+        (array_on_the_stack, False, "bytes on the stack"),
+        (scalar_copy, True, "has no 128-bit LDG"),
+        (registers_spilled, False, "spills"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_bad_code_is_found(
+    kernel, vectorized: bool, finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REGISTER_BUDGET, kernel.__name__, 255)
+    launch = Launch(kernel, (1,), (32,), ("output.flat",))
+    stage = Stage("s99", "bad", "", (), __name__, lambda *_: Program((), (launch,)))
+    stage = Stage(**{**vars(stage), "vectorized": vectorized})
+    (row,) = lint_stage(stage, CONV9, ((9, 0),))
+    assert not row.ok
+    assert any(finding in found for found in row.findings), row
+
+
+def test_too_many_registers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REGISTER_BUDGET, "direct", 16)
+    rows = list(lint_stage(stage_named("s01"), CONV9, ((9, 0),)))
+    assert any("its budget is 16" in found for row in rows for found in row.findings)
+
+
+def test_every_kernel_has_a_budget() -> None:
+    kernels = {
+        launch.name
+        for stage in LADDER
+        for launch in stage.prepare(
+            PROBLEMS["awkward"], stage.production_tile(PROBLEMS["awkward"])
+        ).launches
+    }
+    assert kernels == set(REGISTER_BUDGET)
+
+
+def test_the_awkward_problem_compiles_the_scalar_way_out() -> None:
+    problem = PROBLEMS["awkward"]
+    assert problem.H_o * problem.W_o % 4
+    assert problem.M % 64
+    assert problem.K % 8

@@ -1,0 +1,530 @@
+"""The oracle against other people's convolutions, and its bound against float32 itself."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.signal import correlate
+from strategies import cases, problems, tensors
+
+from convlab.oracle import (
+    Oracle,
+    Verdict,
+    judge,
+    magnitude,
+    random_tensors,
+    reference,
+    rounding_bound,
+    seven_loops,
+)
+from convlab.problem import ConvProblem
+
+FLOAT32 = np.finfo(np.float32)
+DENORMAL = float(FLOAT32.smallest_subnormal)
+inf, nan = math.inf, math.nan
+
+# Nothing in it agrees with anything else: batch, channels, sizes, filter, stride, padding.
+TYPICAL = ConvProblem(2, 3, 9, 7, 5, (3, 2), (2, 1), ((1, 0), (0, 2)), (1, 2))
+
+
+def dot(x, w):
+    """The problem, input and weight of one output: the dot product of two short vectors."""
+    input = np.array(x, np.float32).reshape(1, -1, 1, 1)
+    weight = np.array(w, np.float32).reshape(1, -1, 1, 1)
+    return ConvProblem(1, input.size, 1, 1, 1, 1), input, weight
+
+
+def one(value):
+    return np.full((1, 1, 1, 1), value, np.float32)
+
+
+# --- The answer ---------------------------------------------------------------------------------
+
+
+def test_equation_1_by_hand():
+    input = np.arange(1, 10).reshape(1, 1, 3, 3)
+    weight = np.array([1, 10, 100, 1000]).reshape(1, 1, 2, 2)
+    expected = [[5421, 6532], [8754, 9865]]
+    assert seven_loops(input, weight).tolist() == [[expected]]
+    assert reference(ConvProblem(1, 1, 3, 3, 1, 2), input, weight).tolist() == [[expected]]
+
+
+def scipys_convolution(problem, input, weight, bias):
+    """SciPy correlates two planes densely; dilation, stride and padding are made around it."""
+    H_d, W_d = problem.window_shape
+    dilated = np.zeros((*weight.shape[:2], H_d, W_d))
+    dilated[:, :, :: problem.d_h, :: problem.d_w] = weight
+    padded = np.pad(input.astype(np.float64), ((0, 0), (0, 0), *problem.padding))
+    output = np.zeros(problem.output_shape)
+    for i, j, r in np.ndindex(problem.N_i, problem.C_o, problem.C_i):
+        dense = correlate(padded[i, r], dilated[j, r], mode="valid", method="direct")
+        output[i, j] += dense[:: problem.s_h, :: problem.s_w]
+    return output if bias is None else output + bias[:, None, None]
+
+
+def assert_close(got, expected, magnitude):
+    """Equal but for float64 rounding of a sum in another order."""
+    assert got.shape == expected.shape
+    assert (np.abs(got - expected) <= 1e-12 * magnitude).all()
+
+
+@given(cases(kinds=("normal", "denormals", "huge")))
+def test_scipy_agrees(case):
+    problem, (input, weight, bias) = case
+    size = magnitude(problem, input, weight, bias)
+    expected = scipys_convolution(problem, input, weight, bias)
+    assert_close(reference(problem, input, weight, bias), expected, size)
+    p = problem
+    assert_close(seven_loops(input, weight, bias, p.stride, p.padding, p.dilation), expected, size)
+
+
+@given(cases(kinds=("normal", "nan", "infinities")))
+def test_torch_agrees(case):
+    torch = pytest.importorskip("torch")
+    problem, (input, weight, bias) = case
+    (top, bottom), (left, right) = problem.padding
+    doubles = [None if part is None else torch.from_numpy(part).double() for part in case[1]]
+    padded = torch.nn.functional.pad(doubles[0], (left, right, top, bottom))
+    torchs = torch.nn.functional.conv2d(
+        padded, *doubles[1:], stride=problem.stride, dilation=problem.dilation
+    )
+    expected = reference(problem, input, weight, bias)
+    np.testing.assert_allclose(torchs.numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(cases())
+def test_the_fast_oracle_is_the_seven_loops_on_any_numbers(case):
+    """NaN and infinities in the same places too: the matrix library adds and skips none."""
+    p, (input, weight, bias) = case
+    read = seven_loops(input, weight, bias, p.stride, p.padding, p.dilation)
+    fast = reference(p, input, weight, bias)
+    finite = np.isfinite(read)
+    assert np.array_equal(fast[~finite], read[~finite], equal_nan=True)
+    size = magnitude(p, input, weight, bias)
+    assert_close(fast[finite], read[finite], size[finite])
+
+
+@given(cases(kinds=("normal", "integers")))
+def test_magnitude_is_the_convolution_of_sizes(case):
+    problem, (input, weight, bias) = case
+    sizes = [None if part is None else np.abs(part) for part in (input, weight, bias)]
+    size = magnitude(problem, input, weight, bias)
+    assert_close(size, scipys_convolution(problem, *sizes), size)
+
+
+def test_padding_is_zeros_that_are_multiplied():
+    """As in PyTorch: 0 * inf is NaN, so an infinite weight on padding must not be skipped."""
+    problem = ConvProblem(1, 1, 1, 3, 1, (1, 3), padding=(0, 1))
+    input, weight = np.ones(problem.input_shape), np.array([inf, 1, 1]).reshape(1, 1, 1, 3)
+    expected = [[[[nan, inf, inf]]]]
+    np.testing.assert_equal(seven_loops(input, weight, padding=(0, 1)), expected)
+    np.testing.assert_equal(reference(problem, input, weight), expected)
+
+
+def test_conv9_at_the_size_it_is_used_with():
+    """Large enough for the matrix library to cut it into blocks and threads."""
+    problem = ConvProblem(1, 64, 56, 56, 64, 3)
+    input, weight, bias = random_tensors(problem, 0)
+    some = reference(problem, input, weight, bias)[:, :3, 20:30, 40:]
+    part = input[:, :, 20:32, 40:]
+    expected = np.zeros_like(some)
+    for u, v in np.ndindex(3, 3):
+        seen = part[:, :, u : u + 10, v : v + 14].astype(np.float64)
+        expected += np.einsum("irhw,jr->ijhw", seen, weight[:3, :, u, v])
+    np.testing.assert_allclose(some, expected + bias[:3, None, None], rtol=1e-10, atol=1e-10)
+
+
+# --- The bound ----------------------------------------------------------------------------------
+
+
+def in_float32(problem, input, weight, bias, rng):
+    """One of the many right ways to compute a convolution in float32, chosen at random.
+
+    Products are rounded and added, as a chain or as any tree, or fused multiply-adds are chained;
+    in any order, the bias anywhere.
+    """
+    padded = np.pad(input.astype(np.float64), ((0, 0), (0, 0), *problem.padding))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, problem.window_shape, axis=(2, 3))
+    windows = windows[:, :, :: problem.s_h, :: problem.s_w, :: problem.d_h, :: problem.d_w]
+    products = windows[:, None] * weight.astype(np.float64)[None, :, :, None, None]  # exact
+    products = np.moveaxis(products, 2, -1).reshape(*problem.output_shape, problem.K)
+
+    how = rng.choice(["chain", "tree", "fused"])
+    terms = list(np.moveaxis(products, -1, 0))
+    if how != "fused":
+        terms = [term.astype(np.float32) for term in terms]
+    if bias is not None:
+        terms.append(np.broadcast_to(bias[:, None, None], problem.output_shape))
+    rng.shuffle(terms)
+    if how == "tree":
+        while len(terms) > 1:
+            left, right = (terms.pop(rng.integers(len(terms))) for _ in range(2))
+            terms.append(left + right)
+        return terms[0]
+    total = np.float32(0)
+    for term in terms:
+        total = (total + term).astype(np.float32)  # rounds a fused term for the first time
+    return total
+
+
+@given(cases(), st.integers(0, 2**16))
+@settings(max_examples=500)
+def test_float32_passes_in_any_order_on_any_numbers(case, seed):
+    problem, (input, weight, bias) = case
+    for part in (input, weight, bias):
+        if part is not None:
+            part.flags.writeable = False
+    with np.errstate(all="ignore"):
+        output = in_float32(problem, input, weight, bias, np.random.default_rng(seed))
+    verdict = Oracle(problem, input, weight, bias).judge(output)
+    assert verdict.ok, str(verdict)
+    assert verdict.error_over_bound <= 1
+
+
+@given(problems(max_macs=300), st.sampled_from(["zeros", "integers"]), st.booleans())
+def test_where_float32_is_exact_nothing_else_passes(problem, kind, bias):
+    oracle = Oracle(problem, *tensors(problem, kind, 0, bias=bias))
+    exact = oracle.expected.astype(np.float32)
+    assert (oracle.bound == 0).all()
+    assert oracle.judge(exact) == Verdict(True, 0.0, 0, exact.size)
+    assert oracle.judge(np.nextafter(exact, np.float32(inf))).wrong == exact.size
+
+
+def test_the_bound_is_gamma_times_the_magnitude():
+    problem = ConvProblem(1, 10, 1, 1, 1, 1)
+    gamma_10, gamma_11 = 10 / (2**24 - 10), 11 / (2**24 - 11)
+    size = np.array([1.0])
+    assert rounding_bound(problem, size, with_bias=False) == pytest.approx(gamma_10, rel=1e-14)
+    assert rounding_bound(problem, size, with_bias=True) == pytest.approx(gamma_11, rel=1e-14)
+
+
+def test_without_a_bound_there_is_no_judgement():
+    problem = ConvProblem(1, 2**24 - 1, 1, 1, 1, 1)
+    assert rounding_bound(problem, np.ones(1), with_bias=False) > 1e6
+    with pytest.raises(ValueError, match=r"sums 16777216 numbers: .* below 2\*\*24"):
+        rounding_bound(problem, np.ones(1), with_bias=True)
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_little_over_the_bound_fails_and_a_little_under_passes(side):
+    oracle = Oracle(TYPICAL, *random_tensors(TYPICAL, 0))
+    edge = (oracle.expected + side * oracle.bound).astype(np.float32)
+    over = oracle.judge(np.nextafter(edge, np.float32(side * inf)))
+    assert over.wrong == over.total
+    assert 1 < over.error_over_bound < 1.5
+    under = oracle.judge(np.nextafter(edge, np.float32(-side * inf)))
+    assert under.ok
+    assert 0.5 < under.error_over_bound <= 1
+
+
+# --- Infinities, NaN, overflow, underflow -------------------------------------------------------
+
+BIG = 1e20  # its square is beyond float32
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "right", "wrong"),
+    [
+        pytest.param([1, 1], [1, 2], [3], [nan, inf, -inf, -3, 0], id="plain"),
+        pytest.param([nan, 1], [1, 1], [nan], [1, inf, -inf], id="NaN in"),
+        pytest.param([inf, 1], [1, 1], [inf], [nan, -inf, FLOAT32.max], id="infinity in"),
+        pytest.param([inf, 1], [-1, 1], [-inf], [nan, inf, FLOAT32.min], id="minus infinity in"),
+        pytest.param([inf, inf], [1, -1], [nan], [inf, -inf, 0], id="infinities cancel"),
+        pytest.param([inf, 1], [0, 1], [nan], [1, inf], id="infinity times zero"),
+        pytest.param(
+            [inf, BIG], [1, -BIG], [inf, nan], [-inf, 0], id="infinity and an overflow against it"
+        ),
+        pytest.param(
+            [inf, BIG], [1, BIG], [inf], [nan, -inf, 0], id="infinity and an overflow with it"
+        ),
+        pytest.param([nan, BIG], [1, BIG], [nan], [inf, -inf, 0], id="NaN and an overflow"),
+        pytest.param([BIG, 1], [BIG, 1], [inf], [nan, -inf, FLOAT32.max], id="product overflows"),
+        pytest.param([3e38, 3e38], [1, 1], [inf], [nan, -inf, 0], id="sum overflows"),
+        pytest.param([3e38, 3e38], [-1, -1], [-inf], [nan, inf, 0], id="sum overflows below"),
+        pytest.param([3e38, 3e38], [1, -1], [0], [nan, inf, -inf], id="no sum overflows"),
+        pytest.param(
+            [BIG, BIG], [BIG, -BIG], [nan, inf, -inf, 0], [FLOAT32.max], id="two overflows cancel"
+        ),
+        pytest.param(
+            [3e38, 3e38, 3e38], [1, 1, -1], [3e38, inf], [nan, -inf, 0], id="overflow on the way"
+        ),
+        pytest.param([FLOAT32.max], [1], [FLOAT32.max, inf], [nan, -inf], id="the largest number"),
+        pytest.param([0, -0.0], [1, 1], [0, -0.0], [DENORMAL, -DENORMAL, nan], id="zeros"),
+        pytest.param(
+            [DENORMAL], [0.5], [0, DENORMAL], [2 * DENORMAL, nan], id="product underflows"
+        ),
+        pytest.param([DENORMAL], [1.25], [DENORMAL], [0, 2 * DENORMAL], id="product is denormal"),
+        pytest.param([2.0**-75], [2.0**-75], [0, DENORMAL], [-DENORMAL], id="product is a tie"),
+        pytest.param([2.0**-80], [2.0**-80], [0], [DENORMAL], id="product vanishes"),
+        pytest.param([2.0**-80] * 2, [2.0**-80] * 2, [0], [DENORMAL], id="two products vanish"),
+        pytest.param(
+            [4095, 1], [4096, 1], [16773121], [16773120, 16773122], id="integers up to 2**24"
+        ),
+        pytest.param(
+            [4096, 1], [4096, 1], [2**24, 2**24 + 2], [2**24 + 4], id="integers beyond 2**24"
+        ),
+        pytest.param([2.0**-130], [1], [2.0**-130], [0, nan], id="denormals are not flushed"),
+    ],
+)
+def test_special_numbers(x, w, right, wrong):
+    oracle = Oracle(*dot(x, w))
+    for value in right:
+        verdict = oracle.judge(one(value))
+        assert verdict.ok, str(verdict)
+    for value in wrong:
+        verdict = oracle.judge(one(value))
+        assert not verdict.ok, f"{value} passes"
+        if not (math.isfinite(value) and np.isfinite(oracle.expected).all()):
+            assert verdict.error_over_bound == inf
+
+
+def test_infinite_input_at_the_edge_reaches_only_the_windows_on_it():
+    problem = ConvProblem(1, 1, 3, 3, 1, 3, padding=1)
+    input, weight, bias = random_tensors(problem, 0)
+    input[0, 0, 0, 0] = inf
+    oracle = Oracle(problem, input, weight, bias)
+    assert np.isinf(oracle.expected[0, 0]).tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
+    output = oracle.expected.astype(np.float32)
+    assert oracle.judge(output).ok
+    output[0, 0, 1, 1] *= -1
+    assert oracle.judge(output).first == (0, 0, 1, 1)
+
+
+# --- Wrong on purpose ---------------------------------------------------------------------------
+
+
+def a_term_dropped(problem, input, weight, bias):
+    """In one output: what the last channel's last filter element adds."""
+    last = np.zeros_like(weight)
+    last[..., -1, -1, -1] = weight[..., -1, -1, -1]
+    terms = reference(problem, input, last)
+    place = tuple(np.argwhere(terms)[0])  # the first that is not padding
+    output = reference(problem, input, weight, bias)
+    output[place] -= terms[place]
+    return output
+
+
+def shifted(problem, input, weight, bias):
+    return np.roll(reference(problem, input, weight, bias), 1, axis=3)
+
+
+def bias_forgotten(problem, input, weight, bias):
+    return reference(problem, input, weight)
+
+
+def bias_added_twice(problem, input, weight, bias):
+    return reference(problem, input, weight, 2 * bias)
+
+
+def bias_of_the_next_channel(problem, input, weight, bias):
+    return reference(problem, input, weight, np.roll(bias, 1))
+
+
+def filter_flipped(problem, input, weight, bias):
+    """A convolution in the mathematician's sense."""
+    return reference(problem, input, weight[:, :, ::-1, ::-1], bias)
+
+
+def first_image_again(problem, input, weight, bias):
+    return reference(problem, np.broadcast_to(input[:1], input.shape), weight, bias)
+
+
+def channels_reversed(problem, input, weight, bias):
+    return reference(problem, input[:, ::-1], weight, bias)
+
+
+def strides_swapped(problem, input, weight, bias):
+    (top, bottom), (left, right) = problem.padding
+    swapped = dataclasses.replace(
+        problem, stride=problem.stride[::-1], padding=((top, bottom + 20), (left, right + 20))
+    )
+    return reference(swapped, input, weight, bias)[:, :, : problem.H_o, : problem.W_o]
+
+
+def padding_on_the_other_side(problem, input, weight, bias):
+    mirrored = tuple(sides[::-1] for sides in problem.padding)
+    return reference(dataclasses.replace(problem, padding=mirrored), input, weight, bias)
+
+
+def dilation_ignored(problem, input, weight, bias):
+    (top, bottom), (left, right) = problem.padding
+    fewer = (problem.W_f - 1) * (problem.d_w - 1)
+    plain = dataclasses.replace(problem, dilation=1, padding=((top, bottom), (left, right - fewer)))
+    return reference(plain, input, weight, bias)
+
+
+def last_row_unwritten(problem, input, weight, bias):
+    output = reference(problem, input, weight, bias)
+    output[:, :, -1] = nan
+    return output
+
+
+MISTAKES = [
+    a_term_dropped,
+    shifted,
+    bias_forgotten,
+    bias_added_twice,
+    bias_of_the_next_channel,
+    filter_flipped,
+    first_image_again,
+    channels_reversed,
+    strides_swapped,
+    padding_on_the_other_side,
+    dilation_ignored,
+    last_row_unwritten,
+]
+
+
+@pytest.mark.parametrize("integers", [False, True], ids=["normal", "integers"])
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_wrong_output_fails(mistake, integers):
+    made = random_tensors(TYPICAL, 0, integers=integers)
+    output = mistake(TYPICAL, *made).astype(np.float32)
+    right = reference(TYPICAL, *made).astype(np.float32)
+    verdict = judge(TYPICAL, output, *made)
+    assert not verdict.ok
+    assert verdict.error_over_bound > 100
+    assert verdict.wrong == np.count_nonzero(output != right)
+    assert verdict.first == tuple(np.argwhere(output != right)[0])
+
+
+def test_integers_show_one_missing_term_among_thousands_where_the_bound_hides_it():
+    """Why `random_tensors` can make integers: at Conv12's K the bound is larger than a term."""
+    problem = ConvProblem(1, 512, 3, 3, 1, 3)
+    for integers, found in ((False, False), (True, True)):
+        made = random_tensors(problem, 0, integers=integers)
+        oracle = Oracle(problem, *made)
+        output = a_term_dropped(problem, *made).astype(np.float32)
+        assert oracle.judge(output).ok is not found
+
+
+# --- The verdict --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [(0, 0, 0, 0), (0, 4, 2, 1), (1, 0, 0, 6), (1, 4, 3, 6)])
+def test_a_poisoned_element_is_found_where_it_is(place):
+    oracle = Oracle(TYPICAL, *random_tensors(TYPICAL, 0))
+    output = oracle.expected.astype(np.float32)
+    output[place] = nan
+    verdict = oracle.judge(output)
+    assert (verdict.ok, verdict.wrong, verdict.first) == (False, 1, place)
+    assert math.isnan(verdict.got)
+    assert verdict.expected == oracle.expected[place]
+    assert verdict.error_over_bound == inf
+
+
+def test_an_output_that_nobody_wrote_is_wrong_everywhere():
+    oracle = Oracle(TYPICAL, *random_tensors(TYPICAL, 0))
+    verdict = oracle.judge(np.full(TYPICAL.output_shape, nan, np.float32))
+    assert verdict.wrong == verdict.total == math.prod(TYPICAL.output_shape)
+    assert verdict.first == (0, 0, 0, 0)
+
+
+def test_one_oracle_judges_many_outputs_as_judge_does():
+    made = random_tensors(TYPICAL, 0)
+    oracle = Oracle(TYPICAL, *made)
+    right = oracle.expected.astype(np.float32)
+    for output in (right, right + 1, right):
+        assert oracle.judge(output) == judge(TYPICAL, output, *made)
+
+
+def test_a_verdict_is_plain_python():
+    """So that it can be written as JSON."""
+    zeros = np.zeros(TYPICAL.output_shape, np.float32)
+    verdict = judge(TYPICAL, zeros, *random_tensors(TYPICAL, 0))
+    kinds = [type(value) for value in dataclasses.astuple(verdict)]
+    assert kinds == [bool, float, int, int, tuple, float, float]
+    assert [type(index) for index in verdict.first] == [int] * 4
+
+
+@pytest.mark.parametrize(
+    ("verdict", "sentence"),
+    [
+        pytest.param(
+            Verdict(True, 0.1234, 0, 210),
+            "all 210 outputs are right; the largest error is 0.123 times the bound",
+            id="right",
+        ),
+        pytest.param(
+            Verdict(False, 812.4, 37, 210, (0, 1, 0, 3), 1.25, 1.5),
+            "37 of 210 outputs are wrong, first at [0, 1, 0, 3]: got 1.25, expected 1.5; "
+            "the largest error is 812 times the bound",
+            id="wrong",
+        ),
+        pytest.param(
+            Verdict(False, inf, 1, 210, (0, 1, 0, 3), nan, 1.5),
+            "1 of 210 outputs is wrong, first at [0, 1, 0, 3]: got nan, expected 1.5; "
+            "no rounding makes such an error",
+            id="NaN",
+        ),
+    ],
+)
+def test_a_verdict_is_a_sentence(verdict, sentence):
+    assert str(verdict) == sentence
+
+
+# --- What is refused, and random tensors --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "bad", "message"),
+    [
+        pytest.param(
+            0, np.zeros((2, 3, 9, 8), np.float32), r"input has shape \(2, 3, 9, 8\)", id="input"
+        ),
+        pytest.param(
+            1, np.zeros((5, 3, 2, 3), np.float32), r"weight has .*\(5, 3, 3, 2\)", id="weight"
+        ),
+        pytest.param(2, np.zeros((5, 1), np.float32), r"bias has shape \(5, 1\)", id="bias"),
+        pytest.param(0, np.zeros(TYPICAL.input_shape), "input is float64: .* float32", id="double"),
+        pytest.param(
+            1, np.zeros(TYPICAL.weight_shape, int), r"weight is int\d+: .* float32", id="int"
+        ),
+        pytest.param(2, np.zeros(5, np.float16), "bias is float16: .* float32", id="half"),
+    ],
+)
+def test_a_tensor_of_another_shape_or_dtype_is_refused(place, bad, message):
+    made = list(random_tensors(TYPICAL, 0))
+    made[place] = bad
+    with pytest.raises(ValueError, match=message):
+        Oracle(TYPICAL, *made)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        pytest.param(one(0), r"output has shape \(1, 1, 1, 1\): .* \(2, 5, 4, 7\)", id="shape"),
+        pytest.param(np.zeros(TYPICAL.output_shape), "output is float64: .* float32", id="dtype"),
+    ],
+)
+def test_an_output_of_another_shape_or_dtype_is_refused(output, message):
+    oracle = Oracle(TYPICAL, *random_tensors(TYPICAL, 0))
+    with pytest.raises(ValueError, match=message):
+        oracle.judge(output)
+
+
+def test_seven_loops_refuses_tensors_that_do_not_belong_together():
+    with pytest.raises(ValueError, match=r"input has shape \(3, 3\): it must have four axes"):
+        seven_loops(np.ones((3, 3)), np.ones((1, 1, 2, 2)))
+    with pytest.raises(ValueError, match=r"weight has shape \(1, 2, 2, 2\): .* \(1, 1, 2, 2\)"):
+        seven_loops(np.ones((1, 1, 3, 3)), np.ones((1, 2, 2, 2)))
+
+
+@pytest.mark.parametrize("integers", [False, True], ids=["normal", "integers"])
+def test_random_tensors_are_the_same_for_the_same_seed(integers):
+    made = random_tensors(TYPICAL, 7, integers=integers)
+    again = random_tensors(TYPICAL, np.random.default_rng(7), integers=integers)
+    shapes = (TYPICAL.input_shape, TYPICAL.weight_shape, (TYPICAL.out_channels,))
+    assert tuple(tensor.shape for tensor in made) == shapes
+    for tensor, twin in zip(made, again, strict=True):
+        assert tensor.dtype == np.float32
+        assert np.array_equal(tensor, twin)
+        assert (tensor == np.rint(tensor)).all() == integers
+    assert not np.array_equal(made[0], random_tensors(TYPICAL, 8, integers=integers)[0])
+
+
+def test_random_tensors_without_a_bias():
+    assert random_tensors(TYPICAL, 0, bias=False)[2] is None

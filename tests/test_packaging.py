@@ -1,0 +1,119 @@
+"""pyproject.toml and environment.yml say the same, and name all that the code imports."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CORE = [Requirement(line) for line in PROJECT["dependencies"]]
+EXTRAS = {
+    name: [Requirement(line) for line in lines]
+    for name, lines in PROJECT["optional-dependencies"].items()
+}
+
+# Where conda-forge has another name for a package, and what its list needs beyond convlab's.
+CONDA_NAME = {"nvidia-cuda-nvdisasm": "cuda-nvdisasm"}
+CONDA_ONLY = {"jupyter", "pip", "python"}
+# Import names that come with a dependency of another name.
+COMES_WITH = {"cuda": "numba-cuda", "llvmlite": "numba"}
+
+
+def resolved(extra: str) -> Iterator[Requirement]:
+    """The requirements of an extra, those of the extras it names included."""
+    for requirement in EXTRAS[extra]:
+        if requirement.name == PROJECT["name"]:
+            for other in sorted(requirement.extras):
+                yield from resolved(other)
+        else:
+            yield requirement
+
+
+def conda_environment() -> tuple[dict[str, SpecifierSet], list[str]]:
+    """What environment.yml lists: versions by name for conda, and pip's lines."""
+    listed = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
+    conda = [Requirement(entry) for entry in listed if isinstance(entry, str)]
+    pip = [line for entry in listed if isinstance(entry, dict) for line in entry["pip"]]
+    assert len({requirement.name for requirement in conda}) == len(conda), "a package listed twice"
+    return {canonicalize_name(entry.name): entry.specifier for entry in conda}, pip
+
+
+def test_environment_yml_lists_what_pyproject_does():
+    conda, pip = conda_environment()
+    wanted = {
+        canonicalize_name(CONDA_NAME.get(entry.name, entry.name)): entry.specifier
+        for entry in [*CORE, *resolved("test")]
+    }
+    assert {name: conda[name] for name in conda.keys() - CONDA_ONLY} == wanted
+    assert conda.keys() >= CONDA_ONLY
+    assert conda["python"] == SpecifierSet(PROJECT["requires-python"])
+    assert pip == ["-e ."]
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS))
+def test_a_package_has_one_version_range_wherever_it_is_named(extra):
+    core = {entry.name: entry.specifier for entry in CORE}
+    for entry in resolved(extra):
+        assert entry.specifier == core.get(entry.name, entry.specifier), entry
+
+
+def test_cuda_extras_do_not_mix():
+    for extra in EXTRAS.keys() - {"gpu-cu12"}:
+        assert not any("cu12" in entry.extras for entry in resolved(extra)), extra
+
+
+def test_numba_cuda_is_pinned_to_one_minor_version():
+    (pin,) = (entry.specifier for entry in CORE if entry.name == "numba-cuda")
+    assert pin.contains("0.30.4")
+    assert pin.contains("0.30.99")
+    assert not pin.contains("0.31.0")
+
+
+def test_numpy_stays_below_the_version_numba_cuda_cannot_import():
+    (numpy,) = (entry.specifier for entry in CORE if entry.name == "numpy")
+    assert not numpy.contains("2.5.0")
+
+
+def test_installed_version_is_the_one_declared():
+    try:
+        installed = importlib.metadata.version(PROJECT["name"])
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("convlab is on the path but not installed")
+    assert installed == PROJECT["version"]
+
+
+def imported_at_once(tree: ast.Module) -> Iterator[str]:
+    """Top-level packages that come with a module: not those that a function or a type asks for."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        match waiting.pop():
+            case ast.Import(names):
+                yield from (alias.name.split(".")[0] for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.split(".")[0]
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.If(ast.Name("TYPE_CHECKING")):
+                pass
+            case node:
+                waiting.extend(ast.iter_child_nodes(node))
+
+
+def test_a_plain_install_has_all_that_modules_import_at_once():
+    declared = {entry.name for entry in CORE} | {PROJECT["name"]}
+    missing = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "src").rglob("*.py")
+        for name in imported_at_once(ast.parse(path.read_text(encoding="utf-8")))
+        if name not in sys.stdlib_module_names and COMES_WITH.get(name, name) not in declared
+    }
+    assert not missing, "import it inside the function that needs it, or declare it as a dependency"

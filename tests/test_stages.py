@@ -1,0 +1,146 @@
+"""Every stage on every kind of problem, judged element by element."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from strategies import Tensors, cases, tensors
+
+from convlab import LADDER, ConvProblem, Stage, Tile
+from convlab.api import Plan
+from convlab.engines import Engine, choose
+from convlab.oracle import judge, random_tensors
+from convlab.stages import stage_named
+
+ON_GPU = choose().is_gpu
+EXAMPLES, MOST_MACS = (
+    (25, 1500) if ON_GPU else (20, 1000)
+)  # a GPU compiles for each, a simulator crawls through each
+
+stages = pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name.split("_")[0])
+S11 = stage_named("s11")
+
+AWKWARD = {
+    "one of everything": ConvProblem(1, 1, 1, 1, 1, 1),
+    "1x1 filter": ConvProblem(2, 5, 3, 4, 6, 1),
+    "one output pixel": ConvProblem(1, 3, 5, 4, 7, (5, 4)),
+    "one row": ConvProblem(2, 2, 1, 13, 3, (1, 3)),
+    "one column": ConvProblem(2, 2, 13, 1, 3, (3, 1)),
+    "primes": ConvProblem(1, 3, 7, 11, 5, (3, 2)),
+    "stride larger than filter": ConvProblem(1, 2, 11, 13, 3, 2, stride=(3, 5)),
+    "padding larger than filter": ConvProblem(1, 2, 3, 2, 3, 2, padding=(3, 4)),
+    "padding on two sides only": ConvProblem(1, 2, 4, 5, 3, 3, padding=((0, 2), (1, 0))),
+    "same": ConvProblem(1, 3, 5, 6, 2, (4, 3), padding="same", dilation=(1, 2)),
+    "dilation": ConvProblem(1, 2, 9, 11, 3, (3, 2), dilation=(2, 5)),
+    "stride and dilation": ConvProblem(2, 2, 11, 12, 3, 3, (2, 3), (1, 2), (3, 2)),
+    "whole tiles": ConvProblem(1, 4, 6, 6, 16, (1, 2), padding=((0, 0), (0, 1))),
+    "one more than a tile": ConvProblem(1, 5, 3, 3, 17, 1),
+    "output in whole runs, rows not": ConvProblem(2, 1, 2, 6, 5, 1),
+}
+
+
+@stages
+@given(case=cases(MOST_MACS))
+@settings(max_examples=EXAMPLES)
+def test_any_problem_and_any_values(
+    stage: Stage, case: tuple[ConvProblem, Tensors], judged
+) -> None:
+    problem, numbers = case
+    verdict = judged(problem, stage, numbers, stage.tiny_tile)
+    assert verdict.ok, f"{stage.name} on {problem}: {verdict}"
+
+
+@stages
+@pytest.mark.parametrize("problem", AWKWARD.values(), ids=AWKWARD.keys())
+def test_awkward_problem(stage: Stage, problem: ConvProblem, judged) -> None:
+    # Whole numbers: float32 sums them exactly, so that any wrong term shows.
+    numbers = random_tensors(problem, 1, integers=True)
+    verdict = judged(problem, stage, numbers, stage.tiny_tile)
+    assert verdict.ok, f"{stage.name}: {verdict}"
+
+
+@stages
+@pytest.mark.parametrize("kind", ["nan", "infinities", "denormals", "huge", "negative zeros"])
+def test_values_that_float_arithmetic_treats_specially(stage: Stage, kind: str, judged) -> None:
+    problem = ConvProblem(2, 3, 5, 6, 5, (2, 3), stride=(1, 2), padding=1)
+    verdict = judged(problem, stage, tensors(problem, kind, 7, bias=True), stage.tiny_tile)
+    assert verdict.ok, f"{stage.name}: {verdict}"
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        dict(zip(S11.switches, settings, strict=True))
+        for settings in itertools.product((True, False), repeat=3)
+    ],
+    ids=lambda switches: "+".join(name for name, on in switches.items() if on) or "nothing",
+)
+def test_ablation_is_right_too(switches: dict[str, bool], judged) -> None:
+    problem = AWKWARD["stride and dilation"]
+    numbers = random_tensors(problem, 2, integers=True)
+    verdict = judged(problem, S11, numbers, Tile(8, 4, 4, 4, 4), **switches)
+    assert verdict.ok, verdict
+
+
+# Tiles of other shapes than the tiny ones: one thread, wide, tall, deep, with remainders in the
+# threads' shares of a slice.
+OTHER_TILES = {
+    "s05": [Tile(1, 1, 1), Tile(2, 8, 3), Tile(8, 2, 5)],
+    "s06": [Tile(4, 2, 3, M_T=4), Tile(6, 8, 5, M_T=3)],
+    "s07": [Tile(8, 4, 3, 2, 2), Tile(4, 4, 1, 1, 1), Tile(8, 2, 5, 2, 1)],
+    "s08": [Tile(16, 4, 3, 4, 4), Tile(32, 8, 5, 4, 4)],
+    "s09": [Tile(16, 4, 2, 4, 4), Tile(32, 8, 6, 4, 4), Tile(32, 4, 8, 8, 4)],
+    "s11": [Tile(4, 4, 4, 4, 4), Tile(8, 12, 12, 4, 4), Tile(8, 16, 8, 8, 8)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "tile"),
+    [
+        pytest.param(name, tile, id=f"{name}-{tile}")
+        for name, tiles in OTHER_TILES.items()
+        for tile in tiles
+    ],
+)
+def test_tiles_are_parameters(name: str, tile: Tile, judged) -> None:
+    problem = ConvProblem(2, 3, 5, 4, 9, (2, 3), padding=1, stride=(1, 2))
+    verdict = judged(problem, stage_named(name), random_tensors(problem, 3, integers=True), tile)
+    assert verdict.ok, verdict
+
+
+@stages
+def test_a_wrong_tile_is_refused_with_its_rule(stage: Stage) -> None:
+    if stage.tiny_tile is None:
+        assert stage.production_tile(AWKWARD["primes"]) is None
+        return
+    problem = AWKWARD["primes"]
+    tile = Tile(5, 7, 3, 5, 7)  # one thread for 5 x 7: too few, too odd or too many for each
+    with pytest.raises(ValueError, match=re.escape(str(tile))) as refusal:
+        stage.prepare(problem, tile)
+    assert re.search("[MNK]_[BT]", str(refusal.value))
+
+
+@stages
+def test_a_stage_says_what_it_is(stage: Stage, engine: Engine) -> None:
+    names = [other.name for other in LADDER]
+    assert stage.module.endswith(stage.name)
+    assert stage.title
+    assert stage.source.startswith("000")
+    assert all(names.index(earlier) < names.index(stage.name) for earlier in stage.builds_on)
+
+
+@stages
+def test_a_plan_gives_the_same_again(stage: Stage, engine: Engine) -> None:
+    """The workspace of one call must not leak into the next."""
+    problem = AWKWARD["primes"]
+    plan = Plan(problem, stage, stage.tiny_tile, engine)
+    for seed in (1, 2):
+        numbers = random_tensors(problem, seed, integers=True)
+        input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
+        output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+        plan(input, weight, output, bias)
+        assert judge(problem, engine.to_host(output), *numbers).ok
