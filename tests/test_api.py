@@ -204,7 +204,7 @@ def test_a_workspace_that_does_not_fit_is_refused_with_its_size(
 
 def test_more_blocks_than_a_grid_holds_are_refused() -> None:
     problem = ConvProblem(1, 1, 1, 1, 600_000, 1)
-    with pytest.raises(ValueError, match="75000 blocks along y are needed: a CUDA grid has at most 65535"):
+    with pytest.raises(ValueError, match=r"75000 blocks along y .* at most 65535"):
         convlab.plan(problem, "s04")
 
 
