@@ -22,11 +22,17 @@ Four = tuple[Any, Any, Any, Any]
 
 
 def _load4_twin(array: Any, index: Any) -> Four:
+    if hasattr(array, "load_run"):  # a simulator's array that checks for itself
+        run: Four = array.load_run(index, 4)
+        return run
     x, y, z, w = array[_run_of_four(array, index)]
     return x, y, z, w
 
 
 def _store4_twin(array: Any, index: Any, values: Four) -> None:
+    if hasattr(array, "store_run"):
+        array.store_run(index, values)
+        return
     array[_run_of_four(array, index)] = values
 
 

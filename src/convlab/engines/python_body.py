@@ -8,8 +8,8 @@ that may also run the original on a GPU: so the function is copied, never change
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from types import CellType, FunctionType
+from collections.abc import Callable, Iterator
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,44 +19,100 @@ from numba.cuda import types as cuda_types
 from convlab.device import twin_of
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
+_STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
+Meaning = Callable[[Any], Any]
 
 
 def python_body(kernel: Any, fake_cuda: Any) -> Callable[..., Any]:
     """A copy of the kernel's function in which ``cuda`` is ``fake_cuda``, intrinsics are their
     twins, device functions are copied likewise and Numba's number types cast with NumPy."""
-    return _copy(kernel.py_func, fake_cuda, {})
+    return Copier(fake_cuda, _numpy_numbers).copy(kernel.py_func)
 
 
-def _copy(function: FunctionType, fake_cuda: Any, copies: dict[int, Any]) -> FunctionType:
-    if id(function) in copies:
-        return copies[id(function)]  # type: ignore[no-any-return]
+class Copier:
+    """Copies functions for one simulated ``cuda``, each once.
 
-    def replaced(value: Any) -> Any:
-        return _replacement(value, fake_cuda, copies)
+    ``meaning(value)`` says what any other global stands for, None where for itself; for a module,
+    which it returns as it is, its attributes are asked for when used.
+    """
 
-    wanted = set(function.__code__.co_names)
-    plain_globals = {
-        name: replaced(value) if name in wanted else value
-        for name, value in function.__globals__.items()
-    }
-    closure = tuple(CellType(replaced(cell.cell_contents)) for cell in function.__closure__ or ())
-    copy = FunctionType(
-        function.__code__, plain_globals, function.__name__, function.__defaults__, closure
-    )
-    copies[id(function)] = copy
-    return copy
+    def __init__(self, fake_cuda: Any, meaning: Meaning) -> None:
+        self.fake_cuda, self._meaning = fake_cuda, meaning
+        self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
+        cuda = sys.modules["numba.cuda"]
+        self._cuda = cuda
+        # `from numba.cuda import threadIdx`
+        self._names = {
+            id(value): name
+            for name, value in vars(cuda).items()
+            if str(getattr(value, "__module__", "")).startswith(_STUBS)
+        }
+
+    def copy(self, function: FunctionType) -> FunctionType:
+        """The function with its globals and closure replaced."""
+        if id(function) in self._copies:
+            return self._copies[id(function)][1]
+        globals_ = dict(function.__globals__)
+        for name in names_used(function.__code__):
+            if name in globals_:
+                globals_[name] = self.replaced(globals_[name])
+        cells = tuple(CellType(self.replaced(c.cell_contents)) for c in function.__closure__ or ())
+        copy = FunctionType(
+            function.__code__, globals_, function.__name__, function.__defaults__, cells
+        )
+        # The original is kept too, so that its id stays its own.
+        self._copies[id(function)] = function, copy
+        return copy
+
+    def codes(self) -> Iterator[CodeType]:
+        """The code of every function copied so far."""
+        for function, _ in self._copies.values():
+            yield from _nested(function.__code__)
+
+    def replaced(self, value: Any) -> Any:
+        """What stands for a global's or closure's value."""
+        if value is self._cuda:
+            return self.fake_cuda
+        if (twin := twin_of(value)) is not None:
+            return twin
+        if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
+            return self.copy(value.py_func)
+        if id(value) in self._names:
+            return getattr(self.fake_cuda, self._names[id(value)])
+        meant = self._meaning(value)
+        if isinstance(meant, ModuleType):
+            return _Module(meant, self)
+        return value if meant is None else meant
 
 
-def _replacement(value: Any, fake_cuda: Any, copies: dict[int, Any]) -> Any:
-    if value is sys.modules["numba.cuda"]:
-        return fake_cuda
-    if (twin := twin_of(value)) is not None:
-        return twin
+class _Module:
+    """A module such as ``numpy`` as a kernel sees it."""
+
+    def __init__(self, module: ModuleType, copier: Copier) -> None:
+        self._module, self._copier = module, copier
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._copier.replaced(getattr(self._module, name))
+        setattr(self, name, value)  # found at once the next time
+        return value
+
+
+def names_used(code: CodeType) -> set[str]:
+    """The names of globals and attributes in a function and those nested in it."""
+    return {name for nested in _nested(code) for name in nested.co_names}
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def _numpy_numbers(value: Any) -> Any:
     if isinstance(value, _NUMBERS):
         return _checked_index if value.name == "uint32" else getattr(np, value.name)
-    if hasattr(value, "py_func"):  # a device function
-        return _copy(value.py_func, fake_cuda, copies)
-    return value
+    return None
 
 
 def _checked_index(value: Any) -> int:

@@ -1,0 +1,152 @@
+"""What a simulated launch did to memory, in the order in which it did: two integers an access.
+
+An entry is an address and a site. Addresses are of the simulator's own making: shared memory from
+0 on, then every global array in a place of its own, with the same distances as in real memory. A
+site is the place of the instruction, ``id(code) + offset``, plus 1 for a store: since Python 3.11
+the instructions lie inside the code object and two bytes apart, so that this is one number for
+each, and cheap. Entries of atomics and the later words of a wide access have negative sites.
+Which thread it was stands in ``marks``, once for each time that a thread is switched to.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
+READ, WRITE, ATOMIC = 0, 1, 2
+WIDE = 4  # added to READ or WRITE for what a wide access touches after its first element
+
+
+class Mark(NamedTuple):
+    """From entry ``start`` on it is ``thread``; ``phase`` counts barriers of its block, ``epoch``
+    the thread's warp barriers; all count on through the launch."""
+
+    start: int
+    thread: int
+    phase: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """An array's place: ``start`` and ``end`` are addresses in bytes."""
+
+    name: str
+    start: int
+    end: int
+    shape: tuple[int, ...]
+    itemsize: int
+
+    def index(self, address: int) -> tuple[int, ...]:
+        """Which element that is, in an array whose elements lie in C order."""
+        place = min((address - self.start) // self.itemsize, max(np.prod(self.shape) - 1, 0))
+        return tuple(int(i) for i in np.unravel_index(int(place), self.shape or (1,)))
+
+
+@dataclass
+class AccessLog:
+    """The accesses of a launch since it was last cleared."""
+
+    addresses: list[int] = field(default_factory=list)
+    sites: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)  # of the stores, in their order
+    marks: list[Mark] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    def add(self, address: int, site: int, kind: int, value: Any = None) -> None:
+        """An entry of any kind; arrays write plain loads and stores themselves, to be quick."""
+        self.addresses.append(address)
+        self.sites.append(site + kind if kind in (READ, WRITE) else -8 * site - kind)
+        if kind & ~WIDE == WRITE:
+            self.values.append(value)
+
+    def clear(self) -> None:
+        """Forget the accesses; the spans stay."""
+        for column in (self.addresses, self.sites, self.values, self.marks):
+            column.clear()
+
+    def columns(self) -> Columns:
+        """The entries as arrays."""
+        sites = np.array(self.sites, np.int64)
+        special = sites < 0
+        kinds = np.where(special, -sites & 7, sites & 1).astype(np.int8)
+        sites = np.where(special, -sites >> 3, sites & ~np.int64(1))
+        marks = np.array(self.marks, np.int64).reshape(-1, 4)
+        lengths = np.diff(marks[:, 0], append=len(sites))
+        thread, phase, epoch = (np.repeat(marks[:, column], lengths) for column in (1, 2, 3))
+        return Columns(np.array(self.addresses, np.int64), sites, kinds, thread, phase, epoch)
+
+    def span_at(self, address: int) -> Span:
+        """The array that the address is in; the last of several views."""
+        return next(span for span in reversed(self.spans) if span.start <= address < span.end)
+
+
+class Columns(NamedTuple):
+    """A log as arrays of equal length; ``kind`` is READ, WRITE or ATOMIC, plus WIDE."""
+
+    address: np.ndarray
+    site: np.ndarray
+    kind: np.ndarray
+    thread: np.ndarray
+    phase: np.ndarray
+    epoch: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> Columns:
+        return Columns(*(column[chosen] for column in self))
+
+
+class Sites:
+    """Finds source lines and names for the sites of some functions."""
+
+    def __init__(self, codes: Iterable[CodeType]) -> None:
+        self._codes = {id(code): code for code in codes}
+
+    def line(self, site: int) -> tuple[str, int]:
+        """File and line."""
+        start = max((i for i in self._codes if i <= site), default=None)
+        if start is None:
+            return "?", 0
+        code = self._codes[start]
+        return code.co_filename, line_at(code, site - start)
+
+    def knows(self, code: CodeType) -> bool:
+        return id(code) in self._codes
+
+
+@cache
+def _lines(code: CodeType) -> dict[int, int]:
+    starts: dict[int, int] = {}
+    for begin, end, line in code.co_lines():
+        starts.update(dict.fromkeys(range(begin, end, 2), line or code.co_firstlineno))
+    return starts
+
+
+def line_at(code: CodeType, offset: int) -> int:
+    """The source line of an instruction."""
+    return _lines(code).get(offset, code.co_firstlineno)
+
+
+def site_of(depth: int) -> int:
+    """The site in the function ``depth`` calls above the caller."""
+    frame = sys._getframe(depth + 1)
+    return id(frame.f_code) + frame.f_lasti
+
+
+@cache
+def assigned_name(code: CodeType, offset: int) -> str:
+    """The variable that the result of the call at ``offset`` goes to: of the calls of ``.array``
+    on that line the n-th goes to the n-th name that the line assigns to."""
+    line = line_at(code, offset)
+    here = [i for i in dis.get_instructions(code) if line_at(code, i.offset) == line]
+    before = [i for i in here if i.offset < offset and i.argval in ("array", "array_like")]
+    names = [i.argval for i in here if i.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME")]
+    place = len(before) - 1
+    return str(names[place]) if 0 <= place < len(names) else "an array without a name"

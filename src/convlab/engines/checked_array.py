@@ -1,0 +1,379 @@
+"""Arrays as a simulated kernel sees them: strict bounds, every access in the log.
+
+Element access is the innermost loop of all, so its code is written out for each number of
+dimensions (and each shape of a local array), and data is read through memoryviews: those give
+Python numbers, round at stores, refuse indices beyond the end and are faster than NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from convlab.engines.access_log import ATOMIC, READ, WIDE, WRITE, AccessLog, site_of
+from convlab.engines.scalars import wrapped
+
+Report = Callable[..., None]  # report(kind, what, site, array, index): raises where it must end
+
+
+class Memory:
+    """What arrays of one launch share: the log, if there is one, and where findings go."""
+
+    def __init__(self, log: AccessLog | None, report: Report) -> None:
+        self.log, self.report = log, report
+
+
+class CheckedArray:
+    """A global, shared or constant array, or a view of one. ``base`` is its first address."""
+
+    __slots__ = ("add_site", "alignment", "base", "data", "host", "log_address", "log_value",
+                 "memory", "name", "strides")  # fmt: skip
+
+    def __init__(
+        self, host: np.ndarray, name: str, base: int, memory: Memory, alignment: int = 256
+    ) -> None:
+        self.host, self.name, self.base, self.memory = host, name, base, memory
+        self.alignment = alignment
+        self.strides = host.strides
+        self.data = _quick(host)
+        if memory.log is not None:
+            self.log_address = memory.log.addresses.append
+            self.add_site = memory.log.sites.append
+            self.log_value = memory.log.values.append
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.host.shape
+
+    @property
+    def size(self) -> int:
+        return self.host.size
+
+    @property
+    def ndim(self) -> int:
+        return self.host.ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.host.dtype
+
+    @property
+    def itemsize(self) -> int:
+        return self.host.itemsize
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+    def address(self, index: tuple[int, ...]) -> int:
+        return self.base + sum(i * s for i, s in zip(index, self.strides, strict=True))
+
+    def check(self, index: Any, site: int) -> tuple[int, ...]:
+        """The index as a tuple; reports one that is out of bounds."""
+        entries = index if isinstance(index, tuple) else (index,)
+        entries = tuple(_integer(entry) for entry in entries)
+        shape = self.shape
+        if len(entries) != len(shape):
+            raise IndexError(f"{len(entries)} indices for {self.name} of shape {shape}")
+        if not all(0 <= i < n for i, n in zip(entries, shape, strict=True)):
+            self.memory.report(
+                "out of bounds", f"{_show(self.name, entries)} is outside shape {shape}",
+                site, self, entries,
+            )  # fmt: skip
+        return entries
+
+    def part(self, index: Any, site: int) -> Any:
+        """An element by an unusual index, or a view: ``a[2:]``, ``a[row]`` of a matrix."""
+        entries = index if isinstance(index, tuple) else (index,)
+        if len(entries) > self.ndim:
+            raise IndexError(f"{len(entries)} indices for {self.name} of shape {self.shape}")
+        if len(entries) == self.ndim and not any(isinstance(e, slice) for e in entries):
+            at = self.check(index, site)
+            self._log(at, site, READ)
+            return self.data[at[0] if len(at) == 1 else at]
+        for entry, extent in zip(entries, self.shape, strict=False):
+            if not isinstance(entry, slice) and not 0 <= _integer(entry) < extent:
+                what = f"{_show(self.name, entries)} is outside shape {self.shape}"
+                self.memory.report("out of bounds", what, site, self, None)
+        part = self.host[entries]
+        offset = _start(part) - _start(self.host) if part.size else 0
+        return checked(part, self.name, self.base + offset, self.memory, self.alignment)
+
+    def store_part(self, index: Any, value: Any, site: int) -> None:
+        """A store whose value or index is unusual: an integer that wraps, a float to be cut."""
+        at = self.check(index, site)
+        value = converted(value, self.dtype)
+        self.data[at[0] if len(at) == 1 else at] = value
+        self._log(at, site, WRITE, value)
+
+    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
+        """``count`` neighbours by one wide load."""
+        site = site_of(2)
+        run = self._run(index, count, site)
+        for lane, at in enumerate(run):
+            self._log(at, site, READ + WIDE * (lane > 0))
+        return tuple(self.data[at[0] if len(at) == 1 else at] for at in run)
+
+    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
+        """The same number of neighbours by one wide store."""
+        site = site_of(2)
+        for lane, (at, value) in enumerate(
+            zip(self._run(index, len(values), site), values, strict=True)
+        ):
+            self.data[at[0] if len(at) == 1 else at] = value
+            self._log(at, site, WRITE + WIDE * (lane > 0), value)
+
+    def _run(self, index: Any, count: int, site: int) -> list[tuple[int, ...]]:
+        *rows, first = (_integer(entry) for entry in (index if isinstance(index, tuple) else (index,)))
+        run = [(*rows, first + lane) for lane in range(count)]
+        for at in (run[0], run[-1]):
+            self.check(at, site)
+        width = count * self.itemsize
+        if self.address(run[0]) % width or self.alignment % width:
+            what = f"{_show(self.name, run[0])} is not at a multiple of {width} bytes"
+            if self.alignment % width:
+                what = f"{self.name} has no alignment={width}, so {what}" if (
+                    self.address(run[0]) % width
+                ) else f"{self.name} is only there by chance at a multiple of {width} bytes"
+            self.memory.report("misaligned", what, site, self, run[0])
+        return run
+
+    def update(self, index: Any, function: Callable[[Any], Any], site: int) -> Any:
+        """An atomic: store ``function(old)`` and return the old value."""
+        at = self.check(index, site)
+        key = at[0] if len(at) == 1 else at
+        old = self.data[key]
+        self.data[key] = converted(function(old), self.dtype)
+        self._log(at, site, ATOMIC)
+        return old
+
+    def _log(self, at: tuple[int, ...], site: int, kind: int, value: Any = None) -> None:
+        if self.memory.log is not None:
+            self.memory.log.add(self.address(at), site, kind, value)
+
+
+def checked(
+    host: np.ndarray, name: str, base: int, memory: Memory, alignment: int = 256
+) -> CheckedArray:
+    """The array as a simulated kernel sees it."""
+    array: CheckedArray = _class_for(host.ndim, memory.log is not None)(
+        host, name, base, memory, alignment
+    )
+    return array
+
+
+_TEMPLATE = """
+class Array(CheckedArray):
+    __slots__ = ()
+
+    def __getitem__(self, index):
+        try:
+            {names} = index
+            if {inside}:
+                value = self.data[index]
+                {log_read}
+                return value
+        except (IndexError, TypeError, ValueError):
+            pass
+        return self.part(index, site_of(1))
+
+    def __setitem__(self, index, value):
+        try:
+            {names} = index
+            if {inside}:
+                self.data[index] = value
+                {log_write}
+                return
+        except (IndexError, TypeError, ValueError):
+            pass
+        self.store_part(index, value, site_of(1))
+"""
+
+
+@cache
+def _class_for(ndim: int, logged: bool) -> Any:
+    letters = [f"i{axis}" for axis in range(ndim)]
+    log = ""
+    if logged:
+        terms = " + ".join(f"{i} * strides[{axis}]" for axis, i in enumerate(letters)) or "0"
+        log = (
+            "frame = getframe(1); strides = self.strides; "
+            f"self.log_address(self.base + {terms}); "
+            "self.add_site(id(frame.f_code) + frame.f_lasti"
+        )
+    source = _TEMPLATE.format(
+        names=f"{letters[0]}" if ndim == 1 else f"[{', '.join(letters)}]",
+        inside=" and ".join(f"{i} >= 0" for i in letters) or "True",
+        log_read=f"{log})" if logged else "pass",
+        log_write=f"{log} + 1); self.log_value(value)" if logged else "pass",
+    )
+    names = {"CheckedArray": CheckedArray, "getframe": sys._getframe, "site_of": site_of}
+    exec(source, names)
+    return names["Array"]
+
+
+class LocalArray:
+    """A thread's own array; elements that nobody wrote are None."""
+
+    __slots__ = ("cells", "memory", "name")
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __init__(self, name: str, memory: Memory) -> None:
+        self.name, self.memory = name, memory
+        self.cells: list[Any] = [None] * math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        return len(self.cells)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def place(self, index: Any, site: int) -> int:
+        """Which cell that is, after all checks."""
+        entries = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
+            raise TypeError(f"{_show(self.name, entries)}: views of local arrays are not simulated")
+        entries = CheckedArray.check(self, index, site)  # type: ignore[arg-type]
+        place = 0
+        for entry, extent in zip(entries, self.shape, strict=True):
+            place = place * extent + entry
+        return place
+
+    def load(self, index: Any, site: int) -> Any:
+        place = self.place(index, site)
+        value = self.cells[place]
+        if value is None:
+            at = tuple(int(i) for i in np.unravel_index(place, self.shape))
+            what = f"{_show(self.name, at)} is read before anything is written to it"
+            self.memory.report("uninitialised", what, site, self, at)
+            return _poison(self.dtype).item()
+        return value
+
+    def store(self, index: Any, value: Any, site: int) -> None:
+        self.cells[self.place(index, site)] = converted(value, self.dtype)
+
+    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
+        *rows, first = index if isinstance(index, tuple) else (index,)
+        return tuple(self.load((*rows, first + lane), site_of(2)) for lane in range(count))
+
+    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
+        *rows, first = index if isinstance(index, tuple) else (index,)
+        for lane, value in enumerate(values):
+            self.store((*rows, first + lane), value, site_of(2))
+
+
+_LOCAL_TEMPLATE = """
+class Array(LocalArray):
+    __slots__ = ()
+    shape, dtype = SHAPE, DTYPE
+
+    def __getitem__(self, index):
+        try:
+            {names} = index
+            if {inside}:
+                value = self.cells[{place}]
+                if value is not None:
+                    return value
+        except (TypeError, ValueError):
+            pass
+        return self.load(index, site_of(1))
+
+    def __setitem__(self, index, value):
+        try:
+            {names} = index
+            if {inside}:
+                CELL[0] = value
+                self.cells[{place}] = CELL[0]
+                return
+        except (TypeError, ValueError):
+            pass
+        self.store(index, value, site_of(1))
+"""
+
+
+@cache
+def local_class(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """The class of local arrays of that shape, sizes written into its code."""
+    letters = [f"i{axis}" for axis in range(len(shape))]
+    place = letters[0]
+    for letter, extent in zip(letters[1:], shape[1:], strict=True):
+        place = f"({place}) * {extent} + {letter}"
+    source = _LOCAL_TEMPLATE.format(
+        names=letters[0] if len(shape) == 1 else ", ".join(letters),
+        inside=" and ".join(f"0 <= {i} < {n}" for i, n in zip(letters, shape, strict=True)),
+        place=place,
+    )
+    names = {
+        "LocalArray": LocalArray, "SHAPE": shape, "DTYPE": dtype, "site_of": site_of,
+        "CELL": _quick(np.zeros(1, dtype)),
+    }  # fmt: skip
+    exec(source, names)
+    return names["Array"]
+
+
+class _Items:
+    """Element access for types that memoryview does not read, such as float16 and complex."""
+
+    def __init__(self, host: np.ndarray) -> None:
+        self._host = host
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._host.item(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        with np.errstate(all="ignore"):
+            self._host[index] = value
+
+
+def _quick(host: np.ndarray) -> Any:
+    if host.dtype.kind in "fiub" and host.dtype.char != "e" and host.size and host.dtype.isnative:
+        return memoryview(host)
+    return _Items(host)
+
+
+def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Memory that nobody wrote: NaN, or the largest integer, which no right kernel uses."""
+    return np.full(shape, _poison(dtype), dtype)
+
+
+def _poison(dtype: np.dtype[Any]) -> Any:
+    return dtype.type(np.iinfo(dtype).max if dtype.kind in "iu" else np.nan)
+
+
+def converted(value: Any, dtype: np.dtype[Any]) -> Any:
+    """The value as an array of that type keeps it, by C's rules: cut, rounded, wrapped."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if isinstance(value, float) and not math.isfinite(value):
+            return int(limits.min)
+        return wrapped(int(value), int(limits.min), 1 << limits.bits)
+    if dtype.kind == "b":
+        return bool(value)
+    if dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            return float(dtype.type(float(value)))
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, float):
+        raise TypeError(f"index {value} is a float: it must be an integer")
+    return int(value.__index__())
+
+
+def _start(host: np.ndarray) -> int:
+    return int(host.__array_interface__["data"][0])
+
+
+def _show(name: str, index: tuple[Any, ...]) -> str:
+    return f"{name}[{', '.join(str(i) for i in index)}]"

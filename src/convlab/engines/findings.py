@@ -1,0 +1,95 @@
+"""What a strict simulator finds wrong with a kernel, as plain data and in plain words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+# What usually mends each kind. docs/findings.md says more about each.
+REMEDIES = {
+    "out of bounds": "guard the access with the array's size, or mend the index",
+    "misaligned": "let the index be a multiple of the access's width and give the shared array "
+    "alignment=16",
+    "uninitialised": "write every element before it is read, and put a barrier between",
+    "shared race": "put cuda.syncthreads() between the two accesses, or use an atomic",
+    "global race": "let each element belong to one thread, use an atomic, or split the kernel in "
+    "two launches",
+    "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
+    "inactive lane": "let every lane that the mask names reach the call, and read from those only",
+    "wraps around": "compare before subtracting, or keep the number signed",
+    "division by zero": "guard the division",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake. ``line`` is where it shows; ``other_line`` the other side of a race or barrier.
+
+    ``block`` and ``thread`` are the first that were seen to make it, ``count`` how many times it
+    was seen on these lines; array, index and shape are None where no array is concerned.
+    """
+
+    kind: str
+    kernel: str
+    file: str
+    line: int
+    what: str
+    other_line: int | None = None
+    block: tuple[int, ...] | None = None
+    thread: tuple[int, ...] | None = None
+    array: str | None = None
+    index: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+    count: int = 1
+
+    @property
+    def remedy(self) -> str:
+        """What usually mends it."""
+        return REMEDIES[self.kind]
+
+    def __str__(self) -> str:
+        lines = f"line {self.line}"
+        if self.other_line not in (None, self.line):
+            lines = f"lines {self.line} and {self.other_line}"
+        who = f" (block {self.block}, thread {self.thread})" if self.thread is not None else ""
+        times = f" [{self.count} times]" if self.count > 1 else ""
+        return f"{self.kind}, {self.kernel}, {lines}: {self.what}{who}{times}; {self.remedy}"
+
+
+class SimulationError(RuntimeError):
+    """A kernel that a GPU would not run, or not rightly. The message lists the findings."""
+
+    def __init__(self, message: str, findings: tuple[Finding, ...] = ()) -> None:
+        super().__init__(message)
+        self.findings = findings
+
+
+class NotSimulated(SimulationError):
+    """The kernel uses something that the simulator does not know; the message names it."""
+
+
+class Stop(Exception):
+    """Ends a launch whose kernel cannot go on; what is wrong is among the findings."""
+
+
+class Findings:
+    """Those of one launch, one for each kind, array and pair of lines."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], Finding] = {}
+
+    def add(self, finding: Finding) -> None:
+        f = finding
+        key = f.kind, f.file, f.line, f.other_line, f.array
+        known = self._found.get(key)
+        self._found[key] = f if known is None else replace(known, count=known.count + f.count)
+
+    def raise_any(self) -> None:
+        """Raise :class:`SimulationError` if there are any."""
+        if not self._found:
+            return
+        found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
+        message = "\n".join([f"kernel {found[0].kernel} is wrong:", *(f"- {f}" for f in found)])
+        raise SimulationError(message, found)
+
+    def __len__(self) -> int:
+        return len(self._found)

@@ -1,0 +1,225 @@
+"""Runs the threads of a block as greenlets: each on its own until it waits for others.
+
+Deterministic: threads run in order of their number, and a round ends when all wait or are done.
+Then whoever waits for nobody else goes on. A warp's call is complete when all lanes that its mask
+names and that still live have come to the same place; a block's barrier when all living threads
+have come to one. Threads that can never go on so are findings, and then go on with who is there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from convlab.engines.simulated_cuda import WARP, Request, SimulatedCuda
+
+Place = tuple[int, int, int]
+Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
+
+
+class Thread:
+    """A CUDA thread: its number in the block, its place, and what it waits for."""
+
+    __slots__ = ("greenlet", "number", "place", "request", "result")
+
+    def __init__(self, number: int, place: Place, body: Callable[..., Any]) -> None:
+        self.number, self.place = number, place
+        self.greenlet = greenlet(body)
+        self.request: Any = None
+        self.result: tuple[Any, ...] = ()
+
+    @property
+    def lane(self) -> int:
+        return self.number % WARP
+
+    def waits_for(self) -> Request:
+        """The request; that of a plain ``syncthreads()`` is made from where the thread stands."""
+        if not isinstance(self.request, Request):
+            frame = self.greenlet.gr_frame
+            self.request = Request("syncthreads", id(frame.f_code) + frame.f_lasti)
+        return self.request
+
+
+class Block:
+    """The threads of one block. ``enter(thread)`` is called before each switch to one.
+
+    ``on_barrier(threads)`` and ``on_warp_barrier(threads)`` hear of each that lets threads go on.
+    """
+
+    def __init__(
+        self,
+        cuda: SimulatedCuda,
+        body: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        places: Iterable[Place],
+        enter: Callable[[int, Place], None],
+        complain: Complain | None,
+    ) -> None:
+        self._cuda, self._enter, self._complain = cuda, enter, complain
+        self._threads = [Thread(number, place, body) for number, place in enumerate(places)]
+        self._size = len(self._threads)
+        self._arguments = arguments
+        self.on_barrier: Callable[[int], None] = lambda threads: None
+        self.on_warp_barrier: Callable[[list[int]], None] = lambda threads: None
+
+    def run(self) -> None:
+        """Run all threads to their end."""
+        cuda = self._cuda
+        cuda.hub = getcurrent().switch
+        cuda.syncthreads = cuda.hub  # type: ignore[method-assign]
+        for thread in self._threads:
+            thread.result = self._arguments
+        ready, waiting = self._threads, []
+        enter = self._enter
+        while ready:
+            plain = not waiting
+            for thread in ready:
+                enter(thread.number, thread.place)
+                thread.request = thread.greenlet.switch(*thread.result)
+                if not thread.greenlet.dead:
+                    waiting.append(thread)
+                    if thread.request != ():
+                        plain = False
+            if plain and self._complain is None:  # all that live are at a barrier
+                ready, waiting = waiting, []
+                for thread in ready:
+                    thread.result = ()
+                self.on_barrier(len(ready))
+            else:
+                ready, waiting = self._who_goes_on(waiting)
+
+    def _who_goes_on(self, waiting: list[Thread]) -> tuple[list[Thread], list[Thread]]:
+        """Those that may go on, with their results, and those that wait on."""
+        if not waiting:
+            return [], []
+        waiting.sort(key=lambda thread: thread.number)
+        going: list[Thread] = []
+        at_barrier: list[Thread] = []
+        calls: dict[tuple[Any, ...], list[Thread]] = defaultdict(list)
+        for thread in waiting:
+            request = thread.waits_for()
+            if request.kind == "yield":
+                thread.result = (None,)
+                going.append(thread)
+            elif request.kind.startswith("syncthreads"):
+                at_barrier.append(thread)
+            else:
+                warp = thread.number // WARP
+                calls[warp, request.kind, request.site, request.mask].append(thread)
+        living: dict[int, int] = defaultdict(int)
+        for thread in waiting:
+            living[thread.number // WARP] |= 1 << thread.lane
+        for (warp, _, _, mask), threads in calls.items():
+            present = sum(1 << thread.lane for thread in threads)
+            if mask is None or not mask & living[warp] & ~present:
+                going += self._call(threads, mask, living[warp])
+        if not going and calls:  # they wait for lanes that will never come
+            (warp, _, _, mask), threads = next(iter(calls.items()))
+            self._missing(threads, mask, living[warp])
+            going = self._call(threads, mask, living[warp])
+        if not going:
+            going = self._barrier(at_barrier)
+        gone = {thread.number for thread in going}
+        going.sort(key=lambda thread: thread.number)
+        return going, [thread for thread in waiting if thread.number not in gone]
+
+    def _barrier(self, threads: list[Thread]) -> list[Thread]:
+        kind = threads[0].request.kind
+        if self._complain is not None:
+            self._check_barrier(threads)
+        values = [bool(thread.request.value) for thread in threads]
+        result = {"count": sum(values), "and": all(values), "or": any(values)}
+        for thread in threads:
+            thread.result = (int(result.get(kind.removeprefix("syncthreads_"), 0)),)
+        self.on_barrier(len(threads))
+        return threads
+
+    def _check_barrier(self, threads: list[Thread]) -> None:
+        assert self._complain is not None
+        first = threads[0].request
+        other = next((t for t in threads if t.request.site != first.site), None)
+        if other is not None:
+            what = "threads of one block wait at two different barriers"
+            sites = first.site, other.request.site
+            self._complain("barrier divergence", what, *sites, other.number)
+        elif len(threads) < self._size:
+            ended = self._size - len(threads)
+            what = f"{ended} of {self._size} threads ended before this barrier"
+            gone = {thread.number for thread in threads}
+            one = next(number for number in range(self._size) if number not in gone)
+            self._complain("barrier divergence", what, first.site, None, one)
+
+    def _missing(self, threads: list[Thread], mask: int, living: int) -> None:
+        if self._complain is not None:
+            present = sum(1 << thread.lane for thread in threads)
+            lanes = _lanes(mask & living & ~present)
+            request = threads[0].request
+            what = f"{request.kind} names {lanes}, which do not come to it"
+            self._complain("inactive lane", what, request.site, None, threads[0].number)
+
+    def _call(self, threads: list[Thread], mask: int | None, living: int) -> list[Thread]:
+        """Carry out what the lanes of a warp asked for together."""
+        request = threads[0].request
+        kind, present = request.kind, {thread.lane: thread for thread in threads}
+        bits = sum(1 << lane for lane in present)
+        if mask is not None and bits & ~mask and self._complain is not None:
+            lanes = _lanes(bits & ~mask)
+            what = f"{kind} is called by {lanes}, which its mask {mask:#x} does not name"
+            outside = next(thread for thread in threads if not mask >> thread.lane & 1)
+            self._complain("inactive lane", what, request.site, None, outside.number)
+        if kind == "syncwarp":
+            self.on_warp_barrier([thread.number for thread in threads])
+            results: dict[int, Any] = dict.fromkeys(present)
+        elif kind == "activemask":
+            results = dict.fromkeys(present, bits)
+        elif kind.startswith("shfl"):
+            results = {lane: self._shuffled(thread, present) for lane, thread in present.items()}
+        else:
+            results = _vote(kind, {lane: t.request.value for lane, t in present.items()})
+        for lane, thread in present.items():
+            thread.result = (results[lane],)
+        return threads
+
+    def _shuffled(self, thread: Thread, present: dict[int, Thread]) -> Any:
+        value, source = thread.request.value
+        if source < 0:  # beyond the warp's end: one's own
+            return value
+        if source not in present:
+            if self._complain is not None:
+                what = f"{thread.request.kind} reads lane {source}, which does not take part"
+                site = thread.request.site
+                self._complain("inactive lane", what, site, None, thread.number)
+            return value
+        return present[source].request.value[0]
+
+
+def _vote(kind: str, values: dict[int, Any]) -> dict[int, Any]:
+    ballot = sum(1 << lane for lane, value in values.items() if value)
+    same = len(set(values.values())) == 1
+    everybody = sum(1 << lane for lane in values)
+    if kind == "match_any_sync":
+        return {
+            lane: sum(1 << other for other, theirs in values.items() if theirs == value)
+            for lane, value in values.items()
+        }
+    result: Any = {
+        "ballot_sync": ballot,
+        "all_sync": all(values.values()),
+        "any_sync": any(values.values()),
+        "eq_sync": same,
+        "match_all_sync": (everybody if same else 0, same),
+    }[kind]
+    return dict.fromkeys(values, result)
+
+
+def _lanes(mask: int) -> str:
+    """``lanes 16-31``, ``lane 3``."""
+    lanes = [lane for lane in range(WARP) if mask >> lane & 1]
+    if len(lanes) == 1:
+        return f"lane {lanes[0]}"
+    if lanes == list(range(lanes[0], lanes[-1] + 1)):
+        return f"lanes {lanes[0]}-{lanes[-1]}"
+    return f"lanes {', '.join(map(str, lanes))}"

@@ -1,0 +1,127 @@
+"""What numbers, ``math`` and ``numpy`` mean in a simulated kernel.
+
+Registers hold Python numbers: float64 and integers of any size, because NumPy's scalars cost three
+times as much. A store rounds or wraps to its array's type, and so does a cast: float32 results are
+those of a GPU whose registers have spare digits, a little better than the real one's, never worse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numba.core import types as numba_types
+from numba.cuda import types as cuda_types
+
+NUMBERS = (
+    numba_types.Number, cuda_types.Number, numba_types.Boolean, cuda_types.Boolean
+)  # fmt: skip
+CHECKED = ("uint32", "uint64")  # indices: a number below zero is a mistake, not 4294967295
+_MODULES = ("numba", "numpy", "math")
+
+
+class WrapsAround(ArithmeticError):
+    """``uint32`` of a number below zero."""
+
+
+def cast(name: str) -> Callable[[Any], Any]:
+    """The number type of that name as a function of a number; ``.dtype`` is NumPy's."""
+    if name not in _CASTS:
+        dtype = np.dtype(name)
+        _CASTS[name] = _cast(dtype)
+        _CASTS[name].dtype = dtype  # type: ignore[attr-defined]
+    return _CASTS[name]
+
+
+_CASTS: dict[str, Callable[[Any], Any]] = {}
+
+
+def _cast(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+    if dtype == np.float64:
+        return float_of
+    if dtype == np.float32:
+        cell = memoryview(np.zeros(1, np.float32))  # storing rounds, with no warning
+
+        def float32(value: Any = 0) -> float:
+            cell[0] = float(value)
+            rounded: float = cell[0]
+            return rounded
+
+        return float32
+    if dtype.kind == "f":
+        return lambda value=0: float(dtype.type(value))
+    if dtype.kind == "c":
+        return lambda value=0: complex(dtype.type(value))
+    if dtype.kind == "b":
+        return lambda value=False: bool(value)
+    return _integer(dtype)
+
+
+def float_of(value: Any = 0.0) -> float:
+    return float(value)
+
+
+def _integer(dtype: np.dtype[Any]) -> Callable[[Any], int]:
+    limits = np.iinfo(dtype)
+    low, high, span = int(limits.min), int(limits.max), 1 << limits.bits
+    checked = dtype.name in CHECKED
+
+    def integer(value: Any = 0) -> int:
+        value = int(value)
+        if low <= value <= high:
+            return value
+        if checked and value < 0:
+            raise WrapsAround(f"{dtype.name}({value}) is {value % span} on a GPU")
+        return wrapped(value, low, span)
+
+    return integer
+
+
+def wrapped(value: int, low: int, span: int) -> int:
+    """The integer that is left of ``value`` in a type with ``span`` values from ``low`` on."""
+    return (value - low) % span + low
+
+
+def meaning(value: Any) -> Any:
+    """What a global of a kernel means when simulated; None: whatever it is."""
+    if isinstance(value, NUMBERS):
+        return cast("bool" if value.name in ("bool", "boolean") else value.name)
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return cast(np.dtype(value).name)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ufunc):
+        return _quiet(value)
+    if callable(value) and getattr(value, "__module__", None) == "math":
+        return _safe(value)
+    if isinstance(value, ModuleType) and value.__name__.split(".")[0] in _MODULES:
+        return value
+    return None
+
+
+def _safe(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of ``math`` that gives NaN or infinity where Python raises."""
+
+    def safe(*values: Any) -> Any:
+        try:
+            return function(*values)
+        except OverflowError:
+            return math.inf
+        except ValueError:
+            name, first = function.__name__, values[0]
+            if name in ("log", "log2", "log10") and first == 0 or name == "log1p" and first == -1:
+                return -math.inf
+            return math.nan
+
+    return safe
+
+
+def _quiet(function: np.ufunc) -> Callable[..., Any]:
+    def quiet(*values: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*values).item()
+
+    return quiet

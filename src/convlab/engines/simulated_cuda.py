@@ -1,0 +1,351 @@
+"""What ``cuda`` means in a simulated kernel: one object for a launch, set anew for each thread."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from convlab.engines.access_log import GLOBAL, Span, assigned_name, line_at, site_of
+from convlab.engines.checked_array import CheckedArray, Memory, checked, local_class, poisoned
+from convlab.engines.findings import NotSimulated
+from convlab.engines.scalars import cast
+
+WARP = 32
+# A kernel that uses none of these runs its threads one after the other, with no switching.
+BLOCKING = frozenset(
+    """syncthreads syncthreads_count syncthreads_and syncthreads_or syncwarp shfl_sync shfl_up_sync
+    shfl_down_sync shfl_xor_sync ballot_sync all_sync any_sync eq_sync match_any_sync
+    match_all_sync activemask nanosleep cas compare_and_swap""".split()
+)
+
+
+class Dim3:
+    """``threadIdx`` and its like."""
+
+    __slots__ = ("x", "y", "z")
+
+    def __init__(self, x: int = 0, y: int = 0, z: int = 0) -> None:
+        self.x, self.y, self.z = x, y, z
+
+    def set(self, place: tuple[int, int, int]) -> None:
+        self.x, self.y, self.z = place
+
+
+class Request:
+    """What a thread waits for. A plain ``syncthreads()`` is no request but an empty switch."""
+
+    __slots__ = ("kind", "mask", "site", "value")
+
+    def __init__(self, kind: str, site: int, value: Any = None, mask: int | None = None) -> None:
+        self.kind, self.site, self.value, self.mask = kind, site, value, mask
+
+
+class SimulatedCuda:
+    """``cuda`` in a kernel. Switching to ``hub`` waits; what comes back is the call's result."""
+
+    warpsize = WARP
+
+    def __init__(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        memory: Memory,
+        dynamic_bytes: int,
+    ) -> None:
+        self.threadIdx, self.blockIdx = Dim3(), Dim3()
+        self.gridDim, self.blockDim = Dim3(*grid), Dim3(*block)
+        self.laneid = 0
+        self.shared = _Shared(memory, dynamic_bytes)
+        self.local = _Local(memory)
+        self.const = SimpleNamespace(array_like=_same)
+        self.atomic = _Atomic(self)
+        self.hub: Callable[..., Any] = _no_hub
+        self.on_fence: Callable[[], None] = _nothing
+
+    def syncthreads(self) -> None:
+        """Replaced by the hub itself where threads are switched."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _NUMBERS:
+            return cast(name)
+        _refuse(f"cuda.{name}", 2)
+
+    # Where a thread is.
+
+    def grid(self, ndim: int) -> Any:
+        t, b, d = self.threadIdx, self.blockIdx, self.blockDim
+        if ndim == 1:
+            return b.x * d.x + t.x
+        if ndim == 2:
+            return b.x * d.x + t.x, b.y * d.y + t.y
+        return b.x * d.x + t.x, b.y * d.y + t.y, b.z * d.z + t.z
+
+    def gridsize(self, ndim: int) -> Any:
+        g, d = self.gridDim, self.blockDim
+        sizes = g.x * d.x, g.y * d.y, g.z * d.z
+        return sizes[0] if ndim == 1 else sizes[:ndim]
+
+    def lanemask_lt(self) -> int:
+        return (1 << self.laneid) - 1
+
+    # Barriers of the block.
+
+    def syncthreads_count(self, predicate: Any) -> int:
+        return int(self.hub(Request("syncthreads_count", site_of(1), bool(predicate))))
+
+    def syncthreads_and(self, predicate: Any) -> int:
+        return int(self.hub(Request("syncthreads_and", site_of(1), bool(predicate))))
+
+    def syncthreads_or(self, predicate: Any) -> int:
+        return int(self.hub(Request("syncthreads_or", site_of(1), bool(predicate))))
+
+    # What the lanes of a warp do together: mask, then what each brings.
+
+    def syncwarp(self, mask: int = 0xFFFFFFFF) -> None:
+        self._together("syncwarp", mask, None)
+
+    def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
+        return self._together("shfl_sync", mask, (value, lane % WARP))
+
+    def shfl_up_sync(self, mask: int, value: Any, delta: int) -> Any:
+        source = self.laneid - delta
+        return self._together("shfl_up_sync", mask, (value, max(source, -1)))
+
+    def shfl_down_sync(self, mask: int, value: Any, delta: int) -> Any:
+        source = self.laneid + delta
+        return self._together("shfl_down_sync", mask, (value, source if source < WARP else -1))
+
+    def shfl_xor_sync(self, mask: int, value: Any, lanes: int) -> Any:
+        return self._together("shfl_xor_sync", mask, (value, (self.laneid ^ lanes) % WARP))
+
+    def ballot_sync(self, mask: int, predicate: Any) -> int:
+        return int(self._together("ballot_sync", mask, bool(predicate)))
+
+    def all_sync(self, mask: int, predicate: Any) -> bool:
+        return bool(self._together("all_sync", mask, bool(predicate)))
+
+    def any_sync(self, mask: int, predicate: Any) -> bool:
+        return bool(self._together("any_sync", mask, bool(predicate)))
+
+    def eq_sync(self, mask: int, predicate: Any) -> bool:
+        return bool(self._together("eq_sync", mask, bool(predicate)))
+
+    def match_any_sync(self, mask: int, value: Any) -> int:
+        return int(self._together("match_any_sync", mask, value))
+
+    def match_all_sync(self, mask: int, value: Any) -> Any:
+        return self._together("match_all_sync", mask, value)
+
+    def activemask(self) -> int:
+        return int(self.hub(Request("activemask", site_of(1), None)))
+
+    def _together(self, kind: str, mask: int, value: Any) -> Any:
+        return self.hub(Request(kind, site_of(2), value, int(mask) & 0xFFFFFFFF))
+
+    # Fences, and letting others run.
+
+    def threadfence(self) -> None:
+        self.on_fence()
+
+    threadfence_system = threadfence
+
+    def threadfence_block(self) -> None:
+        pass
+
+    def nanosleep(self, nanoseconds: int) -> None:
+        self.hub(Request("yield", 0))
+
+    # Arithmetic.
+
+    @staticmethod
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        return a * b + c
+
+    @staticmethod
+    def selp(condition: Any, yes: Any, no: Any) -> Any:
+        return yes if condition else no
+
+    @staticmethod
+    def popc(value: int) -> int:
+        return (value & _mask(value)).bit_count()
+
+    @staticmethod
+    def brev(value: int) -> int:
+        bits = _mask(value).bit_length()
+        return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
+
+    @staticmethod
+    def clz(value: int) -> int:
+        return _mask(value).bit_length() - (value & _mask(value)).bit_length()
+
+    @staticmethod
+    def ffs(value: int) -> int:
+        return (value & -value).bit_length()
+
+    @staticmethod
+    def cbrt(value: float) -> float:
+        return math.cbrt(value)
+
+
+class _Shared:
+    """``cuda.shared``: an array for each call in the code, poisoned for every block."""
+
+    def __init__(self, memory: Memory, dynamic_bytes: int) -> None:
+        self._memory, self._dynamic_bytes = memory, dynamic_bytes
+        self._arrays: dict[int, CheckedArray] = {}
+        self._end = (dynamic_bytes + 15) // 16 * 16  # the dynamic part comes first
+        self._dynamic = np.zeros(dynamic_bytes, np.uint8)
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
+        frame = sys._getframe(1)
+        site = id(frame.f_code) + frame.f_lasti
+        known = self._arrays.get(site)
+        if known is None:
+            name = assigned_name(frame.f_code, frame.f_lasti)
+            known = self._arrays[site] = self._new(name, shape, dtype_of(dtype), alignment)
+        return known
+
+    def _new(
+        self, name: str, shape: Any, dtype: np.dtype[Any], alignment: int | None
+    ) -> CheckedArray:
+        sizes = sizes_of(shape)
+        if sizes == (0,):
+            count = self._dynamic_bytes // dtype.itemsize
+            host = self._dynamic[: count * dtype.itemsize].view(dtype)
+            host[:] = poisoned((count,), dtype)
+            base, alignment = 0, 16
+        else:
+            host = poisoned(sizes, dtype)
+            alignment = alignment or dtype.itemsize
+            base = -(-self._end // alignment) * alignment
+            self._end = base + host.nbytes
+        if self._end >= GLOBAL:
+            raise MemoryError(f"{self._end} bytes of shared memory: a block has 227 KiB at most")
+        if self._memory.log is not None:
+            end = base + host.nbytes
+            self._memory.log.spans.append(Span(name, base, end, host.shape, dtype.itemsize))
+        return checked(host, name, base, self._memory, alignment)
+
+    def new_block(self) -> None:
+        """Nothing is left of what the last block wrote."""
+        for array in self._arrays.values():
+            array.host[...] = poisoned((), array.dtype)
+
+
+class _Local:
+    """``cuda.local``: a new array for each call."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._made: dict[int, tuple[Any, str]] = {}
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        frame = sys._getframe(1)
+        site = id(frame.f_code) + frame.f_lasti
+        made = self._made.get(site)
+        if made is None:
+            kind = local_class(sizes_of(shape), dtype_of(dtype))
+            made = self._made[site] = kind, assigned_name(frame.f_code, frame.f_lasti)
+        kind, name = made
+        return kind(name, self._memory)
+
+
+class _Atomic:
+    """``cuda.atomic``."""
+
+    def __init__(self, cuda: SimulatedCuda) -> None:
+        self._cuda = cuda
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in _ATOMICS:
+            _refuse(f"cuda.atomic.{name}", 2)
+        combine = _ATOMICS[name]
+
+        def atomic(array: Any, index: Any, value: Any) -> Any:
+            return array.update(index, lambda old: combine(old, value), site_of(1))
+
+        setattr(self, name, atomic)
+        return atomic
+
+    def cas(self, array: Any, index: Any, expected: Any, value: Any) -> Any:
+        return self._cas(array, index, expected, value)
+
+    def compare_and_swap(self, array: Any, expected: Any, value: Any) -> Any:
+        return self._cas(array, 0, expected, value)
+
+    def _cas(self, array: Any, index: Any, expected: Any, value: Any) -> Any:
+        old = array.update(index, lambda old: value if old == expected else old, site_of(2))
+        if old != expected:  # perhaps a lock that another thread holds: let it run
+            self._cuda.hub(Request("yield", 0))
+        return old
+
+
+def _nan_or(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Of two numbers the one that is no NaN."""
+    return lambda old, value: value if old != old else old if value != value else choose(old, value)
+
+
+def _or_nan(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """NaN if one of two numbers is."""
+    return lambda old, value: old if old != old else value if value != value else choose(old, value)
+
+
+_ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda old, value: old + value,
+    "sub": lambda old, value: old - value,
+    "and_": lambda old, value: old & value,
+    "or_": lambda old, value: old | value,
+    "xor": lambda old, value: old ^ value,
+    "exch": lambda old, value: value,
+    "inc": lambda old, value: 0 if old >= value else old + 1,
+    "dec": lambda old, value: value if old == 0 or old > value else old - 1,
+    "max": _or_nan(max),
+    "min": _or_nan(min),
+    "nanmax": _nan_or(max),
+    "nanmin": _nan_or(min),
+}
+_NUMBERS = frozenset(
+    """float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 intp uintp
+    complex64 complex128""".split()
+)
+
+
+def sizes_of(shape: Any) -> tuple[int, ...]:
+    return tuple(int(n) for n in shape) if isinstance(shape, tuple | list) else (int(shape),)
+
+
+def dtype_of(dtype: Any) -> np.dtype[Any]:
+    """NumPy's type for what a kernel names: a cast, a Numba type, anything of NumPy's."""
+    return np.dtype(getattr(dtype, "dtype", dtype))
+
+
+def _mask(value: int) -> int:
+    """All bits of the value's type, which is not known: 32 unless it needs more."""
+    return 0xFFFFFFFF if -(2**31) <= value < 2**32 else 0xFFFFFFFFFFFFFFFF
+
+
+def _refuse(what: str, depth: int) -> NoReturn:
+    frame = sys._getframe(depth)
+    place = f"{frame.f_code.co_filename}:{line_at(frame.f_code, frame.f_lasti)}"
+    raise NotSimulated(f"{what} is not simulated, {place}")
+
+
+def _same(array: Any) -> Any:
+    return array
+
+
+def _no_hub(*request: Any) -> Any:
+    return None
+
+
+def _nothing() -> None:
+    pass
