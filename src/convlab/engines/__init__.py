@@ -1,13 +1,14 @@
 """Engines: where kernels run, and which one is taken when nobody says.
 
-``gpu`` is Numba CUDA on an NVIDIA GPU, ``cudasim`` Numba's simulator on the CPU.
+``gpu`` is Numba CUDA on an NVIDIA GPU. On the CPU, ``simulator`` is convlab's own, strict and
+quick, and ``cudasim`` Numba's.
 """
 
 from __future__ import annotations
 
 from convlab.engines.base import Counts, Engine, EngineUnavailable
 
-ENGINE_NAMES = ("gpu", "cudasim")
+ENGINE_NAMES = ("gpu", "simulator", "cudasim")
 
 __all__ = ["ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "choose", "unavailable"]
 
@@ -16,7 +17,7 @@ _made: dict[str, Engine] = {}
 
 def unavailable(name: str) -> str | None:
     """Why an engine cannot run here, in one sentence; None when it can."""
-    if name == "cudasim":
+    if name != "gpu":
         return None
     from convlab.engines.gpu import why_not
 
@@ -24,14 +25,14 @@ def unavailable(name: str) -> str | None:
 
 
 def choose(name: str = "auto") -> Engine:
-    """The engine of that name; ``'auto'`` is the GPU where there is one, else the simulator.
+    """The engine of that name; ``'auto'`` is the GPU where there is one, else convlab's simulator.
 
     Raises ``ValueError`` for an unknown name, :class:`EngineUnavailable` for one that cannot run.
     """
     if name == "auto":
-        name = "gpu" if unavailable("gpu") is None else "cudasim"
+        name = "gpu" if unavailable("gpu") is None else "simulator"
     if name not in ENGINE_NAMES:
-        raise ValueError(f"engine is {name!r}: it must be 'auto', 'gpu' or 'cudasim'")
+        raise ValueError(f"engine is {name!r}: it must be 'auto', 'gpu', 'simulator' or 'cudasim'")
     reason = unavailable(name)
     if reason is not None:
         raise EngineUnavailable(f"engine is {name!r}, which cannot run here: {reason}")
@@ -45,6 +46,10 @@ def _make(name: str) -> Engine:
         from convlab.engines.gpu import Gpu
 
         return Gpu()
+    if name == "simulator":
+        from convlab.engines.simulator import Simulator
+
+        return Simulator()
     from convlab.engines.cudasim import CudaSim
 
     return CudaSim()

@@ -11,6 +11,7 @@ Which thread it was stands in ``marks``, once for each time that a thread is swi
 from __future__ import annotations
 
 import dis
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,16 +26,6 @@ READ, WRITE, ATOMIC = 0, 1, 2
 WIDE = 4  # added to READ or WRITE for what a wide access touches after its first element
 
 
-class Mark(NamedTuple):
-    """From entry ``start`` on it is ``thread``; ``phase`` counts barriers of its block, ``epoch``
-    the thread's warp barriers; all count on through the launch."""
-
-    start: int
-    thread: int
-    phase: int
-    epoch: int
-
-
 @dataclass(frozen=True)
 class Span:
     """An array's place: ``start`` and ``end`` are addresses in bytes."""
@@ -47,8 +38,8 @@ class Span:
 
     def index(self, address: int) -> tuple[int, ...]:
         """Which element that is, in an array whose elements lie in C order."""
-        place = min((address - self.start) // self.itemsize, max(np.prod(self.shape) - 1, 0))
-        return tuple(int(i) for i in np.unravel_index(int(place), self.shape or (1,)))
+        place = min((address - self.start) // self.itemsize, max(math.prod(self.shape) - 1, 0))
+        return tuple(int(i) for i in np.unravel_index(place, self.shape or (1,)))
 
 
 @dataclass
@@ -58,7 +49,9 @@ class AccessLog:
     addresses: list[int] = field(default_factory=list)
     sites: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # of the stores, in their order
-    marks: list[Mark] = field(default_factory=list)
+    # First entry, thread, phase, epoch: the phase counts barriers of the block, the epoch those of
+    # the thread's warp, both on through the launch.
+    marks: list[tuple[int, int, int, int]] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
     def add(self, address: int, site: int, kind: int, value: Any = None) -> None:
@@ -68,6 +61,12 @@ class AccessLog:
         if kind & ~WIDE == WRITE:
             self.values.append(value)
 
+    def add_run(self, address: int, itemsize: int, count: int, site: int, kind: int) -> None:
+        """The entries of a wide access; the values of a store are the caller's to add."""
+        self.addresses.extend(range(address, address + count * itemsize, itemsize))
+        self.sites.append(site + kind)
+        self.sites.extend([-8 * site - kind - WIDE] * (count - 1))
+
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
         for column in (self.addresses, self.sites, self.values, self.marks):
@@ -75,14 +74,17 @@ class AccessLog:
 
     def columns(self) -> Columns:
         """The entries as arrays."""
-        sites = np.array(self.sites, np.int64)
-        special = sites < 0
-        kinds = np.where(special, -sites & 7, sites & 1).astype(np.int8)
-        sites = np.where(special, -sites >> 3, sites & ~np.int64(1))
+        sites = np.fromiter(self.sites, np.int64, len(self.sites))
+        kinds = (sites & 1).astype(np.int8)
+        special = np.flatnonzero(sites < 0)
+        kinds[special] = -sites[special] & 7
+        sites &= ~1
+        sites[special] = -np.fromiter((self.sites[at] for at in special), np.int64) >> 3
         marks = np.array(self.marks, np.int64).reshape(-1, 4)
         lengths = np.diff(marks[:, 0], append=len(sites))
         thread, phase, epoch = (np.repeat(marks[:, column], lengths) for column in (1, 2, 3))
-        return Columns(np.array(self.addresses, np.int64), sites, kinds, thread, phase, epoch)
+        addresses = np.fromiter(self.addresses, np.int64, len(self.addresses))
+        return Columns(addresses, sites, kinds, thread, phase, epoch)
 
     def span_at(self, address: int) -> Span:
         """The array that the address is in; the last of several views."""

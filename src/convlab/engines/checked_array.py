@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from operator import lt, mul
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
-from convlab.engines.access_log import ATOMIC, READ, WIDE, WRITE, AccessLog, site_of
+from convlab.engines.access_log import ATOMIC, READ, WRITE, AccessLog, site_of
 from convlab.engines.scalars import wrapped
 
 Report = Callable[..., None]  # report(kind, what, site, array, index): raises where it must end
@@ -26,13 +28,19 @@ class Memory:
 
     def __init__(self, log: AccessLog | None, report: Report) -> None:
         self.log, self.report = log, report
+        self._view_classes: dict[int, Any] = {}
+
+    def view_class(self, ndim: int) -> Any:
+        """The class of views: one for each number of dimensions."""
+        if ndim not in self._view_classes:
+            self._view_classes[ndim] = _array_class(ndim, self.log)
+        return self._view_classes[ndim]
 
 
 class CheckedArray:
     """A global, shared or constant array, or a view of one. ``base`` is its first address."""
 
-    __slots__ = ("add_site", "alignment", "base", "data", "host", "log_address", "log_value",
-                 "memory", "name", "strides")  # fmt: skip
+    __slots__ = ("alignment", "base", "data", "host", "memory", "name", "strides")
 
     def __init__(
         self, host: np.ndarray, name: str, base: int, memory: Memory, alignment: int = 256
@@ -41,10 +49,6 @@ class CheckedArray:
         self.alignment = alignment
         self.strides = host.strides
         self.data = _quick(host)
-        if memory.log is not None:
-            self.log_address = memory.log.addresses.append
-            self.add_site = memory.log.sites.append
-            self.log_value = memory.log.values.append
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,7 +105,10 @@ class CheckedArray:
                 self.memory.report("out of bounds", what, site, self, None)
         part = self.host[entries]
         offset = _start(part) - _start(self.host) if part.size else 0
-        return checked(part, self.name, self.base + offset, self.memory, self.alignment)
+        view: CheckedArray = self.memory.view_class(part.ndim)(
+            part, self.name, self.base + offset, self.memory, self.alignment
+        )
+        return view
 
     def store_part(self, index: Any, value: Any, site: int) -> None:
         """A store whose value or index is unusual: an integer that wraps, a float to be cut."""
@@ -113,34 +120,44 @@ class CheckedArray:
     def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
         """``count`` neighbours by one wide load."""
         site = site_of(2)
-        run = self._run(index, count, site)
-        for lane, at in enumerate(run):
-            self._log(at, site, READ + WIDE * (lane > 0))
-        return tuple(self.data[at[0] if len(at) == 1 else at] for at in run)
+        address, keys = self._run(index, count, site)
+        if (log := self.memory.log) is not None:
+            log.add_run(address, self.itemsize, count, site, READ)
+        data = self.data
+        return tuple([data[key] for key in keys])
 
     def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
         """The same number of neighbours by one wide store."""
         site = site_of(2)
-        for lane, (at, value) in enumerate(
-            zip(self._run(index, len(values), site), values, strict=True)
-        ):
-            self.data[at[0] if len(at) == 1 else at] = value
-            self._log(at, site, WRITE + WIDE * (lane > 0), value)
+        address, keys = self._run(index, len(values), site)
+        if (log := self.memory.log) is not None:
+            log.add_run(address, self.itemsize, len(values), site, WRITE)
+            log.values.extend(values)
+        for key, value in zip(keys, values, strict=True):
+            self.data[key] = value
 
-    def _run(self, index: Any, count: int, site: int) -> list[tuple[int, ...]]:
-        *rows, first = (_integer(entry) for entry in (index if isinstance(index, tuple) else (index,)))
-        run = [(*rows, first + lane) for lane in range(count)]
-        for at in (run[0], run[-1]):
-            self.check(at, site)
+    def _run(self, index: Any, count: int, site: int) -> tuple[int, Sequence[Any]]:
+        """The first address of a wide access and the indices that it touches, all checked."""
+        keys: Sequence[Any]
+        if isinstance(index, tuple):
+            *rows, first = index
+            keys = [(*rows, first + lane) for lane in range(count)]
+            ends, inside = (*rows, first + count - 1), min(index) >= 0
+            address = self.base + sum(map(mul, index, self.strides))
+        else:
+            keys = range(index, index + count)
+            ends, inside = (index + count - 1,), index >= 0
+            address = self.base + index * self.strides[0]
+        if not (inside and len(ends) == self.ndim and all(map(lt, ends, self.shape))):
+            self.check(keys[0], site)
+            self.check(keys[-1], site)
         width = count * self.itemsize
-        if self.address(run[0]) % width or self.alignment % width:
-            what = f"{_show(self.name, run[0])} is not at a multiple of {width} bytes"
-            if self.alignment % width:
-                what = f"{self.name} has no alignment={width}, so {what}" if (
-                    self.address(run[0]) % width
-                ) else f"{self.name} is only there by chance at a multiple of {width} bytes"
-            self.memory.report("misaligned", what, site, self, run[0])
-        return run
+        if address % width or self.alignment % width:
+            at = index if isinstance(index, tuple) else (index,)
+            chance = "not at a multiple" if address % width else "only by chance at a multiple"
+            what = f"{_show(self.name, at)} is {chance} of {width} bytes"
+            self.memory.report("misaligned", what, site, self, at)
+        return address, keys
 
     def update(self, index: Any, function: Callable[[Any], Any], site: int) -> Any:
         """An atomic: store ``function(old)`` and return the old value."""
@@ -159,13 +176,14 @@ class CheckedArray:
 def checked(
     host: np.ndarray, name: str, base: int, memory: Memory, alignment: int = 256
 ) -> CheckedArray:
-    """The array as a simulated kernel sees it."""
-    array: CheckedArray = _class_for(host.ndim, memory.log is not None)(
-        host, name, base, memory, alignment
-    )
+    """The array as a simulated kernel sees it, with a class of its own: quickest to index."""
+    fixed = base, host.strides
+    made = _array_class(host.ndim, memory.log, fixed, _quick(host))
+    array: CheckedArray = made(host, name, base, memory, alignment)
     return array
 
 
+# With {fixed} places and data are constants of the class; without, for views, attributes.
 _TEMPLATE = """
 class Array(CheckedArray):
     __slots__ = ()
@@ -174,7 +192,7 @@ class Array(CheckedArray):
         try:
             {names} = index
             if {inside}:
-                value = self.data[index]
+                value = {data}[index]
                 {log_read}
                 return value
         except (IndexError, TypeError, ValueError):
@@ -185,7 +203,7 @@ class Array(CheckedArray):
         try:
             {names} = index
             if {inside}:
-                self.data[index] = value
+                {data}[index] = value
                 {log_write}
                 return
         except (IndexError, TypeError, ValueError):
@@ -194,26 +212,42 @@ class Array(CheckedArray):
 """
 
 
-@cache
-def _class_for(ndim: int, logged: bool) -> Any:
-    letters = [f"i{axis}" for axis in range(ndim)]
-    log = ""
-    if logged:
-        terms = " + ".join(f"{i} * strides[{axis}]" for axis, i in enumerate(letters)) or "0"
-        log = (
-            "frame = getframe(1); strides = self.strides; "
-            f"self.log_address(self.base + {terms}); "
-            "self.add_site(id(frame.f_code) + frame.f_lasti"
-        )
-    source = _TEMPLATE.format(
-        names=f"{letters[0]}" if ndim == 1 else f"[{', '.join(letters)}]",
-        inside=" and ".join(f"{i} >= 0" for i in letters) or "True",
-        log_read=f"{log})" if logged else "pass",
-        log_write=f"{log} + 1); self.log_value(value)" if logged else "pass",
-    )
-    names = {"CheckedArray": CheckedArray, "getframe": sys._getframe, "site_of": site_of}
-    exec(source, names)
+def _array_class(
+    ndim: int,
+    log: AccessLog | None,
+    fixed: tuple[int, tuple[int, ...]] | None = None,
+    data: Any = None,
+) -> Any:
+    names: dict[str, Any] = {
+        "CheckedArray": CheckedArray, "getframe": sys._getframe, "site_of": site_of, "DATA": data
+    }  # fmt: skip
+    if log is not None:
+        names["log_address"] = log.addresses.append
+        names["log_site"] = log.sites.append
+        names["log_value"] = log.values.append
+    exec(_array_code(ndim, log is not None, fixed), names)
     return names["Array"]
+
+
+@lru_cache(maxsize=1000)
+def _array_code(ndim: int, logged: bool, fixed: tuple[int, tuple[int, ...]] | None) -> CodeType:
+    letters = [f"i{axis}" for axis in range(ndim)]
+    base: object = "self.base"
+    strides: Sequence[object] = [f"self.strides[{axis}]" for axis in range(ndim)]
+    if fixed is not None:
+        base, strides = fixed
+    address = " + ".join(
+        [str(base), *(f"{i} * {n}" for i, n in zip(letters, strides, strict=True))]
+    )
+    log = f"frame = getframe(1); log_address({address}); log_site(id(frame.f_code) + frame.f_lasti"
+    source = _TEMPLATE.format(
+        names=letters[0] if ndim == 1 else f"[{', '.join(letters)}]",
+        inside=" and ".join(f"{i} >= 0" for i in letters) or "True",
+        data="self.data" if fixed is None else "DATA",
+        log_read=f"{log})" if logged else "pass",
+        log_write=f"{log} + 1); log_value(value)" if logged else "pass",
+    )
+    return compile(source, "<array>", "exec")
 
 
 class LocalArray:
@@ -337,7 +371,7 @@ class _Items:
 
 def _quick(host: np.ndarray) -> Any:
     if host.dtype.kind in "fiub" and host.dtype.char != "e" and host.size and host.dtype.isnative:
-        return memoryview(host)
+        return memoryview(host)  # type: ignore[arg-type]
     return _Items(host)
 
 

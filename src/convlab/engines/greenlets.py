@@ -46,7 +46,8 @@ class Thread:
 class Block:
     """The threads of one block. ``enter(thread)`` is called before each switch to one.
 
-    ``on_barrier(threads)`` and ``on_warp_barrier(threads)`` hear of each that lets threads go on.
+    ``on_barrier(threads)`` hears how many threads each barrier lets go on, ``on_warp_barrier``
+    which ones, and whether those are all of their warp that live.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Block:
         self._size = len(self._threads)
         self._arguments = arguments
         self.on_barrier: Callable[[int], None] = lambda threads: None
-        self.on_warp_barrier: Callable[[list[int]], None] = lambda threads: None
+        self.on_warp_barrier: Callable[[list[int], bool], None] = lambda threads, whole: None
 
     def run(self) -> None:
         """Run all threads to their end."""
@@ -72,7 +73,8 @@ class Block:
         cuda.syncthreads = cuda.hub  # type: ignore[method-assign]
         for thread in self._threads:
             thread.result = self._arguments
-        ready, waiting = self._threads, []
+        ready: list[Thread] = self._threads
+        waiting: list[Thread] = []
         enter = self._enter
         while ready:
             plain = not waiting
@@ -83,13 +85,27 @@ class Block:
                     waiting.append(thread)
                     if thread.request != ():
                         plain = False
-            if plain and self._complain is None:  # all that live are at a barrier
+            if plain and waiting and self._all_at_one(waiting):
                 ready, waiting = waiting, []
                 for thread in ready:
                     thread.result = ()
                 self.on_barrier(len(ready))
             else:
                 ready, waiting = self._who_goes_on(waiting)
+
+    def _all_at_one(self, waiting: list[Thread]) -> bool:
+        """Whether threads that all wait at a plain barrier may pass: the usual case, made quick."""
+        if self._complain is None:
+            return True
+        if len(waiting) < self._size:
+            return False
+        first = waiting[0].greenlet.gr_frame
+        code, offset = first.f_code, first.f_lasti
+        for thread in waiting:
+            frame = thread.greenlet.gr_frame
+            if frame.f_lasti != offset or frame.f_code is not code:
+                return False
+        return True
 
     def _who_goes_on(self, waiting: list[Thread]) -> tuple[list[Thread], list[Thread]]:
         """Those that may go on, with their results, and those that wait on."""
@@ -118,7 +134,6 @@ class Block:
                 going += self._call(threads, mask, living[warp])
         if not going and calls:  # they wait for lanes that will never come
             (warp, _, _, mask), threads = next(iter(calls.items()))
-            self._missing(threads, mask, living[warp])
             going = self._call(threads, mask, living[warp])
         if not going:
             going = self._barrier(at_barrier)
@@ -152,26 +167,15 @@ class Block:
             one = next(number for number in range(self._size) if number not in gone)
             self._complain("barrier divergence", what, first.site, None, one)
 
-    def _missing(self, threads: list[Thread], mask: int, living: int) -> None:
-        if self._complain is not None:
-            present = sum(1 << thread.lane for thread in threads)
-            lanes = _lanes(mask & living & ~present)
-            request = threads[0].request
-            what = f"{request.kind} names {lanes}, which do not come to it"
-            self._complain("inactive lane", what, request.site, None, threads[0].number)
-
     def _call(self, threads: list[Thread], mask: int | None, living: int) -> list[Thread]:
         """Carry out what the lanes of a warp asked for together."""
         request = threads[0].request
         kind, present = request.kind, {thread.lane: thread for thread in threads}
         bits = sum(1 << lane for lane in present)
-        if mask is not None and bits & ~mask and self._complain is not None:
-            lanes = _lanes(bits & ~mask)
-            what = f"{kind} is called by {lanes}, which its mask {mask:#x} does not name"
-            outside = next(thread for thread in threads if not mask >> thread.lane & 1)
-            self._complain("inactive lane", what, request.site, None, outside.number)
+        if mask is not None and self._complain is not None:
+            self._check_call(threads, mask, bits)
         if kind == "syncwarp":
-            self.on_warp_barrier([thread.number for thread in threads])
+            self.on_warp_barrier([thread.number for thread in threads], bits == living)
             results: dict[int, Any] = dict.fromkeys(present)
         elif kind == "activemask":
             results = dict.fromkeys(present, bits)
@@ -182,6 +186,18 @@ class Block:
         for lane, thread in present.items():
             thread.result = (results[lane],)
         return threads
+
+    def _check_call(self, threads: list[Thread], mask: int, present: int) -> None:
+        assert self._complain is not None
+        first, request = threads[0], threads[0].request
+        there = (1 << min(self._size - first.number // WARP * WARP, WARP)) - 1
+        if absent := mask & there & ~present:
+            what = f"{request.kind} names {_lanes(absent)} in its mask, which never come to it"
+            self._complain("inactive lane", what, request.site, None, first.number)
+        if strangers := present & ~mask:
+            what = f"{request.kind} is called by {_lanes(strangers)}, which its mask does not name"
+            outside = next(thread for thread in threads if strangers >> thread.lane & 1)
+            self._complain("inactive lane", what, request.site, None, outside.number)
 
     def _shuffled(self, thread: Thread, present: dict[int, Thread]) -> Any:
         value, source = thread.request.value

@@ -2,10 +2,11 @@
 
 Two accesses to one address race when at least one writes, not both are atomic, different threads
 make them and nothing orders them. A block's barrier orders its threads, a warp barrier the lanes of
-a warp; nothing orders two blocks but a fence and an atomic before, and the same atomic after. Stores
-of one and the same value by several threads are no race: flags are set like that.
+a warp; nothing orders two blocks but a fence and an atomic before, and the same atomic after.
+Stores of one and the same value by several threads are no race: flags are set like that.
 
-All accesses are sorted by address once, and each question is asked of whole groups of neighbours.
+Only what may be part of a conflict is sorted: a sieve, which is a small table of hashes, lets
+through the accesses to a place that is also written in the same phase, and few others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, WRITE, AccessLog, Columns
 
+SIEVE = 1 << 18
 ENOUGH = 500  # groups in conflict that are looked at one by one; more are the same mistakes again
 
 
@@ -28,6 +30,7 @@ class Access(NamedTuple):
     kind: int
     thread: int
     block: int
+    warp: int
     position: int
     value: Any
 
@@ -46,110 +49,81 @@ class Race:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.fences: list[tuple[int, int]] = []  # position, block
+        self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self.position = 0  # of the log's first entry in the launch
-        self._kept: list[tuple[Columns, np.ndarray, np.ndarray]] = []  # global: one a block
+        self._kept: list[_Accesses] = []  # to global memory: one of a kind for each block
+        self._atomics: list[Access] = []
 
     def analyse(self, log: AccessLog) -> Iterator[Conflict]:
         """Conflicts within the blocks that the log holds."""
         columns = log.columns()
         if not len(columns.address):
             return
-        kind = columns.kind & (WIDE - 1)
-        columns = columns._replace(kind=kind)
-        values = np.full(len(kind), None, object)
-        values[kind == WRITE] = log.values
-        position = np.arange(len(kind)) + self.position
-        self.position += len(kind)
-        yield from self._uninitialised(columns, position, values)
-        for scope in ("warp", "thread"):
-            yield from self._within_blocks(columns, position, values, scope)
-        self._keep(columns, position, values)
+        accesses = _Accesses(columns, log.values, self.position, self.block_size)
+        self.position += len(columns.address)
+        shared = columns.address < GLOBAL
+        if shared.any():
+            yield from self._uninitialised(accesses, np.flatnonzero(shared))
+        yield from self._within_blocks(accesses)
+        if not shared.all():
+            self._keep(accesses, np.flatnonzero(~shared))
+        self.warp_barriers.clear()
 
     def finish(self) -> Iterator[Conflict]:
         """Conflicts between blocks."""
         if not self._kept:
             return
-        columns = Columns(*(np.concatenate(c) for c in zip(*(k[0] for k in self._kept), strict=True)))
-        position, values = (np.concatenate([k[i] for k in self._kept]) for i in (1, 2))
-        block = columns.thread // self.block_size
-        order = np.argsort(columns.address, kind="stable")
-        groups = _Groups(columns.address[order])
-        for group in groups.in_conflict(block[order], columns.kind[order]):
-            accesses = self._accesses(columns, position, values, order[group])
-            yield from self._first(accesses, "block")
+        accesses = _Accesses.joined(self._kept)
+        self._atomics = [*accesses.at(np.flatnonzero(accesses.columns.kind == ATOMIC))]
+        address, kind = accesses.columns.address, accesses.columns.kind
+        some = np.flatnonzero(np.isin(address, address[kind != READ]))
+        order = some[np.argsort(address[some], kind="stable")]
+        groups = _Groups(address[order])
+        for group in groups.in_conflict(accesses.block[order], kind[order]):
+            yield from self._first([*accesses.at(order[group])], "block")
 
-    def _uninitialised(
-        self, columns: Columns, position: np.ndarray, values: np.ndarray
-    ) -> Iterator[Conflict]:
-        shared = np.flatnonzero(columns.address < GLOBAL)
-        if not len(shared):
-            return
-        key = columns.thread[shared] // self.block_size * GLOBAL + columns.address[shared]
-        order = np.argsort(key, kind="stable")
-        groups = _Groups(key[order])
-        written = columns.kind[shared][order] == WRITE
-        # Whether the group has a write up to here: its writes so far, less those before the group.
-        so_far = np.cumsum(written)
-        before = (so_far - written)[groups.starts]
-        late = so_far - np.repeat(before, groups.lengths) == 0
-        for place in shared[order[late]][:ENOUGH]:
-            (access,) = self._accesses(columns, position, values, np.array([place]))
+    def _uninitialised(self, accesses: _Accesses, shared: np.ndarray) -> Iterator[Conflict]:
+        """Reads of shared memory before the block's first write there."""
+        address, kind = accesses.columns.address[shared], accesses.columns.kind[shared]
+        block = accesses.block[shared] - accesses.block[0]
+        key = block * (int(address.max()) + 1) + address
+        first_write = np.full(int(key.max()) + 1, len(accesses.block), np.int32)
+        writes = np.flatnonzero(kind == WRITE)[::-1]  # backwards: of several the first one stays
+        first_write[key[writes]] = shared[writes]
+        for access in accesses.at(shared[first_write[key] > shared][:ENOUGH]):
             yield Conflict("uninitialised", access, None)
 
-    def _within_blocks(
-        self, columns: Columns, position: np.ndarray, values: np.ndarray, scope: str
-    ) -> Iterator[Conflict]:
-        """Between warps of one phase, or between threads of a warp with no warp barrier between."""
-        thread, warp = columns.thread, self._warp(columns.thread)
-        keys = [columns.phase, columns.address]
-        if scope == "thread":
-            keys = [warp, columns.epoch, *keys]
-        # One write at least: most addresses are only read, and sorting is what takes time.
-        changed = np.unique(columns.address[columns.kind != READ])
-        some = np.flatnonzero(np.isin(columns.address, changed))
-        if not len(some):
-            return
-        order = some[np.lexsort([key[some] for key in keys])]
-        groups = _Groups(*(key[order] for key in keys))
-        entity = warp if scope == "warp" else thread
-        for group in groups.in_conflict(entity[order], columns.kind[order]):
-            accesses = self._accesses(columns, position, values, order[group])
-            yield from self._first(accesses, scope)
+    def _within_blocks(self, accesses: _Accesses) -> Iterator[Conflict]:
+        """Between warps of one phase, and between lanes of a warp with no warp barrier between."""
+        columns, warp = accesses.columns, accesses.warp
+        changed = columns.kind != READ
+        hashes = (columns.address + columns.phase * 0x9E3779B1) & (SIEVE - 1)
+        written = np.zeros(SIEVE, bool)
+        written[hashes[changed]] = True
+        some = np.flatnonzero(written[hashes])
+        for scope, entity, keys in (
+            ("warp", warp, (columns.phase, columns.address)),
+            ("thread", columns.thread, (warp, columns.epoch, columns.phase, columns.address)),
+        ):
+            order = some[np.lexsort([key[some] for key in keys])]
+            groups = _Groups(*(key[order] for key in keys))
+            for group in groups.in_conflict(entity[order], columns.kind[order]):
+                yield from self._first([*accesses.at(order[group])], scope)
 
-    def _warp(self, thread: np.ndarray) -> np.ndarray:
-        """A number for each warp of the launch."""
-        block, within = np.divmod(thread, self.block_size)
-        warp: np.ndarray = block * 32 + within // 32
-        return warp
-
-    def _keep(self, columns: Columns, position: np.ndarray, values: np.ndarray) -> None:
+    def _keep(self, accesses: _Accesses, far: np.ndarray) -> None:
         """Of each block's accesses of a kind to a global address keep one: the last write, since a
         fence may come after it, and the first read or atomic."""
-        some = np.flatnonzero(columns.address >= GLOBAL)
+        address = accesses.columns.address
+        low = int(address[far].min())
+        width = int(address[far].max()) - low + 1
         for kind in (READ, WRITE, ATOMIC):
-            chosen = some[columns.kind[some] == kind]
+            chosen = far[accesses.columns.kind[far] == kind]
             if not len(chosen):
                 continue
             if kind == WRITE:
                 chosen = chosen[::-1]
-            block = columns.thread[chosen] // self.block_size
-            each = columns.address[chosen] * (int(block.max()) + 1) + block
-            kept = chosen[np.unique(each, return_index=True)[1]]
-            self._kept.append((columns.take(kept), position[kept], values[kept]))
-
-    def _accesses(
-        self, columns: Columns, position: np.ndarray, values: np.ndarray, places: np.ndarray
-    ) -> list[Access]:
-        found = []
-        for at in places:
-            thread = int(columns.thread[at])
-            found.append(
-                Access(
-                    int(columns.address[at]), int(columns.site[at]), int(columns.kind[at]), thread,
-                    thread // self.block_size, int(position[at]), values[at],
-                )
-            )  # fmt: skip
-        return sorted(found, key=lambda access: access.position)
+            each = (accesses.block[chosen] - accesses.block[0]) * width + address[chosen] - low
+            self._kept.append(accesses.take(chosen[_firsts(each)]))
 
     def _first(self, accesses: list[Access], scope: str) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
@@ -157,31 +131,34 @@ class Race:
         flag = writes and all(_same(w.value, writes[0].value) for w in writes)
         for write in [a for a in accesses if a.kind != READ]:
             for other in accesses:
-                if self._entity(write, scope) == self._entity(other, scope):
+                if getattr(write, scope) == getattr(other, scope):
                     continue
                 if write.kind == other.kind == ATOMIC or (write.kind == other.kind and flag):
                     continue
-                if scope == "block" and self._ordered(*sorted((write, other), key=_position)):
+                first, second = sorted((write, other), key=lambda access: access.position)
+                if scope == "block" and self._told(first, second):
+                    continue
+                if scope == "thread" and self._met(first, second):
                     continue
                 kind = "shared race" if write.address < GLOBAL else "global race"
-                yield Conflict(kind, *sorted((write, other), key=_position))
+                yield Conflict(kind, first, second)
                 return
 
-    def _entity(self, access: Access, scope: str) -> int:
-        if scope == "block":
-            return access.block
-        if scope == "thread":
-            return access.thread
-        return access.block * 32 + access.thread % self.block_size // 32
+    def _met(self, first: Access, second: Access) -> bool:
+        """Whether both lanes came to a barrier of a part of their warp between."""
+        return any(
+            first.position < position <= second.position and {first.thread, second.thread} <= met
+            for position, met in self.warp_barriers
+        )
 
-    def _ordered(self, first: Access, second: Access) -> bool:
+    def _told(self, first: Access, second: Access) -> bool:
         """Whether the first one's block fenced it, and told the second's block by an atomic."""
         fence = next((p for p, b in self.fences if b == first.block and p >= first.position), None)
         told: dict[int, int] = {}
         if first.kind == ATOMIC:
             told[first.address] = first.position
         if fence is not None:
-            for atomic in self._atomics():
+            for atomic in self._atomics:
                 if atomic.block == first.block and atomic.position >= fence:
                     told.setdefault(atomic.address, atomic.position)
         if not told:
@@ -189,15 +166,61 @@ class Race:
         return any(
             atomic.block == second.block
             and told.get(atomic.address, second.position) < atomic.position <= second.position
-            for atomic in self._atomics()
+            for atomic in self._atomics
         )
 
-    def _atomics(self) -> list[Access]:
-        found = []
-        for columns, position, values in self._kept:
-            places = np.flatnonzero(columns.kind == ATOMIC)
-            found += self._accesses(columns, position, values, places)
-        return found
+
+class _Accesses:
+    """A log's columns, and what follows from them."""
+
+    def __init__(self, columns: Columns, values: list[Any], start: int, block_size: int) -> None:
+        self.columns = columns._replace(kind=columns.kind & (WIDE - 1))
+        self.block, within = np.divmod(columns.thread, block_size)
+        self.warp = self.block * 32 + within // 32
+        self.position = np.arange(start, start + len(self.block))
+        self._values = list(values)
+        self._value = np.cumsum(self.columns.kind == WRITE) - 1  # which of the values is whose
+
+    @classmethod
+    def joined(cls, parts: list[_Accesses]) -> _Accesses:
+        """Parts of several logs as one."""
+        new = cls.__new__(cls)
+        new.columns = Columns(
+            *(np.concatenate(column) for column in zip(*(p.columns for p in parts), strict=True))
+        )
+        new.block, new.warp, new.position = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("block", "warp", "position")
+        )
+        new._values = [value for part in parts for value in part._values]
+        new._value = np.arange(len(new._values))
+        return new
+
+    def take(self, places: np.ndarray) -> _Accesses:
+        """Some of them, each with its value."""
+        new = type(self).__new__(type(self))
+        new.columns = Columns(*(column[places] for column in self.columns))
+        new.block, new.warp, new.position = (
+            column[places] for column in (self.block, self.warp, self.position)
+        )
+        writes = self.columns.kind[places] == WRITE
+        ordinals = self._value[places].tolist()
+        new._values = [
+            self._values[n] if w else None for n, w in zip(ordinals, writes.tolist(), strict=True)
+        ]
+        new._value = np.arange(len(places))
+        return new
+
+    def at(self, places: np.ndarray) -> Iterator[Access]:
+        """Single ones, in the order in which they happened."""
+        columns = self.columns
+        for at in sorted(places.tolist(), key=lambda at: int(self.position[at])):
+            kind = int(columns.kind[at])
+            yield Access(
+                int(columns.address[at]), int(columns.site[at]), kind, int(columns.thread[at]),
+                int(self.block[at]), int(self.warp[at]), int(self.position[at]),
+                self._values[self._value[at]] if kind == WRITE else None,
+            )  # fmt: skip
 
 
 class _Groups:
@@ -229,9 +252,16 @@ class _Groups:
             yield slice(start, start + int(self.lengths[group]))
 
 
+def _firsts(key: np.ndarray) -> np.ndarray:
+    """Where each different number stands first."""
+    size = int(key.max()) + 1
+    if size > 8_000_000:  # too many for a table
+        return np.unique(key, return_index=True)[1]
+    first = np.empty(size, np.int32)
+    places = np.arange(len(key), dtype=np.int32)
+    first[key[::-1]] = places[::-1]
+    return np.flatnonzero(first[key] == places)
+
+
 def _same(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
-
-
-def _position(access: Access) -> int:
-    return access.position

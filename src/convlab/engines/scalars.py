@@ -43,7 +43,7 @@ def _cast(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
     if dtype == np.float64:
         return float_of
     if dtype == np.float32:
-        cell = memoryview(np.zeros(1, np.float32))  # storing rounds, with no warning
+        cell: Any = memoryview(bytearray(4)).cast("f")  # storing rounds, with no warning
 
         def float32(value: Any = 0) -> float:
             cell[0] = float(value)
@@ -51,13 +51,16 @@ def _cast(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
             return rounded
 
         return float32
-    if dtype.kind == "f":
-        return lambda value=0: float(dtype.type(value))
-    if dtype.kind == "c":
-        return lambda value=0: complex(dtype.type(value))
     if dtype.kind == "b":
-        return lambda value=False: bool(value)
-    return _integer(dtype)
+        return lambda value=False: bool(value)  # type: ignore[misc]
+    if dtype.kind in "iu":
+        return _integer(dtype)
+
+    def rounded(value: Any = 0) -> Any:
+        with np.errstate(all="ignore"):
+            return dtype.type(value).item()
+
+    return rounded
 
 
 def float_of(value: Any = 0.0) -> float:
@@ -70,12 +73,12 @@ def _integer(dtype: np.dtype[Any]) -> Callable[[Any], int]:
     checked = dtype.name in CHECKED
 
     def integer(value: Any = 0) -> int:
-        value = int(value)
-        if low <= value <= high:
-            return value
-        if checked and value < 0:
-            raise WrapsAround(f"{dtype.name}({value}) is {value % span} on a GPU")
-        return wrapped(value, low, span)
+        number = int(value)
+        if low <= number <= high:
+            return number
+        if checked and number < 0:
+            raise WrapsAround(f"{dtype.name}({number}) is {number % span} on a GPU")
+        return wrapped(number, low, span)
 
     return integer
 
@@ -112,7 +115,7 @@ def _safe(function: Callable[..., Any]) -> Callable[..., Any]:
             return math.inf
         except ValueError:
             name, first = function.__name__, values[0]
-            if name in ("log", "log2", "log10") and first == 0 or name == "log1p" and first == -1:
+            if first == {"log": 0, "log2": 0, "log10": 0, "log1p": -1}.get(name):
                 return -math.inf
             return math.nan
 

@@ -17,11 +17,12 @@ from convlab.engines.scalars import cast
 
 WARP = 32
 # A kernel that uses none of these runs its threads one after the other, with no switching.
-BLOCKING = frozenset(
-    """syncthreads syncthreads_count syncthreads_and syncthreads_or syncwarp shfl_sync shfl_up_sync
-    shfl_down_sync shfl_xor_sync ballot_sync all_sync any_sync eq_sync match_any_sync
-    match_all_sync activemask nanosleep cas compare_and_swap""".split()
-)
+BLOCKING = {
+    *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
+    *("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "activemask"),
+    *("ballot_sync", "all_sync", "any_sync", "eq_sync", "match_any_sync", "match_all_sync"),
+    *("nanosleep", "cas", "compare_and_swap"),
+}
 
 
 class Dim3:
@@ -313,10 +314,10 @@ _ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
     "nanmax": _nan_or(max),
     "nanmin": _nan_or(min),
 }
-_NUMBERS = frozenset(
-    """float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 intp uintp
-    complex64 complex128""".split()
-)
+_NUMBERS = {
+    *("float16", "float32", "float64", "complex64", "complex128", "intp", "uintp"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+}
 
 
 def sizes_of(shape: Any) -> tuple[int, ...]:
@@ -325,7 +326,8 @@ def sizes_of(shape: Any) -> tuple[int, ...]:
 
 def dtype_of(dtype: Any) -> np.dtype[Any]:
     """NumPy's type for what a kernel names: a cast, a Numba type, anything of NumPy's."""
-    return np.dtype(getattr(dtype, "dtype", dtype))
+    found: np.dtype[Any] = np.dtype(getattr(dtype, "dtype", dtype))
+    return found
 
 
 def _mask(value: int) -> int:

@@ -25,7 +25,6 @@ from convlab.engines.access_log import (
     WIDE,
     WRITE,
     AccessLog,
-    Mark,
     Sites,
     Span,
 )
@@ -42,7 +41,7 @@ from convlab.stages.base import Launch, Program
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 
 Place = tuple[int, int, int]
-LONG = 200_000  # entries of the log that are looked at in one go, at the end of a block
+LONG = 60_000  # entries of the log that are looked at in one go, at the end of a block
 FATAL = ("out of bounds", "misaligned")
 
 
@@ -141,7 +140,8 @@ class _Run:
         self.waits = any(names_used(code) & BLOCKING for code in copier.codes())
         self.arguments = self._checked(arguments)
         self.race = Race(self.block_size)
-        self.thread, self.block, self.block_number, self.phase = 0, (0, 0, 0), 0, 0
+        self.thread, self.block, self.block_number = 0, (0, 0, 0), 0
+        self.first = self.phase = 0
         self.epochs = [0] * self.block_size
 
     def run(self) -> None:
@@ -168,10 +168,12 @@ class _Run:
         cuda, log = self.cuda, self.log
         places = [_place(number, self.block_shape) for number in range(self.block_size)]
         enter = self._enter if log is None else self._enter_logged
-        for self.block_number in range(math.prod(self.grid)):
+        for number in range(math.prod(self.grid)):
+            self.block_number = number
             self.block = _place(self.block_number, self.grid)
             cuda.blockIdx.set(self.block)
             cuda.shared.new_block()
+            self.first = self.block_number * self.block_size
             self.phase += 1
             if self.waits:
                 complain = self._complain if self.strict else None
@@ -199,12 +201,7 @@ class _Run:
         self._enter(number, place)
         assert self.log is not None
         self.log.marks.append(
-            Mark(
-                len(self.log.addresses),
-                self.block_number * self.block_size + number,
-                self.phase,
-                self.epochs[number],
-            )
+            (len(self.log.addresses), self.first + number, self.phase, self.epochs[number])
         )
 
     def _barrier(self, threads: int) -> None:
@@ -212,10 +209,14 @@ class _Run:
         if self.counts is not None:
             self.counts.barriers += threads
 
-    def _warp_barrier(self, threads: list[int]) -> None:
-        epoch = 1 + max(self.epochs)
-        for number in threads:
-            self.epochs[number] = epoch
+    def _warp_barrier(self, threads: list[int], whole: bool) -> None:
+        if whole:
+            epoch = 1 + max(self.epochs)
+            for number in threads:
+                self.epochs[number] = epoch
+        elif self.log is not None:
+            position = self.race.position + len(self.log.addresses)
+            self.race.warp_barriers.append((position, {self.first + number for number in threads}))
 
     def _fence(self) -> None:
         if self.log is not None:
@@ -402,8 +403,10 @@ def _place(number: int, shape: Place) -> Place:
 
 
 _VERBS = {
-    READ: ("read", "had read"), WRITE: ("written", "had written"), ATOMIC: ("updated", "had updated")
-}  # fmt: skip
+    READ: ("read", "had read"),
+    WRITE: ("written", "had written"),
+    ATOMIC: ("updated", "had updated"),
+}
 
 
 def _verb(access: Access) -> str:
