@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-TILE = 16
+TILE = 8
 SIZE = 64
 REPEATS = 3
 
@@ -110,7 +110,7 @@ def measure() -> list[Row]:
     numba = of_numba()
     for name, kernel in KERNELS.items():
         unchecked, strict = (
-            speed(lambda *arrays, e=engine, k=kernel: e.launch(k, GRID, BLOCK, *arrays))  # type: ignore[misc]
+            speed(lambda *arrays, e=engine, k=kernel: e.launch(k, GRID, BLOCK, *arrays))
             for engine in (Simulator(strict=False), Simulator())
         )
         rows.append(Row(name, numba[name], unchecked, strict))
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.numba:  # in the process that of_numba starts
         speeds = {
-            name: speed(lambda *arrays, k=kernel: k[GRID, BLOCK](*arrays))  # type: ignore[misc]
+            name: speed(lambda *arrays, k=kernel: k[GRID, BLOCK](*arrays))
             for name, kernel in KERNELS.items()
         }
         print(json.dumps(speeds))
