@@ -1,0 +1,41 @@
+"""What a kernel in these tables is run with, and what must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+F = np.float32
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and its launch. ``arguments()`` makes new ones; ``kind`` is None for a right kernel,
+    ``line`` a piece of the source line that the finding names, ``result`` what the last array must
+    hold afterwards."""
+
+    kernel: Any
+    grid: Any
+    block: Any
+    arguments: Callable[[], list[Any]]
+    kind: str | None = None
+    line: str = ""
+    shared_bytes: int = 0
+    result: Callable[[list[Any]], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.kernel.py_func.__name__)
+
+
+def floats(*sizes: int | tuple[int, ...]) -> Callable[[], list[Any]]:
+    """Arrays of those shapes, filled 0, 1, 2, ..."""
+    return lambda: [np.arange(np.prod(size), dtype=F).reshape(size) for size in sizes]
+
+
+def row_and(*others: np.ndarray, size: int = 64) -> Callable[[], list[Any]]:
+    """0, 1, 2, ... and copies of the others."""
+    return lambda: [np.arange(size, dtype=F), *(other.copy() for other in others)]

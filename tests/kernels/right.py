@@ -1,0 +1,381 @@
+"""Right kernels that a careless checker would call wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, float64, int32, uint32
+
+from convlab.device import load4, store4
+from kernels.cases import Case, F, floats
+
+RIGHT: list[Case] = []
+ALL = 0xFFFFFFFF
+TABLE = np.array([4.0, 3.0, 2.0, 1.0], np.float32)
+
+
+def right(
+    result: Callable[[list[Any]], Any], grid: Any = 1, block: Any = 64, arguments: Any = None,
+    **more: Any,
+) -> Callable[[Any], Any]:  # fmt: skip
+    """Put the kernel below into the table; ``result`` of the arguments is what the last becomes."""
+
+    def add(kernel: Any) -> Any:
+        made = arguments or floats(64, 64)
+        RIGHT.append(Case(kernel, grid, block, made, result=result, **more))
+        return kernel
+
+    return add
+
+
+@right(lambda a: [a[0].sum()], arguments=floats(64, 1))
+@cuda.jit
+def reduction_with_shuffles(a, b):
+    sums = cuda.shared.array(2, float32)
+    i = cuda.threadIdx.x
+    value = a[i]
+    step = 16
+    while step > 0:
+        value += cuda.shfl_down_sync(ALL, value, step)
+        step //= 2
+    if cuda.laneid == 0:
+        sums[i // 32] = value
+    cuda.syncthreads()
+    if i == 0:
+        b[0] = sums[0] + sums[1]
+
+
+@right(lambda a: [a[0].sum()], arguments=floats(64, 1))
+@cuda.jit
+def reduction_in_shared_memory(a, b):
+    sums = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    sums[i] = a[i]
+    cuda.syncthreads()
+    step = 32
+    while step > 0:
+        if i < step:
+            sums[i] += sums[i + step]
+        cuda.syncthreads()
+        step //= 2
+    if i == 0:
+        b[0] = sums[0]
+
+
+@right(lambda a: [a[0].sum()], block=32, arguments=floats(32, 1))
+@cuda.jit
+def warp_synchronous_reduction(a, b):
+    sums = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    sums[i] = a[i]
+    cuda.syncwarp()
+    step = 16
+    while step > 0:
+        other = float32(0)
+        if i < step:
+            other = sums[i + step]
+        cuda.syncwarp()
+        if i < step:
+            sums[i] += other
+        cuda.syncwarp()
+        step //= 2
+    if i == 0:
+        b[0] = sums[0]
+
+
+@right(lambda a: a[0].reshape(2, 16)[:, ::-1].ravel(), block=32, arguments=floats(32, 32))
+@cuda.jit
+def halves_of_a_warp(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    staged[i] = a[i]
+    cuda.syncwarp(0xFFFF if i < 16 else 0xFFFF0000)
+    b[i] = staged[15 - i] if i < 16 else staged[47 - i]
+
+
+@right(lambda a: np.cumsum(a[0]))
+@cuda.jit
+def scan_with_two_buffers(a, b):
+    sums = cuda.shared.array((2, 64), float32)
+    i = cuda.threadIdx.x
+    sums[0, i] = a[i]
+    cuda.syncthreads()
+    now, step = 0, 1
+    while step < 64:
+        sums[1 - now, i] = sums[now, i]
+        if i >= step:
+            sums[1 - now, i] += sums[now, i - step]
+        now = 1 - now
+        step *= 2
+        cuda.syncthreads()
+    b[i] = sums[now, i]
+
+
+@right(lambda a: np.cumsum(a[0]), block=32, arguments=floats(32, 32))
+@cuda.jit
+def scan_of_a_warp(a, b):
+    i = cuda.threadIdx.x
+    value = a[i]
+    step = 1
+    while step < 32:
+        other = cuda.shfl_up_sync(ALL, value, step)
+        if i >= step:
+            value += other
+        step *= 2
+    b[i] = value
+
+
+@right(lambda a: np.tile(np.arange(4) * 0 + 16, 1), arguments=floats(64, 4))
+@cuda.jit
+def histogram_with_shared_atomics(a, b):
+    bins = cuda.shared.array(4, int32)
+    i = cuda.threadIdx.x
+    if i < 4:
+        bins[i] = 0
+    cuda.syncthreads()
+    cuda.atomic.add(bins, int(a[i]) % 4, 1)
+    cuda.syncthreads()
+    if i < 4:
+        b[i] = bins[i]
+
+
+@right(
+    lambda a: [a[0].sum()],
+    grid=4,
+    block=32,
+    arguments=lambda: [np.arange(100, dtype=F), np.zeros(1, F)],
+)
+@cuda.jit
+def early_exit_then_atomic(a, b):
+    i = cuda.grid(1)
+    if i >= a.size:
+        return
+    cuda.atomic.add(b, 0, a[i])
+
+
+@right(lambda a: a[0] * 2, grid=2, block=8, arguments=floats(100, 100))
+@cuda.jit
+def grid_stride_loop(a, b):
+    for i in range(cuda.grid(1), a.size, cuda.gridsize(1)):
+        b[i] = a[i] * 2
+
+
+@right(lambda a: a[0].T, grid=(2, 2), block=(8, 2), arguments=floats((16, 16), (16, 16)))
+@cuda.jit
+def transpose_with_padding(a, b):
+    square = cuda.shared.array((8, 9), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    x, y = cuda.blockIdx.x * 8, cuda.blockIdx.y * 8
+    for k in range(0, 8, 2):
+        square[ty + k, tx] = a[y + ty + k, x + tx]
+    cuda.syncthreads()
+    for k in range(0, 8, 2):
+        b[x + ty + k, y + tx] = square[tx, ty + k]
+
+
+@right(
+    lambda a: a[0] @ a[1], grid=(2, 2), block=(8, 8), arguments=floats((16, 16), (16, 16), (16, 16))
+)
+@cuda.jit
+def double_buffered_tiles(a, b, c):
+    S_A, S_B = cuda.shared.array((2, 8, 8), float32), cuda.shared.array((2, 8, 8), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    row, column = cuda.blockIdx.y * 8 + ty, cuda.blockIdx.x * 8 + tx
+    total = float32(0)
+    for slice in range(2):
+        S_A[slice % 2, ty, tx] = a[row, slice * 8 + tx]
+        S_B[slice % 2, ty, tx] = b[slice * 8 + ty, column]
+        cuda.syncthreads()
+        for k in range(8):
+            total += S_A[slice % 2, ty, k] * S_B[slice % 2, k, tx]
+    c[row, column] = total
+
+
+@right(lambda a: a[0][::-1] + 1, shared_bytes=512)
+@cuda.jit
+def dynamic_memory_carved_in_two(a, b):
+    whole = cuda.shared.array(0, float32)
+    first, second = whole[:64], whole[64:]
+    i = cuda.threadIdx.x
+    first[i] = a[i]
+    second[i] = float32(1)
+    cuda.syncthreads()
+    b[i] = first[63 - i] + second[63 - i]
+
+
+@right(lambda a: a[0] + a[0][::-1])
+@cuda.jit
+def several_arrays_on_a_line(a, b):
+    one, other = cuda.shared.array(64, float32), cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    one[i], other[63 - i] = a[i], a[i]
+    cuda.syncthreads()
+    b[i] = one[i] + other[i]
+
+
+@right(lambda a: a[0] * 0 + 1)
+@cuda.jit
+def all_set_the_same_flag(a, b):
+    flag = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        flag[0] = 0
+    cuda.syncthreads()
+    if a[i] >= 0:
+        flag[0] = 1
+    cuda.syncthreads()
+    b[i] = flag[0]
+
+
+@right(
+    lambda a: [a[0].sum()],
+    grid=4,
+    block=16,
+    arguments=lambda: [
+        np.arange(64, dtype=F),
+        np.zeros(4, F),
+        np.zeros(1, np.uint32),
+        np.zeros(1, F),
+    ],
+)
+@cuda.jit
+def last_block_sums_up(a, parts, done, b):
+    last = cuda.shared.array(1, int32)
+    sums = cuda.shared.array(16, float32)
+    i = cuda.threadIdx.x
+    sums[i] = a[cuda.grid(1)]
+    cuda.syncthreads()
+    if i == 0:
+        total = float32(0)
+        for k in range(16):
+            total += sums[k]
+        parts[cuda.blockIdx.x] = total
+        cuda.threadfence()
+        last[0] = cuda.atomic.inc(done, 0, 3) == 3
+    cuda.syncthreads()
+    if last[0] and i == 0:
+        total = float32(0)
+        for k in range(4):
+            total += parts[k]
+        b[0] = total
+
+
+@right(
+    lambda a: [2016],
+    arguments=lambda: [np.arange(64, dtype=F), np.zeros(1, np.int32), np.zeros(1, F)],
+)
+@cuda.jit
+def sum_under_a_lock(a, lock, b):
+    i = cuda.threadIdx.x
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    cuda.atomic.add(b, 0, a[i])
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@right(lambda a: a[0][::-1])
+@cuda.jit
+def in_place_through_registers(a, b):
+    i = cuda.threadIdx.x
+    b[i] = a[i]
+    cuda.syncthreads()
+    value = b[63 - i]
+    cuda.syncthreads()
+    b[i] = value
+
+
+@right(lambda a: np.repeat(np.roll(a[0].reshape(2, 32), -1, 1)[:, :1], 32))
+@cuda.jit
+def one_lane_tells_the_others(a, b):
+    i = cuda.threadIdx.x
+    b[i] = cuda.shfl_sync(ALL, a[i], 1)
+
+
+@right(lambda a: a[0] // 2 * 2 == a[0], block=32, arguments=floats(32, 32))
+@cuda.jit
+def votes(a, b):
+    i = cuda.threadIdx.x
+    even = cuda.ballot_sync(ALL, int(a[i]) % 2 == 0)
+    everybody = cuda.all_sync(ALL, even == 0x55555555) and cuda.any_sync(ALL, i == 7)
+    b[i] = even >> cuda.laneid & 1 if everybody else -1
+
+
+@right(lambda a: a[0] * 0 + 32)
+@cuda.jit
+def counting_barrier(a, b):
+    i = cuda.threadIdx.x
+    b[i] = cuda.syncthreads_count(a[i] < 32)
+
+
+@right(
+    lambda a: [a[0].max()],
+    grid=4,
+    block=16,
+    arguments=lambda: [np.arange(64, dtype=F), np.full(1, -np.inf, F)],
+)
+@cuda.jit
+def maximum_by_atomics(a, b):
+    cuda.atomic.max(b, 0, a[cuda.grid(1)])
+
+
+@right(lambda a: np.convolve(a[0], [1, 2, 3, 2, 1], "same"))
+@cuda.jit
+def stencil_with_a_halo(a, b):
+    staged = cuda.shared.array(68, float32)
+    i = cuda.threadIdx.x
+    staged[i + 2] = a[i]
+    if i < 2:
+        staged[i] = float32(0)
+        staged[i + 66] = float32(0)
+    cuda.syncthreads()
+    total = float32(0)
+    for k in range(5):
+        total += staged[i + k] * min(k + 1, 5 - k)
+    b[i] = total
+
+
+@right(lambda a: a[0] * 2, block=16)
+@cuda.jit
+def wide_accesses(a, b):
+    staged = cuda.shared.array(64, float32, alignment=16)
+    i = uint32(cuda.threadIdx.x) * 4
+    store4(staged, i, load4(a, i))
+    x, y, z, w = load4(staged, i)
+    store4(b, i, (x + x, y + y, z + z, w + w))
+
+
+@right(lambda a: TABLE[a[0].astype(int) % 4])
+@cuda.jit
+def constant_table(a, b):
+    table = cuda.const.array_like(TABLE)
+    i = cuda.threadIdx.x
+    b[i] = table[int(a[i]) % 4]
+
+
+@right(lambda a: a[0].sum(1), block=8, arguments=floats((8, 8), 8))
+@cuda.jit
+def rows_as_views(a, b):
+    row = a[cuda.threadIdx.x]
+    total = float64(0)
+    for k in range(row.shape[0]):
+        total += row[k]
+    b[cuda.threadIdx.x] = total
+
+
+@right(lambda a: a[0].reshape(2, 32).sum(1), block=64, arguments=floats(64, 2))
+@cuda.jit
+def warps_at_their_own_pace(a, b):
+    sums = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    sums[i] = a[i]
+    for _ in range(i // 32 + 1):  # another number of warp barriers in each warp
+        cuda.syncwarp()
+    if cuda.laneid == 0:
+        total = float32(0)
+        for k in range(32):
+            total += sums[i + k]
+        b[i // 32] = total

@@ -1,0 +1,534 @@
+"""Kernels that are wrong, most of which give the right answer on Numba's simulator or by luck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, int32, uint32
+
+from convlab.device import load4, store4
+from kernels.cases import Case, floats
+
+WRONG: list[Case] = []
+ALL = 0xFFFFFFFF
+
+
+def wrong(
+    kind: str, line: str, grid: Any = 1, block: Any = 32, arguments: Any = None, **more: Any
+) -> Callable[[Any], Any]:
+    """Put the kernel below into the table."""
+
+    def add(kernel: Any) -> Any:
+        made = arguments or floats(32, 32)
+        WRONG.append(Case(kernel, grid, block, made, kind, line, **more))
+        return kernel
+
+    return add
+
+
+# Out of bounds
+
+
+@wrong("out of bounds", "b[i] = a[i]", grid=2, block=24)
+@cuda.jit
+def no_guard(a, b):
+    i = cuda.grid(1)
+    b[i] = a[i]
+
+
+@wrong("out of bounds", "b[i] = a[i - 1]")
+@cuda.jit
+def halo_below_zero(a, b):
+    i = cuda.grid(1)
+    b[i] = a[i - 1] + a[i]
+
+
+@wrong("out of bounds", "a[i + 1]")
+@cuda.jit
+def halo_past_the_end(a, b):
+    i = cuda.grid(1)
+    b[i] = a[i] + a[i + 1]
+
+
+@wrong("out of bounds", "b[i] = a[0]", grid=2)
+@cuda.jit
+def guard_one_too_wide(a, b):
+    i = cuda.grid(1)
+    if i <= a.size:
+        b[i] = a[0]
+
+
+@wrong("out of bounds", "b[y, x] = a[x, y]", block=(8, 4), arguments=floats((4, 8), (4, 8)))
+@cuda.jit
+def swapped_indices(a, b):
+    x, y = cuda.grid(2)
+    b[y, x] = a[x, y]
+
+
+@wrong("out of bounds", "a[i * 2]")
+@cuda.jit
+def wrong_stride(a, b):
+    i = cuda.grid(1)
+    b[i] = a[i * 2]
+
+
+@wrong("out of bounds", "staged[i + 1]")
+@cuda.jit
+def shared_halo_too_small(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    staged[i + 1] = a[i]
+    cuda.syncthreads()
+    b[i] = staged[i + 1]
+
+
+@wrong("out of bounds", "window[k]", block=1)
+@cuda.jit
+def local_array_too_short(a, b):
+    window = cuda.local.array(3, float32)
+    for k in range(4):
+        window[k] = a[k]
+    b[0] = window[0]
+
+
+@wrong("out of bounds", "window[k - 1]", block=1)
+@cuda.jit
+def local_index_below_zero(a, b):
+    window = cuda.local.array(3, float32)
+    for k in range(3):
+        window[k] = a[k]
+    for k in range(3):
+        b[k] = window[k] - window[k - 1]
+
+
+@wrong("out of bounds", "rows[4]", arguments=floats((4, 8), 8), block=8)
+@cuda.jit
+def row_that_is_not_there(a, b):
+    rows = a
+    row = rows[4]
+    b[cuda.threadIdx.x] = row[cuda.threadIdx.x]
+
+
+@wrong("out of bounds", "cuda.atomic.add(b")
+@cuda.jit
+def histogram_bin_missing(a, b):
+    i = cuda.grid(1)
+    cuda.atomic.add(b, int(a[i]) + 1, 1)
+
+
+@wrong("out of bounds", "part[8]", block=1, shared_bytes=64)
+@cuda.jit
+def dynamic_part_too_short(a, b):
+    whole = cuda.shared.array(0, float32)
+    part = whole[:8]
+    part[8] = a[0]
+    b[0] = part[8]
+
+
+@wrong("wraps around", "uint32(i - 1)")
+@cuda.jit
+def unsigned_below_zero(a, b):
+    i = cuda.grid(1)
+    b[i] = a[uint32(i - 1) % 32]
+
+
+# Misaligned wide access
+
+
+@wrong("misaligned", "load4(a, i + 1)", block=4)
+@cuda.jit
+def wide_load_off_by_one(a, b):
+    i = cuda.threadIdx.x * 4
+    store4(b, i, load4(a, i + 1))
+
+
+@wrong("misaligned", "load4(a, (1, 0))", block=1, arguments=floats((4, 9), 8))
+@cuda.jit
+def wide_load_of_an_odd_row(a, b):
+    store4(b, 0, load4(a, (1, 0)))
+
+
+@wrong("misaligned", "load4(staged, 0)", block=1)
+@cuda.jit
+def wide_load_with_no_alignment(a, b):
+    staged = cuda.shared.array(4, float32)
+    for k in range(4):
+        staged[k] = a[k]
+    store4(b, 0, load4(staged, 0))
+
+
+@wrong("misaligned", "store4(b, 6", block=1)
+@cuda.jit
+def wide_store_in_the_middle(a, b):
+    store4(b, 6, load4(a, 4))
+
+
+# Uninitialised
+
+
+@wrong("uninitialised", "total[0] +=", block=1)
+@cuda.jit
+def uninitialised_accumulator(a, b):
+    total = cuda.local.array(1, float32)
+    for k in range(4):
+        total[0] += a[k]
+    b[0] = total[0]
+
+
+@wrong("uninitialised", "b[i] = staged[i]")
+@cuda.jit
+def half_filled_tile(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    if i < 16:
+        staged[i] = a[i]
+    cuda.syncthreads()
+    b[i] = staged[i]
+
+
+@wrong("uninitialised", "b[cuda.blockIdx.x] = staged[0]", grid=2, block=1)
+@cuda.jit
+def stale_from_the_last_block(a, b):
+    staged = cuda.shared.array(1, float32)
+    if cuda.blockIdx.x == 0:
+        staged[0] = a[0]
+    b[cuda.blockIdx.x] = staged[0]
+
+
+@wrong("uninitialised", "cuda.atomic.add(bins", block=32)
+@cuda.jit
+def histogram_not_cleared(a, b):
+    bins = cuda.shared.array(4, int32)
+    i = cuda.threadIdx.x
+    cuda.atomic.add(bins, i % 4, 1)
+    cuda.syncthreads()
+    if i < 4:
+        b[i] = bins[i]
+
+
+@wrong("uninitialised", "b[i] = other[i]")
+@cuda.jit
+def wrong_one_of_two_arrays(a, b):
+    one, other = cuda.shared.array(32, float32), cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    one[i] = a[i]
+    cuda.syncthreads()
+    b[i] = other[i]
+
+
+# Shared-memory races
+
+
+@wrong("shared race", "b[i] = staged[63 - i]", block=64, arguments=floats(64, 64))
+@cuda.jit
+def no_barrier(a, b):
+    staged = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    staged[i] = a[i]
+    b[i] = staged[63 - i]
+
+
+@wrong("shared race", "b[i] = staged[31 - i]")
+@cuda.jit
+def no_barrier_in_a_warp(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    staged[i] = a[i]
+    b[i] = staged[31 - i]
+
+
+@wrong("shared race", "staged[i] = a[i + 64 * step]", block=64, arguments=floats(128, 128))
+@cuda.jit
+def no_second_barrier(a, b):
+    staged = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    for step in range(2):
+        staged[i] = a[i + 64 * step]
+        cuda.syncthreads()
+        b[i + 64 * step] = staged[(i + 1) % 64]
+
+
+@wrong("shared race", "sums[i] += sums[i + step]", block=64, arguments=floats(64, 1))
+@cuda.jit
+def reduction_without_barriers(a, b):
+    sums = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    sums[i] = a[i]
+    cuda.syncthreads()
+    step = 32
+    while step > 0:
+        if i < step:
+            sums[i] += sums[i + step]
+        step //= 2
+    if i == 0:
+        b[0] = sums[0]
+
+
+@wrong("shared race", "sums[i] += sums[i - step]", block=64, arguments=floats(64, 64))
+@cuda.jit
+def scan_in_place(a, b):
+    sums = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    sums[i] = a[i]
+    cuda.syncthreads()
+    step = 1
+    while step < 64:
+        if i >= step:
+            sums[i] += sums[i - step]
+        cuda.syncthreads()
+        step *= 2
+    b[i] = sums[i]
+
+
+@wrong("shared race", "bins[int(a[i]) % 4] += 1")
+@cuda.jit
+def histogram_without_atomics(a, b):
+    bins = cuda.shared.array(4, int32)
+    i = cuda.threadIdx.x
+    if i < 4:
+        bins[i] = 0
+    cuda.syncthreads()
+    bins[int(a[i]) % 4] += 1
+    cuda.syncthreads()
+    if i < 4:
+        b[i] = bins[i]
+
+
+@wrong("shared race", "staged[i // 2] = a[i]")
+@cuda.jit
+def two_threads_one_cell(a, b):
+    staged = cuda.shared.array(16, float32)
+    i = cuda.threadIdx.x
+    staged[i // 2] = a[i]
+    cuda.syncthreads()
+    b[i] = staged[i // 2]
+
+
+@wrong("shared race", "b[i] = turn[0]", block=64, arguments=floats(64, 64))
+@cuda.jit
+def broadcast_without_barrier(a, b):
+    turn = cuda.shared.array(1, float32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        turn[0] = a[0]
+    b[i] = turn[0]
+
+
+@wrong("shared race", "b[i] = buffers[0", block=64, arguments=floats(64, 64))
+@cuda.jit
+def buffers_not_swapped(a, b):
+    buffers = cuda.shared.array((2, 64), float32)
+    i = cuda.threadIdx.x
+    buffers[0, i] = a[i]
+    cuda.syncthreads()
+    buffers[0, (i + 1) % 64] = a[i]
+    b[i] = buffers[0, i]
+
+
+@wrong("shared race", "b[i] = count[0]", block=64, arguments=floats(64, 64))
+@cuda.jit
+def read_beside_atomics(a, b):
+    count = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        count[0] = 0
+    cuda.syncthreads()
+    cuda.atomic.add(count, 0, 1)
+    b[i] = count[0]
+
+
+@wrong("shared race", "b[i] = second[63 - i]", block=64, arguments=floats(64, 64), shared_bytes=256)
+@cuda.jit
+def dynamic_arrays_overlap(a, b):
+    first = cuda.shared.array(0, float32)
+    second = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    second[i] = 0
+    cuda.syncthreads()
+    first[i] = a[i]
+    b[i] = second[63 - i]
+
+
+@wrong("shared race", "b[i] = staged[(i + 16) % 32]")
+@cuda.jit
+def warp_barrier_of_half_a_warp(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    staged[i] = a[i]
+    cuda.syncwarp(0xFFFF if i < 16 else 0xFFFF0000)
+    b[i] = staged[(i + 16) % 32]
+
+
+# Global-memory races
+
+
+@wrong("global race", "b[0] += a[i]")
+@cuda.jit
+def sum_without_an_atomic(a, b):
+    i = cuda.grid(1)
+    b[0] += a[i]
+
+
+@wrong("global race", "b[0] += a[i]", grid=32, block=1)
+@cuda.jit
+def sum_of_blocks_without_an_atomic(a, b):
+    i = cuda.grid(1)
+    b[0] += a[i]
+
+
+@wrong("global race", "a[i] = a[(i + 1) % 32]", arguments=floats(32))
+@cuda.jit
+def shift_in_place(a):
+    i = cuda.grid(1)
+    a[i] = a[(i + 1) % 32]
+
+
+@wrong("global race", "b[i] = a[63 - i]", grid=2, arguments=floats(64, 64))
+@cuda.jit
+def barrier_does_not_span_blocks(a, b):
+    i = cuda.grid(1)
+    a[i] = 1 + i
+    cuda.syncthreads()
+    b[i] = a[63 - i]
+
+
+@wrong("global race", "b[i % 16] = a[i]")
+@cuda.jit
+def two_threads_one_output(a, b):
+    i = cuda.grid(1)
+    b[i % 16] = a[i]
+
+
+@wrong("global race", "b[cuda.threadIdx.x] = a[i]", grid=2, arguments=floats(64, 64))
+@cuda.jit
+def block_index_forgotten(a, b):
+    i = cuda.grid(1)
+    b[cuda.threadIdx.x] = a[i]
+
+
+@wrong("global race", "a[1 + i] = a[i]", arguments=lambda: views_of_one_array())
+@cuda.jit
+def arguments_overlap(a, b):
+    i = cuda.threadIdx.x
+    b[i] = a[i]  # b is a[1:]: a[1 + i] = a[i]
+
+
+def views_of_one_array() -> list[Any]:
+    whole = np.arange(33, dtype=np.float32)
+    return [whole[:32], whole[1:]]
+
+
+# Barrier divergence
+
+
+@wrong("barrier divergence", "cuda.syncthreads()")
+@cuda.jit
+def barrier_in_a_branch(a, b):
+    i = cuda.threadIdx.x
+    if i < 16:
+        cuda.syncthreads()
+    b[i] = a[i]
+
+
+@wrong("barrier divergence", "cuda.syncthreads()  # one")
+@cuda.jit
+def two_different_barriers(a, b):
+    i = cuda.threadIdx.x
+    if i < 16:
+        cuda.syncthreads()  # one
+    else:
+        cuda.syncthreads()  # other
+    b[i] = a[i]
+
+
+@wrong("barrier divergence", "cuda.syncthreads()", block=40)
+@cuda.jit
+def early_exit_before_a_barrier(a, b):
+    i = cuda.threadIdx.x
+    if i >= 32:
+        return
+    cuda.syncthreads()
+    b[i] = a[i]
+
+
+@wrong("barrier divergence", "cuda.syncthreads()")
+@cuda.jit
+def loops_of_different_length(a, b):
+    i = cuda.threadIdx.x
+    for _ in range(1 + i % 2):
+        cuda.syncthreads()
+    b[i] = a[i]
+
+
+@wrong("barrier divergence", "cuda.syncthreads_count(1)")
+@cuda.jit
+def barriers_of_different_kind(a, b):
+    i = cuda.threadIdx.x
+    if i < 16:
+        b[i] = cuda.syncthreads_count(1)
+    else:
+        cuda.syncthreads()
+    b[i] = a[i]
+
+
+# Warps
+
+
+@wrong("inactive lane", "cuda.shfl_down_sync(ALL")
+@cuda.jit
+def shuffle_in_a_branch(a, b):
+    i = cuda.threadIdx.x
+    value = a[i]
+    if i < 16:
+        value += cuda.shfl_down_sync(ALL, value, 8)
+    b[i] = value
+
+
+@wrong("inactive lane", "cuda.shfl_sync(0xFFFF")
+@cuda.jit
+def caller_not_in_the_mask(a, b):
+    i = cuda.threadIdx.x
+    b[i] = cuda.shfl_sync(0xFFFF, a[i], 0)
+
+
+@wrong("inactive lane", "cuda.shfl_down_sync(ALL")
+@cuda.jit
+def shuffle_from_ended_lanes(a, b):
+    i = cuda.threadIdx.x
+    if i >= 20:
+        return
+    b[i] = cuda.shfl_down_sync(ALL, a[i], 1)
+
+
+@wrong("inactive lane", "cuda.shfl_sync(half")
+@cuda.jit
+def shuffle_from_the_other_half(a, b):
+    i = cuda.threadIdx.x
+    half = 0xFFFF if i < 16 else 0xFFFF0000
+    b[i] = cuda.shfl_sync(half, a[i], 0)
+
+
+@wrong("inactive lane", "cuda.ballot_sync(ALL")
+@cuda.jit
+def vote_in_a_branch(a, b):
+    i = cuda.threadIdx.x
+    if i % 2 == 0:
+        b[i] = cuda.ballot_sync(ALL, a[i] > 3)
+
+
+@wrong("inactive lane", "cuda.syncwarp()")
+@cuda.jit
+def warp_barrier_in_a_branch(a, b):
+    i = cuda.threadIdx.x
+    if i < 8:
+        cuda.syncwarp()
+    b[i] = a[i]
+
+
+@wrong("division by zero", "1 / a[i]")
+@cuda.jit
+def divides_by_zero(a, b):
+    i = cuda.threadIdx.x
+    b[i] = 1 / a[i]

@@ -1,0 +1,49 @@
+"""The strict simulator: every wrong kernel gets its finding, no right one gets any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernels.cases import Case
+from kernels.right import RIGHT
+from kernels.wrong import WRONG
+
+from convlab.engines.findings import REMEDIES, SimulationError
+from convlab.engines.simulator import Simulator
+
+STRICT, QUICK = Simulator(), Simulator(strict=False)
+
+
+def launch(engine: Simulator, case: Case) -> list:
+    arguments = case.arguments()
+    engine.launch(case.kernel, case.grid, case.block, *arguments, shared_bytes=case.shared_bytes)
+    return arguments
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
+def test_a_wrong_kernel_gets_its_finding(case: Case) -> None:
+    with pytest.raises(SimulationError) as caught:
+        launch(STRICT, case)
+    source = Path(case.kernel.py_func.__code__.co_filename).read_text().splitlines()
+    found = {(f.kind, line) for f in caught.value.findings for line in (f.line, f.other_line)}
+    lines = [source[line - 1] for kind, line in found if kind == case.kind and line]
+    assert any(case.line in line for line in lines), str(caught.value)
+    for finding in caught.value.findings:
+        assert finding.kernel == case.name
+        assert str(finding) in str(caught.value)
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
+def test_a_right_kernel_gets_none(case: Case) -> None:
+    for engine in (STRICT, QUICK):
+        arguments = launch(engine, case)
+        assert case.result is not None
+        np.testing.assert_allclose(arguments[-1], case.result(case.arguments()), rtol=1e-5)
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len(WRONG) >= 40
+    assert len(RIGHT) >= 20
+    assert {case.kind for case in WRONG} == set(REMEDIES)
