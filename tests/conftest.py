@@ -1,4 +1,4 @@
-"""Where tests run: on the GPU when there is one, else on Numba's simulator."""
+"""Where tests run: on the GPU when there is one, else on the strict simulator."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def judged(engine: Engine) -> Judge:
 
 @pytest.fixture(scope="session")
 def judged_in_simulator() -> Judge:
-    """The same in Numba's simulator, where a kernel that goes astray raises; on a GPU it may take
-    every later test with it."""
-    return partial(_run_and_judge, choose("cudasim"))
+    """The same in the strict simulator, where a kernel that goes astray raises; on a GPU it may
+    take every later test with it."""
+    return partial(_run_and_judge, choose("simulator"))
 
 
 def _run_and_judge(

@@ -12,7 +12,7 @@ from numba import cuda
 import convlab
 from convlab import ConvProblem, EngineUnavailable, Tile
 from convlab.engines import Engine, unavailable
-from convlab.engines.cudasim import CudaSim
+from convlab.engines.simulator import Simulator
 from convlab.oracle import judge, random_tensors
 
 PROBLEM = ConvProblem(2, 3, 5, 4, 6, (2, 3), stride=(1, 2), padding=1)
@@ -216,7 +216,7 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 
 def test_without_a_gpu_the_simulator_runs_by_itself() -> None:
     if unavailable("gpu") is not None:
-        assert isinstance(convlab.plan(PROBLEM).engine, CudaSim)
+        assert isinstance(convlab.plan(PROBLEM).engine, Simulator)
 
 
 def test_public_names() -> None:

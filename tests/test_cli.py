@@ -242,7 +242,10 @@ def test_yes_waits(monkeypatch):
         (("ladder", "--layer", ""), "layer is ''"),
         (("ladder", "--batch", "0"), "batch is 0: it must be at least 1"),
         (("ladder", "--batch", "-3"), "batch is -3"),
-        (("ladder", "--engine", "cuda"), "engine is 'cuda': it must be 'auto', 'gpu' or 'cudasim'"),
+        (
+            ("ladder", "--engine", "cuda"),
+            "engine is 'cuda': it must be 'auto', 'gpu', 'simulator' or 'cudasim'",
+        ),
         (("ladder", "--stage", "s99"), "stage is 's99': it must be one of s01_direct, "),
         (("ladder", "--json", "absent/ladder.json"), "there is no folder 'absent'"),
         (("ladder", "--json", "."), "'.', which is a folder"),
@@ -439,9 +442,10 @@ def test_doctor():
     }  # fmt: skip
     assert facts["packages"]["numpy"] == np.__version__
     engines = {engine["name"]: engine for engine in facts["engines"]}
+    assert engines["simulator"]["available"]
     assert engines["cudasim"]["available"]
     assert engines["gpu"]["available"] != bool(engines["gpu"]["why_not"])
-    assert facts["would_use"]["engine"] == ("gpu" if engines["gpu"]["available"] else "cudasim")
+    assert facts["would_use"]["engine"] == ("gpu" if engines["gpu"]["available"] else "simulator")
     assert all(bool(tool["found"]) != bool(tool["install"]) for tool in facts["compilers"])
     for words in ("numba-cuda", "engine cudasim", "would use"):
         assert words in result.stderr

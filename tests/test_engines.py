@@ -170,9 +170,11 @@ def test_the_kernel_itself_is_not_changed() -> None:
 def test_choosing() -> None:
     assert unavailable("cudasim") is None
     assert choose("cudasim").name == "cudasim"
-    expected = "gpu" if unavailable("gpu") is None else "cudasim"
+    expected = "gpu" if unavailable("gpu") is None else "simulator"
     assert choose("auto").name == expected
     assert choose("auto") is choose(expected)
-    with pytest.raises(ValueError, match="engine is 'cpu': it must be 'auto', 'gpu' or 'cudasim'"):
+    with pytest.raises(
+        ValueError, match="engine is 'cpu': it must be 'auto', 'gpu', 'simulator' or"
+    ):
         choose("cpu")
-    assert set(ENGINE_NAMES) == {"gpu", "cudasim"}
+    assert set(ENGINE_NAMES) == {"gpu", "simulator", "cudasim"}

@@ -117,7 +117,7 @@ def ladder(
     ] = None,
     batch: Annotated[int | None, typer.Option(metavar="N", help="How many images.")] = None,
     engine: Annotated[
-        str, typer.Option(metavar="NAME", help="auto, gpu or cudasim (Numba's simulator).")
+        str, typer.Option(metavar="NAME", help="auto, gpu, simulator or cudasim.")
     ] = "auto",
     stage: Annotated[
         list[str] | None,

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 BASELINE = LADDER[0].name  # what speedups are over
 
-# Multiply-adds a second that a simulator does, about, to tell how long a wait will be: 2,000 to
-# 60,000 from stage to stage on two CPU cores. One that is not listed is taken to be the slowest.
-SIMULATED_PER_SECOND = {"cudasim": 20_000}
+# Multiply-adds a second that a simulator does, about, to tell how long a wait will be: from stage to
+# stage 170,000 to 500,000 with every check, and 2,000 to 60,000 in Numba's, on two CPU cores. One
+# that is not listed is taken to be the slowest.
+SIMULATED_PER_SECOND = {"simulator": 300_000, "cudasim": 20_000}
 PATIENCE_SECONDS = 120
 
 
