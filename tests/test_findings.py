@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kernels.cases import Case
+from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
@@ -35,7 +36,7 @@ def test_a_wrong_kernel_gets_its_finding(case: Case) -> None:
         assert str(finding) in str(caught.value)
 
 
-@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*RIGHT, *DOCUMENTED], ids=lambda case: case.name)
 def test_a_right_kernel_gets_none(case: Case) -> None:
     for engine in (STRICT, QUICK):
         arguments = launch(engine, case)
@@ -46,4 +47,5 @@ def test_a_right_kernel_gets_none(case: Case) -> None:
 def test_there_are_enough_of_both() -> None:
     assert len(WRONG) >= 40
     assert len(RIGHT) >= 20
+    assert len(DOCUMENTED) >= 10
     assert {case.kind for case in WRONG} == set(REMEDIES)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 BASELINE = LADDER[0].name  # what speedups are over
 
-# Multiply-adds a second that a simulator does, about, to tell how long a wait will be: from stage to
-# stage 170,000 to 500,000 with every check, and 2,000 to 60,000 in Numba's, on two CPU cores. One
-# that is not listed is taken to be the slowest.
+# Multiply-adds a second that a simulator does, about, to tell how long a wait will be. They differ
+# from stage to stage: 170,000 to 500,000 in convlab's with every check, 2,000 to 60,000 in Numba's,
+# on two CPU cores. One that is not listed is taken to be the slowest.
 SIMULATED_PER_SECOND = {"simulator": 300_000, "cudasim": 20_000}
 PATIENCE_SECONDS = 120
 

@@ -149,6 +149,9 @@ def assigned_name(code: CodeType, offset: int) -> str:
     line = line_at(code, offset)
     here = [i for i in dis.get_instructions(code) if line_at(code, i.offset) == line]
     before = [i for i in here if i.offset < offset and i.argval in ("array", "array_like")]
-    names = [i.argval for i in here if i.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME")]
+    stores = [i for i in here if i.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME")]
+    # In the order of the source: the compiler swaps stores to spare swaps.
+    stores.sort(key=lambda i: (i.positions and i.positions.col_offset) or 0)
+    names = [i.argval for i in stores]
     place = len(before) - 1
     return str(names[place]) if 0 <= place < len(names) else "an array without a name"

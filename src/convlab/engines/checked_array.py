@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from operator import lt, mul
 from types import CodeType
 from typing import Any
@@ -48,7 +48,7 @@ class CheckedArray:
         self.host, self.name, self.base, self.memory = host, name, base, memory
         self.alignment = alignment
         self.strides = host.strides
-        self.data = _quick(host)
+        self.data = quick(host)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,13 +79,13 @@ class CheckedArray:
     def check(self, index: Any, site: int) -> tuple[int, ...]:
         """The index as a tuple; reports one that is out of bounds."""
         entries = index if isinstance(index, tuple) else (index,)
-        entries = tuple(_integer(entry) for entry in entries)
+        entries = tuple(integer(entry) for entry in entries)
         shape = self.shape
         if len(entries) != len(shape):
             raise IndexError(f"{len(entries)} indices for {self.name} of shape {shape}")
         if not all(0 <= i < n for i, n in zip(entries, shape, strict=True)):
             self.memory.report(
-                "out of bounds", f"{_show(self.name, entries)} is outside shape {shape}",
+                "out of bounds", f"{show(self.name, entries)} is outside shape {shape}",
                 site, self, entries,
             )  # fmt: skip
         return entries
@@ -100,8 +100,8 @@ class CheckedArray:
             self._log(at, site, READ)
             return self.data[at[0] if len(at) == 1 else at]
         for entry, extent in zip(entries, self.shape, strict=False):
-            if not isinstance(entry, slice) and not 0 <= _integer(entry) < extent:
-                what = f"{_show(self.name, entries)} is outside shape {self.shape}"
+            if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
+                what = f"{show(self.name, entries)} is outside shape {self.shape}"
                 self.memory.report("out of bounds", what, site, self, None)
         part = self.host[entries]
         offset = _start(part) - _start(self.host) if part.size else 0
@@ -155,7 +155,7 @@ class CheckedArray:
         if address % width or self.alignment % width:
             at = index if isinstance(index, tuple) else (index,)
             chance = "not at a multiple" if address % width else "only by chance at a multiple"
-            what = f"{_show(self.name, at)} is {chance} of {width} bytes"
+            what = f"{show(self.name, at)} is {chance} of {width} bytes"
             self.memory.report("misaligned", what, site, self, at)
         return address, keys
 
@@ -178,7 +178,7 @@ def checked(
 ) -> CheckedArray:
     """The array as a simulated kernel sees it, with a class of its own: quickest to index."""
     fixed = base, host.strides
-    made = _array_class(host.ndim, memory.log, fixed, _quick(host))
+    made = _array_class(host.ndim, memory.log, fixed, quick(host))
     array: CheckedArray = made(host, name, base, memory, alignment)
     return array
 
@@ -250,111 +250,6 @@ def _array_code(ndim: int, logged: bool, fixed: tuple[int, tuple[int, ...]] | No
     return compile(source, "<array>", "exec")
 
 
-class LocalArray:
-    """A thread's own array; elements that nobody wrote are None."""
-
-    __slots__ = ("cells", "memory", "name")
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def __init__(self, name: str, memory: Memory) -> None:
-        self.name, self.memory = name, memory
-        self.cells: list[Any] = [None] * math.prod(self.shape)
-
-    @property
-    def size(self) -> int:
-        return len(self.cells)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def place(self, index: Any, site: int) -> int:
-        """Which cell that is, after all checks."""
-        entries = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
-            raise TypeError(f"{_show(self.name, entries)}: views of local arrays are not simulated")
-        entries = CheckedArray.check(self, index, site)  # type: ignore[arg-type]
-        place = 0
-        for entry, extent in zip(entries, self.shape, strict=True):
-            place = place * extent + entry
-        return place
-
-    def load(self, index: Any, site: int) -> Any:
-        place = self.place(index, site)
-        value = self.cells[place]
-        if value is None:
-            at = tuple(int(i) for i in np.unravel_index(place, self.shape))
-            what = f"{_show(self.name, at)} is read before anything is written to it"
-            self.memory.report("uninitialised", what, site, self, at)
-            return _poison(self.dtype).item()
-        return value
-
-    def store(self, index: Any, value: Any, site: int) -> None:
-        self.cells[self.place(index, site)] = converted(value, self.dtype)
-
-    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
-        *rows, first = index if isinstance(index, tuple) else (index,)
-        return tuple(self.load((*rows, first + lane), site_of(2)) for lane in range(count))
-
-    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
-        *rows, first = index if isinstance(index, tuple) else (index,)
-        for lane, value in enumerate(values):
-            self.store((*rows, first + lane), value, site_of(2))
-
-
-_LOCAL_TEMPLATE = """
-class Array(LocalArray):
-    __slots__ = ()
-    shape, dtype = SHAPE, DTYPE
-
-    def __getitem__(self, index):
-        try:
-            {names} = index
-            if {inside}:
-                value = self.cells[{place}]
-                if value is not None:
-                    return value
-        except (TypeError, ValueError):
-            pass
-        return self.load(index, site_of(1))
-
-    def __setitem__(self, index, value):
-        try:
-            {names} = index
-            if {inside}:
-                CELL[0] = value
-                self.cells[{place}] = CELL[0]
-                return
-        except (TypeError, ValueError):
-            pass
-        self.store(index, value, site_of(1))
-"""
-
-
-@cache
-def local_class(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """The class of local arrays of that shape, sizes written into its code."""
-    letters = [f"i{axis}" for axis in range(len(shape))]
-    place = letters[0]
-    for letter, extent in zip(letters[1:], shape[1:], strict=True):
-        place = f"({place}) * {extent} + {letter}"
-    source = _LOCAL_TEMPLATE.format(
-        names=letters[0] if len(shape) == 1 else ", ".join(letters),
-        inside=" and ".join(f"0 <= {i} < {n}" for i, n in zip(letters, shape, strict=True)),
-        place=place,
-    )
-    names = {
-        "LocalArray": LocalArray, "SHAPE": shape, "DTYPE": dtype, "site_of": site_of,
-        "CELL": _quick(np.zeros(1, dtype)),
-    }  # fmt: skip
-    exec(source, names)
-    return names["Array"]
-
-
 class _Items:
     """Element access for types that memoryview does not read, such as float16 and complex."""
 
@@ -369,7 +264,7 @@ class _Items:
             self._host[index] = value
 
 
-def _quick(host: np.ndarray) -> Any:
+def quick(host: np.ndarray) -> Any:
     if host.dtype.kind in "fiub" and host.dtype.char != "e" and host.size and host.dtype.isnative:
         return memoryview(host)  # type: ignore[arg-type]
     return _Items(host)
@@ -377,10 +272,10 @@ def _quick(host: np.ndarray) -> Any:
 
 def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """Memory that nobody wrote: NaN, or the largest integer, which no right kernel uses."""
-    return np.full(shape, _poison(dtype), dtype)
+    return np.full(shape, poison(dtype), dtype)
 
 
-def _poison(dtype: np.dtype[Any]) -> Any:
+def poison(dtype: np.dtype[Any]) -> Any:
     return dtype.type(np.iinfo(dtype).max if dtype.kind in "iu" else np.nan)
 
 
@@ -399,7 +294,7 @@ def converted(value: Any, dtype: np.dtype[Any]) -> Any:
     return value
 
 
-def _integer(value: Any) -> int:
+def integer(value: Any) -> int:
     if isinstance(value, float):
         raise TypeError(f"index {value} is a float: it must be an integer")
     return int(value.__index__())
@@ -409,5 +304,5 @@ def _start(host: np.ndarray) -> int:
     return int(host.__array_interface__["data"][0])
 
 
-def _show(name: str, index: tuple[Any, ...]) -> str:
+def show(name: str, index: tuple[Any, ...]) -> str:
     return f"{name}[{', '.join(str(i) for i in index)}]"

@@ -83,14 +83,21 @@ class Race:
             yield from self._first([*accesses.at(order[group])], "block")
 
     def _uninitialised(self, accesses: _Accesses, shared: np.ndarray) -> Iterator[Conflict]:
-        """Reads of shared memory before the block's first write there."""
+        """Reads of shared memory before the block's first write there. Where another thread writes
+        in the same phase there is a race, which says more."""
         address, kind = accesses.columns.address[shared], accesses.columns.kind[shared]
         block = accesses.block[shared] - accesses.block[0]
         key = block * (int(address.max()) + 1) + address
-        first_write = np.full(int(key.max()) + 1, len(accesses.block), np.int32)
+        never = len(accesses.block)
+        first_write = np.full(int(key.max()) + 1, never, np.int32)
         writes = np.flatnonzero(kind == WRITE)[::-1]  # backwards: of several the first one stays
         first_write[key[writes]] = shared[writes]
-        for access in accesses.at(shared[first_write[key] > shared][:ENOUGH]):
+        first = first_write[key]
+        early, first = shared[first > shared], first[first > shared]
+        last = np.minimum(first, never - 1)
+        thread, phase = accesses.columns.thread, accesses.columns.phase
+        race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
+        for access in accesses.at(early[~race][:ENOUGH]):
             yield Conflict("uninitialised", access, None)
 
     def _within_blocks(self, accesses: _Accesses) -> Iterator[Conflict]:

@@ -9,8 +9,6 @@ Numba's simulator.
 
 from __future__ import annotations
 
-import inspect
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,31 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.access_log import (
-    ATOMIC,
-    GLOBAL,
-    READ,
-    WIDE,
-    WRITE,
-    AccessLog,
-    Sites,
-    Span,
-)
 from convlab.engines.base import Counts
-from convlab.engines.checked_array import CheckedArray, Memory, checked
-from convlab.engines.findings import Finding, Findings, NotSimulated, SimulationError, Stop
-from convlab.engines.greenlets import Block
-from convlab.engines.python_body import Copier, names_used
-from convlab.engines.races import Access, Conflict, Race
-from convlab.engines.scalars import WrapsAround, meaning
-from convlab.engines.simulated_cuda import BLOCKING, SimulatedCuda
+from convlab.engines.findings import Finding, NotSimulated, SimulationError
+from convlab.engines.simulated_launch import Place, SimulatedLaunch
 from convlab.stages.base import Launch, Program
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
-
-Place = tuple[int, int, int]
-LONG = 60_000  # entries of the log that are looked at in one go, at the end of a block
-FATAL = ("out of bounds", "misaligned")
 
 
 class Simulator:
@@ -90,18 +69,15 @@ class Simulator:
         Raises :class:`SimulationError` with its findings if the kernel is wrong, and
         :class:`NotSimulated` if it uses what is not known here.
         """
-        _Run(self, kernel, _three(grid), _three(block), arguments, shared_bytes).run()
+        SimulatedLaunch(
+            kernel, _three(grid), _three(block), arguments, shared_bytes, self.strict, self._counts
+        ).run()
 
     def peak_flops(self) -> float | None:
         return None
 
     def synchronize(self) -> None:
         pass
-
-    @property
-    def counts(self) -> Counts | None:
-        """Where launches are counted now; None outside of :meth:`counting`."""
-        return self._counts
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
@@ -112,306 +88,6 @@ class Simulator:
             self._counts = None
 
 
-class _Run:
-    """One launch."""
-
-    def __init__(
-        self,
-        engine: Simulator,
-        kernel: Any,
-        grid: Place,
-        block: Place,
-        arguments: tuple[Any, ...],
-        shared_bytes: int,
-    ) -> None:
-        self.strict, self.counts = engine.strict, engine.counts
-        self.grid, self.block_shape, self.block_size = grid, block, math.prod(block)
-        if not 1 <= self.block_size <= 1024:
-            raise ValueError(f"{block} are {self.block_size} threads: a block has 1 to 1024")
-        self.findings = Findings()
-        self.log = AccessLog() if self.strict or self.counts is not None else None
-        self.memory = Memory(self.log, self.report)
-        self.cuda = SimulatedCuda(grid, block, self.memory, shared_bytes)
-        self.cuda.on_fence = self._fence
-        copier = Copier(self.cuda, self._meaning)
-        self.kernel: str = kernel.py_func.__name__
-        self.body = copier.copy(kernel.py_func)
-        self.sites = Sites(copier.codes())
-        self.waits = any(names_used(code) & BLOCKING for code in copier.codes())
-        self.arguments = self._checked(arguments)
-        self.race = Race(self.block_size)
-        self.thread, self.block, self.block_number = 0, (0, 0, 0), 0
-        self.first = self.phase = 0
-        self.epochs = [0] * self.block_size
-
-    def run(self) -> None:
-        try:
-            self._run_blocks()
-        except Stop:
-            pass
-        except (WrapsAround, ZeroDivisionError) as error:
-            kind = "wraps around" if isinstance(error, WrapsAround) else "division by zero"
-            self._add(kind, str(error), self._site(error), self.thread)
-        except NotSimulated:
-            raise
-        except Exception as error:
-            error.add_note(f"in {self.kernel}, block {self.block}, thread {self._at(self.thread)}")
-            raise
-        if self.log is not None:
-            self._look()
-            if self.strict:
-                for conflict in self.race.finish():
-                    self._conflict(conflict)
-        self.findings.raise_any()
-
-    def _run_blocks(self) -> None:
-        cuda, log = self.cuda, self.log
-        places = [_place(number, self.block_shape) for number in range(self.block_size)]
-        enter = self._enter if log is None else self._enter_logged
-        for number in range(math.prod(self.grid)):
-            self.block_number = number
-            self.block = _place(self.block_number, self.grid)
-            cuda.blockIdx.set(self.block)
-            cuda.shared.new_block()
-            self.first = self.block_number * self.block_size
-            self.phase += 1
-            if self.waits:
-                complain = self._complain if self.strict else None
-                block = Block(cuda, self.body, self.arguments, places, enter, complain)
-                block.on_barrier, block.on_warp_barrier = self._barrier, self._warp_barrier
-                block.run()
-            else:
-                body, arguments = self.body, self.arguments
-                for number, place in enumerate(places):
-                    enter(number, place)
-                    body(*arguments)
-            if log is not None and len(log.addresses) > LONG:
-                self._look()
-
-    # What happens while it runs.
-
-    def _enter(self, number: int, place: Place) -> None:
-        cuda = self.cuda
-        index = cuda.threadIdx
-        index.x, index.y, index.z = place
-        cuda.laneid = number & 31
-        self.thread = number
-
-    def _enter_logged(self, number: int, place: Place) -> None:
-        self._enter(number, place)
-        assert self.log is not None
-        self.log.marks.append(
-            (len(self.log.addresses), self.first + number, self.phase, self.epochs[number])
-        )
-
-    def _barrier(self, threads: int) -> None:
-        self.phase += 1
-        if self.counts is not None:
-            self.counts.barriers += threads
-
-    def _warp_barrier(self, threads: list[int], whole: bool) -> None:
-        if whole:
-            epoch = 1 + max(self.epochs)
-            for number in threads:
-                self.epochs[number] = epoch
-        elif self.log is not None:
-            position = self.race.position + len(self.log.addresses)
-            self.race.warp_barriers.append((position, {self.first + number for number in threads}))
-
-    def _fence(self) -> None:
-        if self.log is not None:
-            position = self.race.position + len(self.log.addresses)
-            self.race.fences.append((position, self.block_number))
-
-    # What it did to memory.
-
-    def _look(self) -> None:
-        """Count and judge what the log holds, and empty it."""
-        assert self.log is not None
-        if self.counts is not None:
-            _tally(self.log, self.counts)
-        if self.strict:
-            for conflict in self.race.analyse(self.log):
-                self._conflict(conflict)
-        self.log.clear()
-
-    def _conflict(self, conflict: Conflict) -> None:
-        assert self.log is not None
-        kind, first, second = conflict
-        shown = second or first
-        span = self.log.span_at(first.address)
-        index = span.index(first.address)
-        element = f"{span.name}[{', '.join(map(str, index))}]"
-        if second is None:
-            what = f"{element} is read before anything in this block wrote to it"
-        else:
-            who = f"thread {self._at(first.thread % self.block_size)}"
-            if first.block != second.block:
-                who = f"block {_place(first.block, self.grid)}"
-            what = f"{element} is {_verb(second)} after {who} {_past(first)} it, nothing between"
-        other = None if second is None else self.sites.line(first.site)[1]
-        file, line = self.sites.line(shown.site)
-        self.findings.add(
-            Finding(
-                kind, self.kernel, file, line, what, other, _place(shown.block, self.grid),
-                self._at(shown.thread % self.block_size), span.name, index, span.shape,
-            )
-        )  # fmt: skip
-
-    # Findings that show at once.
-
-    def report(
-        self, kind: str, what: str, site: int, array: Any, index: tuple[int, ...] | None
-    ) -> None:
-        """For arrays: note a finding of the thread that runs now, and end the launch if it must."""
-        self._add(kind, what, site, self.thread, None, array.name, index, tuple(array.shape))
-        if kind in FATAL:
-            raise Stop
-
-    def _complain(self, kind: str, what: str, site: int, other: int | None, thread: int) -> None:
-        self._add(kind, what, site, thread, other)
-
-    def _add(
-        self,
-        kind: str,
-        what: str,
-        site: int,
-        thread: int,
-        other: int | None = None,
-        array: str | None = None,
-        index: tuple[int, ...] | None = None,
-        shape: tuple[int, ...] | None = None,
-    ) -> None:
-        if not self.strict and kind not in (*FATAL, "wraps around", "division by zero"):
-            return
-        file, line = self.sites.line(site)
-        other_line = None if other is None else self.sites.line(other)[1]
-        self.findings.add(
-            Finding(
-                kind, self.kernel, file, line, what, other_line, self.block, self._at(thread),
-                array, index, shape,
-            )
-        )  # fmt: skip
-
-    def _site(self, error: BaseException) -> int:
-        """The innermost place in the kernel that an exception came through."""
-        found, trace = 0, error.__traceback__
-        while trace is not None:
-            if self.sites.knows(trace.tb_frame.f_code):
-                found = id(trace.tb_frame.f_code) + trace.tb_lasti
-            trace = trace.tb_next
-        return found
-
-    def _at(self, thread: int) -> Place:
-        return _place(thread, self.block_shape)
-
-    # Arguments and globals.
-
-    def _meaning(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray):  # a constant of the kernel's
-            unlogged = Memory(None, self.report)
-            return checked(value, "a constant array", 0, unlogged)
-        return meaning(value)
-
-    def _checked(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        names = [*inspect.signature(self.body).parameters]
-        names += [f"argument {n}" for n in range(len(names), len(arguments))]
-        hosts = [_host(argument) for argument in arguments]
-        starts = _addresses([host for host in hosts if host is not None])
-        result: list[Any] = []
-        for name, argument, host in zip(names, arguments, hosts, strict=False):
-            if host is None:
-                result.append(argument.item() if isinstance(argument, np.generic) else argument)
-                continue
-            array: CheckedArray = checked(host, name, starts[id(host)], self.memory)
-            if self.log is not None and host.size:
-                low, high = np.lib.array_utils.byte_bounds(host)
-                start = array.base + low - int(host.__array_interface__["data"][0])
-                self.log.spans.append(
-                    Span(name, start, start + high - low, host.shape, host.itemsize)
-                )
-            result.append(array)
-        return tuple(result)
-
-
-def _host(argument: Any) -> np.ndarray | None:
-    """The memory of an array argument; None for a number."""
-    if isinstance(argument, np.ndarray):
-        return argument
-    inner = getattr(argument, "_ary", None)  # device arrays under NUMBA_ENABLE_CUDASIM=1
-    return inner if isinstance(inner, np.ndarray) else None
-
-
-def _addresses(hosts: list[np.ndarray]) -> dict[int, int]:
-    """A simulated address for each array, by its id: whole allocations start at multiples of 256,
-    and views of one keep their distances."""
-    owners = {id(host): _owner(host) for host in hosts}
-    bounds = sorted({np.lib.array_utils.byte_bounds(owner) for owner in owners.values()})
-    moved: list[tuple[int, int, int]] = []  # low, high, what to add
-    free = GLOBAL
-    for low, high in bounds:
-        if moved and low < moved[-1][1]:
-            first, last, shift = moved.pop()
-            last = max(last, high)
-        else:
-            first, last, shift = low, high, free - low
-        moved.append((first, last, shift))
-        free = -(-(last + shift) // 256) * 256 + 256
-    starts = {}
-    for host in hosts:
-        real = int(host.__array_interface__["data"][0])
-        shift = next((s for low, high, s in moved if low <= real < high), free - real)
-        starts[id(host)] = real + shift
-    return starts
-
-
-def _owner(host: np.ndarray) -> np.ndarray:
-    while isinstance(host.base, np.ndarray):
-        host = host.base
-    return host
-
-
-def _tally(log: AccessLog, counts: Counts) -> None:
-    columns = log.columns()
-    wide = columns.kind & WIDE > 0
-    far = columns.address >= GLOBAL
-    kind = columns.kind & (WIDE - 1)
-    loads, stores = kind == READ, kind == WRITE
-    loads, stores = loads | (kind == ATOMIC), stores | (kind == ATOMIC)  # an atomic does both
-
-    def number(of: np.ndarray) -> int:
-        return int(np.count_nonzero(of & ~wide))
-
-    counts.global_loads += number(loads & far)
-    counts.global_stores += number(stores & far)
-    counts.shared_loads += number(loads & ~far)
-    counts.shared_stores += number(stores & ~far)
-    sizes = np.zeros(len(kind), np.int64)
-    for span in log.spans:
-        sizes[(columns.address >= span.start) & (columns.address < span.end)] = span.itemsize
-    counts.global_bytes += int(sizes[loads & far].sum() + sizes[stores & far].sum())
-
-
 def _three(size: int | Sequence[int]) -> Place:
     x, y, z = (*((size,) if isinstance(size, int | np.integer) else size), 1, 1)[:3]
     return int(x), int(y), int(z)
-
-
-def _place(number: int, shape: Place) -> Place:
-    """Which thread of a block, or block of a grid, has that number: x runs first."""
-    return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
-
-
-_VERBS = {
-    READ: ("read", "had read"),
-    WRITE: ("written", "had written"),
-    ATOMIC: ("updated", "had updated"),
-}
-
-
-def _verb(access: Access) -> str:
-    return _VERBS[access.kind][0]
-
-
-def _past(access: Access) -> str:
-    return _VERBS[access.kind][1]

@@ -1,0 +1,121 @@
+"""A simulated thread's own arrays: strict bounds, and no reads of what it never wrote.
+
+Like the other arrays' (:mod:`convlab.engines.checked_array`), the code of an access is written out
+for each shape: these stand for registers and are what kernels touch most.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from convlab.engines.access_log import site_of
+from convlab.engines.checked_array import CheckedArray, Memory, converted, poison, quick, show
+
+
+class LocalArray:
+    """A thread's own array; elements that nobody wrote are None."""
+
+    __slots__ = ("cells", "memory", "name")
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __init__(self, name: str, memory: Memory) -> None:
+        self.name, self.memory = name, memory
+        self.cells: list[Any] = [None] * math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        return len(self.cells)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def place(self, index: Any, site: int) -> int:
+        """Which cell that is, after all checks."""
+        entries = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
+            raise TypeError(f"{show(self.name, entries)}: views of local arrays are not simulated")
+        entries = CheckedArray.check(self, index, site)  # type: ignore[arg-type]
+        place = 0
+        for entry, extent in zip(entries, self.shape, strict=True):
+            place = place * extent + entry
+        return place
+
+    def load(self, index: Any, site: int) -> Any:
+        place = self.place(index, site)
+        value = self.cells[place]
+        if value is None:
+            at = tuple(int(i) for i in np.unravel_index(place, self.shape))
+            what = f"{show(self.name, at)} is read before anything is written to it"
+            self.memory.report("uninitialised", what, site, self, at)
+            return poison(self.dtype).item()
+        return value
+
+    def store(self, index: Any, value: Any, site: int) -> None:
+        self.cells[self.place(index, site)] = converted(value, self.dtype)
+
+    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
+        *rows, first = index if isinstance(index, tuple) else (index,)
+        return tuple(self.load((*rows, first + lane), site_of(2)) for lane in range(count))
+
+    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
+        *rows, first = index if isinstance(index, tuple) else (index,)
+        for lane, value in enumerate(values):
+            self.store((*rows, first + lane), value, site_of(2))
+
+
+_LOCAL_TEMPLATE = """
+class Array(LocalArray):
+    __slots__ = ()
+    shape, dtype = SHAPE, DTYPE
+
+    def __getitem__(self, index):
+        try:
+            {names} = index
+            if {inside}:
+                value = self.cells[{place}]
+                if value is not None:
+                    return value
+        except (TypeError, ValueError):
+            pass
+        return self.load(index, site_of(1))
+
+    def __setitem__(self, index, value):
+        try:
+            {names} = index
+            if {inside}:
+                CELL[0] = value
+                self.cells[{place}] = CELL[0]
+                return
+        except (TypeError, ValueError):
+            pass
+        self.store(index, value, site_of(1))
+"""
+
+
+@cache
+def local_class(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """The class of local arrays of that shape, sizes written into its code."""
+    letters = [f"i{axis}" for axis in range(len(shape))]
+    place = letters[0]
+    for letter, extent in zip(letters[1:], shape[1:], strict=True):
+        place = f"({place}) * {extent} + {letter}"
+    source = _LOCAL_TEMPLATE.format(
+        names=letters[0] if len(shape) == 1 else ", ".join(letters),
+        inside=" and ".join(f"0 <= {i} < {n}" for i, n in zip(letters, shape, strict=True)),
+        place=place,
+    )
+    names = {
+        "LocalArray": LocalArray, "SHAPE": shape, "DTYPE": dtype, "site_of": site_of,
+        "CELL": quick(np.zeros(1, dtype)),
+    }  # fmt: skip
+    exec(source, names)
+    return names["Array"]

@@ -1,0 +1,327 @@
+"""Engine ``simulator``: what kernels may use, what is counted, what a finding says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numba import cuda, float32, float64, int8, int32, int64, uint32
+
+from convlab import LADDER, ConvProblem
+from convlab.api import Plan
+from convlab.engines.cudasim import CudaSim
+from convlab.engines.findings import NotSimulated, SimulationError
+from convlab.engines.simulator import Simulator
+from convlab.oracle import Oracle, random_tensors
+
+SIM = Simulator()
+ALL = 0xFFFFFFFF
+WEIGHTS = np.array([2.0, 3.0], np.float32)
+
+
+def run(kernel: Any, grid: Any, block: Any, *arrays: Any, **more: Any) -> None:
+    for engine in (Simulator(strict=False), SIM):
+        copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
+        engine.launch(kernel, grid, block, *copies, **more)
+    for array, copy in zip(arrays, copies, strict=True):
+        if isinstance(array, np.ndarray):
+            array[...] = copy
+
+
+def findings(kernel: Any, grid: Any, block: Any, *arrays: Any, **more: Any) -> tuple:
+    with pytest.raises(SimulationError) as caught:
+        SIM.launch(kernel, grid, block, *arrays, **more)
+    return caught.value.findings
+
+
+@cuda.jit
+def where_am_i(out):
+    x, y, z = cuda.grid(3)
+    gx, gy, gz = cuda.gridsize(3)
+    t, b, d, g = cuda.threadIdx, cuda.blockIdx, cuda.blockDim, cuda.gridDim
+    right = x == b.x * d.x + t.x and y == b.y * d.y + t.y and z == b.z * d.z + t.z
+    right = right and gx == g.x * d.x and gy == g.y * d.y and gz == g.z * d.z
+    right = right and cuda.laneid == (t.x + d.x * (t.y + d.y * t.z)) % cuda.warpsize
+    right = right and cuda.lanemask_lt() == 2**cuda.laneid - 1
+    out[x, y, z] = right
+
+
+def test_where_a_thread_is() -> None:
+    out = np.zeros((6, 8, 6), np.bool_)
+    run(where_am_i, (3, 2, 2), (2, 4, 3), out)
+    assert out.all()
+
+
+@cuda.jit
+def casts(x, out):
+    out[0] = float32(x)
+    out[1] = float64(x)
+    out[2] = int32(x)
+    out[3] = uint32(x)
+    out[4] = int8(300)
+    out[5] = int64(-x)
+    out[6] = np.float32(x) + np.int32(1.9)
+    out[7] = numba.float32(x)
+
+
+def test_number_types_cast() -> None:
+    out = np.zeros(8)
+    run(casts, 1, 1, 3.7, out)
+    near = float(np.float32(3.7))
+    assert out.tolist() == [near, 3.7, 3, 3, 44, -3, near + 1, near]
+
+
+@cuda.jit
+def bits(x, out):
+    out[0] = cuda.popc(x)
+    out[1] = cuda.clz(x)
+    out[2] = cuda.brev(x)
+    out[3] = cuda.ffs(x)
+    out[4] = cuda.selp(x > 3, 1, 2)
+    out[5] = cuda.fma(2, 3, 4)
+
+
+def test_bit_operations() -> None:
+    out = np.zeros(6, np.int64)
+    run(bits, 1, 1, 0b10110, out)
+    assert out.tolist() == [3, 27, 0b01101 << 27, 2, 1, 10]
+
+
+@cuda.jit
+def mathematics(x, out):
+    out[0] = math.sqrt(x[0])
+    out[1] = math.exp(x[1])
+    out[2] = math.log(x[2])
+    out[3] = np.sqrt(x[3]) + cuda.cbrt(x[4]) + math.pi
+    out[4] = x[1] * x[1] * x[1] * x[1] * x[1]
+
+
+def test_mathematics_as_on_a_gpu_never_raises() -> None:
+    out = np.zeros(5, np.float32)
+    run(mathematics, 1, 1, np.array([-1, 1e9, 0, 4, 27], np.float32), out)
+    assert np.isnan(out[0])
+    assert out[1:3].tolist() == [np.inf, -np.inf]
+    assert out[3] == np.float32(5 + math.pi)
+    assert np.isinf(out[4])
+
+
+@cuda.jit
+def atomics(a):
+    cuda.atomic.add(a, 0, 5)
+    cuda.atomic.sub(a, 1, 5)
+    cuda.atomic.max(a, 2, 50)
+    cuda.atomic.min(a, 3, 50)
+    cuda.atomic.and_(a, 4, 6)
+    cuda.atomic.or_(a, 5, 6)
+    cuda.atomic.xor(a, 6, 6)
+    cuda.atomic.exch(a, 7, 77)
+    cuda.atomic.inc(a, 8, 10)
+    cuda.atomic.dec(a, 9, 10)
+    a[11] = cuda.atomic.cas(a, 10, 13, 99)
+    cuda.atomic.nanmax(a, 12, 5)
+    cuda.atomic.nanmin(a, 13, 5)
+    cuda.atomic.compare_and_swap(a[14:], 13, 98)
+
+
+def test_atomics() -> None:
+    a = np.full(15, 13, np.int32)
+    run(atomics, 1, 1, a)
+    assert a.tolist() == [18, 8, 50, 13, 4, 15, 11, 77, 0, 10, 99, 13, 13, 5, 98]
+
+
+@cuda.jit
+def warp(out):
+    i = cuda.laneid
+    out[0, i] = cuda.shfl_sync(ALL, i, 5)
+    out[1, i] = cuda.shfl_up_sync(ALL, i, 2)
+    out[2, i] = cuda.shfl_down_sync(ALL, i, 2)
+    out[3, i] = cuda.shfl_xor_sync(ALL, i, 1)
+    out[4, i] = cuda.ballot_sync(-1, i < 3)
+    out[5, i] = cuda.any_sync(ALL, i == 3)
+    out[6, i] = cuda.all_sync(ALL, i == 3)
+    out[7, i] = cuda.eq_sync(ALL, i < 32)
+    out[8, i] = cuda.match_any_sync(ALL, i // 2)
+    mask, same = cuda.match_all_sync(ALL, 7)
+    out[9, i] = mask if same else 0
+    if i % 2:
+        out[10, i] = cuda.activemask()
+    else:
+        cuda.nanosleep(100)
+
+
+def test_what_the_lanes_of_a_warp_do_together() -> None:
+    out = np.zeros((11, 32), np.int64)
+    run(warp, 1, 32, out)
+    lane = np.arange(32)
+    assert (out[0] == 5).all()
+    assert (out[1] == np.where(lane < 2, lane, lane - 2)).all()
+    assert (out[2] == np.where(lane > 29, lane, lane + 2)).all()
+    assert (out[3] == lane ^ 1).all()
+    assert out[4:8, 9].tolist() == [7, 1, 0, 1]
+    assert (out[8] == 3 << lane // 2 * 2).all()
+    assert (out[9] == ALL).all()
+    assert (out[10] == np.where(lane % 2, 0xAAAAAAAA, 0)).all()
+
+
+@cuda.jit
+def block_votes(out):
+    i = cuda.threadIdx.x
+    out[0, i] = cuda.syncthreads_count(i < 5)
+    out[1, i] = cuda.syncthreads_and(i < 5)
+    out[2, i] = cuda.syncthreads_or(i < 5)
+
+
+def test_barriers_that_count() -> None:
+    out = np.zeros((3, 40), np.int32)
+    run(block_votes, 1, 40, out)
+    assert (out == [[5], [0], [1]]).all()
+
+
+@cuda.jit
+def many_types(half, number, byte, flag, out):
+    half[0] = half[1] * 3
+    number[0] = number[1] * 2j
+    byte[0] = byte[1] + 250
+    flag[0] = half[1] > 1
+    out[0] = out[1] + 0.1
+
+
+def test_arrays_of_other_types_round_and_wrap() -> None:
+    half, number = np.array([0, 1.1], np.float16), np.array([0, 1 + 1j], np.complex64)
+    byte, flag, out = np.array([0, 10], np.uint8), np.zeros(1, bool), np.ones(2, np.float32)
+    run(many_types, 1, 1, half, number, byte, flag, out)
+    assert half[0] == np.float16(float(np.float16(1.1)) * 3)
+    assert number[0] == -2 + 2j
+    assert byte[0] == 4
+    assert flag[0]
+    assert out[0] == np.float32(1.1)
+
+
+@cuda.jit
+def strided(a, out):
+    i, j = cuda.grid(2)
+    out[i, j] = a[i, j] * WEIGHTS[1]
+
+
+def test_arrays_of_any_layout_and_constants() -> None:
+    a = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for view in (a.T[::2], a[:, ::2].T, np.asfortranarray(a)[:3, :4]):
+        out = np.zeros(view.shape, np.float32)
+        SIM.launch(strided, view.shape, 1, view, out)
+        assert (out == view * 3).all()
+
+
+@cuda.jit
+def unknown(a):
+    a[0] = cuda.libdevice_of_tomorrow(1)
+
+
+@cuda.jit
+def unknown_atomic(a):
+    cuda.atomic.multiply(a, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [(unknown, "libdevice_of_tomorrow"), (unknown_atomic, "atomic.multiply")],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_is_not_known_is_refused_by_name_and_line(kernel, name: str) -> None:
+    line = kernel.py_func.__code__.co_firstlineno + 2
+    with pytest.raises(NotSimulated, match=rf"cuda.{name} is not simulated, .*:{line}"):
+        SIM.launch(kernel, 1, 1, np.zeros(1))
+
+
+@cuda.jit
+def out_of_bounds(matrix):
+    i = cuda.threadIdx.x
+    matrix[i, i] = 1
+    matrix[i, 2 + i] = 2
+
+
+def test_what_a_finding_says() -> None:
+    (found,) = findings(out_of_bounds, (1, 2), (4, 1), np.zeros((4, 4), np.float32))
+    assert (found.kind, found.kernel) == ("out of bounds", "out_of_bounds")
+    assert found.line == out_of_bounds.py_func.__code__.co_firstlineno + 4
+    assert (found.block, found.thread) == ((0, 0, 0), (2, 0, 0))
+    assert (found.array, found.index, found.shape) == ("matrix", (2, 4), (4, 4))
+    assert found.file == __file__
+    assert "matrix[2, 4] is outside shape (4, 4)" in str(found)
+    assert found.remedy in str(found)
+    with pytest.raises(FrozenInstanceError):
+        found.line = 1
+
+
+@cuda.jit
+def three_mistakes(a, b):
+    staged, other = cuda.shared.array(64, float32), cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    staged[i] = a[i]
+    b[i] = staged[63 - i]
+    if i < 40:
+        cuda.syncthreads()
+    b[i] += other[i]
+
+
+def test_several_findings_grouped_by_line() -> None:
+    found = findings(three_mistakes, 1, 64, np.zeros(64, np.float32), np.zeros(64, np.float32))
+    first = three_mistakes.py_func.__code__.co_firstlineno
+    assert {(f.kind, f.line - first, f.other_line and f.other_line - first) for f in found} >= {
+        ("shared race", 5, 4),
+        ("shared race", 4, 5),
+        ("barrier divergence", 7, None),
+        ("uninitialised", 8, None),
+    }
+    assert {f.array for f in found} == {"staged", "other", None}
+    assert next(f for f in found if f.array == "other").count == 64
+
+
+def test_only_what_cannot_go_on_is_refused_without_checks() -> None:
+    a = np.zeros((4, 4), np.float32)
+    quick = Simulator(strict=False)
+    quick.launch(three_mistakes, 1, 64, np.zeros(64, np.float32), np.zeros(64, np.float32))
+    for engine in (quick, SIM):
+        with pytest.raises(SimulationError, match=r"matrix\[2, 4\] is outside shape \(4, 4\)"):
+            engine.launch(out_of_bounds, 1, 4, a)
+
+
+@cuda.jit
+def not_right_in_python(a):
+    a[cuda.threadIdx.x] = a.no_such_thing
+
+
+def test_another_error_says_which_thread_had_it() -> None:
+    with pytest.raises(AttributeError) as caught:
+        SIM.launch(not_right_in_python, 1, 1, np.zeros(1))
+    assert "block (0, 0, 0), thread (0, 0, 0)" in caught.value.__notes__[0]
+
+
+def test_a_block_that_is_too_large_is_refused() -> None:
+    with pytest.raises(ValueError, match="are 2048 threads: a block has 1 to 1024"):
+        SIM.launch(out_of_bounds, 1, 2048, np.zeros((1, 1)))
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
+    problem = ConvProblem(2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
+    input, weight, bias = random_tensors(problem, 1)
+    tallies = []
+    for engine in (SIM, Simulator(strict=False), CudaSim()):
+        output = np.full(problem.output_shape, np.nan, np.float32)
+        with engine.counting() as counts:
+            Plan(problem, stage, stage.tiny_tile, engine)(input, weight, output, bias)
+        tallies.append(counts)
+        assert Oracle(problem, input, weight, bias).judge(output).ok
+    assert tallies[0] == tallies[1] == tallies[2]
+
+
+def test_two_launches_do_the_same() -> None:
+    first, second = (
+        findings(three_mistakes, 1, 64, np.zeros(64, np.float32), np.zeros(64, np.float32))
+        for _ in range(2)
+    )
+    assert first == second
