@@ -325,3 +325,20 @@ def test_two_launches_do_the_same() -> None:
         for _ in range(2)
     )
     assert first == second
+
+
+@cuda.jit
+def view_of_local_memory(a):
+    rows = cuda.local.array((2, 2), float32)
+    rows[1, 1] = a[0]
+    a[0] = rows[1][1]
+
+
+def test_views_of_local_memory_are_refused() -> None:
+    with pytest.raises(NotSimulated, match=r"rows.* not simulated, .*test_simulator.py:\d+"):
+        SIM.launch(view_of_local_memory, 1, 1, np.zeros(1))
+
+
+def test_arrays_of_records_are_refused() -> None:
+    with pytest.raises(NotSimulated, match="a is an array of .*, which is not simulated"):
+        SIM.launch(view_of_local_memory, 1, 1, np.zeros(1, [("x", "f4")]))

@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32, float64, int32, uint32
 
 from convlab.device import load4, store4
-from kernels.cases import Case, F, floats
+from kernels.cases import Case, F, floats, row_and
 
 RIGHT: list[Case] = []
 ALL = 0xFFFFFFFF
@@ -275,6 +275,25 @@ def sum_under_a_lock(a, lock, b):
     cuda.atomic.add(b, 0, a[i])
     cuda.threadfence()
     cuda.atomic.exch(lock, 0, 0)
+
+
+@right(lambda a: [64], grid=4, block=16, arguments=row_and(np.zeros(1, np.int32), np.zeros(1, F)))
+@cuda.jit
+def counting_under_a_lock(a, lock, b):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    b[0] += 1
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@right(lambda a: a[1] * 0 + 3, arguments=floats(64, (2, 3)), block=1)
+@cuda.jit
+def rows_filled_at_once(a, b):
+    b[0] = a[3]
+    b[1, 1:] = 3
+    b[1, :1] = 3
 
 
 @right(lambda a: a[0][::-1])

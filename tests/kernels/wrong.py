@@ -420,6 +420,27 @@ def views_of_one_array() -> list[Any]:
     return [whole[:32], whole[1:]]
 
 
+@wrong("global race", "b[0] += 1", arguments=lambda: [np.zeros(1, np.int32), np.zeros(1)])
+@cuda.jit
+def lock_released_with_no_fence(lock, b):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    b[0] += 1
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@wrong("global race", "total += parts[k]", grid=4, block=1,
+       arguments=lambda: [np.zeros(4), np.zeros(1, np.uint32), np.zeros(1)])  # fmt: skip
+@cuda.jit
+def last_block_sums_with_no_fence(parts, done, b):
+    parts[cuda.blockIdx.x] = 1
+    if cuda.atomic.inc(done, 0, 3) == 3:
+        total = 0.0
+        for k in range(4):
+            total += parts[k]
+        b[0] = total
+
+
 # Barrier divergence
 
 

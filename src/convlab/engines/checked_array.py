@@ -112,6 +112,12 @@ class CheckedArray:
 
     def store_part(self, index: Any, value: Any, site: int) -> None:
         """A store whose value or index is unusual: an integer that wraps, a float to be cut."""
+        entries = index if isinstance(index, tuple) else (index,)
+        if len(entries) < self.ndim or any(isinstance(entry, slice) for entry in entries):
+            row = self.part(index, site)  # a[row] = 0 fills it
+            for at in np.ndindex(*row.shape):
+                row.store_part(at, value, site)
+            return
         at = self.check(index, site)
         value = converted(value, self.dtype)
         self.data[at[0] if len(at) == 1 else at] = value

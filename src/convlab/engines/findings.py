@@ -64,7 +64,7 @@ class SimulationError(RuntimeError):
 
 
 class NotSimulated(SimulationError):
-    """The kernel uses something that the simulator does not know; the message names it."""
+    """The kernel uses something that the simulator does not know; the message names it and where."""
 
 
 class Stop(Exception):

@@ -14,6 +14,7 @@ import numpy as np
 
 from convlab.engines.access_log import site_of
 from convlab.engines.checked_array import CheckedArray, Memory, converted, poison, quick, show
+from convlab.engines.findings import NotSimulated
 
 
 class LocalArray:
@@ -42,7 +43,9 @@ class LocalArray:
         """Which cell that is, after all checks."""
         entries = index if isinstance(index, tuple) else (index,)
         if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
-            raise TypeError(f"{show(self.name, entries)}: views of local arrays are not simulated")
+            raise NotSimulated(
+                f"{show(self.name, entries)}: views of local arrays are not simulated"
+            )
         entries = CheckedArray.check(self, index, site)  # type: ignore[arg-type]
         place = 0
         for entry, extent in zip(entries, self.shape, strict=True):

@@ -19,6 +19,7 @@ import numpy as np
 from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, WRITE, AccessLog, Columns
 
 SIEVE = 1 << 18
+TABLE = 8_000_000  # what is numbered beyond this is sorted, not put in a table
 ENOUGH = 500  # groups in conflict that are looked at one by one; more are the same mistakes again
 
 
@@ -48,11 +49,10 @@ class Race:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.fences: list[tuple[int, int]] = []  # position, block
+        self.fences: list[tuple[int, int]] = []  # position, thread
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self.position = 0  # of the log's first entry in the launch
         self._kept: list[_Accesses] = []  # to global memory: one of a kind for each block
-        self._atomics: list[Access] = []
 
     def analyse(self, log: AccessLog) -> Iterator[Conflict]:
         """Conflicts within the blocks that the log holds."""
@@ -74,13 +74,13 @@ class Race:
         if not self._kept:
             return
         accesses = _Accesses.joined(self._kept)
-        self._atomics = [*accesses.at(np.flatnonzero(accesses.columns.kind == ATOMIC))]
+        atomics = self._atomics(accesses)
         address, kind = accesses.columns.address, accesses.columns.kind
         some = np.flatnonzero(np.isin(address, address[kind != READ]))
         order = some[np.argsort(address[some], kind="stable")]
         groups = _Groups(address[order])
         for group in groups.in_conflict(accesses.block[order], kind[order]):
-            yield from self._first([*accesses.at(order[group])], "block")
+            yield from self._first([*accesses.at(order[group])], "block", atomics)
 
     def _uninitialised(self, accesses: _Accesses, shared: np.ndarray) -> Iterator[Conflict]:
         """Reads of shared memory before the block's first write there. Where another thread writes
@@ -88,6 +88,8 @@ class Race:
         address, kind = accesses.columns.address[shared], accesses.columns.kind[shared]
         block = accesses.block[shared] - accesses.block[0]
         key = block * (int(address.max()) + 1) + address
+        if key.max() > TABLE:
+            key = np.unique(key, return_inverse=True)[1]
         never = len(accesses.block)
         first_write = np.full(int(key.max()) + 1, never, np.int32)
         writes = np.flatnonzero(kind == WRITE)[::-1]  # backwards: of several the first one stays
@@ -102,7 +104,7 @@ class Race:
 
     def _within_blocks(self, accesses: _Accesses) -> Iterator[Conflict]:
         """Between warps of one phase, and between lanes of a warp with no warp barrier between."""
-        columns, warp = accesses.columns, accesses.warp
+        columns, warp, atomics = accesses.columns, accesses.warp, self._atomics(accesses)
         changed = columns.kind != READ
         hashes = (columns.address + columns.phase * 0x9E3779B1) & (SIEVE - 1)
         written = np.zeros(SIEVE, bool)
@@ -115,7 +117,7 @@ class Race:
             order = some[np.lexsort([key[some] for key in keys])]
             groups = _Groups(*(key[order] for key in keys))
             for group in groups.in_conflict(entity[order], columns.kind[order]):
-                yield from self._first([*accesses.at(order[group])], scope)
+                yield from self._first([*accesses.at(order[group])], scope, atomics)
 
     def _keep(self, accesses: _Accesses, far: np.ndarray) -> None:
         """Of each block's accesses of a kind to a global address keep one: the last write, since a
@@ -130,9 +132,18 @@ class Race:
             if kind == WRITE:
                 chosen = chosen[::-1]
             each = (accesses.block[chosen] - accesses.block[0]) * width + address[chosen] - low
-            self._kept.append(accesses.take(chosen[_firsts(each)]))
+            every = kind == ATOMIC and self.fences  # any of them may tell another block something
+            self._kept.append(accesses.take(chosen if every else chosen[_firsts(each)]))
 
-    def _first(self, accesses: list[Access], scope: str) -> Iterator[Conflict]:
+    def _atomics(self, accesses: _Accesses) -> list[Access]:
+        """All atomics, where fences give them a meaning beyond themselves."""
+        return (
+            [*accesses.at(np.flatnonzero(accesses.columns.kind == ATOMIC))] if self.fences else []
+        )
+
+    def _first(
+        self, accesses: list[Access], scope: str, atomics: list[Access]
+    ) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
         writes = [a for a in accesses if a.kind == WRITE]
         flag = writes and all(_same(w.value, writes[0].value) for w in writes)
@@ -143,7 +154,7 @@ class Race:
                 if write.kind == other.kind == ATOMIC or (write.kind == other.kind and flag):
                     continue
                 first, second = sorted((write, other), key=lambda access: access.position)
-                if scope == "block" and self._told(first, second):
+                if self._told(first, second, scope, atomics):
                     continue
                 if scope == "thread" and self._met(first, second):
                     continue
@@ -158,22 +169,27 @@ class Race:
             for position, met in self.warp_barriers
         )
 
-    def _told(self, first: Access, second: Access) -> bool:
-        """Whether the first one's block fenced it, and told the second's block by an atomic."""
-        fence = next((p for p, b in self.fences if b == first.block and p >= first.position), None)
+    def _told(self, first: Access, second: Access, scope: str, atomics: list[Access]) -> bool:
+        """Whether the first thread fenced, then told the second by an atomic: a lock, or a counter
+        of blocks that are done, where one thread speaks for its block."""
+
+        def same(thread: int, access: Access) -> bool:
+            if scope == "block":
+                return thread // self.block_size == access.block
+            return thread == access.thread
+
         told: dict[int, int] = {}
         if first.kind == ATOMIC:
             told[first.address] = first.position
+        fence = next((p for p, t in self.fences if p >= first.position and same(t, first)), None)
         if fence is not None:
-            for atomic in self._atomics:
-                if atomic.block == first.block and atomic.position >= fence:
+            for atomic in atomics:
+                if atomic.position >= fence and same(atomic.thread, first):
                     told.setdefault(atomic.address, atomic.position)
-        if not told:
-            return False
         return any(
-            atomic.block == second.block
-            and told.get(atomic.address, second.position) < atomic.position <= second.position
-            for atomic in self._atomics
+            told.get(atomic.address, second.position) < atomic.position <= second.position
+            for atomic in atomics
+            if same(atomic.thread, second)
         )
 
 
@@ -262,7 +278,7 @@ class _Groups:
 def _firsts(key: np.ndarray) -> np.ndarray:
     """Where each different number stands first."""
     size = int(key.max()) + 1
-    if size > 8_000_000:  # too many for a table
+    if size > TABLE:
         return np.unique(key, return_index=True)[1]
     first = np.empty(size, np.int32)
     places = np.arange(len(key), dtype=np.int32)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
-from convlab.engines.access_log import line_at, site_of
+from convlab.engines.access_log import site_of
 from convlab.engines.block_memory import Local, Shared
 from convlab.engines.checked_array import Memory
 from convlab.engines.findings import NotSimulated
@@ -75,7 +74,7 @@ class SimulatedCuda:
             raise AttributeError(name)
         if name in _NUMBERS:
             return cast(name)
-        _refuse(f"cuda.{name}", 2)
+        raise NotSimulated(f"cuda.{name} is not simulated")
 
     # Where a thread is.
 
@@ -204,7 +203,7 @@ class _Atomic:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in _ATOMICS:
-            _refuse(f"cuda.atomic.{name}", 2)
+            raise NotSimulated(f"cuda.atomic.{name} is not simulated")
         combine = _ATOMICS[name]
 
         def atomic(array: Any, index: Any, value: Any) -> Any:
@@ -259,12 +258,6 @@ _NUMBERS = {
 def _mask(value: int) -> int:
     """All bits of the value's type, which is not known: 32 unless it needs more."""
     return 0xFFFFFFFF if -(2**31) <= value < 2**32 else 0xFFFFFFFFFFFFFFFF
-
-
-def _refuse(what: str, depth: int) -> NoReturn:
-    frame = sys._getframe(depth)
-    place = f"{frame.f_code.co_filename}:{line_at(frame.f_code, frame.f_lasti)}"
-    raise NotSimulated(f"{what} is not simulated, {place}")
 
 
 def _same(array: Any) -> Any:

@@ -66,8 +66,9 @@ class SimulatedLaunch:
         except (WrapsAround, ZeroDivisionError) as error:
             kind = "wraps around" if isinstance(error, WrapsAround) else "division by zero"
             self._add(kind, str(error), self._site(error), self.thread)
-        except NotSimulated:
-            raise
+        except NotSimulated as error:
+            file, line = self.sites.line(self._site(error))
+            raise NotSimulated(f"{error}, {file}:{line}") from None
         except Exception as error:
             error.add_note(f"in {self.kernel}, block {self.block}, thread {self._at(self.thread)}")
             raise
@@ -135,7 +136,7 @@ class SimulatedLaunch:
     def _fence(self) -> None:
         if self.log is not None:
             position = self.race.position + len(self.log.addresses)
-            self.race.fences.append((position, self.block_number))
+            self.race.fences.append((position, self.first + self.thread))
 
     # What it did to memory.
 
@@ -237,6 +238,8 @@ class SimulatedLaunch:
             if host is None:
                 result.append(argument.item() if isinstance(argument, np.generic) else argument)
                 continue
+            if host.dtype.kind not in "fiubc":
+                raise NotSimulated(f"{name} is an array of {host.dtype}, which is not simulated")
             array = checked(host, name, starts[id(host)], self.memory)
             if self.log is not None and host.size:
                 low, high = byte_bounds(host)
