@@ -49,3 +49,9 @@ def test_there_are_enough_of_both() -> None:
     assert len(RIGHT) >= 20
     assert len(DOCUMENTED) >= 10
     assert {case.kind for case in WRONG} == set(REMEDIES)
+
+
+def test_every_kind_has_its_row_in_the_documentation() -> None:
+    page = (Path(__file__).parents[1] / "docs/findings.md").read_text(encoding="utf-8")
+    for kind in REMEDIES:
+        assert f"\n| {kind} | " in page

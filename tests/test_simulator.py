@@ -340,5 +340,5 @@ def test_views_of_local_memory_are_refused() -> None:
 
 
 def test_arrays_of_records_are_refused() -> None:
-    with pytest.raises(NotSimulated, match="a is an array of .*, which is not simulated"):
+    with pytest.raises(NotSimulated, match=r"a is an array of .*, which is not simulated"):
         SIM.launch(view_of_local_memory, 1, 1, np.zeros(1, [("x", "f4")]))

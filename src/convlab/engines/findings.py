@@ -64,7 +64,7 @@ class SimulationError(RuntimeError):
 
 
 class NotSimulated(SimulationError):
-    """The kernel uses something that the simulator does not know; the message names it and where."""
+    """The kernel uses what the simulator does not know; the message names it and the line."""
 
 
 class Stop(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ class SimulatedLaunch:
     def _run_blocks(self) -> None:
         cuda, log = self.cuda, self.log
         places = [_place(number, self.block_shape) for number in range(self.block_size)]
-        enter = self._enter if log is None else self._enter_logged
+        enter = self._enterer()
         for number in range(math.prod(self.grid)):
             self.block_number = number
             self.block = _place(self.block_number, self.grid)
@@ -105,19 +106,26 @@ class SimulatedLaunch:
 
     # What happens while it runs.
 
-    def _enter(self, number: int, place: Place) -> None:
-        cuda = self.cuda
-        index = cuda.threadIdx
-        index.x, index.y, index.z = place
-        cuda.laneid = number & 31
-        self.thread = number
+    def _enterer(self) -> Callable[[int, Place], None]:
+        """What is done before each switch to a thread: often, so with everything at hand."""
+        cuda, index, log, epochs = self.cuda, self.cuda.threadIdx, self.log, self.epochs
 
-    def _enter_logged(self, number: int, place: Place) -> None:
-        self._enter(number, place)
-        assert self.log is not None
-        self.log.marks.append(
-            (len(self.log.addresses), self.first + number, self.phase, self.epochs[number])
-        )
+        def enter(number: int, place: Place) -> None:
+            index.x, index.y, index.z = place
+            cuda.laneid = number & 31
+            self.thread = number
+
+        if log is None:
+            return enter
+        addresses, mark = log.addresses, log.marks.append
+
+        def enter_logged(number: int, place: Place) -> None:
+            index.x, index.y, index.z = place
+            cuda.laneid = number & 31
+            self.thread = number
+            mark((len(addresses), self.first + number, self.phase, epochs[number]))
+
+        return enter_logged
 
     def _barrier(self, threads: int) -> None:
         self.phase += 1
