@@ -15,7 +15,8 @@ from importlib import metadata
 from typing import Any
 
 PACKAGES = (
-    "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "matplotlib"
+    "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "greenlet",
+    "matplotlib",
 )  # fmt: skip
 FIRST_NUMPY_TOO_NEW = (2, 5)  # numba-cuda 0.30 uses names that NumPy 2.5 took away
 

@@ -288,6 +288,20 @@ def counting_under_a_lock(a, lock, b):
     cuda.atomic.exch(lock, 0, 0)
 
 
+@right(lambda a: [16], block=16, arguments=row_and(np.zeros(1, F)))
+@cuda.jit
+def counting_under_a_lock_of_the_block(a, b):
+    lock = cuda.shared.array(1, int32)
+    if cuda.threadIdx.x == 0:
+        lock[0] = 0
+    cuda.syncthreads()
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    b[0] += 1
+    cuda.threadfence_block()
+    cuda.atomic.exch(lock, 0, 0)
+
+
 @right(lambda a: a[1] * 0 + 3, arguments=floats(64, (2, 3)), block=1)
 @cuda.jit
 def rows_filled_at_once(a, b):

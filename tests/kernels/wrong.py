@@ -441,6 +441,17 @@ def last_block_sums_with_no_fence(parts, done, b):
         b[0] = total
 
 
+@wrong("global race", "b[0] += 1", grid=4, block=1,
+       arguments=lambda: [np.zeros(1, np.int32), np.zeros(1)])  # fmt: skip
+@cuda.jit
+def fence_of_the_block_only(lock, b):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    b[0] += 1
+    cuda.threadfence_block()
+    cuda.atomic.exch(lock, 0, 0)
+
+
 # Barrier divergence
 
 

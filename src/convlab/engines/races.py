@@ -49,7 +49,8 @@ class Race:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.fences: list[tuple[int, int]] = []  # position, thread
+        # Position, thread, and whether other blocks may rely on it.
+        self.fences: list[tuple[int, int, bool]] = []
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self.position = 0  # of the log's first entry in the launch
         self._kept: list[_Accesses] = []  # to global memory: one of a kind for each block
@@ -181,7 +182,8 @@ class Race:
         told: dict[int, int] = {}
         if first.kind == ATOMIC:
             told[first.address] = first.position
-        fence = next((p for p, t in self.fences if p >= first.position and same(t, first)), None)
+        fences = (p for p, t, far in self.fences if same(t, first) and (far or scope != "block"))
+        fence = next((position for position in fences if position >= first.position), None)
         if fence is not None:
             for atomic in atomics:
                 if atomic.position >= fence and same(atomic.thread, first):

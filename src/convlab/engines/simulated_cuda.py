@@ -64,7 +64,7 @@ class SimulatedCuda:
         self.const = SimpleNamespace(array_like=_same)
         self.atomic = _Atomic(self)
         self.hub: Callable[..., Any] = _no_hub
-        self.on_fence: Callable[[], None] = _nothing
+        self.on_fence: Callable[[bool], None] = _nothing
 
     def syncthreads(self) -> None:
         """Replaced by the hub itself where threads are switched."""
@@ -151,12 +151,12 @@ class SimulatedCuda:
     # Fences, and letting others run.
 
     def threadfence(self) -> None:
-        self.on_fence()
+        self.on_fence(True)
 
     threadfence_system = threadfence
 
     def threadfence_block(self) -> None:
-        pass
+        self.on_fence(False)
 
     def nanosleep(self, nanoseconds: int) -> None:
         self.hub(Request("yield", 0))
@@ -268,5 +268,5 @@ def _no_hub(*request: Any) -> Any:
     return None
 
 
-def _nothing() -> None:
+def _nothing(far: bool) -> None:
     pass

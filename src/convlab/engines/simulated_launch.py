@@ -141,10 +141,10 @@ class SimulatedLaunch:
             position = self.race.position + len(self.log.addresses)
             self.race.warp_barriers.append((position, {self.first + number for number in threads}))
 
-    def _fence(self) -> None:
+    def _fence(self, far: bool) -> None:
         if self.log is not None:
             position = self.race.position + len(self.log.addresses)
-            self.race.fences.append((position, self.first + self.thread))
+            self.race.fences.append((position, self.first + self.thread, far))
 
     # What it did to memory.
 
