@@ -7,9 +7,10 @@ that may also run the original on a GPU: so the function is copied, never change
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -34,17 +35,27 @@ def _copy(function: FunctionType, fake_cuda: Any, copies: dict[int, Any]) -> Fun
     def replaced(value: Any) -> Any:
         return _replacement(value, fake_cuda, copies)
 
-    wanted = set(function.__code__.co_names)
-    plain_globals = {
-        name: replaced(value) if name in wanted else value
-        for name, value in function.__globals__.items()
-    }
-    closure = tuple(CellType(replaced(cell.cell_contents)) for cell in function.__closure__ or ())
+    copy_globals: dict[str, Any] = {}
+    closure = tuple(CellType() for _ in function.__closure__ or ())
     copy = FunctionType(
-        function.__code__, plain_globals, function.__name__, function.__defaults__, closure
+        function.__code__, copy_globals, function.__name__, function.__defaults__, closure
     )
-    copies[id(function)] = copy
+    copies[id(function)] = copy  # known before what it refers to is copied: that may be itself
+    wanted = _global_names(function.__code__)
+    copy_globals.update(
+        (name, replaced(value) if name in wanted else value)
+        for name, value in function.__globals__.items()
+    )
+    for cell, original in zip(closure, function.__closure__ or (), strict=True):
+        cell.cell_contents = replaced(original.cell_contents)
     return copy
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """The global names that the code uses, that of functions inside it included."""
+    own = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    inner = [_global_names(part) for part in code.co_consts if isinstance(part, CodeType)]
+    return own.union(*inner)
 
 
 def _replacement(value: Any, fake_cuda: Any, copies: dict[int, Any]) -> Any:
