@@ -81,7 +81,7 @@ MUTANTS = {
     ),
     "run crosses two images": ("s08", "", "PIXELS % RUN == 0", "PIXELS % 1 == 0"),
     "row of a run wrong": ("s09", "s08_vectorized", "m0 + ty * RUN", "m0 + ty"),
-    "buffers not swapped": ("s09", "", "k0 = K_B - k0", "k0 = 0"),
+    "buffers not swapped": ("s09", "", "k0 = uint32(K_B - k0)", "k0 = 0"),
     "last slice not computed": ("s09", "", "range(SLICES + 1)", "range(SLICES)"),
     "last step of a slice forgotten": (
         "s09",
@@ -89,7 +89,7 @@ MUTANTS = {
         "                multiply(R_F1, R_I1, R_O)  # line 19",
         "                pass  # line 19",
     ),
-    "stale operands": ("s09", "", "S_I, k + 2, ty", "S_I, k, ty"),
+    "stale operands": ("s09", "", "S_I, k0 + k + 2, ty", "S_I, k0 + k, ty"),
     "windows one column short": ("s10", "", "+ problem.window_shape[1]", ""),
     "window order of s04": ("s10", "", "% (H_f * W_f) // H_f", "% (H_f * W_f) // W_f"),
     "square read as written": (

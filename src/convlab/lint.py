@@ -37,7 +37,7 @@ REGISTER_BUDGET: dict[str, int] = {
     "block_tiling": 128,
     "microkernel": 160,
     "vectorized": 128,
-    "double_buffer": 128,
+    "double_buffer": 136,
     "im2win": 40,
     "im2win_full": 128,
     "im2win_transform": 40,

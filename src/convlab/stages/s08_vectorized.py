@@ -109,10 +109,10 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, COLUMNS = tile.threads, tile.columns
     F_SLICE, I_SLICE, O_SHAPE = (K_B, M_B), (K_B, N_B), (M_T, N_T)
-    M_RUNS = M_B // RUN
+    M_RUNS, M_P = M_B // RUN, blocks_for(p.M, M_B) * M_B
     read, multiply, write = make_read(tile), make_multiply(tile), make_write(problem, tile)
 
-    @cuda.jit(**gpu_only(launch_bounds=(THREADS, tile.blocks_per_multiprocessor)))
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def vectorized(input, packed, bias, output):
         S_F = cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)
         S_I = cuda.shared.array(I_SLICE, float32, alignment=BYTES_16)
@@ -138,7 +138,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for k0 in range(0, K, K_B):
             for e in range(t, K_B * M_RUNS, THREADS):  # load
                 k, row = e // M_RUNS, e % M_RUNS * RUN
-                store4(S_F, (k, row), load4(packed, (k0 + k, m0 + row)))
+                store4(S_F, (k, row), load4(packed, (k0 + k) * M_P + m0 + row))
             for e in range(t // N_B, K_B, THREADS // N_B):
                 k = uint32(k0 + e)
                 i_c = k // (H_f * W_f)
@@ -175,7 +175,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
-        arguments=("input", "packed", "bias", Flat("output")),
+        arguments=("input", Flat("packed"), "bias", Flat("output")),
     )
     return Program((Buffer("packed", (K_P, M_P)),), (pack, main), tile)
 

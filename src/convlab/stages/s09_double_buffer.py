@@ -46,11 +46,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, COLUMNS = tile.threads, tile.columns
     F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B), (M_T, N_T)  # one below the other
-    M_RUNS = M_B // RUN
+    M_RUNS, M_P = M_B // RUN, blocks_for(p.M, M_B) * M_B
     SLICES = blocks_for(K, K_B)
-    F_RUNS = blocks_for(K_B * M_RUNS, THREADS)  # runs of the filter slice that a thread fetches
+    F_RUNS = K_B * M_RUNS // THREADS  # runs of the filter slice that a thread fetches
     I_ROWS = THREADS // N_B  # rows of the input slice that the threads fetch at a time
-    I_PIXELS = blocks_for(K_B, I_ROWS)
+    I_PIXELS = K_B // I_ROWS
     F_FETCHED = (F_RUNS, RUN)
     read, multiply, write = make_read(tile), make_multiply(tile), make_write(problem, tile)
 
@@ -59,9 +59,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         """Lines 3-4 and 14-15, first half: a slice from global memory to registers."""
         for f in range(F_RUNS):
             e = t + f * THREADS
-            if e < K_B * M_RUNS:
-                run = load4(packed, (slice_ * K_B + e // M_RUNS, m0 + e % M_RUNS * RUN))
-                fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = run
+            run = load4(packed, (slice_ * K_B + e // M_RUNS) * M_P + m0 + e % M_RUNS * RUN)
+            fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = run
         for f in range(I_PIXELS):
             k = uint32(slice_ * K_B + t // N_B + f * I_ROWS)
             i_c = k // (H_f * W_f)
@@ -77,15 +76,12 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         """Lines 3-4 and 14-15, second half: from registers to shared memory, rows from k0 on."""
         for f in range(F_RUNS):
             e = t + f * THREADS
-            if e < K_B * M_RUNS:
-                run = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-                store4(S_F, (k0 + e // M_RUNS, e % M_RUNS * RUN), run)
+            run = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
+            store4(S_F, (k0 + e // M_RUNS, e % M_RUNS * RUN), run)
         for f in range(I_PIXELS):
-            k = t // N_B + f * I_ROWS
-            if k < K_B:
-                S_I[k0 + k, t % N_B] = fetched_I[f]
+            S_I[k0 + t // N_B + f * I_ROWS, t % N_B] = fetched_I[f]
 
-    @cuda.jit(**gpu_only(launch_bounds=(THREADS, tile.blocks_per_multiprocessor)))
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def double_buffer(input, packed, bias, output):
         S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)  # line 2
         S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
@@ -114,15 +110,15 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             if slice_ < SLICES:
                 fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I)
             if slice_ > 0:
-                for k in range(k0, k0 + K_B - 2, 2):  # lines 9-12: read a step ahead
-                    read(S_F, S_I, k + 1, ty, tx, R_F1, R_I1)
+                for k in range(0, K_B - 2, 2):  # lines 9-12: read a step ahead
+                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
                     multiply(R_F0, R_I0, R_O)
-                    read(S_F, S_I, k + 2, ty, tx, R_F0, R_I0)
+                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
             if slice_ < SLICES:
-                k0 = K_B - k0  # the other buffer's turn
+                k0 = uint32(K_B - k0)  # the other buffer's turn; uint32, since never negative
                 put(fetched_F, fetched_I, t, k0, S_F, S_I)
                 cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
                 read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
@@ -137,6 +133,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     check_tile(tile)
     tile.require(tile.K_B % 2 == 0, "K_B must be even, because two register buffers take turns")
+    tile.require(
+        tile.K_B * tile.M_B % (RUN * tile.threads) == tile.K_B * tile.N_B % tile.threads == 0,
+        "its threads must share K_B x M_B / 4 runs and K_B x N_B pixels evenly, because each keeps "
+        "what it fetches in registers of its own",
+    )
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
@@ -150,7 +151,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
-        arguments=("input", "packed", "bias", Flat("output")),
+        arguments=("input", Flat("packed"), "bias", Flat("output")),
     )
     return Program((Buffer("packed", (K_P, M_P)),), (pack, main), tile)
 

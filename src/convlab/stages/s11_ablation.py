@@ -36,7 +36,7 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
     d_w, G = p.d_w, group_size(p)
     K_W = p.W_f * G
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
-    M_RUNS, K_RUNS = M_B // RUN, K_B // RUN
+    M_RUNS, K_RUNS, M_P = M_B // RUN, K_B // RUN, blocks_for(p.M, M_B) * M_B
     F_RUNS, I_RUNS = blocks_for(K_B * M_RUNS, THREADS), blocks_for(N_B * K_RUNS, THREADS)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -45,8 +45,8 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
             e = t + f * THREADS
             if e < K_B * M_RUNS:
                 for c in range(RUN):
-                    column = m0 + e % M_RUNS * RUN + c
-                    fetched_F[f, c] = packed[slice_ * K_B + e // M_RUNS, column]
+                    at = (slice_ * K_B + e // M_RUNS) * M_P + m0 + e % M_RUNS * RUN + c
+                    fetched_F[f, c] = packed[at]
         for f in range(I_RUNS):
             e = t + f * THREADS
             k = slice_ * K_B + e % K_RUNS * RUN
@@ -129,7 +129,7 @@ def make_kernel_without_prefetch(
     F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
     multiply = make_multiply(tile)
 
-    @cuda.jit(**gpu_only(launch_bounds=(THREADS, tile.blocks_per_multiprocessor)))
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
         S_F = cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)
         S_I = cuda.shared.array(I_SLICE, float32, alignment=BYTES_16)

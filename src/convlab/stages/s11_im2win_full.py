@@ -39,7 +39,7 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
     d_w, G = p.d_w, group_size(p)
     K_W = p.W_f * G
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
-    M_RUNS, K_RUNS = M_B // RUN, K_B // RUN
+    M_RUNS, K_RUNS, M_P = M_B // RUN, K_B // RUN, blocks_for(p.M, M_B) * M_B
     F_RUNS, I_RUNS = blocks_for(K_B * M_RUNS, THREADS), blocks_for(N_B * K_RUNS, THREADS)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -47,7 +47,7 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
         for f in range(F_RUNS):
             e = t + f * THREADS
             if e < K_B * M_RUNS:
-                run = load4(packed, (slice_ * K_B + e // M_RUNS, m0 + e % M_RUNS * RUN))
+                run = load4(packed, (slice_ * K_B + e // M_RUNS) * M_P + m0 + e % M_RUNS * RUN)
                 fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = run
         for f in range(I_RUNS):
             e = t + f * THREADS
@@ -99,7 +99,7 @@ def make_kernel(
     F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
     multiply = make_multiply(tile)
 
-    @cuda.jit(**gpu_only(launch_bounds=(THREADS, tile.blocks_per_multiprocessor)))
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
         S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)  # line 2
         S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
@@ -128,15 +128,15 @@ def make_kernel(
             if slice_ < SLICES:
                 fetch(windows, packed, first, m0, t, slice_, fetched_F, fetched_I)
             if slice_ > 0:
-                for k in range(k0, k0 + K_B - 2, 2):  # lines 9-12: read a step ahead
-                    read(S_F, S_I, k + 1, ty, tx, R_F1, R_I1)
+                for k in range(0, K_B - 2, 2):  # lines 9-12: read a step ahead
+                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
                     multiply(R_F0, R_I0, R_O)
-                    read(S_F, S_I, k + 2, ty, tx, R_F0, R_I0)
+                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
             if slice_ < SLICES:
-                k0 = K_B - k0  # the other buffer's turn
+                k0 = uint32(K_B - k0)  # the other buffer's turn; uint32, since never negative
                 put(fetched_F, fetched_I, t, k0, S_F, S_I)
                 cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
                 read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
@@ -182,7 +182,7 @@ def prepare(
         kernel,
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
-        arguments=(Flat("windows"), "packed", "bias", Flat("output")),
+        arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
     )
     return Program(
         (windows_buffer(problem), Buffer("packed", (K_P, M_P))),

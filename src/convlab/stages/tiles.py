@@ -58,11 +58,6 @@ class Tile:
     def __str__(self) -> str:
         return f"{self.M_B}x{self.N_B}x{self.K_B}/{self.M_T}x{self.N_T}"
 
-    @property
-    def blocks_per_multiprocessor(self) -> int:
-        """Blocks that hold 512 threads together: what 128 registers a thread leave room for."""
-        return max(1, min(16, 512 // self.threads))
-
     def require_shared_memory(self, elements: int) -> None:
         """Raise ``ValueError`` when a kernel's shared arrays do not fit CUDA's 48 KiB."""
         self.require(
