@@ -17,20 +17,23 @@ PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 p
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'ARGS="..."    is handed on:         make ladder ARGS="--layer conv9"'
+	@echo 'ARGS="..."    is handed on:         make ladder ARGS="--image"'
 	@echo 'PYTHON=...    makes .venv with it:  make test PYTHON=python3.12'
 
 ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: judged, and timed or counted
 	@$(BIN)/convlab ladder $(ARGS)
 
+# Each process keeps a CUDA context, hundreds of MiB on a GPU: a few are enough.
 test: $(VENV)/.test ## the tests, on whichever engine this machine has
-	@$(BIN)/python -m pytest -n auto -m "not gate" $(ARGS)
+	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) -m "not gate" $(ARGS)
 
 gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, and read the machine code
 	@$(BIN)/python -m pytest -n auto -m gate $(ARGS)
 	@$(BIN)/convlab lint
 
 sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four tools
+	@command -v compute-sanitizer >/dev/null || { \
+		echo "make sanitize needs a GPU and compute-sanitizer, which comes with NVIDIA's CUDA toolkit" >&2; exit 2; }
 	@for tool in memcheck racecheck initcheck synccheck; do \
 		echo "$$tool"; \
 		compute-sanitizer --tool $$tool --error-exitcode 3 $(BIN)/python -m convlab.bench.sanitize || exit; \
@@ -71,7 +74,8 @@ $(VENV)/.ladder $(VENV)/.test $(VENV)/.style: pyproject.toml | $(BIN)/python
 	@touch $@
 
 # Which CUDA extra fits the driver: one line, or none without a driver. Looked up at every call but
-# written only when it changes, so that a new driver, and nothing else, leads to a new install.
+# written only when it changes, so that a new driver, and nothing else, leads to a new install: into
+# an empty .venv, because the libraries of CUDA 12 and of CUDA 13 cannot stand side by side.
 # Drivers print "CUDA Version: 12.4" or, from 610 on, "CUDA UMD Version: 13.3".
 $(VENV)/.cuda: FORCE | $(BIN)/python
 	@extra=; \
@@ -84,8 +88,12 @@ $(VENV)/.cuda: FORCE | $(BIN)/python
 			*) echo "the NVIDIA driver's CUDA $$major is too old: update it to use the GPU" ;; \
 		esac; \
 	fi; \
-	{ [ -z "$$extra" ] || echo "$$extra"; } > $@.new; \
-	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+	if [ -e $@ ]; then \
+		[ "$$extra" != "$$(cat $@)" ] || exit 0; \
+		echo "the NVIDIA driver has changed: making $(VENV) anew"; \
+		$(BIN)/python -m venv --clear $(VENV) || exit; \
+	fi; \
+	printf "$${extra:+$$extra\n}" > $@
 
 $(BIN)/python:
 	@fail() { echo "$$1" >&2; exit 1; }; \

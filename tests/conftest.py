@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from convlab import Stage, Tile
-from convlab.api import Plan
 from convlab.engines import Engine, choose
 from convlab.oracle import Oracle, Verdict
+from convlab.plans import Plan
 from convlab.problem import ConvProblem
 
 # A simulator takes up to a second an example, and not the same every time: no deadline.

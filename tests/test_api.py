@@ -194,7 +194,7 @@ def test_a_workspace_that_does_not_fit_is_refused_with_its_size(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(engine), "free_bytes", lambda self: 1000)
-    monkeypatch.setattr(type(engine), "run", lambda *args: pytest.fail("something was launched"))
+    monkeypatch.setattr(type(engine), "build", lambda *args: pytest.fail("something was built"))
     monkeypatch.setattr(type(engine), "empty", lambda *args: pytest.fail("something was allocated"))
     with pytest.raises(
         MemoryError, match=r"s10_im2win's workspace needs 703\.1 KiB, but 1000 bytes are"
@@ -204,7 +204,9 @@ def test_a_workspace_that_does_not_fit_is_refused_with_its_size(
 
 def test_more_blocks_than_a_grid_holds_are_refused() -> None:
     problem = ConvProblem(1, 1, 1, 1, 600_000, 1)
-    with pytest.raises(ValueError, match=r"75000 blocks along y .* at most 65535"):
+    with pytest.raises(
+        ValueError, match=r"implicit_gemm needs 75000 blocks along y: .* at most 65535"
+    ):
         convlab.plan(problem, "s04")
 
 

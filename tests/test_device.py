@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba.cuda.core import config
 
-from convlab.device import codegen, load4, store4, twin_of
+from convlab.device import gpu_only, load4, store4, twin_of
 
 load4_twin = twin_of(load4) or load4  # under NUMBA_ENABLE_CUDASIM=1 the names are the twins
 store4_twin = twin_of(store4) or store4
@@ -49,4 +49,4 @@ def test_only_intrinsics_have_twins() -> None:
 
 def test_options_that_numbas_simulator_does_not_know_are_left_out() -> None:
     options = {"launch_bounds": 128, "forceinline": True}
-    assert codegen(**options) == ({} if config.ENABLE_CUDASIM else options)
+    assert gpu_only(**options) == ({} if config.ENABLE_CUDASIM else options)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from convlab.bench import plots
+from convlab import doctor
+from convlab.bench import ladder, plots
 from convlab.cli import app
-from convlab.stages import LADDER
+from convlab.engines import choose
+from convlab.lint import PROBLEMS, Row
+from convlab.oracle import random_tensors
+from convlab.stages import LADDER, Program, stage_named
+from convlab.stages.im2win_tensor import group_size
+from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -20,6 +31,7 @@ PAGE_NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
+sample = cache(plots.sample)  # runs the ladder: once is enough
 COMMAND = re.compile(r"^(?:\S*/)?(make|convlab)[ \t]+([a-z][\w-]*)", re.MULTILINE)
 
 
@@ -79,10 +91,14 @@ def test_every_verb_named_is_there():
 
 
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
-def test_every_stage_has_its_section_and_its_row_in_the_example(stage):
+def test_every_stage_has_its_section(stage):
     assert stage.name.replace(" ", "-") in headings(ROOT / "docs/ladder.md")
-    shown = "".join(block for kind, block in FENCE.findall(README.read_text()) if kind == "text")
-    assert re.search(rf"^{stage.name} +OK ", shown, re.MULTILINE)
+
+
+def test_the_sample_in_the_readme_is_what_the_ladder_prints():
+    text = README.read_text(encoding="utf-8")
+    (shown,) = re.findall(r"<!-- sample:begin -->\n```text\n(.*?)```\n<!--", text, re.DOTALL)
+    assert plots.same_but_for_rounding(shown, sample()), "make results writes it anew"
 
 
 def test_the_python_in_the_readme_runs(capsys):
@@ -97,5 +113,127 @@ def test_the_python_in_the_readme_runs(capsys):
     assert float(error) < 1e-5
 
 
-def test_picture_and_tables_are_what_the_results_give(capsys):
+@pytest.fixture(scope="module")
+def counts() -> dict[str, dict[str, float]]:
+    """What every stage's main kernel does on the default problem, by the stage's number."""
+    tensors = random_tensors(TEACHING, 0)
+    results = ladder.run(TEACHING, LADDER, choose("cudasim"), tensors)
+    return {result.stage.name[:3]: result.counts for result in results}
+
+
+def test_the_counts_are_as_docs_ladder_md_reads_them(counts):
+    p = TEACHING
+    multiply_adds, outputs = p.M * p.N * p.K, p.M * p.N
+    loads, shared, barriers, ratio = (
+        {stage: count[key] for stage, count in counts.items()}
+        for key in ("global_loads", "shared_loads", "barriers", "flops_per_byte")
+    )
+    assert loads["s10"] == 2 * multiply_adds + outputs  # a bias for each output
+    assert loads["s01"] == loads["s04"] < loads["s10"]
+    assert loads["s05"] / loads["s04"] == pytest.approx(1 / 4, abs=0.03)
+    assert loads["s06"] / loads["s05"] == pytest.approx(1, abs=0.05)
+    assert shared["s06"] / shared["s05"] == 3 / 4
+    assert shared["s07"] / shared["s06"] == 1 / 2
+    assert shared["s08"] / shared["s07"] == 1 / 3
+    assert loads["s09"] == loads["s08"]
+    assert shared["s09"] == shared["s08"]
+    assert barriers["s09"] == barriers["s08"] / 2
+    assert loads["s11"] == min(loads.values())
+    assert ratio["s08"] < ratio["s07"]
+    assert ratio["s11"] < ratio["s09"]
+    assert (p.M, stage_named("s08").tiny_tile.M_B) == (5, 16)
+    assert (p.H_f * p.C_i, group_size(p)) == (9, 12)
+    assert (p.W_f * group_size(p), stage_named("s11").tiny_tile.K_B) == (36, 8)
+    conv9 = paper_layer("conv9")
+    tile = stage_named("s11").production_tile(conv9)
+    assert (conv9.M % tile.M_B, conv9.K % tile.K_B) == (0, 0)
+    assert group_size(conv9) == conv9.H_f * conv9.C_i == 192
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The rows of the first table below a heading, cell by cell, without its head."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    below = text.split(f"\n{heading}\n", 1)[1]
+    table = re.search(r"(?:^\|.*\n?)+", below, re.MULTILINE)
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in table[0].splitlines()[2:]]
+
+
+def test_the_twelve_layers_are_those_of_the_workloads():
+    problems = {name: paper_layer(name) for name in LAYER_NAMES}
+    assert rows("docs/README.md", "## The twelve layers") == [
+        [
+            f"`{name}`", f"{p.C_i} x {p.H_i} x {p.W_i}", f"{p.C_o} of {p.H_f} x {p.W_f}",
+            f"{p.s_h}", f"{p.C_o} x {p.H_o} x {p.W_o}", f"{p.K:,}", f"{p.flops / 1e9:,.1f}",
+        ]
+        for name, p in problems.items()
+    ]  # fmt: skip
+
+
+def test_the_compile_gate_s_problems_are_told():
+    told = rows("docs/compile-gate.md", "## What is compiled")
+    assert [row[0].strip("`") for row in told] == list(PROBLEMS)
+
+
+def test_every_module_is_in_the_design():
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([\w/]+\.py)`", text)) - {"tests/test_layering.py"}
+    source = ROOT / "src/convlab"
+    there = {path.relative_to(source).as_posix() for path in source.rglob("*.py")}
+    stages = {path for path in there if re.match(r"stages/s\d\d_", path)}
+    other = {path for path in there if not path.endswith("__init__.py")} - stages
+    assert other <= listed
+    assert {name for name in listed if "/" in name} <= there
+
+
+def documents() -> dict[str, Any]:
+    """A real document of every verb, with nothing null that could be there."""
+    broken = replace(LADDER[0], prepare=lambda problem, tile: Program(buffers=(), launches=()))
+    stages = (stage_named("s10"), broken)
+    engine = choose("cudasim")
+    found = list(ladder.run(TEACHING, stages, engine, random_tensors(TEACHING, 0)))
+    ran = ladder.as_json(TEACHING, engine, found)
+    ran["environment"] = doctor.environment([])
+    facts = doctor.facts()
+    linted = Row("s01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
+    return {
+        "ladder": ran,
+        "stages": json.loads(CliRunner().invoke(app, ["stages", "--json", "-"]).stdout),
+        "doctor": facts | {"gpu": facts["gpu"] or dict.fromkeys(GPU)},
+        "lint": [asdict(linted) | {"ok": linted.ok}],
+    }
+
+
+GPU = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
+# Dictionaries whose keys are data, or described elsewhere: told as one.
+WHOLE = {
+    "environment.packages", "environment.gpu", "environment.clocks_mhz", "packages", "[].wide",
+    "stages[].launch_ms", "stages[].counts.pre_passes",
+}  # fmt: skip
+# Told of themselves too, because they may be null.
+MAY_BE_NULL = {"environment", "stages[].counts", "stages[].first_wrong", "gpu"}
+
+
+def keys(document: Any, path: str = "") -> Iterator[str]:
+    """Every key of a document, as docs/json.md writes it."""
+    if isinstance(document, list) and any(isinstance(entry, dict) for entry in document):
+        for entry in document:
+            yield from keys(entry, f"{path}[]")
+    elif isinstance(document, dict) and path not in WHOLE:
+        if path in MAY_BE_NULL:
+            yield path
+        for key, value in document.items():
+            yield from keys(value, f"{path}.{key}".removeprefix("."))
+    else:
+        yield path
+
+
+@pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint"])
+def test_every_key_of_the_json_is_told(verb):
+    told = [row[0].strip("`") for row in rows("docs/json.md", f"## `convlab {verb} --json`")]
+    assert len(told) == len(set(told))
+    assert set(told) == set(keys(documents()[verb]))
+
+
+def test_picture_and_tables_are_what_the_results_give(capsys, monkeypatch):
+    monkeypatch.setattr(plots, "sample", sample)
     assert plots.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
+from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+import convlab
 from convlab import doctor, tables
 
 
@@ -73,3 +77,57 @@ def test_clocks_that_nobody_knows(monkeypatch):
     assert not [word for word in commands[0] if word.startswith("--id")]
     monkeypatch.setattr(subprocess, "run", no_nvidia_smi)
     assert doctor._clocks() is None
+
+
+def test_convlab_has_a_version_where_it_is_not_installed(monkeypatch):
+    def not_installed(package: str) -> str:
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(metadata, "version", not_installed)
+    assert doctor._version("convlab") == convlab.__version__
+    assert doctor._version("numpy") is None
+
+
+ENGINES = [
+    {"name": "gpu", "available": False, "device": None, "why_not": "no NVIDIA GPU was found"},
+    {"name": "cudasim", "available": True, "device": "a CPU", "why_not": None},
+]
+GPU = dict.fromkeys(("name", "compute_capability", "memory_bytes", "driver", "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("usable", "gpu", "chosen", "said"),
+    [
+        ((False, True), None, "cudasim", "no NVIDIA GPU was found (that is fine: "),
+        ((False, True), GPU, "cudasim", "no NVIDIA GPU was found"),
+        ((True, True), GPU, "gpu", "there is a GPU that works"),
+        ((False, False), None, None, "no engine works here"),
+    ],
+    ids=["a laptop", "a GPU that does not work", "a GPU", "nothing"],
+)
+def test_what_would_be_used_and_why(usable, gpu, chosen, said):
+    engines = [
+        {**engine, "available": works} for engine, works in zip(ENGINES, usable, strict=True)
+    ]
+    choice = doctor._would_use(engines, gpu)
+    assert choice["engine"] == chosen
+    assert choice["why"].startswith(said)
+    assert ("that is fine" in choice["why"]) == (gpu is None and chosen is not None)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [
+        (None, "not installed; only make gate needs it"),
+        (GPU, "missing: run make gate, or python -m pip install -e '.[lint]'"),
+    ],
+    ids=["a laptop", "a GPU"],
+)
+def test_a_missing_compiler_is_no_fault_without_a_gpu(monkeypatch, gpu, said):
+    monkeypatch.setattr(doctor, "_gpu", lambda: gpu)
+    tool = {"name": "NVVM", "found": None, "install": doctor.COMPILERS}
+    monkeypatch.setattr(doctor, "compilers", lambda: [tool])
+    console = Console(width=200, file=io.StringIO())
+    console.print(tables.doctor_table(doctor.facts()))
+    (line,) = (line for line in console.file.getvalue().splitlines() if line.startswith("NVVM "))
+    assert line.split(maxsplit=1)[1].strip() == said

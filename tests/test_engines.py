@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from numba import cuda, float32, uint32
@@ -15,7 +20,8 @@ SIM = CudaSim()
 
 
 def run(kernel, grid: int, block: int, *arrays: np.ndarray) -> None:
-    SIM.run(Launch(kernel, (grid,), (block,), ()), list(arrays))
+    names = kernel.py_func.__code__.co_varnames[: len(arrays)]
+    SIM.run(Launch(kernel, (grid,), (block,), names), list(arrays))
 
 
 @cuda.jit(device=True)
@@ -122,7 +128,7 @@ def test_memory_that_nobody_wrote_is_nan(kernel, grid: int, block: int) -> None:
 @pytest.mark.parametrize("kernel", [one_too_far, one_too_low], ids=lambda kernel: kernel.__name__)
 def test_an_index_out_of_bounds_raises(kernel) -> None:
     array = np.ones(4, np.float32)
-    with pytest.raises(IndexError, match=r"outside an array of shape \(4,\)"):
+    with pytest.raises(IndexError, match=r"is outside array of shape \(4,\)"):
         run(kernel, 1, 4, array)
 
 
@@ -138,7 +144,7 @@ def test_overflow_is_silent_as_on_a_gpu() -> None:
 
 
 def test_the_number_of_indices_is_checked() -> None:
-    with pytest.raises(IndexError, match="1 indices for an array of shape"):
+    with pytest.raises(IndexError, match="1 indices for array of shape"):
         run(double_all, 1, 1, np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
 
 
@@ -158,6 +164,68 @@ def test_what_is_counted() -> None:
     with SIM.counting() as counts:
         pass
     assert counts.as_dict(flops=1)["flops_per_byte"] == 0
+
+
+@cuda.jit
+def writes_its_source(input):
+    input[cuda.threadIdx.x] = float32(0)
+
+
+@cuda.jit
+def raises_what_cannot_be_rebuilt(array):
+    staged = cuda.shared.array(1, float32)
+    if cuda.threadIdx.x == 1:
+        "\xff".encode("ascii")
+    cuda.syncthreads()
+    array[0] = staged[0]
+
+
+@cuda.jit
+def interrupted(array):
+    if cuda.threadIdx.x == 1:
+        raise KeyboardInterrupt
+    cuda.syncthreads()
+
+
+@cuda.jit
+def add(array):
+    cuda.atomic.add(array, 0, float32(1))
+
+
+def test_a_store_to_a_source_raises() -> None:
+    with pytest.raises(IndexError, match=r"writes to input\[\d\], which is not its output"):
+        run(writes_its_source, 1, 4, np.ones(4, np.float32))
+
+
+def test_what_a_kernel_raises_comes_out() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        run(raises_what_cannot_be_rebuilt, 1, 4, np.ones(4, np.float32))
+
+
+def test_an_interrupt_leaves_no_thread_and_no_setting_behind() -> None:
+    before, interval = threading.active_count(), sys.getswitchinterval()
+    with pytest.raises(KeyboardInterrupt):
+        run(interrupted, 1, 16, np.ones(4, np.float32))
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+    assert sys.getswitchinterval() == interval
+
+
+def test_launches_at_the_same_time() -> None:
+    interval = sys.getswitchinterval()
+    arrays = [np.arange(8, dtype=np.float32) for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda array: run(reverse_in_block, 1, 8, array), arrays))
+    assert all(array.tolist() == [7, 6, 5, 4, 3, 2, 1, 0] for array in arrays)
+    assert sys.getswitchinterval() == interval
+
+
+def test_a_kernel_named_like_an_attribute_it_uses() -> None:
+    array = np.zeros(1, np.float32)
+    run(add, 2, 3, array)
+    assert array == 6
 
 
 def test_the_kernel_itself_is_not_changed() -> None:

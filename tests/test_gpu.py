@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import problems
+from strategies import problems, tensors
 
 from convlab import LADDER, ConvProblem, Stage
-from convlab.api import Plan
+from convlab.bench.sanitize import PROBLEMS as AWKWARD
 from convlab.engines import Engine, unavailable
-from convlab.oracle import random_tensors
+from convlab.oracle import Oracle, Verdict, random_tensors
+from convlab.plans import Plan
+from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 if (reason := unavailable("gpu")) is not None:
@@ -32,11 +36,45 @@ def test_production_tile_on_any_problem(
     assert verdict.ok, f"{stage.name} on {problem}: {verdict}"
 
 
-@stages
+@cache
+def layer_case(layer: str, batch: int) -> tuple[Oracle, tuple[np.ndarray, ...]]:
+    problem = paper_layer(layer, batch)
+    numbers = random_tensors(problem, 4, integers=batch < 128)
+    return Oracle(problem, *numbers), numbers
+
+
+def judge_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> Verdict:
+    oracle, numbers = layer_case(layer, batch)
+    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
+    output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
+    Plan(oracle.problem, stage, None, engine)(input, weight, output, bias)
+    return oracle.judge(engine.to_host(output))
+
+
 @pytest.mark.parametrize("layer", LAYER_NAMES)
-def test_the_papers_layers(stage: Stage, layer: str, judged) -> None:
-    problem = paper_layer(layer, batch=1)
-    verdict = judged(problem, stage, random_tensors(problem, 4, integers=True))
+@stages
+def test_the_papers_layers(stage: Stage, layer: str, engine: Engine) -> None:
+    verdict = judge_layer(engine, stage, layer, batch=4)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("layer", LAYER_NAMES)
+def test_s11_on_the_papers_layers_at_the_papers_batch(layer: str, engine: Engine) -> None:
+    try:
+        verdict = judge_layer(engine, stage_named("s11"), layer, batch=128)
+    finally:
+        layer_case.cache_clear()  # gigabytes
+    assert verdict.ok, verdict
+
+
+@stages
+@pytest.mark.parametrize("kind", ["normal", "nan", "infinities", "denormals", "huge"])
+@pytest.mark.parametrize("problem", AWKWARD, ids=str)
+def test_production_tile_on_awkward_problems(
+    stage: Stage, problem: ConvProblem, kind: str, judged
+) -> None:
+    """More rows than one tile, remainders, padding and dilation at production size."""
+    verdict = judged(problem, stage, tensors(problem, kind, 9, bias=True))
     assert verdict.ok, verdict
 
 
@@ -62,16 +100,42 @@ def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
 
 
 @stages
-def test_a_plan_can_be_captured_and_timed(stage: Stage, engine: Engine) -> None:
+def test_a_plan_can_be_captured_and_allocates_nothing(stage: Stage, engine: Engine) -> None:
+    """The plan's very first call is captured; what the graph computes is judged."""
+    from cuda.bindings import driver
+    from numba import cuda
+
+    from convlab.bench.timer import captured
+
+    oracle, numbers = layer_case("conv12", 4)
+    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
+    output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
+    plan = Plan(oracle.problem, stage, None, engine)
+    stream = cuda.stream()
+    held = cuda.current_context().allocations
+    before = len(held)
+    with captured(lambda own: plan(input, weight, output, bias, stream=own), stream) as graph:
+        (error,) = driver.cuGraphLaunch(graph, int(stream.handle))
+        assert error == driver.CUresult.CUDA_SUCCESS
+        stream.synchronize()
+    for _ in range(3):
+        plan(input, weight, output, bias, stream=stream)
+    stream.synchronize()
+    assert len(held) == before
+    assert oracle.judge(engine.to_host(output)).ok
+
+
+@stages
+def test_times_are_possible(stage: Stage, engine: Engine) -> None:
     from convlab.bench.timer import measure
 
-    problem = paper_layer("conv12", batch=1)
-    input, weight, _ = (engine.to_device(tensor) for tensor in random_tensors(problem, 6))
-    output = engine.empty(problem.output_shape)
-    plan = Plan(problem, stage, None, engine)
+    oracle, numbers = layer_case("conv12", 4)
+    input, weight, _ = (engine.to_device(tensor) for tensor in numbers)
+    output = engine.empty(oracle.problem.output_shape)
+    plan = Plan(oracle.problem, stage, None, engine)
     timing = measure(lambda stream: plan(input, weight, output, stream=stream))
     assert 0 < timing.median_ms < 1000
-    assert problem.flops / timing.median_ms * 1e3 < engine.peak_flops()
+    assert oracle.problem.flops / timing.median_ms * 1e3 < engine.peak_flops()
 
 
 def test_a_workspace_larger_than_the_gpu_is_refused(engine: Engine) -> None:

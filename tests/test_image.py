@@ -62,7 +62,7 @@ def test_what_is_not_a_picture_is_refused_with_its_name(tmp_path):
 
 def test_matplotlib_missing_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(image.PlotsMissing, match=r"pip install 'convlab\[plots\]'"):
+    with pytest.raises(image.PlotsMissing, match=r"pip install -e '\.\[plots\]'"):
         image.load(None, 100)
 
 
@@ -88,22 +88,53 @@ def test_the_simulator_gets_fewer_pixels_than_a_gpu():
     assert 100 < few < many
 
 
+def judged(stages: int, kind: str) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(
+            stage=SimpleNamespace(name=f"s{number:02}_implicit_gemms"),
+            ok=kind == "right",
+            judged={"right": "OK", "nan": "WRONG", "none": "FAILED"}[kind],
+            error_over_bound={"right": 2.6e6, "nan": np.inf, "none": None}[kind],
+        )
+        for number in range(stages)
+    ]
+
+
 @pytest.mark.parametrize("stages", [1, 9, 12])
 @pytest.mark.parametrize("kind", ["right", "nan", "none"])
 def test_a_picture_is_drawn_whatever_came_out(gradient, stages, kind):
     picture = image.load(gradient, 200)
     shape = image.problem_for(picture).output_shape[1:]
+    results = judged(stages, kind)
     maps = None if kind == "none" else np.full(shape, np.nan if kind == "nan" else 0.5)
-    results = [
-        SimpleNamespace(
-            stage=SimpleNamespace(name=f"s{number:02}_some_stage"),
-            ok=kind == "right",
-            judged={"right": "OK", "nan": "WRONG", "none": "FAILED"}[kind],
-            error_over_bound={"right": 0.25, "nan": np.inf, "none": None}[kind],
-        )
-        for number in range(stages)
-    ]
-    png = image.draw(picture, maps, results, "nothing at all")
+    owner = None if kind == "none" else results[0]
+    png = image.draw(picture, maps, owner, results, "nothing at all")
     width, height = PIL_Image.open(io.BytesIO(png)).size
     assert width > 1000
     assert height > 700
+
+
+@pytest.mark.parametrize("stages", [1, 9, 12])
+def test_the_picture_says_whose_maps_it_shows_and_nothing_leaves_its_box(gradient, stages):
+    from matplotlib.patches import Rectangle
+    from matplotlib.text import Text
+
+    picture = image.load(gradient, 200)
+    maps = np.full(image.problem_for(picture).output_shape[1:], 0.5)
+    results = judged(stages, "right")
+    figure = image.draw_figure(picture, maps, results[0], results, "nothing at all")
+    figure.savefig(io.BytesIO(), format="png")  # lays it out
+    said = {text.get_text() for text in figure.findobj(Text)}
+    assert "the maps of s00_implicit_gemms: OK" in said
+    (axes,) = {
+        text.axes for text in figure.findobj(Text) if text.get_text().startswith("error / bound\n")
+    }
+    boxes = [box.get_window_extent() for box in axes.patches if isinstance(box, Rectangle)][:stages]
+    for text in axes.texts:
+        if text.get_text():
+            inside = text.get_window_extent()
+            assert any(
+                box.x0 <= inside.x0 and inside.x1 <= box.x1
+                and box.y0 <= inside.y0 and inside.y1 <= box.y1
+                for box in boxes
+            ), text  # fmt: skip

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import re
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from numba import cuda, float32
 
-import convlab.stages
 from convlab.bench import ladder
 from convlab.engines import choose
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.gpu import Gpu
 from convlab.oracle import random_tensors
+from convlab.plans import Plan
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Program, Stage, s01_direct, stage_named
+from convlab.stages import LADDER, Program, Stage, Tile, s01_direct, stage_named
 
 # The simulator wherever the tests run: a kernel broken on purpose must not meet a real GPU.
 SIMULATOR = choose("cudasim")
 TINY = ConvProblem(2, 2, 4, 3, 3, kernel_size=2)
 S01 = stage_named("s01")
+(READS,) = (
+    number
+    for number, line in enumerate(Path(s01_direct.__file__).read_text().splitlines(), start=1)
+    if "pixel = input[" in line
+)
 
 
 def results(problem: ConvProblem, *stages: Stage, engine: Any = SIMULATOR) -> list[ladder.Result]:
@@ -56,16 +66,9 @@ def with_kernel(kernel: Any, problem: ConvProblem) -> Program:
     return Program(buffers=(), launches=(replace(launch, kernel=kernel),))
 
 
-@pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Program]], Stage]:
-    """Puts a stage that is s01 but for its ``prepare`` on the ladder, between s01 and s04."""
-
-    def put(prepare: Callable[..., Program]) -> Stage:
-        stage = replace(S01, name="s02_broken", prepare=prepare)
-        monkeypatch.setattr(convlab.stages, "LADDER", (S01, stage, *LADDER[1:]))
-        return stage
-
-    return put
+def broken(prepare: Callable[..., Program]) -> Stage:
+    """A stage that is s01 but for its ``prepare``."""
+    return replace(S01, name="s02_broken", prepare=prepare)
 
 
 def test_every_stage_is_right_and_counted():
@@ -81,7 +84,37 @@ def test_every_stage_is_right_and_counted():
         assert result.time_ms is result.tflops is None
 
 
-def test_an_element_nobody_wrote_is_wrong(broken):
+def test_pre_passes_are_counted_apart():
+    s07, s08 = results(TINY, stage_named("s07"), stage_named("s08"))
+    assert s07.pre_pass_counts is None
+    assert s08.counts.keys() == s08.pre_pass_counts.keys()
+    packed = s08.workspace_bytes // 4  # one store each
+    assert s08.pre_pass_counts["global_stores"] == packed
+    assert s08.pre_pass_counts["global_loads"] == math.prod(TINY.weight_shape)
+    assert s08.pre_pass_counts["barriers"] == s08.pre_pass_counts["flops_per_byte"] == 0
+    assert s08.counts["global_stores"] == math.prod(TINY.output_shape)
+    assert s08.counts["flops_per_byte"] == TINY.flops / s08.counts["global_bytes"]
+
+
+def test_a_plan_is_gone_before_the_next_is_made(monkeypatch):
+    alive: list[weakref.ref[Plan]] = []
+
+    def plan(*arguments: Any) -> Plan:
+        assert not [ready for ready in alive if ready() is not None]
+        ready = Plan(*arguments)
+        alive.append(weakref.ref(ready))
+        return ready
+
+    monkeypatch.setattr(ladder, "Plan", plan)
+    gc.disable()
+    try:
+        results(TINY, S01, broken(reads_past_the_last_channel), stage_named("s08"), S01)
+    finally:
+        gc.enable()
+    assert len(alive) == 4
+
+
+def test_an_element_nobody_wrote_is_wrong():
     first, wrong = results(TINY, S01, broken(writes_nothing))
     assert first.ok
     assert not wrong.ok
@@ -89,7 +122,23 @@ def test_an_element_nobody_wrote_is_wrong(broken):
     assert wrong.verdict.wrong == math.prod(TINY.output_shape)
 
 
-def test_a_forgotten_channel_is_wrong_by_how_much_and_where(broken):
+@cuda.jit
+def spoils_the_bias(input, weight, bias, output):
+    bias[0] = float32(5)
+
+
+def test_a_stage_that_spoils_its_sources_is_named_and_the_next_are_not():
+    def spoil(problem: ConvProblem, tile: None = None) -> Program:
+        right = s01_direct.prepare(problem).launches
+        spoiling = replace(right[0], kernel=spoils_the_bias, grid=(1,), block=(1,))
+        return Program(buffers=(), launches=(*right, spoiling))
+
+    guilty, next_one = results(TINY, broken(spoil), S01, engine=choose("simulator"))
+    assert guilty.error == "a kernel wrote to bias, not its output"
+    assert next_one.ok
+
+
+def test_a_forgotten_channel_is_wrong_by_how_much_and_where():
     _, wrong = results(TINY, S01, broken(forgets_the_last_channel))
     assert wrong.error_over_bound > 1
     assert wrong.error == str(wrong.verdict)
@@ -99,21 +148,32 @@ def test_a_forgotten_channel_is_wrong_by_how_much_and_where(broken):
 @pytest.mark.parametrize(
     ("prepare", "said"),
     [
-        (cannot_be_prepared, "raised ValueError: this stage needs something else"),
-        (reads_past_the_last_channel, "raised IndexError: "),
+        (cannot_be_prepared, "raised ValueError: this stage needs something else$"),
+        (reads_past_the_last_channel, rf"raised IndexError at s01_direct\.py:{READS}: .*index \("),
     ],
 )
-def test_a_stage_that_raises_fails_and_the_next_go_on(broken, prepare, said):
+def test_a_stage_that_raises_fails_and_the_next_go_on(prepare, said):
     failed, after = results(TINY, broken(prepare), stage_named("s04"))
     assert not failed.ok
     assert failed.verdict is failed.error_over_bound is failed.counts is None
     assert failed.judged == "FAILED"
-    assert failed.error.startswith(said)
+    assert re.match(said, failed.error)
     assert "\n" not in failed.error
     assert after.ok
 
 
-def test_a_stage_judged_before_the_next_starts(broken):
+def test_a_failure_names_the_line_in_the_stage_s_own_file_where_there_is_one():
+    tile = Tile(M_B=2, N_B=2, K_B=2, M_T=2)
+    own, nearby = results(
+        TINY,
+        replace(stage_named("s05"), tiny_tile=tile),
+        replace(stage_named("s05"), tiny_tile=tile, module=s01_direct.__name__),
+    )
+    assert re.match(r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: ", own.error)
+    assert re.match(r"raised ValueError at tiles\.py:\d+: tile 2x2x2/2x1: ", nearby.error)
+
+
+def test_a_stage_judged_before_the_next_starts():
     stage = broken(cannot_be_prepared)
     steps = ladder.run(TINY, (S01, stage), SIMULATOR, random_tensors(TINY, 0))
     assert next(steps).ok  # and an interrupt now would lose nothing
@@ -136,14 +196,12 @@ class PretendedGpu(CudaSim):
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
-    engine = PretendedGpu()
 
-    def plan(problem: ConvProblem, stage: str, *, engine: str) -> Any:
-        step = stage_named(stage)
-        return convlab.api.Plan(problem, step, step.tiny_tile, PretendedGpu())
+    def plan(problem: ConvProblem, stage: Stage, tile: None, engine: PretendedGpu) -> Plan:
+        return Plan(problem, stage, stage.tiny_tile, engine)
 
-    monkeypatch.setattr(ladder, "plan", plan)
-    return engine
+    monkeypatch.setattr(ladder, "Plan", plan)
+    return PretendedGpu()
 
 
 def pretended_timer(monkeypatch: pytest.MonkeyPatch, *times_ms: float, runs: int = 1) -> None:
@@ -225,7 +283,7 @@ def test_a_simulator_has_no_peak():
     assert SIMULATOR.peak_flops() is None
 
 
-def test_a_wrong_answer_is_not_timed(gpu, broken, monkeypatch):
+def test_a_wrong_answer_is_not_timed(gpu, monkeypatch):
     pretended_timer(monkeypatch)
     (result,) = results(TINY, broken(forgets_the_last_channel), engine=gpu)
     assert result.error == str(result.verdict)
@@ -241,7 +299,7 @@ def strict(document: Any) -> Any:
     return json.loads(json.dumps(document, allow_nan=False), parse_constant=refuse)
 
 
-def test_json(broken):
+def test_json():
     stages = (S01, broken(writes_nothing), stage_named("s04"))
     document = strict(ladder.as_json(TINY, SIMULATOR, results(TINY, *stages)))
     assert set(document) == {"engine", "device", "problem", "environment", "stages"}
@@ -269,8 +327,9 @@ def test_json(broken):
     assert right["workspace_bytes"] == 0
     assert set(right["counts"]) == {
         "global_loads", "global_stores", "shared_loads", "shared_stores", "barriers",
-        "global_bytes", "flops_per_byte",
+        "global_bytes", "flops_per_byte", "pre_passes",
     }  # fmt: skip
+    assert right["counts"]["pre_passes"] is None
     assert wrong["ok"] is False
     assert wrong["first_wrong"]["index"] == [0, 0, 0, 0]
     assert wrong["first_wrong"]["got"] == "nan"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ BELOW: dict[str, set[str]] = {
     "oracle": {"problem"},
     "stages": {"problem", "device"},
     "engines": {"problem", "device", "stages"},
-    "api": {"problem", "stages", "engines", "oracle"},
+    "plans": {"problem", "stages", "engines"},
+    "api": {"problem", "stages", "engines", "oracle", "plans"},
 }
 # These bring stages and engines together. They may import anything but the command.
 TOGETHER = {TOP, "trace", "bench", "lessons", "image", "doctor", "lint"}
@@ -75,6 +77,27 @@ def test_imports_go_one_way(file):
     assert not found, "\n".join(found)
 
 
+def test_inside_a_layer_imports_go_one_way_too():
+    modules = {
+        file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in FILES
+    }
+    below: dict[str, set[str]] = {}
+    for module, file in modules.items():
+        tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        # `from convlab.stages import s01_direct` is that module and not the package.
+        named = [
+            (node.module or "", f"{node.module}.{alias.name}")
+            for node in found
+            for alias in node.names
+        ]
+        names = {full if full in modules else package for package, full in named}
+        below[module] = {
+            name for name in names & modules.keys() if layer_of(name) == layer_of(module)
+        }
+    TopologicalSorter(below).prepare()  # raises CycleError, which names the circle
+
+
 def test_nothing_may_import_the_command():
     assert not [layer for layer, allowed in ALLOWED.items() if "cli" in allowed]
 
@@ -92,6 +115,7 @@ def test_nothing_may_import_the_command():
         ("convlab/stages/s01_direct.py", "from .. import engines"),
         ("convlab/stages/__init__.py", "from ..engines.gpu import run"),
         ("convlab/engines/gpu.py", "def run():\n    from convlab.api import conv2d"),
+        ("convlab/plans.py", "from convlab.api import conv2d"),
         ("convlab/api.py", "if True:\n    from convlab.trace import counts"),
         ("convlab/bench/runner.py", "from convlab.cli import main"),
         ("convlab/bench/runner.py", "from convlab import tables"),

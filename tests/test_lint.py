@@ -7,9 +7,11 @@ from numba import cuda, float32, uint32
 from numba.cuda.core import config
 
 from convlab import LADDER, Stage
+from convlab.device import load4, store4
+from convlab.engines.offline import compile_launch
 from convlab.lint import PROBLEMS, REGISTER_BUDGET, lint_stage
 from convlab.stages import stage_named
-from convlab.stages.base import Launch, Program
+from convlab.stages.base import Flat, Launch, Program
 
 if config.ENABLE_CUDASIM:
     pytest.skip(
@@ -38,12 +40,42 @@ def test_the_ablation_compiles_cleanly(switch: str) -> None:
     assert ("LDS" in wide) == (switch == "prefetch")
 
 
+@pytest.mark.parametrize("layer", ["conv8", "conv9"])
+@pytest.mark.parametrize(
+    ("name", "order", "barriers"),
+    [
+        ("s08", ["LDG.E.128", "STS.128", "BAR.SYNC", "FFMA"], 2),
+        ("s09", ["LDG.E.128", "FFMA", "STS.128", "BAR.SYNC"], 1),
+        ("s11", ["LDG.E.128", "FFMA", "STS.128", "BAR.SYNC"], 1),
+    ],
+)
+def test_what_is_prefetched_is_asked_for_before_the_arithmetic(
+    name: str, order: list[str], barriers: int, layer: str
+) -> None:
+    """The machine code of a slice: s08 waits for what it fetches, s09 and s11 multiply meanwhile
+    and need one barrier, because the other half of shared memory is free."""
+    stage, problem = stage_named(name), PROBLEMS[layer]
+    program = stage.prepare(problem, stage.production_tile(problem))
+    opcodes = [
+        line.split()[0]
+        for line in compile_launch(program.launches[-1], program, (9, 0)).instructions()
+    ]
+    places = [
+        next(at for at, opcode in enumerate(opcodes) if opcode.startswith(kind)) for kind in order
+    ]
+    assert places == sorted(places)
+    assert sum(opcode.startswith("BAR.SYNC") for opcode in opcodes) == barriers
+
+
 def test_double_buffers_are_double() -> None:
-    """Two buffers in shared memory: twice s08's bytes."""
-    once, twice = (
-        list(lint_stage(stage_named(name), CONV9, ((9, 0),)))[-1] for name in ("s08", "s09")
-    )
-    assert twice.shared_bytes == 2 * once.shared_bytes
+    """Two buffers in shared memory: twice the bytes of one."""
+
+    def shared_bytes(name: str, **switches: bool) -> int:
+        rows = list(lint_stage(stage_named(name), CONV9, ((9, 0),), **switches))
+        return rows[-1].shared_bytes
+
+    assert shared_bytes("s09") == 2 * shared_bytes("s08")
+    assert shared_bytes("s11") == 2 * shared_bytes("s11", prefetch=False)
 
 
 @cuda.jit
@@ -67,6 +99,16 @@ def scalar_copy(output):
     output[cuda.threadIdx.x] = output[cuda.threadIdx.x + 4]
 
 
+@cuda.jit
+def narrow_reads(output):
+    staged = cuda.shared.array(256, float32, alignment=16)
+    i = cuda.threadIdx.x * 4
+    store4(staged, i, load4(output, i))
+    cuda.syncthreads()
+    store4(output, i, load4(staged, i))
+    output[i] = staged[255 - i]
+
+
 @cuda.jit(launch_bounds=(1024, 2))
 def registers_spilled(output):
     values = cuda.local.array(96, float32)
@@ -85,6 +127,7 @@ def registers_spilled(output):
         (float64_leak, False, "computes in float64"),
         (array_on_the_stack, False, "bytes on the stack"),
         (scalar_copy, True, "has no 128-bit LDG"),
+        (narrow_reads, True, "has 1 loads from shared memory that are not 128-bit"),
         (registers_spilled, False, "spills"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -93,7 +136,7 @@ def test_bad_code_is_found(
     kernel, vectorized: bool, finding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(REGISTER_BUDGET, kernel.__name__, 255)
-    launch = Launch(kernel, (1,), (32,), ("output.flat",))
+    launch = Launch(kernel, (1,), (32,), (Flat("output"),))
     stage = Stage("s99", "bad", "", (), __name__, lambda *_: Program((), (launch,)))
     stage = Stage(**{**vars(stage), "vectorized": vectorized})
     (row,) = lint_stage(stage, CONV9, ((9, 0),))

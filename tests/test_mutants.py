@@ -1,117 +1,173 @@
 """Stages that are wrong on purpose: the tests' way of judging must catch every one.
 
-A mutant is a stage's own source with one piece replaced, run and judged like any stage.
+A mutant is a stage with one piece of its source replaced, run and judged like any stage.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import util
 from pathlib import Path
+from types import ModuleType
+from unittest import mock
 
+import numpy as np
 import pytest
+from strategies import tensors
 
 from convlab import ConvProblem, Stage
-from convlab.oracle import random_tensors
 from convlab.stages import stage_named
 
-# Nothing divides anything: two images, remainders in M, N and K of every tiny tile.
+# Nothing divides anything: two images, remainders in M, N and K of every tiny tile; windows that
+# read all four paddings.
 PROBLEM = ConvProblem(2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
+NUMBERS = {
+    kind: tensors(PROBLEM, kind.split()[0], 8, bias=True)
+    for kind in ("integers", "normal", "infinities", "integers and an infinite row")
+}
+NUMBERS["integers and an infinite row"][0][:, :, 3] = np.inf  # the last output row's alone
 
+# What is wrong: the stage, the file with the piece (the stage's own where there is none), the
+# piece and what stands in its place.
 MUTANTS = {
-    "no padding above": ("s01", "m * s_h + u * d_h - p_h", "m * s_h + u * d_h"),
-    "stride ignored": ("s01", "n * s_w + v", "n + v"),
-    "strides swapped": ("s01", "ih = m * s_h", "ih = m * s_w"),
-    "dilation ignored": ("s01", "v * d_w", "v"),
-    "last channel left out": ("s01", "range(C_i)", "range(C_i - 1)"),
-    "bias forgotten": ("s01", "total + bias[j]", "total"),
-    "nothing written": ("s01", "output[i, j, m, n] = total + bias[j]", "pass"),
-    "no guard of the grid": ("s01", "        if i >= N_i:\n            return\n", ""),
-    "image bound too wide": ("s01", "0 <= iw < W_i", "0 <= iw <= W_i"),
-    "edge pixel dropped": ("s01", "0 <= ih", "0 < ih"),
-    "filter transposed": ("s04", "// W_f\n            f_w", "// H_f\n            f_w"),
-    "image index wrong": ("s04", "i_n = n // (H_o * W_o)", "i_n = n // (H_o * W_i)"),
-    "last term left out": ("s04", "range(K)", "range(K - 1)"),
+    "no padding above": ("s01", "", "m * s_h + u * d_h - p_h", "m * s_h + u * d_h"),
+    "stride ignored": ("s01", "", "n * s_w + v", "n + v"),
+    "strides swapped": ("s01", "", "i_h = m * s_h", "i_h = m * s_w"),
+    "dilation ignored": ("s01", "", "v * d_w", "v"),
+    "last channel left out": ("s01", "", "range(C_i)", "range(C_i - 1)"),
+    "bias forgotten": ("s01", "", "total + bias[j]", "total"),
+    "nothing written": ("s01", "", "output[i, j, m, n] = total + bias[j]", "pass"),
+    "no guard of the grid": ("s01", "", "        if i >= N_i:\n            return\n", ""),
+    "image bound too wide": ("s01", "", "0 <= i_w < W_i", "0 <= i_w <= W_i"),
+    "edge pixel dropped": ("s01", "", "0 <= i_h", "0 < i_h"),
+    "padding skipped, not multiplied": (
+        "s01",
+        "",
+        "pixel = input[i, r, i_h, i_w]\n                    total",
+        "pixel = input[i, r, i_h, i_w]\n                        total",
+    ),
+    "filter row and column swapped": (
+        "s04",
+        "",
+        "// W_f\n            f_w",
+        "// H_f\n            f_w",
+    ),
+    "image index wrong": ("s04", "", "i_n = n // (H_o * W_o)", "i_n = n // (H_o * W_i)"),
+    "last term left out": ("s04", "", "range(K)", "range(K - 1)"),
     "no barrier after the load": (
         "s05",
+        "",
         "cuda.syncthreads()  # nobody computes before all have fetched",
         "pass",
     ),
-    "filter slice not padded": ("s05", "if row < M and k < K:", "if row < M:"),
+    "filter slice not padded": ("s05", "", "if row < M and k < K:", "if row < M:"),
     "accumulator not cleared": (
         "s06",
+        "",
         "        for i in range(M_T):\n            R_O[i] = float32(0)\n",
         "",
     ),
-    "rows of a thread overlap": ("s06", "S_F[ty + i * ROWS, k]", "S_F[ty + i, k]"),
-    "fetched column is the computed one": ("s07", "column = t % N_B", "column = tx"),
-    "remainder of K not zeroed": ("s07", "if k < K and 0 <= i_h", "if 0 <= i_h"),
-    "columns past the end written": ("s07", "if m < M and n < N", "if m < M"),
-    "run of four misaligned": ("s08", "(k, ty * 4 + i * ROWS)", "(k, ty + i * ROWS)"),
-    "packed filter not zeroed": ("s08", "if k < K and m < M:", "if k < K:"),
-    "run crosses two images": ("s08", "4 if H_o * W_o % 4 == 0 else 1", "4"),
-    "buffers not swapped": ("s09", "buffer = 1 - buffer", "buffer = 1"),
-    "last slice not computed": (
-        "s09",
-        "for slice in range(SLICES + 1)",
-        "for slice in range(SLICES)",
+    "rows of a thread overlap": ("s06", "", "S_F[ty + i * ROWS, k]", "S_F[ty + i, k]"),
+    "fetched column is the computed one": ("s07", "", "column = t % N_B", "column = tx"),
+    "remainder of K not zeroed": ("s07", "", "if k < K and 0 <= i_h", "if 0 <= i_h"),
+    "columns past the end written": ("s07", "", "if m < M and n < N", "if m < M"),
+    "run of four misaligned": ("s08", "", "(k, ty * RUN + i * ROWS)", "(k, ty + i * ROWS)"),
+    "packed filter not zeroed": ("s08", "", "if k < K and m < M:", "if k < K:"),
+    "packed zeros not written": (
+        "s08",
+        "",
+        "                value = weight[m * K + k]\n            packed",
+        "                value = weight[m * K + k]\n                packed",
     ),
+    "run crosses two images": ("s08", "", "PIXELS % RUN == 0", "PIXELS % 1 == 0"),
+    "row of a run wrong": ("s09", "s08_vectorized", "m0 + ty * RUN", "m0 + ty"),
+    "buffers not swapped": ("s09", "", "k0 = uint32(K_B - k0)", "k0 = 0"),
+    "last slice not computed": ("s09", "", "range(SLICES + 1)", "range(SLICES)"),
     "last step of a slice forgotten": (
         "s09",
+        "",
         "                multiply(R_F1, R_I1, R_O)  # line 19",
         "                pass  # line 19",
     ),
-    "stale operands": ("s09", "buffer, k + 2, ty", "buffer, k, ty"),
-    "windows one column short": ("s10", "* problem.s_w + problem.window_shape[1]", "* problem.s_w"),
-    "window order of s04": ("s10", "% (H_f * W_f) // H_f", "% (H_f * W_f) // W_f"),
-    "square read as written": ("s11", "square[tx, y + ty]\n", "square[y + ty, tx]\n"),
+    "stale operands": ("s09", "", "S_I, k0 + k + 2, ty", "S_I, k0 + k, ty"),
+    "windows one column short": ("s10", "", "+ problem.window_shape[1]", ""),
+    "window order of s04": ("s10", "", "% (H_f * W_f) // H_f", "% (H_f * W_f) // W_f"),
+    "square read as written": (
+        "s11",
+        "im2win_tensor",
+        "square[tx, y + ty]\n",
+        "square[y + ty, tx]\n",
+    ),
     "groups not rounded up": (
         "s11",
+        "im2win_tensor",
         "blocks_for(problem.H_f * problem.C_i, 4) * 4",
         "problem.H_f * problem.C_i",
     ),
-    "dilation ignored in groups": ("s11", "+ k // G * G * (d_w - 1)", ""),
-    "tail of K not guarded": ("s11", "if k < K_W and e", "if e"),
-    "windows of one image for all": ("s11", "window // W_o * W_w", "window // W_o % H_o * W_w"),
+    "tail of a group not zeroed": ("s11", "im2win_tensor", "if u < H_f and 0", "if 0"),
+    "packed zeros of window order not written": (
+        "s11",
+        "im2win_tensor",
+        "                value = weight[m, r, u, v]\n            packed",
+        "                value = weight[m, r, u, v]\n                packed",
+    ),
+    "no barrier in the transform": (
+        "s11",
+        "im2win_tensor",
+        "cuda.syncthreads()  # nobody empties",
+        "pass  # nobody empties",
+    ),
+    "dilation ignored in groups": ("s11", "", "+ k // G * G * (d_w - 1)", ""),
+    "tail of K not guarded": ("s11", "", "if k < K_W and e", "if e"),
+    "windows of one image for all": ("s11", "", "window // W_o * W_w", "window // W_o % 3 * W_w"),
 }
 
 
-def mutant(name: str, old: str, new: str, folder: Path) -> Stage:
-    """The stage with ``old`` replaced by ``new`` in its source, imported under another name."""
-    original = util.find_spec(stage_named(name).module)
+def mutant(name: str, helper: str, old: str, new: str, folder: Path) -> Stage:
+    """The stage, imported anew, with ``old`` replaced by ``new`` in its source or a helper's."""
+    stage_module = stage_named(name).module
+    target = f"convlab.stages.{helper}" if helper else stage_module
+    changed = _changed(target, old, new, folder)
+    if not helper:
+        return changed.STAGE  # type: ignore[no-any-return]
+    with mock.patch.dict(sys.modules, {target: changed}):
+        return _changed(stage_module, "", "", folder).STAGE  # type: ignore[no-any-return]
+
+
+def _changed(module: str, old: str, new: str, folder: Path) -> ModuleType:
+    original = util.find_spec(module)
     assert original is not None
     assert original.origin is not None
     source = Path(original.origin).read_text()
-    assert old in source, f"{name} no longer contains {old!r}: mend the mutant"
-    path = folder / "mutant.py"
+    assert old in source, f"{module} no longer contains {old!r}: mend the mutant"
+    path = folder / f"{module.rsplit('.', 1)[1]}.py"
     path.write_text(source.replace(old, new))
-    spec = util.spec_from_file_location(f"mutant_of_{name}", path)
+    spec = util.spec_from_file_location(f"mutant_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    stage: Stage = module.STAGE
-    return stage
+    changed = util.module_from_spec(spec)
+    spec.loader.exec_module(changed)
+    return changed
 
 
 def survives(stage: Stage, judged) -> bool:
-    """Whether a stage is judged right, with nothing raised, on whole numbers and on normal ones."""
+    """Whether a stage is judged right on numbers of every kind, with nothing raised."""
     try:
         return all(
-            judged(PROBLEM, stage, random_tensors(PROBLEM, 8, integers=whole), stage.tiny_tile).ok
-            for whole in (True, False)
+            judged(PROBLEM, stage, numbers, stage.tiny_tile).ok for numbers in NUMBERS.values()
         )
     except (IndexError, OverflowError, RuntimeError, ValueError):
         return False
 
 
-@pytest.mark.parametrize(("name", "old", "new"), MUTANTS.values(), ids=MUTANTS.keys())
+@pytest.mark.parametrize(("name", "helper", "old", "new"), MUTANTS.values(), ids=MUTANTS.keys())
 def test_mutant_is_caught(
-    name: str, old: str, new: str, judged_in_simulator, tmp_path: Path
+    name: str, helper: str, old: str, new: str, judged_in_simulator, tmp_path: Path
 ) -> None:
-    assert not survives(mutant(name, old, new, tmp_path), judged_in_simulator)
+    assert not survives(mutant(name, helper, old, new, tmp_path), judged_in_simulator)
 
 
-@pytest.mark.parametrize("name", sorted({name for name, _, _ in MUTANTS.values()}))
+@pytest.mark.parametrize("name", sorted({name for name, *_ in MUTANTS.values()}))
 def test_the_original_is_not(name: str, judged_in_simulator, tmp_path: Path) -> None:
     """Or the mutants would be caught for nothing."""
-    assert survives(mutant(name, "", "", tmp_path), judged_in_simulator)
+    assert survives(mutant(name, "", "", "", tmp_path), judged_in_simulator)

@@ -83,7 +83,7 @@ def test_scipy_agrees(case):
 
 @given(cases(kinds=("normal", "nan", "infinities")))
 def test_torch_agrees(case):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is optional")
     problem, (input, weight, bias) = case
     (top, bottom), (left, right) = problem.padding
     doubles = [None if part is None else torch.from_numpy(part).double() for part in case[1]]

@@ -15,8 +15,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+import convlab
+
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, TOOLS = PYPROJECT["project"], PYPROJECT["tool"]
 CORE = [Requirement(line) for line in PROJECT["dependencies"]]
 EXTRAS = {
     name: [Requirement(line) for line in lines]
@@ -85,12 +88,18 @@ def test_numpy_stays_below_the_version_numba_cuda_cannot_import():
     assert not numpy.contains("2.5.0")
 
 
+def test_the_version_stands_in_one_place():
+    assert "version" in PROJECT["dynamic"]
+    file = TOOLS["hatch"]["version"]["path"]
+    assert f'__version__ = "{convlab.__version__}"' in (ROOT / file).read_text(encoding="utf-8")
+
+
 def test_installed_version_is_the_one_declared():
     try:
         installed = importlib.metadata.version(PROJECT["name"])
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("convlab is on the path but not installed")
-    assert installed == PROJECT["version"]
+    assert installed == convlab.__version__
 
 
 def imported_at_once(tree: ast.Module) -> Iterator[str]:

@@ -65,8 +65,21 @@ def root(tmp_path: Path, document: dict[str, Any]) -> Path:
     for name in (plots.README, plots.PAGE):
         (tmp_path / name).write_text(
             "before\n<!-- ladder:begin -->\nstale\n<!-- ladder:end -->\nafter\n"
+            "<!-- sample:begin -->\nstale\n<!-- sample:end -->\n"
         )
     return tmp_path
+
+
+SAMPLE = """\
+stage              judged    bound   loads
+s01_direct         OK       0.0495   6,930
+s04_implicit_gemm  OK        0.05      150
+"""
+
+
+@pytest.fixture(autouse=True)
+def sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "sample", lambda: SAMPLE)
 
 
 def write(root: Path, document: dict[str, Any], name: str = plots.HEADLINE) -> Path:
@@ -83,7 +96,7 @@ def test_the_short_table(root):
     assert run(root) == 0
     text = (root / plots.README).read_text()
     assert text.startswith("before\n<!-- ladder:begin -->\n\n| stage | idea | ms |")
-    assert text.endswith("|\n\n<!-- ladder:end -->\nafter\n")
+    assert "|\n\n<!-- ladder:end -->\nafter\n" in text
     assert "stale" not in text
     rows = [line for line in text.splitlines() if line.startswith("| [")]
     assert rows[0].startswith("| [s01](src/convlab/stages/s01_direct.py) | Direct convolution: ")
@@ -142,6 +155,20 @@ def test_results_without_an_environment_are_told_without_it(document, root):
     results = plots.Results.read(write(root, document))
     assert results.machine == "Imaginary GPU <1>"
     assert "Measured (Imaginary GPU <1>): [" in plots.full_tables([results])
+
+
+def test_the_sample_is_kept_where_only_rounding_differs(root, monkeypatch):
+    run(root)
+    text = (root / plots.README).read_text()
+    assert f"<!-- sample:begin -->\n```text\n{SAMPLE}```\n<!-- sample:end -->\n" in text
+    for change, same in (
+        (("0.0495", "0.0494"), True),
+        (("0.0495", "0.0695"), False),
+        (("6,930", "6,931"), False),
+        (("OK       0.0495", "WRONG    0.0495"), False),
+    ):
+        monkeypatch.setattr(plots, "sample", lambda change=change: SAMPLE.replace(*change))
+        assert run(root, "--check") == (0 if same else 1)
 
 
 def test_the_same_results_give_the_same_bytes(root):

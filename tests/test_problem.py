@@ -269,6 +269,12 @@ def test_least_bytes_of_a_huge_axis_needs_no_list_of_its_pixels():
             r"the output of shape \(536870912, 536870912, 7, 5\) has \d+ elements: .* 2..63",
             id="output beyond 64 bits",
         ),
+        pytest.param(
+            {"in_channels": 2**28},
+            ValueError,
+            r"kernel_size \(3, 3\) over in_channels \d+ makes sums of 2415919104 terms: .* 2..31",
+            id="sums beyond 32 bits",
+        ),
     ],
 )
 def test_a_bad_problem_is_refused_in_one_sentence(changes, error, message):

@@ -12,11 +12,11 @@ import pytest
 from numba import cuda, float32, float64, int8, int32, int64, uint32
 
 from convlab import LADDER, ConvProblem
-from convlab.api import Plan
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.findings import NotSimulated, SimulationError
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
+from convlab.plans import Plan
 
 SIM = Simulator()
 ALL = 0xFFFFFFFF

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from strategies import Tensors, cases, tensors
 
 from convlab import LADDER, ConvProblem, Stage, Tile
-from convlab.api import Plan
 from convlab.engines import Engine, choose
 from convlab.oracle import judge, random_tensors
+from convlab.plans import Plan
 from convlab.stages import stage_named
 
 ON_GPU = choose().is_gpu
@@ -112,24 +112,60 @@ def test_tiles_are_parameters(name: str, tile: Tile, judged) -> None:
     assert verdict.ok, verdict
 
 
-@stages
-def test_a_wrong_tile_is_refused_with_its_rule(stage: Stage) -> None:
-    if stage.tiny_tile is None:
-        assert stage.production_tile(AWKWARD["primes"]) is None
-        return
-    problem = AWKWARD["primes"]
-    tile = Tile(5, 7, 3, 5, 7)  # one thread for 5 x 7: too few, too odd or too many for each
-    with pytest.raises(ValueError, match=re.escape(str(tile))) as refusal:
-        stage.prepare(problem, tile)
-    assert re.search("[MNK]_[BT]", str(refusal.value))
+UNSUITED_TILES = {
+    "s05": [(Tile(4, 4, 4, 2, 1), "M_T = N_T = 1"), (Tile(32, 32, 193), "shared memory has 49152")],
+    "s06": [(Tile(4, 4, 4, 1, 2), "N_T = 1"), (Tile(64, 64, 97, 16), "shared memory has 49152")],
+    "s07": [
+        (Tile(5, 7, 3, 5, 7), "a multiple of N_B"),
+        (Tile(128, 128, 64, 8, 8), "take 65536 bytes"),
+    ],
+    "s08": [
+        (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
+        (Tile(4, 8, 4, 4, 4), "a multiple of N_B"),
+        (Tile(128, 128, 64, 8, 8), "take 65536 bytes"),
+    ],
+    "s09": [
+        (Tile(16, 4, 3, 4, 4), "K_B must be even"),
+        (Tile(32, 16, 2, 4, 4), "share K_B x M_B / 4 runs"),
+        (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
+        (Tile(128, 128, 32, 8, 8), "take 65536 bytes"),
+    ],
+    "s11": [
+        (Tile(16, 4, 6, 4, 4), "M_B, N_B and K_B must be multiples of 4"),
+        (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
+        (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "rule"),
+    [
+        pytest.param(name, tile, rule, id=f"{name}-{tile}")
+        for name, refusals in UNSUITED_TILES.items()
+        for tile, rule in refusals
+    ],
+)
+def test_a_tile_that_does_not_suit_is_refused_with_its_rule(
+    name: str, tile: Tile, rule: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{re.escape(str(tile))}: .*{re.escape(rule)}"):
+        stage_named(name).prepare(AWKWARD["primes"], tile)
+
+
+@pytest.mark.parametrize("rows", [64, 96, 128, 65, 1, 192, 1088, 300])
+def test_production_tiles_waste_few_rows(rows: int) -> None:
+    tile = S11.production_tile(ConvProblem(1, 1, 1, 1, rows, 1))
+    wasted = -rows % tile.M_B
+    assert tile.M_B == 64 or 4 * wasted < rows + wasted or -rows % 64 == wasted
 
 
 @stages
-def test_a_stage_says_what_it_is(stage: Stage, engine: Engine) -> None:
+def test_a_stage_says_what_it_is(stage: Stage) -> None:
     names = [other.name for other in LADDER]
     assert stage.module.endswith(stage.name)
     assert stage.title
-    assert stage.source.startswith("000")
+    assert stage.source.startswith("im2win paper (000), ")
     assert all(names.index(earlier) < names.index(stage.name) for earlier in stage.builds_on)
 
 

@@ -64,7 +64,16 @@ def test_the_teaching_problem_is_small_and_has_no_multiple_of_4():
     for size in (TEACHING.M, TEACHING.N, TEACHING.K, TEACHING.H_o * TEACHING.W_o):
         assert size % 4
     assert TEACHING.stride != (1, 1)
-    assert TEACHING.padding != ((0, 0), (0, 0))
+    assert TEACHING.dilation != (1, 1)
+
+
+def test_the_teaching_problem_s_windows_reach_the_padding_on_all_four_sides():
+    p = TEACHING
+    for size, outputs, stride, window, (before, _) in zip(
+        (p.H_i, p.W_i), (p.H_o, p.W_o), p.stride, p.window_shape, p.padding, strict=True
+    ):
+        assert before > 0  # the first window begins there
+        assert (outputs - 1) * stride + window > before + size  # the last one ends beyond the image
 
 
 def test_the_default_on_a_gpu_is_conv9():

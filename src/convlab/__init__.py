@@ -4,8 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convlab.api import Plan, conv2d, plan
+    from convlab.api import conv2d
     from convlab.engines import EngineUnavailable
+    from convlab.plans import Plan, plan
     from convlab.problem import ConvProblem
     from convlab.stages import LADDER, Stage, Tile
 
@@ -19,11 +20,11 @@ _HOME = {
     "LADDER": "convlab.stages",
     "ConvProblem": "convlab.problem",
     "EngineUnavailable": "convlab.engines",
-    "Plan": "convlab.api",
+    "Plan": "convlab.plans",
     "Stage": "convlab.stages",
     "Tile": "convlab.stages",
     "conv2d": "convlab.api",
-    "plan": "convlab.api",
+    "plan": "convlab.plans",
 }
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 PHOTOGRAPH = ":photograph:"  # what --image without a path stands for
 DEFAULT_PICTURE = Path("ladder.png")
+RIGHT_HERE = "right on this problem; `make test` tries many others"
 
 app = typer.Typer(
     cls=Verbs,
@@ -166,8 +167,9 @@ def ladder(
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
             problem = pictures.problem_for(picture)
         seconds = runner.estimated_seconds(problem, chosen_stages, chosen_engine)
-        if not yes and seconds is not None and seconds > runner.PATIENCE_SECONDS:
-            refuse(_too_slow(problem, seconds, chosen_engine))
+        patience = runner.PATIENCE_SECONDS
+        if not yes and seconds is not None and seconds > patience:
+            refuse(_too_slow(problem, seconds, chosen_engine, patience))
     memory_permitting = partial(refusing, MemoryError, hint="; a smaller --batch takes less")
     with memory_permitting():
         if picture is None:
@@ -180,13 +182,17 @@ def ladder(
         size = f"{problem.width} x {problem.height} pixels"
         console.print(f"picture         scaled to {size}: about {_duration(seconds)} here")
     results: list[Result] = []
-    last_output: deque[np.ndarray] = deque(maxlen=1)
-    run = runner.run(problem, chosen_stages, chosen_engine, tensors, on_output=last_output.append)
+    output_of: deque[np.ndarray] = deque(maxlen=1)
+    shown: tuple[Result, np.ndarray] | None = None
+    run = runner.run(problem, chosen_stages, chosen_engine, tensors, on_output=output_of.append)
     names = [chosen.name for chosen in chosen_stages]
     try:
         with memory_permitting(), tables.progress(names) as advance:
             for result in run:
                 results.append(result)
+                if output_of and (shown is None or shown[0].judged != "WRONG"):
+                    shown = result, output_of[0]  # the first wrong one's, else the last one's
+                output_of.clear()
                 advance()
     except KeyboardInterrupt:
         if results:
@@ -199,11 +205,13 @@ def ladder(
     console.print("", tables.ladder_table(results, chosen_engine), "", sep="\n")
     console.print(tables.ladder_legend(chosen_engine))
     if picture is not None:
-        maps = last_output[0][0] if last_output else None
-        write_whole(picture_file, pictures.draw(picture, maps, results, chosen_engine.device))
+        owner, maps = (None, None) if shown is None else (shown[0], shown[1][0])
+        png = pictures.draw(picture, maps, owner, results, chosen_engine.device)
+        write_whole(picture_file, png)
         console.print(Text(f"The picture and its feature maps are in {picture_file}"))
     write_json(json_file, document)
-    _conclude(console, tables.ladder_errors(results), "stage", len(results), "right")
+    right = "right" if chosen_engine.is_gpu else RIGHT_HERE
+    _conclude(console, tables.ladder_errors(results), "stage", len(results), right)
 
 
 def _chosen_stages(names: Sequence[str] | None) -> tuple[Stage, ...]:
@@ -221,8 +229,9 @@ def _problem(layer: str | None, batch: int | None, engine: Engine) -> ConvProble
     return problem if batch is None else replace(problem, batch=batch)
 
 
-def _too_slow(problem: ConvProblem, seconds: float, engine: Engine) -> str:
-    one = f" --batch 1 (about {_duration(seconds / problem.batch)})," if problem.batch > 1 else ""
+def _too_slow(problem: ConvProblem, seconds: float, engine: Engine, patience: float) -> str:
+    alone = seconds / problem.batch
+    one = f" --batch 1 (about {_duration(alone)})," if alone <= patience else ""
     return (
         f"this takes {engine.device} about {_duration(seconds)}: use{one} the default problem "
         "(seconds) or a GPU, or add --yes to wait"

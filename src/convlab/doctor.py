@@ -14,26 +14,30 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
+import convlab
+
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "greenlet",
     "matplotlib",
 )  # fmt: skip
+# From convlab's source folder: a package index may have another package of that name.
+COMPILERS = "make gate, or python -m pip install -e '.[lint]'"
 FIRST_NUMPY_TOO_NEW = (2, 5)  # numba-cuda 0.30 uses names that NumPy 2.5 took away
 
 
 def facts() -> dict[str, Any]:
     """Everything ``convlab doctor`` shows, as ``--json`` writes it."""
     packages = _packages()
-    engines = _engines()
+    engines, gpu = _engines(), _gpu()
     return {
         "convlab": _version("convlab"),
         "python": platform.python_version(),
         "executable": sys.executable,
         "os": platform.platform(),
         "packages": packages,
-        "gpu": _gpu(),
+        "gpu": gpu,
         "engines": engines,
-        "would_use": _would_use(engines),
+        "would_use": _would_use(engines, gpu),
         "compilers": compilers(),
         "warnings": _warnings(packages["numpy"]),
     }
@@ -60,7 +64,7 @@ def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return None
+        return convlab.__version__ if package == "convlab" else None  # run from its source folder
 
 
 def _engines() -> list[dict[str, Any]]:
@@ -84,15 +88,16 @@ def _engine(name: str) -> dict[str, Any]:
     return {"name": name, "available": why_not is None, "device": device, "why_not": why_not}
 
 
-def _would_use(engines: list[dict[str, Any]]) -> dict[str, str | None]:
+def _would_use(engines: list[dict[str, Any]], gpu: dict[str, Any] | None) -> dict[str, str | None]:
     """The engine that ``auto`` takes, and why."""
     usable = [engine["name"] for engine in engines if engine["available"]]
     if not usable:
         return {"engine": None, "why": "no engine works here"}
     if usable[0] == "gpu":
-        return {"engine": "gpu", "why": "there is a GPU, and it is the fastest engine"}
+        return {"engine": "gpu", "why": "there is a GPU that works"}
     reasons = {engine["name"]: engine["why_not"] for engine in engines}
-    return {"engine": usable[0], "why": f"the GPU cannot be used: {reasons.get('gpu')}"}
+    fine = " (that is fine: every stage runs on the simulator too, only times need a GPU)"
+    return {"engine": usable[0], "why": f"{reasons.get('gpu')}{'' if gpu else fine}"}
 
 
 def _gpu() -> dict[str, Any] | None:
@@ -172,21 +177,20 @@ def _gpu_by_numba() -> dict[str, Any]:
 def compilers() -> list[dict[str, Any]]:
     """What the GPU engine and ``convlab lint`` compile with: each one's name, what was found of it
     (None when it is missing) and how to install it."""
-    wheels = "pip install 'convlab[lint]'"
     return [
-        _tool("NVVM", _nvvm, wheels),
-        _tool("NVRTC", _nvrtc, wheels),
-        _tool("nvJitLink", _nvjitlink, wheels),
-        _tool("nvdisasm", _nvdisasm, "pip install nvidia-cuda-nvdisasm"),
+        _tool("NVVM", _nvvm),
+        _tool("NVRTC", _nvrtc),
+        _tool("nvJitLink", _nvjitlink),
+        _tool("nvdisasm", _nvdisasm),
     ]
 
 
-def _tool(name: str, version: Callable[[], str | None], install: str) -> dict[str, Any]:
+def _tool(name: str, version: Callable[[], str | None]) -> dict[str, Any]:
     try:
         found = version()
     except Exception:  # the loaders' own exception types differ between versions
         found = None
-    return {"name": name, "found": found, "install": None if found else install}
+    return {"name": name, "found": found, "install": None if found else COMPILERS}
 
 
 def _nvvm() -> str:

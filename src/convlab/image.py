@@ -16,6 +16,7 @@ from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from convlab.bench.ladder import Result
     from convlab.engines import Engine
@@ -35,6 +36,7 @@ BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue (ITU-R BT.601)
 GPU_PIXELS = 512 * 512
 SIMULATOR_SECONDS = 35  # for the whole ladder
 STAGES_A_ROW = 9
+GOOD, BAD = "#1a7f37", "#cf222e"
 # The head in Matplotlib's sample photograph (left, top, right, bottom), so that it can still be
 # recognised in the few pixels that a simulator can do.
 HOPPER_HEAD = (118, 4, 408, 344)
@@ -65,7 +67,8 @@ def load(path: Path | None, pixels: int) -> np.ndarray:
         from PIL import Image, ImageOps
     except ImportError as error:
         raise PlotsMissing(
-            f"--image needs Matplotlib ({error}): run pip install 'convlab[plots]'"
+            f"--image needs Matplotlib ({error}): run make ladder, which installs it, or "
+            "python -m pip install -e '.[plots]'"
         ) from error
     file = path or Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
     try:
@@ -95,23 +98,45 @@ def tensors_for(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def draw(
-    picture: np.ndarray, maps: np.ndarray | None, results: Sequence[Result], device: str
+    picture: np.ndarray,
+    maps: np.ndarray | None,
+    owner: Result | None,
+    results: Sequence[Result],
+    device: str,
 ) -> bytes:
-    """A PNG: the picture, ``maps`` (the last stage's output [filters, height, width]; None where
-    no stage gave any) and underneath how every stage was judged."""
+    """A PNG: the picture, ``maps`` ([filters, height, width], the output of the stage whose result
+    is ``owner``; None where no stage gave any) and underneath how every stage was judged."""
+    png = io.BytesIO()
+    draw_figure(picture, maps, owner, results, device).savefig(png, format="png")
+    return png.getvalue()
+
+
+def draw_figure(
+    picture: np.ndarray,
+    maps: np.ndarray | None,
+    owner: Result | None,
+    results: Sequence[Result],
+    device: str,
+) -> Figure:
+    """What :func:`draw` saves."""
     from matplotlib.figure import Figure
 
     rows = -(-len(results) // STAGES_A_ROW)
-    figure = Figure(figsize=(11, 6.6 + 0.6 * rows), dpi=130, facecolor="white")
+    figure = Figure(figsize=(11, 6.9 + 0.75 * rows), dpi=130, facecolor="white")
     figure.set_layout_engine("constrained", h_pad=0.06, w_pad=0.06)
     # Matplotlib's own annotations cannot tell one subfigure from an array of them.
-    parts: Any = figure.subfigures(2, 1, height_ratios=(5.6, 0.6 + 0.6 * rows))
+    parts: Any = figure.subfigures(2, 1, height_ratios=(5.9, 0.6 + 0.75 * rows))
     top, bottom = parts
     left, right = top.subfigures(1, 2, width_ratios=(1, 1.8))
     _, height, width = picture.shape
     title = f"the picture, {width} x {height} pixels"
     _show(left.subplots(), title, picture.transpose(1, 2, 0))
-    if maps is not None:
+    if maps is not None and owner is not None:
+        right.suptitle(
+            f"the maps of {owner.stage.name}: {owner.judged}",
+            fontsize=11,
+            color="black" if owner.ok else BAD,
+        )
         for axes, name, values in zip(right.subplots(2, 3).flat, FILTERS, maps, strict=True):
             _show_map(axes, name, values)
     _judgements(bottom.subplots(), results)
@@ -129,9 +154,7 @@ def draw(
         fontsize=9,
         color="dimgrey",
     )
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()
+    return figure
 
 
 def _show(axes: Axes, title: str, image: np.ndarray, **how: Any) -> None:
@@ -156,7 +179,7 @@ def _judgements(axes: Axes, results: Sequence[Result]) -> None:
     columns = min(len(results), STAGES_A_ROW)
     for position, result in enumerate(results):
         row, column = divmod(position, columns)
-        colour = "#1a7f37" if result.ok else "#cf222e"
+        colour = GOOD if result.ok else BAD
         ratio = result.error_over_bound
         number, _, rest = result.stage.name.partition("_")
         axes.add_patch(
@@ -164,9 +187,9 @@ def _judgements(axes: Axes, results: Sequence[Result]) -> None:
         )
         middle = column + 0.5
         for y, text, style in (
-            (0.25, f"{number} {rest.replace('_', ' ')}", {"fontsize": 7.5}),
-            (0.52, result.judged, {"fontsize": 12, "fontweight": "bold", "color": colour}),
-            (0.79, "" if ratio is None else f"error / bound {ratio:.2g}", {"fontsize": 7.5}),
+            (0.22, f"{number} {rest.replace('_', ' ')}", {"fontsize": 7}),
+            (0.45, result.judged, {"fontsize": 12, "fontweight": "bold", "color": colour}),
+            (0.74, "" if ratio is None else f"error / bound\n{ratio:.2g}", {"fontsize": 7.5}),
         ):
             axes.text(middle, row + y, text, ha="center", va="center", **style)
     rows, margin = -(-len(results) // columns), (STAGES_A_ROW - columns) / 2

@@ -4,7 +4,7 @@
 :class:`Oracle` judges a float32 output against it, element by element.
 
 All arrays are NumPy's: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``, bias
-``[C_o]`` or None, output ``[N_i, C_o, H_o, W_o]``. "seed 000" is the im2win paper.
+``[C_o]`` or None, output ``[N_i, C_o, H_o, W_o]``.
 
 The bound
 ---------
@@ -64,7 +64,7 @@ def seven_loops(
     padding: Padding = 0,
     dilation: IntOrPair = 1,
 ) -> Doubles:
-    """The convolution as seed 000's Equation 1 defines it, in float64: to read, not to run fast.
+    """The convolution as the im2win paper's Equation 1 has it, in float64: to read, not to be fast.
 
     The paper has neither padding, dilation nor bias; here they are as in PyTorch.
     """

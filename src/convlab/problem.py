@@ -28,7 +28,7 @@ class ConvProblem:
     PyTorch does). The fields hold pairs and ``((top, bottom), (left, right))``, however they were
     given, so equal problems compare and hash equal.
 
-    GEMM view (seed 000, Algorithms 1-3): ``M = C_o``, ``N = N_i * H_o * W_o``,
+    GEMM view (im2win paper (000), Algorithms 1-3): ``M = C_o``, ``N = N_i * H_o * W_o``,
     ``K = C_i * H_f * W_f``.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule.
@@ -93,8 +93,14 @@ class ConvProblem:
                     f"the {name} of shape {shape} has {math.prod(shape)} elements: it must have "
                     "fewer than 2**63, because they are numbered with 64-bit integers"
                 )
+        if self.K > LARGEST_AXIS:
+            raise ValueError(
+                f"kernel_size {self.kernel_size} over in_channels {self.in_channels} makes sums of "
+                f"{self.K} terms: there must be fewer than 2**31, because kernels number them with "
+                "32-bit integers"
+            )
 
-    # The same numbers under the paper's names (seed 000, section 2.1).
+    # The same numbers under the paper's names (im2win paper (000), section 2.1).
     @property
     def N_i(self) -> int:
         """Batch size."""

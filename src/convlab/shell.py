@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 WRONG, REFUSED, INTERRUPTED = 1, 2, 130
+SOURCE = Path(__file__).parent
 STANDARD_OUTPUT = "-"
 
 
@@ -75,11 +77,35 @@ def refusing(*errors: type[Exception], hint: str = "") -> Iterator[None]:
 
 @contextmanager
 def numba_needed() -> Iterator[None]:
-    """Around what imports Numba."""
+    """Around what imports Numba and, with the stages, files that people edit."""
     try:
         yield
-    except (ImportError, AttributeError) as error:  # both are seen when versions do not fit
-        refuse(f"Numba CUDA cannot be imported ({error}): convlab doctor says what is here")
+    except typer.Exit:
+        raise
+    except Exception as error:
+        if (place := _mistake(error)) is not None:
+            said = error.msg if isinstance(error, SyntaxError) else error
+            refuse(f"{place}: {type(error).__name__}: {said}")
+        if isinstance(error, ImportError | AttributeError):  # seen when versions do not fit
+            refuse(f"Numba CUDA cannot be imported ({error}): convlab doctor says what is here")
+        raise
+
+
+def _mistake(error: Exception) -> str | None:
+    """``FILE:LINE`` in convlab's own source where importing it went wrong; None when that is not
+    convlab's doing."""
+    if isinstance(error, SyntaxError):
+        file, line = error.filename, error.lineno
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = frame.filename, frame.lineno
+    absent = error.name if isinstance(error, ImportError) else None
+    if absent is not None and not absent.startswith("convlab"):  # such as Numba
+        return None
+    if file is None or not Path(file).is_relative_to(SOURCE):
+        return None
+    path = Path(file)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line}"
 
 
 def refuse_simulator() -> None:

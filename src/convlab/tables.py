@@ -79,7 +79,7 @@ def ladder_table(results: Sequence[Result], engine: Engine) -> Table:
     table = _table()
     table.add_column("stage", no_wrap=True)
     table.add_column("judged", no_wrap=True)
-    columns = ("time ms", "TFLOP/s", "speedup\nvs s01", "space\nMiB") if engine.is_gpu else (
+    columns = ("time ms", "TFLOP\n/ s", "speedup\nvs s01", "workspace\nMiB") if engine.is_gpu else (
         "global\nloads", "shared\nloads", "barriers", "FLOP per\nbyte"
     )  # fmt: skip
     for name in ("error /\nbound", *columns):
@@ -125,14 +125,15 @@ def ladder_legend(engine: Engine) -> Text:
     bound = "error / bound: up to 1 is what float32 rounding explains."
     if engine.is_gpu:
         return Text(
-            f"{bound} time: median and spread of repeated runs, every pre-pass included. space: "
-            "what a stage needs beside input, filter and output.",
+            f"{bound} time: median and spread of repeated runs, every pre-pass included. "
+            "workspace: memory that a stage needs beside input, filter and output.",
             "dim",
         )
     return Text(
-        f"{bound} Loads and barriers: summed over all threads, a 128-bit load once. FLOP per "
-        "byte: of global memory read and written; more is better. A simulator's time says nothing "
-        "about a GPU's, so work is counted, with tiles much smaller than a GPU's.",
+        f"{bound} Loads and barriers: of the stage's main kernel, summed over all threads, a "
+        "128-bit load once; pre-passes, which only re-order numbers, are left out. FLOP per byte: "
+        "of global memory that it reads and writes; more is better. A simulator's time says "
+        "nothing about a GPU's, so work is counted, with tiles much smaller than a GPU's.",
         "dim",
     )
 
@@ -206,7 +207,7 @@ def doctor_table(found: dict[str, Any]) -> Table:
     def row(label: str, text: str, style: str = "") -> None:
         table.add_row(Text(label), Text(text, style))
 
-    row("convlab", found["convlab"] or "not installed: run from its source folder")
+    row("convlab", found["convlab"])
     row("Python", f"{found['python']} ({found['executable']})")
     row("system", found["os"])
     for name, version in found["packages"].items():
@@ -220,9 +221,12 @@ def doctor_table(found: dict[str, Any]) -> Table:
     for tool in found["compilers"]:
         if tool["found"]:
             row(tool["name"], tool["found"])
+        elif found["gpu"] is None:
+            row(tool["name"], "not installed; only make gate needs it")
         else:
-            row(tool["name"], f"missing (convlab lint needs it): {tool['install']}", "yellow")
-    row("would use", f"{found['would_use']['engine'] or 'nothing'}: {found['would_use']['why']}")
+            row(tool["name"], f"missing: run {tool['install']}", "yellow")
+    choice = found["would_use"]
+    row("would use", f"{choice['engine'] or 'nothing'}, because {choice['why']}")
     return table
 
 

@@ -26,7 +26,7 @@ PAPER_BATCH = 128
 
 
 def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
-    """The problem of one of the twelve layers, ``conv1`` to ``conv12`` (seed 000, Table 2), in
+    """The problem of one of the twelve layers, ``conv1`` to ``conv12`` (im2win paper, Table 2), in
     capitals or not.
 
     Raises ``ValueError`` for any other name.
@@ -39,10 +39,18 @@ def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
 
 
 # What `convlab ladder` runs when nobody names a problem. Without a GPU: small enough for a
-# simulator that does some thousand multiply-adds a second, awkward enough to be worth judging
-# (no multiple of 4 anywhere; stride and padding are there).
+# simulator that does some thousand multiply-adds a second, awkward enough to be worth judging: no
+# multiple of 4 anywhere, stride, dilation, and padding that windows reach on all four sides.
 TEACHING = ConvProblem(
-    batch=2, in_channels=3, height=9, width=6, out_channels=5, kernel_size=3, stride=2, padding=1
+    batch=2,
+    in_channels=3,
+    height=11,
+    width=7,
+    out_channels=5,
+    kernel_size=3,
+    stride=2,
+    padding=1,
+    dilation=2,
 )
 # With a GPU: Conv9, a ResNet-50 block's 3 x 3 layer.
 GPU_DEFAULT = paper_layer("conv9")

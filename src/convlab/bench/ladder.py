@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convlab.api import Plan, plan
 from convlab.doctor import environment
-from convlab.engines import Engine
+from convlab.engines import Counts, Engine
 from convlab.oracle import Oracle, Verdict
+from convlab.plans import Plan
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage
 
@@ -28,13 +32,17 @@ BASELINE = LADDER[0].name  # what speedups are over
 SIMULATED_PER_SECOND = {"simulator": 300_000, "cudasim": 20_000}
 PATIENCE_SECONDS = 120
 
+Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
+
 
 @dataclass(frozen=True)
 class Result:
     """How one stage did on a problem.
 
     ``failed`` says what it raised, so that there is no verdict, or why its time was refused.
-    ``timing`` is None without a GPU, ``counts`` with one; ``launch_ms`` has each kernel's own time.
+    ``timing`` is None without a GPU, the counts with one: ``counts`` is the main kernel's (the last
+    launch's), ``pre_pass_counts`` that of the others together, None where there are none.
+    ``launch_ms`` has each kernel's own time.
     """
 
     stage: Stage
@@ -43,6 +51,7 @@ class Result:
     verdict: Verdict | None = None
     failed: str | None = None
     counts: dict[str, float] | None = None
+    pre_pass_counts: dict[str, float] | None = None
     timing: Timing | None = None
     launch_ms: dict[str, float] | None = None
 
@@ -78,7 +87,7 @@ def run(
     problem: ConvProblem,
     stages: Iterable[Stage],
     engine: Engine,
-    tensors: tuple[np.ndarray, np.ndarray, np.ndarray],
+    tensors: Tensors,
     *,
     on_output: Callable[[np.ndarray], None] = lambda output: None,
 ) -> Iterator[Result]:
@@ -88,19 +97,38 @@ def run(
     right or wrong, before its result is yielded.
     """
     oracle = Oracle(problem, *tensors)
-    arrays = [engine.to_device(tensor) for tensor in tensors]
     for stage in stages:
-        workspace_bytes = None
-        try:
-            ready = plan(problem, stage.name, engine=engine.name)
-            workspace_bytes = ready.workspace_bytes
-            result = _run_one(ready, arrays, oracle, on_output)
-        except Exception as error:  # what a kernel or its compiler raises is that stage's result
-            result = Result(stage, problem.flops, workspace_bytes, failed=_one_line(error))
+        result = _run_one(problem, stage, engine, tensors, oracle, on_output)
+        if result.failed:
+            gc.collect()  # what was raised and the calls it came through may hold each other
         yield result
 
 
 def _run_one(
+    problem: ConvProblem,
+    stage: Stage,
+    engine: Engine,
+    tensors: Tensors,
+    oracle: Oracle,
+    on_output: Callable[[np.ndarray], None],
+) -> Result:
+    """One stage's result, on tensors of its own: what it spoils is not the next stage's. Its plan,
+    and so its workspace, goes with it."""
+    workspace_bytes = None
+    try:
+        ready = Plan(problem, stage, None, engine)
+        workspace_bytes = ready.workspace_bytes
+        arrays = [engine.to_device(tensor) for tensor in tensors]
+        result = _run_plan(ready, arrays, oracle, on_output)
+        for name, array, tensor in zip(("input", "weight", "bias"), arrays, tensors, strict=True):
+            if not np.array_equal(engine.to_host(array), tensor, equal_nan=True):
+                return replace(result, failed=f"a kernel wrote to {name}, not its output")
+        return result
+    except Exception as error:  # what a kernel or its compiler raises is that stage's result
+        return Result(stage, problem.flops, workspace_bytes, failed=_one_line(error, stage))
+
+
+def _run_plan(
     ready: Plan, arrays: Sequence[Any], oracle: Oracle, on_output: Callable[[np.ndarray], None]
 ) -> Result:
     input, weight, bias = arrays
@@ -114,11 +142,14 @@ def _run_one(
         on_output(host)
         return oracle.judge(host), measured
 
-    def run_and_count(output: Any) -> dict[str, float] | None:
-        with engine.counting() as counts:
-            ready(input, weight, output, bias)
-            engine.synchronize()
-        return None if engine.is_gpu else counts.as_dict(problem.flops)
+    def run_and_count(output: Any) -> list[Counts]:
+        tallies = []
+        for step in ready.steps(input, weight, output, bias):
+            with engine.counting() as counts:
+                step(None)
+            tallies.append(counts)
+        engine.synchronize()
+        return tallies
 
     def run_and_time(output: Any) -> Timing:
         from convlab.bench.timer import measure  # needs a GPU
@@ -138,9 +169,16 @@ def _run_one(
             times[name] += measure(step).median_ms
         return times
 
-    verdict, counts = judged(run_and_count)
-    result = Result(ready.stage, problem.flops, ready.workspace_bytes, verdict, counts=counts)
-    if not engine.is_gpu or not verdict.ok:
+    verdict, tallies = judged(run_and_count)
+    result = Result(ready.stage, problem.flops, ready.workspace_bytes, verdict)
+    if not engine.is_gpu:
+        *pre_passes, main = tallies or [Counts()]
+        return replace(
+            result,
+            counts=main.as_dict(problem.flops),
+            pre_pass_counts=_total(pre_passes).as_dict(0) if pre_passes else None,
+        )
+    if not verdict.ok:
         return result
     verdict, timing = judged(run_and_time)
     result = replace(result, verdict=verdict)
@@ -149,6 +187,10 @@ def _run_one(
     if (too_fast := _too_fast(problem.flops, timing, engine)) is not None:
         return replace(result, failed=too_fast)
     return replace(result, timing=timing, launch_ms=time_launches(timing))
+
+
+def _total(tallies: Iterable[Counts]) -> Counts:
+    return Counts(*map(sum, zip(*map(astuple, tallies), strict=True)))
 
 
 def _too_fast(flops: int, timing: Timing, engine: Engine) -> str | None:
@@ -162,9 +204,25 @@ def _too_fast(flops: int, timing: Timing, engine: Engine) -> str | None:
     )
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: Exception, stage: Stage) -> str:
+    """What a stage raised and, where it was its own file that did, on which line."""
     words = " ".join(str(error).split())
-    return textwrap.shorten(f"raised {type(error).__name__}: {words}", 300, placeholder=" ...")
+    raised = f"raised {type(error).__name__}{_place(error, stage)}: {words}"
+    return textwrap.shorten(raised, 300, placeholder=" ...")
+
+
+def _place(error: Exception, stage: Stage) -> str:
+    """`` at FILE:LINE`` of the innermost call in the stage's file, or else in one that it takes
+    parts from; empty where the error comes from elsewhere."""
+    own = Path(sys.modules[stage.module].__file__ or "")
+    calls = [
+        (Path(call.filename), call.lineno) for call in traceback.extract_tb(error.__traceback__)
+    ]
+    in_own = [call for call in calls if call[0] == own]
+    nearby = [call for call in calls if call[0].parent == own.parent]
+    for path, line in (in_own or nearby)[-1:]:
+        return f" at {path.name}:{line}"
+    return ""
 
 
 def estimated_seconds(
@@ -196,7 +254,8 @@ def as_json(
 
     ``time_spread`` is in percent of ``time_ms``; ``launch_ms`` is each kernel's time when it runs
     alone, by its name: their sum is not quite ``time_ms``, as launches in a row overlap a little
-    and L2 is flushed before each. ``first_wrong`` is the first element outside the bound.
+    and L2 is flushed before each. ``counts`` are the main kernel's; ``pre_passes`` in them is the
+    other kernels' together. ``first_wrong`` is the first element outside the bound.
     ``environment`` is what the times were measured with, null on a simulator. JSON has no NaN and
     no infinity: such a number is the string "nan", "inf" or "-inf".
     """
@@ -232,7 +291,9 @@ def _stage_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
         "tflops": result.tflops,
         "speedup": speedup(result, results),
         "workspace_bytes": result.workspace_bytes,
-        "counts": result.counts,
+        "counts": None
+        if result.counts is None
+        else {**result.counts, "pre_passes": result.pre_pass_counts},
         "error": result.error,
         "first_wrong": {"index": verdict.first, "got": verdict.got, "expected": verdict.expected}
         if verdict is not None and wrong

@@ -1,17 +1,20 @@
-"""Stored results of the ladder, made into the picture and the tables of the documentation.
+"""Results of the ladder, made into the picture, the tables and the sample of the documentation.
 
 ``python -m convlab.bench.plots`` reads ``docs/results/*.json``, which ``convlab ladder --json``
 wrote on a GPU, and rewrites what shows them: ``docs/images/ladder.svg`` and the tables between
-the markers of README.md and docs/ladder.md. ``--check`` rewrites nothing and exits 1 where a file
-differs from what the results give. The picture is plain SVG text, so that the same results give
-the same bytes with every version of everything.
+the markers of README.md and docs/ladder.md. It also runs the ladder on the simulator, for the
+sample of its output in README.md. ``--check`` rewrites nothing and exits 1 where a file differs
+from what the results give. The picture is plain SVG text, so that the same results give the same
+bytes with every version of everything.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +29,7 @@ from convlab.workloads import LAYER_NAMES, paper_layer
 README, PAGE, PICTURE = "README.md", "docs/ladder.md", "docs/images/ladder.svg"
 RESULTS = "docs/results"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
-MARKED = re.compile(r"(?<=<!-- ladder:begin -->\n).*?(?=<!-- ladder:end -->)", re.DOTALL)
+SAMPLE_COMMAND = ("ladder", "--engine", "cudasim")
 NOTHING = "-"
 # What of a result's environment is told, and how it is called.
 DRIVER = {"driver": "driver", "cuda": "CUDA"}
@@ -373,6 +376,41 @@ def _text(
     )
 
 
+# The sample.
+
+
+def sample() -> str:
+    """What the ladder prints without a GPU, 80 columns wide."""
+    code = "from convlab.cli import main; main()"
+    output = subprocess.run(
+        [sys.executable, "-c", code, *SAMPLE_COMMAND],
+        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout
+    return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
+
+
+def same_but_for_rounding(one: str, other: str) -> bool:
+    """Whether two samples differ in nothing but the last digit of an error / bound: NumPy sums
+    the reference in another order on another CPU."""
+    pieces = [re.split(r"(?<=OK {6} )( *[\d.e-]+)", text) for text in (one, other)]
+    if len(pieces[0]) != len(pieces[1]):
+        return False
+    for a, b in zip(*(part[::2] for part in pieces), strict=True):
+        if a != b:
+            return False
+    errors = zip(*(map(float, part[1::2]) for part in pieces), strict=True)
+    return all(abs(a - b) <= 0.011 * max(a, b) for a, b in errors)
+
+
+def _sample_section(stored: str) -> str:
+    """The stored section where it still says what the ladder does, else a new one."""
+    new = f"```text\n{sample()}```\n"
+    return stored if same_but_for_rounding(stored, new) else new
+
+
 # The files.
 
 
@@ -386,22 +424,29 @@ def generated(root: Path) -> dict[Path, str]:
     every.sort(key=lambda results: results.name != HEADLINE)  # that one first
     if not every or every[0].name != HEADLINE:
         raise ValueError(f"there is no {folder / HEADLINE}.json: convlab ladder --json writes it")
-    tables: dict[str, Callable[[], str]] = {
-        README: lambda: short_table(every[0]),
-        PAGE: lambda: full_tables(every),
+    sections: dict[str, dict[str, Callable[[str], str]]] = {
+        README: {"ladder": lambda _: f"\n{short_table(every[0])}\n", "sample": _sample_section},
+        PAGE: {"ladder": lambda _: f"\n{full_tables(every)}\n"},
     }
-    files = {root / name: _between_markers(root / name, make()) for name, make in tables.items()}
+    files = {root / name: _filled(root / name, makers) for name, makers in sections.items()}
     return files | {root / PICTURE: picture(every[0])}
 
 
-def _between_markers(path: Path, table: str) -> str:
+def _filled(path: Path, makers: dict[str, Callable[[str], str]]) -> str:
+    """The file's text with each marked section made anew; a maker gets what stands there now."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ValueError(f"there is no {path}: run this in convlab's source folder") from error
-    if len(MARKED.findall(text)) != 1:
-        raise ValueError(f"{path} must have <!-- ladder:begin --> and <!-- ladder:end --> once")
-    return MARKED.sub(lambda _: f"\n{table}\n", text)
+    for name, make in makers.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        marked = re.compile(f"(?<={begin}\n).*?(?={end})", re.DOTALL)
+        found = marked.findall(text)
+        if len(found) != 1:
+            raise ValueError(f"{path} must have {begin} and {end} once")
+        section = make(found[0])
+        text = text.replace(f"{begin}\n{found[0]}{end}", f"{begin}\n{section}{end}")
+    return text
 
 
 def differing(files: dict[Path, str]) -> list[Path]:
@@ -417,7 +462,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m convlab.bench.plots",
-        description=f"Make the ladder's picture and tables from {RESULTS}/*.json.",
+        description=f"Make the ladder's picture and tables from {RESULTS}/*.json, and its sample.",
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
     parser.add_argument("--root", type=Path, default=Path(), help="convlab's source folder")

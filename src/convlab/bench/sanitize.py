@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from convlab.api import Plan
 from convlab.engines import EngineUnavailable, choose
 from convlab.oracle import Oracle, random_tensors
+from convlab.plans import Plan
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage, Tile
 

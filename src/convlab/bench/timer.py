@@ -42,7 +42,7 @@ def measure(call: Callable[[Any], Any]) -> Timing:
     for _ in range(WARM_UP):
         call(stream)
     stream.synchronize()
-    with _captured(call, stream) as graph, _flusher(stream) as flush:
+    with captured(call, stream) as graph, _flusher(stream) as flush:
         samples: list[float] = []
         while len(samples) < FEWEST_REPEATS or (
             len(samples) < REPEATS and sum(samples) < AT_MOST_MS
@@ -58,7 +58,7 @@ def measure(call: Callable[[Any], Any]) -> Timing:
 
 
 @contextmanager
-def _captured(call: Callable[[Any], Any], stream: Any) -> Iterator[Any]:
+def captured(call: Callable[[Any], Any], stream: Any) -> Iterator[Any]:
     """An executable graph of what ``call`` starts."""
     handle = int(stream.handle)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

@@ -4,8 +4,8 @@ Everything that touches numba-cuda's extension API is in this folder. Nothing he
 problems, stages or engines.
 """
 
-from convlab.device.options import codegen
+from convlab.device.options import gpu_only
 from convlab.device.twins import twin_of
-from convlab.device.vector import load4, store4
+from convlab.device.vector import BYTES_16, load4, store4
 
-__all__ = ["codegen", "load4", "store4", "twin_of"]
+__all__ = ["BYTES_16", "gpu_only", "load4", "store4", "twin_of"]

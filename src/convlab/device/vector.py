@@ -3,7 +3,7 @@
 ``load4(array, index)`` and ``store4(array, index, values)`` become LDG/LDS.E.128 and
 STG/STS.E.128. The index is an integer for a 1-D array or a tuple for an n-D one; counted in
 elements, it must be a multiple of 4, and the array must start at a multiple of 16 bytes (whole
-Numba device arrays do; shared arrays with ``alignment=16``). Neither bounds nor alignment are
+Numba device arrays do; shared arrays with ``alignment=BYTES_16``). Neither bounds nor alignment are
 checked on a GPU: a misaligned address stops the kernel, one out of bounds reads a stranger's data.
 The twins below check both.
 
@@ -19,6 +19,10 @@ from numba.cuda.core import config
 from convlab.device.twins import register_twin
 
 Four = tuple[Any, Any, Any, Any]
+
+# ``alignment=BYTES_16`` of shared arrays that are accessed by fours. Numba's simulator refuses
+# ``alignment``, whatever it is, but for None.
+BYTES_16 = None if config.ENABLE_CUDASIM else 16
 
 
 def _load4_twin(array: Any, index: Any) -> Four:
@@ -63,8 +67,10 @@ else:
     _FOUR_FLOATS = ir.VectorType(ir.FloatType(), 4)
     _LANES = [ir.Constant(ir.IntType(32), lane) for lane in range(4)]
 
-    def _is_float32_array(array: Any) -> bool:
-        return isinstance(array, types.Array) and array.dtype == types.float32
+    def _is_float32_c_array(array: Any) -> bool:
+        return (
+            isinstance(array, types.Array) and array.dtype == types.float32 and array.layout == "C"
+        )
 
     def _address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         """Pointer to ``array[index]`` as four floats, with no negative-index wrap."""
@@ -89,7 +95,7 @@ else:
     @intrinsic
     def load4(typing_context, array, index):  # type: ignore[no-untyped-def]
         """``(a[i], a[i + 1], a[i + 2], a[i + 3])`` by one 16-byte load."""
-        if not _is_float32_array(array):
+        if not _is_float32_c_array(array):
             return None
         four = types.UniTuple(types.float32, 4)
 
@@ -104,7 +110,7 @@ else:
     @intrinsic
     def store4(typing_context, array, index, values):  # type: ignore[no-untyped-def]
         """``a[i], ..., a[i + 3] = values`` by one 16-byte store; values: four float32."""
-        if not _is_float32_array(array) or values != types.UniTuple(types.float32, 4):
+        if not _is_float32_c_array(array) or values != types.UniTuple(types.float32, 4):
             return None
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

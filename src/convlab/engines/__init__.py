@@ -25,12 +25,13 @@ def unavailable(name: str) -> str | None:
 
 
 def choose(name: str = "auto") -> Engine:
-    """The engine of that name; ``'auto'`` is the GPU where there is one, else convlab's simulator.
+    """The engine of that name; ``'auto'`` is the GPU where there is one, Numba's simulator
+    where ``NUMBA_ENABLE_CUDASIM=1`` turns that on, else convlab's.
 
     Raises ``ValueError`` for an unknown name, :class:`EngineUnavailable` for one that cannot run.
     """
     if name == "auto":
-        name = "gpu" if unavailable("gpu") is None else "simulator"
+        name = _best()
     if name not in ENGINE_NAMES:
         raise ValueError(f"engine is {name!r}: it must be 'auto', 'gpu', 'simulator' or 'cudasim'")
     reason = unavailable(name)
@@ -39,6 +40,15 @@ def choose(name: str = "auto") -> Engine:
     if name not in _made:
         _made[name] = _make(name)
     return _made[name]
+
+
+def _best() -> str:
+    if unavailable("gpu") is None:
+        return "gpu"
+    from numba.cuda.core import config
+
+    # Who turns Numba's simulator on wants to see that.
+    return "cudasim" if config.ENABLE_CUDASIM else "simulator"
 
 
 def _make(name: str) -> Engine:

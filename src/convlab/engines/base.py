@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -9,6 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from convlab.stages.base import Launch, Program
+
+Start = Callable[..., None]
 
 
 class EngineUnavailable(RuntimeError):
@@ -55,11 +58,9 @@ class Engine(Protocol):
     def to_host(self, array: Any) -> np.ndarray:
         """A host copy; waits for work in flight."""
 
-    def build(self, program: Program) -> None:
-        """Compile the program's kernels now, so that no call has to."""
-
-    def run(self, launch: Launch, arrays: list[Any], stream: Any = None) -> None:
-        """Start one kernel with these arrays; a GPU returns before it has ended."""
+    def build(self, launch: Launch, program: Program) -> Start:
+        """The launch made ready, compiled included: a function of its arrays and a stream, which
+        starts it and does nothing else. A GPU's returns before the kernel has ended."""
 
     def peak_flops(self) -> float | None:
         """The float32 operations a second that no kernel can exceed; None where nobody knows."""

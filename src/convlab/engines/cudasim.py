@@ -2,9 +2,10 @@
 
 Slow (some thousand multiply-adds a second where there are barriers) but there wherever Numba is.
 It works in a process with or without ``NUMBA_ENABLE_CUDASIM=1``: the simulator's thread blocks run
-a copy of the kernel's Python function (:mod:`convlab.engines.python_body`). Stricter than Numba's
-in four points: indices out of bounds or negative raise, shared and local memory start as NaN in
-every block, each call of ``shared.array`` is an array of its own, and ``alignment`` is accepted.
+a copy of the kernel's Python function (:mod:`convlab.engines.python_body`). Stricter than Numba's:
+indices out of bounds or negative raise, as do stores to a kernel's sources; shared and local memory
+start as NaN in every block, each call of ``shared.array`` is an array of its own, and ``alignment``
+is accepted.
 All use of the simulator's internals is in this file.
 """
 
@@ -15,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -22,9 +24,9 @@ import numpy as np
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.kernel import BlockManager
 
-from convlab.engines.base import Counts
+from convlab.engines.base import Counts, Start
 from convlab.engines.python_body import python_body
-from convlab.stages.base import Launch, Program
+from convlab.stages.base import SOURCES, Launch, Program
 
 
 class CudaSim:
@@ -44,7 +46,7 @@ class CudaSim:
             return None
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        return np.empty(shape, np.float32)
+        return np.full(shape, np.nan, np.float32)  # what nobody writes must not look right
 
     def to_device(self, host: np.ndarray) -> np.ndarray:
         return np.array(host, np.float32, order="C")
@@ -52,18 +54,21 @@ class CudaSim:
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
 
-    def build(self, program: Program) -> None:
-        pass  # there is nothing to compile
+    def build(self, launch: Launch, program: Program) -> Start:
+        return partial(self.run, launch)  # there is nothing to compile
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+        """Run one launch to its end; what a kernel raises comes out as it was raised."""
         tally = self._tally or _Tally()
         grid, block = (_three(size) for size in (launch.grid, launch.block))
-        arguments = [_Array(array, tally.global_access) for array in arrays]
+        arguments = [
+            _Array(array, tally.global_access, read_only=argument in SOURCES, what=str(argument))
+            for array, argument in zip(arrays, launch.arguments or [""] * len(arrays), strict=True)
+        ]
         with _eager_thread_switches():
             for position in np.ndindex(*grid):
                 cuda = _SimulatedCuda(grid, block, tally)
-                body = _without_warnings(python_body(launch.kernel, cuda))
-                BlockManager(body, grid, block, False).run(position, *arguments)
+                _run_block(python_body(launch.kernel, cuda), grid, block, position, arguments)
 
     def peak_flops(self) -> float | None:
         return None
@@ -73,12 +78,13 @@ class CudaSim:
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
-        counts, self._tally = Counts(), _Tally()
+        counts, tally, outer = Counts(), _Tally(), self._tally
+        self._tally = tally
         try:
             yield counts
         finally:
-            self._tally.store(counts)
-            self._tally = None
+            tally.store(counts)
+            self._tally = outer
 
 
 def _three(size: tuple[int, ...]) -> tuple[int, int, int]:
@@ -86,25 +92,68 @@ def _three(size: tuple[int, ...]) -> tuple[int, int, int]:
     return x, y, z
 
 
+_eager = 0  # how many launches want eager switches at the moment
+_usual_interval = 0.0
+_eager_lock = threading.Lock()
+
+
 @contextmanager
 def _eager_thread_switches() -> Iterator[None]:
     """Numba's simulator polls its threads in a loop; let it not hold the interpreter for long."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    global _eager, _usual_interval
+    with _eager_lock:
+        if _eager == 0:
+            _usual_interval = sys.getswitchinterval()
+            sys.setswitchinterval(1e-5)
+        _eager += 1
     try:
         yield
     finally:
-        sys.setswitchinterval(usual)
+        with _eager_lock:
+            _eager -= 1
+            if _eager == 0:
+                sys.setswitchinterval(_usual_interval)
 
 
-def _without_warnings(body: Callable[..., None]) -> Callable[..., None]:
-    """A GPU says nothing when numbers overflow or become NaN. NumPy's setting is each thread's."""
+def _run_block(
+    body: Callable[..., None],
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    position: tuple[int, ...],
+    arguments: list[_Array],
+) -> None:
+    """Run one block's threads to their end.
 
-    def quiet(*arguments: Any) -> None:
+    Numba's simulator makes a new exception of the one that a thread raised, which does not work
+    for every type; so the first is kept here and raised itself.
+    """
+    raised: list[BaseException] = []
+
+    def watched(*arguments: Any) -> None:
+        # A GPU says nothing when numbers overflow or become NaN. NumPy's setting is each thread's.
         with np.errstate(all="ignore"):
-            body(*arguments)
+            try:
+                body(*arguments)
+            except BaseException as error:
+                raised.append(error)
+                raise RuntimeError("stopped") from error
 
-    return quiet
+    manager = BlockManager(watched, grid, block, False)
+    try:
+        manager.run(position, *arguments)
+    except BaseException:
+        _release_threads(manager)
+        if raised:
+            raise raised[0] from None
+        raise
+
+
+def _release_threads(manager: BlockManager) -> None:
+    """Let threads go that wait at a barrier nobody will open: after Ctrl-C, or when one raised."""
+    for thread in threading.enumerate():
+        if getattr(thread, "_manager", None) is manager:
+            thread.abort, thread.syncthreads_blocked = True, False  # type: ignore[attr-defined]
+            thread.syncthreads_event.set()  # type: ignore[attr-defined]
 
 
 class _Counter:
@@ -145,9 +194,17 @@ class _Tally:
 class _Array:
     """An array as a kernel sees it: strict bounds, counted accesses."""
 
-    def __init__(self, memory: np.ndarray, counter: _Counter | None) -> None:
+    def __init__(
+        self,
+        memory: np.ndarray,
+        counter: _Counter | None,
+        *,
+        what: str,
+        read_only: bool = False,
+    ) -> None:
         self.memory, self.shape, self._counter = memory, memory.shape, counter
         self.dtype, self.ndim, self.size = memory.dtype, memory.ndim, memory.size
+        self._what, self._read_only = what, read_only
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -159,6 +216,8 @@ class _Array:
         return self.memory[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if self._read_only:
+            raise IndexError(f"the kernel writes to {self._what}[{index}], which is not its output")
         elements = self._check(index)
         if self._counter is not None:
             self._counter.store(elements)
@@ -168,13 +227,16 @@ class _Array:
         """How many elements the access touches; IndexError where a GPU would go astray."""
         entries = index if isinstance(index, tuple) else (index,)
         if len(entries) != self.ndim:
-            raise IndexError(f"{len(entries)} indices for an array of shape {self.shape}")
+            raise IndexError(f"{len(entries)} indices for {self._what} of shape {self.shape}")
         elements = 1
         for entry, extent in zip(entries, self.shape, strict=True):
-            if isinstance(entry, slice):  # the four lanes of a 128-bit access, checked there
+            if isinstance(entry, slice):  # the four lanes of a 128-bit access
                 elements = entry.stop - entry.start
-            elif not 0 <= entry < extent:
-                raise IndexError(f"index {index} is outside an array of shape {self.shape}")
+                inside = 0 <= entry.start <= entry.stop <= extent
+            else:
+                inside = 0 <= entry < extent
+            if not inside:
+                raise IndexError(f"index {index} is outside {self._what} of shape {self.shape}")
         return elements
 
 
@@ -202,7 +264,8 @@ class _Memory:
     def _new(self, shape: Any, dtype: Any) -> _Array:
         kind = np.dtype(dtype)
         poison = np.nan if kind.kind == "f" else np.iinfo(kind).max
-        return _Array(np.full(shape, poison, kind), self._counter)
+        what = "a shared array" if self._shared else "a local array"
+        return _Array(np.full(shape, poison, kind), self._counter, what=what)
 
 
 class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.core import config
 
-from convlab.engines.base import Counts
+from convlab.engines.base import Counts, Start
 from convlab.stages.base import Launch, Program
 
 
@@ -29,7 +29,7 @@ def why_not() -> str | None:
     except Exception as error:  # the loader's own exception types differ between versions
         return (
             f"the CUDA compilers are not installed ({type(error).__name__}): "
-            "run pip install 'convlab[gpu]'"
+            "make ladder installs them, or pip install -e '.[gpu-cu13]' (gpu-cu12 for CUDA 12)"
         )
     return None
 
@@ -71,7 +71,9 @@ class Gpu:
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def free_bytes(self) -> int | None:
-        return int(cuda.current_context().get_memory_info().free)
+        context = cuda.current_context()
+        context.deallocations.clear()  # Numba frees later what nobody holds any more; free it now
+        return int(context.get_memory_info().free)
 
     def empty(self, shape: tuple[int, ...]) -> Any:
         return cuda.device_array(shape, np.float32)
@@ -82,14 +84,16 @@ class Gpu:
     def to_host(self, array: Any) -> np.ndarray:
         return np.asarray(array.copy_to_host())
 
-    def build(self, program: Program) -> None:
-        for launch in program.launches:
-            launch.kernel.compile(signature(launch, program))
+    def build(self, launch: Launch, program: Program) -> Start:
+        launch.kernel.compile(signature(launch, program))
 
-    def run(self, launch: Launch, arrays: list[Any], stream: Any = None) -> None:
-        with _small_grids_allowed():
-            configured = launch.kernel[launch.grid, launch.block, 0 if stream is None else stream]
-        configured(*arrays)
+        @lru_cache(maxsize=4)  # a plan is called on one stream, seldom on two
+        def configured(stream: Any) -> Any:
+            with _small_grids_allowed():
+                return launch.kernel[launch.grid, launch.block, stream]
+
+        configured(0)
+        return lambda arrays, stream=None: configured(0 if stream is None else stream)(*arrays)
 
     def peak_flops(self) -> float | None:
         device = cuda.get_current_device()

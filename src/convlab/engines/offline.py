@@ -2,7 +2,7 @@
 
 What runs is the link-time-optimised build: LTO-IR from NVVM, linked to a cubin by nvJitLink. The
 PTX that ``cuda.compile_ptx`` shows is another build with other registers and other loads. Needs
-the compiler wheels (``pip install convlab[gpu]``) and ``nvdisasm``; neither a GPU nor a driver.
+the compilers as Python packages (``make gate`` installs them); neither a GPU nor a driver.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ def _lto_ir(launch: Launch, program: Program, capability: Capability) -> bytes:
                 fastmath=options.get("fastmath", False),
             )
     except (CudaSupportError, NvvmSupportError, ImportError) as error:
-        raise CompilerMissing(
-            f"no CUDA compiler here ({error}): install the wheels with pip install 'convlab[gpu]'"
-        ) from error
+        raise CompilerMissing(f"no CUDA compiler here ({error}): make gate installs it") from error
     return bytes(code)
 
 
@@ -97,9 +95,7 @@ def _link(lto_ir: bytes, capability: Capability) -> tuple[bytes, str]:
     try:
         from cuda.bindings import nvjitlink
     except ImportError as error:
-        raise CompilerMissing(
-            "nvJitLink is not here: install it with pip install 'convlab[gpu]'"
-        ) from error
+        raise CompilerMissing("nvJitLink is not here: make gate installs it") from error
     options = [f"-arch=sm_{capability[0]}{capability[1]}", "-lto", "-verbose"]
     handle = nvjitlink.create(len(options), options)
     try:
@@ -119,9 +115,7 @@ def _disassemble(cubin: bytes) -> str:
 
     program = find_nvidia_binary_utility("nvdisasm")
     if program is None:
-        raise CompilerMissing(
-            "nvdisasm is not here: install it with pip install nvidia-cuda-nvdisasm"
-        )
+        raise CompilerMissing("nvdisasm is not here: make gate installs it")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)

@@ -7,6 +7,7 @@ that may also run the original on a GPU: so the function is copied, never change
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -53,15 +54,19 @@ class Copier:
         if id(function) in self._copies:
             return self._copies[id(function)][1]
         globals_ = dict(function.__globals__)
-        for name in names_used(function.__code__):
-            if name in globals_:
-                globals_[name] = self.replaced(globals_[name])
-        cells = tuple(CellType(self.replaced(c.cell_contents)) for c in function.__closure__ or ())
+        originals = function.__closure__ or ()
+        cells = tuple(CellType() for _ in originals)
         copy = FunctionType(
             function.__code__, globals_, function.__name__, function.__defaults__, cells
         )
-        # The original is kept too, so that its id stays its own.
+        # Known before what it refers to is copied: that may be itself. The original is kept too,
+        # so that its id stays its own.
         self._copies[id(function)] = function, copy
+        for name in _global_names(function.__code__):
+            if name in globals_:
+                globals_[name] = self.replaced(globals_[name])
+        for cell, original in zip(cells, originals, strict=True):
+            cell.cell_contents = self.replaced(original.cell_contents)
         return copy
 
     def codes(self) -> Iterator[CodeType]:
@@ -95,6 +100,16 @@ class _Module:
         value = self._copier.replaced(getattr(self._module, name))
         setattr(self, name, value)  # found at once the next time
         return value
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """The names of globals alone, which an attribute's may be like."""
+    return {
+        step.argval
+        for nested in _nested(code)
+        for step in dis.get_instructions(nested)
+        if step.opname == "LOAD_GLOBAL"
+    }
 
 
 def names_used(code: CodeType) -> set[str]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from convlab.engines.base import Counts
+from convlab.engines.base import Counts, Start
 from convlab.engines.findings import Finding, NotSimulated, SimulationError
 from convlab.engines.simulated_launch import Place, SimulatedLaunch
 from convlab.stages.base import Launch, Program
@@ -42,7 +43,7 @@ class Simulator:
             return None
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        return np.empty(shape, np.float32)
+        return np.full(shape, np.nan, np.float32)  # what nobody writes must not look right
 
     def to_device(self, host: np.ndarray) -> np.ndarray:
         return np.array(host, np.float32, order="C")
@@ -50,10 +51,11 @@ class Simulator:
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
 
-    def build(self, program: Program) -> None:
-        pass  # there is nothing to compile
+    def build(self, launch: Launch, program: Program) -> Start:
+        return partial(self.run, launch)  # there is nothing to compile
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+        """Run one launch to its end."""
         self.launch(launch.kernel, launch.grid, launch.block, *arrays)
 
     def launch(
@@ -81,11 +83,11 @@ class Simulator:
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
-        counts = self._counts = Counts()
+        outer, self._counts = self._counts, Counts()
         try:
-            yield counts
+            yield self._counts
         finally:
-            self._counts = None
+            self._counts = outer
 
 
 def _three(size: int | Sequence[int]) -> Place:

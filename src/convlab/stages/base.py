@@ -11,7 +11,6 @@ from convlab.problem import ConvProblem
 from convlab.stages.tiles import Tile
 
 Grid = tuple[int, ...]
-FLAT = ".flat"
 TENSOR_NDIM = {"input": 4, "weight": 4, "bias": 1, "output": 4}
 GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's largest grid in x, y and z
 
@@ -29,14 +28,31 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Flat:
+    """A launch's argument by name, seen as one row of elements: ``array.reshape(-1)``."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Argument = str | Flat
+SOURCES = tuple(kind(name) for name in ("input", "weight", "bias") for kind in (str, Flat))
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch. Arguments are names: ``input``, ``weight``, ``bias``, ``output`` or a
-    buffer's; ``name.flat`` is the same memory as one row of elements."""
+    buffer's; ``Flat(name)`` is the same memory with one dimension.
+
+    Raises ``ValueError`` for a grid larger than CUDA's largest.
+    """
 
     kernel: Any
     grid: Grid
     block: Grid
-    arguments: tuple[str, ...]
+    arguments: tuple[Argument, ...]
 
     @property
     def name(self) -> str:
@@ -47,24 +63,28 @@ class Launch:
         for axis, size, limit in zip("xyz", self.grid, GRID_LIMIT, strict=False):
             if size > limit:
                 raise ValueError(
-                    f"{size} blocks along {axis} are needed: a CUDA grid has at most {limit}"
+                    f"{self.name} needs {size} blocks along {axis}: a CUDA grid has at most {limit}"
                 )
 
 
 @dataclass(frozen=True)
 class Program:
-    """A stage made ready for one problem: what to allocate, then what to launch, in order."""
+    """A stage made ready for one problem: what to allocate, then what to launch, in order.
+
+    ``tile`` is the one its last launch, the main kernel, was made with.
+    """
 
     buffers: tuple[Buffer, ...]
     launches: tuple[Launch, ...]
+    tile: Tile | None = None
 
     @property
     def workspace_bytes(self) -> int:
         return sum(buffer.nbytes for buffer in self.buffers)
 
-    def ndim(self, argument: str) -> int:
-        """Dimensions of the array that a kernel gets for an argument's name."""
-        if argument.endswith(FLAT):
+    def ndim(self, argument: Argument) -> int:
+        """Dimensions of the array that a kernel gets for an argument."""
+        if isinstance(argument, Flat):
             return 1
         shapes = {buffer.name: buffer.shape for buffer in self.buffers}
         return len(shapes[argument]) if argument in shapes else TENSOR_NDIM[argument]

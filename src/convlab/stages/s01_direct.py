@@ -1,8 +1,8 @@
 """s01: direct convolution. Seven loops; the four outer ones become threads.
 
-Source: seed 000, section 2.2 and Equation 1. Every thread owns one element of the output and runs
-the three inner loops over channels and filter. Each multiply-add reads two numbers from global
-memory and keeps nothing: the next thread reads almost the same numbers again.
+Source: im2win paper (000), section 2.2 and Equation 1. Every thread owns one element of the
+output and runs the three inner loops over channels and filter. Each multiply-add reads two
+numbers from global memory and keeps nothing: the next thread reads almost the same numbers again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def make_kernel(problem: ConvProblem) -> Any:
         for r in range(C_i):
             for u in range(H_f):
                 for v in range(W_f):
-                    ih = m * s_h + u * d_h - p_h
-                    iw = n * s_w + v * d_w - p_w
+                    i_h = m * s_h + u * d_h - p_h
+                    i_w = n * s_w + v * d_w - p_w
                     pixel = float32(0)  # outside the image is padding
-                    if 0 <= ih < H_i and 0 <= iw < W_i:
-                        pixel = input[i, r, ih, iw]
+                    if 0 <= i_h < H_i and 0 <= i_w < W_i:
+                        pixel = input[i, r, i_h, i_w]
                     total += pixel * weight[j, r, u, v]
 
         output[i, j, m, n] = total + bias[j]
@@ -60,13 +60,13 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
         block=(THREADS,),
         arguments=("input", "weight", "bias", "output"),
     )
-    return Program(buffers=(), launches=(launch,))
+    return Program((), (launch,))
 
 
 STAGE = Stage(
     name="s01_direct",
     title="Direct convolution: seven loops, one thread per output",
-    source="000, 2.2, Equation 1",
+    source="im2win paper (000), 2.2, Equation 1",
     builds_on=(),
     module=__name__,
     prepare=prepare,

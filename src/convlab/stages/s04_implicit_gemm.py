@@ -1,10 +1,10 @@
 """s04: implicit GEMM. The im2col matrix product with its indices computed on the fly.
 
-Source: seed 000, Algorithm 1. The convolution is a matrix product of the M x K filter matrix and
-the K x N matrix of unrolled windows, whose elements are found in the input when needed and stored
-nowhere. The three loops m, n and k are all that is left of s01's seven; the arithmetic and the
-memory accesses are the same, and the divisions come on top. What it buys is the shape of a GEMM,
-to which everything that makes GEMMs fast applies from here on.
+Source: im2win paper (000), Algorithm 1. The convolution is a matrix product of the M x K filter
+matrix and the K x N matrix of unrolled windows, whose elements are found in the input when needed
+and stored nowhere. The three loops m, n and k are all that is left of s01's seven; the arithmetic
+and the memory accesses are the same, and the divisions come on top. What it buys is the shape of
+a GEMM, to which everything that makes GEMMs fast applies from here on.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.problem import ConvProblem
-from convlab.stages.base import Launch, Program, Stage, blocks_for
+from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
 
-# The paper's block is 32 x 32 with m along x. Here n is along x: neighbouring threads then touch
-# neighbouring pixels, and x is the only side of a CUDA grid that holds more than 65,535 blocks.
+# n is along x: neighbouring threads then touch neighbouring pixels, and x is the only side of a
+# CUDA grid that holds more than 65,535 blocks.
 BLOCK_M, BLOCK_N = 8, 32
 
 
@@ -52,9 +52,8 @@ def make_kernel(problem: ConvProblem) -> Any:
             pixel = float32(0)
             if 0 <= i_h < H_i and 0 <= i_w < W_i:
                 pixel = input[i_n, i_c, i_h, i_w]
-            total += (
-                pixel * weight[o_c * K + k]
-            )  # line 14: in memory the filter is the M x K matrix
+            # Line 14. In memory the filter tensor is the M x K matrix: row o_c, column k.
+            total += pixel * weight[o_c * K + k]
 
         output[i_n, o_c, o_h, o_w] = total + bias[o_c]
 
@@ -66,15 +65,15 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
         make_kernel(problem),
         grid=(blocks_for(problem.N, BLOCK_N), blocks_for(problem.M, BLOCK_M)),
         block=(BLOCK_N, BLOCK_M),
-        arguments=("input", "weight.flat", "bias", "output"),
+        arguments=("input", Flat("weight"), "bias", "output"),
     )
-    return Program(buffers=(), launches=(launch,))
+    return Program((), (launch,))
 
 
 STAGE = Stage(
     name="s04_implicit_gemm",
     title="Implicit GEMM: three loops, indices computed on the fly",
-    source="000, Algorithm 1",
+    source="im2win paper (000), Algorithm 1",
     builds_on=("s01_direct",),
     module=__name__,
     prepare=prepare,

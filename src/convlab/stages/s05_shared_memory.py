@@ -1,9 +1,9 @@
 """s05: shared memory. A block fetches slices of K together and reads them many times.
 
-Source: seed 000, section 3.3 ("Shared memory and register"). The M_B x N_B outputs of a block
-need the same M_B rows of the filter and the same N_B windows, K_B terms at a time. Each thread
-fetches a few numbers for all; then every number fetched is used by a whole row or column of
-threads, and global memory is read M_B or N_B times less often.
+Source: im2win paper (000), section 3.3 ("Shared memory and register"). The M_B x N_B outputs of a
+block need the same M_B rows of the filter and the same N_B windows, K_B terms at a time. Each
+thread fetches a few numbers for all; then every number fetched is used by a whole row or column
+of threads, and global memory is read M_B or N_B times less often.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from numba import cuda, float32, uint32
 
-from convlab.device import codegen
+from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stages.base import Launch, Program, Stage, blocks_for
+from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.tiles import Tile
 
 
@@ -26,16 +26,17 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
+    ROWS = tile.rows
     F_SLICE, I_SLICE = (M_B, K_B), (K_B, N_B)
 
-    @cuda.jit(**codegen(launch_bounds=THREADS))
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
     def shared_memory(input, weight, bias, output):
         S_F = cuda.shared.array(F_SLICE, float32)
         S_I = cuda.shared.array(I_SLICE, float32)
         t = uint32(cuda.threadIdx.x)
         ty, tx = t // N_B, t % N_B
-        m = uint32(cuda.blockIdx.y) * M_B + ty
-        n = uint32(cuda.blockIdx.x) * N_B + tx
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        m, n = m0 + ty, uint32(cuda.blockIdx.x) * N_B + tx
 
         # The window this thread fetches from: its own. Past the last one, fetch that again; its
         # results are not written.
@@ -47,20 +48,20 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         total = float32(0)
         for k0 in range(0, K, K_B):
             for e in range(t, M_B * K_B, THREADS):  # load
-                row, k = uint32(cuda.blockIdx.y) * M_B + e // K_B, k0 + e % K_B
+                row, k = m0 + e // K_B, k0 + e % K_B
                 value = float32(0)
                 if row < M and k < K:
                     value = weight[row * K + k]
                 S_F[e // K_B, e % K_B] = value
-            for e in range(ty, K_B, M_B):
+            for e in range(ty, K_B, ROWS):
                 k = uint32(k0 + e)
                 i_c = k // (H_f * W_f)
                 i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
                 i_w = o_w * s_w + k % W_f * d_w - p_w
-                value = float32(0)
+                pixel = float32(0)
                 if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
-                    value = input[i_n, i_c, i_h, i_w]
-                S_I[e, tx] = value
+                    pixel = input[i_n, i_c, i_h, i_w]
+                S_I[e, tx] = pixel
             cuda.syncthreads()  # nobody computes before all have fetched
 
             for k in range(K_B):  # compute
@@ -75,22 +76,23 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     tile.require(tile.M_T == tile.N_T == 1, "s05 computes one output a thread: M_T = N_T = 1")
+    tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     launch = Launch(
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
-        arguments=("input", "weight.flat", "bias", "output"),
+        arguments=("input", Flat("weight"), "bias", "output"),
     )
-    return Program(buffers=(), launches=(launch,))
+    return Program((), (launch,), tile)
 
 
 STAGE = Stage(
     name="s05_shared_memory",
     title="Shared memory: a block fetches slices of K together",
-    source="000, 3.3",
+    source="im2win paper (000), 3.3",
     builds_on=("s04_implicit_gemm",),
     module=__name__,
     prepare=prepare,
     production_tile=lambda problem: Tile(M_B=32, N_B=32, K_B=32),
-    tiny_tile=Tile(M_B=4, N_B=4, K_B=4),
+    tiny_tile=Tile(M_B=4, N_B=8, K_B=4),
 )

@@ -1,9 +1,10 @@
 """s06: block tiling. The tile grows larger than the block: several outputs a thread.
 
-Source: seed 000, section 3.3 ("Tiling"). A larger tile means fewer fetches from global memory per
-multiply-add, but a block has at most 1,024 threads: so each thread computes M_T outputs, one
-below the other. It reads a number of the input slice once for all of them, which also takes the
-load off shared memory: M_T + 1 reads for M_T multiply-adds where s05 needs 2 * M_T.
+Source: im2win paper (000), section 3.3 ("Tiling"). A larger tile means fewer fetches from global
+memory per multiply-add, but a block has at most 1,024 threads: so each thread computes M_T
+outputs, one below the other. It reads a number of the input slice once for all of them, which
+also takes the load off shared memory: M_T + 1 reads for M_T multiply-adds where s05 needs 2 *
+M_T.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 from numba import cuda, float32, uint32
 
-from convlab.device import codegen
+from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stages.base import Launch, Program, Stage, blocks_for
+from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.tiles import Tile
 
 
@@ -29,7 +30,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     ROWS = tile.rows
     F_SLICE, I_SLICE = (M_B, K_B), (K_B, N_B)
 
-    @cuda.jit(**codegen(launch_bounds=THREADS))
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
     def block_tiling(input, weight, bias, output):
         S_F = cuda.shared.array(F_SLICE, float32)
         S_I = cuda.shared.array(I_SLICE, float32)
@@ -60,16 +61,16 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
                 i_c = k // (H_f * W_f)
                 i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
                 i_w = o_w * s_w + k % W_f * d_w - p_w
-                value = float32(0)
+                pixel = float32(0)
                 if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
-                    value = input[i_n, i_c, i_h, i_w]
-                S_I[e, tx] = value
+                    pixel = input[i_n, i_c, i_h, i_w]
+                S_I[e, tx] = pixel
             cuda.syncthreads()  # nobody computes before all have fetched
 
             for k in range(K_B):  # compute
-                pixel = S_I[k, tx]
+                value = S_I[k, tx]
                 for i in range(M_T):
-                    R_O[i] += S_F[ty + i * ROWS, k] * pixel
+                    R_O[i] += S_F[ty + i * ROWS, k] * value
             cuda.syncthreads()  # nobody fetches the next slice over what others still read
 
         for i in range(M_T):
@@ -82,19 +83,20 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     tile.require(tile.N_T == 1, "s06 computes one column of outputs a thread: N_T = 1")
+    tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     launch = Launch(
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
-        arguments=("input", "weight.flat", "bias", "output"),
+        arguments=("input", Flat("weight"), "bias", "output"),
     )
-    return Program(buffers=(), launches=(launch,))
+    return Program((), (launch,), tile)
 
 
 STAGE = Stage(
     name="s06_block_tiling",
     title="Block tiling: tiles larger than the block, several outputs a thread",
-    source="000, 3.3",
+    source="im2win paper (000), 3.3",
     builds_on=("s05_shared_memory",),
     module=__name__,
     prepare=prepare,

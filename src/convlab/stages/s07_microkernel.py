@@ -1,9 +1,9 @@
 """s07: the micro-kernel. An M_T x N_T outer product in registers.
 
-Source: seed 000, section 3.3 ("Micro-kernel"). A thread now computes a small matrix of outputs.
-For each k it reads M_T numbers of the filter and N_T of the input into registers and multiplies
-all with all: M_T + N_T reads from shared memory for M_T * N_T multiply-adds (16 for 64), so that
-the arithmetic and no longer shared memory sets the pace.
+Source: im2win paper (000), section 3.3 ("Micro-kernel"). A thread now computes a small matrix of
+outputs. For each k it reads M_T numbers of the filter and N_T of the input into registers and
+multiplies all with all: M_T + N_T reads from shared memory for M_T * N_T multiply-adds (16 for
+64), so that shared memory no longer sets the pace alone.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from numba import cuda, float32, uint32
 
-from convlab.device import codegen
+from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stages.base import Launch, Program, Stage, blocks_for
+from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.tiles import Tile, microkernel_tile
 
 
@@ -29,7 +29,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     F_SLICE, I_SLICE, O_SHAPE = (M_B, K_B), (K_B, N_B), (M_T, N_T)
 
-    @cuda.jit(**codegen(launch_bounds=THREADS))
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
     def microkernel(input, weight, bias, output):
         S_F = cuda.shared.array(F_SLICE, float32)
         S_I = cuda.shared.array(I_SLICE, float32)
@@ -64,10 +64,10 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
                 i_c = k // (H_f * W_f)
                 i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
                 i_w = o_w * s_w + k % W_f * d_w - p_w
-                value = float32(0)
+                pixel = float32(0)
                 if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
-                    value = input[i_n, i_c, i_h, i_w]
-                S_I[e, column] = value
+                    pixel = input[i_n, i_c, i_h, i_w]
+                S_I[e, column] = pixel
             cuda.syncthreads()  # nobody computes before all have fetched
 
             for k in range(K_B):  # compute
@@ -98,19 +98,20 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         tile.threads % tile.N_B == 0,
         "its threads must be a multiple of N_B, because each fetches from one window",
     )
+    tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     launch = Launch(
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
-        arguments=("input", "weight.flat", "bias", "output"),
+        arguments=("input", Flat("weight"), "bias", "output"),
     )
-    return Program(buffers=(), launches=(launch,))
+    return Program((), (launch,), tile)
 
 
 STAGE = Stage(
     name="s07_microkernel",
     title="Micro-kernel: an outer product in registers",
-    source="000, 3.3",
+    source="im2win paper (000), 3.3",
     builds_on=("s06_block_tiling",),
     module=__name__,
     prepare=prepare,

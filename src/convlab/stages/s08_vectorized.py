@@ -1,12 +1,15 @@
 """s08: vectorised access. Four numbers an instruction: 128-bit loads and stores.
 
-Source: seed 000, section 3.3 ("Vectorized load/store"). A thread takes its rows and columns in
-runs of four, so that one instruction moves four numbers between shared memory and registers. Two
-things must lie in memory as they are read for that: the filter slice is turned round (K_B x M_B,
-so that four rows are neighbours), and the filter itself is packed that way once, by a small
-kernel, with zeros to the next full tile, so that it is also fetched by fours and without checks.
-The input is still fetched one by one: in NCHW a window's pixels begin at any address. That is
-what the im2win tensor will mend (s11).
+Source: im2win paper (000), section 3.3 ("Vectorized load/store"). A thread takes its rows and
+columns in runs of four, so that one instruction moves four numbers between shared memory and
+registers. Two things must lie in memory as they are read for that: the filter slice is turned
+round (K_B x M_B, so that four rows are neighbours), and the filter itself is packed that way once,
+by a small kernel, with zeros to the next full tile, so that it is also fetched by fours and
+without checks. The input is still fetched one by one: in NCHW a window's pixels begin at any
+address. That is what the im2win tensor will mend (s11).
+
+The parts that later stages take over as they are, ``read``, ``multiply`` and ``write``, are device
+functions from here on.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from typing import Any
 
 from numba import cuda, float32, uint32
 
-from convlab.device import codegen, load4, store4
+from convlab.device import BYTES_16, gpu_only, load4, store4
 from convlab.problem import ConvProblem
-from convlab.stages.base import Buffer, Launch, Program, Stage, blocks_for
+from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.tiles import Tile, microkernel_tile
+
+RUN = 4  # numbers that one instruction moves
 
 
 def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
@@ -38,24 +43,79 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> 
     return pack_filter
 
 
+def make_read(tile: Tile) -> Any:
+    """Row k of the slices, shared memory to registers: run i of a thread is ROWS runs further on
+    than run i - 1, so that a warp's threads read neighbouring runs."""
+    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(S_F, S_I, k, ty, tx, R_F, R_I):
+        for i in range(0, M_T, RUN):
+            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = load4(S_F, (k, ty * RUN + i * ROWS))
+        for j in range(0, N_T, RUN):
+            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = load4(S_I, (k, tx * RUN + j * COLUMNS))
+
+    return read
+
+
+def make_multiply(tile: Tile) -> Any:
+    """s07's outer product."""
+    M_T, N_T = tile.M_T, tile.N_T
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(R_F, R_I, R_O):
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] += R_F[i] * R_I[j]
+
+    return multiply
+
+
+def make_write(problem: ConvProblem, tile: Tile) -> Any:
+    """A thread's outputs, registers to global memory, by fours where four columns lie together:
+    where no run of four crosses into the next image."""
+    M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
+    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
+    WHOLE_RUNS = PIXELS % RUN == 0
+    STEP = RUN if WHOLE_RUNS else 1
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def write(R_O, bias, output, m0, n0, ty, tx):
+        for j in range(0, N_T, RUN):
+            for c in range(0, RUN, STEP):
+                n = n0 + tx * RUN + j * COLUMNS + c
+                if n < N:
+                    i_n, pixel = n // PIXELS, n % PIXELS
+                    for i in range(M_T):
+                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
+                        if m < M:
+                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
+                            if WHOLE_RUNS:
+                                x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
+                                store4(output, at, (x + b, y + b, z + b, w + b))
+                            else:
+                                output[at] = R_O[i, j + c] + b
+
+    return write
+
+
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     """The kernel with the problem's shapes and the tile as constants."""
     p = problem
-    M, N, K = p.M, p.N, p.K
+    N, K = p.N, p.K
     _, _, H_i, W_i = p.input_shape
     H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
+    THREADS, COLUMNS = tile.threads, tile.columns
     F_SLICE, I_SLICE, O_SHAPE = (K_B, M_B), (K_B, N_B), (M_T, N_T)
-    M_RUNS = M_B // 4
-    # Four columns lie together in the output where no run of four crosses into the next image.
-    O_RUN = 4 if H_o * W_o % 4 == 0 else 1
+    M_RUNS, M_P = M_B // RUN, blocks_for(p.M, M_B) * M_B
+    read, multiply, write = make_read(tile), make_multiply(tile), make_write(problem, tile)
 
-    @cuda.jit(**codegen(launch_bounds=THREADS))
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def vectorized(input, packed, bias, output):
-        S_F = cuda.shared.array(F_SLICE, float32, alignment=16)
-        S_I = cuda.shared.array(I_SLICE, float32, alignment=16)
+        S_F = cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICE, float32, alignment=BYTES_16)
         R_F = cuda.local.array(M_T, float32)
         R_I = cuda.local.array(N_T, float32)
         R_O = cuda.local.array(O_SHAPE, float32)
@@ -77,72 +137,53 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
                 R_O[i, j] = float32(0)
         for k0 in range(0, K, K_B):
             for e in range(t, K_B * M_RUNS, THREADS):  # load
-                k, row = e // M_RUNS, e % M_RUNS * 4
-                store4(S_F, (k, row), load4(packed, (k0 + k, m0 + row)))
+                k, row = e // M_RUNS, e % M_RUNS * RUN
+                store4(S_F, (k, row), load4(packed, (k0 + k) * M_P + m0 + row))
             for e in range(t // N_B, K_B, THREADS // N_B):
                 k = uint32(k0 + e)
                 i_c = k // (H_f * W_f)
                 i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
                 i_w = o_w * s_w + k % W_f * d_w - p_w
-                value = float32(0)
+                pixel = float32(0)
                 if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
-                    value = input[i_n, i_c, i_h, i_w]
-                S_I[e, column] = value
+                    pixel = input[i_n, i_c, i_h, i_w]
+                S_I[e, column] = pixel
             cuda.syncthreads()  # nobody computes before all have fetched
 
             for k in range(K_B):  # compute
-                for i in range(0, M_T, 4):
-                    run = load4(S_F, (k, ty * 4 + i * ROWS))
-                    R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = run
-                for j in range(0, N_T, 4):
-                    run = load4(S_I, (k, tx * 4 + j * COLUMNS))
-                    R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = run
-                for i in range(M_T):
-                    for j in range(N_T):
-                        R_O[i, j] += R_F[i] * R_I[j]
+                read(S_F, S_I, k, ty, tx, R_F, R_I)
+                multiply(R_F, R_I, R_O)
             cuda.syncthreads()  # nobody fetches the next slice over what others still read
 
-        for j in range(0, N_T, 4):
-            for c in range(0, 4, O_RUN):
-                n = n0 + tx * 4 + j * COLUMNS + c
-                if n < N:
-                    i_n, pixel = n // (H_o * W_o), n % (H_o * W_o)
-                    for i in range(M_T):
-                        m = m0 + ty * 4 + i // 4 * 4 * ROWS + i % 4
-                        if m < M:
-                            at, b = (i_n * M + m) * (H_o * W_o) + pixel, bias[m]
-                            if O_RUN == 4:
-                                x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
-                                store4(output, at, (x + b, y + b, z + b, w + b))
-                            else:
-                                output[at] = R_O[i, j + c] + b
+        write(R_O, bias, output, m0, n0, ty, tx)
 
     return vectorized
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     check_tile(tile)
+    tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
     pack = Launch(
         make_pack_filter(problem, K_P, M_P, tile.threads),
         grid=(blocks_for(K_P * M_P, tile.threads),),
         block=(tile.threads,),
-        arguments=("weight.flat", "packed"),
+        arguments=(Flat("weight"), "packed"),
     )
-    multiply = Launch(
+    main = Launch(
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
-        arguments=("input", "packed", "bias", "output.flat"),
+        arguments=("input", Flat("packed"), "bias", Flat("output")),
     )
-    return Program(buffers=(Buffer("packed", (K_P, M_P)),), launches=(pack, multiply))
+    return Program((Buffer("packed", (K_P, M_P)),), (pack, main), tile)
 
 
 def check_tile(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile that runs of four do not fit."""
     tile.require(
-        tile.M_T % 4 == 0 and tile.N_T % 4 == 0,
+        tile.M_T % RUN == 0 and tile.N_T % RUN == 0,
         "M_T and N_T must be multiples of 4, because four numbers move at a time",
     )
     tile.require(
@@ -154,7 +195,7 @@ def check_tile(tile: Tile) -> None:
 STAGE = Stage(
     name="s08_vectorized",
     title="Vectorised access: 128-bit loads and stores",
-    source="000, 3.3",
+    source="im2win paper (000), 3.3",
     builds_on=("s07_microkernel",),
     module=__name__,
     prepare=prepare,

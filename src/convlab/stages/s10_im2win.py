@@ -1,10 +1,10 @@
 """s10: im2win. The input is re-ordered so that a window's columns lie one after the other.
 
-Source: seed 000, sections 3.1-3.2, Equation 2 and Algorithm 2. For each row m of the output, the
-im2win tensor holds the H_f rows of the input under it, column by column: the H_f elements of
-column k are neighbours, a window is one run of H_f * W_f elements, and its right neighbour's run
-begins s_w * H_f later, inside it. Rows that overlap are stored H_f / s_h times, columns once: far
-less than the im2col matrix, which stores every element H_f * W_f times.
+Source: im2win paper (000), sections 3.1-3.2, Equation 2 and Algorithm 2. For each row m of the
+output, the im2win tensor holds the H_f rows of the input under it, column by column: the H_f
+elements of column k are neighbours, a window is one run of H_f * W_f elements, and its right
+neighbour's run begins s_w * H_f later, inside it. Rows that overlap are stored H_f / s_h times,
+columns once: far less than the im2col matrix, which stores an element for each window it is in.
 
 The kernel is s04's with other indices: its reads go through the im2win tensor from left to right,
 and padding has become zeros in memory, so the inner loop has no branch. (With dilation in width a
@@ -20,6 +20,7 @@ from numba import cuda, float32, uint32
 from convlab.problem import ConvProblem
 from convlab.stages.base import Buffer, Launch, Program, Stage, blocks_for
 
+# The paper's block is 32 x 32 with m along x; here as in s04, and for its reasons.
 BLOCK_M, BLOCK_N = 8, 32
 TRANSFORM_THREADS = 256
 
@@ -75,13 +76,13 @@ def make_kernel(problem: ConvProblem) -> Any:
         o_w = n % W_o
 
         total = float32(0)
-        for term in range(K):  # line 5, in window order: H_f innermost
+        for term in range(K):  # line 5
             k = uint32(term)  # 32-bit divisions cost a third of 64-bit ones
-            i_c = k // (H_f * W_f)
+            i_c = k // (H_f * W_f)  # lines 6-9, in window order
             f_w = k % (H_f * W_f) // H_f
             f_h = k % H_f
-            element = windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]
-            total += element * weight[o_c, i_c, f_h, f_w]  # line 10
+            pixel = windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]
+            total += pixel * weight[o_c, i_c, f_h, f_w]  # line 10
 
         output[i_n, o_c, o_h, o_w] = total + bias[o_c]
 
@@ -97,19 +98,19 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
         block=(TRANSFORM_THREADS,),
         arguments=("input", "windows"),
     )
-    multiply = Launch(
+    main = Launch(
         make_kernel(problem),
         grid=(blocks_for(problem.N, BLOCK_N), blocks_for(problem.M, BLOCK_M)),
         block=(BLOCK_N, BLOCK_M),
         arguments=("windows", "weight", "bias", "output"),
     )
-    return Program(buffers=(windows,), launches=(transform, multiply))
+    return Program((windows,), (transform, main))
 
 
 STAGE = Stage(
     name="s10_im2win",
     title="im2win: windows in memory order, then the plain kernel",
-    source="000, 3.1-3.2, Equation 2, Algorithm 2",
+    source="im2win paper (000), 3.1-3.2, Equation 2, Algorithm 2",
     builds_on=("s04_implicit_gemm",),
     module=__name__,
     prepare=prepare,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Integral
 
 from convlab.problem import ConvProblem
+
+SHARED_BYTES = 48 * 1024  # the static shared memory of a block
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Block tile ``M_B x N_B x K_B`` and thread tile ``M_T x N_T`` (seed 000, Algorithm 3).
+    """Block tile ``M_B x N_B x K_B`` and thread tile ``M_T x N_T`` (im2win paper, Algorithm 3).
 
     A block computes M_B output channels of N_B output pixels, K_B terms of the sum at a time; a
     thread computes M_T x N_T of them. The block has ``M_B/M_T * N_B/N_T`` threads.
@@ -26,8 +29,9 @@ class Tile:
     def __post_init__(self) -> None:
         for field in fields(self):
             size = getattr(self, field.name)
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
                 raise ValueError(f"tile {field.name} is {size!r}: it must be a positive integer")
+            object.__setattr__(self, field.name, int(size))  # NumPy's integers become Python's
         for block, thread in (("M_B", "M_T"), ("N_B", "N_T")):
             if getattr(self, block) % getattr(self, thread):
                 raise ValueError(
@@ -54,6 +58,13 @@ class Tile:
     def __str__(self) -> str:
         return f"{self.M_B}x{self.N_B}x{self.K_B}/{self.M_T}x{self.N_T}"
 
+    def require_shared_memory(self, elements: int) -> None:
+        """Raise ``ValueError`` when a kernel's shared arrays do not fit CUDA's 48 KiB."""
+        self.require(
+            4 * elements <= SHARED_BYTES,
+            f"its slices take {4 * elements} bytes, and shared memory has {SHARED_BYTES}",
+        )
+
     def require(self, holds: bool, rule: str) -> None:
         """Raise ``ValueError`` naming this tile and the rule a stage needs unless it holds."""
         if not holds:
@@ -63,10 +74,10 @@ class Tile:
 def microkernel_tile(problem: ConvProblem) -> Tile:
     """The production tile of the stages with a micro-kernel (s07, s08, s09, s11).
 
-    The paper's own sizes (128 x 128 x 8, 8 x 8 a thread) unless at least a quarter of the 128
-    rows would compute channels that do not exist and 64 rows waste fewer.
+    The paper's own sizes (128 x 128 x 8, 8 x 8 a thread), but 64 rows where 128 would leave at
+    least a quarter of all rows computing channels that do not exist, and 64 leave fewer.
     """
-    wasted_128 = -problem.M % 128
-    wasted_64 = -problem.M % 64
-    M_B = 64 if wasted_64 < wasted_128 else 128
+    rows_of_128, rows_of_64 = (-(-problem.M // size) * size for size in (128, 64))
+    wasteful = 4 * (rows_of_128 - problem.M) >= rows_of_128
+    M_B = 64 if wasteful and rows_of_64 < rows_of_128 else 128
     return Tile(M_B=M_B, N_B=128, K_B=8, M_T=8, N_T=8)
