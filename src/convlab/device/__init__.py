@@ -6,6 +6,6 @@ problems, stages or engines.
 
 from convlab.device.options import gpu_only
 from convlab.device.twins import twin_of
-from convlab.device.vector import BYTES_16, load4, store4
+from convlab.device.vector import BYTES_16, ENGINE_CONSTANTS, load4, store4
 
-__all__ = ["BYTES_16", "gpu_only", "load4", "store4", "twin_of"]
+__all__ = ["BYTES_16", "ENGINE_CONSTANTS", "gpu_only", "load4", "store4", "twin_of"]

@@ -20,9 +20,10 @@ from convlab.device.twins import register_twin
 
 Four = tuple[Any, Any, Any, Any]
 
-# ``alignment=BYTES_16`` of shared arrays that are accessed by fours. Numba's simulator refuses
-# ``alignment``, whatever it is, but for None.
-BYTES_16 = None if config.ENABLE_CUDASIM else 16
+# ``alignment=BYTES_16`` of shared arrays that are accessed by fours. Numba's simulator, where it
+# runs kernels by itself, refuses any ``alignment`` but None; convlab's engines do not.
+ENGINE_CONSTANTS = {"BYTES_16": 16}
+BYTES_16 = None if config.ENABLE_CUDASIM else ENGINE_CONSTANTS["BYTES_16"]
 
 
 def _load4_twin(array: Any, index: Any) -> Four:

@@ -17,7 +17,7 @@ import numpy as np
 from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
 
-from convlab.device import twin_of
+from convlab.device import ENGINE_CONSTANTS, twin_of
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
@@ -63,7 +63,9 @@ class Copier:
         # so that its id stays its own.
         self._copies[id(function)] = function, copy
         for name in _global_names(function.__code__):
-            if name in globals_:
+            if name in ENGINE_CONSTANTS:
+                globals_[name] = ENGINE_CONSTANTS[name]
+            elif name in globals_:
                 globals_[name] = self.replaced(globals_[name])
         for cell, original in zip(cells, originals, strict=True):
             cell.cell_contents = self.replaced(original.cell_contents)
