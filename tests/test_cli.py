@@ -264,6 +264,10 @@ def test_yes_waits(monkeypatch):
         (("ladder", "--image", "--layer", "conv1"), "leave out --layer and --batch"),
         (("ladder", "--image", "--batch", "2"), "leave out --layer and --batch"),
         (("ladder", "--output", "l.png"), "give --image too"),
+        (("ladder", "--image", "notes.txt", "--output", "notes.txt"), "and so is --image"),
+        (("ladder", "--image", "--output", "l", "--json", "l"), "and so is --json"),
+        (("ladder", "--json", "x" * 300), "which cannot be written (File name too long)"),
+        (("stages", "--json", "x" * 252), "which cannot be written (File name too long)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -356,6 +360,37 @@ def test_an_interrupt_anywhere_else_says_so_too(monkeypatch):
     result = convlab_("doctor")
     assert result.exit_code == 130
     assert result.stderr == "convlab: interrupted\n"
+
+
+def test_links_that_lead_nowhere_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    Path("dangling").symlink_to("absent/file")
+    for name in ("loop", "dangling"):
+        result = convlab_("stages", "--json", name)
+        assert result.exit_code == 2
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path):
+    file = tmp_path / "stages.json"
+    file.write_text("old")
+    file.chmod(0o600)
+    assert convlab_("stages", "--json", str(file)).exit_code == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    strict_json(file.read_text())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_gets_one_line():
+    code = "from convlab.cli import main; main()"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "stages"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_json_is_written_whole_or_not_at_all(monkeypatch, tmp_path):

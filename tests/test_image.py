@@ -40,12 +40,32 @@ def test_a_picture_is_scaled_down_and_never_up(gradient, pixels, shape):
     assert image.load(gradient, pixels).shape == shape
 
 
-def test_a_very_long_picture_keeps_a_pixel_each_way(tmp_path):
+def test_a_long_picture_keeps_to_its_pixels_and_a_longer_one_is_refused(tmp_path):
     path = tmp_path / "line.png"
-    PIL_Image.new("L", (5000, 1), 255).save(path)
-    picture = image.load(path, 100)
-    assert picture.shape == (3, 1, 707)
+    PIL_Image.new("L", (2000, 100), 255).save(path)
+    picture = image.load(path, 500)
+    assert picture.shape == (3, 5, 100)
     assert (picture == 1).all()
+    PIL_Image.new("L", (2001, 100), 255).save(path)
+    with pytest.raises(ValueError, match="is 2001 x 100 pixels: one side must be at most 20 times"):
+        image.load(path, 500)
+
+
+def test_deep_greyscales_keep_their_range(tmp_path):
+    ramp = np.linspace(0, 1, 64)
+    for name, pixels in (
+        ("16.png", (ramp * 65535).astype(np.uint16)),
+        ("32.tiff", (ramp * 2**30).astype(np.int32)),
+        ("float.tiff", ramp.astype(np.float32)),
+    ):
+        PIL_Image.fromarray(np.tile(pixels, (8, 1))).save(tmp_path / name)
+        picture = image.load(tmp_path / name, 10**6)
+        assert np.abs(picture[0] - ramp).max() < 0.003, name
+
+
+def test_what_is_transparent_is_white(tmp_path):
+    PIL_Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert (image.load(tmp_path / "clear.png", 100) == 1).all()
 
 
 def test_what_is_not_a_picture_is_refused_with_its_name(tmp_path):

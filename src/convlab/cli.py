@@ -150,6 +150,9 @@ def ladder(
     picture_file = output or DEFAULT_PICTURE
     if image is not None:
         check_writable("--output", picture_file)
+        for option, other in (("--image", image), ("--json", json_file)):
+            if other is not None and Path(other).resolve() == picture_file.resolve():
+                refuse(f"--output is {str(picture_file)!r}, and so is {option}: give another file")
 
     with numba_needed():
         from convlab import image as pictures

@@ -41,6 +41,8 @@ GOOD, BAD = "#1a7f37", "#cf222e"
 # recognised in the few pixels that a simulator can do.
 HOPPER_HEAD = (118, 4, 408, 344)
 
+MOST_ELONGATED = 20  # one side to the other: what can still be drawn
+
 
 class PlotsMissing(RuntimeError):
     """Matplotlib is not installed; the message says what to do."""
@@ -73,16 +75,37 @@ def load(path: Path | None, pixels: int) -> np.ndarray:
     file = path or Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
     try:
         with Image.open(file) as opened:
-            picture = ImageOps.exif_transpose(opened).convert("RGB")
+            picture = _as_rgb(ImageOps.exif_transpose(opened))
     except Exception as error:  # Pillow raises a dozen types for files it cannot read
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ValueError(f"image {str(file)!r} cannot be read: {reason}") from error
     if path is None:
         picture = picture.crop(HOPPER_HEAD)
+    if max(picture.size) > MOST_ELONGATED * min(picture.size):
+        raise ValueError(
+            f"image {str(file)!r} is {picture.width} x {picture.height} pixels: one side must be "
+            f"at most {MOST_ELONGATED} times the other"
+        )
     scale = min(1.0, (pixels / (picture.width * picture.height)) ** 0.5)
     size = max(1, int(picture.width * scale)), max(1, int(picture.height * scale))
     small = picture.resize(size, Image.Resampling.LANCZOS)
     return np.ascontiguousarray(np.asarray(small, np.float32).transpose(2, 0, 1) / 255)
+
+
+def _as_rgb(picture: Any) -> Any:
+    """The picture with 8-bit colours: deep greyscales over their range, alpha over white."""
+    from PIL import Image
+
+    if picture.mode.startswith(("I", "F")):
+        values = np.nan_to_num(np.asarray(picture, np.float64))
+        low, high = (0, 65535) if picture.mode.startswith("I;16") else (values.min(), values.max())
+        grey = (values - low) / ((high - low) or 1) * 255
+        picture = Image.fromarray(grey.round().astype(np.uint8))
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture)
+    return picture.convert("RGB")
 
 
 def problem_for(picture: np.ndarray) -> ConvProblem:

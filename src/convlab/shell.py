@@ -40,6 +40,10 @@ class Verbs(TyperGroup):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             fail("interrupted", INTERRUPTED)
+        except BrokenPipeError:
+            raise  # the reader has read enough: `convlab stages | head`
+        except OSError as error:
+            refuse(f"cannot write to standard output: {error.strerror}")
 
 
 @contextmanager
@@ -144,13 +148,30 @@ def write_json(json_file: str | None, document: Any) -> None:
 
 def check_writable(option: str, path: Path) -> None:
     """Refuse, before any work is done, a file that could not be written after it."""
-    folder = path.parent
-    if path.is_dir():
-        refuse(f"{option} is {str(path)!r}, which is a folder: give a file")
-    if not folder.is_dir():
-        refuse(f"{option} is {str(path)!r}, but there is no folder {str(folder)!r}: make it first")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        refuse(f"{option} is {str(path)!r}, which you may not write: give another file")
+    try:
+        target = path.resolve()
+        if path.is_dir():
+            refuse(f"{option} is {str(path)!r}, which is a folder: give a file")
+        folder = target.parent if path.is_symlink() else path.parent
+        if not folder.is_dir():
+            refuse(
+                f"{option} is {str(path)!r}, but there is no folder {str(folder)!r}: make it first"
+            )
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError
+        if not path.exists() or path.is_file():  # not a pipe or a device
+            beside(target).touch()
+            beside(target).unlink()
+    except typer.Exit:
+        raise
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that go round in circles
+        reason = getattr(error, "strerror", None) or one_line(error) or "it is write-protected"
+        refuse(f"{option} is {str(path)!r}, which cannot be written ({reason}): give another file")
+
+
+def beside(target: Path) -> Path:
+    """Where a file is written before it takes the place of ``target``."""
+    return target.with_name(f".{target.name}.{os.getpid()}")
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -160,9 +181,11 @@ def write_whole(path: Path, content: bytes) -> None:
             path.write_bytes(content)
             return
         target = path.resolve()  # a link stays a link
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        temporary = beside(target)
         try:
             temporary.write_bytes(content)
+            if target.exists():
+                temporary.chmod(target.stat().st_mode)
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
