@@ -76,6 +76,7 @@ class Local:
 
 
 def sizes_of(shape: Any) -> tuple[int, ...]:
+    """A shape as Numba takes it, a number or several, as a tuple."""
     return tuple(int(n) for n in shape) if isinstance(shape, tuple | list) else (int(shape),)
 
 

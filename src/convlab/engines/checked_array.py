@@ -271,6 +271,7 @@ class _Items:
 
 
 def quick(host: np.ndarray) -> Any:
+    """The array with quick access to single elements: a memoryview gives Python numbers."""
     if host.dtype.kind in "fiub" and host.dtype.char != "e" and host.size and host.dtype.isnative:
         return memoryview(host)  # type: ignore[arg-type]
     return _Items(host)
@@ -282,6 +283,7 @@ def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def poison(dtype: np.dtype[Any]) -> Any:
+    """What memory of this type holds before anybody wrote it."""
     return dtype.type(np.iinfo(dtype).max if dtype.kind in "iu" else np.nan)
 
 
@@ -301,6 +303,7 @@ def converted(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def integer(value: Any) -> int:
+    """An index as a Python integer; ``TypeError`` for what is none."""
     if isinstance(value, float):
         raise TypeError(f"index {value} is a float: it must be an integer")
     return int(value.__index__())
@@ -311,4 +314,5 @@ def _start(host: np.ndarray) -> int:
 
 
 def show(name: str, index: tuple[Any, ...]) -> str:
+    """An element as the kernel writes it: ``S_F[3, 1]``."""
     return f"{name}[{', '.join(str(i) for i in index)}]"

@@ -11,7 +11,6 @@ All use of the simulator's internals is in this file.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,34 +24,19 @@ from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.kernel import BlockManager
 
 from convlab.engines.base import Counts, Start
+from convlab.engines.on_the_host import OnTheHost
 from convlab.engines.python_body import python_body
 from convlab.stages.base import SOURCES, Launch, Program
 
 
-class CudaSim:
+class CudaSim(OnTheHost):
     """Numba's simulator. Arrays are plain NumPy arrays; a launch returns when it has ended."""
 
     name = "cudasim"
-    is_gpu = False
     device = "Numba's CUDA simulator on the CPU"
 
     def __init__(self) -> None:
         self._tally: _Tally | None = None
-
-    def free_bytes(self) -> int | None:
-        try:  # all there is: how much of it is free changes by the minute
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):  # not every system tells
-            return None
-
-    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        return np.full(shape, np.nan, np.float32)  # what nobody writes must not look right
-
-    def to_device(self, host: np.ndarray) -> np.ndarray:
-        return np.array(host, np.float32, order="C")
-
-    def to_host(self, array: np.ndarray) -> np.ndarray:
-        return array.copy()
 
     def build(self, launch: Launch, program: Program) -> Start:
         return partial(self.run, launch)  # there is nothing to compile
@@ -69,12 +53,6 @@ class CudaSim:
             for position in np.ndindex(*grid):
                 cuda = _SimulatedCuda(grid, block, tally)
                 _run_block(python_body(launch.kernel, cuda), grid, block, position, arguments)
-
-    def peak_flops(self) -> float | None:
-        return None
-
-    def synchronize(self) -> None:
-        pass
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:

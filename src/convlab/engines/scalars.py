@@ -64,6 +64,7 @@ def _cast(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
 
 
 def float_of(value: Any = 0.0) -> float:
+    """``float64(value)``: what Python's own numbers are."""
     return float(value)
 
 

@@ -9,7 +9,6 @@ Numba's simulator.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,37 +18,22 @@ import numpy as np
 
 from convlab.engines.base import Counts, Start
 from convlab.engines.findings import Finding, NotSimulated, SimulationError
+from convlab.engines.on_the_host import OnTheHost
 from convlab.engines.simulated_launch import Place, SimulatedLaunch
 from convlab.stages.base import Launch, Program
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 
 
-class Simulator:
+class Simulator(OnTheHost):
     """The strict simulator. Arrays are plain NumPy arrays; a launch returns when it has ended."""
 
     name = "simulator"
-    is_gpu = False
     device = "convlab's strict simulator on the CPU"
 
     def __init__(self, strict: bool = True) -> None:
         self.strict = strict
         self._counts: Counts | None = None
-
-    def free_bytes(self) -> int | None:
-        try:  # all there is: how much of it is free changes by the minute
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):  # not every system tells
-            return None
-
-    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        return np.full(shape, np.nan, np.float32)  # what nobody writes must not look right
-
-    def to_device(self, host: np.ndarray) -> np.ndarray:
-        return np.array(host, np.float32, order="C")
-
-    def to_host(self, array: np.ndarray) -> np.ndarray:
-        return array.copy()
 
     def build(self, launch: Launch, program: Program) -> Start:
         return partial(self.run, launch)  # there is nothing to compile
@@ -74,12 +58,6 @@ class Simulator:
         SimulatedLaunch(
             kernel, _three(grid), _three(block), arguments, shared_bytes, self.strict, self._counts
         ).run()
-
-    def peak_flops(self) -> float | None:
-        return None
-
-    def synchronize(self) -> None:
-        pass
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:

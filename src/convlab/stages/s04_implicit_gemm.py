@@ -61,6 +61,7 @@ def make_kernel(problem: ConvProblem) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
     launch = Launch(
         make_kernel(problem),
         grid=(blocks_for(problem.N, BLOCK_N), blocks_for(problem.M, BLOCK_M)),

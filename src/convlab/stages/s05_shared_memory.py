@@ -75,6 +75,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
     tile.require(tile.M_T == tile.N_T == 1, "s05 computes one output a thread: M_T = N_T = 1")
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     launch = Launch(

@@ -82,6 +82,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
     tile.require(tile.N_T == 1, "s06 computes one column of outputs a thread: N_T = 1")
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     launch = Launch(

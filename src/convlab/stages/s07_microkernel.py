@@ -94,6 +94,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
     tile.require(
         tile.threads % tile.N_B == 0,
         "its threads must be a multiple of N_B, because each fetches from one window",

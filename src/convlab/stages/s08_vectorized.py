@@ -161,6 +161,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
     check_tile(tile)
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B

@@ -131,6 +131,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
     check_tile(tile)
     tile.require(tile.K_B % 2 == 0, "K_B must be even, because two register buffers take turns")
     tile.require(

@@ -90,6 +90,7 @@ def make_kernel(problem: ConvProblem) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
     p = problem
     windows = Buffer("windows", (p.N_i, p.C_i, p.H_o, window_columns(p) * p.H_f))
     transform = Launch(

@@ -1,0 +1,39 @@
+"""What the simulators have in common: arrays are NumPy's, in the host's memory."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+
+class OnTheHost:
+    """An engine's methods for memory, where memory is the host's and nothing runs beside it."""
+
+    is_gpu = False
+
+    def free_bytes(self) -> int | None:
+        """All memory there is: how much of it is free changes by the minute."""
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):  # not every system tells
+            return None
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        """NaN: what nobody writes must not look right."""
+        return np.full(shape, np.nan, np.float32)
+
+    def to_device(self, host: np.ndarray) -> np.ndarray:
+        """A float32 copy."""
+        return np.array(host, np.float32, order="C")
+
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        """A copy."""
+        return array.copy()
+
+    def peak_flops(self) -> float | None:
+        """None: a simulator is never timed."""
+        return None
+
+    def synchronize(self) -> None:
+        """Every launch has ended when it returns."""
