@@ -29,7 +29,7 @@ from convlab.workloads import LAYER_NAMES, paper_layer
 README, PAGE, PICTURE = "README.md", "docs/ladder.md", "docs/images/ladder.svg"
 RESULTS = "docs/results"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
-SAMPLE_COMMAND = ("ladder", "--engine", "cudasim")
+SAMPLE_COMMAND = ("ladder", "--engine", "simulator")
 NOTHING = "-"
 # What of a result's environment is told, and how it is called.
 DRIVER = {"driver": "driver", "cuda": "CUDA"}

@@ -7,11 +7,11 @@ global memory for the next slice before this one is multiplied. (The paper asks 
 inner loop, line 13, where only one step is left to hide behind; here the whole slice is.) One
 barrier a slice is left of s08's two:
 
-    round 0           fetch 0                               put 0   barrier
-    round 1           fetch 1   multiply 0 (all but a step)  put 1   barrier   last step of 0
-    round 2           fetch 2   multiply 1 (all but a step)  put 2   barrier   last step of 1
+    round 0        fetch 0                                  put 0   barrier
+    round 1        fetch 1   multiply 0 but its last step   put 1   barrier   last step of 0
+    round 2        fetch 2   multiply 1 but its last step   put 2   barrier   last step of 1
     ...
-    round SLICES                multiply the last slice                        its last step
+    round SLICES             multiply the last slice                          its last step
 
 Round 0 is the prologue of Algorithm 3 (lines 3-7), which has nothing to overlap with.
 """
