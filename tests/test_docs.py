@@ -22,7 +22,7 @@ from convlab.lint import PROBLEMS, Row
 from convlab.oracle import random_tensors
 from convlab.stages import LADDER, Program, stage_named
 from convlab.stages.im2win_tensor import group_size
-from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
+from convlab.workloads import LAYER_NAMES, MODEL, TEACHING, paper_layer
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -116,34 +116,33 @@ def test_the_python_in_the_readme_runs(capsys):
 @pytest.fixture(scope="module")
 def counts() -> dict[str, dict[str, float]]:
     """What every stage's main kernel does on the default problem, by the stage's number."""
-    tensors = random_tensors(TEACHING, 0)
-    results = ladder.run(TEACHING, LADDER, choose("cudasim"), tensors)
+    engine = choose("simulator")
+    problem = ladder.default_problem(engine)
+    results = ladder.run(problem, LADDER, engine, random_tensors(problem, 0))
     return {result.stage.name[:3]: result.counts for result in results}
 
 
 def test_the_counts_are_as_docs_ladder_md_reads_them(counts):
-    p = TEACHING
-    multiply_adds, outputs = p.M * p.N * p.K, p.M * p.N
-    loads, shared, barriers, ratio = (
+    requests, sectors, shared, passes, ratio = (
         {stage: count[key] for stage, count in counts.items()}
-        for key in ("global_loads", "shared_loads", "barriers", "flops_per_byte")
-    )
-    assert loads["s10"] == 2 * multiply_adds + outputs  # a bias for each output
-    assert loads["s01"] == loads["s04"] < loads["s10"]
-    assert loads["s05"] / loads["s04"] == pytest.approx(1 / 4, abs=0.03)
-    assert loads["s06"] / loads["s05"] == pytest.approx(1, abs=0.05)
-    assert shared["s06"] / shared["s05"] == 3 / 4
+        for key in (
+            "global_requests", "global_sectors", "shared_requests", "shared_passes",
+            "bytes_per_flop",
+        )
+    )  # fmt: skip
+    multiply_adds = MODEL.M * MODEL.N * MODEL.K
+    assert requests["s01"] == pytest.approx(2 * multiply_adds / 32, rel=0.05)
+    assert requests["s04"] == pytest.approx(requests["s01"], rel=0.001)
+    assert requests["s05"] / requests["s04"] == pytest.approx(1 / 10, rel=0.1)
+    assert requests["s06"] / requests["s05"] == pytest.approx(3 / 5, rel=0.1)
     assert shared["s07"] / shared["s06"] == 1 / 2
-    assert shared["s08"] / shared["s07"] == 1 / 3
-    assert loads["s09"] == loads["s08"]
-    assert shared["s09"] == shared["s08"]
-    assert barriers["s09"] == barriers["s08"] / 2
-    assert loads["s11"] == min(loads.values())
-    assert ratio["s08"] < ratio["s07"]
-    assert ratio["s11"] < ratio["s09"]
-    assert (p.M, stage_named("s08").tiny_tile.M_B) == (5, 16)
-    assert (p.H_f * p.C_i, group_size(p)) == (9, 12)
-    assert (p.W_f * group_size(p), stage_named("s11").tiny_tile.K_B) == (36, 8)
+    assert shared["s08"] / shared["s07"] == pytest.approx(1 / 3, rel=0.15)
+    assert passes["s08"] == passes["s07"]
+    assert requests["s09"] - requests["s08"] == 2
+    assert sectors["s10"] / sectors["s04"] == pytest.approx(3, abs=0.2)
+    assert min(requests, key=requests.get) == "s11"
+    assert round(ratio["s01"], 1) == 2.5
+    assert [round(ratio[stage], 2) for stage in ("s08", "s09", "s11")] == [0.16] * 3
     conv9 = paper_layer("conv9")
     tile = stage_named("s11").production_tile(conv9)
     assert (conv9.M % tile.M_B, conv9.K % tile.K_B) == (0, 0)

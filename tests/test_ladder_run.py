@@ -327,7 +327,9 @@ def test_json():
     assert right["workspace_bytes"] == 0
     assert set(right["counts"]) == {
         "global_loads", "global_stores", "shared_loads", "shared_stores", "barriers",
-        "global_bytes", "flops_per_byte", "pre_passes",
+        "global_bytes", "global_requests", "global_sectors", "shared_requests", "shared_passes",
+        "flops_per_byte", "sectors_per_request", "passes_per_request", "bytes_per_flop",
+        "pre_passes",
     }  # fmt: skip
     assert right["counts"]["pre_passes"] is None
     assert wrong["ok"] is False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, asdict
 from typing import Any
 
 import numba
@@ -316,7 +316,13 @@ def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
             Plan(problem, stage, stage.tiny_tile, engine)(input, weight, output, bias)
         tallies.append(counts)
         assert Oracle(problem, input, weight, bias).judge(output).ok
-    assert tallies[0] == tallies[1] == tallies[2]
+    assert tallies[0] == tallies[1]
+    assert tallies[2].global_requests is None  # Numba's simulator knows no warps
+    of_threads = [asdict(counts) for counts in tallies]
+    for counts in of_threads:
+        for name in ("global_requests", "global_sectors", "shared_requests", "shared_passes"):
+            del counts[name]
+    assert of_threads[0] == of_threads[2]
 
 
 def test_two_launches_do_the_same() -> None:

@@ -225,10 +225,12 @@ def _chosen_stages(names: Sequence[str] | None) -> tuple[Stage, ...]:
 
 
 def _problem(layer: str | None, batch: int | None, engine: Engine) -> ConvProblem:
+    from convlab.bench.ladder import default_problem
+
     if layer is not None:
         problem = workloads.paper_layer(layer)
     else:
-        problem = workloads.GPU_DEFAULT if engine.is_gpu else workloads.TEACHING
+        problem = default_problem(engine)
     return problem if batch is None else replace(problem, batch=batch)
 
 

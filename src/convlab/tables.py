@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     from convlab.stages import Stage
 
 WIDE = ("LDG", "LDS", "STS", "STG")  # from memory to registers to shared memory and back
+GPU_COLUMNS = ("time ms", "TFLOP\n/ s", "speedup\nvs s01", "workspace\nMiB")
+REQUEST_COLUMNS = {
+    "global\nreq.": ("global_requests", ",d"),
+    "sectors\n/ req.": ("sectors_per_request", ".2f"),
+    "shared\nreq.": ("shared_requests", ",d"),
+    "passes\n/ req.": ("passes_per_request", ".2f"),
+    "bytes /\nFLOP": ("bytes_per_flop", ".3f"),
+}
+ACCESS_COLUMNS = {
+    "global\nloads": ("global_loads", ",d"),
+    "shared\nloads": ("shared_loads", ",d"),
+    "barriers": ("barriers", ",d"),
+    "FLOP per\nbyte": ("flops_per_byte", ".2f"),
+}
 
 
 @contextmanager
@@ -79,13 +93,11 @@ def ladder_table(results: Sequence[Result], engine: Engine) -> Table:
     table = _table()
     table.add_column("stage", no_wrap=True)
     table.add_column("judged", no_wrap=True)
-    columns = ("time ms", "TFLOP\n/ s", "speedup\nvs s01", "workspace\nMiB") if engine.is_gpu else (
-        "global\nloads", "shared\nloads", "barriers", "FLOP per\nbyte"
-    )  # fmt: skip
+    columns = GPU_COLUMNS if engine.is_gpu else tuple(_counted(engine))
     for name in ("error /\nbound", *columns):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     for result in results:
-        numbers = _gpu_cells(result, results) if engine.is_gpu else _counted_cells(result)
+        numbers = _gpu_cells(result, results) if engine.is_gpu else _counted_cells(result, engine)
         ratio = result.error_over_bound
         table.add_row(
             Text(result.stage.name),
@@ -100,11 +112,17 @@ def _judged(result: Result) -> Text:
     return Text(result.judged, "green" if result.ok else "bold red")
 
 
-def _counted_cells(result: Result) -> list[str]:
+def _counted(engine: Engine) -> dict[str, tuple[str, str]]:
+    """Columns of what a simulator counts, with the count and its format: Numba's knows no warps."""
+    return REQUEST_COLUMNS if engine.name == "simulator" else ACCESS_COLUMNS
+
+
+def _counted_cells(result: Result, engine: Engine) -> list[str]:
+    columns = _counted(engine)
     if result.counts is None:
-        return ["-"] * 4
-    counted = [result.counts[name] for name in ("global_loads", "shared_loads", "barriers")]
-    return [*(f"{number:,.0f}" for number in counted), f"{result.counts['flops_per_byte']:.2f}"]
+        return ["-"] * len(columns)
+    counted = [(result.counts[name], style) for name, style in columns.values()]
+    return ["-" if number is None else format(number, style) for number, style in counted]
 
 
 def _gpu_cells(result: Result, results: Sequence[Result]) -> list[str]:
@@ -127,6 +145,15 @@ def ladder_legend(engine: Engine) -> Text:
         return Text(
             f"{bound} time: median and spread of repeated runs, every pre-pass included. "
             "workspace: memory that a stage needs beside input, filter and output.",
+            "dim",
+        )
+    if engine.name == "simulator":
+        return Text(
+            f"{bound} A request (req.) is one load or store of a warp's 32 threads; global memory "
+            "answers in sectors of 32 bytes, shared memory in passes. bytes: what global memory "
+            "moves, whole sectors. Counted in the stage's main kernel; pre-passes, which only "
+            "re-order numbers, are left out. A simulator's time says nothing about a GPU's, so "
+            "work is counted, with tiles much smaller than a GPU's.",
             "dim",
         )
     return Text(

@@ -38,8 +38,8 @@ def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
     return ConvProblem(batch, channels, size, size, filters, kernel_size, stride)
 
 
-# What `convlab ladder` runs when nobody names a problem. Without a GPU: small enough for a
-# simulator that does some thousand multiply-adds a second, awkward enough to be worth judging: no
+# What `convlab ladder` runs when nobody names a problem. In Numba's simulator: small enough for one
+# that does some thousand multiply-adds a second, awkward enough to be worth judging: no
 # multiple of 4 anywhere, stride, dilation, and padding that windows reach on all four sides.
 TEACHING = ConvProblem(
     batch=2,
@@ -51,6 +51,11 @@ TEACHING = ConvProblem(
     stride=2,
     padding=1,
     dilation=2,
+)
+# What convlab's own simulator, which is quicker, counts instead: Conv9 in small, so that the counts
+# show what happens there.
+MODEL = ConvProblem(
+    batch=1, in_channels=4, height=16, width=16, out_channels=32, kernel_size=3, padding=1
 )
 # With a GPU: Conv9, a ResNet-50 block's 3 x 3 layer.
 GPU_DEFAULT = paper_layer("conv9")

@@ -8,18 +8,21 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from convlab import workloads
 from convlab.doctor import environment
 from convlab.engines import Counts, Engine
 from convlab.oracle import Oracle, Verdict
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage
+from convlab.stages import LADDER, Stage, Tile
 
 if TYPE_CHECKING:
     from convlab.bench.timer import Timing
@@ -31,6 +34,8 @@ BASELINE = LADDER[0].name  # what speedups are over
 # on two CPU cores. One that is not listed is taken to be the slowest.
 SIMULATED_PER_SECOND = {"simulator": 300_000, "cudasim": 20_000}
 PATIENCE_SECONDS = 120
+
+QUICK = "simulator"  # quick enough to count a small model of what a GPU does
 
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -50,8 +55,8 @@ class Result:
     workspace_bytes: int | None = None
     verdict: Verdict | None = None
     failed: str | None = None
-    counts: dict[str, float] | None = None
-    pre_pass_counts: dict[str, float] | None = None
+    counts: dict[str, float | None] | None = None
+    pre_pass_counts: dict[str, float | None] | None = None
     timing: Timing | None = None
     launch_ms: dict[str, float] | None = None
 
@@ -116,7 +121,7 @@ def _run_one(
     and so its workspace, goes with it."""
     workspace_bytes = None
     try:
-        ready = Plan(problem, stage, None, engine)
+        ready = Plan(problem, stage, _tile(stage, engine), engine)
         workspace_bytes = ready.workspace_bytes
         arrays = [engine.to_device(tensor) for tensor in tensors]
         result = _run_plan(ready, arrays, oracle, on_output)
@@ -126,6 +131,18 @@ def _run_one(
         return result
     except Exception as error:  # what a kernel or its compiler raises is that stage's result
         return Result(stage, problem.flops, workspace_bytes, failed=_one_line(error, stage))
+
+
+def default_problem(engine: Engine) -> ConvProblem:
+    """What is run when nobody names a problem."""
+    if engine.is_gpu:
+        return workloads.GPU_DEFAULT
+    return workloads.MODEL if engine.name == QUICK else workloads.TEACHING
+
+
+def _tile(stage: Stage, engine: Engine) -> Tile | None:
+    """The tile to count with; None for the one that suits the engine anyway."""
+    return stage.model_tile if engine.name == QUICK else None
 
 
 def _run_plan(
@@ -176,7 +193,7 @@ def _run_plan(
         return replace(
             result,
             counts=main.as_dict(problem.flops),
-            pre_pass_counts=_total(pre_passes).as_dict(0) if pre_passes else None,
+            pre_pass_counts=reduce(add, pre_passes).as_dict(0) if pre_passes else None,
         )
     if not verdict.ok:
         return result
@@ -187,10 +204,6 @@ def _run_plan(
     if (too_fast := _too_fast(problem.flops, timing, engine)) is not None:
         return replace(result, failed=too_fast)
     return replace(result, timing=timing, launch_ms=time_launches(timing))
-
-
-def _total(tallies: Iterable[Counts]) -> Counts:
-    return Counts(*map(sum, zip(*map(astuple, tallies), strict=True)))
 
 
 def _too_fast(flops: int, timing: Timing, engine: Engine) -> str | None:

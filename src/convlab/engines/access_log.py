@@ -49,9 +49,9 @@ class AccessLog:
     addresses: list[int] = field(default_factory=list)
     sites: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # of the stores, in their order
-    # First entry, thread, phase, epoch: the phase counts barriers of the block, the epoch those of
-    # the thread's warp, both on through the launch.
-    marks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    # First entry, thread, phase, epoch, path: the phase counts barriers of the block, the epoch
+    # those of the thread's warp, both on through the launch; the path is 0 where none is kept.
+    marks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
     def add(self, address: int, site: int, kind: int, value: Any = None) -> None:
@@ -80,11 +80,11 @@ class AccessLog:
         kinds[special] = -sites[special] & 7
         sites &= ~1
         sites[special] = -np.fromiter((self.sites[at] for at in special), np.int64) >> 3
-        marks = np.array(self.marks, np.int64).reshape(-1, 4)
+        marks = np.array(self.marks, np.int64).reshape(-1, 5)
         lengths = np.diff(marks[:, 0], append=len(sites))
-        thread, phase, epoch = (np.repeat(marks[:, column], lengths) for column in (1, 2, 3))
+        thread, phase, epoch, path = (np.repeat(column, lengths) for column in marks.T[1:])
         addresses = np.fromiter(self.addresses, np.int64, len(self.addresses))
-        return Columns(addresses, sites, kinds, thread, phase, epoch)
+        return Columns(addresses, sites, kinds, thread, phase, epoch, path)
 
     def span_at(self, address: int) -> Span:
         """The array that the address is in; the last of several views."""
@@ -100,6 +100,7 @@ class Columns(NamedTuple):
     thread: np.ndarray
     phase: np.ndarray
     epoch: np.ndarray
+    path: np.ndarray
 
     def take(self, chosen: np.ndarray) -> Columns:
         return Columns(*(column[chosen] for column in self))

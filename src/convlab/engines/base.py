@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from convlab.engines.memory_rules import SECTOR_BYTES
 from convlab.stages.base import Launch, Program
 
 Start = Callable[..., None]
@@ -20,8 +21,11 @@ class EngineUnavailable(RuntimeError):
 
 @dataclass
 class Counts:
-    """What kernels did, counted per thread: one access is one load or store instruction, 32 or
-    128 bits wide; one barrier is one thread arriving at ``syncthreads``."""
+    """What kernels did. Loads, stores, barriers and ``global_bytes`` are counted per thread: one
+    access is one instruction, 32 or 128 bits wide; one barrier is one thread arriving at
+    ``syncthreads``. The rest is counted per request, a memory instruction of a whole warp: 32-byte
+    sectors of global memory and passes of shared memory; None from an engine that knows no warps.
+    """
 
     global_loads: int = 0
     global_stores: int = 0
@@ -29,11 +33,41 @@ class Counts:
     shared_stores: int = 0
     barriers: int = 0
     global_bytes: int = 0
+    global_requests: int | None = None
+    global_sectors: int | None = None
+    shared_requests: int | None = None
+    shared_passes: int | None = None
 
-    def as_dict(self, flops: int) -> dict[str, float]:
-        """The counts and ``flops_per_byte``: the problem's arithmetic over global traffic."""
-        ratio = flops / self.global_bytes if self.global_bytes else 0.0
-        return {**asdict(self), "flops_per_byte": ratio}
+    def __add__(self, other: Counts) -> Counts:
+        both = zip(astuple(self), astuple(other), strict=True)
+        sums: Any = (None if one is None or two is None else one + two for one, two in both)
+        return Counts(*sums)
+
+    def add_requests(self, far: int, sectors: int, near: int, passes: int) -> None:
+        """Count requests for global memory and their sectors, for shared memory and its passes."""
+        self.global_requests = (self.global_requests or 0) + far
+        self.global_sectors = (self.global_sectors or 0) + sectors
+        self.shared_requests = (self.shared_requests or 0) + near
+        self.shared_passes = (self.shared_passes or 0) + passes
+
+    def as_dict(self, flops: int) -> dict[str, float | None]:
+        """The counts and what follows from them: ``flops_per_byte``, the problem's arithmetic over
+        the bytes that threads ask of global memory; ``sectors_per_request``,
+        ``passes_per_request``; and ``bytes_per_flop``, the bytes that global memory moves, whole
+        sectors, over the arithmetic. None where there is nothing to divide by.
+        """
+        moved = None if self.global_sectors is None else SECTOR_BYTES * self.global_sectors
+        return {
+            **asdict(self),
+            "flops_per_byte": flops / self.global_bytes if self.global_bytes else 0.0,
+            "sectors_per_request": _ratio(self.global_sectors, self.global_requests),
+            "passes_per_request": _ratio(self.shared_passes, self.shared_requests),
+            "bytes_per_flop": _ratio(moved, flops),
+        }
+
+
+def _ratio(part: int | None, whole: int | None) -> float | None:
+    return part / whole if whole and part is not None else None
 
 
 class Engine(Protocol):

@@ -69,7 +69,8 @@ class Local:
         site = id(frame.f_code) + frame.f_lasti
         made = self._made.get(site)
         if made is None:
-            kind = local_class(sizes_of(shape), dtype_of(dtype))
+            kept = dtype_of(dtype)
+            kind = local_class(sizes_of(shape), kept, self._memory.number(kept))
             made = self._made[site] = kind, assigned_name(frame.f_code, frame.f_lasti)
         kind, name = made
         return kind(name, self._memory)

@@ -26,15 +26,23 @@ Report = Callable[..., None]  # report(kind, what, site, array, index): raises w
 class Memory:
     """What arrays of one launch share: the log, if there is one, and where findings go."""
 
-    def __init__(self, log: AccessLog | None, report: Report) -> None:
+    def __init__(
+        self, log: AccessLog | None, report: Report, number: Callable[[Any], Any] | None = None
+    ) -> None:
         self.log, self.report = log, report
-        self._view_classes: dict[int, Any] = {}
+        self._number = number
+        self._view_classes: dict[Any, Any] = {}
 
-    def view_class(self, ndim: int) -> Any:
-        """The class of views: one for each number of dimensions."""
-        if ndim not in self._view_classes:
-            self._view_classes[ndim] = _array_class(ndim, self.log)
-        return self._view_classes[ndim]
+    def number(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
+        """What loads of that type are handed through, to count what becomes of them."""
+        return self._number if dtype.kind == "f" else None
+
+    def view_class(self, ndim: int, dtype: np.dtype[Any]) -> Any:
+        """The class of views: one for each number of dimensions and kind of number."""
+        number = self.number(dtype)
+        if (ndim, number) not in self._view_classes:
+            self._view_classes[ndim, number] = _array_class(ndim, self.log, number)
+        return self._view_classes[ndim, number]
 
 
 class CheckedArray:
@@ -98,14 +106,14 @@ class CheckedArray:
         if len(entries) == self.ndim and not any(isinstance(e, slice) for e in entries):
             at = self.check(index, site)
             self._log(at, site, READ)
-            return self.data[at[0] if len(at) == 1 else at]
+            return self.loaded(self.data[at[0] if len(at) == 1 else at])
         for entry, extent in zip(entries, self.shape, strict=False):
             if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
                 what = f"{show(self.name, entries)} is outside shape {self.shape}"
                 self.memory.report("out of bounds", what, site, self, None)
         part = self.host[entries]
         offset = _start(part) - _start(self.host) if part.size else 0
-        view: CheckedArray = self.memory.view_class(part.ndim)(
+        view: CheckedArray = self.memory.view_class(part.ndim, part.dtype)(
             part, self.name, self.base + offset, self.memory, self.alignment
         )
         return view
@@ -130,6 +138,8 @@ class CheckedArray:
         if (log := self.memory.log) is not None:
             log.add_run(address, self.itemsize, count, site, READ)
         data = self.data
+        if self.memory.number(self.dtype) is not None:
+            return tuple([self.loaded(data[key]) for key in keys])
         return tuple([data[key] for key in keys])
 
     def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
@@ -172,7 +182,12 @@ class CheckedArray:
         old = self.data[key]
         self.data[key] = converted(function(old), self.dtype)
         self._log(at, site, ATOMIC)
-        return old
+        return self.loaded(old)
+
+    def loaded(self, value: Any) -> Any:
+        """What a load gives."""
+        number = self.memory.number(self.dtype)
+        return value if number is None else number(value)
 
     def _log(self, at: tuple[int, ...], site: int, kind: int, value: Any = None) -> None:
         if self.memory.log is not None:
@@ -184,7 +199,7 @@ def checked(
 ) -> CheckedArray:
     """The array as a simulated kernel sees it, with a class of its own: quickest to index."""
     fixed = base, host.strides
-    made = _array_class(host.ndim, memory.log, fixed, quick(host))
+    made = _array_class(host.ndim, memory.log, memory.number(host.dtype), fixed, quick(host))
     array: CheckedArray = made(host, name, base, memory, alignment)
     return array
 
@@ -198,7 +213,7 @@ class Array(CheckedArray):
         try:
             {names} = index
             if {inside}:
-                value = {data}[index]
+                value = {load}
                 {log_read}
                 return value
         except (IndexError, TypeError, ValueError):
@@ -221,22 +236,26 @@ class Array(CheckedArray):
 def _array_class(
     ndim: int,
     log: AccessLog | None,
+    number: Callable[[Any], Any] | None,
     fixed: tuple[int, tuple[int, ...]] | None = None,
     data: Any = None,
 ) -> Any:
     names: dict[str, Any] = {
-        "CheckedArray": CheckedArray, "getframe": sys._getframe, "site_of": site_of, "DATA": data
+        "CheckedArray": CheckedArray, "getframe": sys._getframe, "site_of": site_of, "DATA": data,
+        "number": number,
     }  # fmt: skip
     if log is not None:
         names["log_address"] = log.addresses.append
         names["log_site"] = log.sites.append
         names["log_value"] = log.values.append
-    exec(_array_code(ndim, log is not None, fixed), names)
+    exec(_array_code(ndim, log is not None, number is not None, fixed), names)
     return names["Array"]
 
 
 @lru_cache(maxsize=1000)
-def _array_code(ndim: int, logged: bool, fixed: tuple[int, tuple[int, ...]] | None) -> CodeType:
+def _array_code(
+    ndim: int, logged: bool, counted: bool, fixed: tuple[int, tuple[int, ...]] | None
+) -> CodeType:
     letters = [f"i{axis}" for axis in range(ndim)]
     base: object = "self.base"
     strides: Sequence[object] = [f"self.strides[{axis}]" for axis in range(ndim)]
@@ -246,10 +265,12 @@ def _array_code(ndim: int, logged: bool, fixed: tuple[int, tuple[int, ...]] | No
         [str(base), *(f"{i} * {n}" for i, n in zip(letters, strides, strict=True))]
     )
     log = f"frame = getframe(1); log_address({address}); log_site(id(frame.f_code) + frame.f_lasti"
+    data = "self.data" if fixed is None else "DATA"
     source = _TEMPLATE.format(
         names=letters[0] if ndim == 1 else f"[{', '.join(letters)}]",
         inside=" and ".join(f"{i} >= 0" for i in letters) or "True",
-        data="self.data" if fixed is None else "DATA",
+        data=data,
+        load=f"number({data}[index])" if counted else f"{data}[index]",
         log_read=f"{log})" if logged else "pass",
         log_write=f"{log} + 1); log_value(value)" if logged else "pass",
     )

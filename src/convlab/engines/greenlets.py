@@ -46,8 +46,8 @@ class Thread:
 class Block:
     """The threads of one block. ``enter(thread)`` is called before each switch to one.
 
-    ``on_barrier(threads)`` hears how many threads each barrier lets go on, ``on_warp_barrier``
-    which ones, and whether those are all of their warp that live.
+    ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
+    ``on_warp_barrier`` which ones, and whether those are all of their warp that live.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Block:
         self._threads = [Thread(number, place, body) for number, place in enumerate(places)]
         self._size = len(self._threads)
         self._arguments = arguments
-        self.on_barrier: Callable[[int], None] = lambda threads: None
+        self.on_barrier: Callable[[int, int], None] = lambda threads, site: None
         self.on_warp_barrier: Callable[[list[int], bool], None] = lambda threads, whole: None
 
     def run(self) -> None:
@@ -86,10 +86,11 @@ class Block:
                     if thread.request != ():
                         plain = False
             if plain and waiting and self._all_at_one(waiting):
+                site = waiting[0].waits_for().site
                 ready, waiting = waiting, []
                 for thread in ready:
                     thread.result = ()
-                self.on_barrier(len(ready))
+                self.on_barrier(len(ready), site)
             else:
                 ready, waiting = self._who_goes_on(waiting)
 
@@ -149,7 +150,7 @@ class Block:
         result = {"count": sum(values), "and": all(values), "or": any(values)}
         for thread in threads:
             thread.result = (int(result.get(kind.removeprefix("syncthreads_"), 0)),)
-        self.on_barrier(len(threads))
+        self.on_barrier(len(threads), threads[0].request.site)
         return threads
 
     def _check_barrier(self, threads: list[Thread]) -> None:

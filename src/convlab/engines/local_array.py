@@ -7,7 +7,9 @@ for each shape: these stand for registers and are what kernels touch most.
 from __future__ import annotations
 
 import math
-from functools import cache
+from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -59,8 +61,9 @@ class LocalArray:
             at = tuple(int(i) for i in np.unravel_index(place, self.shape))
             what = f"{show(self.name, at)} is read before anything is written to it"
             self.memory.report("uninitialised", what, site, self, at)
-            return poison(self.dtype).item()
-        return value
+            value = poison(self.dtype).item()
+        number = self.memory.number(self.dtype)
+        return value if number is None else number(value)
 
     def store(self, index: Any, value: Any, site: int) -> None:
         self.cells[self.place(index, site)] = converted(value, self.dtype)
@@ -86,7 +89,7 @@ class Array(LocalArray):
             if {inside}:
                 value = self.cells[{place}]
                 if value is not None:
-                    return value
+                    return {load}
         except (TypeError, ValueError):
             pass
         return self.load(index, site_of(1))
@@ -104,9 +107,22 @@ class Array(LocalArray):
 """
 
 
-@cache
-def local_class(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """The class of local arrays of that shape, sizes written into its code."""
+def local_class(
+    shape: tuple[int, ...], dtype: np.dtype[Any], number: Callable[[Any], Any] | None = None
+) -> Any:
+    """The class of local arrays of that shape. ``number`` is what loads are handed through, if
+    anything."""
+    names = {
+        "LocalArray": LocalArray, "SHAPE": shape, "DTYPE": dtype, "site_of": site_of,
+        "CELL": quick(np.zeros(1, dtype)), "number": number,
+    }  # fmt: skip
+    exec(_local_code(shape, number is not None), names)
+    return names["Array"]
+
+
+@lru_cache(maxsize=1000)
+def _local_code(shape: tuple[int, ...], counted: bool) -> CodeType:
+    """Sizes are written into the code."""
     letters = [f"i{axis}" for axis in range(len(shape))]
     place = letters[0]
     for letter, extent in zip(letters[1:], shape[1:], strict=True):
@@ -115,10 +131,6 @@ def local_class(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         names=letters[0] if len(shape) == 1 else ", ".join(letters),
         inside=" and ".join(f"0 <= {i} < {n}" for i, n in zip(letters, shape, strict=True)),
         place=place,
+        load="number(value)" if counted else "value",
     )
-    names = {
-        "LocalArray": LocalArray, "SHAPE": shape, "DTYPE": dtype, "site_of": site_of,
-        "CELL": quick(np.zeros(1, dtype)),
-    }  # fmt: skip
-    exec(source, names)
-    return names["Array"]
+    return compile(source, "<local array>", "exec")

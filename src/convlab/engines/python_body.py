@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -34,11 +34,19 @@ class Copier:
     """Copies functions for one simulated ``cuda``, each once.
 
     ``meaning(value)`` says what any other global stands for, None where for itself; for a module,
-    which it returns as it is, its attributes are asked for when used.
+    which it returns as it is, its attributes are asked for when used. ``builtins`` are names that
+    get another meaning than Python's, and device functions are handed through ``wrap_call``.
     """
 
-    def __init__(self, fake_cuda: Any, meaning: Meaning) -> None:
+    def __init__(
+        self,
+        fake_cuda: Any,
+        meaning: Meaning,
+        builtins: Mapping[str, Any] | None = None,
+        wrap_call: Callable[[Any], Any] = lambda function: function,
+    ) -> None:
         self.fake_cuda, self._meaning = fake_cuda, meaning
+        self._builtins, self._wrap_call = dict(builtins or {}), wrap_call
         self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
         cuda = sys.modules["numba.cuda"]
         self._cuda = cuda
@@ -67,6 +75,8 @@ class Copier:
                 globals_[name] = ENGINE_CONSTANTS[name]
             elif name in globals_:
                 globals_[name] = self.replaced(globals_[name])
+            elif name in self._builtins:
+                globals_[name] = self._builtins[name]
         for cell, original in zip(cells, originals, strict=True):
             cell.cell_contents = self.replaced(original.cell_contents)
         return copy
@@ -83,7 +93,7 @@ class Copier:
         if (twin := twin_of(value)) is not None:
             return twin
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
-            return self.copy(value.py_func)
+            return self._wrap_call(self.copy(value.py_func))
         if id(value) in self._names:
             return getattr(self.fake_cuda, self._names[id(value)])
         meant = self._meaning(value)

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
-from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, WRITE, AccessLog, Sites, Span
+from convlab.engines.access_log import ATOMIC, READ, WRITE, AccessLog, Sites, Span
+from convlab.engines.arithmetic import Arithmetic
 from convlab.engines.base import Counts
 from convlab.engines.checked_array import Memory, checked
 from convlab.engines.findings import Finding, Findings, NotSimulated, Stop
 from convlab.engines.global_memory import addresses, byte_bounds, host_array
 from convlab.engines.greenlets import Block
+from convlab.engines.paths import Paths
 from convlab.engines.python_body import Copier, names_used
 from convlab.engines.races import Access, Conflict, Race
-from convlab.engines.scalars import WrapsAround, meaning
+from convlab.engines.requests import Requests, requests_of, tally
+from convlab.engines.scalars import WrapsAround, float_of, meaning
 from convlab.engines.simulated_cuda import BLOCKING, SimulatedCuda
 
 Place = tuple[int, int, int]
 LONG = 60_000  # entries of the log that are looked at in one go, at the end of a block
 FATAL = ("out of bounds", "misaligned")
+
+
+class Recorder(Protocol):
+    """Who hears of all that a launch does: a trace."""
+
+    def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
+        """What some blocks, the next ones, asked of memory."""
+
+    def barrier(self, site: int, threads: int) -> None:
+        """That many threads passed the barrier there."""
+
+    def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
+        """The launch is over; floating-point operations by site."""
 
 
 class SimulatedLaunch:
@@ -37,29 +53,47 @@ class SimulatedLaunch:
         shared_bytes: int,
         strict: bool,
         counts: Counts | None,
+        recorder: Recorder | None = None,
     ) -> None:
-        self.strict, self.counts = strict, counts
+        self.strict, self.counts, self.recorder = strict, counts, recorder
         self.grid, self.block_shape, self.block_size = grid, block, math.prod(block)
         if not 1 <= self.block_size <= 1024:
             raise ValueError(f"{block} are {self.block_size} threads: a block has 1 to 1024")
         self.findings = Findings()
-        self.log = AccessLog() if self.strict or self.counts is not None else None
-        self.memory = Memory(self.log, self.report)
+        by_request = counts is not None or recorder is not None
+        self.log = AccessLog() if self.strict or by_request else None
+        self.paths = Paths(self.block_size) if by_request else None
+        self.arithmetic = Arithmetic() if recorder is not None else None
+        number = self.arithmetic.number if self.arithmetic else None
+        self.memory = Memory(self.log, self.report, number)
         self.cuda = SimulatedCuda(grid, block, self.memory, shared_bytes)
         self.cuda.on_fence = self._fence
-        copier = Copier(self.cuda, self._meaning)
+        copier = self._copier()
         self.kernel: str = kernel.py_func.__name__
         self.body = copier.copy(kernel.py_func)
-        self.sites = Sites(copier.codes())
-        self.waits = any(names_used(code) & BLOCKING for code in copier.codes())
+        self.codes = tuple(copier.codes())
+        self.sites = Sites(self.codes)
+        self.waits = any(names_used(code) & BLOCKING for code in self.codes)
         self.arguments = self._checked(arguments)
         self.race = Race(self.block_size)
         self.thread, self.block, self.block_number = 0, (0, 0, 0), 0
         self.first = self.phase = 0
         self.epochs = [0] * self.block_size
 
+    def _copier(self) -> Copier:
+        """Makes the kernel's body, with as much noted on the way as is asked for."""
+        if self.paths is None:
+            return Copier(self.cuda, self._meaning)
+        builtins: dict[str, Any] = {"range": self.paths.range}
+        if self.arithmetic is not None:
+            builtins["float"] = self.arithmetic.cast(float_of)
+            self.cuda.fma = self.arithmetic.fma  # type: ignore[method-assign]
+        return Copier(self.cuda, self._meaning, builtins, self.paths.call)
+
     def run(self) -> None:
         """Run it all; raises ``SimulationError`` if there are findings."""
+        if self.arithmetic is not None:
+            self.arithmetic.watch(self.codes)
         try:
             self._run_blocks()
         except Stop:
@@ -78,6 +112,8 @@ class SimulatedLaunch:
             if self.strict:
                 for conflict in self.race.finish():
                     self._conflict(conflict)
+        if self.recorder is not None and self.arithmetic is not None:
+            self.recorder.end(self, self.arithmetic.operations)
         self.findings.raise_any()
 
     def _run_blocks(self) -> None:
@@ -91,6 +127,8 @@ class SimulatedLaunch:
             cuda.shared.new_block()
             self.first = self.block_number * self.block_size
             self.phase += 1
+            if self.paths is not None:
+                self.paths.new_block()
             if self.waits:
                 complain = self._complain if self.strict else None
                 block = Block(cuda, self.body, self.arguments, places, enter, complain)
@@ -117,20 +155,35 @@ class SimulatedLaunch:
 
         if log is None:
             return enter
-        addresses, mark = log.addresses, log.marks.append
+        addresses, mark, paths = log.addresses, log.marks.append, self.paths
 
         def enter_logged(number: int, place: Place) -> None:
             index.x, index.y, index.z = place
             cuda.laneid = number & 31
             self.thread = number
-            mark((len(addresses), self.first + number, self.phase, epochs[number]))
+            mark((len(addresses), self.first + number, self.phase, epochs[number], 0))
 
-        return enter_logged
+        if paths is None:
+            return enter_logged
 
-    def _barrier(self, threads: int) -> None:
+        def enter_counted(number: int, place: Place) -> None:
+            enter(number, place)
+            paths.enter(number)
+            changed()
+
+        def changed() -> None:
+            number = self.thread
+            mark((len(addresses), self.first + number, self.phase, epochs[number], paths.now))
+
+        paths.changed = changed
+        return enter_counted
+
+    def _barrier(self, threads: int, site: int) -> None:
         self.phase += 1
         if self.counts is not None:
             self.counts.barriers += threads
+        if self.recorder is not None:
+            self.recorder.barrier(site, threads)
 
     def _warp_barrier(self, threads: list[int], whole: bool) -> None:
         if whole:
@@ -151,8 +204,12 @@ class SimulatedLaunch:
     def _look(self) -> None:
         """Count and judge what the log holds, and empty it."""
         assert self.log is not None
-        if self.counts is not None:
-            _tally(self.log, self.counts)
+        if self.paths is not None and self.log.addresses:
+            requests = requests_of(self.log, self.block_size)
+            if self.counts is not None:
+                tally(requests, self.counts)
+            if self.recorder is not None:
+                self.recorder.look(self, requests)
         if self.strict:
             for conflict in self.race.analyse(self.log):
                 self._conflict(conflict)
@@ -234,7 +291,12 @@ class SimulatedLaunch:
         if isinstance(value, np.ndarray):  # a constant of the kernel's
             unlogged = Memory(None, self.report)
             return checked(value, "a constant array", 0, unlogged)
-        return meaning(value)
+        meant = meaning(value)
+        if self.arithmetic is None or not callable(meant):
+            return meant
+        if getattr(meant, "dtype", None) is None:
+            return self.arithmetic.function(meant)
+        return self.arithmetic.cast(meant) if meant.dtype.kind == "f" else meant
 
     def _checked(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         names = [*inspect.signature(self.body).parameters]
@@ -244,7 +306,8 @@ class SimulatedLaunch:
         result: list[Any] = []
         for name, argument, host in zip(names, arguments, hosts, strict=False):
             if host is None:
-                result.append(argument.item() if isinstance(argument, np.generic) else argument)
+                plain = argument.item() if isinstance(argument, np.generic) else argument
+                result.append(self.arithmetic.counted(plain) if self.arithmetic else plain)
                 continue
             if host.dtype.kind not in "fiubc":
                 raise NotSimulated(f"{name} is an array of {host.dtype}, which is not simulated")
@@ -257,27 +320,6 @@ class SimulatedLaunch:
                 )
             result.append(array)
         return tuple(result)
-
-
-def _tally(log: AccessLog, counts: Counts) -> None:
-    columns = log.columns()
-    wide = columns.kind & WIDE > 0
-    far = columns.address >= GLOBAL
-    kind = columns.kind & (WIDE - 1)
-    loads, stores = kind == READ, kind == WRITE
-    loads, stores = loads | (kind == ATOMIC), stores | (kind == ATOMIC)  # an atomic does both
-
-    def number(of: np.ndarray) -> int:
-        return int(np.count_nonzero(of & ~wide))
-
-    counts.global_loads += number(loads & far)
-    counts.global_stores += number(stores & far)
-    counts.shared_loads += number(loads & ~far)
-    counts.shared_stores += number(stores & ~far)
-    sizes = np.zeros(len(kind), np.int64)
-    for span in log.spans:
-        sizes[(columns.address >= span.start) & (columns.address < span.end)] = span.itemsize
-    counts.global_bytes += int(sizes[loads & far].sum() + sizes[stores & far].sum())
 
 
 def _place(number: int, shape: Place) -> Place:

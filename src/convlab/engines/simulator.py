@@ -19,7 +19,7 @@ import numpy as np
 from convlab.engines.base import Counts, Start
 from convlab.engines.findings import Finding, NotSimulated, SimulationError
 from convlab.engines.on_the_host import OnTheHost
-from convlab.engines.simulated_launch import Place, SimulatedLaunch
+from convlab.engines.simulated_launch import Place, Recorder, SimulatedLaunch
 from convlab.stages.base import Launch, Program
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
@@ -31,8 +31,8 @@ class Simulator(OnTheHost):
     name = "simulator"
     device = "convlab's strict simulator on the CPU"
 
-    def __init__(self, strict: bool = True) -> None:
-        self.strict = strict
+    def __init__(self, strict: bool = True, recorder: Recorder | None = None) -> None:
+        self.strict, self.recorder = strict, recorder
         self._counts: Counts | None = None
 
     def build(self, launch: Launch, program: Program) -> Start:
@@ -56,8 +56,9 @@ class Simulator(OnTheHost):
         :class:`NotSimulated` if it uses what is not known here.
         """
         SimulatedLaunch(
-            kernel, _three(grid), _three(block), arguments, shared_bytes, self.strict, self._counts
-        ).run()
+            kernel, _three(grid), _three(block), arguments, shared_bytes, self.strict,
+            self._counts, self.recorder,
+        ).run()  # fmt: skip
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:

@@ -95,8 +95,9 @@ class Stage:
     """One step of the ladder: one kernel idea, one file.
 
     ``prepare(problem, tile)`` makes the :class:`Program`; ``production_tile(problem)`` is the
-    tile for a GPU, ``tiny_tile`` one that a simulator runs in a blink. Stages without tiles have
-    None for both.
+    tile for a GPU, ``tiny_tile`` one that a simulator runs in a blink, ``model_tile`` the GPU's in
+    small, for counting: as much larger from stage to stage as that. Stages without tiles have None
+    for all three.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Stage:
     prepare: Callable[..., Program]
     production_tile: Callable[[ConvProblem], Tile | None] = lambda problem: None
     tiny_tile: Tile | None = None
+    model_tile: Tile | None = None
     vectorized: bool = False
     switches: tuple[str, ...] = ()
 

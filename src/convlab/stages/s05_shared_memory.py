@@ -96,4 +96,5 @@ STAGE = Stage(
     prepare=prepare,
     production_tile=lambda problem: Tile(M_B=32, N_B=32, K_B=32),
     tiny_tile=Tile(M_B=4, N_B=8, K_B=4),
+    model_tile=Tile(M_B=8, N_B=32, K_B=8),
 )

@@ -103,4 +103,5 @@ STAGE = Stage(
     prepare=prepare,
     production_tile=lambda problem: Tile(M_B=64, N_B=64, K_B=16, M_T=16),
     tiny_tile=Tile(M_B=8, N_B=4, K_B=4, M_T=2),
+    model_tile=Tile(M_B=32, N_B=32, K_B=8, M_T=4),
 )

@@ -15,7 +15,7 @@ from numba import cuda, float32, uint32
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
 from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.tiles import Tile, microkernel_tile
+from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
@@ -118,4 +118,5 @@ STAGE = Stage(
     prepare=prepare,
     production_tile=microkernel_tile,
     tiny_tile=Tile(M_B=8, N_B=8, K_B=4, M_T=2, N_T=4),
+    model_tile=MODEL_TILE,
 )

@@ -21,7 +21,7 @@ from numba import cuda, float32, uint32
 from convlab.device import BYTES_16, gpu_only, load4, store4
 from convlab.problem import ConvProblem
 from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.tiles import Tile, microkernel_tile
+from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
 
 RUN = 4  # numbers that one instruction moves
 
@@ -202,5 +202,6 @@ STAGE = Stage(
     prepare=prepare,
     production_tile=microkernel_tile,
     tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
+    model_tile=MODEL_TILE,
     vectorized=True,
 )

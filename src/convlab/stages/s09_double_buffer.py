@@ -33,7 +33,7 @@ from convlab.stages.s08_vectorized import (
     make_read,
     make_write,
 )
-from convlab.stages.tiles import Tile, microkernel_tile
+from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
@@ -166,5 +166,6 @@ STAGE = Stage(
     prepare=prepare,
     production_tile=microkernel_tile,
     tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
+    model_tile=MODEL_TILE,
     vectorized=True,
 )

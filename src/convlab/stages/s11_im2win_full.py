@@ -28,7 +28,7 @@ from convlab.stages.im2win_tensor import (
 )
 from convlab.stages.s08_vectorized import RUN, make_multiply, make_read, make_write
 from convlab.stages.s10_im2win import window_columns
-from convlab.stages.tiles import Tile, microkernel_tile
+from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
 
 SKEW = s11_ablation.SKEW
 
@@ -212,6 +212,7 @@ STAGE = Stage(
     prepare=prepare,
     production_tile=microkernel_tile,
     tiny_tile=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
+    model_tile=MODEL_TILE,
     vectorized=True,
     switches=("microkernel", "vectorized", "prefetch"),
 )

@@ -71,6 +71,10 @@ class Tile:
             raise ValueError(f"tile {self}: {rule}")
 
 
+# What the stages with a micro-kernel are counted with.
+MODEL_TILE = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4)
+
+
 def microkernel_tile(problem: ConvProblem) -> Tile:
     """The production tile of the stages with a micro-kernel (s07, s08, s09, s11).
 

@@ -1,0 +1,93 @@
+"""What a GPU's memory does for one request of a warp: sectors of global memory, passes of shared.
+
+A request is one memory instruction of one warp: up to 32 lanes, each with an address.
+
+- Global memory moves in sectors of 32 bytes that begin at multiples of 32. A request takes as many
+  as its lanes touch, however few bytes of each they want (CUDA C++ Best Practices Guide,
+  "Coalesced Access to Global Memory").
+- Shared memory has 32 banks, each four bytes wide: word w lies in bank w % 32. In one pass a bank
+  gives one word, to as many lanes as want it. Lanes of up to 4 bytes are served together; of 8
+  bytes, first lanes 0-15, then 16-31; of 16 bytes, a quarter of the warp at a time (CUDA C++
+  Programming Guide, "Shared Memory").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+SECTOR_BYTES = 32
+WORD_BYTES, BANKS = 4, 32
+PASS_BYTES = WORD_BYTES * BANKS
+
+
+def sectors(request: np.ndarray, address: np.ndarray, width: np.ndarray, total: int) -> np.ndarray:
+    """How many sectors each of ``total`` requests takes. The first three have an entry a lane:
+    which request, from which address on, how many bytes."""
+    first, last = address // SECTOR_BYTES, (address + width - 1) // SECTOR_BYTES
+    straddle = last > first
+    which = np.concatenate([request, request[straddle]])
+    return _distinct(which, np.concatenate([first, last[straddle]]), total)
+
+
+def fewest_sectors(bytes_wanted: np.ndarray) -> np.ndarray:
+    """How many would do, were the different bytes that each request wants neighbours."""
+    return -(-bytes_wanted // SECTOR_BYTES)
+
+
+def bytes_wanted(
+    request: np.ndarray, address: np.ndarray, width: np.ndarray, total: int
+) -> np.ndarray:
+    """The different bytes that each request wants; what several lanes want counts once."""
+    order = np.lexsort((address, request))
+    request, address, width = request[order], address[order], width[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (request[1:] != request[:-1]) | (address[1:] != address[:-1])
+    return np.bincount(request[new], width[new], minlength=total).astype(np.int64)
+
+
+def passes(
+    request: np.ndarray, address: np.ndarray, width: np.ndarray, lane: np.ndarray, total: int
+) -> np.ndarray:
+    """How many passes of shared memory each request takes."""
+    lanes_at_once = np.where(width <= 4, 32, np.where(width <= 8, 16, 8))
+    group = request * 4 + lane // lanes_at_once
+    words = -(-width // WORD_BYTES)
+    which = np.repeat(group, words)
+    starts = np.repeat(np.cumsum(words) - words, words)
+    word = np.repeat(address // WORD_BYTES, words) + np.arange(len(which)) - starts
+    which, word = _unique(which, word)
+    bank = which * BANKS + word % BANKS
+    in_bank = np.bincount(bank, minlength=4 * total * BANKS).reshape(total, 4, BANKS)
+    found: np.ndarray = in_bank.max(axis=2).sum(axis=1)
+    return found
+
+
+def fewest_passes(bytes_wanted: np.ndarray) -> np.ndarray:
+    """How many would do without conflicts, were the different bytes wanted neighbours."""
+    return -(-bytes_wanted // PASS_BYTES)
+
+
+def contention(request: np.ndarray, address: np.ndarray, total: int) -> np.ndarray:
+    """The most lanes of each request at one address: atomics there go one after the other."""
+    order = np.lexsort((address, request))
+    request, address = request[order], address[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (request[1:] != request[:-1]) | (address[1:] != address[:-1])
+    starts = np.flatnonzero(new)
+    lengths = np.diff(starts, append=len(order))
+    most = np.zeros(total, np.int64)
+    np.maximum.at(most, request[starts], lengths)
+    return most
+
+
+def _unique(which: np.ndarray, what: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different pairs, sorted."""
+    order = np.lexsort((what, which))
+    which, what = which[order], what[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (which[1:] != which[:-1]) | (what[1:] != what[:-1])
+    return which[new], what[new]
+
+
+def _distinct(which: np.ndarray, what: np.ndarray, total: int) -> np.ndarray:
+    return np.bincount(_unique(which, what)[0], minlength=total)

@@ -1,0 +1,90 @@
+"""Where in its loops and calls a simulated thread is, as one number.
+
+A GPU runs the lanes of a warp together: lanes that are in the same iteration of the same loops, in
+the same calls, execute an instruction at once, and wait for each other after a branch. A path is
+the number of such a place. Equal paths of two lanes mean equal iterations of all loops over
+``range`` around them, so that one lane's third turn is not taken for another's second.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from convlab.engines.access_log import site_of
+
+CALL = -1  # in place of an iteration's number
+
+
+class Paths:
+    """The paths of a block's threads. ``changed()`` is called when that of the running one does."""
+
+    def __init__(self, threads: int) -> None:
+        self.now = 0
+        self.running = 0
+        self.changed: Callable[[], None] = lambda: None
+        self._of = [0] * threads
+        self._known: dict[tuple[int, int, int], int] = {}
+
+    def new_block(self) -> None:
+        """All threads are where the kernel begins."""
+        self._of = [0] * len(self._of)
+        self.now = self.running = 0
+
+    def enter(self, thread: int) -> int:
+        """Another thread runs from here on; its path."""
+        self._of[self.running] = self.now
+        self.running = thread
+        self.now = self._of[thread]
+        return self.now
+
+    def to(self, path: int) -> None:
+        self.now = path
+        self.changed()
+
+    def inner(self, outer: int, site: int, turn: int) -> int:
+        """The path one step further in: a turn of the loop there, or the call."""
+        return self._known.setdefault((outer, site, turn), len(self._known) + 1)
+
+    def range(self, *bounds: Any) -> Loop:
+        """What ``range`` is in a kernel whose paths are kept."""
+        return Loop(self, site_of(1), builtins.range(*bounds))
+
+    def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A device function that knows where it was called."""
+
+        def called(*arguments: Any) -> Any:
+            outer = self.now
+            self.to(self.inner(outer, site_of(1), CALL))
+            try:
+                return function(*arguments)
+            finally:
+                self.to(outer)
+
+        return called
+
+
+class Loop:
+    """A ``range`` that notes its turns."""
+
+    __slots__ = ("_paths", "_site", "_steps")
+
+    def __init__(self, paths: Paths, site: int, steps: builtins.range) -> None:
+        self._paths, self._site, self._steps = paths, site, steps
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, place: int) -> int:
+        return self._steps[place]
+
+    def __iter__(self) -> Iterator[int]:
+        paths, site = self._paths, self._site
+        outer = paths.now
+        try:
+            for turn, step in enumerate(self._steps):
+                paths.to(paths.inner(outer, site, turn))
+                yield step
+        finally:  # after `break` and `return` too
+            paths.to(outer)
