@@ -123,6 +123,15 @@ class Sites:
     def knows(self, code: CodeType) -> bool:
         return id(code) in self._codes
 
+    def one_each(self, sites: np.ndarray) -> np.ndarray:
+        """The sites with one number for each instruction: see :func:`instruction`."""
+        known, places = np.unique(sites, return_inverse=True)
+        return np.array([self._one(int(site)) for site in known], np.int64)[places]
+
+    def _one(self, site: int) -> int:
+        start = max((i for i in self._codes if i <= site), default=None)
+        return site if start is None else start + instruction(self._codes[start], site - start)
+
 
 @cache
 def _lines(code: CodeType) -> dict[int, int]:
@@ -137,10 +146,29 @@ def line_at(code: CodeType, offset: int) -> int:
     return _lines(code).get(offset, code.co_firstlineno)
 
 
+def instruction(code: CodeType, offset: int) -> int:
+    """The offset that stands for an instruction. It has several: where Python has specialised it,
+    calls come from its cache entries, and a ``while`` has its condition twice."""
+    return _instructions(code)[offset]
+
+
+@cache
+def _instructions(code: CodeType) -> dict[int, int]:
+    first: dict[object, int] = {}
+    stands_for: dict[int, int] = {}
+    steps = list(dis.get_instructions(code))
+    ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
+    for step, end in zip(steps, ends, strict=True):
+        where = (step.positions, step.opname) if step.positions else step.offset
+        one = first.setdefault(where, step.offset)
+        stands_for.update(dict.fromkeys(range(step.offset, end), one))
+    return stands_for
+
+
 def site_of(depth: int) -> int:
     """The site in the function ``depth`` calls above the caller."""
     frame = sys._getframe(depth + 1)
-    return id(frame.f_code) + frame.f_lasti
+    return id(frame.f_code) + instruction(frame.f_code, frame.f_lasti)
 
 
 @cache

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from convlab.engines import memory_rules
-from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, AccessLog
+from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, AccessLog, Sites
 from convlab.engines.base import Counts
 
 WARP = 32
@@ -108,12 +108,13 @@ class Requests:
         return np.where(self.kind == ATOMIC, found, 0)
 
 
-def requests_of(log: AccessLog, block_size: int) -> Requests:
+def requests_of(log: AccessLog, block_size: int, sites: Sites) -> Requests:
     """The requests that a log of whole blocks holds."""
     columns = log.columns()
     begins = np.flatnonzero(columns.kind & WIDE == 0)
     elements = np.diff(begins, append=len(columns.kind))
     accesses = columns.take(begins)
+    accesses = accesses._replace(site=sites.one_each(accesses.site))
     span = np.zeros(len(begins), np.int64)
     for place, one in enumerate(log.spans):  # of views of the same memory the last one has it
         span[(accesses.address >= one.start) & (accesses.address < one.end)] = place

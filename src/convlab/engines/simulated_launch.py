@@ -205,7 +205,7 @@ class SimulatedLaunch:
         """Count and judge what the log holds, and empty it."""
         assert self.log is not None
         if self.paths is not None and self.log.addresses:
-            requests = requests_of(self.log, self.block_size)
+            requests = requests_of(self.log, self.block_size, self.sites)
             if self.counts is not None:
                 tally(requests, self.counts)
             if self.recorder is not None:
