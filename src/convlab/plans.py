@@ -11,7 +11,7 @@ import numpy as np
 from convlab.engines import Engine, choose
 from convlab.problem import ConvProblem
 from convlab.stages import Stage, Tile, stage_named
-from convlab.stages.base import Argument, Flat, Program
+from convlab.stages.base import Argument, Flat, Launch, Program
 
 # What "auto" means until the best stage is chosen from the problem: the end of the ladder on a
 # GPU; on a simulator, where every thread costs, the stage with the fewest and simplest.
@@ -64,11 +64,21 @@ class Plan:
         self, input: Any, weight: Any, out: Any, bias: Any = None
     ) -> list[Callable[[Any], None]]:
         """One function of a stream for each launch, in the order of ``program.launches``."""
+        launches = self.bound(input, weight, out, bias)
+        return [
+            partial(start, arrays)
+            for start, (_, arrays) in zip(self._starts, launches, strict=True)
+        ]
+
+    def bound(
+        self, input: Any, weight: Any, out: Any, bias: Any = None
+    ) -> list[tuple[Launch, list[Any]]]:
+        """Each launch with the arrays that its kernel gets, in order."""
         bias = self._no_bias if bias is None else bias
         arrays = {"input": input, "weight": weight, "bias": bias, "output": out, **self._own}
         return [
-            partial(start, [_pick(argument, arrays) for argument in launch.arguments])
-            for start, launch in zip(self._starts, self.program.launches, strict=True)
+            (launch, [_pick(argument, arrays) for argument in launch.arguments])
+            for launch in self.program.launches
         ]
 
     def __repr__(self) -> str:

@@ -16,8 +16,7 @@ import numpy as np
 from convlab.engines import memory_rules
 from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, AccessLog, Sites
 from convlab.engines.base import Counts
-
-WARP = 32
+from convlab.engines.memory_rules import WARP
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,9 @@ class Requests:
         near = ~self.is_global[self.request]
         if near.any():
             passes = memory_rules.passes(
-                self.request[near], self.address[near], self.width[near], self.lane[near], len(self)
-            )
+                self.request[near], self.address[near], self.width[near], self.lane[near],
+                self.kind == READ, len(self),
+            )  # fmt: skip
         return passes
 
     @cached_property

@@ -1,0 +1,245 @@
+"""Turns what a simulated launch does into the records of a trace."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WRITE
+from convlab.engines.findings import Finding
+from convlab.engines.memory_rules import WARP
+from convlab.engines.requests import Requests
+from convlab.engines.simulated_launch import SimulatedLaunch
+from convlab.tracing.records import Access, Array, Footprint, LaunchTrace, Request, Work
+
+OPERATIONS = {READ: "load", WRITE: "store", ATOMIC: "atomic"}
+SUMS = (
+    "lanes", "bytes_asked", "sectors", "fewest_sectors", "passes", "fewest_passes",
+)  # fmt: skip
+MOST_REQUESTS = 20_000  # of the shown block that are kept
+
+
+class Recorder:
+    """Hears of one launch; :meth:`trace` is what came of it. ``shown`` is the number of the block
+    whose requests are kept one by one."""
+
+    def __init__(self, shown: int = 0) -> None:
+        self._shown = shown
+        self._sums: dict[tuple[int, int, int, int], Counter[str]] = defaultdict(Counter)
+        self._degree: dict[tuple[int, int, int, int], float] = defaultdict(float)
+        self._barriers: Counter[int] = Counter()
+        self._operations: Mapping[int, int] = {}
+        self._requests: list[tuple[int, int, int, int, int, Any, Any, int, int]] = []
+        self._left_out = 0
+        self._touched: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
+        self._launch: SimulatedLaunch | None = None
+
+    # What a launch tells (convlab.engines.simulated_launch.Recorder).
+
+    def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
+        self._launch = launch
+        keys = np.stack([requests.site, requests.span, requests.kind, requests.widest])
+        groups, which = np.unique(keys, axis=1, return_inverse=True)
+        which = which.reshape(-1)
+        needed = np.maximum(requests.fewest_passes, 1)
+        degree = np.zeros(groups.shape[1])
+        np.maximum.at(degree, which, requests.passes / needed)
+        most = np.zeros(groups.shape[1], np.int64)
+        np.maximum.at(most, which, requests.contention)
+        for place, group in enumerate(map(tuple, groups.T.tolist())):
+            sums = self._sums[group]
+            sums["requests"] += int(np.count_nonzero(which == place))
+            sums["contention"] = max(sums["contention"], int(most[place]))
+            self._degree[group] = max(self._degree[group], float(degree[place]))
+        for name in SUMS:
+            total = np.bincount(which, getattr(requests, name), minlength=groups.shape[1])
+            for group, value in zip(map(tuple, groups.T.tolist()), total, strict=True):
+                self._sums[group][name] += int(value)
+        self._keep(requests)
+
+    def barrier(self, site: int, threads: int) -> None:
+        self._barriers[site] += threads
+
+    def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
+        self._launch, self._operations = launch, operations
+
+    def _keep(self, requests: Requests) -> None:
+        """The requests of the shown block, one by one, and what it touches."""
+        shown = np.flatnonzero(requests.warp // WARP == self._shown)
+        ends = np.append(requests.starts[1:], len(requests.request))
+        for at in shown.tolist():
+            span, kind, width = (
+                int(c[at]) for c in (requests.span, requests.kind, requests.widest)
+            )
+            lanes = slice(int(requests.starts[at]), int(ends[at]))
+            self._touched[span, kind].append(
+                (
+                    requests.address[lanes, None] + np.arange(0, width, 4 if width >= 4 else 1)
+                ).ravel()
+            )
+            if len(self._requests) >= MOST_REQUESTS:
+                self._left_out += 1
+                continue
+            self._requests.append((
+                int(requests.site[at]), span, kind, width, int(requests.warp[at]) % WARP,
+                requests.lane[lanes].tolist(), requests.address[lanes].tolist(),
+                int(requests.sectors[at]), int(requests.passes[at]),
+            ))  # fmt: skip
+
+    def _itemsize(self, span: int) -> int:
+        assert self._launch is not None
+        assert self._launch.log is not None
+        return self._launch.log.spans[span].itemsize
+
+    # What came of it.
+
+    def trace(self, findings: tuple[Finding, ...] = ()) -> LaunchTrace:
+        """The records. Raises ``RuntimeError`` where nothing was launched."""
+        launch = self._launch
+        if launch is None or launch.log is None:
+            raise RuntimeError("nothing was launched, so there is no trace")
+        spans = launch.log.spans
+        names = _names(spans)
+        files = _Files(launch)
+        accesses = []
+        for group, sums in self._sums.items():
+            site, span, kind, width = group
+            space = _space(spans[span].start)
+            key = (*files.line(site), names[span], space, OPERATIONS[kind], width)
+            accesses.append(_access(key, sums, self._degree[group]))
+        work: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        for site, count in self._operations.items():
+            work[files.line(site)]["flops"] += count
+        for site, count in self._barriers.items():
+            work[files.line(site)]["barriers"] += count
+        used = sorted({span for _, span, _, _ in self._sums})
+        arrays = [
+            Array(
+                names[span], _space(spans[span].start), spans[span].shape,
+                _strides(spans[span].shape, spans[span].itemsize), spans[span].itemsize,
+            )
+            for span in used
+        ]  # fmt: skip
+        requests = [
+            Request(
+                *files.line(site), names[span], OPERATIONS[kind], width, warp, tuple(lanes),
+                tuple(address - spans[span].start for address in addresses), sectors, passes,
+            )
+            for site, span, kind, width, warp, lanes, addresses, sectors, passes in self._requests
+        ]  # fmt: skip
+        footprints = [
+            Footprint(
+                names[span], OPERATIONS[kind],
+                _runs((np.concatenate(touched) - spans[span].start) // spans[span].itemsize),
+            )
+            for (span, kind), touched in self._touched.items()
+        ]  # fmt: skip
+        grid = launch.grid
+        return LaunchTrace(
+            launch.kernel, grid, launch.block_shape, tuple(arrays), tuple(_joined(accesses)),
+            tuple(
+                Work(*line, flops=counts["flops"], barriers=counts["barriers"])
+                for line, counts in sorted(work.items())
+            ),
+            files.source(),
+            _place(self._shown, grid), tuple(requests), self._left_out, tuple(footprints), findings,
+        )  # fmt: skip
+
+
+class _Files:
+    """The source of a launch's functions, under names that are the same on every machine."""
+
+    def __init__(self, launch: SimulatedLaunch) -> None:
+        self._launch = launch
+        self._names: dict[str, str] = {}
+        self._source: dict[str, dict[int, str]] = {}
+        for code in launch.codes:
+            name = self.name(code.co_filename)
+            self._source.setdefault(name, {}).update(_lines_of(code))
+
+    def name(self, filename: str) -> str:
+        """The file's name; with its folder where two have the same one."""
+        if filename not in self._names:
+            path = Path(filename)
+            name = path.name
+            if name in self._names.values():
+                name = f"{path.parent.name}/{name}"
+            self._names[filename] = name
+        return self._names[filename]
+
+    def line(self, site: int) -> tuple[str, int]:
+        file, line = self._launch.sites.line(site)
+        return self.name(file), line
+
+    def source(self) -> dict[str, dict[int, str]]:
+        return {file: dict(sorted(lines.items())) for file, lines in self._source.items()}
+
+
+def _lines_of(code: CodeType) -> dict[int, str]:
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except (OSError, TypeError):  # made by exec, say
+        return {}
+    return {first + n: line.rstrip("\n") for n, line in enumerate(lines)}
+
+
+Key = tuple[str, int, str, str, str, int]
+
+
+def _access(key: Key, sums: Mapping[str, int], degree: float) -> Access:
+    counts = {name: sums[name] for name in ("requests", *SUMS, "contention")}
+    file, line, array, space, operation, width = key
+    return Access(
+        file, line, array, space, operation, width, conflict_degree=degree, **counts
+    )  # fmt: skip
+
+
+def _joined(accesses: list[Access]) -> list[Access]:
+    """One record for each line, array, operation and width, in the order of the source."""
+    together: dict[Key, list[Access]] = defaultdict(list)
+    for one in accesses:
+        together[one.file, one.line, one.array, one.space, one.operation, one.width].append(one)
+    joined = []
+    for key, group in sorted(together.items()):
+        sums = {name: sum(getattr(one, name) for one in group) for name in ("requests", *SUMS)}
+        sums["contention"] = max(one.contention for one in group)
+        joined.append(_access(key, sums, max(one.conflict_degree for one in group)))
+    return joined
+
+
+def _names(spans: Any) -> list[str]:
+    """A name for each array, numbered where several have the same."""
+    names: list[str] = []
+    for span in spans:
+        name, number = span.name, 2
+        while name in names:
+            name, number = f"{span.name} ({number})", number + 1
+        names.append(name)
+    return names
+
+
+def _space(address: int) -> str:
+    return "global" if address >= GLOBAL else "shared"
+
+
+def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _runs(elements: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """``(first, count)`` of each run of neighbours."""
+    elements = np.unique(elements)
+    starts = np.flatnonzero(np.diff(elements, prepend=elements[:1] - 2) != 1)
+    counts = np.diff(starts, append=len(elements))
+    return tuple(zip(elements[starts].tolist(), counts.tolist(), strict=True))
+
+
+def _place(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])

@@ -1,0 +1,87 @@
+"""``trace``: runs a kernel or a stage on the strict simulator and keeps what it did to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convlab import workloads
+from convlab.engines.findings import NotSimulated, SimulationError
+from convlab.engines.simulator import Simulator
+from convlab.oracle import random_tensors
+from convlab.plans import Plan
+from convlab.problem import ConvProblem
+from convlab.stages import Tile, stage_named
+from convlab.tracing.recorder import Recorder
+from convlab.tracing.records import LaunchTrace, Trace
+
+
+def trace(
+    kernel: Any,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    *arguments: Any,
+    shared_bytes: int = 0,
+    block_shown: int = 0,
+) -> Trace:
+    """Run ``kernel[grid, block, 0, shared_bytes](*arguments)`` on the strict simulator and return
+    what it did to memory, line by line and request by request.
+
+    Any ``@cuda.jit`` kernel will do. Array arguments are NumPy arrays, which the kernel writes as
+    it would; of device arrays a copy is taken. ``block_shown`` is the number of the block, x first,
+    whose requests are kept one by one. A wrong kernel is traced as far as it goes: what is wrong
+    with it is in the trace's ``findings``.
+
+    Raises ``ValueError`` for a launch that CUDA would refuse, ``NotSimulated`` for what the
+    simulator does not know.
+    """
+    hosts = [a.copy_to_host() if hasattr(a, "copy_to_host") else a for a in arguments]
+    launch = _launch(kernel, grid, block, hosts, shared_bytes, block_shown)
+    return Trace(launch.kernel, (launch,))
+
+
+def trace_stage(
+    stage: str,
+    problem: ConvProblem | None = None,
+    tile: Tile | None = None,
+    *,
+    block_shown: int = 0,
+    seed: int = 0,
+) -> Trace:
+    """Trace every launch of a stage on random tensors.
+
+    ``problem=None`` takes Conv9 in small, ``tile=None`` the stage's tile for counting.
+
+    Raises ``ValueError`` for an unknown stage or a tile that does not suit it.
+    """
+    chosen = stage_named(stage)
+    problem = workloads.MODEL if problem is None else problem
+    ready = Plan(problem, chosen, tile or chosen.model_tile, Simulator(strict=False))
+    input, weight, bias = random_tensors(problem, seed)
+    output = np.full(problem.output_shape, np.nan, np.float32)
+    launches = [
+        _launch(launch.kernel, launch.grid, launch.block, arrays, 0, block_shown)
+        for launch, arrays in ready.bound(input, weight, output, bias)
+    ]
+    about = {"problem": str(problem), "idea": chosen.title, "source": chosen.source}
+    if ready.tile is not None:
+        about["tile"] = str(ready.tile)
+    return Trace(chosen.name, tuple(launches), about)
+
+
+def _launch(
+    kernel: Any, grid: Any, block: Any, arguments: Sequence[Any], shared_bytes: int, shown: int
+) -> LaunchTrace:
+    blocks = int(np.prod(grid))
+    recorder = Recorder(min(shown, blocks - 1))
+    try:
+        Simulator(recorder=recorder).launch(
+            kernel, grid, block, *arguments, shared_bytes=shared_bytes
+        )
+    except NotSimulated:
+        raise
+    except SimulationError as error:
+        return recorder.trace(error.findings)
+    return recorder.trace()
