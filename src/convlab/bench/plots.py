@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from convlab.bench import counters
 from convlab.stages import Stage, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 README, PAGE, PICTURE = "README.md", "docs/ladder.md", "docs/images/ladder.svg"
 RESULTS = "docs/results"
+COUNTERS, COUNTERS_PAGE = "counters_h200", "docs/counters.md"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
 SAMPLE_COMMAND = ("ladder", "--engine", "simulator")
 NOTHING = "-"
@@ -428,6 +430,10 @@ def generated(root: Path) -> dict[Path, str]:
         README: {"ladder": lambda _: f"\n{short_table(every[0])}\n", "sample": _sample_section},
         PAGE: {"ladder": lambda _: f"\n{full_tables(every)}\n"},
     }
+    counted = folder / f"{COUNTERS}.json"
+    if counted.is_file():
+        document = json.loads(counted.read_text(encoding="utf-8"))
+        sections[COUNTERS_PAGE] = {"counters": lambda _: f"\n{counters.table(document)}\n\n"}
     files = {root / name: _filled(root / name, makers) for name, makers in sections.items()}
     return files | {root / PICTURE: picture(every[0])}
 

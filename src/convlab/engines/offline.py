@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from convlab.engines.gpu import signature
@@ -50,7 +51,8 @@ def compile_launch(launch: Launch, program: Program, capability: Capability) -> 
 
     Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed.
     """
-    code, log = _link(_lto_ir(launch, program, capability), capability)
+    lto_ir = _lto_ir(launch.kernel, signature(launch, program), capability)
+    code, log = _link(lto_ir, capability)
     return Cubin(
         registers=_number(r"Used (\d+) registers", log),
         stack_bytes=_number(r"(\d+) bytes stack frame", log),
@@ -66,37 +68,63 @@ def _number(pattern: str, log: str) -> int:
     return int(found[-1]) if found else 0
 
 
-def _lto_ir(launch: Launch, program: Program, capability: Capability) -> bytes:
+def shared_load_bytes(
+    kernel: Any, types: tuple[Any, ...], capability: Capability
+) -> dict[tuple[str, int], int]:
+    """The widest load from shared memory that each source line became, in bytes, by file and line.
+
+    ``types`` are Numba's types of the arguments. The compiler merges loads of neighbouring numbers
+    where it unrolls a loop, which no simulator of the source can know.
+
+    Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed.
+    """
+    lto_ir = _lto_ir(kernel, types, capability, lineinfo=True)
+    code, _ = _link(lto_ir, capability, "-lineinfo")
+    widest: dict[tuple[str, int], int] = {}
+    place = ("", 0)
+    for text in _disassemble(code, "-g").splitlines():
+        if (named := re.search(r'//## File "(.*?)", line (\d+)', text)) is not None:
+            place = named[1], int(named[2])
+        elif (load := re.search(r"\bLDS(?:\.\w+)*", text)) is not None:
+            bits = next((int(part) for part in load[0].split(".") if part in ("64", "128")), 32)
+            widest[place] = max(widest.get(place, 0), bits // 8)
+    return widest
+
+
+def _lto_ir(
+    kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool = False
+) -> bytes:
     from numba import cuda
     from numba.cuda import dispatcher
     from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
 
-    options = launch.kernel.targetoptions
+    options = kernel.targetoptions
     # Device functions are compiled for "the current device"; without one, this is it.
     device = SimpleNamespace(compute_capability=capability)
     try:
         with mock.patch.object(dispatcher, "get_current_device", return_value=device):
             code, _ = cuda.compile(
-                launch.kernel.py_func,
-                signature(launch, program),
+                kernel.py_func,
+                types,
                 device=False,
                 abi="numba",
                 cc=capability,
                 output="ltoir",
                 launch_bounds=options.get("launch_bounds"),
                 fastmath=options.get("fastmath", False),
+                lineinfo=lineinfo,
             )
     except (CudaSupportError, NvvmSupportError, ImportError) as error:
         raise CompilerMissing(f"no CUDA compiler here ({error}): make gate installs it") from error
     return bytes(code)
 
 
-def _link(lto_ir: bytes, capability: Capability) -> tuple[bytes, str]:
+def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str]:
     try:
         from cuda.bindings import nvjitlink
     except ImportError as error:
         raise CompilerMissing("nvJitLink is not here: make gate installs it") from error
-    options = [f"-arch=sm_{capability[0]}{capability[1]}", "-lto", "-verbose"]
+    options = [f"-arch=sm_{capability[0]}{capability[1]}", "-lto", "-verbose", *more]
     handle = nvjitlink.create(len(options), options)
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, lto_ir, len(lto_ir), "kernel")
@@ -110,7 +138,7 @@ def _link(lto_ir: bytes, capability: Capability) -> tuple[bytes, str]:
     return bytes(cubin), log.decode(errors="replace")
 
 
-def _disassemble(cubin: bytes) -> str:
+def _disassemble(cubin: bytes, *options: str) -> str:
     from cuda.pathfinder import find_nvidia_binary_utility
 
     program = find_nvidia_binary_utility("nvdisasm")
@@ -120,5 +148,5 @@ def _disassemble(cubin: bytes) -> str:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         return subprocess.run(
-            [program, "-c", str(path)], check=True, capture_output=True, text=True
+            [program, *options, "-c", str(path)], check=True, capture_output=True, text=True
         ).stdout

@@ -8,13 +8,14 @@ turns to this count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from convlab.engines import memory_rules
-from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, AccessLog, Sites
+from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, AccessLog, Columns, Sites
 from convlab.engines.base import Counts
 from convlab.engines.memory_rules import WARP
 
@@ -108,8 +109,17 @@ class Requests:
         return np.where(self.kind == ATOMIC, found, 0)
 
 
-def requests_of(log: AccessLog, block_size: int, sites: Sites) -> Requests:
-    """The requests that a log of whole blocks holds."""
+def requests_of(
+    log: AccessLog,
+    block_size: int,
+    sites: Sites,
+    loads_of: Mapping[tuple[str, int], int] | None = None,
+) -> Requests:
+    """The requests that a log of whole blocks holds.
+
+    ``loads_of`` says how many bytes a load from shared memory at a line (file and number) is wide
+    in the machine code, where that is known: narrower loads of neighbours are then merged.
+    """
     columns = log.columns()
     begins = np.flatnonzero(columns.kind & WIDE == 0)
     elements = np.diff(begins, append=len(columns.kind))
@@ -120,13 +130,15 @@ def requests_of(log: AccessLog, block_size: int, sites: Sites) -> Requests:
         span[(accesses.address >= one.start) & (accesses.address < one.end)] = place
     sizes = np.array([one.itemsize for one in log.spans], np.int64)
     width = elements * sizes[span] if len(sizes) else elements
+    if loads_of:
+        accesses, span, width = _merged(accesses, span, width, sites, loads_of)
     block, within = np.divmod(accesses.thread, block_size)
     warp, lane = block * WARP + within // WARP, within % WARP
 
     together = (accesses.site, accesses.path, accesses.epoch, accesses.phase)
-    position = np.arange(len(begins))
+    position = np.arange(len(width))
     order = np.lexsort((position, *together, accesses.thread))
-    time = np.empty(len(begins), np.int64)
+    time = np.empty(len(width), np.int64)
     time[order] = _place_in_run(*(key[order] for key in (*together, accesses.thread)))
 
     order = np.lexsort((lane, time, *together, warp))
@@ -134,7 +146,7 @@ def requests_of(log: AccessLog, block_size: int, sites: Sites) -> Requests:
     begin = np.minimum.reduceat(position[order], np.flatnonzero(new)) if len(order) else position
     rank = np.empty(len(begin), np.int64)
     rank[np.argsort(begin)] = np.arange(len(begin))
-    request = np.empty(len(begins), np.int64)
+    request = np.empty(len(width), np.int64)
     request[order] = rank[np.cumsum(new) - 1]
 
     first = np.sort(begin)
@@ -143,6 +155,36 @@ def requests_of(log: AccessLog, block_size: int, sites: Sites) -> Requests:
         accesses.site[first], accesses.kind[first] & (WIDE - 1), span[first], warp[first],
         request[by_request], lane[by_request], accesses.address[by_request], width[by_request],
     )  # fmt: skip
+
+
+def _merged(
+    accesses: Columns,
+    span: np.ndarray,
+    width: np.ndarray,
+    sites: Sites,
+    loads_of: Mapping[tuple[str, int], int],
+) -> tuple[Columns, np.ndarray, np.ndarray]:
+    """Loads from shared memory as the compiler merged them: of each run of neighbours that a thread
+    reads at one site between two barriers only the first is left, as wide as the run."""
+    width = width.copy()
+    near = (accesses.kind == READ) & (accesses.address < GLOBAL)
+    keep = np.ones(len(width), bool)
+    for site in np.unique(accesses.site[near]).tolist():
+        here = np.flatnonzero(near & (accesses.site == site))
+        wide, narrow = loads_of.get(sites.line(site), 0), int(width[here[0]])
+        if wide <= narrow:
+            continue
+        run, place = np.divmod(accesses.address[here], wide)
+        keys = accesses.thread[here], accesses.phase[here], run
+        order = np.lexsort((place, *keys))
+        which = np.cumsum(_changes(*(key[order] for key in keys))) - 1
+        parts = wide // narrow
+        read = np.bincount(which * parts + place[order] // narrow, minlength=parts)
+        read = np.append(read, np.zeros(-len(read) % parts, np.int64)).reshape(-1, parts)
+        if (read == read[:, :1]).all():  # all of each run, equally often
+            keep[here[place > 0]] = False
+            width[here] = wide
+    return accesses.take(keep), span[keep], width[keep]
 
 
 def tally(requests: Requests, counts: Counts) -> None:

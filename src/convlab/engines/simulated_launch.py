@@ -29,7 +29,9 @@ FATAL = ("out of bounds", "misaligned")
 
 
 class Recorder(Protocol):
-    """Who hears of all that a launch does: a trace."""
+    """Who hears of all that a launch does: a trace. ``loads_of`` is for :func:`requests_of`."""
+
+    loads_of: Mapping[tuple[str, int], int]
 
     def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
         """What some blocks, the next ones, asked of memory."""
@@ -205,7 +207,10 @@ class SimulatedLaunch:
         """Count and judge what the log holds, and empty it."""
         assert self.log is not None
         if self.paths is not None and self.log.addresses:
-            requests = requests_of(self.log, self.block_size, self.sites)
+            requests = requests_of(
+                self.log, self.block_size, self.sites,
+                None if self.recorder is None else self.recorder.loads_of,
+            )  # fmt: skip
             if self.counts is not None:
                 tally(requests, self.counts)
             if self.recorder is not None:

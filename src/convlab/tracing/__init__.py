@@ -9,6 +9,6 @@ from convlab.tracing.table import as_text
 from convlab.tracing.tracer import trace, trace_stage
 
 # Records know no views; here the two come together: `print(trace)` shows the tables.
-Trace.__str__ = as_text  # type: ignore[method-assign]
+Trace.__str__ = as_text  # type: ignore[assignment]
 
 __all__ = ["LaunchTrace", "Trace", "open_trace", "trace", "trace_stage"]

@@ -28,9 +28,13 @@ MOST_REQUESTS = 20_000  # of the shown block that are kept
 
 class Recorder:
     """Hears of one launch; :meth:`trace` is what came of it. ``shown`` is the number of the block
-    whose requests are kept one by one."""
+    whose requests are kept one by one; ``loads_of`` says how wide the machine code's loads from
+    shared memory are, by file and line."""
 
-    def __init__(self, shown: int = 0) -> None:
+    def __init__(
+        self, shown: int = 0, loads_of: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        self.loads_of = loads_of or {}
         self._shown = shown
         self._sums: dict[tuple[int, int, int, int], Counter[str]] = defaultdict(Counter)
         self._degree: dict[tuple[int, int, int, int], float] = defaultdict(float)

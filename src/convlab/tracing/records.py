@@ -200,13 +200,14 @@ def open_trace(path: str | Path) -> Trace:
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
+        version = document["version"]
         if document["format"] != FORMAT:
             raise KeyError(document["format"])
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"{str(path)!r} holds no trace: convlab trace --json makes one") from None
-    if document["version"] != VERSION:
+    if version != VERSION:
         raise ValueError(
-            f"{str(path)!r} holds a trace of version {document['version']}, and this convlab reads "
+            f"{str(path)!r} holds a trace of version {version}, and this convlab reads "
             f"version {VERSION}: trace again"
         )
     launches = tuple(_launch(launch) for launch in document["launches"])

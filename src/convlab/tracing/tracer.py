@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numba import typeof
 
 from convlab import workloads
 from convlab.engines.findings import NotSimulated, SimulationError
+from convlab.engines.offline import Capability, shared_load_bytes
 from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
@@ -25,6 +27,7 @@ def trace(
     *arguments: Any,
     shared_bytes: int = 0,
     block_shown: int = 0,
+    compiled: Capability | None = None,
 ) -> Trace:
     """Run ``kernel[grid, block, 0, shared_bytes](*arguments)`` on the strict simulator and return
     what it did to memory, line by line and request by request.
@@ -34,11 +37,16 @@ def trace(
     whose requests are kept one by one. A wrong kernel is traced as far as it goes: what is wrong
     with it is in the trace's ``findings``.
 
+    Counted is what the source says. Compilers merge loads of neighbouring numbers from shared
+    memory where they unroll a loop; ``compiled=(9, 0)`` compiles the kernel for a GPU of that
+    compute capability and counts these loads as they are there. It needs the compilers (``make
+    gate`` installs them) but no GPU.
+
     Raises ``ValueError`` for a launch that CUDA would refuse, ``NotSimulated`` for what the
-    simulator does not know.
+    simulator does not know, ``CompilerMissing`` where ``compiled`` needs what is not installed.
     """
     hosts = [a.copy_to_host() if hasattr(a, "copy_to_host") else a for a in arguments]
-    launch = _launch(kernel, grid, block, hosts, shared_bytes, block_shown)
+    launch = _launch(kernel, grid, block, hosts, shared_bytes, block_shown, compiled)
     return Trace(launch.kernel, (launch,))
 
 
@@ -48,13 +56,16 @@ def trace_stage(
     tile: Tile | None = None,
     *,
     block_shown: int = 0,
+    compiled: Capability | None = None,
     seed: int = 0,
 ) -> Trace:
     """Trace every launch of a stage on random tensors.
 
-    ``problem=None`` takes Conv9 in small, ``tile=None`` the stage's tile for counting.
+    ``problem=None`` takes Conv9 in small, ``tile=None`` the stage's tile for counting;
+    ``compiled`` as for :func:`trace`.
 
-    Raises ``ValueError`` for an unknown stage or a tile that does not suit it.
+    Raises ``ValueError`` for an unknown stage or a tile that does not suit it, and as
+    :func:`trace`.
     """
     chosen = stage_named(stage)
     problem = workloads.MODEL if problem is None else problem
@@ -62,7 +73,7 @@ def trace_stage(
     input, weight, bias = random_tensors(problem, seed)
     output = np.full(problem.output_shape, np.nan, np.float32)
     launches = [
-        _launch(launch.kernel, launch.grid, launch.block, arrays, 0, block_shown)
+        _launch(launch.kernel, launch.grid, launch.block, arrays, 0, block_shown, compiled)
         for launch, arrays in ready.bound(input, weight, output, bias)
     ]
     about = {"problem": str(problem), "idea": chosen.title, "source": chosen.source}
@@ -72,10 +83,19 @@ def trace_stage(
 
 
 def _launch(
-    kernel: Any, grid: Any, block: Any, arguments: Sequence[Any], shared_bytes: int, shown: int
+    kernel: Any,
+    grid: Any,
+    block: Any,
+    arguments: Sequence[Any],
+    shared_bytes: int,
+    shown: int,
+    compiled: Capability | None,
 ) -> LaunchTrace:
-    blocks = int(np.prod(grid))
-    recorder = Recorder(min(shown, blocks - 1))
+    loads_of = None
+    if compiled is not None:
+        types = tuple(map(typeof, arguments))
+        loads_of = shared_load_bytes(kernel, types, compiled)
+    recorder = Recorder(min(shown, int(np.prod(grid)) - 1), loads_of)
     try:
         Simulator(recorder=recorder).launch(
             kernel, grid, block, *arguments, shared_bytes=shared_bytes

@@ -1,0 +1,72 @@
+"""The comparison with ncu: what it reads, when it says that counts differ, what it shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from convlab.bench import counters
+from convlab.bench.counters import METRICS, Row
+from convlab.stages import LADDER
+
+STORED = json.loads(
+    (Path(__file__).parents[1] / "docs/results/counters_h200.json").read_text(encoding="utf-8")
+)
+NONE = dict.fromkeys(METRICS, 0)
+
+
+def row(counted: dict[str, int], traced: dict[str, int]) -> Row:
+    return Row("s01", "direct", None, None, NONE | counted, NONE | traced)
+
+
+def test_global_counts_must_be_equal_and_passes_nearly():
+    assert row({}, {}).off() == []
+    assert row({"load_sectors": 1000}, {"load_sectors": 999}).off() == ["load_sectors"]
+    assert row({"shared_load_passes": 106}, {"shared_load_passes": 100}).off() == []
+    assert row({"shared_load_passes": 107}, {"shared_load_passes": 100}).off()
+    assert row({"shared_load_passes": 100}, {"shared_load_passes": 107}).off()
+    assert row({}, {"store_requests": 1}).off() == ["store_requests"]
+
+
+def test_the_stored_comparison_is_of_every_stage_and_agrees():
+    rows = [Row(**entry) for entry in STORED["rows"]]
+    assert {row.name for row in rows} >= {stage.name for stage in LADDER}
+    assert all(row.off() == [] for row in rows)
+    assert sum(row.counted["load_requests"] for row in rows) > 100_000
+
+
+def test_ncus_page_is_read():
+    metrics = [metric for group in METRICS.values() for metric in group]
+    head = ",".join(f'"{name}"' for name in ["ID", "Kernel Name", *metrics])
+    units = ",".join('""' for _ in range(len(metrics) + 2))
+    values = ",".join(f'"{1000 * n:,}"' for n in range(len(metrics)))
+    text = f'==PROF== Connected\n{head}\n{units}\n"0","direct_v1",{values}\n'
+    ((kernel, counts),) = counters.parsed(text)
+    assert kernel == "direct_v1"
+    assert counts == {
+        "load_requests": 0, "load_sectors": 1000, "store_requests": 2000, "store_sectors": 3000,
+        "atomic_requests": 4000 + 5000, "shared_load_passes": 6000, "shared_store_passes": 7000,
+    }  # fmt: skip
+
+
+def test_launches_that_do_not_match_are_refused(monkeypatch):
+    monkeypatch.setattr(counters, "trace_all", lambda capability: iter([]))
+    with pytest.raises(RuntimeError, match="ncu saw 1 launches, the simulator 0"):
+        counters.compared([("k", NONE)], (9, 0))
+
+
+def test_the_table_shows_both_numbers_where_they_differ():
+    document = json.loads(json.dumps(STORED))
+    document["rows"] = document["rows"][:1]
+    document["rows"][0]["traced"]["load_sectors"] = 7
+    table = counters.table(document)
+    assert "| copy |  |  | 32 | 125 / 7 | 32 | 125 |" in table
+    assert "NVIDIA H200" in table
+
+
+def test_without_a_gpu_it_says_so(capsys):
+    if counters.main([]) != 2:
+        pytest.skip("here is a GPU: the comparison itself is run")
+    assert "cannot run here" in capsys.readouterr().err

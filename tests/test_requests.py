@@ -1,0 +1,141 @@
+"""Requests of warps: which accesses of threads are one instruction, counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+
+from convlab.engines.simulator import Simulator
+from convlab.tracing import trace
+
+
+def requests(kernel, grid, block, *arrays) -> list[tuple[int, str, str, int]]:
+    """Line within the kernel, array, operation and number of requests."""
+    launch = trace(kernel, grid, block, *arrays).main
+    first = kernel.py_func.__code__.co_firstlineno
+    return [(a.line - first, a.array, a.operation, a.requests) for a in launch.accesses]
+
+
+def zeros(size: int) -> np.ndarray:
+    return np.zeros(size, np.float32)
+
+
+@cuda.jit
+def own_trip_counts(a, out):
+    t = cuda.threadIdx.x
+    total = float32(0)
+    for _ in range(2):
+        for k in range(t % 4):  # 0 to 3 turns, by lane
+            total += a[k]
+    out[t] = total
+
+
+def test_lanes_wait_for_each_other_after_an_inner_loop():
+    # Lanes with fewer turns idle; they do not run ahead into the next turn of the outer loop.
+    found = requests(own_trip_counts, 1, 64, zeros(4), zeros(64))
+    assert found == [(6, "a", "load", 2 * 2 * 3), (7, "out", "store", 2)]
+
+
+@cuda.jit
+def while_loop(a, out):
+    t = cuda.threadIdx.x
+    k = t % 3
+    while a[k] < 2:
+        k += 1
+    out[t] = k
+
+
+def test_the_condition_of_a_while_is_one_instruction():
+    # Python has compiled it twice: before the loop and at its end.
+    a = np.arange(4, dtype=np.float32)
+    assert requests(while_loop, 1, 32, a, zeros(32)) == [
+        (4, "a", "load", 3),
+        (6, "out", "store", 1),
+    ]
+
+
+@cuda.jit
+def early_out(a, out):
+    t = cuda.threadIdx.x
+    for k in range(8):
+        if k > t // 16:
+            break
+        out[t] = a[k]
+
+
+def test_a_lane_that_breaks_out_is_missing_from_then_on():
+    found = requests(early_out, 1, 32, zeros(8), zeros(32))
+    assert [number for *_, number in found] == [2, 2]
+
+
+@cuda.jit(device=True)
+def loaded(a, i):
+    return a[i]
+
+
+@cuda.jit
+def two_calls(a, out):
+    t = cuda.threadIdx.x
+    if t < 16:
+        x = loaded(a, t)
+    else:
+        x = loaded(a, t + 16)
+    out[t] = x + loaded(a, 0)
+
+
+def test_calls_from_different_places_are_different_instructions():
+    launch = trace(two_calls, 1, 32, zeros(64), zeros(32)).main
+    (load,) = [one for one in launch.accesses if one.operation == "load"]
+    assert (load.requests, load.lanes, load.sectors) == (3, 64, 2 + 2 + 1)
+
+
+@cuda.jit
+def both_branches(a, out):
+    t = cuda.threadIdx.x
+    if t % 2:
+        out[t] = a[t]
+    else:
+        out[t] = a[0]
+
+
+def test_both_sides_of_a_branch_are_executed_by_a_warp():
+    found = requests(both_branches, 1, 32, zeros(32), zeros(32))
+    assert [number for *_, number in found] == [1, 1, 1, 1]
+
+
+def test_a_block_that_is_no_multiple_of_32_ends_in_a_partial_warp():
+    launch = trace(both_branches, 3, 33, zeros(40), zeros(40)).main
+    # Lane 0 of the second warp takes one side only.
+    assert launch.total("requests") == 3 * (4 + 2)
+
+
+@cuda.jit
+def two_dimensions(a, out):
+    x, y = cuda.grid(2)
+    out[y, x] = a[x, y]
+
+
+def test_a_warp_is_32_threads_counted_along_x_first():
+    a, out = np.zeros((8, 8), np.float32), np.zeros((8, 8), np.float32)
+    launch = trace(two_dimensions, (1, 1), (8, 8), a, out).main
+    load, store = sorted(launch.accesses, key=lambda access: access.operation)
+    assert (load.requests, load.sectors, store.requests, store.sectors) == (2, 16, 2, 8)
+
+
+def test_runs_agree_however_often_python_has_specialised_the_code():
+    # The first accesses of a function that Python has not yet specialised come from elsewhere.
+    found = {str(requests(own_trip_counts, 4, 64, zeros(4), zeros(64))) for _ in range(20)}
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("block", [31, 32, 100])
+def test_counts_and_traces_agree(block):
+    engine = Simulator()
+    a, out = zeros(4), zeros(block)
+    with engine.counting() as counts:
+        engine.launch(own_trip_counts, 1, block, a, out)
+    launch = trace(own_trip_counts, 1, block, a, out).main
+    assert counts.global_requests == launch.total("requests")
+    assert counts.global_sectors == launch.total("sectors")
+    assert counts.global_loads == launch.total("lanes", launch.of("a"))

@@ -1,0 +1,206 @@
+"""Traces: what is recorded, counted and saved; against the hardware's counts where those stand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+
+from convlab import LADDER, ConvProblem, open_trace, trace, trace_stage
+from convlab.bench import counters, textbook
+from convlab.engines.findings import NotSimulated
+from convlab.workloads import TEACHING
+
+ROOT = Path(__file__).parents[1]
+COUNTED = json.loads((ROOT / "docs/results/counters_h200.json").read_text())["rows"]
+# What the compiler merges is not known without it: the gate's tests do those.
+GLOBAL = [name for name in counters.METRICS if not name.startswith("shared")]
+
+
+def hardware(*of: str | None) -> dict[str, int]:
+    """What was counted for a launch: name, kernel, problem."""
+    (row,) = (row for row in COUNTED if (row["name"], row["kernel"], row["problem"]) == of)
+    counted: dict[str, int] = row["counted"]
+    return counted
+
+
+@pytest.mark.parametrize("case", textbook.CASES, ids=lambda case: case.name)
+def test_textbook_kernels_are_right_and_traced_as_an_h200_counted_them(case):
+    arrays = case.arguments()
+    launch = trace(case.kernel, case.grid, case.block, *arrays).main
+    assert not launch.findings
+    assert counters.traced_counts(launch) == hardware(case.name, case.name, None)
+    source, target = arrays
+    expected = {
+        "copy": lambda: source,
+        "strided_copy": lambda: source[::8],
+        "offset_copy": lambda: source[1:],
+        "histogram": lambda: np.bincount(source % textbook.BINS, minlength=textbook.BINS),
+    }
+    if case.name.startswith("transpose"):
+        assert np.array_equal(target, source.T)
+    elif case.name.endswith("reduction"):
+        assert target.sum() == source.sum()
+    else:
+        assert np.array_equal(target, expected[case.name]())
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+def test_stages_are_traced_as_an_h200_counted_them(stage):
+    made = trace_stage(stage.name, TEACHING, stage.tiny_tile)
+    for launch in made.launches:
+        counted = hardware(stage.name, launch.kernel, str(TEACHING))
+        traced = counters.traced_counts(launch)
+        assert {name: traced[name] for name in GLOBAL} == {name: counted[name] for name in GLOBAL}
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["s05", "s06", "s07"])
+def test_merged_loads_are_counted_as_an_h200_did(name):
+    (stage,) = (stage for stage in LADDER if stage.name.startswith(name))
+    launch = trace_stage(stage.name, TEACHING, stage.tiny_tile, compiled=(9, 0)).main
+    assert counters.traced_counts(launch) == hardware(stage.name, launch.kernel, str(TEACHING))
+    as_written = trace_stage(stage.name, TEACHING, stage.tiny_tile).main
+    assert as_written.total("passes") > launch.total("passes")
+
+
+def test_arithmetic_is_the_problems_where_a_stage_does_nothing_else():
+    launch = trace_stage("s01", TEACHING).main
+    assert launch.flops == TEACHING.flops + math.prod(TEACHING.output_shape)  # and a bias each
+    assert launch.bytes_per_flop == launch.bytes_moved / launch.flops
+
+
+@cuda.jit
+def arithmetic(a, b, scale):
+    i = cuda.grid(1)
+    x = a[i]
+    x = x * 2
+    x = 3 - x
+    x = cuda.fma(x, scale, x)
+    n = i * 4 + 1
+    x = -abs(x) + float32(n)
+    b[i] = max(x, a[i])
+    cuda.atomic.add(b, i, x)
+
+
+def test_operations_are_counted_by_line():
+    launch = trace(arithmetic, 1, 8, np.ones(8, np.float32), np.ones(8, np.float32), 0.5).main
+    first = arithmetic.py_func.__code__.co_firstlineno
+    found = {one.line - first: one.flops for one in launch.work}
+    assert found == {4: 8, 5: 8, 6: 16, 8: 8, 10: 8}
+
+
+@cuda.jit
+def shared_and_back(a, b):
+    staged = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    staged[t] = a[cuda.grid(1)]
+    cuda.syncthreads()
+    b[cuda.grid(1)] = staged[63 - t]
+
+
+def test_what_a_line_is_recorded_with():
+    a = np.arange(128, dtype=np.float32)
+    launch = trace(shared_and_back, 2, 64, a, np.zeros_like(a), block_shown=1).main
+    first = shared_and_back.py_func.__code__.co_firstlineno
+    found = [
+        (x.line - first, x.array, x.space, x.operation, x.width, x.requests, x.lanes)
+        for x in launch.accesses
+    ]
+    assert found == [
+        (4, "a", "global", "load", 4, 4, 128),
+        (4, "staged", "shared", "store", 4, 4, 128),
+        (6, "b", "global", "store", 4, 4, 128),
+        (6, "staged", "shared", "load", 4, 4, 128),
+    ]
+    (barrier,) = [work for work in launch.work if work.barriers]
+    assert (barrier.line - first, barrier.barriers) == (5, 128)
+    assert launch.source["test_tracing.py"][barrier.line].strip() == "cuda.syncthreads()"
+    assert launch.block_shown == (1, 0, 0)
+    request = next(r for r in launch.requests if r.array == "a" and r.warp == 1)
+    assert request.lanes == tuple(range(32))
+    assert request.offsets == tuple(range(4 * 96, 4 * 128, 4))  # block 1, warp 1
+    assert {f.array: f.runs for f in launch.footprints if f.operation == "load"} == {
+        "a": ((64, 64),), "staged": ((0, 64),),
+    }  # fmt: skip
+    assert {array.name: array.shape for array in launch.arrays} == {
+        "a": (128,), "b": (128,), "staged": (64,),
+    }  # fmt: skip
+
+
+@cuda.jit
+def contended(counts):
+    cuda.atomic.add(counts, cuda.threadIdx.x % 4, int32(1))
+
+
+def test_contention_of_atomics():
+    (access,) = trace(contended, 1, 32, np.zeros(4, np.int32)).main.accesses
+    assert (access.operation, access.contention, access.sectors) == ("atomic", 8, 1)
+
+
+@cuda.jit
+def racy(a, b):
+    staged = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    staged[t] = a[t]
+    b[t] = staged[63 - t]
+
+
+def test_a_wrong_kernel_is_traced_with_what_is_wrong_with_it():
+    launch = trace(racy, 1, 64, np.zeros(64, np.float32), np.zeros(64, np.float32)).main
+    assert {finding.kind for finding in launch.findings} == {"shared race"}
+    assert launch.total("requests") == 8
+
+
+@cuda.jit
+def unknown(a):
+    cuda.cg.this_grid().sync()
+    a[0] = 1
+
+
+def test_what_is_not_simulated_is_said():
+    with pytest.raises(NotSimulated, match=r"cuda\.cg"):
+        trace(unknown, 1, 1, np.zeros(1))
+
+
+@pytest.mark.parametrize("name", ["s05_shared_memory", "s11_im2win_full"])
+def test_a_saved_trace_is_opened_as_it_was(name, tmp_path):
+    made = trace_stage(name, ConvProblem(1, 3, 5, 6, 5, 2))
+    file = tmp_path / "trace.json"
+    made.save(file)
+    assert open_trace(file) == made
+    assert str(open_trace(file)) == str(made)
+    assert str(Path(__file__).parent) not in file.read_text()  # nor any path of this machine
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": "another"}', '{"format": "convlab trace"}']
+)
+def test_a_file_that_holds_no_trace_is_refused(tmp_path, text):
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match="holds no trace"):
+        open_trace(file)
+
+
+def test_a_trace_of_another_version_is_refused(tmp_path):
+    file = tmp_path / "x.json"
+    file.write_text('{"format": "convlab trace", "version": 99}')
+    with pytest.raises(ValueError, match="version 99"):
+        open_trace(file)
+
+
+def test_the_tables_say_what_was_traced():
+    case = next(case for case in textbook.CASES if case.name == "transpose_shared")
+    text = str(trace(case.kernel, case.grid, case.block, *case.arguments()))
+    assert "4,096 (128)" in text
+    assert "worst bank conflict: 32 passes for each that is needed, tile in line" in text
+    assert "global memory: 256 requests, 4.00 sectors each (fewest 4.00)" in text
+    histogram = textbook.CASES[-1]
+    assert "lanes of a warp at one address" in str(
+        trace(histogram.kernel, histogram.grid, histogram.block, *histogram.arguments())
+    )
