@@ -14,10 +14,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from convlab import doctor
+from convlab import checking, doctor
 from convlab.bench import ladder, plots
 from convlab.cli import app
 from convlab.engines import choose
+from convlab.engines.findings import Finding
 from convlab.lint import PROBLEMS, Row
 from convlab.oracle import random_tensors
 from convlab.stages import LADDER, Program, stage_named
@@ -198,8 +199,17 @@ def documents() -> dict[str, Any]:
         "ladder": ran,
         "stages": json.loads(CliRunner().invoke(app, ["stages", "--json", "-"]).stdout),
         "doctor": facts | {"gpu": facts["gpu"] or dict.fromkeys(GPU)},
+        "check": _checked(),
         "lint": [asdict(linted) | {"ok": linted.ok}],
     }
+
+
+def _checked() -> dict[str, Any]:
+    """The document of a check that has everything in it, which no kernel's has."""
+    finding = Finding("shared race", "k", "f.py", 1, "what", 2)
+    answer = checking.Answer("name", TEACHING, None, "it could not go on")
+    count = checking.Count("requests", 1, 2)
+    return checking.Check("k", "s05", (answer,), (finding,), (count,)).as_json()
 
 
 GPU = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
@@ -226,7 +236,7 @@ def keys(document: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-@pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint"])
+@pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint", "check"])
 def test_every_key_of_the_json_is_told(verb):
     told = [row[0].strip("`") for row in rows("docs/json.md", f"## `convlab {verb} --json`")]
     assert len(told) == len(set(told))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from convlab.api import conv2d
+    from convlab.checking import Check, check
     from convlab.engines import EngineUnavailable
     from convlab.plans import Plan, plan
     from convlab.problem import ConvProblem
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "LADDER", "ConvProblem", "EngineUnavailable", "Plan", "Stage", "Tile", "Trace",
-    "conv2d", "open_trace", "plan", "trace", "trace_stage",
+    "LADDER", "Check", "ConvProblem", "EngineUnavailable", "Plan", "Stage", "Tile", "Trace",
+    "check", "conv2d", "open_trace", "plan", "trace", "trace_stage",
 ]  # fmt: skip
 
 # Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
@@ -27,6 +28,8 @@ _HOME = {
     "Plan": "convlab.plans",
     "Stage": "convlab.stages",
     "Tile": "convlab.stages",
+    "Check": "convlab.checking",
+    "check": "convlab.checking",
     "conv2d": "convlab.api",
     "plan": "convlab.plans",
     "Trace": "convlab.tracing",

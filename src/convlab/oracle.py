@@ -260,6 +260,11 @@ class Oracle:
         got, expected = float(output[first]), float(self.expected[first])
         return Verdict(False, largest, wrong, output.size, first, got, expected)
 
+    def is_wrong(self, image: int, output: Singles) -> NDArray[np.bool_]:
+        """Which elements of one image's output, [C_o, H_o, W_o], are outside their bounds."""
+        wrong: NDArray[np.bool_] = self._error_over_bound(image, output) > 1
+        return wrong
+
     def _error_over_bound(self, image: int, output: Singles) -> Doubles:
         """Each element's error as a multiple of its bound: [C_o, H_o, W_o], never NaN."""
         expected, magnitude = self.expected[image], self.magnitude[image]

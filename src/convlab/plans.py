@@ -38,8 +38,26 @@ class Plan:
         engine: Engine,
         **switches: bool,
     ) -> None:
+        program = program_for(problem, stage, tile, engine, **switches)
+        self._make(program, problem, stage, engine, switches)
+
+    @classmethod
+    def of(cls, program: Program, problem: ConvProblem, stage: Stage, engine: Engine) -> Plan:
+        """A plan of that very program: ``stage``'s, or one with somebody's kernel in it."""
+        made = cls.__new__(cls)
+        made._make(program, problem, stage, engine, {})
+        return made
+
+    def _make(
+        self,
+        program: Program,
+        problem: ConvProblem,
+        stage: Stage,
+        engine: Engine,
+        switches: dict[str, bool],
+    ) -> None:
         self.problem, self.stage, self.engine, self.switches = problem, stage, engine, switches
-        self.program = program_for(problem, stage, tile, engine, **switches)
+        self.program = program
         self.tile, self.workspace_bytes = self.program.tile, self.program.workspace_bytes
         check_fits(f"stage {stage.name}'s workspace", self.workspace_bytes, engine)
         self._starts = [engine.build(launch, self.program) for launch in self.program.launches]

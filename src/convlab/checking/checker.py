@@ -1,0 +1,303 @@
+"""``check``: somebody's kernel against what a stage promises.
+
+Three questions, in this order: does it give the right answer, on shapes that leave remainders
+everywhere? Would it on a GPU too, or has the strict simulator findings? And does it ask as much of
+memory as the stage of the ladder?
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from convlab import workloads
+from convlab.checking.loading import is_kernel, load
+from convlab.engines.findings import Finding, NotSimulated, SimulationError
+from convlab.engines.simulator import Simulator
+from convlab.oracle import Oracle, Verdict, random_tensors
+from convlab.plans import Plan
+from convlab.problem import ConvProblem
+from convlab.stages import Program, Stage, Tile, stage_named
+from convlab.tracing import LaunchTrace, trace
+
+# What kernels get wrong that are right on round numbers: sizes of one, primes, remainders in M, N
+# and K of every tile, a stride larger than the filter, padding on each side alone, dilation.
+PROBLEMS = {
+    "a single pixel": ConvProblem(1, 1, 1, 1, 1, 1),
+    "a 1 x 1 filter": ConvProblem(2, 3, 5, 4, 6, 1),
+    "prime sizes": ConvProblem(1, 2, 7, 5, 3, (2, 3)),
+    "several images, many channels": ConvProblem(3, 7, 3, 3, 13, 2),
+    "a stride larger than the filter": ConvProblem(2, 2, 9, 11, 5, 2, stride=(4, 3)),
+    "padding wider than the image": ConvProblem(1, 2, 2, 3, 3, 3, padding=((3, 1), (0, 2))),
+    "dilation": ConvProblem(1, 3, 12, 9, 4, (2, 3), dilation=(3, 2), stride=(1, 2)),
+    "everything at once": ConvProblem(
+        2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
+    ),
+    "NaN and infinities": ConvProblem(2, 2, 6, 5, 5, 3, stride=(2, 1), padding=1),
+}
+SPOILED = "NaN and infinities"
+AS_GOOD = 1.10  # times the stage's count that still is as good
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How the kernel did on one problem. ``wrong`` says where, as [image, channel, row, column]:
+    True where the output is; None where nothing came out, and ``failed`` says why."""
+
+    name: str
+    problem: ConvProblem
+    verdict: Verdict | None
+    failed: str | None = None
+    wrong: np.ndarray | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict is not None and self.verdict.ok and self.failed is None
+
+    @property
+    def error(self) -> str | None:
+        """What is wrong, in one sentence; None when nothing is."""
+        return None if self.ok else self.failed or str(self.verdict)
+
+    def part_wrong(self) -> float:
+        """0 to 1; 2 where nothing came out."""
+        return 2.0 if self.wrong is None else float(self.wrong.mean())
+
+
+@dataclass(frozen=True)
+class Count:
+    """One count of the kernel beside the stage's. ``unit`` is what is counted, in words."""
+
+    unit: str
+    yours: float
+    stages: float
+
+    @property
+    def ok(self) -> bool:
+        return self.yours <= AS_GOOD * self.stages
+
+    @property
+    def times(self) -> float:
+        """How many times the stage's."""
+        return self.yours / self.stages if self.stages else float("inf") if self.yours else 1.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found. ``counts`` are empty where the answer is wrong: they would mean nothing."""
+
+    kernel: str
+    stage: str
+    answers: tuple[Answer, ...]
+    findings: tuple[Finding, ...]
+    counts: tuple[Count, ...]
+
+    @property
+    def telling(self) -> Answer | None:
+        """Of the wrong answers the one that shows most: with the smallest part wrong."""
+        wrong = [answer for answer in self.answers if not answer.ok]
+        return min(wrong, key=Answer.part_wrong, default=None)
+
+    @property
+    def ok(self) -> bool:
+        """Right everywhere, and nothing found."""
+        return all(answer.ok for answer in self.answers) and not self.findings
+
+    @property
+    def as_good(self) -> bool:
+        """And it asks no more of memory than the stage, but for ten percent."""
+        return self.ok and all(count.ok for count in self.counts)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``convlab check --json`` writes."""
+        return {
+            "kernel": self.kernel,
+            "stage": self.stage,
+            "ok": self.ok,
+            "as_good": self.as_good,
+            "answers": [
+                {"name": a.name, "problem": str(a.problem), "ok": a.ok, "error": a.error}
+                for a in self.answers
+            ],
+            "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
+            "counts": [asdict(count) | {"ok": count.ok} for count in self.counts],
+        }
+
+
+def check(
+    kernel: Any, stage: str, *, seed: int = 0, on_step: Callable[[], object] = lambda: None
+) -> Check:
+    """Check a kernel against the contract of a stage, on the strict simulator.
+
+    ``kernel`` takes the arguments of the stage's main kernel and is launched as that one is, after
+    the stage's own pre-passes: a ``@cuda.jit`` kernel, or a function ``make_kernel(problem, tile)``
+    that makes one (``make_kernel(problem)`` for a stage without tiles). Or it is such a function
+    that makes a whole :class:`~convlab.stages.Program`, as the stages' ``prepare`` do, with buffers
+    and launches of its own. ``"FILE.py::NAME"`` names any of these. ``seed`` chooses the numbers;
+    ``on_step`` is called after each problem.
+
+    Raises ``ValueError`` for an unknown stage, or where there is no kernel to check.
+    """
+    step = stage_named(stage)
+    made = _maker(load(kernel) if isinstance(kernel, str) else kernel, step)
+    answers: list[Answer] = []
+    found: dict[Any, Finding] = {}
+    for name, problem in PROBLEMS.items():
+        answer, findings = _try(step, made, name, problem, seed)
+        answers.append(answer)
+        on_step()
+        for finding in findings:
+            key = finding.kind, finding.line, finding.other_line, finding.array
+            found.setdefault(key, finding)
+    clean = not found and all(answer.ok for answer in answers)
+    counts = tuple(_counts(step, made, seed)) if clean else ()
+    title = kernel if isinstance(kernel, str) else _title(kernel)
+    return Check(title, step.name, tuple(answers), tuple(found.values()), counts)
+
+
+Maker = Callable[[ConvProblem, Tile | None], Any]
+
+
+def _title(kernel: Any) -> str:
+    return str(getattr(getattr(kernel, "py_func", kernel), "__name__", kernel))
+
+
+def _maker(kernel: Any, stage: Stage) -> Maker:
+    """A function that makes the kernel for a problem and tile."""
+    if is_kernel(kernel):
+        return lambda problem, tile: kernel
+    if not callable(kernel):
+        raise ValueError(f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or make one")
+    wanted = ("problem",) if stage.tiny_tile is None else ("problem", "tile")
+    try:
+        inspect.signature(kernel).bind(*wanted)
+    except TypeError:
+        parameters = ", ".join(inspect.signature(kernel).parameters)
+        raise ValueError(
+            f"{_title(kernel)} takes ({parameters}): to make a kernel like {stage.name}'s it must "
+            f"take ({', '.join(wanted)}); a file that needs more may have a `prepare` that does"
+        ) from None
+
+    def make(problem: ConvProblem, tile: Tile | None) -> Any:
+        made = kernel(problem) if len(wanted) == 1 else kernel(problem, tile)
+        if not is_kernel(made) and not isinstance(made, Program):
+            raise ValueError(
+                f"{_title(kernel)} returned {made!r}: it must return a @cuda.jit kernel or a "
+                "Program"
+            )
+        return made
+
+    return make
+
+
+def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
+    """The stage's program with the kernel in the main kernel's place.
+
+    Raises ``ValueError`` where it takes other arguments.
+    """
+    kernel = make(problem, tile)
+    if isinstance(kernel, Program):
+        return kernel
+    program = stage.prepare(problem, tile)
+    *before, main = program.launches
+    theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, main.kernel))
+    if len(theirs) != len(ours):
+        raise ValueError(
+            f"{_title(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
+            f"take ({', '.join(ours)})"
+        )
+    return replace(program, launches=(*before, replace(main, kernel=kernel)))
+
+
+def _try(
+    stage: Stage, make: Maker, name: str, problem: ConvProblem, seed: int
+) -> tuple[Answer, tuple[Finding, ...]]:
+    """Its answer, from a run without checks so that there is one, and what a strict run finds."""
+    tensors = random_tensors(problem, seed)
+    if name == SPOILED:
+        _spoil(*tensors[:2])
+    program = _program(stage, make, problem, stage.tiny_tile)
+    try:
+        output = _run(stage, program, problem, tensors, strict=False)
+        oracle = Oracle(problem, *tensors)
+        verdict = oracle.judge(output)
+        wrong = None if verdict.ok else _where_wrong(oracle, output)
+        answer = Answer(name, problem, verdict, wrong=wrong)
+    except NotSimulated as error:
+        raise ValueError(str(error)) from error
+    except SimulationError as error:
+        return Answer(name, problem, None, "it could not go on"), error.findings
+    except Exception as error:  # whatever somebody's kernel raises is its result
+        return Answer(name, problem, None, f"it raised {type(error).__name__}: {error}"), ()
+    try:
+        _run(stage, program, problem, tensors, strict=True)
+    except SimulationError as error:
+        return answer, error.findings
+    except Exception as error:
+        return replace(answer, failed=f"it raised {type(error).__name__}: {error}"), ()
+    return answer, ()
+
+
+def _spoil(input: np.ndarray, weight: np.ndarray) -> None:
+    """A NaN and infinities. Only outputs whose windows hold them may show them; and padding is
+    zeros that are multiplied, so an infinite weight gives NaN there."""
+    flat = input.reshape(-1)
+    flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
+    weight[-1, 0, 0, 0] = np.inf
+
+
+def _run(
+    stage: Stage,
+    program: Program,
+    problem: ConvProblem,
+    tensors: tuple[np.ndarray, np.ndarray, np.ndarray],
+    strict: bool,
+) -> np.ndarray:
+    engine = Simulator(strict=strict)
+    ready = Plan.of(program, problem, stage, engine)
+    input, weight, bias = (tensor.copy() for tensor in tensors)
+    output = np.full(problem.output_shape, np.nan, np.float32)
+    ready(input, weight, output, bias)
+    for name, array, tensor in zip(("input", "weight", "bias"), (input, weight, bias), tensors,
+                                   strict=True):  # fmt: skip
+        if not np.array_equal(array, tensor, equal_nan=True):
+            raise RuntimeError(f"the kernel wrote to {name}, which is only to be read")
+    return output
+
+
+def _where_wrong(oracle: Oracle, output: np.ndarray) -> np.ndarray:
+    return np.stack([oracle.is_wrong(image, output[image]) for image in range(len(output))])
+
+
+def _counts(stage: Stage, make: Maker, seed: int) -> Iterator[Count]:
+    """The kernel's counts and the stage's, on Conv9 in small."""
+    problem, tile = workloads.MODEL, stage.model_tile or stage.tiny_tile
+    yours = _traced(stage, _program(stage, make, problem, tile), problem, seed)
+    ours = _traced(stage, stage.prepare(problem, tile), problem, seed)
+    for unit, number in (
+        ("requests to global memory", _requests("global")),
+        ("sectors of global memory", lambda launch: launch.total("sectors")),
+        ("requests to shared memory", _requests("shared")),
+        ("passes of shared memory", lambda launch: launch.total("passes")),
+        ("threads at barriers", lambda launch: launch.barriers),
+        ("floating-point operations", lambda launch: launch.flops),
+    ):
+        yield Count(unit, number(yours), number(ours))
+
+
+def _requests(space: str) -> Callable[[LaunchTrace], int]:
+    return lambda launch: launch.total("requests", launch.of(space=space))
+
+
+def _traced(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> LaunchTrace:
+    ready = Plan.of(program, problem, stage, Simulator(strict=False))
+    input, weight, bias = random_tensors(problem, seed)
+    output = np.full(problem.output_shape, np.nan, np.float32)
+    *before, (main, arrays) = ready.bound(input, weight, output, bias)
+    for launch, theirs in before:
+        Simulator(strict=False).launch(launch.kernel, launch.grid, launch.block, *theirs)
+    return trace(main.kernel, main.grid, main.block, *arrays).main

@@ -1,0 +1,239 @@
+"""``check``: wrong kernels are rejected for the right reason, right ones that differ accepted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+from test_mutants import MUTANTS
+from typer.testing import CliRunner
+
+import convlab
+from convlab import LADDER
+from convlab.checking import checker
+from convlab.checking.views import map_of_wrong, verdict
+from convlab.cli import app
+from convlab.stages import s04_implicit_gemm, s05_shared_memory, stage_named
+
+FEW = ("everything at once", checker.SPOILED)
+QUICK = ("s01", "s04", "s05", "s10")  # test_mutants.py runs those of the others
+OWN = {name: change for name, change in MUTANTS.items() if change[0] in QUICK and not change[1]}
+
+
+@pytest.fixture
+def few_problems(monkeypatch):
+    problems = {name: checker.PROBLEMS[name] for name in FEW}
+    monkeypatch.setattr(checker, "PROBLEMS", problems)
+
+
+def source_of(name: str) -> str:
+    module = stage_named(name).module.rsplit(".", 1)[1]
+    folder = Path(convlab.__file__).parent / "stages"
+    return (folder / f"{module}.py").read_text(encoding="utf-8")
+
+
+def changed(tmp_path: Path, name: str, *replacements: tuple[str, str]) -> str:
+    """The stage's file with pieces replaced; what to check in it."""
+    text = source_of(name)
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "mine.py"
+    file.write_text(text, encoding="utf-8")
+    return f"{file}::prepare"
+
+
+@pytest.mark.parametrize(("name", "helper", "old", "new"), OWN.values(), ids=OWN.keys())
+def test_mutants_of_the_stages_are_rejected(few_problems, tmp_path, name, helper, old, new):
+    found = convlab.check(changed(tmp_path, name, (old, new)), name)
+    assert not found.ok
+    assert not found.counts
+    assert verdict(found).startswith("Not yet")
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+def test_the_stages_themselves_are_as_good_as_they_are(few_problems, tmp_path, stage):
+    found = convlab.check(changed(tmp_path, stage.name), stage.name)
+    assert found.as_good
+    assert all(count.yours == count.stages for count in found.counts)
+    assert verdict(found).startswith("Right, and it asks no more")
+
+
+def test_a_missing_barrier_is_told_by_both_lines_though_the_answer_is_right(few_problems, tmp_path):
+    old = "cuda.syncthreads()  # nobody fetches the next slice over what others still read"
+    found = convlab.check(changed(tmp_path, "s05", (old, "pass")), "s05")
+    lines = {line for finding in found.findings for line in (finding.line, finding.other_line)}
+    text = source_of("s05").replace(old, "pass").splitlines()
+    assert {finding.kind for finding in found.findings} == {"shared race"}
+    assert any("total += S_F" in text[line - 1] for line in lines)
+    assert any("S_F[e // K_B" in text[line - 1] for line in lines)
+
+
+def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems):
+    def make_kernel(problem, tile):
+        kernel = s04_implicit_gemm.make_kernel(problem)
+        return kernel
+
+    found = convlab.check(make_kernel, "s05")
+    assert not found.ok  # s04 is launched with threads along y, s05 along x alone
+    found = convlab.check(reads_twice, "s01")
+    assert found.ok
+    assert not found.as_good
+    (more,) = [count for count in found.counts if count.unit == "requests to global memory"]
+    assert more.times > 1.4
+    assert verdict(found) == "Right. It asks more of memory than s01_direct, though."
+
+
+def reads_twice(problem):
+    p = problem
+    _, C_i, H_i, W_i = p.input_shape
+
+    @cuda.jit
+    def kernel(input, weight, bias, output):
+        at = cuda.grid(1)
+        if at >= output.size:
+            return
+        n, m = at % p.W_o, at // p.W_o % p.H_o
+        j, i = at // (p.W_o * p.H_o) % p.C_o, at // (p.W_o * p.H_o * p.C_o)
+        total = bias[j]
+        for r in range(C_i):
+            for u in range(p.H_f):
+                for v in range(p.W_f):
+                    y = m * p.s_h + u * p.d_h - p.p_h
+                    x = n * p.s_w + v * p.d_w - p.p_w
+                    inside = 0 <= y < H_i and 0 <= x < W_i
+                    if inside:
+                        total += input[i, r, y, x] * weight[j, r, u, v]
+                    else:  # padding is multiplied too: 0 times infinity is NaN
+                        total += float32(0) * weight[j, r, u, v]
+                    if inside and input[i, r, y, x] == 12345:
+                        total += 1
+        output[i, j, m, n] = total
+
+    return kernel
+
+
+def test_counts_show_what_shared_memory_saves(few_problems):
+    def prepare(problem, tile):
+        return s04_implicit_gemm.prepare(problem)
+
+    found = convlab.check(prepare, "s05")
+    counts = {count.unit: count for count in found.counts}
+    assert found.ok
+    assert not found.as_good
+    assert counts["requests to global memory"].times > 5
+    assert counts["passes of shared memory"].yours == 0
+    assert "none" in str(found)
+
+
+@cuda.jit
+def leaves_out_a_column(input, weight, bias, output):
+    at = cuda.grid(1)
+    if at < output.size:
+        _, c, h, w = output.shape
+        x = at % w
+        if x != 1:
+            output[at // (c * h * w), at // (h * w) % c, at // w % h, x] = 0
+
+
+def test_the_picture_shows_the_pixels_that_are_wrong(monkeypatch):
+    monkeypatch.setattr(checker, "PROBLEMS", {"small": convlab.ConvProblem(1, 1, 3, 4, 1, 1)})
+    zeros = lambda problem, seed: tuple(  # noqa: E731
+        np.zeros(shape, np.float32) for shape in (problem.input_shape, problem.weight_shape, (1,))
+    )
+    monkeypatch.setattr(checker, "random_tensors", zeros)
+    (answer,) = convlab.check(leaves_out_a_column, "s01").answers
+    assert map_of_wrong(answer)[1:] == ["·x··"] * 3
+
+
+def test_a_plain_kernel_that_raises_says_so(few_problems):
+    @cuda.jit
+    def kernel(input, weight, bias, output):
+        output[0, 0, 0, 0] = no_such_name  # noqa: F821
+
+    found = convlab.check(kernel, "s01")
+    assert "it raised NameError" in found.answers[0].error
+    assert "NameError" in str(found)
+
+
+@cuda.jit
+def writes_to_its_input(input, weight, bias, output):
+    input[0, 0, 0, 0] += 1
+
+
+def test_a_kernel_that_writes_to_its_input_is_told(few_problems):
+    found = convlab.check(writes_to_its_input, "s01")
+    assert "wrote to input" in found.answers[0].error
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (3, "kernel is 3: it must be a @cuda.jit kernel, or make one"),
+        (lambda: None, "to make a kernel like s05_shared_memory's it must take"),
+        (lambda problem, tile: None, "returned None: it must return a @cuda.jit kernel"),
+        (cuda.jit(lambda a: None), r"takes \(a\): like s05_shared_memory's kernel it must take"),
+        ("nowhere.py::make_kernel", "'nowhere.py' is no Python file"),
+        ("README.md", "'README.md' is no Python file"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(kernel, said):
+    with pytest.raises(ValueError, match=said):
+        convlab.check(kernel, "s05")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "has no kernel 'make_kernel': name a @cuda.jit kernel, .* it has neither"),
+        ("def other(): pass", "it has other"),
+        ("x = (", r"mine\.py:1: SyntaxError"),
+        ("\n\nraise KeyError(5)", r"mine\.py:3: KeyError: 5"),
+    ],
+)
+def test_a_file_that_has_no_kernel_is_refused(tmp_path, text, said):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        convlab.check(str(file), "s05")
+
+
+def test_a_file_is_read_anew_each_time(few_problems, tmp_path):
+    target = changed(tmp_path, "s05", ("total + bias[m]", "total"))
+    assert not convlab.check(target, "s05").ok
+    changed(tmp_path, "s05")
+    assert convlab.check(target, "s05").ok
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["check", *arguments])
+
+
+def test_the_command(few_problems, tmp_path):
+    target = changed(tmp_path, "s01")
+    result = invoke(target, "--as", "s01", "--json", "-")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert (document["ok"], document["as_good"]) == (True, True)
+    assert "Right, and it asks no more of memory than s01_direct." in result.stderr
+    target = changed(tmp_path, "s01", ("total + bias[j]", "total"))
+    result = invoke(target, "--as", "s01")
+    assert result.exit_code == 1
+    assert "Not yet: the answer is wrong on 2 of 2 problems." in result.stdout
+    result = invoke("nowhere.py", "--as", "s01")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    result = invoke(target, "--as", "s99")
+    assert result.exit_code == 2
+    assert "stage is 's99'" in result.stderr
+
+
+def test_the_card_is_html_without_scripts(few_problems):
+    card = convlab.check(s05_shared_memory.make_kernel, "s05")._repr_html_()
+    assert "Right, and it asks no more" in card
+    assert "<script" not in card
+    wrong = convlab.check(leaves_out_a_column, "s01")._repr_html_()
+    assert "<pre>" in wrong
+    assert "Not yet" in wrong
