@@ -205,6 +205,24 @@ def dynamic_memory_carved_in_two(a, b):
     b[i] = first[63 - i] + second[63 - i]
 
 
+@right(
+    lambda a: [*a[0] + a[0][::-1], *a[0] + a[0][::-1]],
+    grid=2,
+    block=32,
+    arguments=floats(32, 64),
+    shared_bytes=256,
+)
+@cuda.jit
+def dynamic_memory_called_for_twice(a, b):
+    first = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    first[i] = a[i]
+    second = cuda.shared.array(0, int32)[32:]
+    second[i] = int(a[i])
+    cuda.syncthreads()
+    b[cuda.grid(1)] = first[31 - i] + second[i]
+
+
 @right(lambda a: a[0] + a[0][::-1])
 @cuda.jit
 def several_arrays_on_a_line(a, b):

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from greenlet import getcurrent, greenlet
+from greenlet import greenlet
 
-from convlab.engines.simulated_cuda import WARP, Request, SimulatedCuda
+from convlab.engines.simulated_cuda import WARP, Request
 
 Place = tuple[int, int, int]
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
@@ -52,14 +52,13 @@ class Block:
 
     def __init__(
         self,
-        cuda: SimulatedCuda,
         body: Callable[..., Any],
         arguments: tuple[Any, ...],
         places: Iterable[Place],
         enter: Callable[[int, Place], None],
         complain: Complain | None,
     ) -> None:
-        self._cuda, self._enter, self._complain = cuda, enter, complain
+        self._enter, self._complain = enter, complain
         self._threads = [Thread(number, place, body) for number, place in enumerate(places)]
         self._size = len(self._threads)
         self._arguments = arguments
@@ -68,9 +67,6 @@ class Block:
 
     def run(self) -> None:
         """Run all threads to their end."""
-        cuda = self._cuda
-        cuda.hub = getcurrent().switch
-        cuda.syncthreads = cuda.hub  # type: ignore[method-assign]
         for thread in self._threads:
             thread.result = self._arguments
         ready: list[Thread] = self._threads

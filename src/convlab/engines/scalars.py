@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ NUMBERS = (
     numba_types.Number, cuda_types.Number, numba_types.Boolean, cuda_types.Boolean
 )  # fmt: skip
 CHECKED = ("uint32", "uint64")  # indices: a number below zero is a mistake, not 4294967295
-_MODULES = ("numba", "numpy", "math")
 
 
 class WrapsAround(ArithmeticError):
@@ -101,8 +99,6 @@ def meaning(value: Any) -> Any:
         return _quiet(value)
     if callable(value) and getattr(value, "__module__", None) == "math":
         return _safe(value)
-    if isinstance(value, ModuleType) and value.__name__.split(".")[0] in _MODULES:
-        return value
     return None
 
 

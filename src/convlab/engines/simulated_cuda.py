@@ -66,8 +66,14 @@ class SimulatedCuda:
         self.hub: Callable[..., Any] = _no_hub
         self.on_fence: Callable[[bool], None] = _nothing
 
+    def switch_through(self, hub: Callable[..., Any]) -> None:
+        """Threads that wait switch there. Comes before the kernel is copied: a name that it has
+        imported is bound then."""
+        self.hub = hub
+        self.syncthreads = hub  # type: ignore[method-assign]
+
     def syncthreads(self) -> None:
-        """Replaced by the hub itself where threads are switched."""
+        """Replaced by the hub itself."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

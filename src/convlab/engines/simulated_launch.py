@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from greenlet import getcurrent
 
 from convlab.engines.access_log import ATOMIC, READ, WRITE, AccessLog, Sites, Span
 from convlab.engines.arithmetic import Arithmetic
@@ -68,12 +69,15 @@ class SimulatedLaunch:
         self.memory = Memory(self.log, self.report, number)
         self.cuda = SimulatedCuda(grid, block, self.memory, shared_bytes)
         self.cuda.on_fence = self._fence
+        self.cuda.switch_through(getcurrent().switch)
         copier = self._copier()
         self.kernel: str = kernel.py_func.__name__
         self.body = copier.copy(kernel.py_func)
         self.codes = tuple(copier.codes())
         self.sites = Sites(self.codes)
-        self.waits = any(names_used(code) & BLOCKING for code in self.codes)
+        self.waits = bool(
+            copier.used & BLOCKING or any(names_used(code) & BLOCKING for code in self.codes)
+        )
         self.arguments = self._checked(arguments)
         self.race = Race(self.block_size)
         self.thread, self.block, self.block_number = 0, (0, 0, 0), 0
@@ -131,7 +135,7 @@ class SimulatedLaunch:
                 self.paths.new_block()
             if self.waits:
                 complain = self._complain if self.strict else None
-                block = Block(cuda, self.body, self.arguments, places, enter, complain)
+                block = Block(self.body, self.arguments, places, enter, complain)
                 block.on_barrier, block.on_warp_barrier = self._barrier, self._warp_barrier
                 block.run()
             else:
