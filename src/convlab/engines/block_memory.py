@@ -56,7 +56,9 @@ class Shared:
             self._check_size()
         if self._memory.log is not None:
             end = base + host.nbytes
-            self._memory.log.spans.append(Span(name, base, end, host.shape, dtype.itemsize))
+            self._memory.log.spans.append(
+                Span(name, base, end, host.shape, dtype.itemsize, None, dtype)
+            )
         array = checked(host, name, base, self._memory, alignment)
         if sizes != (0,):
             self._static.append(array)
@@ -81,6 +83,11 @@ class Shared:
         for array in self._static:
             array.host[...] = poisoned((), array.dtype)
 
+    def let_go(self) -> None:
+        """Forget the arrays: the launch is over."""
+        self._arrays.clear()
+        self._static.clear()
+
 
 class Local:
     """``cuda.local``: a new array for each call."""
@@ -95,7 +102,7 @@ class Local:
         made = self._made.get(call)
         if made is None:
             kept = dtype_of(dtype)
-            kind = local_class(sizes_of(shape), kept, self._memory.number(kept))
+            kind = local_class(sizes_of(shape), kept, self._memory.number(kept), alignment)
             made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
         kind, name = made
         return kind(name, self._memory)

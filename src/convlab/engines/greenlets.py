@@ -170,7 +170,7 @@ class Block:
         kind, present = request.kind, {thread.lane: thread for thread in threads}
         bits = sum(1 << lane for lane in present)
         if mask is not None and self._complain is not None:
-            self._check_call(threads, mask, bits)
+            self._check_call(threads, mask, bits, living)
         if kind == "syncwarp":
             self.on_warp_barrier([thread.number for thread in threads], bits == living)
             results: dict[int, Any] = dict.fromkeys(present)
@@ -184,10 +184,14 @@ class Block:
             thread.result = (results[lane],)
         return threads
 
-    def _check_call(self, threads: list[Thread], mask: int, present: int) -> None:
+    def _check_call(self, threads: list[Thread], mask: int, present: int, living: int) -> None:
+        """Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from what reads
+        their numbers."""
         assert self._complain is not None
         first, request = threads[0], threads[0].request
         there = (1 << min(self._size - first.number // WARP * WARP, WARP)) - 1
+        if request.kind == "syncwarp":
+            there = living
         if absent := mask & there & ~present:
             what = f"{request.kind} names {_lanes(absent)} in its mask, which never come to it"
             self._complain("inactive lane", what, request.site, None, first.number)

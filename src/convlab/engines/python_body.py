@@ -23,6 +23,7 @@ from convlab.engines.findings import NotSimulated
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
+_ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
 Meaning = Callable[[Any], Any]
 
 
@@ -66,7 +67,8 @@ class Copier:
         """The function with its globals and closure replaced."""
         if id(function) in self._copies:
             return self._copies[id(function)][1]
-        globals_ = dict(function.__globals__)
+        # Not all of them: they would live as long as the copy.
+        globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
         code = function.__code__.replace()
@@ -76,10 +78,11 @@ class Copier:
         self._copies[id(function)] = function, copy
         attributes = names_used(code)
         for name in _global_names(code):
-            if name in globals_:
-                known = name in ENGINE_CONSTANTS and globals_[name] is getattr(device, name)
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                known = name in ENGINE_CONSTANTS and value is getattr(device, name)
                 constant = ENGINE_CONSTANTS[name] if known else None
-                globals_[name] = constant or self.replaced(globals_[name], attributes)
+                globals_[name] = constant or self.replaced(value, attributes)
             elif name in self._builtins:
                 globals_[name] = self._builtins[name]
         for cell, original in zip(cells, originals, strict=True):
