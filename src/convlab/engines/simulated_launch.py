@@ -107,6 +107,7 @@ class SimulatedLaunch:
 
     def _run(self) -> None:
         error: Exception | None = None
+        where = ""
         if self.arithmetic is not None:
             self.arithmetic.watch(self.codes)
         try:
@@ -117,20 +118,16 @@ class SimulatedLaunch:
             kind = "wraps around" if isinstance(stopped, WrapsAround) else "division by zero"
             self._add(kind, str(stopped), self._site(stopped), self.thread)
         except NotSimulated as unknown:
-            file, line = self.sites.line(self._site(unknown))
-            raise NotSimulated(f"{unknown}, {file}:{line}") from None
+            raise NotSimulated(f"{unknown}, {self._where(unknown)}") from None
         except Exception as raised:
-            error = raised
-            if isinstance(raised, OverflowError) and raised.args[:1] == (errno.ERANGE,):
-                error = NotSimulated("a power beyond the largest float: write math.pow")
-                error.__traceback__ = raised.__traceback__
+            error, where = raised, self._where(raised)
+            if raised.args[:1] == (errno.ERANGE,):
+                what = "a power beyond the largest float is not simulated: write math.pow"
+                error = NotSimulated(f"{what}, {where}")
         self._judge()
         if error is not None:
-            file, line = self.sites.line(self._site(error))
-            error.add_note(
-                f"in {self.kernel}, block {self.block}, thread {self.reports.thread(self.thread)}, "
-                f"{file}:{line}"
-            )
+            thread = self.reports.thread(self.thread)
+            error.add_note(f"in {self.kernel}, block {self.block}, thread {thread}, {where}")
         elif self.recorder is not None and self.arithmetic is not None:
             self.recorder.end(self, self.arithmetic.operations)
         try:
@@ -267,6 +264,10 @@ class SimulatedLaunch:
 
     def _add(self, kind: str, what: str, site: int, thread: int, *more: Any) -> None:
         self.reports.add(kind, what, site, self.block, thread, *more)
+
+    def _where(self, error: BaseException) -> str:
+        file, line = self.sites.line(self._site(error))
+        return f"{file}:{line}"
 
     def _site(self, error: BaseException) -> int:
         """The innermost place in the kernel that an exception came through."""
