@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba.core import types as numba_types
@@ -71,7 +72,7 @@ class Copier:
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
-        code = function.__code__.replace()
+        code = _code_of_its_own(function)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         # Known before what it refers to is copied: that may be itself. The original is kept too,
         # so that its id stays its own.
@@ -174,6 +175,17 @@ class _Module:
         value = self._copier.replaced(getattr(self._module, name))
         setattr(self, name, value)  # found at once the next time
         return value
+
+
+_own_codes: WeakKeyDictionary[FunctionType, CodeType] = WeakKeyDictionary()
+
+
+def _code_of_its_own(function: FunctionType) -> CodeType:
+    """The function's code, shared with no other function of a factory: always the same, so that
+    Python and the caches of places in it need to look at it only once."""
+    if function not in _own_codes:
+        _own_codes[function] = function.__code__.replace()
+    return _own_codes[function]
 
 
 def _global_names(code: CodeType) -> set[str]:

@@ -52,7 +52,10 @@ def keeper(dtype: np.dtype[Any]) -> Callable[..., Any]:
         cell: Any = memoryview(bytearray(4)).cast("f")  # storing rounds, with no warning
 
         def float32(value: Any = 0) -> float:
-            cell[0] = float_of(value)
+            try:
+                cell[0] = value
+            except TypeError:
+                cell[0] = float_of(value)
             rounded: float = cell[0]
             return rounded
 
