@@ -11,6 +11,7 @@ from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
+from convlab.engines import simulated_launch
 from convlab.engines.findings import REMEDIES, SimulationError
 from convlab.engines.simulator import Simulator
 
@@ -42,6 +43,21 @@ def test_a_right_kernel_gets_none(case: Case) -> None:
         arguments = launch(engine, case)
         assert case.result is not None
         np.testing.assert_allclose(arguments[-1], case.result(case.arguments()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", [*WRONG, *RIGHT], ids=lambda case: case.name)
+def test_a_block_that_is_looked_at_piece_by_piece(case: Case, monkeypatch) -> None:
+    def lines() -> set:
+        try:
+            launch(STRICT, case)
+        except SimulationError as error:
+            return {(f.kind, f.line, f.other_line, f.array) for f in error.findings}
+        return set()
+
+    in_one_go = lines()
+    monkeypatch.setattr(simulated_launch, "LONG", 0)  # at every barrier
+    assert lines() == in_one_go
+    assert bool(in_one_go) == (case in WRONG)
 
 
 def test_there_are_enough_of_both() -> None:

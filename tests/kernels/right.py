@@ -95,6 +95,18 @@ def halves_of_a_warp(a, b):
     b[i] = staged[15 - i] if i < 16 else staged[47 - i]
 
 
+@right(lambda a: a[0][::-1], block=32, arguments=floats(20, 20))
+@cuda.jit
+def early_exit_before_a_warp_barrier(a, b):
+    staged = cuda.shared.array(20, float32)
+    i = cuda.threadIdx.x
+    if i >= a.size:
+        return
+    staged[i] = a[i]
+    cuda.syncwarp()
+    b[i] = staged[19 - i]
+
+
 @right(lambda a: np.cumsum(a[0]))
 @cuda.jit
 def scan_with_two_buffers(a, b):
@@ -205,6 +217,24 @@ def dynamic_memory_carved_in_two(a, b):
     b[i] = first[63 - i] + second[63 - i]
 
 
+@right(
+    lambda a: [*a[0] + a[0][::-1], *a[0] + a[0][::-1]],
+    grid=2,
+    block=32,
+    arguments=floats(32, 64),
+    shared_bytes=256,
+)
+@cuda.jit
+def dynamic_memory_called_for_twice(a, b):
+    first = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    first[i] = a[i]
+    second = cuda.shared.array(0, int32)[32:]
+    second[i] = int(a[i])
+    cuda.syncthreads()
+    b[cuda.grid(1)] = first[31 - i] + second[i]
+
+
 @right(lambda a: a[0] + a[0][::-1])
 @cuda.jit
 def several_arrays_on_a_line(a, b):
@@ -260,6 +290,52 @@ def last_block_sums_up(a, parts, done, b):
         for k in range(4):
             total += parts[k]
         b[0] = total
+
+
+@right(
+    lambda a: [a[0].sum()],
+    grid=4,
+    block=16,
+    arguments=lambda: [
+        np.arange(64, dtype=F),
+        np.zeros(64, F),
+        np.zeros(1, np.uint32),
+        np.zeros(1, F),
+    ],
+)
+@cuda.jit
+def one_thread_speaks_for_its_block(a, parts, done, b):
+    last = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    parts[cuda.grid(1)] = a[cuda.grid(1)]
+    cuda.syncthreads()
+    if i == 15:
+        cuda.threadfence()
+        last[0] = cuda.atomic.inc(done, 0, 3) == 3
+    cuda.syncthreads()
+    if last[0] and i == 0:
+        total = float32(0)
+        for k in range(64):
+            total += parts[k]
+        b[0] = total
+
+
+@right(lambda a: [F(0.1)], arguments=floats(1))
+@cuda.jit
+def one_value_after_rounding(a):
+    a[0] = 0.1 + cuda.threadIdx.x * 1e-12
+
+
+@right(lambda a: [65], arguments=lambda: [np.zeros(1, np.int32)])
+@cuda.jit
+def cleared_by_an_exchange(a):
+    count = cuda.shared.array(1, int32)
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.exch(count, 0, 1)
+    cuda.syncthreads()
+    cuda.atomic.add(count, 0, 1)
+    cuda.syncthreads()
+    a[0] = count[0]
 
 
 @right(
@@ -379,6 +455,41 @@ def wide_accesses(a, b):
     store4(staged, i, load4(a, i))
     x, y, z, w = load4(staged, i)
     store4(b, i, (x + x, y + y, z + z, w + w))
+
+
+@right(lambda a: a[0] + 1, block=1, arguments=floats(8, 8))
+@cuda.jit
+def wide_accesses_of_local_memory(a, b):
+    window = cuda.local.array((2, 4), float32, alignment=16)
+    for row in range(2):
+        store4(window, (row, 0), load4(a, 4 * row))
+        for k in range(4):
+            window[row, k] += 1
+        store4(b, 4 * row, load4(window, (row, 0)))
+
+
+@right(lambda a: [a[0].sum() + a[0][:, 1].sum() + 6], block=1, arguments=floats((3, 4), 1))
+@cuda.jit
+def loops_over_arrays(a, b):
+    own = cuda.local.array(3, float32)
+    for k in range(3):
+        own[k] = 1 + k
+    total = float32(0)
+    for row in a:
+        for value in row:
+            total += value
+    for value in own:
+        total += value
+    for value in a[..., 1]:
+        total += value
+    b[0] = total
+
+
+@right(lambda a: a[0].T[:2], block=1, arguments=floats((3, 3), (2, 3)))
+@cuda.jit
+def rows_stored_in_rows(a, b):
+    b[0, :] = a[:, 0]
+    b[1] = a.T[1]
 
 
 @right(lambda a: TABLE[a[0].astype(int) % 4])

@@ -159,6 +159,24 @@ def wide_load_with_no_alignment(a, b):
     store4(b, 0, load4(staged, 0))
 
 
+@wrong("misaligned", "load4(window, 2)", block=1)
+@cuda.jit
+def wide_load_of_local_memory_off_by_two(a, b):
+    window = cuda.local.array(8, float32, alignment=16)
+    for k in range(8):
+        window[k] = a[k]
+    store4(b, 0, load4(window, 2))
+
+
+@wrong("misaligned", "load4(window, 4)", block=1)
+@cuda.jit
+def wide_load_of_local_memory_with_no_alignment(a, b):
+    window = cuda.local.array(8, float32)
+    for k in range(8):
+        window[k] = a[k]
+    store4(b, 0, load4(window, 4))
+
+
 @wrong("misaligned", "store4(b, 6", block=1)
 @cuda.jit
 def wide_store_in_the_middle(a, b):
@@ -351,6 +369,29 @@ def dynamic_arrays_overlap(a, b):
     b[i] = second[63 - i]
 
 
+@wrong("shared race", "b[i] = tile[63 - i]", block=64, arguments=floats(64, 64))
+@cuda.jit
+def race_behind_many_flags(a, b):
+    flags = cuda.shared.array(600, float32)
+    tile = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    for k in range(600):  # every thread the same: no race
+        flags[k] = float32(0)
+    tile[i] = a[i]
+    b[i] = tile[63 - i]
+
+
+@wrong("shared race", "other[0] = i", arguments=floats(32))
+@cuda.jit
+def race_behind_many_others(a):
+    one = cuda.shared.array(600, float32)
+    other = cuda.shared.array(1, float32)
+    i = cuda.threadIdx.x
+    for k in range(600):
+        one[k] = i
+    other[0] = i
+
+
 @wrong("shared race", "b[i] = staged[(i + 16) % 32]")
 @cuda.jit
 def warp_barrier_of_half_a_warp(a, b):
@@ -439,6 +480,37 @@ def last_block_sums_with_no_fence(parts, done, b):
         for k in range(4):
             total += parts[k]
         b[0] = total
+
+
+@wrong("global race", "total += parts[k]", grid=4, block=16,
+       arguments=lambda: [np.zeros(64), np.zeros(1, np.uint32), np.zeros(1)])  # fmt: skip
+@cuda.jit
+def fence_before_the_others_have_written(parts, done, b):
+    last = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    parts[cuda.grid(1)] = 1
+    if i == 15:  # here a barrier is missing
+        cuda.threadfence()
+        last[0] = cuda.atomic.inc(done, 0, 3) == 3
+    cuda.syncthreads()
+    if last[0] and i == 0:
+        total = 0.0
+        for k in range(64):
+            total += parts[k]
+        b[0] = total
+
+
+@wrong("global race", "b[i] = parts[0]", grid=2, block=64,
+       arguments=lambda: [np.zeros(2), np.zeros(1, np.uint32), np.zeros(64)])  # fmt: skip
+@cuda.jit
+def only_one_thread_has_asked(parts, done, b):
+    i = cuda.threadIdx.x
+    if i == 0:
+        parts[cuda.blockIdx.x] = 1
+        cuda.threadfence()
+        cuda.atomic.inc(done, 0, 3)
+    if cuda.blockIdx.x == 1:  # here a barrier is missing
+        b[i] = parts[0]
 
 
 @wrong("global race", "b[0] += 1", grid=4, block=1,
@@ -556,6 +628,7 @@ def warp_barrier_in_a_branch(a, b):
     i = cuda.threadIdx.x
     if i < 8:
         cuda.syncwarp()
+    cuda.syncthreads()
     b[i] = a[i]
 
 

@@ -125,5 +125,6 @@ else:
 
         return types.void(array, index, values), generate
 
-    register_twin(load4, _load4_twin)
-    register_twin(store4, _store4_twin)
+
+register_twin(load4, _load4_twin)
+register_twin(store4, _store4_twin)

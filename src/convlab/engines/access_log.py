@@ -22,24 +22,47 @@ from typing import Any, NamedTuple
 import numpy as np
 
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
-READ, WRITE, ATOMIC = 0, 1, 2
+READ, WRITE, ATOMIC, EXCHANGE = 0, 1, 2, 3  # the last, an atomic that only writes, in logs alone
 WIDE = 4  # added to READ or WRITE for what a wide access touches after its first element
 
 
 @dataclass(frozen=True)
 class Span:
-    """An array's place: ``start`` and ``end`` are addresses in bytes."""
+    """An array's place: ``start`` and ``end`` are addresses in bytes. Elements lie in C order
+    unless ``strides`` says otherwise."""
 
     name: str
     start: int
     end: int
     shape: tuple[int, ...]
     itemsize: int
+    strides: tuple[int, ...] | None = None
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
 
     def index(self, address: int) -> tuple[int, ...]:
-        """Which element that is, in an array whose elements lie in C order."""
-        place = min((address - self.start) // self.itemsize, max(math.prod(self.shape) - 1, 0))
-        return tuple(int(i) for i in np.unravel_index(place, self.shape or (1,)))
+        """Which element that is, or the one before."""
+        return self._split(address)[0]
+
+    def has_element(self, address: int) -> bool:
+        """Whether one lies there, and not in a gap between two."""
+        return 0 <= self._split(address)[1] < self.itemsize
+
+    def _split(self, address: int) -> tuple[tuple[int, ...], int]:
+        """An element's index and how many bytes after its first one the address is."""
+        strides = self.strides or c_strides(self.shape, self.itemsize)
+        index = [0] * len(self.shape)
+        rest = address - self.start
+        for axis in sorted(range(len(index)), key=lambda axis: -abs(strides[axis])):
+            step, last = abs(strides[axis]), self.shape[axis] - 1
+            place = max(0, min(rest // step, last)) if step else 0
+            index[axis] = place if strides[axis] >= 0 else last - place
+            rest -= place * step
+        return tuple(index), rest
+
+
+def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Bytes from an element to the next along each axis, the last running first."""
+    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @dataclass
@@ -77,9 +100,9 @@ class AccessLog:
         sites = np.fromiter(self.sites, np.int64, len(self.sites))
         kinds = (sites & 1).astype(np.int8)
         special = np.flatnonzero(sites < 0)
-        kinds[special] = -sites[special] & 7
+        raw = -sites[special]
         sites &= ~1
-        sites[special] = -np.fromiter((self.sites[at] for at in special), np.int64) >> 3
+        kinds[special], sites[special] = raw & 7, raw >> 3
         marks = np.array(self.marks, np.int64).reshape(-1, 5)
         lengths = np.diff(marks[:, 0], append=len(sites))
         thread, phase, epoch, path = (np.repeat(column, lengths) for column in marks.T[1:])
@@ -87,12 +110,14 @@ class AccessLog:
         return Columns(addresses, sites, kinds, thread, phase, epoch, path)
 
     def span_at(self, address: int) -> Span:
-        """The array that the address is in; the last of several views."""
-        return next(span for span in reversed(self.spans) if span.start <= address < span.end)
+        """The array that the address is in: the last of several views, of those with an element
+        there if there are such."""
+        around = [span for span in reversed(self.spans) if span.start <= address < span.end]
+        return next((span for span in around if span.has_element(address)), around[0])
 
 
 class Columns(NamedTuple):
-    """A log as arrays of equal length; ``kind`` is READ, WRITE or ATOMIC, plus WIDE."""
+    """A log as arrays of equal length; ``kind`` is READ, WRITE, ATOMIC or EXCHANGE, plus WIDE."""
 
     address: np.ndarray
     site: np.ndarray

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any
 
+from convlab.engines.scalars import power
+
 OPERATIONS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
 
@@ -81,7 +83,7 @@ class Arithmetic:
             return lambda one, other: plain(other, one)
 
         for name in OPERATIONS:
-            plain = getattr(operator, name)
+            plain = power if name == "pow" else getattr(operator, name)
             names[f"__{name}__"] = counting(plain)
             names[f"__r{name}__"] = counting(reflected(plain))
 

@@ -7,27 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.access_log import GLOBAL, Span, assigned_name
+from convlab.engines.access_log import Span, assigned_name
 from convlab.engines.checked_array import CheckedArray, Memory, checked, poisoned
 from convlab.engines.local_array import local_class
 
+STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
+NOBODY_WROTE = 0xFF  # bytes that make NaN of a float, -1 of an integer
+
 
 class Shared:
-    """``cuda.shared``: an array for each call in the code, poisoned for every block."""
+    """``cuda.shared``: an array for each call in the code, poisoned for every block. A call that
+    asks for another shape or type, as that of a device function may, makes another array."""
 
     def __init__(self, memory: Memory, dynamic_bytes: int) -> None:
-        self._memory, self._dynamic_bytes = memory, dynamic_bytes
-        self._arrays: dict[int, CheckedArray] = {}
-        self._end = (dynamic_bytes + 15) // 16 * 16  # the dynamic part comes first
+        self._memory = memory
+        self._arrays: dict[tuple[Any, ...], CheckedArray] = {}
+        self._static: list[CheckedArray] = []
+        if not 0 <= dynamic_bytes <= BLOCK_BYTES:
+            raise ValueError(
+                f"shared_bytes is {dynamic_bytes}: a block has 0 to {BLOCK_BYTES} bytes of shared "
+                "memory"
+            )
+        self._begin = self._end = -(-dynamic_bytes // 16) * 16  # the dynamic part comes first
         self._dynamic = np.zeros(dynamic_bytes, np.uint8)
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
         frame = sys._getframe(1)
-        site = id(frame.f_code) + frame.f_lasti
-        known = self._arrays.get(site)
+        call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
+        known = self._arrays.get(call)
         if known is None:
             name = assigned_name(frame.f_code, frame.f_lasti)
-            known = self._arrays[site] = self._new(name, shape, dtype_of(dtype), alignment)
+            known = self._arrays[call] = self._new(name, shape, dtype_of(dtype), alignment)
         return known
 
     def _new(
@@ -35,26 +45,48 @@ class Shared:
     ) -> CheckedArray:
         sizes = sizes_of(shape)
         if sizes == (0,):
-            count = self._dynamic_bytes // dtype.itemsize
+            count = len(self._dynamic) // dtype.itemsize
             host = self._dynamic[: count * dtype.itemsize].view(dtype)
-            host[:] = poisoned((count,), dtype)
             base, alignment = 0, 16
         else:
             host = poisoned(sizes, dtype)
             alignment = alignment or dtype.itemsize
             base = -(-self._end // alignment) * alignment
             self._end = base + host.nbytes
-        if self._end >= GLOBAL:
-            raise MemoryError(f"{self._end} bytes of shared memory: a block has 227 KiB at most")
+            self._check_size()
         if self._memory.log is not None:
             end = base + host.nbytes
-            self._memory.log.spans.append(Span(name, base, end, host.shape, dtype.itemsize))
-        return checked(host, name, base, self._memory, alignment)
+            self._memory.log.spans.append(
+                Span(name, base, end, host.shape, dtype.itemsize, None, dtype)
+            )
+        array = checked(host, name, base, self._memory, alignment)
+        if sizes != (0,):
+            self._static.append(array)
+        return array
+
+    def _check_size(self) -> None:
+        static = self._end - self._begin
+        if static > STATIC_BYTES:
+            raise MemoryError(
+                f"{static} bytes of shared arrays: a block has at most {STATIC_BYTES}, more only "
+                "as dynamic shared memory"
+            )
+        if self._end > BLOCK_BYTES:
+            raise MemoryError(
+                f"{self._end} bytes of shared memory, {len(self._dynamic)} of them dynamic: a "
+                f"block has at most {BLOCK_BYTES}"
+            )
 
     def new_block(self) -> None:
         """Nothing is left of what the last block wrote."""
-        for array in self._arrays.values():
+        self._dynamic.fill(NOBODY_WROTE)
+        for array in self._static:
             array.host[...] = poisoned((), array.dtype)
+
+    def let_go(self) -> None:
+        """Forget the arrays: the launch is over."""
+        self._arrays.clear()
+        self._static.clear()
 
 
 class Local:
@@ -62,16 +94,16 @@ class Local:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._made: dict[int, tuple[Any, str]] = {}
+        self._made: dict[tuple[Any, ...], tuple[Any, str]] = {}
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         frame = sys._getframe(1)
-        site = id(frame.f_code) + frame.f_lasti
-        made = self._made.get(site)
+        call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
+        made = self._made.get(call)
         if made is None:
             kept = dtype_of(dtype)
-            kind = local_class(sizes_of(shape), kept, self._memory.number(kept))
-            made = self._made[site] = kind, assigned_name(frame.f_code, frame.f_lasti)
+            kind = local_class(sizes_of(shape), kept, self._memory.number(kept), alignment)
+            made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
         kind, name = made
         return kind(name, self._memory)
 

@@ -7,9 +7,8 @@ Python numbers, round at stores, refuse indices beyond the end and are faster th
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import lt, mul
 from types import CodeType
@@ -18,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.access_log import ATOMIC, READ, WRITE, AccessLog, site_of
-from convlab.engines.scalars import wrapped
+from convlab.engines.findings import NotSimulated
+from convlab.engines.indices import check, integer, show, unknown_attribute, whole_index
+from convlab.engines.scalars import keeper
 
 Report = Callable[..., None]  # report(kind, what, site, array, index): raises where it must end
 
@@ -32,6 +33,7 @@ class Memory:
         self.log, self.report = log, report
         self._number = number
         self._view_classes: dict[Any, Any] = {}
+        self._namespaces: list[dict[str, Any]] = []  # of the classes made for arrays
 
     def number(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
         """What loads of that type are handed through, to count what becomes of them."""
@@ -41,14 +43,39 @@ class Memory:
         """The class of views: one for each number of dimensions and kind of number."""
         number = self.number(dtype)
         if (ndim, number) not in self._view_classes:
-            self._view_classes[ndim, number] = _array_class(ndim, self.log, number)
+            self._view_classes[ndim, number] = self.array_class(ndim, number)
         return self._view_classes[ndim, number]
+
+    def array_class(
+        self,
+        ndim: int,
+        number: Callable[[Any], Any] | None,
+        fixed: tuple[int, tuple[int, ...]] | None = None,
+        data: Any = None,
+    ) -> Any:
+        """A class of arrays; with ``fixed``, base and strides, and ``data`` it is for one."""
+        names: dict[str, Any] = {
+            "CheckedArray": CheckedArray, "getframe": sys._getframe, "site_of": site_of,
+            "DATA": data, "number": number,
+        }  # fmt: skip
+        if self.log is not None:
+            names["log_address"] = self.log.addresses.append
+            names["log_site"] = self.log.sites.append
+            names["log_value"] = self.log.values.append
+        exec(_array_code(ndim, self.log is not None, number is not None, fixed), names)
+        self._namespaces.append(names)
+        return names["Array"]
+
+    def let_go(self) -> None:
+        """Forget the arrays: their classes, which refer to themselves, refer to the data too."""
+        for names in self._namespaces:
+            names["DATA"] = None
 
 
 class CheckedArray:
     """A global, shared or constant array, or a view of one. ``base`` is its first address."""
 
-    __slots__ = ("alignment", "base", "data", "host", "memory", "name", "strides")
+    __slots__ = ("alignment", "base", "data", "host", "memory", "name", "strides", "wide")
 
     def __init__(
         self, host: np.ndarray, name: str, base: int, memory: Memory, alignment: int = 256
@@ -57,6 +84,7 @@ class CheckedArray:
         self.alignment = alignment
         self.strides = host.strides
         self.data = quick(host)
+        self.wide = host.dtype == np.float32 and host.flags.c_contiguous  # what wide accesses take
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,52 +112,67 @@ class CheckedArray:
     def address(self, index: tuple[int, ...]) -> int:
         return self.base + sum(i * s for i, s in zip(index, self.strides, strict=True))
 
-    def check(self, index: Any, site: int) -> tuple[int, ...]:
-        """The index as a tuple; reports one that is out of bounds."""
-        entries = index if isinstance(index, tuple) else (index,)
-        entries = tuple(integer(entry) for entry in entries)
-        shape = self.shape
-        if len(entries) != len(shape):
-            raise IndexError(f"{len(entries)} indices for {self.name} of shape {shape}")
-        if not all(0 <= i < n for i, n in zip(entries, shape, strict=True)):
-            self.memory.report(
-                "out of bounds", f"{show(self.name, entries)} is outside shape {shape}",
-                site, self, entries,
-            )  # fmt: skip
-        return entries
+    @property
+    def nbytes(self) -> int:
+        return self.host.nbytes
+
+    @property
+    def T(self) -> Any:
+        return self._view(self.host.T)
+
+    def __getattr__(self, name: str) -> Any:
+        raise unknown_attribute(self.name, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        for place in range(len(self)):
+            yield self.part(place, site_of(1))  # whoever asks for the next one stands there
 
     def part(self, index: Any, site: int) -> Any:
         """An element by an unusual index, or a view: ``a[2:]``, ``a[row]`` of a matrix."""
-        entries = index if isinstance(index, tuple) else (index,)
-        if len(entries) > self.ndim:
-            raise IndexError(f"{len(entries)} indices for {self.name} of shape {self.shape}")
+        entries = whole_index(self, index)
         if len(entries) == self.ndim and not any(isinstance(e, slice) for e in entries):
-            at = self.check(index, site)
+            at = check(self, entries, site)
             self._log(at, site, READ)
             return self.loaded(self.data[at[0] if len(at) == 1 else at])
         for entry, extent in zip(entries, self.shape, strict=False):
             if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
                 what = f"{show(self.name, entries)} is outside shape {self.shape}"
                 self.memory.report("out of bounds", what, site, self, None)
-        part = self.host[entries]
+        return self._view(self.host[entries])
+
+    def _view(self, part: np.ndarray) -> Any:
         offset = _start(part) - _start(self.host) if part.size else 0
-        view: CheckedArray = self.memory.view_class(part.ndim, part.dtype)(
-            part, self.name, self.base + offset, self.memory, self.alignment
-        )
-        return view
+        kind = self.memory.view_class(part.ndim, part.dtype)
+        return kind(part, self.name, self.base + offset, self.memory, self.alignment)
 
     def store_part(self, index: Any, value: Any, site: int) -> None:
         """A store whose value or index is unusual: an integer that wraps, a float to be cut."""
-        entries = index if isinstance(index, tuple) else (index,)
+        if not self.host.flags.writeable:
+            raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
+        entries = whole_index(self, index)
         if len(entries) < self.ndim or any(isinstance(entry, slice) for entry in entries):
-            row = self.part(index, site)  # a[row] = 0 fills it
-            for at in np.ndindex(*row.shape):
-                row.store_part(at, value, site)
+            row = self.part(entries, site)
+            places = [*np.ndindex(*row.shape)]
+            for at, one in zip(places, self._values(value, row.shape, places, site), strict=True):
+                row.store_part(at, one, site)
             return
-        at = self.check(index, site)
+        at = check(self, entries, site)
         value = converted(value, self.dtype)
         self.data[at[0] if len(at) == 1 else at] = value
         self._log(at, site, WRITE, value)
+
+    def _values(
+        self, value: Any, shape: tuple[int, ...], places: list[tuple[int, ...]], site: int
+    ) -> list[Any]:
+        """What ``a[row] = value`` stores: another array's elements, or the same everywhere."""
+        if not hasattr(value, "shape"):
+            return [value] * len(places)
+        if tuple(value.shape) != shape:
+            raise NotSimulated(
+                f"an array of shape {tuple(value.shape)} stored in one of shape {shape}, a part of "
+                f"{self.name}, is not simulated"
+            )
+        return [value.part(at, site) for at in places]
 
     def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
         """``count`` neighbours by one wide load."""
@@ -145,6 +188,8 @@ class CheckedArray:
     def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
         """The same number of neighbours by one wide store."""
         site = site_of(2)
+        if not self.host.flags.writeable:
+            raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
         address, keys = self._run(index, len(values), site)
         if (log := self.memory.log) is not None:
             log.add_run(address, self.itemsize, len(values), site, WRITE)
@@ -155,6 +200,11 @@ class CheckedArray:
     def _run(self, index: Any, count: int, site: int) -> tuple[int, Sequence[Any]]:
         """The first address of a wide access and the indices that it touches, all checked."""
         keys: Sequence[Any]
+        if not self.wide:
+            raise TypeError(
+                f"{self.name} is not a C-contiguous array of float32, which alone have wide "
+                "accesses"
+            )
         if isinstance(index, tuple):
             *rows, first = index
             keys = [(*rows, first + lane) for lane in range(count)]
@@ -165,8 +215,8 @@ class CheckedArray:
             ends, inside = (index + count - 1,), index >= 0
             address = self.base + index * self.strides[0]
         if not (inside and len(ends) == self.ndim and all(map(lt, ends, self.shape))):
-            self.check(keys[0], site)
-            self.check(keys[-1], site)
+            check(self, keys[0], site)
+            check(self, keys[-1], site)
         width = count * self.itemsize
         if address % width or self.alignment % width:
             at = index if isinstance(index, tuple) else (index,)
@@ -175,13 +225,17 @@ class CheckedArray:
             self.memory.report("misaligned", what, site, self, at)
         return address, keys
 
-    def update(self, index: Any, function: Callable[[Any], Any], site: int) -> Any:
+    def update(
+        self, index: Any, function: Callable[[Any], Any], site: int, kind: int = ATOMIC
+    ) -> Any:
         """An atomic: store ``function(old)`` and return the old value."""
-        at = self.check(index, site)
+        if not self.host.flags.writeable:
+            raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
+        at = check(self, whole_index(self, index), site)
         key = at[0] if len(at) == 1 else at
         old = self.data[key]
         self.data[key] = converted(function(old), self.dtype)
-        self._log(at, site, ATOMIC)
+        self._log(at, site, kind)
         return self.loaded(old)
 
     def loaded(self, value: Any) -> Any:
@@ -199,7 +253,7 @@ def checked(
 ) -> CheckedArray:
     """The array as a simulated kernel sees it, with a class of its own: quickest to index."""
     fixed = base, host.strides
-    made = _array_class(host.ndim, memory.log, memory.number(host.dtype), fixed, quick(host))
+    made = memory.array_class(host.ndim, memory.number(host.dtype), fixed, quick(host))
     array: CheckedArray = made(host, name, base, memory, alignment)
     return array
 
@@ -231,25 +285,6 @@ class Array(CheckedArray):
             pass
         self.store_part(index, value, site_of(1))
 """
-
-
-def _array_class(
-    ndim: int,
-    log: AccessLog | None,
-    number: Callable[[Any], Any] | None,
-    fixed: tuple[int, tuple[int, ...]] | None = None,
-    data: Any = None,
-) -> Any:
-    names: dict[str, Any] = {
-        "CheckedArray": CheckedArray, "getframe": sys._getframe, "site_of": site_of, "DATA": data,
-        "number": number,
-    }  # fmt: skip
-    if log is not None:
-        names["log_address"] = log.addresses.append
-        names["log_site"] = log.sites.append
-        names["log_value"] = log.values.append
-    exec(_array_code(ndim, log is not None, number is not None, fixed), names)
-    return names["Array"]
 
 
 @lru_cache(maxsize=1000)
@@ -309,31 +344,9 @@ def poison(dtype: np.dtype[Any]) -> Any:
 
 
 def converted(value: Any, dtype: np.dtype[Any]) -> Any:
-    """The value as an array of that type keeps it, by C's rules: cut, rounded, wrapped."""
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if isinstance(value, float) and not math.isfinite(value):
-            return int(limits.min)
-        return wrapped(int(value), int(limits.min), 1 << limits.bits)
-    if dtype.kind == "b":
-        return bool(value)
-    if dtype.kind == "f":
-        with np.errstate(all="ignore"):
-            return float(dtype.type(float(value)))
-    return value
-
-
-def integer(value: Any) -> int:
-    """An index as a Python integer; ``TypeError`` for what is none."""
-    if isinstance(value, float):
-        raise TypeError(f"index {value} is a float: it must be an integer")
-    return int(value.__index__())
+    """The value as an array of that type keeps it."""
+    return value if dtype.kind == "c" else keeper(dtype)(value)
 
 
 def _start(host: np.ndarray) -> int:
     return int(host.__array_interface__["data"][0])
-
-
-def show(name: str, index: tuple[Any, ...]) -> str:
-    """An element as the kernel writes it: ``S_F[3, 1]``."""
-    return f"{name}[{', '.join(str(i) for i in index)}]"

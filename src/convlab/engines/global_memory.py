@@ -18,31 +18,31 @@ def host_array(argument: Any) -> np.ndarray | None:
 
 
 def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
-    """A simulated address for each array, by its id: whole allocations start at multiples of 256,
-    and views of one keep their distances."""
-    owners = {id(host): _owner(host) for host in hosts}
-    bounds = sorted({byte_bounds(owner) for owner in owners.values()})
-    moved: list[tuple[int, int, int]] = []  # low, high, what to add
+    """A simulated address for each array, by its id: allocations in the order of the arguments,
+    each from a multiple of 256 on; views of one allocation keep their distances."""
+    allocations: list[tuple[int, int]] = []  # low and high end
+    for low, high in sorted({byte_bounds(_owner(host)) for host in hosts}):
+        if allocations and low < allocations[-1][1]:
+            low, high = allocations[-1][0], max(high, allocations.pop()[1])
+        allocations.append((low, high))
+    begins: dict[int, int] = {}  # where an allocation is here, by its low end
+    starts: dict[int, int] = {}
     free = GLOBAL
-    for low, high in bounds:
-        if moved and low < moved[-1][1]:
-            first, last, shift = moved.pop()
-            last = max(last, high)
-        else:
-            first, last, shift = low, high, free - low
-        moved.append((first, last, shift))
-        free = -(-(last + shift) // 256) * 256 + 256
-    starts = {}
     for host in hosts:
         real = int(host.__array_interface__["data"][0])
-        shift = next((s for low, high, s in moved if low <= real < high), free - real)
-        starts[id(host)] = real + shift
+        low, high = max((ends for ends in allocations if ends[0] <= real), default=(real, real))
+        if low not in begins:
+            begins[low] = free
+            free = -(-(free + high - low) // 256) * 256 + 256
+        starts[id(host)] = begins[low] + real - low
     return starts
 
 
 def byte_bounds(host: np.ndarray) -> tuple[int, int]:
     """The first address of an array's memory and the one after its last."""
     low = high = int(host.__array_interface__["data"][0])
+    if not host.size:
+        return low, high
     for extent, stride in zip(host.shape, host.strides, strict=True):
         low += min(0, (extent - 1) * stride)
         high += max(0, (extent - 1) * stride)

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from greenlet import getcurrent, greenlet
+from greenlet import greenlet
 
-from convlab.engines.simulated_cuda import WARP, Request, SimulatedCuda
+from convlab.engines.simulated_cuda import WARP, Request
 
 Place = tuple[int, int, int]
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
@@ -52,14 +52,13 @@ class Block:
 
     def __init__(
         self,
-        cuda: SimulatedCuda,
         body: Callable[..., Any],
         arguments: tuple[Any, ...],
         places: Iterable[Place],
         enter: Callable[[int, Place], None],
         complain: Complain | None,
     ) -> None:
-        self._cuda, self._enter, self._complain = cuda, enter, complain
+        self._enter, self._complain = enter, complain
         self._threads = [Thread(number, place, body) for number, place in enumerate(places)]
         self._size = len(self._threads)
         self._arguments = arguments
@@ -68,9 +67,6 @@ class Block:
 
     def run(self) -> None:
         """Run all threads to their end."""
-        cuda = self._cuda
-        cuda.hub = getcurrent().switch
-        cuda.syncthreads = cuda.hub  # type: ignore[method-assign]
         for thread in self._threads:
             thread.result = self._arguments
         ready: list[Thread] = self._threads
@@ -174,7 +170,7 @@ class Block:
         kind, present = request.kind, {thread.lane: thread for thread in threads}
         bits = sum(1 << lane for lane in present)
         if mask is not None and self._complain is not None:
-            self._check_call(threads, mask, bits)
+            self._check_call(threads, mask, bits, living)
         if kind == "syncwarp":
             self.on_warp_barrier([thread.number for thread in threads], bits == living)
             results: dict[int, Any] = dict.fromkeys(present)
@@ -188,10 +184,14 @@ class Block:
             thread.result = (results[lane],)
         return threads
 
-    def _check_call(self, threads: list[Thread], mask: int, present: int) -> None:
+    def _check_call(self, threads: list[Thread], mask: int, present: int, living: int) -> None:
+        """Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from what reads
+        their numbers."""
         assert self._complain is not None
         first, request = threads[0], threads[0].request
         there = (1 << min(self._size - first.number // WARP * WARP, WARP)) - 1
+        if request.kind == "syncwarp":
+            there = living
         if absent := mask & there & ~present:
             what = f"{request.kind} names {_lanes(absent)} in its mask, which never come to it"
             self._complain("inactive lane", what, request.site, None, first.number)

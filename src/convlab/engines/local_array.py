@@ -7,7 +7,7 @@ for each shape: these stand for registers and are what kernels touch most.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.access_log import site_of
-from convlab.engines.checked_array import CheckedArray, Memory, converted, poison, quick, show
+from convlab.engines.checked_array import Memory, converted, poison, quick
 from convlab.engines.findings import NotSimulated
+from convlab.engines.indices import check, show, unknown_attribute, whole_index
 
 
 class LocalArray:
@@ -25,6 +26,7 @@ class LocalArray:
     __slots__ = ("cells", "memory", "name")
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    alignment: int
 
     def __init__(self, name: str, memory: Memory) -> None:
         self.name, self.memory = name, memory
@@ -41,14 +43,21 @@ class LocalArray:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __getattr__(self, name: str) -> Any:
+        raise unknown_attribute(self.name, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        for place in range(len(self)):
+            yield self.load(place, site_of(1))  # whoever asks for the next one stands there
+
     def place(self, index: Any, site: int) -> int:
         """Which cell that is, after all checks."""
-        entries = index if isinstance(index, tuple) else (index,)
+        entries = whole_index(self, index)
         if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
             raise NotSimulated(
                 f"{show(self.name, entries)}: views of local arrays are not simulated"
             )
-        entries = CheckedArray.check(self, index, site)  # type: ignore[arg-type]
+        entries = check(self, entries, site)
         place = 0
         for entry, extent in zip(entries, self.shape, strict=True):
             place = place * extent + entry
@@ -68,20 +77,41 @@ class LocalArray:
     def store(self, index: Any, value: Any, site: int) -> None:
         self.cells[self.place(index, site)] = converted(value, self.dtype)
 
+    part = load
+
+    def update(self, index: Any, function: Any, site: int, kind: int = 0) -> Any:
+        raise NotSimulated(f"an atomic on {self.name}: a GPU has none for local memory")
+
     def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
-        *rows, first = index if isinstance(index, tuple) else (index,)
-        return tuple(self.load((*rows, first + lane), site_of(2)) for lane in range(count))
+        """``count`` neighbours by one wide load."""
+        site = site_of(2)
+        return tuple([self.load(key, site) for key in self._run(index, count, site)])
 
     def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
+        """The same number of neighbours by one wide store."""
+        site = site_of(2)
+        for key, value in zip(self._run(index, len(values), site), values, strict=True):
+            self.store(key, value, site)
+
+    def _run(self, index: Any, count: int, site: int) -> list[tuple[int, ...]]:
+        """The indices that a wide access touches, which must lie as on a GPU."""
+        if self.dtype != np.float32:
+            raise TypeError(f"{self.name} is no array of float32, which alone have wide accesses")
         *rows, first = index if isinstance(index, tuple) else (index,)
-        for lane, value in enumerate(values):
-            self.store((*rows, first + lane), value, site_of(2))
+        keys = [(*rows, first + lane) for lane in range(count)]
+        place, _ = self.place(keys[0], site), self.place(keys[-1], site)
+        width = count * self.dtype.itemsize
+        if place % count or self.alignment % width:
+            chance = "not" if place % count else "only by chance"
+            what = f"{show(self.name, keys[0])} is {chance} at a multiple of {width} bytes"
+            self.memory.report("misaligned", what, site, self, keys[0])
+        return keys
 
 
 _LOCAL_TEMPLATE = """
 class Array(LocalArray):
     __slots__ = ()
-    shape, dtype = SHAPE, DTYPE
+    shape, dtype, alignment = SHAPE, DTYPE, ALIGNMENT
 
     def __getitem__(self, index):
         try:
@@ -108,13 +138,17 @@ class Array(LocalArray):
 
 
 def local_class(
-    shape: tuple[int, ...], dtype: np.dtype[Any], number: Callable[[Any], Any] | None = None
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    number: Callable[[Any], Any] | None = None,
+    alignment: int | None = None,
 ) -> Any:
     """The class of local arrays of that shape. ``number`` is what loads are handed through, if
     anything."""
     names = {
         "LocalArray": LocalArray, "SHAPE": shape, "DTYPE": dtype, "site_of": site_of,
         "CELL": quick(np.zeros(1, dtype)), "number": number,
+        "ALIGNMENT": alignment or dtype.itemsize,
     }  # fmt: skip
     exec(_local_code(shape, number is not None), names)
     return names["Array"]

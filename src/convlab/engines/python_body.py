@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
 
+from convlab import device
 from convlab.device import ENGINE_CONSTANTS, twin_of
+from convlab.engines.findings import NotSimulated
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
+_ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
 Meaning = Callable[[Any], Any]
 
 
@@ -31,11 +35,12 @@ def python_body(kernel: Any, fake_cuda: Any) -> Callable[..., Any]:
 
 
 class Copier:
-    """Copies functions for one simulated ``cuda``, each once.
+    """Copies functions for one simulated ``cuda``, each once, each with code of its own: two device
+    functions from one factory are two, as they are to a GPU's compiler.
 
-    ``meaning(value)`` says what any other global stands for, None where for itself; for a module,
-    which it returns as it is, its attributes are asked for when used. ``builtins`` are names that
-    get another meaning than Python's, and device functions are handed through ``wrap_call``.
+    ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
+    are names that get another meaning than Python's, and device functions are handed through
+    ``wrap_call``. ``used`` are the names of ``cuda`` that functions imported by themselves.
     """
 
     def __init__(
@@ -47,7 +52,9 @@ class Copier:
     ) -> None:
         self.fake_cuda, self._meaning = fake_cuda, meaning
         self._builtins, self._wrap_call = dict(builtins or {}), wrap_call
+        self.used: set[str] = set()
         self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
+        self._modules: dict[int, _Module] = {}
         cuda = sys.modules["numba.cuda"]
         self._cuda = cuda
         # `from numba.cuda import threadIdx`
@@ -61,33 +68,39 @@ class Copier:
         """The function with its globals and closure replaced."""
         if id(function) in self._copies:
             return self._copies[id(function)][1]
-        globals_ = dict(function.__globals__)
+        # Not all of them: they would live as long as the copy.
+        globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
-        copy = FunctionType(
-            function.__code__, globals_, function.__name__, function.__defaults__, cells
-        )
+        code = _code_of_its_own(function)
+        copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         # Known before what it refers to is copied: that may be itself. The original is kept too,
         # so that its id stays its own.
         self._copies[id(function)] = function, copy
-        for name in _global_names(function.__code__):
-            if name in ENGINE_CONSTANTS:
-                globals_[name] = ENGINE_CONSTANTS[name]
-            elif name in globals_:
-                globals_[name] = self.replaced(globals_[name])
+        attributes = names_used(code)
+        for name in _global_names(code):
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                known = name in ENGINE_CONSTANTS and value is getattr(device, name)
+                constant = ENGINE_CONSTANTS[name] if known else None
+                globals_[name] = constant or self.replaced(value, attributes)
             elif name in self._builtins:
                 globals_[name] = self._builtins[name]
         for cell, original in zip(cells, originals, strict=True):
-            cell.cell_contents = self.replaced(original.cell_contents)
+            try:
+                cell.cell_contents = self.replaced(original.cell_contents, attributes)
+            except ValueError:  # a variable that has no value yet
+                continue
         return copy
 
     def codes(self) -> Iterator[CodeType]:
         """The code of every function copied so far."""
-        for function, _ in self._copies.values():
-            yield from _nested(function.__code__)
+        for _, copy in self._copies.values():
+            yield from _nested(copy.__code__)
 
-    def replaced(self, value: Any) -> Any:
-        """What stands for a global's or closure's value."""
+    def replaced(self, value: Any, attributes: Iterable[str] = ()) -> Any:
+        """What stands for a global's or closure's value, or for that of a module's attribute.
+        ``attributes`` are what the function may ask of it: what it calls is copied beforehand."""
         if value is self._cuda:
             return self.fake_cuda
         if (twin := twin_of(value)) is not None:
@@ -95,11 +108,53 @@ class Copier:
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
             return self._wrap_call(self.copy(value.py_func))
         if id(value) in self._names:
-            return getattr(self.fake_cuda, self._names[id(value)])
+            return self._imported(self._names[id(value)])
+        if isinstance(value, ModuleType):
+            module = self._modules.setdefault(id(value), _Module(value, self))
+            module.look_up(attributes)
+            return module
         meant = self._meaning(value)
-        if isinstance(meant, ModuleType):
-            return _Module(meant, self)
-        return value if meant is None else meant
+        if meant is not None:
+            return meant
+        module_name = str(getattr(value, "__module__", None) or type(value).__module__)
+        if callable(value) and module_name.split(".")[0] == "numba":
+            name = getattr(value, "__name__", None) or type(value).__name__
+            return Unknown(f"{module_name}.{name} is not simulated")
+        if isinstance(value, FunctionType):
+            return Unknown(
+                f"{value.__name__} is a plain function, which no kernel can call: it needs "
+                "@cuda.jit(device=True)"
+            )
+        return value
+
+    def _imported(self, name: str) -> Any:
+        """What `from numba.cuda import name` is."""
+        self.used.add(name)
+        if name == "laneid":  # a number, which changes
+            return Unknown("laneid imported by its name is not simulated: write cuda.laneid")
+        try:
+            return getattr(self.fake_cuda, name)
+        except NotSimulated as error:
+            return Unknown(str(error))
+
+
+class Unknown:
+    """What cannot be simulated. It says so when it is used, so that the line is known."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotSimulated(self._why)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise NotSimulated(self._why)
+
+    __call__ = __getitem__ = __int__ = __index__ = __float__ = __bool__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __rshift__ = __rlshift__ = _refuse
 
 
 class _Module:
@@ -108,10 +163,29 @@ class _Module:
     def __init__(self, module: ModuleType, copier: Copier) -> None:
         self._module, self._copier = module, copier
 
+    def look_up(self, names: Iterable[str]) -> None:
+        """Find those of the names that the module has, and through it those of its modules."""
+        for name in names:
+            if name in vars(self._module) and name not in vars(self):
+                value = vars(self._module)[name]
+                vars(self)[name] = None  # a module may refer to itself
+                vars(self)[name] = self._copier.replaced(value, names)
+
     def __getattr__(self, name: str) -> Any:
         value = self._copier.replaced(getattr(self._module, name))
         setattr(self, name, value)  # found at once the next time
         return value
+
+
+_own_codes: WeakKeyDictionary[FunctionType, CodeType] = WeakKeyDictionary()
+
+
+def _code_of_its_own(function: FunctionType) -> CodeType:
+    """The function's code, shared with no other function of a factory: always the same, so that
+    Python and the caches of places in it need to look at it only once."""
+    if function not in _own_codes:
+        _own_codes[function] = function.__code__.replace()
+    return _own_codes[function]
 
 
 def _global_names(code: CodeType) -> set[str]:

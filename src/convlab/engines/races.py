@@ -11,29 +11,20 @@ through the accesses to a place that is also written in the same phase, and few 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, WRITE, AccessLog, Columns
+from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WRITE, AccessLog
+from convlab.engines.accesses import Access, Accesses, Groups
+from convlab.engines.checked_array import converted
+from convlab.engines.fences import Fence, Messages
 
 SIEVE = 1 << 18
 TABLE = 8_000_000  # what is numbered beyond this is sorted, not put in a table
-ENOUGH = 500  # groups in conflict that are looked at one by one; more are the same mistakes again
-
-
-class Access(NamedTuple):
-    """One side of a conflict."""
-
-    address: int
-    site: int
-    kind: int
-    thread: int
-    block: int
-    warp: int
-    position: int
-    value: Any
+ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
 
 
 class Conflict(NamedTuple):
@@ -45,85 +36,99 @@ class Conflict(NamedTuple):
 
 
 class Race:
-    """Analyses a launch's log piece by piece, each of whole blocks."""
+    """Analyses a launch's log piece by piece: whole blocks, or whole phases of one."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        # Position, thread, and whether other blocks may rely on it.
-        self.fences: list[tuple[int, int, bool]] = []
+        self.fences: list[Fence] = []
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self.position = 0  # of the log's first entry in the launch
-        self._kept: list[_Accesses] = []  # to global memory: one of a kind for each block
+        self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
+        self._written = np.empty(0, np.int64)  # of shared memory, by what went before of the block
+        self._log = AccessLog()
 
-    def analyse(self, log: AccessLog) -> Iterator[Conflict]:
-        """Conflicts within the blocks that the log holds."""
+    def analyse(self, log: AccessLog, whole: bool = True) -> Iterator[Conflict]:
+        """Conflicts within the blocks that the log holds; ``whole`` if the last one has ended."""
         columns = log.columns()
-        if not len(columns.address):
-            return
-        accesses = _Accesses(columns, log.values, self.position, self.block_size)
-        self.position += len(columns.address)
-        shared = columns.address < GLOBAL
-        if shared.any():
-            yield from self._uninitialised(accesses, np.flatnonzero(shared))
-        yield from self._within_blocks(accesses)
-        if not shared.all():
-            self._keep(accesses, np.flatnonzero(~shared))
+        self._log = log
+        if len(columns.address):
+            accesses = Accesses(columns, log.values, self.position, self.block_size)
+            self.position += len(columns.address)
+            shared = columns.address < GLOBAL
+            if shared.any():
+                yield from self._uninitialised(accesses, np.flatnonzero(shared))
+                self._remember(accesses, shared & accesses.sets)
+            yield from self._within_blocks(accesses)
+            if not shared.all():
+                self._keep(accesses, np.flatnonzero(~shared))
         self.warp_barriers.clear()
+        if whole:
+            self._written = self._written[:0]
 
     def finish(self) -> Iterator[Conflict]:
         """Conflicts between blocks."""
         if not self._kept:
             return
-        accesses = _Accesses.joined(self._kept)
-        atomics = self._atomics(accesses)
+        accesses = Accesses.joined(self._kept)
         address, kind = accesses.columns.address, accesses.columns.kind
         some = np.flatnonzero(np.isin(address, address[kind != READ]))
         order = some[np.argsort(address[some], kind="stable")]
-        groups = _Groups(address[order])
-        for group in groups.in_conflict(accesses.block[order], kind[order]):
-            yield from self._first([*accesses.at(order[group])], "block", atomics)
+        yield from self._conflicts(accesses, Groups(accesses, order, address), "block")
 
-    def _uninitialised(self, accesses: _Accesses, shared: np.ndarray) -> Iterator[Conflict]:
+    def _uninitialised(self, accesses: Accesses, shared: np.ndarray) -> Iterator[Conflict]:
         """Reads of shared memory before the block's first write there. Where another thread writes
         in the same phase there is a race, which says more."""
-        address, kind = accesses.columns.address[shared], accesses.columns.kind[shared]
+        address = accesses.columns.address[shared]
         block = accesses.block[shared] - accesses.block[0]
         key = block * (int(address.max()) + 1) + address
         if key.max() > TABLE:
             key = np.unique(key, return_inverse=True)[1]
         never = len(accesses.block)
         first_write = np.full(int(key.max()) + 1, never, np.int32)
-        writes = np.flatnonzero(kind == WRITE)[::-1]  # backwards: of several the first one stays
+        writes = np.flatnonzero(accesses.sets[shared])[::-1]  # backwards: the first one stays
         first_write[key[writes]] = shared[writes]
+        if len(self._written):
+            first_write[key[(block == 0) & np.isin(address, self._written)]] = -1
         first = first_write[key]
         early, first = shared[first > shared], first[first > shared]
         last = np.minimum(first, never - 1)
         thread, phase = accesses.columns.thread, accesses.columns.phase
         race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
-        for access in accesses.at(early[~race][:ENOUGH]):
-            yield Conflict("uninitialised", access, None)
+        early = early[~race]
+        sites = accesses.columns.site[early]
+        for site in np.unique(sites):
+            for access in accesses.at(early[sites == site][:ENOUGH]):
+                yield Conflict("uninitialised", access, None)
 
-    def _within_blocks(self, accesses: _Accesses) -> Iterator[Conflict]:
+    def _remember(self, accesses: Accesses, writes: np.ndarray) -> None:
+        """Where the last block has written: it may go on in the next piece."""
+        block = accesses.block
+        written = np.unique(accesses.columns.address[writes & (block == block[-1])])
+        if block[0] == block[-1]:  # the one that went on
+            written = np.union1d(written, self._written)
+        self._written = written
+
+    def _within_blocks(self, accesses: Accesses) -> Iterator[Conflict]:
         """Between warps of one phase, and between lanes of a warp with no warp barrier between."""
-        columns, warp, atomics = accesses.columns, accesses.warp, self._atomics(accesses)
+        columns, warp = accesses.columns, accesses.warp
         changed = columns.kind != READ
         hashes = (columns.address + columns.phase * 0x9E3779B1) & (SIEVE - 1)
         written = np.zeros(SIEVE, bool)
         written[hashes[changed]] = True
         some = np.flatnonzero(written[hashes])
-        for scope, entity, keys in (
-            ("warp", warp, (columns.phase, columns.address)),
-            ("thread", columns.thread, (warp, columns.epoch, columns.phase, columns.address)),
+        for scope, keys in (
+            ("warp", (columns.phase, columns.address)),
+            ("thread", (warp, columns.epoch, columns.phase, columns.address)),
         ):
             order = some[np.lexsort([key[some] for key in keys])]
-            groups = _Groups(*(key[order] for key in keys))
-            for group in groups.in_conflict(entity[order], columns.kind[order]):
-                yield from self._first([*accesses.at(order[group])], scope, atomics)
+            yield from self._conflicts(accesses, Groups(accesses, order, *keys), scope)
 
-    def _keep(self, accesses: _Accesses, far: np.ndarray) -> None:
+    def _keep(self, accesses: Accesses, far: np.ndarray) -> None:
         """Of each block's accesses of a kind to a global address keep one: the last write, since a
-        fence may come after it, and the first read or atomic."""
+        fence may come after it, and the first read or atomic. Where there are fences keep one of
+        each thread, and all atomics: any of them may tell another block something."""
         address = accesses.columns.address
+        entity = accesses.columns.thread if self.fences else accesses.block
         low = int(address[far].min())
         width = int(address[far].max()) - low + 1
         for kind in (READ, WRITE, ATOMIC):
@@ -132,36 +137,47 @@ class Race:
                 continue
             if kind == WRITE:
                 chosen = chosen[::-1]
-            each = (accesses.block[chosen] - accesses.block[0]) * width + address[chosen] - low
-            every = kind == ATOMIC and self.fences  # any of them may tell another block something
+            each = (entity[chosen] - entity.min()) * width + address[chosen] - low
+            every = kind == ATOMIC and self.fences
             self._kept.append(accesses.take(chosen if every else chosen[_firsts(each)]))
 
-    def _atomics(self, accesses: _Accesses) -> list[Access]:
-        """All atomics, where fences give them a meaning beyond themselves."""
-        return (
-            [*accesses.at(np.flatnonzero(accesses.columns.kind == ATOMIC))] if self.fences else []
-        )
+    def _conflicts(self, accesses: Accesses, groups: Groups, scope: str) -> Iterator[Conflict]:
+        """The first of each group, if there is one; of the same lines no more than enough."""
+        entity = accesses.columns.thread if scope == "thread" else getattr(accesses, scope)
+        messages = self._messages(accesses)
+        seen: Counter[tuple[int, int]] = Counter()
+        for places, sites in groups.in_conflict(entity):
+            if seen[sites] < ENOUGH:
+                for conflict in self._first([*accesses.at(places)], scope, messages):
+                    seen[sites] += 1
+                    yield conflict
 
-    def _first(
-        self, accesses: list[Access], scope: str, atomics: list[Access]
-    ) -> Iterator[Conflict]:
+    def _messages(self, accesses: Accesses) -> Messages:
+        """What fences and atomics say; with no fence atomics say nothing beyond themselves."""
+        atomics = np.flatnonzero(accesses.columns.kind == ATOMIC)
+        return Messages(self.fences, accesses.at(atomics) if self.fences else ())
+
+    def _first(self, accesses: list[Access], scope: str, messages: Messages) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
-        writes = [a for a in accesses if a.kind == WRITE]
-        flag = writes and all(_same(w.value, writes[0].value) for w in writes)
-        for write in [a for a in accesses if a.kind != READ]:
-            for other in accesses:
-                if getattr(write, scope) == getattr(other, scope):
-                    continue
-                if write.kind == other.kind == ATOMIC or (write.kind == other.kind and flag):
-                    continue
-                first, second = sorted((write, other), key=lambda access: access.position)
-                if self._told(first, second, scope, atomics):
-                    continue
-                if scope == "thread" and self._met(first, second):
-                    continue
-                kind = "shared race" if write.address < GLOBAL else "global race"
-                yield Conflict(kind, first, second)
-                return
+        pairs = _flag_and_others(accesses) if self._is_flag(accesses) else _neighbours(accesses)
+        for first, second in pairs:
+            if getattr(first, scope) == getattr(second, scope) or messages.told(first, second):
+                continue
+            if scope == "thread" and self._met(first, second):
+                continue
+            yield Conflict(
+                "shared race" if first.address < GLOBAL else "global race", first, second
+            )
+            return
+
+    def _is_flag(self, accesses: list[Access]) -> bool:
+        """Whether all writes store the same, as the array keeps it."""
+        values = [access.value for access in accesses if access.kind == WRITE]
+        if all(_same(value, values[0]) for value in values):
+            return bool(values)
+        dtype = self._log.span_at(accesses[0].address).dtype
+        kept = [converted(value, dtype) for value in values]
+        return all(_same(value, kept[0]) for value in kept)
 
     def _met(self, first: Access, second: Access) -> bool:
         """Whether both lanes came to a barrier of a part of their warp between."""
@@ -170,111 +186,27 @@ class Race:
             for position, met in self.warp_barriers
         )
 
-    def _told(self, first: Access, second: Access, scope: str, atomics: list[Access]) -> bool:
-        """Whether the first thread fenced, then told the second by an atomic: a lock, or a counter
-        of blocks that are done, where one thread speaks for its block."""
 
-        def same(thread: int, access: Access) -> bool:
-            if scope == "block":
-                return thread // self.block_size == access.block
-            return thread == access.thread
-
-        told: dict[int, int] = {}
-        if first.kind == ATOMIC:
-            told[first.address] = first.position
-        fences = (p for p, t, far in self.fences if same(t, first) and (far or scope != "block"))
-        fence = next((position for position in fences if position >= first.position), None)
-        if fence is not None:
-            for atomic in atomics:
-                if atomic.position >= fence and same(atomic.thread, first):
-                    told.setdefault(atomic.address, atomic.position)
-        return any(
-            told.get(atomic.address, second.position) < atomic.position <= second.position
-            for atomic in atomics
-            if same(atomic.thread, second)
-        )
+def _flag_and_others(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
+    """Pairs that may race where all writes store the same: each with all that is no write, and
+    reads with atomics."""
+    for one in accesses:
+        for other in accesses:
+            if one.kind != READ and other.kind != WRITE and one.kind != other.kind:
+                yield (one, other) if one.position < other.position else (other, one)
 
 
-class _Accesses:
-    """A log's columns, and what follows from them."""
-
-    def __init__(self, columns: Columns, values: list[Any], start: int, block_size: int) -> None:
-        self.columns = columns._replace(kind=columns.kind & (WIDE - 1))
-        self.block, within = np.divmod(columns.thread, block_size)
-        self.warp = self.block * 32 + within // 32
-        self.position = np.arange(start, start + len(self.block))
-        self._values = list(values)
-        self._value = np.cumsum(self.columns.kind == WRITE) - 1  # which of the values is whose
-
-    @classmethod
-    def joined(cls, parts: list[_Accesses]) -> _Accesses:
-        """Parts of several logs as one."""
-        new = cls.__new__(cls)
-        new.columns = Columns(
-            *(np.concatenate(column) for column in zip(*(p.columns for p in parts), strict=True))
-        )
-        new.block, new.warp, new.position = (
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("block", "warp", "position")
-        )
-        new._values = [value for part in parts for value in part._values]
-        new._value = np.arange(len(new._values))
-        return new
-
-    def take(self, places: np.ndarray) -> _Accesses:
-        """Some of them, each with its value."""
-        new = type(self).__new__(type(self))
-        new.columns = Columns(*(column[places] for column in self.columns))
-        new.block, new.warp, new.position = (
-            column[places] for column in (self.block, self.warp, self.position)
-        )
-        writes = self.columns.kind[places] == WRITE
-        ordinals = self._value[places].tolist()
-        new._values = [
-            self._values[n] if w else None for n, w in zip(ordinals, writes.tolist(), strict=True)
-        ]
-        new._value = np.arange(len(places))
-        return new
-
-    def at(self, places: np.ndarray) -> Iterator[Access]:
-        """Single ones, in the order in which they happened."""
-        columns = self.columns
-        for at in sorted(places.tolist(), key=lambda at: int(self.position[at])):
-            kind = int(columns.kind[at])
-            yield Access(
-                int(columns.address[at]), int(columns.site[at]), kind, int(columns.thread[at]),
-                int(self.block[at]), int(self.warp[at]), int(self.position[at]),
-                self._values[self._value[at]] if kind == WRITE else None,
-            )  # fmt: skip
-
-
-class _Groups:
-    """Runs of equal keys in sorted columns."""
-
-    def __init__(self, *keys: np.ndarray) -> None:
-        new = np.zeros(len(keys[0]), bool)
-        new[:1] = True
-        for key in keys:
-            new[1:] |= key[1:] != key[:-1]
-        self.starts = np.flatnonzero(new)
-        self.lengths = np.diff(self.starts, append=len(new))
-
-    def in_conflict(self, entity: np.ndarray, kind: np.ndarray) -> Iterator[slice]:
-        """Groups with several entities and a write, or an atomic beside something else."""
-        if not len(self.starts):
-            return
-
-        def some(of: np.ndarray) -> np.ndarray:
-            found: np.ndarray = np.logical_or.reduceat(of, self.starts)
-            return found
-
-        several = np.minimum.reduceat(entity, self.starts) != np.maximum.reduceat(
-            entity, self.starts
-        )
-        mixed = some(kind == WRITE) | (some(kind == ATOMIC) & some(kind == READ))
-        for group in np.flatnonzero(several & mixed)[:ENOUGH]:
-            start = int(self.starts[group])
-            yield slice(start, start + int(self.lengths[group]))
+def _neighbours(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
+    """Pairs that may race, as few as say it all: what is in order with the last write is so with
+    those before."""
+    since: dict[int, list[Access]] = {READ: [], WRITE: [], ATOMIC: []}
+    for second in accesses:
+        for kind, earlier in since.items():
+            if kind != second.kind or kind == WRITE:
+                yield from ((first, second) for first in earlier)
+        if second.kind == WRITE:
+            since = {READ: [], WRITE: [], ATOMIC: []}
+        since[second.kind].append(second)
 
 
 def _firsts(key: np.ndarray) -> np.ndarray:

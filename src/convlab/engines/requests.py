@@ -151,8 +151,9 @@ def requests_of(
 
     first = np.sort(begin)
     by_request = np.lexsort((lane, request))
+    kind = np.minimum(accesses.kind[first] & (WIDE - 1), ATOMIC)
     return Requests(
-        accesses.site[first], accesses.kind[first] & (WIDE - 1), span[first], warp[first],
+        accesses.site[first], kind, span[first], warp[first],
         request[by_request], lane[by_request], accesses.address[by_request], width[by_request],
     )  # fmt: skip
 

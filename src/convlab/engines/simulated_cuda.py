@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from convlab.engines.access_log import site_of
+from convlab.engines.access_log import ATOMIC, EXCHANGE, site_of
 from convlab.engines.block_memory import Local, Shared
-from convlab.engines.checked_array import Memory
+from convlab.engines.checked_array import Memory, converted
 from convlab.engines.findings import NotSimulated
 from convlab.engines.scalars import cast
 
@@ -66,8 +66,14 @@ class SimulatedCuda:
         self.hub: Callable[..., Any] = _no_hub
         self.on_fence: Callable[[bool], None] = _nothing
 
+    def switch_through(self, hub: Callable[..., Any]) -> None:
+        """Threads that wait switch there. Comes before the kernel is copied: a name that it has
+        imported is bound then."""
+        self.hub = hub
+        self.syncthreads = hub  # type: ignore[method-assign]
+
     def syncthreads(self) -> None:
-        """Replaced by the hub itself where threads are switched."""
+        """Replaced by the hub itself."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -206,8 +212,11 @@ class _Atomic:
             raise NotSimulated(f"cuda.atomic.{name} is not simulated")
         combine = _ATOMICS[name]
 
+        kind = EXCHANGE if name == "exch" else ATOMIC
+
         def atomic(array: Any, index: Any, value: Any) -> Any:
-            return array.update(index, lambda old: combine(old, value), site_of(1))
+            value = converted(value, array.dtype)
+            return array.update(index, lambda old: combine(old, value), site_of(1), kind)
 
         setattr(self, name, atomic)
         return atomic
@@ -219,6 +228,7 @@ class _Atomic:
         return self._cas(array, 0, expected, value)
 
     def _cas(self, array: Any, index: Any, expected: Any, value: Any) -> Any:
+        expected, value = converted(expected, array.dtype), converted(value, array.dtype)
         old = array.update(index, lambda old: value if old == expected else old, site_of(2))
         if old != expected:  # perhaps a lock that another thread holds: let it run
             self._cuda.hub(Request("yield", 0))
@@ -226,13 +236,13 @@ class _Atomic:
 
 
 def _nan_or(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Of two numbers the one that is no NaN."""
+    """Of two numbers the one that is not NaN."""
     return lambda old, value: value if old != old else old if value != value else choose(old, value)
 
 
-def _or_nan(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """NaN if one of two numbers is."""
-    return lambda old, value: old if old != old else value if value != value else choose(old, value)
+def _unless_nan(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The old number if one of the two is NaN: Numba's atomic returns early then."""
+    return lambda old, value: old if old != old or value != value else choose(old, value)
 
 
 _ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
@@ -244,8 +254,8 @@ _ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
     "exch": lambda old, value: value,
     "inc": lambda old, value: 0 if old >= value else old + 1,
     "dec": lambda old, value: value if old == 0 or old > value else old - 1,
-    "max": _or_nan(max),
-    "min": _or_nan(min),
+    "max": _unless_nan(max),
+    "min": _unless_nan(min),
     "nanmax": _nan_or(max),
     "nanmin": _nan_or(min),
 }

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
+import errno
 import math
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any, Protocol
 
 import numpy as np
+from greenlet import getcurrent
 
-from convlab.engines.access_log import ATOMIC, READ, WRITE, AccessLog, Sites, Span
+from convlab.engines.access_log import AccessLog, Sites
 from convlab.engines.arithmetic import Arithmetic
 from convlab.engines.base import Counts
 from convlab.engines.checked_array import Memory, checked
-from convlab.engines.findings import Finding, Findings, NotSimulated, Stop
-from convlab.engines.global_memory import addresses, byte_bounds, host_array
+from convlab.engines.fences import fence
+from convlab.engines.findings import NotSimulated, SimulationError, Stop
 from convlab.engines.greenlets import Block
+from convlab.engines.launch_arguments import Place, as_seen, check_shape, python_function
 from convlab.engines.paths import Paths
 from convlab.engines.python_body import Copier, names_used
-from convlab.engines.races import Access, Conflict, Race
+from convlab.engines.races import Race
+from convlab.engines.reports import FATAL, Reports, place_of
 from convlab.engines.requests import Requests, requests_of, tally
-from convlab.engines.scalars import WrapsAround, float_of, meaning
+from convlab.engines.scalars import BUILTINS, WrapsAround, meaning
 from convlab.engines.simulated_cuda import BLOCKING, SimulatedCuda
 
-Place = tuple[int, int, int]
-LONG = 60_000  # entries of the log that are looked at in one go, at the end of a block
-FATAL = ("out of bounds", "misaligned")
+LONG = 60_000  # entries of the log that are looked at in one go
 
 
 class Recorder(Protocol):
@@ -57,11 +59,12 @@ class SimulatedLaunch:
         counts: Counts | None,
         recorder: Recorder | None = None,
     ) -> None:
+        check_shape(grid, block)
+        function = python_function(kernel)
         self.strict, self.counts, self.recorder = strict, counts, recorder
         self.grid, self.block_shape, self.block_size = grid, block, math.prod(block)
-        if not 1 <= self.block_size <= 1024:
-            raise ValueError(f"{block} are {self.block_size} threads: a block has 1 to 1024")
-        self.findings = Findings()
+        self.kernel: str = function.__name__
+        self.reports = Reports(self.kernel, grid, block, strict)
         by_request = counts is not None or recorder is not None
         self.log = AccessLog() if self.strict or by_request else None
         self.paths = Paths(self.block_size) if by_request else None
@@ -70,61 +73,79 @@ class SimulatedLaunch:
         self.memory = Memory(self.log, self.report, number)
         self.cuda = SimulatedCuda(grid, block, self.memory, shared_bytes)
         self.cuda.on_fence = self._fence
+        self.cuda.switch_through(getcurrent().switch)
         copier = self._copier()
-        self.kernel: str = kernel.py_func.__name__
-        self.body = copier.copy(kernel.py_func)
-        self.codes = tuple(copier.codes())
-        self.sites = Sites(self.codes)
-        self.waits = any(names_used(code) & BLOCKING for code in self.codes)
-        self.arguments = self._checked(arguments)
+        self.body = copier.copy(function)
+        self.codes: tuple[CodeType, ...] = tuple(copier.codes())
+        self.sites = self.reports.sites = Sites(self.codes)
+        used = copier.used.union(*map(names_used, self.codes))
+        self.waits = bool(used & BLOCKING)
+        counted = self.arithmetic.counted if self.arithmetic else _as_it_is
+        self.arguments = as_seen(self.body, arguments, self.memory, counted)
         self.race = Race(self.block_size)
         self.thread, self.block, self.block_number = 0, (0, 0, 0), 0
-        self.first = self.phase = 0
+        self.first = self.phase = self.epoch = 0
         self.epochs = [0] * self.block_size
 
     def _copier(self) -> Copier:
         """Makes the kernel's body, with as much noted on the way as is asked for."""
         if self.paths is None:
-            return Copier(self.cuda, self._meaning)
-        builtins: dict[str, Any] = {"range": self.paths.range}
+            return Copier(self.cuda, self._meaning, BUILTINS)
+        builtins: dict[str, Any] = {**BUILTINS, "range": self.paths.range}
         if self.arithmetic is not None:
-            builtins["float"] = self.arithmetic.cast(float_of)
+            builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma  # type: ignore[method-assign]
         return Copier(self.cuda, self._meaning, builtins, self.paths.call)
 
     def run(self) -> None:
-        """Run it all; raises ``SimulationError`` if there are findings."""
+        """Run it all; raises ``SimulationError`` if there are findings, else what the kernel
+        raised. What was seen before an exception counts too."""
+        try:
+            self._run()
+        finally:  # keep no array alive: what is left of a launch refers to itself in many ways
+            self.arguments = ()
+            self.cuda.shared.let_go()
+            self.memory.let_go()
+
+    def _run(self) -> None:
+        error: Exception | None = None
+        where = ""
         if self.arithmetic is not None:
             self.arithmetic.watch(self.codes)
         try:
             self._run_blocks()
         except Stop:
             pass
-        except (WrapsAround, ZeroDivisionError) as error:
-            kind = "wraps around" if isinstance(error, WrapsAround) else "division by zero"
-            self._add(kind, str(error), self._site(error), self.thread)
-        except NotSimulated as error:
-            file, line = self.sites.line(self._site(error))
-            raise NotSimulated(f"{error}, {file}:{line}") from None
-        except Exception as error:
-            error.add_note(f"in {self.kernel}, block {self.block}, thread {self._at(self.thread)}")
-            raise
-        if self.log is not None:
-            self._look()
-            if self.strict:
-                for conflict in self.race.finish():
-                    self._conflict(conflict)
-        if self.recorder is not None and self.arithmetic is not None:
+        except (WrapsAround, ZeroDivisionError) as stopped:
+            kind = "wraps around" if isinstance(stopped, WrapsAround) else "division by zero"
+            self._add(kind, str(stopped), self._site(stopped), self.thread)
+        except NotSimulated as unknown:
+            raise NotSimulated(f"{unknown}, {self._where(unknown)}") from None
+        except Exception as raised:
+            error, where = raised, self._where(raised)
+            if raised.args[:1] == (errno.ERANGE,):
+                what = "a power beyond the largest float is not simulated: write math.pow"
+                error = NotSimulated(f"{what}, {where}")
+        self._judge()
+        if error is not None:
+            thread = self.reports.thread(self.thread)
+            error.add_note(f"in {self.kernel}, block {self.block}, thread {thread}, {where}")
+        elif self.recorder is not None and self.arithmetic is not None:
             self.recorder.end(self, self.arithmetic.operations)
-        self.findings.raise_any()
+        try:
+            self.reports.findings.raise_any()
+        except SimulationError as found:
+            raise found from error
+        if error is not None:
+            raise error
 
     def _run_blocks(self) -> None:
         cuda, log = self.cuda, self.log
-        places = [_place(number, self.block_shape) for number in range(self.block_size)]
+        places = [place_of(number, self.block_shape) for number in range(self.block_size)]
         enter = self._enterer()
         for number in range(math.prod(self.grid)):
             self.block_number = number
-            self.block = _place(self.block_number, self.grid)
+            self.block = place_of(self.block_number, self.grid)
             cuda.blockIdx.set(self.block)
             cuda.shared.new_block()
             self.first = self.block_number * self.block_size
@@ -133,7 +154,7 @@ class SimulatedLaunch:
                 self.paths.new_block()
             if self.waits:
                 complain = self._complain if self.strict else None
-                block = Block(cuda, self.body, self.arguments, places, enter, complain)
+                block = Block(self.body, self.arguments, places, enter, complain)
                 block.on_barrier, block.on_warp_barrier = self._barrier, self._warp_barrier
                 block.run()
             else:
@@ -142,7 +163,7 @@ class SimulatedLaunch:
                     enter(number, place)
                     body(*arguments)
             if log is not None and len(log.addresses) > LONG:
-                self._look()
+                self._look(whole=True)
 
     # What happens while it runs.
 
@@ -186,12 +207,14 @@ class SimulatedLaunch:
             self.counts.barriers += threads
         if self.recorder is not None:
             self.recorder.barrier(site, threads)
+        elif self.log is not None and len(self.log.addresses) > LONG:
+            self._look(whole=False)
 
     def _warp_barrier(self, threads: list[int], whole: bool) -> None:
         if whole:
-            epoch = 1 + max(self.epochs)
+            self.epoch += 1
             for number in threads:
-                self.epochs[number] = epoch
+                self.epochs[number] = self.epoch
         elif self.log is not None:
             position = self.race.position + len(self.log.addresses)
             self.race.warp_barriers.append((position, {self.first + number for number in threads}))
@@ -199,12 +222,15 @@ class SimulatedLaunch:
     def _fence(self, far: bool) -> None:
         if self.log is not None:
             position = self.race.position + len(self.log.addresses)
-            self.race.fences.append((position, self.first + self.thread, far))
+            number, epoch = self.first + self.thread, self.epochs[self.thread]
+            fenced = fence(number, self.block_size, self.phase, epoch, position, far)
+            self.race.fences.append(fenced)
 
     # What it did to memory.
 
-    def _look(self) -> None:
-        """Count and judge what the log holds, and empty it."""
+    def _look(self, whole: bool) -> None:
+        """Count and judge what the log holds, and empty it. It is ``whole`` if the last block has
+        ended; else that has only come to a barrier."""
         assert self.log is not None
         if self.paths is not None and self.log.addresses:
             requests = requests_of(
@@ -216,32 +242,17 @@ class SimulatedLaunch:
             if self.recorder is not None:
                 self.recorder.look(self, requests)
         if self.strict:
-            for conflict in self.race.analyse(self.log):
-                self._conflict(conflict)
+            for conflict in self.race.analyse(self.log, whole):
+                self.reports.conflict(conflict, self.log)
         self.log.clear()
 
-    def _conflict(self, conflict: Conflict) -> None:
-        assert self.log is not None
-        kind, first, second = conflict
-        shown = second or first
-        span = self.log.span_at(first.address)
-        index = span.index(first.address)
-        element = f"{span.name}[{', '.join(map(str, index))}]"
-        if second is None:
-            what = f"{element} is read before anything in this block wrote to it"
-        else:
-            who = f"thread {self._at(first.thread % self.block_size)}"
-            if first.block != second.block:
-                who = f"block {_place(first.block, self.grid)}"
-            what = f"{element} is {_verb(second)} after {who} {_past(first)} it, nothing between"
-        other = None if second is None else self.sites.line(first.site)[1]
-        file, line = self.sites.line(shown.site)
-        self.findings.add(
-            Finding(
-                kind, self.kernel, file, line, what, other, _place(shown.block, self.grid),
-                self._at(shown.thread % self.block_size), span.name, index, span.shape,
-            )
-        )  # fmt: skip
+    def _judge(self) -> None:
+        """Look at the rest, and at what blocks did to each other."""
+        if self.log is not None:
+            self._look(whole=True)
+            if self.strict:
+                for conflict in self.race.finish():
+                    self.reports.conflict(conflict, self.log)
 
     # Findings that show at once.
 
@@ -256,27 +267,12 @@ class SimulatedLaunch:
     def _complain(self, kind: str, what: str, site: int, other: int | None, thread: int) -> None:
         self._add(kind, what, site, thread, other)
 
-    def _add(
-        self,
-        kind: str,
-        what: str,
-        site: int,
-        thread: int,
-        other: int | None = None,
-        array: str | None = None,
-        index: tuple[int, ...] | None = None,
-        shape: tuple[int, ...] | None = None,
-    ) -> None:
-        if not self.strict and kind not in (*FATAL, "wraps around", "division by zero"):
-            return
-        file, line = self.sites.line(site)
-        other_line = None if other is None else self.sites.line(other)[1]
-        self.findings.add(
-            Finding(
-                kind, self.kernel, file, line, what, other_line, self.block, self._at(thread),
-                array, index, shape,
-            )
-        )  # fmt: skip
+    def _add(self, kind: str, what: str, site: int, thread: int, *more: Any) -> None:
+        self.reports.add(kind, what, site, self.block, thread, *more)
+
+    def _where(self, error: BaseException) -> str:
+        file, line = self.sites.line(self._site(error))
+        return f"{file}:{line}"
 
     def _site(self, error: BaseException) -> int:
         """The innermost place in the kernel that an exception came through."""
@@ -287,15 +283,13 @@ class SimulatedLaunch:
             trace = trace.tb_next
         return found
 
-    def _at(self, thread: int) -> Place:
-        return _place(thread, self.block_shape)
-
-    # Arguments and globals.
+    # Globals.
 
     def _meaning(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray):  # a constant of the kernel's
-            unlogged = Memory(None, self.report)
-            return checked(value, "a constant array", 0, unlogged)
+        if isinstance(value, np.ndarray):  # a constant of the kernel's, which is compiled into it
+            constant = value.copy()
+            constant.flags.writeable = False
+            return checked(constant, "a constant array", 0, Memory(None, self.report))
         meant = meaning(value)
         if self.arithmetic is None or not callable(meant):
             return meant
@@ -303,45 +297,6 @@ class SimulatedLaunch:
             return self.arithmetic.function(meant)
         return self.arithmetic.cast(meant) if meant.dtype.kind == "f" else meant
 
-    def _checked(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        names = [*inspect.signature(self.body).parameters]
-        names += [f"argument {n}" for n in range(len(names), len(arguments))]
-        hosts = [host_array(argument) for argument in arguments]
-        starts = addresses([host for host in hosts if host is not None])
-        result: list[Any] = []
-        for name, argument, host in zip(names, arguments, hosts, strict=False):
-            if host is None:
-                plain = argument.item() if isinstance(argument, np.generic) else argument
-                result.append(self.arithmetic.counted(plain) if self.arithmetic else plain)
-                continue
-            if host.dtype.kind not in "fiubc":
-                raise NotSimulated(f"{name} is an array of {host.dtype}, which is not simulated")
-            array = checked(host, name, starts[id(host)], self.memory)
-            if self.log is not None and host.size:
-                low, high = byte_bounds(host)
-                start = array.base + low - int(host.__array_interface__["data"][0])
-                self.log.spans.append(
-                    Span(name, start, start + high - low, host.shape, host.itemsize)
-                )
-            result.append(array)
-        return tuple(result)
 
-
-def _place(number: int, shape: Place) -> Place:
-    """Which thread of a block, or block of a grid, has that number: x runs first."""
-    return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
-
-
-_VERBS = {
-    READ: ("read", "had read"),
-    WRITE: ("written", "had written"),
-    ATOMIC: ("updated", "had updated"),
-}
-
-
-def _verb(access: Access) -> str:
-    return _VERBS[access.kind][0]
-
-
-def _past(access: Access) -> str:
-    return _VERBS[access.kind][1]
+def _as_it_is(value: Any) -> Any:
+    return value

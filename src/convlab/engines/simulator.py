@@ -18,8 +18,9 @@ import numpy as np
 
 from convlab.engines.base import Counts, Start
 from convlab.engines.findings import Finding, NotSimulated, SimulationError
+from convlab.engines.launch_arguments import three
 from convlab.engines.on_the_host import OnTheHost
-from convlab.engines.simulated_launch import Place, Recorder, SimulatedLaunch
+from convlab.engines.simulated_launch import Recorder, SimulatedLaunch
 from convlab.stages.base import Launch, Program
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
@@ -55,9 +56,9 @@ class Simulator(OnTheHost):
         Raises :class:`SimulationError` with its findings if the kernel is wrong, and
         :class:`NotSimulated` if it uses what is not known here.
         """
+        sizes = three(grid, "grid"), three(block, "block")
         SimulatedLaunch(
-            kernel, _three(grid), _three(block), arguments, shared_bytes, self.strict,
-            self._counts, self.recorder,
+            kernel, *sizes, arguments, shared_bytes, self.strict, self._counts, self.recorder
         ).run()  # fmt: skip
 
     @contextmanager
@@ -67,8 +68,3 @@ class Simulator(OnTheHost):
             yield self._counts
         finally:
             self._counts = outer
-
-
-def _three(size: int | Sequence[int]) -> Place:
-    x, y, z = (*((size,) if isinstance(size, int | np.integer) else size), 1, 1)[:3]
-    return int(x), int(y), int(z)

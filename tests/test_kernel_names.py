@@ -1,0 +1,193 @@
+"""Engine ``simulator``: what the names in a kernel stand for, however it came by them."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+from numba.cuda.core import config
+
+from convlab.engines.findings import NotSimulated
+from convlab.engines.simulator import Simulator
+
+SIM = Simulator()
+F = np.float32
+BYTES_16 = 32  # not convlab's
+imports = pytest.mark.skipif(
+    config.ENABLE_CUDASIM, reason="these names are there in a running kernel only"
+)
+if config.ENABLE_CUDASIM:
+    bar = laneid = libdevice = shared = shfl_down_sync = syncthreads = None
+else:
+    from numba.cuda import laneid, libdevice, shared, shfl_down_sync, syncthreads
+    from numba.cuda import syncthreads as bar
+
+
+@cuda.jit
+def imported(a, b):
+    staged = shared.array(64, float32)
+    i = cuda.threadIdx.x
+    staged[i] = a[i]
+    syncthreads()
+    b[i] = staged[63 - i]
+
+
+@cuda.jit
+def imported_as(a, b):
+    staged = shared.array(64, float32)
+    i = cuda.threadIdx.x
+    staged[i] = a[i]
+    bar()
+    b[i] = staged[63 - i]
+
+
+@imports
+@pytest.mark.parametrize("kernel", [imported, imported_as], ids=["syncthreads", "as bar"])
+def test_barriers_imported_by_name(kernel) -> None:
+    a, b = np.arange(64, dtype=F), np.zeros(64, F)
+    SIM.launch(kernel, 1, 64, a, b)
+    assert (b == a[::-1]).all()
+
+
+@cuda.jit
+def imported_shuffle(a):
+    i = cuda.threadIdx.x
+    a[i] = shfl_down_sync(0xFFFFFFFF, a[i], 1)
+
+
+@imports
+def test_a_shuffle_imported_by_name() -> None:
+    a = np.arange(32, dtype=F)
+    SIM.launch(imported_shuffle, 1, 32, a)
+    assert a.tolist() == [*range(1, 32), 31]
+
+
+@cuda.jit
+def imported_lane(a):
+    a[cuda.threadIdx.x] = laneid + 1
+
+
+@cuda.jit
+def from_libdevice(a):
+    a[0] = libdevice.sqrtf(a[0])
+
+
+@imports
+@pytest.mark.parametrize(
+    ("kernel", "what"),
+    [(imported_lane, "write cuda.laneid"), (from_libdevice, "libdevice.sqrtf is not simulated")],
+    ids=["laneid", "libdevice"],
+)
+def test_a_name_that_is_not_known_is_refused_with_its_line(kernel, what: str) -> None:
+    line = kernel.py_func.__code__.co_firstlineno + 2
+    with pytest.raises(NotSimulated, match=rf"{what}, .*:{line}"):
+        SIM.launch(kernel, 1, 1, np.zeros(1))
+
+
+def device_functions(size: int):
+    @cuda.jit(device=True)
+    def summed(x):
+        own = cuda.local.array(size, float32)
+        for k in range(size):
+            own[k] = x
+        total = float32(0)
+        for k in range(size):
+            total += own[k]
+        return total
+
+    @cuda.jit(device=True)
+    def tile():
+        return cuda.shared.array(size, float32)
+
+    return summed, tile
+
+
+(sum_of_2, tile_of_2), (sum_of_4, tile_of_4) = device_functions(2), device_functions(4)
+
+
+@cuda.jit
+def from_a_factory(b):
+    two, four = tile_of_2(), tile_of_4()
+    for k in range(4):
+        four[k] = k
+    two[1] = 7
+    b[0], b[1], b[2], b[3] = sum_of_2(1.0), sum_of_4(1.0), two[1], four[1]
+
+
+def test_device_functions_of_one_factory_have_their_own_arrays() -> None:
+    b = np.zeros(4, F)
+    SIM.launch(from_a_factory, 1, 1, b)
+    assert b.tolist() == [2, 4, 7, 1]
+
+
+@cuda.jit(device=True)
+def through_its_type(x, value):
+    own = cuda.local.array(1, x.dtype)
+    own[0] = value
+    return own[0]
+
+
+@cuda.jit
+def two_types(a, b):
+    b[0] = through_its_type(a, 7)
+    b[1] = through_its_type(b, 1.5)
+
+
+def test_a_device_function_has_an_array_for_each_type() -> None:
+    b = np.zeros(2, F)
+    SIM.launch(two_types, 1, 1, np.zeros(2, np.int32), b)
+    assert b.tolist() == [7, 1.5]
+
+
+@cuda.jit(device=True)
+def reversed_in_a_block(staged, i):
+    cuda.syncthreads()
+    return staged[31 - i]
+
+
+helpers = ModuleType("helpers")
+helpers.itself = helpers
+helpers.reversed_in_a_block, helpers.SHIFT = reversed_in_a_block, 2
+sys.modules["helpers"] = helpers
+
+
+@cuda.jit
+def from_a_module(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    staged[i] = a[i]
+    b[i] = helpers.itself.reversed_in_a_block(staged, i) + helpers.SHIFT
+
+
+def test_device_functions_of_a_module() -> None:
+    a, b = np.arange(32, dtype=F), np.zeros(32, F)
+    SIM.launch(from_a_module, 1, 32, a, b)
+    assert (b == a[::-1] + 2).all()
+
+
+def undecorated(i):
+    return cuda.threadIdx.x + i
+
+
+@cuda.jit
+def calls_a_plain_function(b):
+    b[undecorated(0)] = 1
+
+
+def test_a_plain_function_is_refused() -> None:
+    with pytest.raises(NotSimulated, match=r"undecorated is a plain function.*device=True"):
+        SIM.launch(calls_a_plain_function, 1, 1, np.zeros(1))
+
+
+@cuda.jit
+def a_name_like_convlabs(b):
+    b[0] = BYTES_16
+
+
+def test_a_strangers_constant_keeps_its_value() -> None:
+    b = np.zeros(1, np.int32)
+    SIM.launch(a_name_like_convlabs, 1, 1, b)
+    assert b[0] == 32
