@@ -233,10 +233,10 @@ class CheckedArray:
             raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
         at = check(self, whole_index(self, index), site)
         key = at[0] if len(at) == 1 else at
-        old = self.data[key]
+        old = self.loaded(self.data[key])
         self.data[key] = converted(function(old), self.dtype)
         self._log(at, site, kind)
-        return self.loaded(old)
+        return old
 
     def loaded(self, value: Any) -> Any:
         """What a load gives."""
