@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.access_log import Span, assigned_name
-from convlab.engines.checked_array import CheckedArray, Memory, checked, poisoned
+from convlab.engines.cells import poisoned
+from convlab.engines.checked_array import CheckedArray, Memory, checked
 from convlab.engines.local_array import local_class
 
 STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.access_log import site_of
-from convlab.engines.checked_array import Memory, converted, poison, quick
+from convlab.engines.cells import converted, poison, quick
+from convlab.engines.checked_array import Memory
 from convlab.engines.findings import NotSimulated
 from convlab.engines.indices import check, show, unknown_attribute, whole_index
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WRITE, AccessLog
 from convlab.engines.accesses import Access, Accesses, Groups
-from convlab.engines.checked_array import converted
+from convlab.engines.cells import converted
 from convlab.engines.fences import Fence, Messages
 
 SIEVE = 1 << 18

@@ -9,7 +9,8 @@ from typing import Any
 
 from convlab.engines.access_log import ATOMIC, EXCHANGE, site_of
 from convlab.engines.block_memory import Local, Shared
-from convlab.engines.checked_array import Memory, converted
+from convlab.engines.cells import converted
+from convlab.engines.checked_array import Memory
 from convlab.engines.findings import NotSimulated
 from convlab.engines.scalars import cast
 
