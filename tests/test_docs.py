@@ -95,8 +95,8 @@ def test_every_stage_has_its_section(stage):
     assert stage.name.replace(" ", "-") in headings(ROOT / "docs/ladder.md")
 
 
-def test_the_sample_in_the_readme_is_what_the_ladder_prints():
-    text = README.read_text(encoding="utf-8")
+def test_the_sample_is_what_the_ladder_prints():
+    text = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"<!-- sample:begin -->\n```text\n(.*?)```\n<!--", text, re.DOTALL)
     assert plots.same_but_for_rounding(shown, sample()), "make results writes it anew"
 

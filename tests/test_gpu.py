@@ -23,7 +23,7 @@ if (reason := unavailable("gpu")) is not None:
 
 pytestmark = pytest.mark.gpu
 
-stages = pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name.split("_")[0])
+stages = pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 
 
 @stages
@@ -48,7 +48,7 @@ def judge_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> Verdict
     input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
     output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
     Plan(oracle.problem, stage, None, engine)(input, weight, output, bias)
-    return oracle.judge(engine.to_host(output))
+    return oracle.judge(engine.to_host(output), stage.atomic_additions(oracle.problem))
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)

@@ -62,11 +62,10 @@ def root(tmp_path: Path, document: dict[str, Any]) -> Path:
     """A source folder with one file of results and empty tables."""
     (tmp_path / "docs/results").mkdir(parents=True)
     write(tmp_path, document)
-    for name in (plots.README, plots.PAGE):
-        (tmp_path / name).write_text(
-            "before\n<!-- ladder:begin -->\nstale\n<!-- ladder:end -->\nafter\n"
-            "<!-- sample:begin -->\nstale\n<!-- sample:end -->\n"
-        )
+    ladder = "before\n<!-- ladder:begin -->\nstale\n<!-- ladder:end -->\nafter\n"
+    sample = "<!-- sample:begin -->\nstale\n<!-- sample:end -->\n"
+    (tmp_path / plots.README).write_text(ladder)
+    (tmp_path / plots.PAGE).write_text(ladder + sample)
     return tmp_path
 
 
@@ -159,7 +158,7 @@ def test_results_without_an_environment_are_told_without_it(document, root):
 
 def test_the_sample_is_kept_where_only_rounding_differs(root, monkeypatch):
     run(root)
-    text = (root / plots.README).read_text()
+    text = (root / plots.PAGE).read_text()
     assert f"<!-- sample:begin -->\n```text\n{SAMPLE}```\n<!-- sample:end -->\n" in text
     for change, same in (
         (("0.0495", "0.0494"), True),

@@ -140,7 +140,7 @@ def _run_plan(
         measured = work(output)
         host = engine.to_host(output)
         on_output(host)
-        return oracle.judge(host), measured
+        return oracle.judge(host, ready.stage.atomic_additions(problem)), measured
 
     def run_and_count(output: Any) -> list[Counts]:
         tallies = []

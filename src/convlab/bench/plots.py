@@ -3,9 +3,9 @@
 ``python -m convlab.bench.plots`` reads ``docs/results/*.json``, which ``convlab ladder --json``
 wrote on a GPU, and rewrites what shows them: ``docs/images/ladder.svg`` and the tables between
 the markers of README.md and docs/ladder.md. It also runs the ladder on the simulator, for the
-sample of its output in README.md. ``--check`` rewrites nothing and exits 1 where a file differs
-from what the results give. The picture is plain SVG text, so that the same results give the same
-bytes with every version of everything.
+sample of its output there. ``--check`` rewrites nothing and exits 1 where a file differs from what
+the results give. The picture is plain SVG text, so that the same results give the same bytes with
+every version of everything.
 """
 
 from __future__ import annotations
@@ -425,8 +425,8 @@ def generated(root: Path) -> dict[Path, str]:
     if not every or every[0].name != HEADLINE:
         raise ValueError(f"there is no {folder / HEADLINE}.json: convlab ladder --json writes it")
     sections: dict[str, dict[str, Callable[[str], str]]] = {
-        README: {"ladder": lambda _: f"\n{short_table(every[0])}\n", "sample": _sample_section},
-        PAGE: {"ladder": lambda _: f"\n{full_tables(every)}\n"},
+        README: {"ladder": lambda _: f"\n{short_table(every[0])}\n"},
+        PAGE: {"ladder": lambda _: f"\n{full_tables(every)}\n", "sample": _sample_section},
     }
     files = {root / name: _filled(root / name, makers) for name, makers in sections.items()}
     return files | {root / PICTURE: picture(every[0])}

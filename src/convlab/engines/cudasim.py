@@ -246,6 +246,16 @@ class _Memory:
         return _Array(np.full(shape, poison, kind), self._counter, what=what)
 
 
+class _Atomic(kernelapi.FakeCUDAAtomic):  # type: ignore[misc]
+    """``cuda.atomic``, whose ``add`` is counted as one load and one store; Numba's loads twice."""
+
+    def add(self, array: Any, index: Any, value: Any) -> Any:
+        with kernelapi.addlock:
+            old = array[index]
+            array[index] = old + value
+        return old
+
+
 class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
     """What ``cuda`` means inside a simulated kernel, for one block."""
 
@@ -253,6 +263,7 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
         super().__init__(grid, block, 0)
         self._shared = _Memory(tally.shared_access, shared=True)
         self._local = _Memory(None, shared=False)
+        self._atomic = _Atomic()
         self._barriers = tally.barriers
 
     def syncthreads(self) -> None:

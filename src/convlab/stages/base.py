@@ -96,7 +96,8 @@ class Stage:
 
     ``prepare(problem, tile)`` makes the :class:`Program`; ``production_tile(problem)`` is the
     tile for a GPU, ``tiny_tile`` one that a simulator runs in a blink. Stages without tiles have
-    None for both.
+    None for both. ``atomic_additions(problem)`` is how often something is added atomically to each
+    output: GPUs flush denormals there, and the judge has to know.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Stage:
     tiny_tile: Tile | None = None
     vectorized: bool = False
     switches: tuple[str, ...] = ()
+    atomic_additions: Callable[[ConvProblem], int] = lambda problem: 0
 
 
 def blocks_for(total: int, per_block: int) -> int:
