@@ -117,7 +117,8 @@ def test_the_python_in_the_readme_runs(capsys):
 def counts() -> dict[str, dict[str, float]]:
     """What every stage's main kernel does on the default problem, by the stage's number."""
     tensors = random_tensors(TEACHING, 0)
-    results = ladder.run(TEACHING, LADDER, choose("cudasim"), tensors)
+    numbered = [stage for stage in LADDER if not stage.name.startswith(("s02", "s03"))]
+    results = ladder.run(TEACHING, numbered, choose("cudasim"), tensors)
     return {result.stage.name[:3]: result.counts for result in results}
 
 

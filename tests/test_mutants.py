@@ -22,8 +22,12 @@ from convlab.stages import stage_named
 # Nothing divides anything: two images, remainders in M, N and K of every tiny tile; windows that
 # read all four paddings.
 PROBLEM = ConvProblem(2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
-# s02's blocks take several channels at a time: here more than one block's worth, and a remainder.
-MORE_CHANNELS = ConvProblem(1, 9, 10, 70, 2, (2, 3), stride=(1, 2), padding=(1, 2))
+LARGER = {
+    # Blocks that take several channels at a time: more than one block's worth, and a remainder.
+    "s02": ConvProblem(1, 9, 10, 70, 2, (2, 3), stride=(1, 2), padding=(1, 2)),
+    # Two whole slices of the depth, and one of pitch 12.
+    "s03_depth_last": ConvProblem(2, 43, 4, 6, 3, (2, 3), padding=(0, 1)),
+}
 
 
 @cache
@@ -97,6 +101,86 @@ MUTANTS = {
         "                    for z in range(min(B_Z, C_i - r0)):",
         "                    total = float32(0)\n"
         "                    for z in range(min(B_Z, C_i - r0)):",
+    ),
+    "windows past the end not zeroed": (
+        "s03_im2col",
+        "im2col_matrix",
+        "if n < N and 0 <= i_h",
+        "if 0 <= i_h",
+    ),
+    "matrix rows as s10 orders them": (
+        "s03_im2col",
+        "im2col_matrix",
+        "k % (H_f * W_f) // W_f, k % W_f",
+        "k % H_f, k % (H_f * W_f) // H_f",
+    ),
+    "rows past the last multiplied": (
+        "s03_im2col",
+        "matrix_product",
+        "if k0 + k < K and n0",
+        "if n0",
+    ),
+    "no barrier before the next slice": (
+        "s03_im2col",
+        "matrix_product",
+        "cuda.syncthreads()  # nobody fetches the next",
+        "pass  # nobody fetches the next",
+    ),
+    "last image left out": (
+        "s03_im2col_per_image",
+        "image_slices",
+        "range(0, problem.N_i, images)",
+        "range(0, problem.N_i - images, images)",
+    ),
+    "bias left to the library": (
+        "s03_im2col_blas",
+        "",
+        "    output += bias.reshape(1, C_o, 1, 1)\n",
+        "",
+    ),
+    "matrices of one image for all": (
+        "s03_im2col_blas",
+        "im2col_matrix",
+        "(i * K + k) * PIXELS + pixel",
+        "k * PIXELS + pixel",
+    ),
+    "channels outermost in the packed filter": (
+        "s03_depth_last",
+        "",
+        "k % C_i, k // C_i // W_f, k // C_i % W_f",
+        "k // W_f // 2, k // W_f % 2, k % W_f",
+    ),
+    "not turned round": ("s03_depth_last", "depth_last", "S[at + c * ROW]", "S[at + c]"),
+    "no barrier after turning round": (
+        "s03_depth_last",
+        "depth_last",
+        "cuda.syncthreads()  # nobody reads a row",
+        "pass  # nobody reads a row",
+    ),
+    "rows filled before they are empty": (
+        "s03_depth_last",
+        "depth_last",
+        "cuda.syncthreads()  # nobody fills the rows",
+        "pass  # nobody fills the rows",
+    ),
+    "depth written past the last channel": (
+        "s03_depth_last",
+        "depth_last",
+        "if r < C_i and column < WIDTH:",
+        "if column < WIDTH:",
+    ),
+    "pairs fetched twice": ("s03_depth_last", "depth_last", "(2 - 2 * f)", "(1 - f)"),
+    "depth of one slice for all": (
+        "s03_depth_last",
+        "depth_last",
+        "load4(depth_last, START + slice_ * SLICE + at)",
+        "load4(depth_last, START + at)",
+    ),
+    "last channels of a run forgotten": (
+        "s03_depth_last",
+        "depth_last",
+        "if r + 2 < C_i:",
+        "if r + 4 < C_i:",
     ),
     "filter row and column swapped": (
         "s04",
@@ -205,7 +289,8 @@ def _changed(module: str, old: str, new: str, folder: Path) -> ModuleType:
 
 def survives(stage: Stage, judged) -> bool:
     """Whether a stage is judged right on numbers of every kind, with nothing raised."""
-    problem = MORE_CHANNELS if stage.name.startswith("s02") else PROBLEM
+    larger = (LARGER[start] for start in LARGER if stage.name.startswith(start))
+    problem = next(larger, PROBLEM)
     try:
         return all(
             judged(problem, stage, numbers, stage.tiny_tile).ok for numbers in numbers_for(problem)

@@ -73,6 +73,7 @@ SAMPLE = """\
 stage              judged    bound   loads
 s01_direct         OK       0.0495   6,930
 s04_implicit_gemm  OK        0.05      150
+s03_im2col_blas    OK       0.0568       -
 """
 
 
@@ -165,6 +166,8 @@ def test_the_sample_is_kept_where_only_rounding_differs(root, monkeypatch):
         (("0.0495", "0.0695"), False),
         (("6,930", "6,931"), False),
         (("OK       0.0495", "WRONG    0.0495"), False),
+        (("OK       0.0568", "OK       0.0668"), True),
+        (("OK       0.0568", "WRONG    0.0568"), False),
     ):
         monkeypatch.setattr(plots, "sample", lambda change=change: SAMPLE.replace(*change))
         assert run(root, "--check") == (0 if same else 1)

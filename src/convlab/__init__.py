@@ -9,10 +9,14 @@ if TYPE_CHECKING:
     from convlab.plans import Plan, plan
     from convlab.problem import ConvProblem
     from convlab.stages import LADDER, Stage, Tile
+    from convlab.unfold import unfold_einsum
 
 __version__ = "0.1.0"
 
-__all__ = ["LADDER", "ConvProblem", "EngineUnavailable", "Plan", "Stage", "Tile", "conv2d", "plan"]
+__all__ = [
+    "LADDER", "ConvProblem", "EngineUnavailable", "Plan", "Stage", "Tile", "conv2d", "plan",
+    "unfold_einsum",
+]  # fmt: skip
 
 # Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
 # and `convlab doctor` must start where Numba cannot be imported, to say so.
@@ -25,6 +29,7 @@ _HOME = {
     "Tile": "convlab.stages",
     "conv2d": "convlab.api",
     "plan": "convlab.plans",
+    "unfold_einsum": "convlab.unfold",
 }
 
 

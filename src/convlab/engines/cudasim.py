@@ -26,7 +26,7 @@ from numba.cuda.simulator.kernel import BlockManager
 from convlab.engines.base import Counts, Start
 from convlab.engines.on_the_host import OnTheHost
 from convlab.engines.python_body import python_body
-from convlab.stages.base import SOURCES, Launch, Program
+from convlab.stages.base import SOURCES, Launch, LibraryCall, Program, Step
 
 
 class CudaSim(OnTheHost):
@@ -38,15 +38,19 @@ class CudaSim(OnTheHost):
     def __init__(self) -> None:
         self._tally: _Tally | None = None
 
-    def build(self, launch: Launch, program: Program) -> Start:
-        return partial(self.run, launch)  # there is nothing to compile
+    def build(self, step: Step, program: Program) -> Start:
+        if isinstance(step, LibraryCall):
+            return self.build_library_call(step)
+        return partial(self.run, step)  # there is nothing to compile
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end; what a kernel raises comes out as it was raised."""
         tally = self._tally or _Tally()
         grid, block = (_three(size) for size in (launch.grid, launch.block))
         arguments = [
-            _Array(array, tally.global_access, read_only=argument in SOURCES, what=str(argument))
+            _Array(
+                array, tally.global_access, read_only=str(argument) in SOURCES, what=str(argument)
+            )
             for array, argument in zip(arrays, launch.arguments or [""] * len(arrays), strict=True)
         ]
         with _eager_thread_switches():

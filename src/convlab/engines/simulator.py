@@ -20,7 +20,7 @@ from convlab.engines.base import Counts, Start
 from convlab.engines.findings import Finding, NotSimulated, SimulationError
 from convlab.engines.on_the_host import OnTheHost
 from convlab.engines.simulated_launch import Place, SimulatedLaunch
-from convlab.stages.base import Launch, Program
+from convlab.stages.base import Launch, LibraryCall, Program, Step
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 
@@ -35,8 +35,10 @@ class Simulator(OnTheHost):
         self.strict = strict
         self._counts: Counts | None = None
 
-    def build(self, launch: Launch, program: Program) -> Start:
-        return partial(self.run, launch)  # there is nothing to compile
+    def build(self, step: Step, program: Program) -> Start:
+        if isinstance(step, LibraryCall):
+            return self.build_library_call(step)
+        return partial(self.run, step)  # there is nothing to compile
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end."""

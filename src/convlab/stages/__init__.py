@@ -7,6 +7,11 @@ from convlab.stages import (
     s02_cin,
     s02_cin_naive,
     s02_cout,
+    s03_depth_last,
+    s03_im2col,
+    s03_im2col_blas,
+    s03_im2col_per_image,
+    s03_unfold_einsum,
     s04_implicit_gemm,
     s05_shared_memory,
     s06_block_tiling,
@@ -16,7 +21,7 @@ from convlab.stages import (
     s10_im2win,
     s11_im2win_full,
 )
-from convlab.stages.base import Buffer, Launch, Program, Stage
+from convlab.stages.base import Buffer, Launch, LibraryCall, Program, Stage, Step
 from convlab.stages.tiles import Tile
 
 LADDER: tuple[Stage, ...] = (
@@ -24,6 +29,11 @@ LADDER: tuple[Stage, ...] = (
     s02_cin_naive.STAGE,
     s02_cin.STAGE,
     s02_cout.STAGE,
+    s03_im2col.STAGE,
+    s03_im2col_per_image.STAGE,
+    s03_im2col_blas.STAGE,
+    s03_depth_last.STAGE,
+    s03_unfold_einsum.STAGE,
     s04_implicit_gemm.STAGE,
     s05_shared_memory.STAGE,
     s06_block_tiling.STAGE,
@@ -34,7 +44,17 @@ LADDER: tuple[Stage, ...] = (
     s11_im2win_full.STAGE,
 )
 
-__all__ = ["LADDER", "Buffer", "Launch", "Program", "Stage", "Tile", "stage_named"]
+__all__ = [
+    "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step", "Tile", "short_name",
+    "stage_named",
+]  # fmt: skip
+
+
+def short_name(name: str) -> str:
+    """``s05`` of ``s05_shared_memory``; the whole name where the number is several stages'."""
+    number = name.split("_")[0]
+    alike = [stage for stage in LADDER if stage.name.split("_")[0] == number]
+    return number if len(alike) < 2 else name
 
 
 def stage_named(name: str) -> Stage:
@@ -43,9 +63,9 @@ def stage_named(name: str) -> Stage:
 
     Raises ``ValueError`` naming the stages it could be for anything else.
     """
-    numbered = [stage for stage in LADDER if stage.name.split("_")[0] == name]
-    for stage in numbered if len(numbered) == 1 else LADDER:
-        if name == stage.name or len(numbered) == 1:
+    for stage in LADDER:
+        if name in (stage.name, short_name(stage.name)):
             return stage
-    names = ", ".join(stage.name for stage in numbered or LADDER)
+    numbered = [stage.name for stage in LADDER if stage.name.split("_")[0] == name]
+    names = ", ".join(numbered or [stage.name for stage in LADDER])
     raise ValueError(f"stage is {name!r}: it must be one of {names}")
