@@ -430,11 +430,11 @@ def generated(root: Path) -> dict[Path, str]:
         README: {"ladder": lambda _: f"\n{short_table(every[0])}\n"},
         PAGE: {"ladder": lambda _: f"\n{full_tables(every)}\n", "sample": _sample_section},
     }
-    files = {root / name: _filled(root / name, makers) for name, makers in sections.items()}
+    files = {root / name: filled(root / name, makers) for name, makers in sections.items()}
     return files | {root / PICTURE: picture(every[0])}
 
 
-def _filled(path: Path, makers: dict[str, Callable[[str], str]]) -> str:
+def filled(path: Path, makers: dict[str, Callable[[str], str]]) -> str:
     """The file's text with each marked section made anew; a maker gets what stands there now."""
     try:
         text = path.read_text(encoding="utf-8")

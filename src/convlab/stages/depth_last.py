@@ -170,7 +170,7 @@ def make_im2col(problem: ConvProblem, slices: Slices, LANES: int) -> Any:
         n0 = INDEX((block % TILES * GROUPS + ty) * COLUMNS)  # the first column of the group
         rows = ty * (QUADS * QUAD)  # where the group's rows begin in shared memory
         first = n0 + warp * LANES  # the warp's first column, and the pixel it sees first
-        pixel = uint32(first % PIXELS)
+        pixel = INDEX(first % PIXELS)
         place = (first // PIXELS * H_i + pixel // W_o * s_h) * W_i + pixel % W_o * s_w
         place += (u * d_h - p_h) * W_i - p_w
 
@@ -179,7 +179,7 @@ def make_im2col(problem: ConvProblem, slices: Slices, LANES: int) -> Any:
             for f in range(QUADS):  # load
                 run = run_of(f, lane, odd)
                 n = INDEX(first + run // QUADS)
-                i, pixel = n // PIXELS, uint32(n % PIXELS)
+                i, pixel = n // PIXELS, INDEX(n % PIXELS)
                 i_h = pixel // W_o * s_h + u * d_h - p_h
                 i_w = pixel % W_o * s_w + v * d_w - p_w
                 x = y = z = w = float32(0)  # outside the image is padding

@@ -63,7 +63,7 @@ def make_im2col(problem: ConvProblem, WIDTH: int, BY_IMAGE: bool) -> Any:
         if k >= K:
             return
 
-        i, pixel = n // PIXELS, uint32(n % PIXELS)
+        i, pixel = n // PIXELS, INDEX(n % PIXELS)
         r, u, v = k // (H_f * W_f), k % (H_f * W_f) // W_f, k % W_f
         i_h = pixel // W_o * s_h + u * d_h - p_h
         i_w = pixel % W_o * s_w + v * d_w - p_w
