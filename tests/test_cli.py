@@ -661,6 +661,15 @@ def test_lint_says_what_is_wrong(compiler, found, verdict, tmp_path):
     assert verdict in table
 
 
+def test_lint_of_a_stage_without_kernels(compiler, monkeypatch):
+    compiler()
+    monkeypatch.setattr("convlab.lint.lint_stage", lambda *_: iter(()))
+    result = convlab_("lint", "s03_unfold_einsum", "--layer", "conv9", "--json", "-")
+    assert result.exit_code == 0
+    assert strict_json(result.stdout) == []
+    assert "There is no kernel to judge" in result.stderr
+
+
 def test_lint_s_table_fits_80_columns():
     longest = replace(LADDER[0], name="s03_im2col_per_image")
     table = printed(tables.lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))

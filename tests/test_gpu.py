@@ -160,3 +160,37 @@ def test_a_large_batch_in_slices(name: str, engine: Engine) -> None:
     assert plan.workspace_bytes <= 2**26
     plan(input, weight, output, bias)
     assert oracle.judge(engine.to_host(output)).ok
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
+def test_library_calls_by_either_library(
+    name: str, library: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a stream of its own, then replayed from a graph."""
+    from cuda.bindings import driver
+    from numba import cuda
+
+    from convlab.bench.timer import captured
+    from convlab.engines import array_library
+
+    pytest.importorskip(library, reason=f"needs {library}, which is optional")
+    monkeypatch.setattr(array_library, "_name", lambda: library)
+    problem = AWKWARD[1]
+    numbers = random_tensors(problem, 5, integers=True)
+    oracle = Oracle(problem, *numbers)
+    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
+    poison = np.full(problem.output_shape, np.nan, np.float32)
+    plan = Plan(problem, stage_named(name), None, engine)
+    stream = cuda.stream()
+    output = engine.to_device(poison)
+    plan(input, weight, output, bias, stream=stream)
+    stream.synchronize()
+    assert oracle.judge(engine.to_host(output)).ok
+    output = engine.to_device(poison)
+    with captured(lambda own: plan(input, weight, output, bias, stream=own), stream) as graph:
+        assert np.isnan(engine.to_host(output)).all()  # captured, not run
+        (error,) = driver.cuGraphLaunch(graph, int(stream.handle))
+        assert error == driver.CUresult.CUDA_SUCCESS
+        stream.synchronize()
+    assert oracle.judge(engine.to_host(output)).ok

@@ -143,6 +143,15 @@ def test_the_picture(document, root):
     assert all(float(rect.get("x")) + float(rect.get("width")) <= right for rect in (pale, last))
 
 
+def test_stages_on_the_im2col_matrix_are_a_family_of_their_own(document, root):
+    document["stages"].insert(1, entry("s03_im2col", 2.0, im2col=1.0, matrix_product=1.0))
+    picture = plots.picture(plots.Results.read(write(root, document)))
+    said = "".join(ElementTree.fromstring(picture).itertext())
+    assert "reads the im2col matrix" in said
+    assert "s03_im2col im2col" in said  # the number alone is several stages'
+    assert picture.count(plots.FAMILIES["s03_"][1]) == 3  # legend, bar and what it would be
+
+
 def test_where_nothing_was_timed_there_is_still_a_picture(document, root):
     document["stages"] = [entry("s01_direct", None)]
     picture = plots.picture(plots.Results.read(write(root, document)))

@@ -320,6 +320,9 @@ def lint(
             advance()
     console.print(tables.lint_table(rows), "", tables.lint_legend(), sep="\n")
     write_json(json_file, [{**asdict(row), "ok": row.ok} for row in rows])
+    if not rows:
+        console.print("There is no kernel to judge: a library does this stage's work.")
+        return
     _conclude(console, tables.lint_errors(rows), "kernel", len(rows), "within budget")
 
 

@@ -235,7 +235,13 @@ WIDTH, MARGIN = 860, 28
 TOP, ROW, BAR = 108, 49, 17  # where the rows begin, their pitch, a bar's height
 LABEL = 205  # to the right of the longest bar
 CARD, INK, QUIET, LINE, BAD = "#ffffff", "#1f2328", "#59636e", "#d1d9e0", "#b3261e"
-FAMILIES = (("the input as it lies in memory", "#0969da"), ("the im2win tensor", "#1a7f37"))
+# By what the stages' names have: what they read, and the colour of their bars.
+FAMILIES = {
+    "": ("the input as it lies in memory", "#0969da"),
+    "s03_": ("the im2col matrix", "#9a6700"),
+    "im2win": ("the im2win tensor", "#1a7f37"),
+}
+LEGEND_AT = {2: (MARGIN, 296, 488), 3: (MARGIN, 262, 424, 590)}  # by how many families there are
 TIMES = "\N{MULTIPLICATION SIGN}"
 PALE = 0.3  # opacity of what a bar would be without pre-passes
 FONT = "-apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
@@ -257,7 +263,7 @@ def picture(results: Results) -> str:
         f'stroke="{LINE}"/>',
         _text(MARGIN, 38, title, size=18, bold=True),
         _text(MARGIN, 61, f"{results.title}. Longer is faster."),
-        *_legend(),
+        *_legend(results.steps),
         *_bars(results.steps),
         *caption,
         "</svg>",
@@ -294,7 +300,7 @@ def _bar(step: Step, y: float, scale: float) -> Iterator[str]:
     if step.tflops is None or end is None:
         yield _text(MARGIN, y + 13, "failed", fill=BAD, bold=True)
         return
-    colour = FAMILIES["im2win" in step.stage.name][1]
+    colour = FAMILIES[_family(step)][1]
     if end > step.tflops:
         yield _rect(MARGIN, y, scale * end, colour, opacity=PALE)
     yield _rect(MARGIN, y, scale * step.tflops, colour)
@@ -311,10 +317,18 @@ def _bar(step: Step, y: float, scale: float) -> Iterator[str]:
         yield _text(x, y + 29, alone, size=12, fill=QUIET)
 
 
-def _legend() -> Iterator[str]:
-    entries = [(f"reads {name}", colour, 1.0) for name, colour in FAMILIES]
-    entries.append(("its main kernel alone, without pre-passes", FAMILIES[1][1], PALE))
-    for x, (text, colour, opacity) in zip((MARGIN, 296, 488), entries, strict=True):
+def _family(step: Step) -> str:
+    return next(mark for mark in reversed(FAMILIES) if mark in step.stage.name)
+
+
+def _legend(steps: Sequence[Step]) -> Iterator[str]:
+    shown = {"", "im2win"} | set(map(_family, steps))
+    entries = [
+        (f"reads {name}", colour, 1.0) for mark, (name, colour) in FAMILIES.items() if mark in shown
+    ]
+    places = LEGEND_AT[len(entries)]
+    entries.append(("its main kernel alone, without pre-passes", FAMILIES["im2win"][1], PALE))
+    for x, (text, colour, opacity) in zip(places, entries, strict=True):
         yield _rect(x, 78, 12, colour, opacity, height=12)
         yield _text(x + 18, 89, text, size=12, fill=QUIET)
 
