@@ -41,6 +41,7 @@ sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four
 
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
 	@$(BIN)/python -m convlab.bench.plots $(ARGS)
+	@$(BIN)/python -m convlab.bench.comparisons $(ARGS)
 
 lint: $(VENV)/.style ## style and formatting, by ruff
 	@$(BIN)/ruff check

@@ -26,7 +26,7 @@ from convlab.bench import ladder
 from convlab.engines.offline import CompilerMissing
 from convlab.lint import PROBLEMS, Row
 from convlab.oracle import Verdict
-from convlab.stages import LADDER, Program, Stage, s01_direct
+from convlab.stages import LADDER, Program, Stage, s01_direct, stage_named
 
 NAMES = [stage.name for stage in LADDER]
 SIMULATED = ("ladder", "--engine", "cudasim")
@@ -55,7 +55,10 @@ def broken(monkeypatch):
     """A function that makes s04 compute something else."""
 
     def put(prepare):
-        stages = (LADDER[0], replace(LADDER[1], prepare=prepare), *LADDER[2:])
+        stages = [
+            replace(stage, prepare=prepare) if stage.name.startswith("s04") else stage
+            for stage in LADDER
+        ]
         monkeypatch.setattr(convlab.stages, "LADDER", stages)
 
     return put
@@ -117,10 +120,23 @@ def test_the_whole_ladder_on_the_default_problem():
         assert stage["ok"] is True
         assert 0 <= stage["error_over_bound"] <= 1
         assert stage["time_ms"] is stage["tflops"] is stage["speedup"] is None
-        assert stage["counts"]["global_loads"] > 0
+        if not stage_named(stage["name"]).needs_library:
+            assert stage["counts"]["global_loads"] > 0
     assert f"All {len(LADDER)} stages are right on this problem" in result.stderr
     for name in NAMES:
         assert name in result.stderr
+
+
+def test_stages_without_their_library_are_left_out_in_a_line(monkeypatch):
+    monkeypatch.setattr("convlab.engines.simulator.Simulator.why_no_library", lambda self: "none")
+    result = convlab_("ladder", "--engine", "simulator")
+    assert result.exit_code == 0, result.output
+    assert "left out        s03_im2col_blas, s03_unfold_einsum: none\n" in result.stdout
+    assert "s03_unfold_einsum  " not in result.stdout
+    assert f"All {len(LADDER) - 2} stages are right" in result.stdout
+    result = convlab_("ladder", "--engine", "simulator", "--stage", "s03_im2col_blas")
+    assert result.exit_code == 2
+    assert result.stderr == "convlab: s03_im2col_blas, s03_unfold_einsum: none\n"
 
 
 def test_the_json_is_told_what_was_typed(monkeypatch):
@@ -151,12 +167,12 @@ def test_what_people_see_fits_80_columns_and_is_plain_when_piped():
 
 
 def test_a_gpu_s_table_fits_80_columns():
-    longest = replace(LADDER[0], name="s02_channel_parallel")
+    longest = replace(LADDER[0], name="s03_im2col_per_image")
     timing = SimpleNamespace(median_ms=123.456, spread_percent=12.3)
     right = Verdict(True, 0.0123, wrong=0, total=1)
     results = [ladder.Result(longest, 10**10, 2**30, right, timing=timing)]
     table = printed(tables.ladder_table(results, SimpleNamespace(is_gpu=True)))
-    for words in ("s02_channel_parallel", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):
+    for words in ("s03_im2col_per_image", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):
         assert words in table
     assert "\u2026" not in table
 
@@ -170,7 +186,10 @@ def test_stages_run_in_the_ladder_s_order_and_once():
     result = convlab_(
         *SIMULATED, "--json", "-", "--stage", "s04", "--stage", "s01", "--stage", "s04"
     )
-    assert [stage["name"] for stage in strict_json(result.stdout)["stages"]] == NAMES[:2]
+    assert [stage["name"] for stage in strict_json(result.stdout)["stages"]] == [
+        "s01_direct",
+        "s04_implicit_gemm",
+    ]
 
 
 def test_batch_and_seed():
@@ -232,7 +251,7 @@ def test_too_much_for_a_simulator_is_refused_with_what_to_do():
 def test_a_smaller_batch_is_proposed_where_it_takes_seconds():
     result = convlab_(*SIMULATED, "--batch", "1000")
     assert result.exit_code == 2
-    assert "minutes: use --batch 1 (about 1 seconds), the default" in result.stderr
+    assert "minutes: use --batch 1 (about 2 seconds), the default" in result.stderr
 
 
 def test_yes_waits(monkeypatch):
@@ -642,10 +661,19 @@ def test_lint_says_what_is_wrong(compiler, found, verdict, tmp_path):
     assert verdict in table
 
 
+def test_lint_of_a_stage_without_kernels(compiler, monkeypatch):
+    compiler()
+    monkeypatch.setattr("convlab.lint.lint_stage", lambda *_: iter(()))
+    result = convlab_("lint", "s03_unfold_einsum", "--layer", "conv9", "--json", "-")
+    assert result.exit_code == 0
+    assert strict_json(result.stdout) == []
+    assert "There is no kernel to judge" in result.stderr
+
+
 def test_lint_s_table_fits_80_columns():
-    longest = replace(LADDER[0], name="s02_channel_parallel")
-    table = printed(tables.lint_table([built(longest, "im2win_transform", "awkward", "sm_120")]))
-    for words in ("s02 ", "im2win_transform", "awkward", "sm_120", "126/128", "OK"):
+    longest = replace(LADDER[0], name="s03_im2col_per_image")
+    table = printed(tables.lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))
+    for words in ("s03 ", "im2col_by_runs", "awkward", "sm_120", "126/128", "OK"):
         assert words in table
     assert "\u2026" not in table
     assert len(table.splitlines()) == 3  # nothing is folded

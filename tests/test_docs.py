@@ -96,8 +96,8 @@ def test_every_stage_has_its_section(stage):
     assert stage.name.replace(" ", "-") in headings(ROOT / "docs/ladder.md")
 
 
-def test_the_sample_in_the_readme_is_what_the_ladder_prints():
-    text = README.read_text(encoding="utf-8")
+def test_the_sample_is_what_the_ladder_prints():
+    text = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"<!-- sample:begin -->\n```text\n(.*?)```\n<!--", text, re.DOTALL)
     assert plots.same_but_for_rounding(shown, sample()), "make results writes it anew"
 
@@ -119,7 +119,8 @@ def counts() -> dict[str, dict[str, float]]:
     """What every stage's main kernel does on the default problem, by the stage's number."""
     engine = choose("simulator")
     problem = ladder.default_problem(engine)
-    results = ladder.run(problem, LADDER, engine, random_tensors(problem, 0))
+    numbered = [stage for stage in LADDER if not stage.name.startswith(("s02", "s03"))]
+    results = ladder.run(problem, numbered, engine, random_tensors(problem, 0))
     return {result.stage.name[:3]: result.counts for result in results}
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems, tensors
 
-from convlab import LADDER, ConvProblem, Stage
+from convlab import ConvProblem, Stage
 from convlab.bench.sanitize import PROBLEMS as AWKWARD
-from convlab.engines import Engine, unavailable
+from convlab.engines import Engine, choose, unavailable
 from convlab.oracle import Oracle, Verdict, random_tensors
-from convlab.plans import Plan
+from convlab.plans import Plan, stages_for
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
@@ -23,7 +23,8 @@ if (reason := unavailable("gpu")) is not None:
 
 pytestmark = pytest.mark.gpu
 
-stages = pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name.split("_")[0])
+STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run
+stages = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 
 
 @stages
@@ -48,7 +49,7 @@ def judge_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> Verdict
     input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
     output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
     Plan(oracle.problem, stage, None, engine)(input, weight, output, bias)
-    return oracle.judge(engine.to_host(output))
+    return oracle.judge(engine.to_host(output), stage.atomic_additions(oracle.problem))
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)
@@ -144,3 +145,52 @@ def test_a_workspace_larger_than_the_gpu_is_refused(engine: Engine) -> None:
     problem = ConvProblem(4096, 512, 512, 512, 1, 3)
     with pytest.raises(MemoryError, match=r"s11_im2win_full's workspace needs [\d.]+ GiB"):
         plan(problem, "s11")
+
+
+@pytest.mark.parametrize("name", ["s03_im2col", "s03_im2col_blas", "s03_depth_last"])
+def test_a_large_batch_in_slices(name: str, engine: Engine) -> None:
+    """Conv9 in 64 MiB, the last slice smaller than the others."""
+    stage = stage_named(name)
+    if stage not in STAGES:
+        pytest.skip(str(LEFT_OUT))
+    oracle, numbers = layer_case("conv9", 37)
+    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
+    output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
+    plan = Plan(oracle.problem, stage, None, engine, 2**26)
+    assert plan.workspace_bytes <= 2**26
+    plan(input, weight, output, bias)
+    assert oracle.judge(engine.to_host(output)).ok
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
+def test_library_calls_by_either_library(
+    name: str, library: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a stream of its own, then replayed from a graph."""
+    from cuda.bindings import driver
+    from numba import cuda
+
+    from convlab.bench.timer import captured
+    from convlab.engines import array_library
+
+    pytest.importorskip(library, reason=f"needs {library}, which is optional")
+    monkeypatch.setattr(array_library, "_name", lambda: library)
+    problem = AWKWARD[1]
+    numbers = random_tensors(problem, 5, integers=True)
+    oracle = Oracle(problem, *numbers)
+    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
+    poison = np.full(problem.output_shape, np.nan, np.float32)
+    plan = Plan(problem, stage_named(name), None, engine)
+    stream = cuda.stream()
+    output = engine.to_device(poison)
+    plan(input, weight, output, bias, stream=stream)
+    stream.synchronize()
+    assert oracle.judge(engine.to_host(output)).ok
+    output = engine.to_device(poison)
+    with captured(lambda own: plan(input, weight, output, bias, stream=own), stream) as graph:
+        assert np.isnan(engine.to_host(output)).all()  # captured, not run
+        (error,) = driver.cuGraphLaunch(graph, int(stream.handle))
+        assert error == driver.CUresult.CUDA_SUCCESS
+        stream.synchronize()
+    assert oracle.judge(engine.to_host(output)).ok

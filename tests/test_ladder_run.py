@@ -78,10 +78,13 @@ def test_every_stage_is_right_and_counted():
         assert result.ok, result.error
         assert result.error is None
         assert result.error_over_bound <= 1
+        assert result.time_ms is result.tflops is None
+        if result.stage.needs_library:
+            assert result.counts is None
+            continue
         assert result.counts["global_loads"] > 0
         assert result.counts["global_stores"] > 0
         assert result.counts["flops_per_byte"] > 0
-        assert result.time_ms is result.tflops is None
 
 
 def test_pre_passes_are_counted_apart():
@@ -216,6 +219,22 @@ def pretended_timer(monkeypatch: pytest.MonkeyPatch, *times_ms: float, runs: int
     module = ModuleType("convlab.bench.timer")
     module.measure = measure
     monkeypatch.setitem(sys.modules, "convlab.bench.timer", module)
+
+
+def test_a_kernel_s_launches_are_timed_together_whether_ours_or_a_library_s(gpu, monkeypatch):
+    """The whole, then each kernel: all its launches, which are one an image."""
+    pretended_timer(monkeypatch, 4.0, 0.5, 1.0, 2.0, 4.0, 1.0, 2.0)
+    stages = map(stage_named, ("s03_im2col_per_image", "s03_im2col_blas"))
+    ours, theirs = results(TINY, *stages, engine=gpu)
+    assert ours.launch_ms == {"pack_filter": 0.5, "im2col": 1.0, "matrix_product": 2.0}
+    assert theirs.launch_ms == {"im2col": 1.0, "blas": 2.0}
+
+
+def test_counts_are_of_all_the_main_kernel_s_launches():
+    (each,) = results(TINY, stage_named("s03_im2col_per_image"))
+    (one,) = results(ConvProblem(1, 2, 4, 3, 3, kernel_size=2), stage_named("s03_im2col"))
+    assert each.counts["global_loads"] == 2 * one.counts["global_loads"]
+    assert each.pre_pass_counts["global_loads"] > one.pre_pass_counts["global_loads"]
 
 
 def test_a_gpu_is_timed_and_not_counted(gpu, monkeypatch):

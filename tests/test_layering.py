@@ -17,9 +17,10 @@ TOP = "convlab"  # the package itself, whose __init__.py holds the public names
 BELOW: dict[str, set[str]] = {
     "problem": set(),
     "device": set(),
+    "unfold": set(),
     "workloads": {"problem"},
     "oracle": {"problem"},
-    "stages": {"problem", "device"},
+    "stages": {"problem", "device", "unfold"},
     "engines": {"problem", "device", "stages"},
     "plans": {"problem", "stages", "engines"},
     "api": {"problem", "stages", "engines", "oracle", "plans"},

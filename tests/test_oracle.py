@@ -528,3 +528,12 @@ def test_random_tensors_are_the_same_for_the_same_seed(integers):
 
 def test_random_tensors_without_a_bias():
     assert random_tensors(TYPICAL, 0, bias=False)[2] is None
+
+
+def test_an_atomic_addition_may_take_a_denormal_for_zero_and_nothing_more():
+    problem, x, w = dot([2.0**-60, 2.0**-62], [2.0**-68, 2.0**-68])
+    oracle = Oracle(problem, x, w)
+    flushed = np.zeros(problem.output_shape, np.float32)
+    assert not oracle.judge(flushed).ok
+    assert oracle.judge(flushed, atomic_additions=2).ok
+    assert not oracle.judge(flushed + np.float32(2.0**-123), atomic_additions=2).ok

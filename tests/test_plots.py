@@ -62,11 +62,10 @@ def root(tmp_path: Path, document: dict[str, Any]) -> Path:
     """A source folder with one file of results and empty tables."""
     (tmp_path / "docs/results").mkdir(parents=True)
     write(tmp_path, document)
-    for name in (plots.README, plots.PAGE):
-        (tmp_path / name).write_text(
-            "before\n<!-- ladder:begin -->\nstale\n<!-- ladder:end -->\nafter\n"
-            "<!-- sample:begin -->\nstale\n<!-- sample:end -->\n"
-        )
+    ladder = "before\n<!-- ladder:begin -->\nstale\n<!-- ladder:end -->\nafter\n"
+    sample = "<!-- sample:begin -->\nstale\n<!-- sample:end -->\n"
+    (tmp_path / plots.README).write_text(ladder)
+    (tmp_path / plots.PAGE).write_text(ladder + sample)
     return tmp_path
 
 
@@ -74,6 +73,7 @@ SAMPLE = """\
 stage              judged    bound   loads
 s01_direct         OK       0.0495   6,930
 s04_implicit_gemm  OK        0.05      150
+s03_im2col_blas    OK       0.0568       -
 """
 
 
@@ -143,6 +143,15 @@ def test_the_picture(document, root):
     assert all(float(rect.get("x")) + float(rect.get("width")) <= right for rect in (pale, last))
 
 
+def test_stages_on_the_im2col_matrix_are_a_family_of_their_own(document, root):
+    document["stages"].insert(1, entry("s03_im2col", 2.0, im2col=1.0, matrix_product=1.0))
+    picture = plots.picture(plots.Results.read(write(root, document)))
+    said = "".join(ElementTree.fromstring(picture).itertext())
+    assert "reads the im2col matrix" in said
+    assert "s03_im2col im2col" in said  # the number alone is several stages'
+    assert picture.count(plots.FAMILIES["s03_"][1]) == 3  # legend, bar and what it would be
+
+
 def test_where_nothing_was_timed_there_is_still_a_picture(document, root):
     document["stages"] = [entry("s01_direct", None)]
     picture = plots.picture(plots.Results.read(write(root, document)))
@@ -159,13 +168,15 @@ def test_results_without_an_environment_are_told_without_it(document, root):
 
 def test_the_sample_is_kept_where_only_rounding_differs(root, monkeypatch):
     run(root)
-    text = (root / plots.README).read_text()
+    text = (root / plots.PAGE).read_text()
     assert f"<!-- sample:begin -->\n```text\n{SAMPLE}```\n<!-- sample:end -->\n" in text
     for change, same in (
         (("0.0495", "0.0494"), True),
         (("0.0495", "0.0695"), False),
         (("6,930", "6,931"), False),
         (("OK       0.0495", "WRONG    0.0495"), False),
+        (("OK       0.0568", "OK       0.0668"), True),
+        (("OK       0.0568", "WRONG    0.0568"), False),
     ):
         monkeypatch.setattr(plots, "sample", lambda change=change: SAMPLE.replace(*change))
         assert run(root, "--check") == (0 if same else 1)

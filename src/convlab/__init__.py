@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from convlab.problem import ConvProblem
     from convlab.stages import LADDER, Stage, Tile
     from convlab.tracing import Trace, open_trace, trace, trace_stage
+    from convlab.unfold import unfold_einsum
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LADDER", "Check", "ConvProblem", "EngineUnavailable", "Plan", "Stage", "Tile", "Trace",
-    "check", "conv2d", "open_trace", "plan", "trace", "trace_stage",
+    "check", "conv2d", "open_trace", "plan", "trace", "trace_stage", "unfold_einsum",
 ]  # fmt: skip
 
 # Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
@@ -36,6 +37,7 @@ _HOME = {
     "open_trace": "convlab.tracing",
     "trace": "convlab.tracing",
     "trace_stage": "convlab.tracing",
+    "unfold_einsum": "convlab.unfold",
 }
 
 

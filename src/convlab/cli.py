@@ -161,7 +161,7 @@ def ladder(
         from convlab.oracle import random_tensors
     with refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
         chosen_engine = choose(engine)
-        chosen_stages = _chosen_stages(stage)
+        chosen_stages, left_out = _stages_that_run(stage, chosen_engine)
         picture = None
         if image is None:
             problem = _problem(layer, batch, chosen_engine)
@@ -184,6 +184,8 @@ def ladder(
     if picture is not None and seconds is not None:
         size = f"{problem.width} x {problem.height} pixels"
         console.print(f"picture         scaled to {size}: about {_duration(seconds)} here")
+    if left_out is not None:
+        console.print(Text(f"left out        {left_out}"), soft_wrap=True)
     results: list[Result] = []
     output_of: deque[np.ndarray] = deque(maxlen=1)
     shown: tuple[Result, np.ndarray] | None = None
@@ -222,6 +224,25 @@ def _chosen_stages(names: Sequence[str] | None) -> tuple[Stage, ...]:
 
     wanted = LADDER if not names else [stage_named(name) for name in names]
     return tuple(stage for stage in LADDER if stage in wanted)
+
+
+def _stages_that_run(
+    names: Sequence[str] | None, engine: Engine
+) -> tuple[tuple[Stage, ...], str | None]:
+    """The stages asked for, and what is left out of the whole ladder because it cannot run here.
+
+    Raises ``EngineUnavailable`` where one was asked for by name that cannot.
+    """
+    from convlab.engines import EngineUnavailable
+    from convlab.plans import stages_for
+
+    chosen = _chosen_stages(names)
+    able, left_out = stages_for(engine)
+    if names and any(stage.name not in {other.name for other in able} for stage in chosen):
+        raise EngineUnavailable(str(left_out))
+    if left_out is None:
+        return chosen, None
+    return tuple(stage for stage in chosen if stage in able), left_out
 
 
 def _problem(layer: str | None, batch: int | None, engine: Engine) -> ConvProblem:
@@ -334,6 +355,9 @@ def lint(
             advance()
     console.print(tables.lint_table(rows), "", tables.lint_legend(), sep="\n")
     write_json(json_file, [{**asdict(row), "ok": row.ok} for row in rows])
+    if not rows:
+        console.print("There is no kernel to judge: a library does this stage's work.")
+        return
     _conclude(console, tables.lint_errors(rows), "kernel", len(rows), "within budget")
 
 

@@ -18,7 +18,7 @@ import convlab
 
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "greenlet",
-    "matplotlib",
+    "matplotlib", "torch",
 )  # fmt: skip
 # From convlab's source folder: a package index may have another package of that name.
 COMPILERS = "make gate, or python -m pip install -e '.[lint]'"

@@ -17,9 +17,10 @@ section 3.1)::
 
 Below the normal range a product is off by up to half the smallest denormal, ``2**-150``, but never
 by more than itself, and sums are exact: that adds ``(1 + gamma_n) * min(K * 2**-150, magnitude)``
-(denormals are kept, as GPUs do in float32 unless told otherwise). The float64 sum that stands for
-the exact one is off by ``(n - 1) * 2**-53 * magnitude``, which is less than what gamma_n has to
-spare in its second-order terms, so it adds nothing.
+(denormals are kept, as GPUs do in float32 unless told otherwise). An atomic addition to global
+memory is the exception: there GPUs take denormals for zero, which may cost ``2 * 2**-126`` each.
+The float64 sum that stands for the exact one is off by ``(n - 1) * 2**-53 * magnitude``, which is
+less than what gamma_n has to spare in its second-order terms, so it adds nothing.
 
 Where all tensors hold integers only and ``magnitude`` is at most ``2**24``, float32 makes no error
 at all and the bound is 0. This is the sharper test: the bound above grows with K times the
@@ -51,6 +52,7 @@ Singles = NDArray[np.float32]
 
 ROUNDOFF = 2.0**-24  # float32's u: half the distance from 1 to the next number
 HALF_DENORMAL = 2.0**-150  # half of float32's smallest number above zero
+SMALLEST_NORMAL = 2.0**-126
 OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
 LARGEST_EXACT = 2**24  # float32 holds every integer up to here
 
@@ -233,13 +235,17 @@ class Oracle:
         """How far each output may be from ``expected``."""
         return self._bound(self.magnitude)
 
-    def _bound(self, magnitude: Doubles) -> Doubles:
-        return rounding_bound(
+    def _bound(self, magnitude: Doubles, atomic_additions: int = 0) -> Doubles:
+        bound = rounding_bound(
             self.problem, magnitude, with_bias=self._with_bias, integers=self._integers
         )
+        # Each may lose what it adds and what comes of it. Integers are never that small.
+        flushed = 0 if self._integers else 2 * atomic_additions * SMALLEST_NORMAL
+        return bound + flushed
 
-    def judge(self, output: Singles) -> Verdict:
-        """Judge every element of a float32 output.
+    def judge(self, output: Singles, atomic_additions: int = 0) -> Verdict:
+        """Judge every element of a float32 output; of ``atomic_additions`` to each of them, every
+        one may flush a denormal to zero, as GPUs do there.
 
         Raises ``ValueError`` when its shape or dtype is not the problem's.
         """
@@ -248,7 +254,7 @@ class Oracle:
         largest, wrong = 0.0, 0
         first: tuple[int, int, int, int] | None = None
         for image in range(self.problem.N_i):  # one by one, which bounds the memory this takes
-            errors = self._error_over_bound(image, output[image])
+            errors = self._error_over_bound(image, output[image], atomic_additions)
             is_wrong = errors > 1
             largest = max(largest, float(errors.max()))
             wrong += int(np.count_nonzero(is_wrong))
@@ -260,15 +266,15 @@ class Oracle:
         got, expected = float(output[first]), float(self.expected[first])
         return Verdict(False, largest, wrong, output.size, first, got, expected)
 
-    def is_wrong(self, image: int, output: Singles) -> NDArray[np.bool_]:
+    def is_wrong(self, image: int, output: Singles, atomic_additions: int = 0) -> NDArray[np.bool_]:
         """Which elements of one image's output, [C_o, H_o, W_o], are outside their bounds."""
-        wrong: NDArray[np.bool_] = self._error_over_bound(image, output) > 1
+        wrong: NDArray[np.bool_] = self._error_over_bound(image, output, atomic_additions) > 1
         return wrong
 
-    def _error_over_bound(self, image: int, output: Singles) -> Doubles:
+    def _error_over_bound(self, image: int, output: Singles, atomic_additions: int) -> Doubles:
         """Each element's error as a multiple of its bound: [C_o, H_o, W_o], never NaN."""
         expected, magnitude = self.expected[image], self.magnitude[image]
-        bound = self._bound(magnitude)
+        bound = self._bound(magnitude, atomic_additions)
         judged = np.isfinite(output) & np.isfinite(expected)
         error = np.abs(np.subtract(output, expected, out=np.zeros_like(expected), where=judged))
         exact_or_not = np.where(error == 0, 0.0, np.inf)

@@ -10,8 +10,8 @@ import numpy as np
 
 from convlab.engines import Engine, choose
 from convlab.problem import ConvProblem
-from convlab.stages import Stage, Tile, stage_named
-from convlab.stages.base import Argument, Flat, Launch, Program
+from convlab.stages import LADDER, Stage, Tile, stage_named
+from convlab.stages.base import Argument, Flat, Images, Program, Step
 
 # What "auto" means until the best stage is chosen from the problem: the end of the ladder on a
 # GPU; on a simulator, where every thread costs, the stage with the fewest and simplest.
@@ -36,9 +36,10 @@ class Plan:
         stage: Stage,
         tile: Tile | None,
         engine: Engine,
+        workspace_limit: int | None = None,
         **switches: bool,
     ) -> None:
-        program = program_for(problem, stage, tile, engine, **switches)
+        program = program_for(problem, stage, tile, engine, workspace_limit, **switches)
         self._make(program, problem, stage, engine, switches)
 
     @classmethod
@@ -59,7 +60,8 @@ class Plan:
         self.problem, self.stage, self.engine, self.switches = problem, stage, engine, switches
         self.program = program
         self.tile, self.workspace_bytes = self.program.tile, self.program.workspace_bytes
-        check_fits(f"stage {stage.name}'s workspace", self.workspace_bytes, engine)
+        hint = "; workspace_limit=BYTES takes fewer images at a time" if stage.in_slices else ""
+        check_fits(f"stage {stage.name}'s workspace", self.workspace_bytes, engine, hint)
         self._starts = [engine.build(launch, self.program) for launch in self.program.launches]
         self._own = {buffer.name: engine.empty(buffer.shape) for buffer in self.program.buffers}
         self._no_bias = engine.to_device(np.zeros(problem.out_channels, np.float32))
@@ -81,17 +83,16 @@ class Plan:
     def steps(
         self, input: Any, weight: Any, out: Any, bias: Any = None
     ) -> list[Callable[[Any], None]]:
-        """One function of a stream for each launch, in the order of ``program.launches``."""
-        launches = self.bound(input, weight, out, bias)
+        """One function of a stream for each step, in the order of ``program.launches``."""
+        steps = self.bound(input, weight, out, bias)
         return [
-            partial(start, arrays)
-            for start, (_, arrays) in zip(self._starts, launches, strict=True)
+            partial(start, arrays) for start, (_, arrays) in zip(self._starts, steps, strict=True)
         ]
 
     def bound(
         self, input: Any, weight: Any, out: Any, bias: Any = None
-    ) -> list[tuple[Launch, list[Any]]]:
-        """Each launch with the arrays that its kernel gets, in order."""
+    ) -> list[tuple[Step, list[Any]]]:
+        """Each step with the arrays that it gets, in order."""
         bias = self._no_bias if bias is None else bias
         arrays = {"input": input, "weight": weight, "bias": bias, "output": out, **self._own}
         return [
@@ -109,16 +110,21 @@ def plan(
     stage: str = "auto",
     tile: Tile | None = None,
     engine: str = "auto",
+    *,
+    workspace_limit: int | None = None,
     **switches: bool,
 ) -> Plan:
     """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
 
     ``tile=None`` takes the stage's production tile on a GPU and its tiny one on a simulator.
-    ``switches`` turn off techniques of stages that have any (``Stage.switches``).
+    ``workspace_limit``, in bytes, has a stage that can (``Stage.in_slices``) do fewer images at a
+    time, so that its workspace stays within it. ``switches`` turn off techniques of stages that
+    have any (``Stage.switches``).
 
-    Raises ``ValueError`` for an unknown stage, engine or switch or a tile that does not suit the
-    stage, ``EngineUnavailable`` where the engine cannot run, ``MemoryError`` with the size where
-    the workspace does not fit; all before anything is launched.
+    Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
+    stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
+    cannot run, ``MemoryError`` with the size where the workspace does not fit; all before anything
+    is launched.
     """
     chosen = choose(engine)
     if not isinstance(problem, ConvProblem):
@@ -136,42 +142,70 @@ def plan(
             raise TypeError(f"{name} is {value!r}: a switch must be True or False")
     if tile is not None and step.tiny_tile is None:
         raise ValueError(f"tile is {tile}: stage {step.name} has no tiles, so it must be None")
-    return Plan(problem, step, tile, chosen, **switches)
+    if workspace_limit is not None:
+        if type(workspace_limit) is not int:
+            raise TypeError(f"workspace_limit is {workspace_limit!r}: it must be an int or None")
+        if not step.in_slices:
+            raise ValueError(
+                f"workspace_limit is {workspace_limit}: stage {step.name} does all images at once, "
+                "so it must be None"
+            )
+    return Plan(problem, step, tile, chosen, workspace_limit, **switches)
 
 
 def program_for(
-    problem: ConvProblem, stage: Stage, tile: Tile | None, engine: Engine, **switches: bool
+    problem: ConvProblem,
+    stage: Stage,
+    tile: Tile | None,
+    engine: Engine,
+    workspace_limit: int | None = None,
+    **switches: bool,
 ) -> Program:
     """The stage's program at ``tile``, or where that is None at the tile that suits the engine.
 
     The last ones made are kept, so that a convolution done again is not compiled again.
     """
     tile = tile or (stage.production_tile(problem) if engine.is_gpu else stage.tiny_tile)
-    return _prepared(problem, stage, tile, tuple(sorted(switches.items())))
+    options: dict[str, int] = dict(switches)
+    if workspace_limit is not None:
+        options["workspace_limit"] = workspace_limit
+    return _prepared(problem, stage, tile, tuple(sorted(options.items())))
 
 
 @lru_cache(maxsize=64)
 def _prepared(
-    problem: ConvProblem, stage: Stage, tile: Tile | None, switches: tuple[tuple[str, bool], ...]
+    problem: ConvProblem, stage: Stage, tile: Tile | None, options: tuple[tuple[str, int], ...]
 ) -> Program:
-    return stage.prepare(problem, tile, **dict(switches))
+    return stage.prepare(problem, tile, **dict(options))
 
 
 def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
+    if isinstance(argument, Images):
+        return arrays[argument.name][argument.start : argument.stop]
     if not isinstance(argument, Flat):
         return arrays[argument]
-    array = arrays[argument.name]
+    array = _pick(argument.of, arrays)
     if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
-        raise ValueError(f"{argument.name} is not C-contiguous: a plan's arrays must be")
+        raise ValueError(f"{argument} is not C-contiguous: a plan's arrays must be")
     return array.reshape(-1)
 
 
-def check_fits(what: str, nbytes: int, engine: Engine) -> None:
+def stages_for(engine: Engine) -> tuple[tuple[Stage, ...], str | None]:
+    """The stages of the ladder that can run on an engine, and, where some cannot, which and why."""
+    lacking = engine.why_no_library()
+    if lacking is None:
+        return LADDER, None
+    left_out = ", ".join(stage.name for stage in LADDER if stage.needs_library)
+    return tuple(stage for stage in LADDER if not stage.needs_library), f"{left_out}: {lacking}"
+
+
+def check_fits(what: str, nbytes: int, engine: Engine, hint: str = "") -> None:
     """Raise ``MemoryError`` with the sizes when the engine has less memory than ``nbytes``."""
     free = engine.free_bytes()
     if free is not None and nbytes > free:
         raise MemoryError(
-            f"{what} needs {_size(nbytes)}, but {_size(free)} are all there is on {engine.device}"
+            f"{what} needs {_size(nbytes)}, but {_size(free)} are all there is on "
+            f"{engine.device}{hint}"
         )
 
 

@@ -66,8 +66,10 @@ def stages_table(stages: Sequence[Stage]) -> Table:
     table.add_column("stage", no_wrap=True)
     for name in ("idea", "source", "builds on"):
         table.add_column(name)
+    from convlab.stages import short_name
+
     for stage in stages:
-        builds_on = ", ".join(map(_short, stage.builds_on)) or "-"
+        builds_on = ", ".join(map(short_name, stage.builds_on)) or "-"
         table.add_row(*map(Text, (stage.name, stage.title, stage.source, builds_on)))
     return table
 

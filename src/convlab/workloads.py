@@ -59,3 +59,27 @@ MODEL = ConvProblem(
 )
 # With a GPU: Conv9, a ResNet-50 block's 3 x 3 layer.
 GPU_DEFAULT = paper_layer("conv9")
+
+# Where the channel-parallel stages are looked at, as source 001 does: one image, few channels, and
+# one size at a time changed. It gives no sizes but its largest filter, 64 x 64.
+SWEEP_BASE = ConvProblem(1, 4, 256, 256, 16, 3)
+SWEEPS: dict[str, tuple[int, ...]] = {
+    "size": (32, 64, 128, 256, 512, 1024),
+    "in_channels": (1, 4, 16, 64, 256),
+    "out_channels": (1, 4, 16, 64, 256),
+    "kernel_size": (1, 3, 5, 9, 15, 31, 64),
+}
+
+
+def sweep_problem(sweep: str, value: int) -> ConvProblem:
+    """The base with one of its sizes changed."""
+    changed = {"height": value, "width": value} if sweep == "size" else {sweep: value}
+    base = {
+        "batch": SWEEP_BASE.batch,
+        "in_channels": SWEEP_BASE.in_channels,
+        "height": SWEEP_BASE.height,
+        "width": SWEEP_BASE.width,
+        "out_channels": SWEEP_BASE.out_channels,
+        "kernel_size": SWEEP_BASE.kernel_size,
+    }
+    return ConvProblem(**(base | changed))  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from convlab.engines import Counts, Engine
 from convlab.oracle import Oracle, Verdict
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage, Tile
+from convlab.stages import LADDER, Launch, Stage, Step, Tile
 
 if TYPE_CHECKING:
     from convlab.bench.timer import Timing
@@ -46,7 +46,8 @@ class Result:
 
     ``failed`` says what it raised, so that there is no verdict, or why its time was refused.
     ``timing`` is None without a GPU, the counts with one: ``counts`` is the main kernel's (the last
-    launch's), ``pre_pass_counts`` that of the others together, None where there are none.
+    launch's, and all others of it), ``pre_pass_counts`` that of the others together, None where
+    there are none or a library does the work.
     ``launch_ms`` has each kernel's own time.
     """
 
@@ -157,7 +158,7 @@ def _run_plan(
         measured = work(output)
         host = engine.to_host(output)
         on_output(host)
-        return oracle.judge(host), measured
+        return oracle.judge(host, ready.stage.atomic_additions(problem)), measured
 
     def run_and_count(output: Any) -> list[Counts]:
         tallies = []
@@ -176,24 +177,23 @@ def _run_plan(
     def time_launches(together: Timing) -> dict[str, float]:
         from convlab.bench.timer import measure
 
-        names = [launch.name for launch in ready.program.launches]
-        if len(names) == 1:
-            return {names[0]: together.median_ms}
         # Not the judged output: a launch that adds to what another cleared spoils it when alone.
         steps = ready.steps(input, weight, engine.empty(problem.output_shape), bias)
-        times: dict[str, float] = dict.fromkeys(names, 0.0)
-        for name, step in zip(names, steps, strict=True):
-            times[name] += measure(step).median_ms
-        return times
+        by_name: dict[str, list[Callable[[Any], None]]] = {}
+        for launch, step in zip(ready.program.launches, steps, strict=True):
+            by_name.setdefault(launch.name, []).append(step)
+        if len(by_name) == 1:
+            return dict.fromkeys(by_name, together.median_ms)
+        return {name: measure(_in_turn(same)).median_ms for name, same in by_name.items()}
 
     verdict, tallies = judged(run_and_count)
     result = Result(ready.stage, problem.flops, ready.workspace_bytes, verdict)
     if not engine.is_gpu:
-        *pre_passes, main = tallies or [Counts()]
+        main, pre_passes = _main_and_others(ready.program.launches, tallies)
         return replace(
             result,
-            counts=main.as_dict(problem.flops),
-            pre_pass_counts=reduce(add, pre_passes).as_dict(0) if pre_passes else None,
+            counts=None if main is None else main.as_dict(problem.flops),
+            pre_pass_counts=None if pre_passes is None else pre_passes.as_dict(0),
         )
     if not verdict.ok:
         return result
@@ -204,6 +204,29 @@ def _run_plan(
     if (too_fast := _too_fast(problem.flops, timing, engine)) is not None:
         return replace(result, failed=too_fast)
     return replace(result, timing=timing, launch_ms=time_launches(timing))
+
+
+def _in_turn(steps: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+    def run(stream: Any) -> None:
+        for step in steps:
+            step(stream)
+
+    return run
+
+
+def _main_and_others(
+    steps: Sequence[Step], tallies: Sequence[Counts]
+) -> tuple[Counts | None, Counts | None]:
+    """The counts of the main kernel, all its launches together, and those of the kernels before it;
+    None where there are none. What a library does is not counted."""
+    if not steps:
+        return Counts(), None
+    main: list[Counts] = []
+    others: list[Counts] = []
+    for step, counts in zip(steps, tallies, strict=True):
+        if isinstance(step, Launch):
+            (main if step.name == steps[-1].name else others).append(counts)
+    return reduce(add, main) if main else None, reduce(add, others) if others else None
 
 
 def _too_fast(flops: int, timing: Timing, engine: Engine) -> str | None:

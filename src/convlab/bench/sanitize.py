@@ -14,9 +14,9 @@ import numpy as np
 
 from convlab.engines import EngineUnavailable, choose
 from convlab.oracle import Oracle, random_tensors
-from convlab.plans import Plan
+from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage, Tile
+from convlab.stages import Stage, Tile
 
 PROBLEMS = (
     ConvProblem(3, 5, 19, 17, 67, (3, 5), stride=(2, 3), padding=(2, 1), dilation=(1, 2)),
@@ -25,10 +25,12 @@ PROBLEMS = (
 )
 
 
-def cases() -> Iterator[tuple[ConvProblem, Stage, Tile | None, dict[str, bool]]]:
+def cases(
+    stages: tuple[Stage, ...],
+) -> Iterator[tuple[ConvProblem, Stage, Tile | None, dict[str, bool]]]:
     """Every problem, stage, tile and switch that is run."""
     for problem in PROBLEMS:
-        for stage in LADDER:
+        for stage in stages:
             for switches in ({}, *({name: False} for name in stage.switches)):
                 yield problem, stage, stage.production_tile(problem), switches
             if stage.tiny_tile is not None:
@@ -42,13 +44,18 @@ def main() -> int:
     except EngineUnavailable as error:
         print(error, file=sys.stderr)
         return 2
+    stages, left_out = stages_for(engine)
+    if left_out is not None:
+        print(f"left out: {left_out}")
     wrong = runs = 0
-    for problem, stage, tile, switches in cases():
+    for problem, stage, tile, switches in cases(stages):
         tensors = random_tensors(problem, 1)
         input, weight, bias = (engine.to_device(tensor) for tensor in tensors)
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
         Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)
-        verdict = Oracle(problem, *tensors).judge(engine.to_host(output))
+        verdict = Oracle(problem, *tensors).judge(
+            engine.to_host(output), stage.atomic_additions(problem)
+        )
         runs += 1
         if not verdict.ok:
             wrong += 1

@@ -21,7 +21,7 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, Verdict, random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
-from convlab.stages import Program, Stage, Tile, stage_named
+from convlab.stages import Launch, Program, Stage, Tile, stage_named
 from convlab.tracing import LaunchTrace, trace
 
 # What kernels get wrong that are right on round numbers: sizes of one, primes, remainders in M, N
@@ -203,14 +203,22 @@ def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None)
     if isinstance(kernel, Program):
         return kernel
     program = stage.prepare(problem, tile)
-    *before, main = program.launches
+    main = program.launches[-1]
+    if not isinstance(main, Launch):
+        raise ValueError(f"stage is {stage.name}, which has no kernel: a library does its work")
     theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, main.kernel))
     if len(theirs) != len(ours):
         raise ValueError(
             f"{_title(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
             f"take ({', '.join(ours)})"
         )
-    return replace(program, launches=(*before, replace(main, kernel=kernel)))
+    steps = (
+        replace(step, kernel=kernel)
+        if isinstance(step, Launch) and step.kernel is main.kernel
+        else step
+        for step in program.launches
+    )
+    return replace(program, launches=tuple(steps))
 
 
 def _try(
@@ -297,7 +305,8 @@ def _traced(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> 
     ready = Plan.of(program, problem, stage, Simulator(strict=False))
     input, weight, bias = random_tensors(problem, seed)
     output = np.full(problem.output_shape, np.nan, np.float32)
-    *before, (main, arrays) = ready.bound(input, weight, output, bias)
-    for launch, theirs in before:
-        Simulator(strict=False).launch(launch.kernel, launch.grid, launch.block, *theirs)
+    main, arrays = ready.bound(input, weight, output, bias)[-1]
+    assert isinstance(main, Launch)
+    for start in ready.steps(input, weight, output, bias)[:-1]:
+        start(None)
     return trace(main.kernel, main.grid, main.block, *arrays).main

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from convlab.engines.memory_rules import SECTOR_BYTES
-from convlab.stages.base import Launch, Program
+from convlab.stages.base import Program, Step
 
 Start = Callable[..., None]
 
@@ -92,9 +92,14 @@ class Engine(Protocol):
     def to_host(self, array: Any) -> np.ndarray:
         """A host copy; waits for work in flight."""
 
-    def build(self, launch: Launch, program: Program) -> Start:
-        """The launch made ready, compiled included: a function of its arrays and a stream, which
-        starts it and does nothing else. A GPU's returns before the kernel has ended."""
+    def build(self, step: Step, program: Program) -> Start:
+        """The step made ready, compiled included: a function of its arrays and a stream, which
+        starts it and does nothing else. A GPU's returns before the work has ended.
+
+        Raises :class:`EngineUnavailable` for a library call where there is no library."""
+
+    def why_no_library(self) -> str | None:
+        """Why there is no array library for library calls, in one sentence; None when there is."""
 
     def peak_flops(self) -> float | None:
         """The float32 operations a second that no kernel can exceed; None where nobody knows."""

@@ -26,7 +26,7 @@ from numba.cuda.simulator.kernel import BlockManager
 from convlab.engines.base import Counts, Start
 from convlab.engines.on_the_host import OnTheHost
 from convlab.engines.python_body import python_body
-from convlab.stages.base import SOURCES, Launch, Program
+from convlab.stages.base import SOURCES, Launch, LibraryCall, Program, Step
 
 
 class CudaSim(OnTheHost):
@@ -38,15 +38,19 @@ class CudaSim(OnTheHost):
     def __init__(self) -> None:
         self._tally: _Tally | None = None
 
-    def build(self, launch: Launch, program: Program) -> Start:
-        return partial(self.run, launch)  # there is nothing to compile
+    def build(self, step: Step, program: Program) -> Start:
+        if isinstance(step, LibraryCall):
+            return self.build_library_call(step)
+        return partial(self.run, step)  # there is nothing to compile
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end; what a kernel raises comes out as it was raised."""
         tally = self._tally or _Tally()
         grid, block = (_three(size) for size in (launch.grid, launch.block))
         arguments = [
-            _Array(array, tally.global_access, read_only=argument in SOURCES, what=str(argument))
+            _Array(
+                array, tally.global_access, read_only=str(argument) in SOURCES, what=str(argument)
+            )
             for array, argument in zip(arrays, launch.arguments or [""] * len(arrays), strict=True)
         ]
         with _eager_thread_switches():
@@ -246,6 +250,16 @@ class _Memory:
         return _Array(np.full(shape, poison, kind), self._counter, what=what)
 
 
+class _Atomic(kernelapi.FakeCUDAAtomic):  # type: ignore[misc]
+    """``cuda.atomic``, whose ``add`` is counted as one load and one store; Numba's loads twice."""
+
+    def add(self, array: Any, index: Any, value: Any) -> Any:
+        with kernelapi.addlock:
+            old = array[index]
+            array[index] = old + value
+        return old
+
+
 class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
     """What ``cuda`` means inside a simulated kernel, for one block."""
 
@@ -253,6 +267,7 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
         super().__init__(grid, block, 0)
         self._shared = _Memory(tally.shared_access, shared=True)
         self._local = _Memory(None, shared=False)
+        self._atomic = _Atomic()
         self._barriers = tally.barriers
 
     def syncthreads(self) -> None:

@@ -12,8 +12,9 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.core import config
 
+from convlab.engines import array_library
 from convlab.engines.base import Counts, Start
-from convlab.stages.base import Launch, Program
+from convlab.stages.base import Launch, LibraryCall, Program, Step
 
 
 def why_not() -> str | None:
@@ -84,7 +85,13 @@ class Gpu:
     def to_host(self, array: Any) -> np.ndarray:
         return np.asarray(array.copy_to_host())
 
-    def build(self, launch: Launch, program: Program) -> Start:
+    def why_no_library(self) -> str | None:
+        return array_library.why_none()
+
+    def build(self, step: Step, program: Program) -> Start:
+        if isinstance(step, LibraryCall):
+            return array_library.build(step)
+        launch = step
         launch.kernel.compile(signature(launch, program))
 
         @lru_cache(maxsize=4)  # a plan is called on one stream, seldom on two

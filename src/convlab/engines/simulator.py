@@ -21,7 +21,7 @@ from convlab.engines.findings import Finding, NotSimulated, SimulationError
 from convlab.engines.launch_arguments import three
 from convlab.engines.on_the_host import OnTheHost
 from convlab.engines.simulated_launch import Recorder, SimulatedLaunch
-from convlab.stages.base import Launch, Program
+from convlab.stages.base import Launch, LibraryCall, Program, Step
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 
@@ -36,8 +36,10 @@ class Simulator(OnTheHost):
         self.strict, self.recorder = strict, recorder
         self._counts: Counts | None = None
 
-    def build(self, launch: Launch, program: Program) -> Start:
-        return partial(self.run, launch)  # there is nothing to compile
+    def build(self, step: Step, program: Program) -> Start:
+        if isinstance(step, LibraryCall):
+            return self.build_library_call(step)
+        return partial(self.run, step)  # there is nothing to compile
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end."""

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from convlab.stages import (
     s01_direct,
+    s02_cin,
+    s02_cin_naive,
+    s02_cout,
+    s03_depth_last,
+    s03_im2col,
+    s03_im2col_blas,
+    s03_im2col_per_image,
+    s03_unfold_einsum,
     s04_implicit_gemm,
     s05_shared_memory,
     s06_block_tiling,
@@ -13,11 +21,19 @@ from convlab.stages import (
     s10_im2win,
     s11_im2win_full,
 )
-from convlab.stages.base import Buffer, Launch, Program, Stage
+from convlab.stages.base import Buffer, Launch, LibraryCall, Program, Stage, Step
 from convlab.stages.tiles import Tile
 
 LADDER: tuple[Stage, ...] = (
     s01_direct.STAGE,
+    s02_cin_naive.STAGE,
+    s02_cin.STAGE,
+    s02_cout.STAGE,
+    s03_im2col.STAGE,
+    s03_im2col_per_image.STAGE,
+    s03_im2col_blas.STAGE,
+    s03_depth_last.STAGE,
+    s03_unfold_einsum.STAGE,
     s04_implicit_gemm.STAGE,
     s05_shared_memory.STAGE,
     s06_block_tiling.STAGE,
@@ -28,16 +44,28 @@ LADDER: tuple[Stage, ...] = (
     s11_im2win_full.STAGE,
 )
 
-__all__ = ["LADDER", "Buffer", "Launch", "Program", "Stage", "Tile", "stage_named"]
+__all__ = [
+    "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step", "Tile", "short_name",
+    "stage_named",
+]  # fmt: skip
+
+
+def short_name(name: str) -> str:
+    """``s05`` of ``s05_shared_memory``; the whole name where the number is several stages'."""
+    number = name.split("_")[0]
+    alike = [stage for stage in LADDER if stage.name.split("_")[0] == number]
+    return number if len(alike) < 2 else name
 
 
 def stage_named(name: str) -> Stage:
-    """The stage of that name, ``s05_shared_memory`` or short ``s05``.
+    """The stage of that name, ``s05_shared_memory``, or short, where the number is one stage's
+    alone, ``s05``.
 
-    Raises ``ValueError`` naming every stage for anything else.
+    Raises ``ValueError`` naming the stages it could be for anything else.
     """
     for stage in LADDER:
-        if name in (stage.name, stage.name.split("_")[0]):
+        if name in (stage.name, short_name(stage.name)):
             return stage
-    names = ", ".join(stage.name for stage in LADDER)
+    numbered = [stage.name for stage in LADDER if stage.name.split("_")[0] == name]
+    names = ", ".join(numbered or [stage.name for stage in LADDER])
     raise ValueError(f"stage is {name!r}: it must be one of {names}")

@@ -28,23 +28,35 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Flat:
-    """A launch's argument by name, seen as one row of elements: ``array.reshape(-1)``."""
+class Images:
+    """A tensor by name, of which a step sees the images ``start`` to ``stop - 1`` alone."""
 
     name: str
+    start: int
+    stop: int
 
     def __str__(self) -> str:
         return self.name
 
 
-Argument = str | Flat
-SOURCES = tuple(kind(name) for name in ("input", "weight", "bias") for kind in (str, Flat))
+@dataclass(frozen=True)
+class Flat:
+    """A step's argument seen as one row of elements: ``array.reshape(-1)``."""
+
+    of: str | Images
+
+    def __str__(self) -> str:
+        return str(self.of)
+
+
+Argument = str | Images | Flat
+SOURCES = ("input", "weight", "bias")  # the names of what no step may write to
 
 
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch. Arguments are names: ``input``, ``weight``, ``bias``, ``output`` or a
-    buffer's; ``Flat(name)`` is the same memory with one dimension.
+    buffer's; ``Flat(name)`` is the same memory with one dimension, ``Images(name, 0, 4)`` a part.
 
     Raises ``ValueError`` for a grid larger than CUDA's largest.
     """
@@ -68,6 +80,24 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class LibraryCall:
+    """A step that an array library does instead of a kernel: ``function(library, *arrays)``, where
+    ``library`` is NumPy on a simulator, PyTorch or CuPy on a GPU, and the arrays are its own.
+    """
+
+    function: Callable[..., None]
+    arguments: tuple[Argument, ...]
+
+    @property
+    def name(self) -> str:
+        """The function's own name."""
+        return str(getattr(self.function, "__name__", self.function))
+
+
+Step = Launch | LibraryCall
+
+
+@dataclass(frozen=True)
 class Program:
     """A stage made ready for one problem: what to allocate, then what to launch, in order.
 
@@ -75,8 +105,14 @@ class Program:
     """
 
     buffers: tuple[Buffer, ...]
-    launches: tuple[Launch, ...]
+    launches: tuple[Step, ...]
     tile: Tile | None = None
+
+    @property
+    def kernels(self) -> tuple[Launch, ...]:
+        """One launch of each kernel, in order: what there is to compile. Library calls are none."""
+        found = {id(step.kernel): step for step in self.launches if isinstance(step, Launch)}
+        return tuple(found.values())
 
     @property
     def workspace_bytes(self) -> int:
@@ -86,8 +122,9 @@ class Program:
         """Dimensions of the array that a kernel gets for an argument."""
         if isinstance(argument, Flat):
             return 1
+        name = str(argument)
         shapes = {buffer.name: buffer.shape for buffer in self.buffers}
-        return len(shapes[argument]) if argument in shapes else TENSOR_NDIM[argument]
+        return len(shapes[name]) if name in shapes else TENSOR_NDIM[name]
 
 
 @dataclass(frozen=True)
@@ -97,7 +134,10 @@ class Stage:
     ``prepare(problem, tile)`` makes the :class:`Program`; ``production_tile(problem)`` is the
     tile for a GPU, ``tiny_tile`` one that a simulator runs in a blink, ``model_tile`` the GPU's in
     small, for counting: as much larger from stage to stage as that. Stages without tiles have None
-    for all three.
+    for all three. ``atomic_additions(problem)`` is how often something is added atomically to each
+    output: GPUs flush denormals there, and the judge has to know. ``needs_library`` says that some
+    step is a :class:`LibraryCall`, ``in_slices`` that ``prepare`` takes a ``workspace_limit`` in
+    bytes and then does as many images at a time as fit.
     """
 
     name: str
@@ -111,6 +151,9 @@ class Stage:
     model_tile: Tile | None = None
     vectorized: bool = False
     switches: tuple[str, ...] = ()
+    atomic_additions: Callable[[ConvProblem], int] = lambda problem: 0
+    needs_library: bool = False
+    in_slices: bool = False
 
 
 def blocks_for(total: int, per_block: int) -> int:

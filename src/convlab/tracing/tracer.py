@@ -15,7 +15,7 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
-from convlab.stages import Tile, stage_named
+from convlab.stages import Launch, Tile, stage_named
 from convlab.tracing.recorder import Recorder
 from convlab.tracing.records import LaunchTrace, Trace
 
@@ -64,18 +64,24 @@ def trace_stage(
     ``problem=None`` takes Conv9 in small, ``tile=None`` the stage's tile for counting;
     ``compiled`` as for :func:`trace`.
 
-    Raises ``ValueError`` for an unknown stage or a tile that does not suit it, and as
-    :func:`trace`.
+    Raises ``ValueError`` for an unknown stage, one that has no kernels or a tile that does not suit
+    it, and as :func:`trace`.
     """
     chosen = stage_named(stage)
     problem = workloads.MODEL if problem is None else problem
     ready = Plan(problem, chosen, tile or chosen.model_tile, Simulator(strict=False))
     input, weight, bias = random_tensors(problem, seed)
     output = np.full(problem.output_shape, np.nan, np.float32)
-    launches = [
-        _launch(launch.kernel, launch.grid, launch.block, arrays, 0, block_shown, compiled)
-        for launch, arrays in ready.bound(input, weight, output, bias)
-    ]
+    launches = []
+    bound = ready.bound(input, weight, output, bias)
+    for (step, arrays), start in zip(bound, ready.steps(input, weight, output, bias), strict=True):
+        if isinstance(step, Launch):
+            where = step.grid, step.block
+            launches.append(_launch(step.kernel, *where, arrays, 0, block_shown, compiled))
+        else:
+            start(None)  # a library's work, which is not traced
+    if not launches:
+        raise ValueError(f"stage {chosen.name} has no kernel to trace: a library does its work")
     about = {"problem": str(problem), "idea": chosen.title, "source": chosen.source}
     if ready.tile is not None:
         about["tile"] = str(ready.tile)

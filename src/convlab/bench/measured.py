@@ -1,0 +1,53 @@
+"""What benchmarks run as modules have in common: arguments, a GPU, a file of results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from convlab.doctor import environment
+from convlab.engines import Engine, EngineUnavailable, choose
+
+GPU_ONLY = "its times mean nothing without one"
+
+
+def run_module(
+    module: str,
+    about: str,
+    measure: Callable[[Engine | None], dict[str, Any]],
+    show: Callable[[dict[str, Any]], str],
+    arguments: Sequence[str] | None,
+    *,
+    needs_gpu: bool,
+) -> int:
+    """Measure, show, and write ``--json FILE``; returns the exit code: 1 where something measured
+    was judged wrong (``ok`` false), 2 where it cannot run."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
+    chosen = parser.parse_args(arguments)
+    engine: Engine | None = None
+    try:
+        engine = choose("gpu")
+    except EngineUnavailable as error:
+        if needs_gpu:
+            print(f"convlab: {error}: {GPU_ONLY}", file=sys.stderr)
+            return 2
+    typed = f"python -m {module}" + (f" --json {chosen.json}" if chosen.json else "")
+    document = measure(engine)
+    document["device"] = None if engine is None else engine.device
+    document["environment"] = None if engine is None else environment([]) | {"command": typed}
+    print(show(document))
+    if chosen.json is not None:
+        chosen.json.parent.mkdir(parents=True, exist_ok=True)
+        chosen.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return 0 if document.get("ok", True) else 1
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table, its first ``left`` columns to the left and the others to the right."""
+    rule = ["---" if column < left else "---:" for column in range(len(head))]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))

@@ -1,0 +1,92 @@
+"""s02, C_in-parallel: a block's receptive field in shared memory, convolved with all filters.
+
+Source: Accelerating 2D Convolutions on GPU (001), sections 2.2 and 3.3 (its Algorithm 1). The
+mapping is :mod:`s02_cin_naive`'s: a thread for each output pixel and input channel, a loop over all
+output channels. But the block fetches the field that its pixels see once, with its halo, and reads
+it from shared memory for every filter: H_f * W_f * C_o times.
+
+Wins with large images and filters and few channels. Loses with many input channels, whose partial
+sums queue up at the same addresses, and with many output channels, each of which is one more
+atomic addition a thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, uint32
+
+from convlab.device import gpu_only
+from convlab.problem import ConvProblem
+from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
+from convlab.stages.receptive_field import (
+    Field,
+    channel_parallel_field,
+    fill_launch,
+    make_stage_field,
+)
+
+
+def make_kernel(problem: ConvProblem, field: Field) -> Any:
+    """The kernel with the problem's shapes and the block's region and field as constants."""
+    p = problem
+    C_i, C_o, H_f, W_f, H_o, W_o = p.C_i, p.C_o, p.H_f, p.W_f, p.H_o, p.W_o
+    s_h, s_w, d_h, d_w = p.s_h, p.s_w, p.d_h, p.d_w
+    B_Z, B_Y, B_X, U, V = field.B_Z, field.B_Y, field.B_X, field.U, field.V
+    DOWN, ACROSS = field.regions(problem)
+    GROUPS = blocks_for(C_i, B_Z)
+    FIELD, THREADS = field.shape, B_Z * B_Y * B_X
+    stage_field = make_stage_field(problem, field, THREADS)
+
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
+    def cin_parallel(input, weight, output):
+        S = cuda.shared.array(FIELD, float32)
+        x, y, z = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.threadIdx.z)
+        t = uint32((z * B_Y + y) * B_X + x)
+        block = uint32(cuda.blockIdx.x)
+        n0 = block % ACROSS * B_X
+        m0 = block // ACROSS % DOWN * B_Y
+        r0 = block // (ACROSS * DOWN) % GROUPS * B_Z
+        i = block // (ACROSS * DOWN * GROUPS)
+        m, n, r = m0 + y, n0 + x, r0 + z
+
+        for u0 in range(0, H_f, U):
+            for v0 in range(0, W_f, V):
+                stage_field(input, S, i, r0, m0, n0, u0, v0, t)  # load
+                cuda.syncthreads()  # nobody computes before all have fetched
+
+                if m < H_o and n < W_o and r < C_i:
+                    for j in range(C_o):  # compute
+                        partial = float32(0)
+                        for u in range(min(U, H_f - u0)):
+                            for v in range(min(V, W_f - v0)):
+                                pixel = S[z, y * s_h + u * d_h, x * s_w + v * d_w]
+                                partial += pixel * weight[j, r, u0 + u, v0 + v]
+                        cuda.atomic.add(output, ((i * C_o + j) * H_o + m) * W_o + n, partial)
+                cuda.syncthreads()  # nobody fetches the next part over what others still read
+
+    return cin_parallel
+
+
+def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    field = channel_parallel_field(problem)
+    down, across = field.regions(problem)
+    launch = Launch(
+        make_kernel(problem, field),
+        grid=(across * down * blocks_for(problem.C_i, field.B_Z) * problem.N_i,),
+        block=(field.B_X, field.B_Y, field.B_Z),
+        arguments=("input", "weight", Flat("output")),
+    )
+    return Program((), (fill_launch(problem), launch))
+
+
+STAGE = Stage(
+    name="s02_cin",
+    title="C_in-parallel: the receptive field shared by all filters, added atomically",
+    source="Accelerating 2D Convolutions on GPU (001), 2.2, Algorithm 1",
+    builds_on=("s02_cin_naive",),
+    module=__name__,
+    prepare=prepare,
+    atomic_additions=lambda problem: problem.C_i * channel_parallel_field(problem).parts(problem),
+)

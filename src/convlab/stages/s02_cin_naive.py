@@ -1,0 +1,83 @@
+"""s02, "CUDA naive": input channels in parallel, straight from global memory, added atomically.
+
+Source: Accelerating 2D Convolutions on GPU (001), section 3.1: the mapping of :mod:`s02_cin` with
+no shared memory. A thread owns an output pixel and one *input* channel, and loops over all output
+channels: what it computes is only that channel's part of each output, so it adds it to what others
+have put there. C_i threads add to each output, one after the other, in any order: the sum's
+rounding differs from run to run, always within the oracle's bound.
+
+Wins where s01 has too few outputs to fill a GPU and there are few input channels. Loses as these
+become more: the additions to one address wait for each other. GPUs flush denormals when they add
+atomically, which no other stage does (``atomic_additions``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, uint32
+
+from convlab.device import gpu_only
+from convlab.problem import ConvProblem
+from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
+from convlab.stages.receptive_field import Field, channel_parallel_field, fill_launch
+
+
+def make_kernel(problem: ConvProblem, field: Field) -> Any:
+    """The kernel with the problem's shapes and the block's region as constants."""
+    p = problem
+    _, C_i, H_i, W_i = p.input_shape
+    C_o, H_f, W_f, H_o, W_o = p.C_o, p.H_f, p.W_f, p.H_o, p.W_o
+    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
+    B_Z, B_Y, B_X = field.B_Z, field.B_Y, field.B_X
+    DOWN, ACROSS = field.regions(problem)
+    GROUPS = blocks_for(C_i, B_Z)
+
+    @cuda.jit(**gpu_only(launch_bounds=B_Z * B_Y * B_X))
+    def cin_naive(input, weight, output):
+        x, y, z = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.threadIdx.z)
+        block = uint32(cuda.blockIdx.x)
+        n = block % ACROSS * B_X + x
+        m = block // ACROSS % DOWN * B_Y + y
+        r = block // (ACROSS * DOWN) % GROUPS * B_Z + z
+        i = block // (ACROSS * DOWN * GROUPS)
+        if m >= H_o or n >= W_o or r >= C_i:
+            return
+
+        for j in range(C_o):
+            partial = float32(0)
+            for u in range(H_f):
+                for v in range(W_f):
+                    i_h = m * s_h + u * d_h - p_h
+                    i_w = n * s_w + v * d_w - p_w
+                    pixel = float32(0)  # outside the image is padding
+                    if 0 <= i_h < H_i and 0 <= i_w < W_i:
+                        pixel = input[i, r, i_h, i_w]
+                    partial += pixel * weight[j, r, u, v]
+            cuda.atomic.add(output, ((i * C_o + j) * H_o + m) * W_o + n, partial)
+
+    return cin_naive
+
+
+def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    field = channel_parallel_field(problem)
+    down, across = field.regions(problem)
+    launch = Launch(
+        make_kernel(problem, field),
+        grid=(across * down * blocks_for(problem.C_i, field.B_Z) * problem.N_i,),
+        block=(field.B_X, field.B_Y, field.B_Z),
+        arguments=("input", "weight", Flat("output")),
+    )
+    return Program((), (fill_launch(problem), launch))
+
+
+STAGE = Stage(
+    name="s02_cin_naive",
+    title="CUDA naive: input channels in parallel, added atomically",
+    source="Accelerating 2D Convolutions on GPU (001), 3.1",
+    builds_on=("s01_direct",),
+    module=__name__,
+    prepare=prepare,
+    atomic_additions=lambda problem: problem.C_i,
+)

@@ -1,0 +1,83 @@
+"""s03, depth last: im2col by 128-bit loads and stores, turned round in shared memory.
+
+Source: CUDA IM2COL Kernels Design (003). The matrix is the one of :mod:`s03_im2col`, but for the
+order of its rows: depth innermost, as the document flattens a filter. What differs is how it is
+made: from a tensor with the channels of a pixel side by side, four numbers an instruction both
+ways, by the kernels of :mod:`depth_last`. A pre-pass makes that tensor here, since convlab's is
+NCHW; where a network's tensors are depth last, it falls away.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, uint32
+
+from convlab.problem import ConvProblem
+from convlab.stages.base import Flat, Program, Stage, Step
+from convlab.stages.depth_last import (
+    WARP,
+    depth_last_buffer,
+    im2col_launches,
+    to_depth_last_launches,
+)
+from convlab.stages.im2col_matrix import columns_buffer
+from convlab.stages.image_slices import in_slices, largest, slices
+from convlab.stages.matrix_product import pack_launch, packed_buffer, product_launch
+from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
+
+
+def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
+    """s08's packed filter with depth innermost: packed[(u * W_f + v) * C_i + r, m]."""
+    M, K, C_i, W_f = problem.M, problem.K, problem.C_i, problem.W_f
+
+    @cuda.jit
+    def pack_filter(weight, packed):
+        e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        k, m = e // M_P, e % M_P
+        if k < K_P:
+            value = float32(0)
+            if k < K and m < M:
+                value = weight[m, k % C_i, k // C_i // W_f, k // C_i % W_f]
+            packed[k, m] = value
+
+    return pack_filter
+
+
+def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    packed = packed_buffer(problem, tile)
+    pack = pack_launch(problem, tile, make_pack_filter, "weight")
+
+    def nbytes(part: ConvProblem) -> int:
+        return packed.nbytes + depth_last_buffer(part).nbytes + columns_buffer(part).nbytes
+
+    def steps(part: ConvProblem) -> list[Step]:
+        return [
+            *to_depth_last_launches(part),
+            *im2col_launches(part, min(WARP, tile.N_B)),  # narrower only on a simulator
+            product_launch(part, tile, Flat("output")),
+        ]
+
+    parts = slices(problem, nbytes, workspace_limit)
+    part = largest(problem, parts)
+    return Program(
+        (depth_last_buffer(part), columns_buffer(part), packed),
+        (pack, *in_slices(problem, parts, steps)),
+        tile,
+    )
+
+
+STAGE = Stage(
+    name="s03_depth_last",
+    title="Depth-last im2col: 128-bit loads and stores, turned round in shared memory",
+    source="CUDA IM2COL Kernels Design (003), 1",
+    builds_on=("s03_im2col",),
+    module=__name__,
+    prepare=prepare,
+    production_tile=microkernel_tile,
+    tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
+    model_tile=MODEL_TILE,
+    vectorized=True,
+    in_slices=True,
+)

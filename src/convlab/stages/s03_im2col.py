@@ -1,0 +1,53 @@
+"""s03: im2col. Write out what every output sees, and the convolution is a matrix product.
+
+Source: im2win paper (000), section 2.3. A small kernel copies each window of the input into a
+column of the im2col matrix; then a GEMM multiplies the filter matrix with it. All images go into
+one matrix here ("batched"), which makes one large product; :mod:`s03_im2col_per_image` takes them
+one by one. What it costs is memory: each pixel is stored once for each window that sees it. With a
+``workspace_limit`` it takes as many images at a time as fit.
+"""
+
+from __future__ import annotations
+
+from convlab.problem import ConvProblem
+from convlab.stages.base import Flat, Program, Stage, Step
+from convlab.stages.im2col_matrix import columns_buffer, im2col_launch
+from convlab.stages.image_slices import Slice, in_slices, largest, slices
+from convlab.stages.matrix_product import pack_launch, packed_buffer, product_launch
+from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
+
+
+def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    packed = packed_buffer(problem, tile)
+
+    def nbytes(part: ConvProblem) -> int:
+        return packed.nbytes + columns_buffer(part).nbytes
+
+    return program(problem, tile, slices(problem, nbytes, workspace_limit))
+
+
+def program(problem: ConvProblem, tile: Tile, parts: list[Slice]) -> Program:
+    """What to do where the images are taken in these slices."""
+
+    def steps(part: ConvProblem) -> list[Step]:
+        return [im2col_launch(part), product_launch(part, tile, Flat("output"))]
+
+    buffers = (columns_buffer(largest(problem, parts)), packed_buffer(problem, tile))
+    launches = (pack_launch(problem, tile), *in_slices(problem, parts, steps))
+    return Program(buffers, launches, tile)
+
+
+STAGE = Stage(
+    name="s03_im2col",
+    title="im2col: windows written out as a matrix, then one GEMM for all images",
+    source="im2win paper (000), 2.3",
+    builds_on=("s01_direct",),
+    module=__name__,
+    prepare=prepare,
+    production_tile=microkernel_tile,
+    tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
+    model_tile=MODEL_TILE,
+    vectorized=True,
+    in_slices=True,
+)

@@ -1,0 +1,54 @@
+"""s03 with a library's GEMM: cuBLAS, through PyTorch or CuPy; NumPy's on a simulator.
+
+Source: im2win paper (000), section 2.3, and the baseline of its section 4. The im2col kernel
+writes a matrix for each image, because BLAS then writes the output tensor itself:
+``output[i] = filter @ columns[i]``, all images in one batched call. Caffe's way, one image at a
+time, is ``workspace_limit`` with the size of one image's matrix.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convlab.problem import ConvProblem
+from convlab.stages.base import Buffer, LibraryCall, Program, Stage, Step
+from convlab.stages.im2col_matrix import im2col_launch
+from convlab.stages.image_slices import in_slices, largest, slices
+
+
+def matrix_buffer(problem: ConvProblem) -> Buffer:
+    """A matrix for each image."""
+    return Buffer("columns", (problem.N_i, problem.K, problem.H_o * problem.W_o))
+
+
+def blas(library: Any, columns: Any, weight: Any, bias: Any, output: Any) -> None:
+    """``output = weight @ columns + bias``, image by image."""
+    N_i, C_o, H_o, W_o = output.shape
+    matrices = columns[:N_i]  # the last slice may be smaller than the memory
+    filters = library.broadcast_to(weight.reshape(C_o, -1), (N_i, C_o, matrices.shape[1]))
+    library.matmul(filters, matrices, out=output.reshape(N_i, C_o, H_o * W_o))
+    output += bias.reshape(1, C_o, 1, 1)
+
+
+def prepare(problem: ConvProblem, tile: None = None, workspace_limit: int | None = None) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    parts = slices(problem, lambda part: matrix_buffer(part).nbytes, workspace_limit)
+
+    def steps(part: ConvProblem) -> list[Step]:
+        product = LibraryCall(blas, ("columns", "weight", "bias", "output"))
+        return [im2col_launch(part, by_image=True), product]
+
+    buffers = (matrix_buffer(largest(problem, parts)),)
+    return Program(buffers, tuple(in_slices(problem, parts, steps)))
+
+
+STAGE = Stage(
+    name="s03_im2col_blas",
+    title="im2col and BLAS: the same matrix, a library's GEMM",
+    source="im2win paper (000), 2.3",
+    builds_on=("s03_im2col",),
+    module=__name__,
+    prepare=prepare,
+    needs_library=True,
+    in_slices=True,
+)

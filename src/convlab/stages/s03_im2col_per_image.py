@@ -1,0 +1,34 @@
+"""s03, per image: :mod:`s03_im2col` with one image's matrix at a time.
+
+Source: im2win paper (000), section 2.3: "processed in N_i batches, each batch contains a single
+image". The matrix is N_i times smaller and the same memory serves all images; in exchange there
+are N_i small matrix products one after the other, each too small to fill a large GPU where the
+image is.
+"""
+
+from __future__ import annotations
+
+from convlab.problem import ConvProblem
+from convlab.stages.base import Program, Stage
+from convlab.stages.image_slices import slices_of
+from convlab.stages.s03_im2col import program
+from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
+
+
+def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    return program(problem, tile, slices_of(problem, images=1))
+
+
+STAGE = Stage(
+    name="s03_im2col_per_image",
+    title="im2col per image: a matrix and a GEMM for each image in turn",
+    source="im2win paper (000), 2.3",
+    builds_on=("s03_im2col",),
+    module=__name__,
+    prepare=prepare,
+    production_tile=microkernel_tile,
+    tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
+    model_tile=MODEL_TILE,
+    vectorized=True,
+)

@@ -1,0 +1,98 @@
+"""s03, unfold and einsum: im2col out of an array library's own pieces, with no kernel of ours.
+
+Source: Faster Convolution (002), Algorithm 1: pad, unfold, einsum, fold, bias, each a call of
+NumPy (on a simulator), PyTorch or CuPy (on a GPU). As a function for any number of dimensions it is
+:func:`convlab.unfold.unfold_einsum`; here its steps write to memory of the plan's own, so that they
+can be timed one by one and captured in a graph. Unfolding is a copy for each place in the filter;
+einsum of ``bis,oi->bos`` is a batched matrix product, and fold with a 1 x 1 kernel moves nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convlab.problem import ConvProblem
+from convlab.stages.base import Buffer, LibraryCall, Program, Stage, Step
+from convlab.stages.image_slices import in_slices, largest, slices
+from convlab.unfold import taps
+
+
+def buffers_for(problem: ConvProblem) -> tuple[Buffer, ...]:
+    """The padded input, where there is padding, and the unfolded one."""
+    p = problem
+    unfolded = Buffer("unfolded", (p.N_i, p.C_i, p.H_f, p.W_f, p.H_o, p.W_o))
+    if p.padded_shape == (p.H_i, p.W_i):
+        return (unfolded,)
+    return Buffer("padded", (p.N_i, p.C_i, *p.padded_shape)), unfolded
+
+
+def make_pad(problem: ConvProblem) -> Any:
+    """``padded``: the input with zeros around it."""
+    p = problem
+    rows, columns = slice(p.p_h, p.p_h + p.H_i), slice(p.p_w, p.p_w + p.W_i)
+
+    def pad(library: Any, input: Any, padded: Any) -> None:
+        padded[:] = 0
+        padded[: p.N_i, :, rows, columns] = input
+
+    return pad
+
+
+def make_unfold(problem: ConvProblem) -> Any:
+    """``unfolded[i, r, u, v]``: what place (u, v) of the filters meets, one element an output."""
+    p = problem
+    met = list(taps(p.kernel_size, (p.H_o, p.W_o), p.stride, p.dilation))
+
+    def unfold(library: Any, padded: Any, unfolded: Any) -> None:
+        for (u, v), (rows, columns) in met:
+            unfolded[: p.N_i, :, u, v] = padded[: p.N_i, :, rows, columns]
+
+    return unfold
+
+
+def make_einsum(problem: ConvProblem) -> Any:
+    """``output``: einsum, written where fold would put it, and the bias."""
+    N_i, M, K, PIXELS = problem.N_i, problem.M, problem.K, problem.H_o * problem.W_o
+
+    def einsum(library: Any, unfolded: Any, weight: Any, bias: Any, output: Any) -> None:
+        columns = unfolded[:N_i].reshape(N_i, K, PIXELS)
+        filters = library.broadcast_to(weight.reshape(M, K), (N_i, M, K))
+        library.matmul(filters, columns, out=output.reshape(N_i, M, PIXELS))
+        output += bias.reshape(1, M, 1, 1)
+
+    return einsum
+
+
+def make_steps(problem: ConvProblem) -> list[Step]:
+    """The calls for one slice of the batch."""
+    names = [buffer.name for buffer in buffers_for(problem)]
+    pads = "padded" in names
+    pad = [LibraryCall(make_pad(problem), ("input", "padded"))] if pads else []
+    return [
+        *pad,
+        LibraryCall(make_unfold(problem), ("padded" if pads else "input", "unfolded")),
+        LibraryCall(make_einsum(problem), ("unfolded", "weight", "bias", "output")),
+    ]
+
+
+def prepare(problem: ConvProblem, tile: None = None, workspace_limit: int | None = None) -> Program:
+    """The stage made ready for a problem: what to allocate and what to call."""
+
+    def nbytes(part: ConvProblem) -> int:
+        return sum(buffer.nbytes for buffer in buffers_for(part))
+
+    parts = slices(problem, nbytes, workspace_limit)
+    steps = in_slices(problem, parts, make_steps)
+    return Program(buffers_for(largest(problem, parts)), tuple(steps))
+
+
+STAGE = Stage(
+    name="s03_unfold_einsum",
+    title="Unfold and einsum: im2col as calls of an array library",
+    source="Faster Convolution (002), Algorithm 1",
+    builds_on=("s03_im2col_blas",),
+    module=__name__,
+    prepare=prepare,
+    needs_library=True,
+    in_slices=True,
+)

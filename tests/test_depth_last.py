@@ -1,0 +1,177 @@
+"""The depth-last im2col kernels' addresses, warp by warp: whole sectors, no bank conflict."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convlab import ConvProblem
+from convlab.engines import Engine
+from convlab.engines.python_body import python_body
+from convlab.stages.base import Launch, Program
+from convlab.stages.depth_last import (
+    DEEPEST,
+    WARP,
+    depth_last_buffer,
+    depth_slices,
+    im2col_launches,
+    make_run_of,
+    to_depth_last_launches,
+)
+from convlab.stages.im2col_matrix import columns_buffer
+
+BANKS, SECTOR, QUARTER = 32, 32, 8  # a quarter of a warp moves 128 bytes: one pass of all banks
+
+Access = tuple[str, str, int]  # which array, scalar or by fours and load or store, which element
+
+
+class Recorder:
+    """An array that holds nothing and writes down who asks for what."""
+
+    def __init__(self, name: str, seen: list[Access]) -> None:
+        self.name, self.seen = name, seen
+
+    def load_run(self, index: int, count: int) -> tuple[float, ...]:
+        self.seen.append((self.name, "load4", index))
+        return (0.0,) * count
+
+    def store_run(self, index: int, values: tuple[float, ...]) -> None:
+        self.seen.append((self.name, "store4", index))
+
+    def __setitem__(self, index: int, value: float) -> None:
+        self.seen.append((self.name, "store", index))
+
+
+def requests(launch: Launch, block: int) -> Iterator[tuple[str, str, list[int]]]:
+    """What each warp of a block asks for at a time: one element, or four, of each lane.
+
+    No thread waits for another: addresses do not depend on what is read.
+    """
+    x_size, y_size = launch.block
+    threads: list[list[Access]] = []
+    for y in range(y_size):
+        for x in range(x_size):
+            seen: list[Access] = []
+            cuda = SimpleNamespace(
+                threadIdx=SimpleNamespace(x=x, y=y),
+                blockIdx=SimpleNamespace(x=block),
+                shared=SimpleNamespace(array=lambda *_, **__: Recorder("shared", seen)),  # noqa: B023
+                local=SimpleNamespace(array=lambda shape, dtype: np.zeros(shape)),
+                syncthreads=lambda: None,
+            )
+            body = python_body(launch.kernel, cuda)
+            body(Recorder("depth_last", seen), Recorder("columns", seen))
+            threads.append(seen)
+    for start in range(0, len(threads), WARP):
+        warp = threads[start : start + WARP]
+        assert len({len(seen) for seen in warp}) == 1, "lanes do different things: choose a block"
+        for together in zip(*warp, strict=True):
+            ((array, kind),) = {(array, kind) for array, kind, _ in together}
+            yield array, kind, [index for _, _, index in together]
+
+
+def sectors(indices: list[int]) -> int:
+    """How many sectors of global memory hold the lanes' runs of four."""
+    return len({4 * (index + e) // SECTOR for index in indices for e in range(4)})
+
+
+def passes(indices: list[int], by_fours: bool) -> int:
+    """How often shared memory has to be asked: a pass gives each bank's number once."""
+    if not by_fours:
+        by_bank = defaultdict(set)
+        for index in indices:
+            by_bank[index % BANKS].add(index)
+        return max(map(len, by_bank.values()))
+    quarters = [indices[at : at + QUARTER] for at in range(0, WARP, QUARTER)]
+    return sum(
+        passes([index + e for index in quarter for e in range(4)], by_fours=False)
+        for quarter in quarters
+    )
+
+
+# 256 columns a block, rows of 64 pixels: a warp's pixels are neighbours in the input.
+@pytest.mark.parametrize("depth", [3, 4, 7, 8, 11, 12, 14, 16, 24])
+@pytest.mark.parametrize("filter_size", [1, 3])
+def test_whole_sectors_and_no_bank_conflict(depth: int, filter_size: int) -> None:
+    problem = ConvProblem(1, depth, 16, 64 + filter_size - 1, 1, filter_size)
+    kinds = set()
+    for launch, slices in zip(im2col_launches(problem), depth_slices(depth), strict=True):
+        for array, kind, indices in requests(launch, block=1):
+            kinds.add((array, kind))
+            if array == "shared":
+                assert passes(indices, kind == "load4") == (4 if kind == "load4" else 1)
+            elif array == "columns":
+                assert sectors(indices) == 16
+            else:
+                # Sixteen, and one more where a row of pixels begins amid a sector: a filter
+                # column further is half a sector further at pitches 4 and 12.
+                amid = slices.pitch % 8 and filter_size > 1
+                assert sectors(indices) in ((16, 17) if amid else (16,))
+    assert kinds == {
+        ("depth_last", "load4"), ("shared", "store"), ("shared", "load4"), ("columns", "store4"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("quads", [1, 2, 3, 4])
+@pytest.mark.parametrize("lanes", [8, WARP])
+@pytest.mark.parametrize("odd", [0, 1])
+def test_every_run_is_fetched_once(quads: int, lanes: int, odd: int) -> None:
+    run_of = python_body(make_run_of(quads, lanes), SimpleNamespace())
+    runs = [run_of(f, lane, odd) for f in range(quads) for lane in range(lanes)]
+    assert sorted(runs) == list(range(quads * lanes))
+
+
+def test_pitch_4_is_the_documents_design() -> None:
+    """Block 128 x 2, a run of four a thread, shared memory of 8 x (128 + 4)."""
+    (launch,) = im2col_launches(ConvProblem(1, 3, 16, 64, 1, 1))
+    assert launch.block == (128, 2)
+    asked = list(requests(launch, block=0))
+    assert [kind for _, kind, _ in asked[:6]] == ["load4", *["store"] * 4, "load4"]
+    stored = [index for array, kind, indices in asked if kind == "store" for index in indices]
+    assert sorted(stored) == [row * 132 + column for row in range(8) for column in range(128)]
+
+
+@pytest.mark.parametrize("depth", range(1, 40))
+def test_the_depth_goes_through_in_slices_of_16(depth: int) -> None:
+    slices = depth_slices(depth)
+    pitches = [slice_.pitch for slice_ in slices for _ in range(slice_.number)]
+    assert pitches[:-1] == [DEEPEST] * ((depth - 1) // DEEPEST)
+    assert pitches[-1] in (4, 8, 12, 16)
+    assert 0 <= sum(pitches) - depth < 4
+    problem = ConvProblem(2, depth, 3, 5, 1, 1)
+    assert prod(depth_last_buffer(problem).shape) == 2 * 3 * 5 * sum(pitches)
+
+
+@pytest.mark.parametrize("depth", [3, 8, 11, 13, 30])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"padding": (1, 2), "stride": (2, 1), "dilation": (1, 2)}, {"padding": "same"}],
+    ids=["plain", "all at once", "same"],
+)
+def test_the_matrix_at_a_gpus_width(depth: int, settings: dict[str, Any], engine: Engine) -> None:
+    """With warps of 32, which tiny tiles never have: element by element, the rows' zeros too."""
+    p = ConvProblem(3, depth, 7, 9, 1, (2, 3), **settings)
+    program = Program(
+        (depth_last_buffer(p), columns_buffer(p)),
+        (*to_depth_last_launches(p), *im2col_launches(p)),
+    )
+    input = np.random.default_rng(1).standard_normal(p.input_shape, np.float32)
+    arrays = {buffer.name: engine.empty(buffer.shape) for buffer in program.buffers}
+    flat = arrays["columns"].reshape(-1)
+    arrays = {"input": engine.to_device(input.reshape(-1)), **arrays, "columns": flat}
+    for launch in program.launches:
+        start = engine.build(launch, program)
+        start([arrays[str(argument)] for argument in launch.arguments], None)
+    got = engine.to_host(flat).reshape(columns_buffer(p).shape)
+    padded = np.pad(input, ((0, 0), (0, 0), *p.padding))
+    for u, v, r in np.ndindex(p.H_f, p.W_f, p.C_i):
+        seen = padded[:, r, u * p.d_h :: p.s_h, v * p.d_w :: p.s_w][:, : p.H_o, : p.W_o]
+        row = got[(u * p.W_f + v) * p.C_i + r]
+        assert np.array_equal(row[: p.N], seen.reshape(-1))
+        assert not row[p.N :].any()

@@ -1,0 +1,150 @@
+"""Workspaces: known before, divided where a limit says so, refused where they do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import convlab
+from convlab import LADDER, ConvProblem, Stage
+from convlab.engines import EngineUnavailable, choose
+from convlab.engines.cudasim import CudaSim
+from convlab.oracle import judge, random_tensors
+from convlab.plans import Plan, _pick, stages_for
+from convlab.stages import stage_named
+from convlab.stages.base import Flat, Images, LibraryCall
+from convlab.stages.image_slices import slices, slices_of
+
+PROBLEM = ConvProblem(5, 3, 4, 5, 3, (2, 3), padding=1)
+IN_SLICES = [stage for stage in LADDER if stage.in_slices]
+
+
+def one_image(stage: Stage) -> int:
+    alone = ConvProblem(1, 3, 4, 5, 3, (2, 3), padding=1)
+    return stage.prepare(alone, stage.tiny_tile).workspace_bytes
+
+
+def test_which_stages_go_in_slices() -> None:
+    names = {"s03_im2col", "s03_im2col_blas", "s03_depth_last", "s03_unfold_einsum"}
+    assert {stage.name for stage in IN_SLICES} == names
+
+
+@pytest.mark.parametrize("stage", IN_SLICES, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("images", [1, 2, 5])
+def test_a_limit_is_kept_and_the_result_right(stage: Stage, images: int) -> None:
+    limit = images * one_image(stage)
+    engine = choose("simulator")
+    plan = Plan(PROBLEM, stage, stage.tiny_tile, engine, limit)
+    assert plan.workspace_bytes <= limit
+    input, weight, bias = random_tensors(PROBLEM, 1, integers=True)
+    output = plan(input, weight, np.full(PROBLEM.output_shape, np.nan, np.float32), bias)
+    assert judge(PROBLEM, output, input, weight, bias).ok
+
+
+@pytest.mark.parametrize("stage", IN_SLICES, ids=lambda stage: stage.name)
+def test_slices_of_the_same_size_share_their_kernels(stage: Stage) -> None:
+    program = stage.prepare(PROBLEM, stage.tiny_tile, workspace_limit=one_image(stage))
+    whole = stage.prepare(PROBLEM, stage.tiny_tile)
+    assert len(program.kernels) == len(whole.kernels)
+    assert len(program.launches) > 2 * len(whole.launches)
+
+
+@pytest.mark.parametrize("stage", IN_SLICES, ids=lambda stage: stage.name)
+def test_a_limit_below_one_image_is_refused_with_the_least(stage: Stage) -> None:
+    least = one_image(stage)
+    with pytest.raises(ValueError, match=f"one image alone takes {least} bytes"):
+        convlab.plan(PROBLEM, stage.name, stage.tiny_tile, "simulator", workspace_limit=least - 1)
+    convlab.plan(PROBLEM, stage.name, stage.tiny_tile, "simulator", workspace_limit=least)
+
+
+@pytest.mark.parametrize(
+    ("limit", "error", "message"),
+    [(10**6, ValueError, "s01_direct does all images at once"), ("1 GB", TypeError, "'1 GB'")],
+)
+def test_a_limit_that_means_nothing_is_refused(
+    limit: object, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        convlab.plan(PROBLEM, "s01", engine="simulator", workspace_limit=limit)
+
+
+def test_a_workspace_that_does_not_fit_is_refused_with_what_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CudaSim, "free_bytes", lambda self: 1000)
+    with pytest.raises(MemoryError, match=r"s03_im2col's workspace needs .* workspace_limit=BYTES"):
+        convlab.plan(PROBLEM, "s03_im2col", engine="cudasim")
+    with pytest.raises(
+        MemoryError, match=r"are all there is on Numba's CUDA simulator on the CPU$"
+    ):
+        convlab.plan(PROBLEM, "s10", engine="cudasim")
+
+
+@pytest.mark.parametrize("images", range(1, 8))
+def test_slices_are_the_largest_that_fit(images: int) -> None:
+    problem = ConvProblem(7, 1, 3, 3, 1, 1)
+
+    def nbytes(part: ConvProblem) -> int:
+        return 100 + 36 * part.batch
+
+    for limit in (100 + 36 * images, 135 + 36 * images):
+        assert slices(problem, nbytes, limit) == slices_of(problem, images)
+    assert slices(problem, nbytes, None) == [(0, 7)]
+    parts = slices_of(problem, images)
+    assert [i for start, stop in parts for i in range(start, stop)] == list(range(7))
+
+
+def test_a_slice_is_named_by_what_it_is_of() -> None:
+    assert str(Flat(Images("output", 2, 4))) == str(Images("output", 2, 4)) == "output"
+
+
+class WithoutALibrary(CudaSim):
+    """A GPU's engine where neither PyTorch nor CuPy is."""
+
+    def why_no_library(self) -> str | None:
+        return "there is none"
+
+
+def test_stages_of_library_calls_are_left_out_where_there_is_no_library() -> None:
+    stages, left_out = stages_for(WithoutALibrary())
+    assert left_out == "s03_im2col_blas, s03_unfold_einsum: there is none"
+    assert [stage for stage in LADDER if stage not in stages] == [
+        stage_named("s03_im2col_blas"),
+        stage_named("s03_unfold_einsum"),
+    ]
+    assert stages_for(CudaSim()) == (LADDER, None)
+
+
+def test_without_a_library_a_library_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from convlab.engines import array_library
+
+    monkeypatch.setattr(array_library, "_ADAPTERS", {})
+    array_library._name.cache_clear()
+    try:
+        assert "neither PyTorch nor CuPy" in str(array_library.why_none())
+        call = stage_named("s03_im2col_blas").prepare(PROBLEM).launches[-1]
+        with pytest.raises(EngineUnavailable, match=r"^blas is a library's work: neither PyTorch"):
+            array_library.build(call)
+    finally:
+        array_library._name.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
+@pytest.mark.parametrize("limited", [False, True])
+def test_library_calls_are_any_library_s(name: str, limited: bool) -> None:
+    """PyTorch's, on the CPU, as they run on a GPU."""
+    torch = pytest.importorskip("torch", reason="runs PyTorch, which is optional")
+    stage = stage_named(name)
+    program = stage.prepare(PROBLEM, None, **({"workspace_limit": 10**4} if limited else {}))
+    numbers = random_tensors(PROBLEM, 2, integers=True)
+    arrays = dict(zip(("input", "weight", "bias"), numbers, strict=True))
+    arrays["output"] = np.full(PROBLEM.output_shape, np.nan, np.float32)
+    arrays |= {buffer.name: np.full(buffer.shape, np.nan, np.float32) for buffer in program.buffers}
+    simulator = choose("simulator")
+    for step in program.launches:
+        picked = [_pick(argument, arrays) for argument in step.arguments]
+        if isinstance(step, LibraryCall):
+            step.function(torch, *map(torch.from_numpy, picked))
+        else:
+            simulator.build(step, program)(picked)
+    assert judge(PROBLEM, arrays["output"], *numbers).ok
