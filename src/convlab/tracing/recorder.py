@@ -128,6 +128,7 @@ class Recorder:
             Array(
                 names[span], _space(spans[span].start), spans[span].shape,
                 _strides(spans[span].shape, spans[span].itemsize), spans[span].itemsize,
+                spans[span].start % GLOBAL,
             )
             for span in used
         ]  # fmt: skip

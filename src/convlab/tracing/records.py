@@ -21,13 +21,14 @@ FORMAT, VERSION = "convlab trace", 1
 @dataclass(frozen=True)
 class Array:
     """An array that a launch touched. ``space`` is ``global`` or ``shared``; ``shape`` in elements,
-    ``strides`` and ``itemsize`` in bytes."""
+    ``strides`` and ``itemsize`` in bytes, ``start`` the first element's place in its memory."""
 
     name: str
     space: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     itemsize: int
+    start: int
 
 
 @dataclass(frozen=True)
