@@ -7,12 +7,13 @@ and no package; it has no network: whatever a page asks for is written down.
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
 import select
 import shutil
-import subprocess
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -29,6 +30,8 @@ class BrowserMissing(RuntimeError):
 
 def find() -> str:
     """Chromium's path. Raises :class:`BrowserMissing`."""
+    if os.name != "posix":
+        raise BrowserMissing("Chromium is driven through a pipe, which needs a POSIX system")
     for name in NAMES:
         if (found := shutil.which(name)) is not None:
             return found
@@ -40,28 +43,37 @@ class Browser:
     addresses that the page wanted beside its own."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="convlab-browser-")
+        program = find()
+        import fcntl  # there on POSIX systems only
+
+        self._folder = tempfile.mkdtemp(prefix="convlab-browser-")
         self._numbers = itertools.count(1)
         self._unread = b""
         self.errors: list[str] = []
         self.asked_for: list[str] = []
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
+        # Above 4, so that neither is lost when Chromium's 3 and 4 are made of them.
+        high_in, high_out = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs_in, theirs_out))
         command = [
-            "sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", find(),
-            "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu",
+            program, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu",
             "--no-first-run", "--hide-scrollbars", "--disable-dev-shm-usage",
             "--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={self._folder.name}", "about:blank",
+            f"--user-data-dir={self._folder}", "about:blank",
         ]  # fmt: skip
-        self._process = subprocess.Popen(
-            command, pass_fds=(theirs_in, theirs_out),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        self._process = os.posix_spawn(
+            command[0], command, os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+                (os.POSIX_SPAWN_DUP2, high_in, 3), (os.POSIX_SPAWN_DUP2, high_out, 4),
+                (os.POSIX_SPAWN_CLOSE, high_in), (os.POSIX_SPAWN_CLOSE, high_out),
+            ],
         )  # fmt: skip
-        os.close(theirs_in)
-        os.close(theirs_out)
+        for end in (theirs_in, theirs_out, high_in, high_out):
+            os.close(end)
         self._session: str | None = None
-        pages = [one for one in self._ask("Target.getTargets")["targetInfos"]]
+        pages = self._ask("Target.getTargets")["targetInfos"]
         target = next(one["targetId"] for one in pages if one["type"] == "page")
         attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -80,12 +92,12 @@ class Browser:
         self.close()
 
     def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process, signal.SIGTERM)
+        os.waitpid(self._process, 0)
         os.close(self._in)
         os.close(self._out)
-        shutil.rmtree(self._folder.name, ignore_errors=True)  # its helpers may still write there
-        self._folder._finalizer.detach()  # type: ignore[attr-defined]
+        shutil.rmtree(self._folder, ignore_errors=True)  # its helpers may still write there
 
     def window(self, width: int, height: int, *, dark: bool = False) -> None:
         """The window's size, and which colours its person prefers."""
@@ -100,11 +112,14 @@ class Browser:
         """Open a file and wait until it is there."""
         address = path.resolve().as_uri()
         self._ask("Page.navigate", url=address)
+        self.wait(f"document.readyState === 'complete' && location.href === {json.dumps(address)}")
+
+    def wait(self, script: str) -> None:
+        """Wait until a JavaScript expression is true; ``TimeoutError`` where it does not get so."""
         until = time.monotonic() + PATIENCE_SECONDS
-        ready = f"document.readyState === 'complete' && location.href === {json.dumps(address)}"
-        while not self.run(ready):
+        while not self.run(script):
             if time.monotonic() > until:
-                raise TimeoutError(f"{path} did not open")
+                raise TimeoutError(f"this did not come about: {script}")
             time.sleep(0.02)
 
     def run(self, script: str) -> Any:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def _rows(launch: LaunchTrace) -> list[list[Any]]:
 def _steps(request: Request) -> int | list[int]:
     """From each lane's place to the next one's; a single number where all are the same."""
     places = request.offsets
-    steps = [after - before for before, after in zip(places, places[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(places)]
     return steps if len(set(steps)) > 1 else (steps or [0])[0]
 
 
@@ -123,7 +124,9 @@ _RED = "color: #c5392f; font-weight: 600"
 
 def card(trace: Trace) -> str:
     """A summary for a notebook: what each launch costs and which lines cost most."""
-    about = " · ".join(escape(trace.about[key]) for key in ("idea", "problem") if key in trace.about)
+    about = " · ".join(
+        escape(trace.about[key]) for key in ("idea", "problem") if key in trace.about
+    )
     parts = [
         '<div class="convlab-trace" style="line-height: 1.5">',
         f"<b>{escape(trace.title)}</b> <span style='{_SMALL}'>{about}</span>",

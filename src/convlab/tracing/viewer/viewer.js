@@ -129,8 +129,8 @@ function play() {
   if (state.timer) { stop(); return; }
   if (state.at >= state.sequence.length - 1) go(0);
   state.timer = setInterval(() => {
+    go(state.at + 1);
     if (state.at >= state.sequence.length - 1) stop();
-    else go(state.at + 1);
   }, TICK);
   $("play").textContent = "Pause";
   $("play").setAttribute("aria-pressed", "true");
@@ -313,7 +313,7 @@ function drawSectors({ lanes, addresses, width, array, sectors: recorded, offset
   const least = fewestSectors(bytesWanted(offsets, width));
   $("memory-title").textContent = "Global memory";
   $("memory-note").textContent =
-    `${count(recorded, "sector")} of 32 bytes (fewest ${least}); numbers are lanes` +
+    `${count(recorded, "sector")} (fewest ${least}); numbers are lanes` +
     (sectors[sectors.length - 1].sector - sectors[0].sector >= sectors.length
       ? ", ⋯ skips bytes" : "");
   let before = null;
@@ -349,7 +349,7 @@ function drawBanks({ lanes, addresses, width, array, operation, passes: recorded
   const least = fewestPasses(bytesWanted(offsets, width));
   $("memory-title").textContent = "Shared memory";
   $("memory-note").textContent =
-    `32 banks across, ${count(recorded, "pass")} down (fewest ${least}); numbers are lanes`;
+    `banks across, ${count(recorded, "pass")} down (fewest ${least}); numbers are lanes`;
   const rivals = new Array(BANKS).fill(1);
   for (const { given } of passes) {
     for (const one of given) rivals[one.bank] = Math.max(rivals[one.bank], one.rivals);

@@ -60,7 +60,7 @@ function sectorSentence(request, array) {
     sentence = `${who} ${number(wanted)} neighbouring bytes of ${array.name}: ` +
       `${count(sectors, "sector")}${why}, ${enough}.`;
   } else {
-    const apart = steps.size === 1
+    const apart = steps.size === 1 && different.length === lanes.length
       ? `${bytes(width)} of ${array.name} each, ${number([...steps][0])} bytes apart`
       : `${number(wanted)} bytes of ${array.name}, in ${count(pieces(different, width), "piece")}`;
     sentence = `${who} ${apart}: ${count(sectors, "sector")}, ${enough}` +
