@@ -189,6 +189,7 @@ def test_a_wrong_kernel_is_marked(shown):
     opened = shown(made)
     assert "out of bounds" in text_of(opened, "#findings")
     assert "out of bounds" in text_of(opened, "#source li[data-line] .finding")
+    assert number_of(opened, "#source .file") == 1  # all its lines are in the one source
 
 
 def test_what_a_kernel_says_is_shown_as_it_is(shown):

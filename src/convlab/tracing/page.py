@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from convlab.tracing.records import Access, LaunchTrace, Request, Trace
+from convlab.tracing.table import extent
 
 SCRIPTS = ("rules.js", "words.js", "footprints.js", "source.js", "viewer.js")
 PLACE = re.compile(r"<!--\{(\w+)\}-->")
@@ -119,6 +120,7 @@ def _totals(launch: LaunchTrace) -> dict[str, Any]:
 
 _SMALL = "font-size: 0.9em; opacity: 0.75"
 _CELL = "padding: 2px 14px 2px 0; text-align: left; white-space: nowrap"
+_CODE = "max-width: 26em; overflow: hidden; text-overflow: ellipsis"
 _RED = "color: #c5392f; font-weight: 600"
 
 
@@ -141,7 +143,7 @@ def card(trace: Trace) -> str:
 
 def _card_of(launch: LaunchTrace) -> Iterator[str]:
     facts = [
-        f"{' x '.join(map(str, launch.grid))} blocks of {' x '.join(map(str, launch.block))}",
+        f"{extent(launch.grid)} blocks of {extent(launch.block)} threads",
         *(
             f"{requests:,} {space} requests, {total / requests:.2f} {unit} each "
             f"({fewest / requests:.2f})"
@@ -152,7 +154,7 @@ def _card_of(launch: LaunchTrace) -> Iterator[str]:
         facts.append(f"{launch.bytes_per_flop:.3g} bytes moved a FLOP")
     yield f"<div style='margin-top: 6px'><code>{escape(launch.kernel)}</code>: "
     yield f"{escape('; '.join(facts))}</div>"
-    yield "<table style='border-collapse: collapse'>"
+    yield "<table style='border-collapse: collapse; font-size: inherit'>"
     # By cost, then in the order of the source again.
     costly = sorted(launch.accesses, key=lambda one: -(one.sectors + one.passes))[:CARD_LINES]
     for access in sorted(costly, key=launch.accesses.index):
@@ -182,7 +184,7 @@ def _card_row(launch: LaunchTrace, access: Access) -> str:
     cost = f"{total / access.requests:.3g} {unit} ({fewest / access.requests:.3g})"
     cells = (
         (f"{access.line}", _SMALL),
-        (f"<code>{escape(code)}</code>", ""),
+        (f"<code>{escape(code)}</code>", _CODE),
         (f"{escape(access.array)} {access.operation}", ""),
         (f"{access.requests:,} requests", ""),
         (cost, _RED if total >= 2 * fewest else ""),
