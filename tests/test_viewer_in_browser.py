@@ -176,6 +176,7 @@ def test_playing_steps_on_by_itself_and_stops_at_the_end(shown):
         ("strided_copy", "4 bytes of source each, 32 bytes apart: 32 sectors, 4 would do"),
         ("offset_copy", "5 sectors, because they begin 4 bytes into a sector, 4 would do."),
         ("transpose_shared", "they want 32 different words of bank 0, so 32 passes"),
+        ("interleaved_reduction", "they want 2 different words of each of 16 banks, so 2 passes"),
         ("histogram", "Up to 3 lanes update one element"),
     ],
 )

@@ -271,7 +271,7 @@ function laneStyle(lane) {
   const stops = [[52, 62, 128], [42, 110, 160], [56, 147, 145], [140, 190, 104], [243, 213, 104]];
   const at = (lane / (WARP - 1)) * (stops.length - 1), i = Math.min(Math.floor(at), stops.length - 2);
   const mixed = stops[i].map((value, c) => Math.round(value + (at - i) * (stops[i + 1][c] - value)));
-  return `--lane: rgb(${mixed.join(" ")}); --ink: ${lane < 17 ? "#fff" : "#111"}`;
+  return `--lane: rgb(${mixed.join(" ")}); --ink: ${lane < 13 ? "#fff" : "#111"}`;
 }
 
 /** A cell of the picture that stands for some lanes. */

@@ -85,9 +85,8 @@ function passSentence(request, array, drawn) {
   const atOnce = drawn[0].to - drawn[0].from + 1;
   let sentence;
   if (worst.rivals > 1 && worst.rivals === passes) {
-    const rival = different === passes ? "want" : "want, among others,";
-    sentence = `${who} ${array.name}: they ${rival} ${number(worst.rivals)} different words of ` +
-      `bank ${worst.bank}, so ${count(passes, "pass")}, one after the other; ` +
+    sentence = `${who} ${array.name}: they want ${rivalry(drawn, worst, wanted)}, so ` +
+      `${count(passes, "pass")}, one after the other; ` +
       (fewest < passes ? `${number(fewest)} would do.` : "no fewer would do.");
   } else if (different === 1) {
     sentence = `${who} the same ${bytes(width)} of ${array.name}: ${count(passes, "pass")}, ` +
@@ -104,6 +103,15 @@ function passSentence(request, array, drawn) {
       `one bank${shared}: ${count(passes, "pass")}.`;
   }
   return sentence + contentionSentence(request) + idleSentence(lanes);
+}
+
+/** How many words of how many banks stand in each other's way. */
+function rivalry(drawn, { bank, rivals }, wanted) {
+  const banks = new Set(drawn.flatMap((pass) => pass.given)
+    .filter((one) => one.rivals === rivals).map((one) => one.bank)).size;
+  const words = `${number(rivals)} different words of`;
+  if (banks * rivals * WORD_BYTES !== wanted) return `up to ${words} a bank`;
+  return banks === 1 ? `${words} bank ${bank}` : `${words} each of ${number(banks)} banks`;
 }
 
 const verb = (request) => {
