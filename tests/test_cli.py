@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels.wrong import WRONG
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -285,6 +286,21 @@ def test_yes_waits(monkeypatch):
         (("ladder", "--output", "l.png"), "give --image too"),
         (("ladder", "--image", "notes.txt", "--output", "notes.txt"), "and so is --image"),
         (("ladder", "--image", "--output", "l", "--json", "l"), "and so is --json"),
+        (("trace", "s99"), "stage is 's99': it must be one of s01_direct, "),
+        (("trace", "s05", "--layer", "conv13"), "layer is 'conv13'"),
+        (("trace", "s05", "--layer", "conv9"), "hours: use the default problem (seconds), or add"),
+        (("trace", "s05", "--batch", "500"), "minutes: use --batch 1 (about 2 seconds), the"),
+        (("trace", "s05", "--tile", "8x8"), "tile is '8x8': it must be M_BxN_BxK_B or"),
+        (("trace", "s05", "--tile", "7x32x8/2x1"), "M_B must be a multiple of M_T"),
+        (("trace", "s05", "--tile", "64x64x999"), "a block has at most 1024"),
+        (("trace", "s01", "--tile", "8x32x8"), "stage s01_direct has no tiles: leave out --tile"),
+        (("trace", "s05", "--block", "32"), "--block is 32: s05_shared_memory has blocks 0 to 31"),
+        (("trace", "s05", "--html", "absent/p.html"), "there is no folder 'absent'"),
+        (("trace", "s05", "--html", "p", "--json", "p"), "--html is 'p', and so is --json"),
+        (("trace", "absent.json"), "trace 'absent.json' cannot be read: No such file"),
+        (("trace", "notes.txt"), "'notes.txt' holds no trace"),
+        (("trace", "notes.txt", "--block", "1"), "leave out --layer, --batch, --tile, --block"),
+        (("trace", "notes.txt", "--html", "notes.txt"), "the trace itself: give another file"),
         (("ladder", "--json", "x" * 300), "which cannot be written (File name too long)"),
         (("stages", "--json", "x" * 252), "which cannot be written (File name too long)"),
     ],
@@ -310,7 +326,7 @@ def test_bad_arguments_get_one_line_and_exit_2(arguments, said, tmp_path, monkey
         (("ladder", "--seed", "-1"), "'--seed'"),
         (("ladder", "--no-such"), "--no-such (convlab ladder --help says more)"),
         (("lint", "s01", "s04"), "s04"),
-        (("dance",), "No such command 'dance' (convlab --help says more)"),
+        (("waltz",), "No such command 'waltz' (convlab --help says more)"),
         (("--dance",), "--dance"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -322,6 +338,47 @@ def test_what_typer_refuses_gets_one_line_as_well(arguments, said):
     (line,) = result.stderr.splitlines()
     assert line.startswith("convlab: ")
     assert said in line
+
+
+def test_trace_prints_saves_and_opens_again(tmp_path):
+    saved, html, again = (tmp_path / name for name in ("s05.json", "s05.html", "again.html"))
+    options = ("--tile", "8x16x4", "--block", "3")
+    result = convlab_("trace", "s05", *options, "--json", saved, "--html", html)
+    assert result.exit_code == 0, result.output
+    assert "shared_memory: 16 x 4 blocks of 128 threads" in result.stdout
+    assert f"The page is in {html}" in result.stdout.replace("\n", "")
+    document = strict_json(saved.read_text())
+    assert document["about"]["tile"] == "8x16x4/1x1"
+    assert document["launches"][0]["block_shown"] == [3, 0, 0]
+    opened = convlab_("trace", saved, "--html", again)
+    assert opened.exit_code == 0, opened.output
+    assert again.read_text() == html.read_text()
+    tables_only = result.stdout.split("The page is in")[0]
+    assert opened.stdout.split("The page is in")[0] == tables_only
+
+
+def test_trace_with_json_on_standard_output():
+    result = convlab_("trace", "s01", "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert strict_json(result.stdout)["title"] == "s01_direct"
+    assert "direct: 32 blocks of 256 threads" in result.stderr
+
+
+def test_trace_of_a_wrong_kernel_exits_1(tmp_path):
+    case = next(case for case in WRONG if case.kind == "out of bounds")
+    saved = tmp_path / "wrong.json"
+    convlab.trace(case.kernel, case.grid, case.block, *case.arguments()).save(saved)
+    result = convlab_("trace", saved)
+    assert result.exit_code == 1
+    assert "out of bounds" in result.stdout
+
+
+def test_a_damaged_trace_is_refused(tmp_path):
+    saved = tmp_path / "damaged.json"
+    saved.write_text('{"format": "convlab trace", "version": 1, "title": "t", "launches": [1]}')
+    result = convlab_("trace", saved)
+    assert result.exit_code == 2
+    assert "is a damaged trace" in result.stderr
 
 
 def test_no_arguments_get_the_help():

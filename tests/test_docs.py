@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import typer
+from kernels.wrong import WRONG
 from typer.testing import CliRunner
 
-from convlab import checking, doctor
-from convlab.bench import ladder, plots
+from convlab import Trace, checking, doctor, trace
+from convlab.bench import ladder, plots, textbook
 from convlab.cli import app
 from convlab.engines import choose
 from convlab.engines.findings import Finding
@@ -195,12 +196,19 @@ def documents() -> dict[str, Any]:
     ran = ladder.as_json(TEACHING, engine, found)
     ran["environment"] = doctor.environment([])
     facts = doctor.facts()
+    wrong = next(case for case in WRONG if case.kind == "out of bounds")
+    busy = next(case for case in textbook.CASES if case.name == "reduction")
+    busy, wrong = (
+        trace(case.kernel, case.grid, case.block, *case.arguments()).main for case in (busy, wrong)
+    )
+    traced = Trace("both in one", (replace(busy, findings=wrong.findings),))
     linted = Row("s01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
     return {
         "ladder": ran,
         "stages": json.loads(CliRunner().invoke(app, ["stages", "--json", "-"]).stdout),
         "doctor": facts | {"gpu": facts["gpu"] or dict.fromkeys(GPU)},
         "check": _checked(),
+        "trace": json.loads(json.dumps(traced.as_json())),
         "lint": [asdict(linted) | {"ok": linted.ok}],
     }
 
@@ -217,7 +225,7 @@ GPU = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 # Dictionaries whose keys are data, or described elsewhere: told as one.
 WHOLE = {
     "environment.packages", "environment.gpu", "environment.clocks_mhz", "packages", "[].wide",
-    "stages[].launch_ms", "stages[].counts.pre_passes",
+    "stages[].launch_ms", "stages[].counts.pre_passes", "about", "launches[].source",
 }  # fmt: skip
 # Told of themselves too, because they may be null.
 MAY_BE_NULL = {"environment", "stages[].counts", "stages[].first_wrong", "gpu"}
@@ -237,7 +245,7 @@ def keys(document: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-@pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint", "check"])
+@pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint", "check", "trace"])
 def test_every_key_of_the_json_is_told(verb):
     told = [row[0].strip("`") for row in rows("docs/json.md", f"## `convlab {verb} --json`")]
     assert len(told) == len(set(told))

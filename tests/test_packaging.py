@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import convlab
+from convlab.tracing.page import SCRIPTS
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -126,3 +128,16 @@ def test_a_plain_install_has_all_that_modules_import_at_once():
         if name not in sys.stdlib_module_names and COMES_WITH.get(name, name) not in declared
     }
     assert not missing, "import it inside the function that needs it, or declare it as a dependency"
+
+
+def test_the_viewer_is_package_data():
+    """Hatchling packs every file below ``packages`` that git knows: nothing may leave these out."""
+    build = TOOLS["hatch"].get("build", {}).get("targets", {})
+    assert "wheel" not in build
+    viewer = ROOT / "src/convlab/tracing/viewer"
+    ignored = subprocess.run(
+        ["git", "-C", str(ROOT), "check-ignore", *map(str, viewer.iterdir())],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert not ignored.stdout
+    assert {*SCRIPTS, "page.html", "viewer.css"} == {path.name for path in viewer.iterdir()}

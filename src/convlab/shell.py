@@ -134,11 +134,11 @@ def console_for(json_file: str | None) -> Console:
     return Console(stderr=json_file == STANDARD_OUTPUT, highlight=False)
 
 
-def write_json(json_file: str | None, document: Any) -> None:
-    """Write the document where ``--json`` says, if it does."""
+def write_json(json_file: str | None, document: Any, indent: int | None = 2) -> None:
+    """Write the document where ``--json`` says, if it does; on one line for ``indent=None``."""
     if json_file is None:
         return
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(document, indent=indent, allow_nan=False) + "\n"
     if json_file == STANDARD_OUTPUT:
         sys.stdout.write(text)
         sys.stdout.flush()

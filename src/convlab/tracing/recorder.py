@@ -6,6 +6,7 @@ import inspect
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -128,6 +129,7 @@ class Recorder:
             Array(
                 names[span], _space(spans[span].start), spans[span].shape,
                 _strides(spans[span].shape, spans[span].itemsize), spans[span].itemsize,
+                spans[span].start % GLOBAL,
             )
             for span in used
         ]  # fmt: skip
@@ -153,7 +155,8 @@ class Recorder:
                 for line, counts in sorted(work.items())
             ),
             files.source(),
-            _place(self._shown, grid), tuple(requests), self._left_out, tuple(footprints), findings,
+            _place(self._shown, grid), tuple(requests), self._left_out, tuple(footprints),
+            tuple(replace(finding, file=files.name(finding.file)) for finding in findings),
         )  # fmt: skip
 
 

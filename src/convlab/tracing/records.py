@@ -21,13 +21,14 @@ FORMAT, VERSION = "convlab trace", 1
 @dataclass(frozen=True)
 class Array:
     """An array that a launch touched. ``space`` is ``global`` or ``shared``; ``shape`` in elements,
-    ``strides`` and ``itemsize`` in bytes."""
+    ``strides`` and ``itemsize`` in bytes, ``start`` the first element's place in its memory."""
 
     name: str
     space: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     itemsize: int
+    start: int
 
 
 @dataclass(frozen=True)
@@ -210,8 +211,11 @@ def open_trace(path: str | Path) -> Trace:
             f"{str(path)!r} holds a trace of version {version}, and this convlab reads "
             f"version {VERSION}: trace again"
         )
-    launches = tuple(_launch(launch) for launch in document["launches"])
-    return Trace(document["title"], launches, document["about"])
+    try:
+        launches = tuple(_launch(launch) for launch in document["launches"])
+        return Trace(document["title"], launches, document["about"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(f"{str(path)!r} is a damaged trace: trace again") from None
 
 
 _TUPLES: dict[str, Any] = {

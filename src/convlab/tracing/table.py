@@ -36,11 +36,12 @@ def as_text(trace: Trace, width: int = 100) -> str:
 
 
 def _heading(launch: LaunchTrace) -> Text:
-    blocks, threads = (_extent(shape) for shape in (launch.grid, launch.block))
+    blocks, threads = (extent(shape) for shape in (launch.grid, launch.block))
     return Text(f"{launch.kernel}: {blocks} blocks of {threads} threads", "bold")
 
 
-def _extent(shape: tuple[int, ...]) -> str:
+def extent(shape: tuple[int, ...]) -> str:
+    """Sizes without the ones at their end: ``8 x 4``."""
     sizes = [*shape]
     while len(sizes) > 1 and sizes[-1] == 1:
         sizes.pop()

@@ -1,0 +1,251 @@
+"""The viewer in a real browser: every control does what it says, and its rules are ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from kernels.traced import awkward_trace, of_all_kinds, with_most_requests
+from kernels.wrong import WRONG
+
+from convlab import Trace, trace, trace_stage
+from convlab.bench import browser, screenshots
+from convlab.tracing import write_page
+
+try:
+    browser.find()
+except browser.BrowserMissing as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    with browser.Browser() as opened:
+        opened.window(1280, 900)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def s08() -> Trace:
+    return trace_stage("s08")
+
+
+@pytest.fixture
+def shown(chromium, tmp_path):
+    """A function that opens the page of a trace; afterwards nobody has complained of anything."""
+
+    def show(made: Trace) -> browser.Browser:
+        write_page(made, tmp_path / "page.html")
+        chromium.open(tmp_path / "page.html")
+        return chromium
+
+    yield show
+    chromium.run("1")  # what was said until now is heard
+    assert chromium.errors == []
+    assert chromium.asked_for == []
+
+
+def text_of(opened: browser.Browser, selector: str) -> str:
+    return opened.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def number_of(opened: browser.Browser, selector: str) -> int:
+    return opened.run(f"document.querySelectorAll({json.dumps(selector)}).length")
+
+
+COUNT = "#count"
+
+
+def test_every_control_does_what_it_says(shown, s08):
+    """One test for all of them: opening a page takes longer than using it."""
+    opened = shown(s08)
+    assert text_of(opened, "h1") == "s08_vectorized"
+    assert text_of(opened, "#launches [aria-pressed=true]") == "2. vectorized"
+    assert text_of(opened, "#machine-title") == "The machine"
+    assert "16 bytes of S_I each, so 8 lanes are served at a time: 4 passes" in text_of(
+        opened, "#sentence"
+    )
+    assert number_of(opened, "#lanes .cell") == 32
+
+    # Buttons, keys and the slider step through the line's requests.
+    first = text_of(opened, "#what")
+    assert text_of(opened, COUNT) == "1 of 192"
+    assert opened.run("document.getElementById('previous').disabled")
+    opened.click("#next")
+    assert text_of(opened, COUNT) == "2 of 192"
+    opened.press("ArrowRight")
+    assert text_of(opened, COUNT) == "3 of 192"
+    opened.press("ArrowLeft")
+    opened.click("#previous")
+    assert (text_of(opened, COUNT), text_of(opened, "#what")) == ("1 of 192", first)
+    opened.click("#slider")  # its middle
+    assert int(text_of(opened, COUNT).split()[0]) == pytest.approx(96, abs=3)
+    opened.press("End")  # the slider has the keys now
+    assert text_of(opened, COUNT) == "192 of 192"
+    assert opened.run("document.getElementById('next').disabled")
+    opened.press("Home")
+    assert text_of(opened, COUNT) == "1 of 192"
+    assert opened.run("document.getElementById('slider').value") == "0"
+
+    # Lines and their arrays are picked by mouse and keys.
+    opened.click("#source li[data-line$=':54'] .line")
+    assert text_of(opened, "#what").startswith("Line 54, warp 0 of block (0, 0, 0): load of S_F")
+    assert "54" in text_of(opened, "#source li.current .number")
+    opened.click("h2")  # so that the arrow keys are the page's
+    opened.press("ArrowDown")
+    assert text_of(opened, "#what").startswith("Line 56")
+    opened.press("ArrowUp")
+    assert text_of(opened, "#what").startswith("Line 54")
+    opened.run("document.querySelector('#source li[data-line$=\":92\"] .line').focus()")
+    opened.press("Enter")
+    assert text_of(opened, "#what").startswith("Line 92")
+    assert "read 8 bytes of bias, in 2 pieces: 1 sector" in text_of(opened, "#sentence")
+    opened.click("#source li[data-line$=':95'] .access")
+    assert text_of(opened, "#what").startswith("Line 95")
+    assert number_of(opened, "#source .access[aria-pressed=true]") == 1
+    assert number_of(opened, "#memory .sector") == 16
+
+    # The whole block, from the same request on.
+    request = text_of(opened, "#what")
+    opened.click("#scope button")
+    assert text_of(opened, COUNT).endswith(f"of {len(s08.main.requests)}")
+    assert text_of(opened, "#what") == request
+    opened.press("p")
+    assert text_of(opened, "#play") == "Pause"
+    opened.click("#play")
+    assert text_of(opened, "#play") == "Play"
+
+    # Pointing at a lane lights it and says what it wants.
+    opened.point("#lanes .cell:nth-child(6)")
+    assert text_of(opened, "#hover").startswith("lane 5 wants output[")
+    assert number_of(opened, "#lanes .on") == 1
+    assert number_of(opened, "#memory .on") == 4
+    opened.point("h1")
+    assert number_of(opened, ".on") == 0
+
+    # Folds, theme, launches.
+    assert number_of(opened, "#as-table td") == 0
+    opened.click("#as-table summary")
+    opened.wait("document.querySelectorAll('#as-table tbody tr').length === 32")
+    assert opened.run("document.getElementById('how').open")
+    opened.click("#how summary")
+    assert not opened.run("document.getElementById('how').open")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = opened.run(background)
+    opened.click("#theme")
+    assert opened.run("document.documentElement.dataset.theme") == "dark"
+    assert opened.run(background) != light
+    opened.click("#theme")
+    assert opened.run(background) == light
+    opened.click("#launches button")
+    assert text_of(opened, "#launches [aria-pressed=true]") == "1. pack_filter"
+    assert "def pack_filter" in text_of(opened, "#source")
+    assert text_of(opened, "#footprints").count("packed") == 1
+
+
+def test_the_colours_that_a_person_prefers(shown, chromium, s08):
+    chromium.window(1280, 900, dark=True)
+    opened = shown(s08)
+    assert opened.run("document.documentElement.dataset.theme") == "dark"
+    chromium.window(1280, 900)
+    opened.wait("document.documentElement.dataset.theme === 'light'")
+
+
+def test_a_page_fits_a_phone(shown, chromium, s08):
+    chromium.window(390, 800)
+    opened = shown(s08)
+    assert opened.run("document.documentElement.scrollWidth") <= 390
+    assert not opened.run("document.getElementById('how').open")
+    chromium.window(1280, 900)
+
+
+def test_playing_steps_on_by_itself_and_stops_at_the_end(shown):
+    opened = shown(screenshots.textbook("copy"))
+    assert text_of(opened, COUNT) == "1 of 4"
+    opened.click("#play")
+    assert text_of(opened, "#play") == "Pause"
+    opened.wait("document.getElementById('play').textContent === 'Play'")
+    assert text_of(opened, COUNT) == "4 of 4"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("copy", "32 lanes read 128 neighbouring bytes of source: 4 sectors, the fewest possible."),
+        ("strided_copy", "4 bytes of source each, 32 bytes apart: 32 sectors, 4 would do"),
+        ("offset_copy", "5 sectors, because they begin 4 bytes into a sector, 4 would do."),
+        ("transpose_shared", "they want 32 different words of bank 0, so 32 passes"),
+        ("interleaved_reduction", "they want 2 different words of each of 16 banks, so 2 passes"),
+        ("histogram", "Up to 3 lanes update one element"),
+    ],
+)
+def test_a_request_in_plain_words(shown, name, said):
+    assert said in text_of(shown(screenshots.textbook(name)), "#sentence")
+
+
+def test_a_wrong_kernel_is_marked(shown):
+    case = next(case for case in WRONG if case.kind == "out of bounds")
+    made = trace(case.kernel, case.grid, case.block, *case.arguments())
+    opened = shown(made)
+    assert "out of bounds" in text_of(opened, "#findings")
+    assert "out of bounds" in text_of(opened, "#source li[data-line] .finding")
+    assert number_of(opened, "#source .file") == 1  # all its lines are in the one source
+
+
+def test_what_a_kernel_says_is_shown_as_it_is(shown):
+    made = awkward_trace()
+    opened = shown(made)
+    assert text_of(opened, "h1") == made.title
+    assert '</script><script>alert("&lt;")</script> <!--' in text_of(opened, "#source")
+
+
+def agreeing(opened: browser.Browser) -> list[tuple[int, int]]:
+    """What the page's rules make of each request of all launches."""
+    found = opened.run(
+        "trace.launches.map(prepared).flatMap((launch) => launch.requests.map(unpacked))"
+        ".map((one) => one.array.space === 'global'"
+        " ? [sectorsOf(one.lanes, one.addresses, one.width).length, 0]"
+        " : [0, passesOf(one.lanes, one.addresses, one.width, one.operation === 'load').length])"
+    )
+    return [(sectors, passes) for sectors, passes in found]
+
+
+def fewest(opened: browser.Browser) -> list[int]:
+    return opened.run(
+        "trace.launches.map(prepared).flatMap((launch) => launch.requests.map(unpacked))"
+        ".map((one) => (one.array.space === 'global' ? fewestSectors : fewestPasses)"
+        "(bytesWanted(one.offsets, one.width)))"
+    )
+
+
+def test_the_page_s_rules_are_the_simulator_s(shown):
+    launches = tuple(launch for made in of_all_kinds() for launch in made.launches)
+    opened = shown(Trace("all", launches))
+    requests = [one for launch in launches for one in launch.requests]
+    assert agreeing(opened) == [(one.sectors, one.passes) for one in requests]
+    assert len({one.width for one in requests}) > 2
+    unpacked = opened.run(
+        "trace.launches.map(prepared).flatMap((launch) => launch.requests.map(unpacked))"
+        ".map((one) => [one.lanes, one.offsets])"
+    )
+    assert unpacked == [[list(one.lanes), list(one.offsets)] for one in requests]
+    least, place = fewest(opened), 0
+    for launch in launches:
+        here = least[place : place + len(launch.requests)]
+        place += len(launch.requests)
+        if launch.grid == (1, 1, 1):  # of one block the sums are those of its requests
+            wanted = launch.total("fewest_sectors") + launch.total("fewest_passes")
+            assert sum(here) == wanted
+
+
+def test_a_page_with_the_most_requests_is_quick(shown, s08):
+    opened = shown(with_most_requests(s08))
+    opened.click("#scope button")
+    assert text_of(opened, COUNT).endswith("of 20,000")
+    milliseconds = opened.run(
+        "(() => { const start = performance.now();"
+        "for (let i = 0; i < 20; i++) go(1000 * i); return (performance.now() - start) / 20; })()"
+    )
+    assert milliseconds < 50  # a few; a machine under test is slow
+    assert number_of(opened, "*") < 3_000
