@@ -167,7 +167,7 @@ def test_a_large_batch_in_slices(name: str, engine: Engine) -> None:
 def test_library_calls_by_either_library(
     name: str, library: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a stream of its own, then replayed from a graph."""
+    """On a stream of its own, then, by the library that can, replayed from a graph."""
     from cuda.bindings import driver
     from numba import cuda
 
@@ -187,6 +187,8 @@ def test_library_calls_by_either_library(
     plan(input, weight, output, bias, stream=stream)
     stream.synchronize()
     assert oracle.judge(engine.to_host(output)).ok
+    if library == "cupy":
+        return  # it refuses cuBLAS while a graph is captured: docs/engines.md
     output = engine.to_device(poison)
     with captured(lambda own: plan(input, weight, output, bias, stream=own), stream) as graph:
         assert np.isnan(engine.to_host(output)).all()  # captured, not run

@@ -393,7 +393,9 @@ def _traced(
             refuse(f"stage {stage.name} has no tiles: leave out --tile")
         tile = stage.model_tile if sizes is None else Tile(*sizes)
         program = program_for(problem, stage, tile, engine)
-        blocks = max(math.prod(launch.grid) for launch in program.launches)
+        if not program.kernels:
+            refuse(f"stage {stage.name} has no kernel to trace: a library does its work")
+        blocks = max(math.prod(launch.grid) for launch in program.kernels)
         if block >= blocks:
             refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
         seconds = TRACING_TAKES * (runner.estimated_seconds(problem, [stage], engine) or 0)

@@ -63,9 +63,13 @@ def _torch() -> Adapter:
     torch.mm(*torch.ones(2, 1, 1, device=device))  # sets cuBLAS up, which a capture must not
 
     def on_stream(handle: int) -> AbstractContextManager[Any]:
-        chosen: AbstractContextManager[Any] = torch.cuda.stream(
+        # PyTorch takes the handle 0 for "any new stream", not for CUDA's default one.
+        stream = (
             torch.cuda.ExternalStream(handle, device)
+            if handle
+            else torch.cuda.default_stream(device)
         )
+        chosen: AbstractContextManager[Any] = torch.cuda.stream(stream)
         return chosen
 
     return torch, lambda array: torch.as_tensor(array, device=device), on_stream
@@ -76,7 +80,25 @@ def _cupy() -> Adapter:
 
     cupy.matmul(*cupy.ones((2, 1, 1), "f4"))  # sets cuBLAS up, which a capture must not
 
-    return cupy, cupy.asarray, cupy.cuda.ExternalStream
+    def on_stream(handle: int) -> AbstractContextManager[Any]:
+        chosen: AbstractContextManager[Any]
+        if hasattr(cupy.cuda.Stream, "from_external"):
+            chosen = cupy.cuda.Stream.from_external(_Stream(handle))
+        else:  # before CuPy 14
+            chosen = cupy.cuda.ExternalStream(handle)
+        return chosen
+
+    return cupy, cupy.asarray, on_stream
+
+
+class _Stream:
+    """A stream in CUDA's protocol for exchanging them."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle  # version of the protocol, and the stream
 
 
 _ADAPTERS: dict[str, Callable[[], Adapter]] = {"torch": _torch, "cupy": _cupy}
