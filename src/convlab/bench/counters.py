@@ -72,8 +72,10 @@ class Row:
 
 
 def stage_cases() -> Iterator[tuple[Stage, ConvProblem, Tile | None]]:
-    """Every stage with tiles of three sizes, or without, on three problems."""
+    """Every stage of kernels alone, with tiles of three sizes, or without, on three problems."""
     for stage in LADDER:
+        if stage.needs_library:
+            continue
         yield stage, TEACHING, stage.tiny_tile
         yield stage, MODEL, stage.model_tile or stage.tiny_tile
         yield stage, SMALL, stage.production_tile(SMALL)

@@ -156,7 +156,22 @@ def make_im2col(problem: ConvProblem, slices: Slices, LANES: int) -> Any:
     SHARED, FETCHED = GROUPS * QUADS * QUAD, (QUADS, RUN)
     TILES = blocks_for(WIDTH, GROUPS * COLUMNS)
     INDEX = index_type(TILES * GROUPS * COLUMNS)
+    AHEAD = QUADS != 3  # whose order of runs leaves the pace to index arithmetic, not to waiting
     run_of = make_run_of(QUADS, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(depth_last, fetched, first, lane, odd, u, v, slice_):
+        for f in range(QUADS):
+            run = run_of(f, lane, odd)
+            n = INDEX(first + run // QUADS)
+            i, pixel = n // PIXELS, INDEX(n % PIXELS)
+            i_h = pixel // W_o * s_h + u * d_h - p_h
+            i_w = pixel % W_o * s_w + v * d_w - p_w
+            x = y = z = w = float32(0)  # outside the image is padding
+            if n < N and 0 <= i_h < H_i and 0 <= i_w < W_i:
+                at = ((i * H_i + i_h) * W_i + i_w) * PITCH + run % QUADS * RUN
+                x, y, z, w = load4(depth_last, START + slice_ * SLICE + at)
+            fetched[f, 0], fetched[f, 1], fetched[f, 2], fetched[f, 3] = x, y, z, w
 
     @cuda.jit(**gpu_only(launch_bounds=(GROUPS * COLUMNS, 4)))
     def im2col_by_runs(depth_last, columns):
@@ -174,19 +189,12 @@ def make_im2col(problem: ConvProblem, slices: Slices, LANES: int) -> Any:
         place = (first // PIXELS * H_i + pixel // W_o * s_h) * W_i + pixel % W_o * s_w
         place += (u * d_h - p_h) * W_i - p_w
 
+        if AHEAD:
+            fetch(depth_last, fetched, first, lane, place & 1, u, 0, slice_)
         for v in range(W_f):
             odd = (place + v * d_w) & 1
-            for f in range(QUADS):  # load
-                run = run_of(f, lane, odd)
-                n = INDEX(first + run // QUADS)
-                i, pixel = n // PIXELS, INDEX(n % PIXELS)
-                i_h = pixel // W_o * s_h + u * d_h - p_h
-                i_w = pixel % W_o * s_w + v * d_w - p_w
-                x = y = z = w = float32(0)  # outside the image is padding
-                if n < N and 0 <= i_h < H_i and 0 <= i_w < W_i:
-                    at = ((i * H_i + i_h) * W_i + i_w) * PITCH + run % QUADS * RUN
-                    x, y, z, w = load4(depth_last, START + slice_ * SLICE + at)
-                fetched[f, 0], fetched[f, 1], fetched[f, 2], fetched[f, 3] = x, y, z, w
+            if not AHEAD:
+                fetch(depth_last, fetched, first, lane, odd, u, v, slice_)
             for f in range(QUADS):  # turn round
                 run = run_of(f, lane, odd)
                 at = rows + run % QUADS * QUAD + warp * LANES + run // QUADS
@@ -194,6 +202,9 @@ def make_im2col(problem: ConvProblem, slices: Slices, LANES: int) -> Any:
                     S[at + c * ROW] = fetched[f, c]
             cuda.syncthreads()  # nobody reads a row before all have filled it
 
+            if AHEAD and v + 1 < W_f:  # the next filter column comes while this one is written
+                odd = (place + (v + 1) * d_w) & 1
+                fetch(depth_last, fetched, first, lane, odd, u, v + 1, slice_)
             column = n0 + lane * RUN
             for f in range(QUADS):  # write: a warp takes a row of every run
                 r = FIRST + slice_ * DEEPEST + f * RUN + warp
