@@ -49,12 +49,17 @@ def test_textbook_kernels_are_right_and_traced_as_an_h200_counted_them(case):
         assert np.array_equal(target, expected[case.name]())
 
 
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+UNROLLED = ("s02_cin", "s02_cout")  # docs/counters.md says how these differ
+EXACT = [s for s in LADDER if not s.needs_library and s.name not in UNROLLED]
+
+
+@pytest.mark.parametrize("stage", EXACT, ids=lambda stage: stage.name)
 def test_stages_are_traced_as_an_h200_counted_them(stage):
     made = trace_stage(stage.name, TEACHING, stage.tiny_tile)
-    for launch in made.launches:
-        counted = hardware(stage.name, launch.kernel, str(TEACHING))
-        traced = counters.traced_counts(launch)
+    rows = [r for r in COUNTED if (r["name"], r["problem"]) == (stage.name, str(TEACHING))]
+    for launch, row in zip(made.launches, rows, strict=True):
+        assert launch.kernel == row["kernel"]
+        counted, traced = row["counted"], counters.traced_counts(launch)
         assert {name: traced[name] for name in GLOBAL} == {name: counted[name] for name in GLOBAL}
 
 
