@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba import cuda, float32
 from numba.cuda.core import config
 
-from convlab.device import gpu_only, load4, store4, twin_of
+from convlab.device import (
+    commit_copies,
+    copy_async,
+    copy_async4,
+    gpu_only,
+    load4,
+    store4,
+    twin_of,
+    wait_copies,
+)
+from convlab.engines.cudasim import CudaSim
+from convlab.stages.base import Launch
 
 load4_twin = twin_of(load4) or load4  # under NUMBA_ENABLE_CUDASIM=1 the names are the twins
 store4_twin = twin_of(store4) or store4
@@ -40,6 +52,47 @@ def test_an_access_out_of_bounds_is_refused(index) -> None:
         if index + 4 > size or index < 0:
             with pytest.raises(IndexError, match="outside"):
                 load4_twin(np.zeros(size, np.float32), index)
+
+
+def test_a_copy_s_twin_lands_at_once() -> None:
+    source, target = np.arange(8, dtype=np.float32), np.full((2, 4), np.nan, np.float32)
+    twin, twin4 = (twin_of(copy) or copy for copy in (copy_async, copy_async4))
+    twin(target, (0, 3), source, 5, True)
+    twin(target, (0, 2), source, 99, False)  # nothing is read
+    twin4(target, (1, 0), source, 4, True)
+    assert target[0, 2:].tolist() == [0, 5]
+    assert target[1].tolist() == [4, 5, 6, 7]
+    twin4(target, (1, 0), source, 99, False)
+    assert target[1].tolist() == [0, 0, 0, 0]
+    with pytest.raises(IndexError, match="multiple of 4"):
+        twin4(target, (1, 0), source, 2, True)
+    with pytest.raises(IndexError, match="outside"):
+        twin4(target, (1, 4), source, 0, True)
+
+
+@cuda.jit
+def reversed_by_copies(a, b):
+    one = cuda.shared.array(32, float32)
+    four = cuda.shared.array(32, float32, alignment=None)  # Numba's simulator takes no other
+    i = cuda.threadIdx.x
+    copy_async(one, i, a, i, i < 30)
+    if i < 8:
+        copy_async4(four, i * 4, a, i * 4, True)
+    commit_copies()
+    wait_copies(0)
+    cuda.syncthreads()
+    b[i] = one[31 - i] + four[31 - i]
+
+
+def test_copies_run_on_cudasim_and_on_numbas_simulator() -> None:
+    a, b = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    right = np.where(a < 30, 2 * a, a)[::-1]
+    if config.ENABLE_CUDASIM:
+        reversed_by_copies[1, 32](a, b)
+        np.testing.assert_array_equal(b, right)
+        return  # the engine needs the kernel's function, as all its tests do
+    CudaSim().run(Launch(reversed_by_copies, (1,), (32,), ("input", "output")), [a, b])
+    np.testing.assert_array_equal(b, right)
 
 
 def test_only_intrinsics_have_twins() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from numba import cuda, float32, uint32
+from numba.core.errors import TypingError
 from numba.cuda.core import config
 
 from convlab import LADDER, ConvProblem, Stage
-from convlab.device import load4, store4
+from convlab.device import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
 from convlab.engines.offline import compile_launch
 from convlab.lint import PROBLEMS, REGISTER_BUDGET, lint_stage
 from convlab.stages import stage_named
@@ -98,6 +99,53 @@ def test_double_buffers_are_double() -> None:
 
     assert shared_bytes("s09") == 2 * shared_bytes("s08")
     assert shared_bytes("s11") == 2 * shared_bytes("s11", prefetch=False)
+
+
+IN_FLIGHT = 1
+
+
+@cuda.jit
+def copies(output):
+    wide = cuda.shared.array((2, 128), float32, alignment=16)
+    narrow = cuda.shared.array(32, float32)
+    i = uint32(cuda.threadIdx.x)
+    copy_async4(wide, (1, 4 * i), output, 4 * i, 4 * i + 3 < output.size)
+    commit_copies()
+    copy_async(narrow, i, output, i, True)
+    commit_copies()
+    wait_copies(IN_FLIGHT)
+    cuda.syncthreads()
+    value = wide[1, 127 - i]
+    wait_copies(0)
+    cuda.syncthreads()
+    output[i] = value + narrow[31 - i]
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+def test_async_copies_are_one_instruction_each(capability: tuple[int, int]) -> None:
+    launch = Launch(copies, (1,), (32,), (Flat("output"),))
+    cubin = compile_launch(launch, Program((), (launch,)), capability)
+    wanted = ("LDGSTS", "LDGDEPBAR", "DEPBAR", "LDS", "STS", "STG")
+    seen = [line for line in cubin.instructions() if line.startswith(wanted) and "RZ" not in line]
+    assert [line.split()[0] for line in seen] == [
+        "LDGSTS.E.BYPASS.128", "LDGDEPBAR", "LDGSTS.E", "LDGDEPBAR",
+        "DEPBAR.LE", "LDS", "DEPBAR.LE", "LDS", "STG.E",
+    ]  # fmt: skip
+    assert [line for line in seen if line.startswith("DEPBAR")] == [
+        "DEPBAR.LE SB0, 0x1", "DEPBAR.LE SB0, 0x0",
+    ]  # fmt: skip
+    assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
+
+
+@cuda.jit
+def waits_for_a_number_of_groups_known_late(output):
+    wait_copies(output.size)
+
+
+def test_a_wait_takes_a_constant() -> None:
+    launch = Launch(waits_for_a_number_of_groups_known_late, (1,), (32,), (Flat("output"),))
+    with pytest.raises(TypingError, match="wait_copies"):
+        compile_launch(launch, Program((), (launch,)), (9, 0))
 
 
 @cuda.jit

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
+from convlab.device import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.engines.simulator import Simulator
 from convlab.tracing import trace
 
@@ -35,6 +36,31 @@ def test_lanes_wait_for_each_other_after_an_inner_loop():
     # Lanes with fewer turns idle; they do not run ahead into the next turn of the outer loop.
     found = requests(own_trip_counts, 1, 64, zeros(4), zeros(64))
     assert found == [(6, "a", "load", 2 * 2 * 3), (7, "out", "store", 2)]
+
+
+@cuda.jit
+def async_copies(a, out):
+    staged = cuda.shared.array((2, 256), float32, alignment=16)
+    t = cuda.threadIdx.x
+    for tile in range(2):
+        copy_async4(staged, (tile, 4 * t), a, 4 * t, t < 40)
+        copy_async(staged, (tile, t), a, t, tile == 1)
+        commit_copies()
+    wait_copies(0)
+    cuda.syncthreads()
+    out[t] = staged[1, 64 - t]
+
+
+def test_a_copy_is_a_load_and_a_store_at_its_line():
+    assert requests(async_copies, 1, 64, zeros(256), zeros(64)) == [
+        (5, "a", "load", 4), (5, "staged", "store", 4),
+        (6, "a", "load", 2), (6, "staged", "store", 4),
+        (10, "out", "store", 2), (10, "staged", "load", 2),
+    ]  # fmt: skip
+    launch = trace(async_copies, 1, 64, zeros(256), zeros(64)).main
+    loads = [a for a in launch.accesses if a.array == "a"]
+    assert [(a.width, a.lanes, a.sectors) for a in loads] == [(16, 80, 40), (4, 64, 8)]
+    assert not launch.findings  # one thread's copies of the same, whichever lands first
 
 
 @cuda.jit

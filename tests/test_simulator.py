@@ -12,6 +12,7 @@ import pytest
 from numba import cuda, float32, float64, int8, int32, int64, uint32
 
 from convlab import LADDER, ConvProblem
+from convlab.device import commit_copies, copy_async, wait_copies
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.findings import NotSimulated, SimulationError
 from convlab.engines.simulator import Simulator
@@ -54,6 +55,66 @@ def test_where_a_thread_is() -> None:
     out = np.zeros((6, 8, 6), np.bool_)
     run(where_am_i, (3, 2, 2), (2, 4, 3), out)
     assert out.all()
+
+
+@cuda.jit
+def first_and_last_of_a_group(a, out, groups):
+    staged = cuda.shared.array(4, float32)
+    staged[1] = staged[2] = staged[3] = float32(-1)
+    for k in range(3):
+        copy_async(staged, k, a, k, k != 1)
+        commit_copies()
+    wait_copies(groups)
+    for k in range(4):
+        out[k] = staged[k]
+
+
+def test_a_copy_lands_when_it_is_waited_for() -> None:
+    a = np.arange(5, 8, dtype=np.float32)
+    for groups, right in ((0, [5, 0, 7, -1]), (1, [5, 0, -1, -1]), (2, [5, -1, -1, -1])):
+        out = np.zeros(4, np.float32)
+        Simulator(strict=False).launch(first_and_last_of_a_group, 1, 1, a, out, groups)
+        assert out.tolist() == right
+        if groups == 0:
+            SIM.launch(first_and_last_of_a_group, 1, 1, a, out, groups)
+            continue
+        found = findings(first_and_last_of_a_group, 1, 1, a, out, groups)
+        assert {(f.kind, f.array, f.count) for f in found} == {("copy in flight", "staged", groups)}
+        (finding,) = found
+        assert finding.line - (finding.other_line or 0) == 4
+        assert finding.index == (3 - groups,)
+        assert "is read while thread (0, 0, 0)'s copy to it is in flight" in str(finding)
+
+
+@cuda.jit
+def copies_to_global_memory(a, out):
+    copy_async(out, 0, a, 0, True)
+
+
+@cuda.jit
+def copies_from_shared_memory(a, out):
+    staged = cuda.shared.array(4, float32)
+    copy_async(staged, 0, staged, 1, True)
+
+
+@cuda.jit
+def copies_to_local_memory(a, out):
+    own = cuda.local.array(4, float32)
+    copy_async(own, 0, a, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what"),
+    [
+        (copies_to_global_memory, "out: an async copy goes to shared memory"),
+        (copies_from_shared_memory, "staged: an async copy comes from global memory"),
+        (copies_to_local_memory, "own: an async copy goes to shared memory"),
+    ],
+)
+def test_copies_go_from_global_to_shared_memory(kernel: Any, what: str) -> None:
+    for engine in (SIM, Simulator(strict=False)):
+        with pytest.raises(TypeError, match=what):
+            engine.launch(kernel, 1, 1, np.zeros(4, np.float32), np.zeros(4, np.float32))
 
 
 @cuda.jit

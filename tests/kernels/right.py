@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, float64, int32, uint32
 
-from convlab.device import load4, store4
+from convlab.device import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
 from kernels.cases import Case, F, floats, row_and
 
 RIGHT: list[Case] = []
@@ -523,3 +523,90 @@ def warps_at_their_own_pace(a, b):
         for k in range(32):
             total += sums[i + k]
         b[i // 32] = total
+
+
+@right(lambda a: a[0].reshape(4, 64)[:, ::-1].sum(0), arguments=floats(256, 64))
+@cuda.jit
+def pipeline_of_two_buffers(a, b):
+    buffers = cuda.shared.array((2, 64), float32)
+    i = cuda.threadIdx.x
+    total = float32(0)
+    copy_async(buffers, (0, i), a, i, True)
+    commit_copies()
+    for tile in range(4):
+        if tile < 3:
+            copy_async(buffers, ((tile + 1) % 2, i), a, (tile + 1) * 64 + i, True)
+        commit_copies()  # an empty group at the end, so that one wait does for all
+        wait_copies(1)
+        cuda.syncthreads()
+        total += buffers[tile % 2, 63 - i]
+        cuda.syncthreads()
+    b[i] = total
+
+
+@right(
+    lambda a: np.append(a[0], [0, 0]).reshape(7, 16)[:, ::-1].sum(0),
+    block=16,
+    arguments=floats(110, 16),
+)
+@cuda.jit
+def pipeline_of_three_buffers_with_an_edge(a, b):
+    buffers = cuda.shared.array((3, 16), float32, alignment=16)
+    i = cuda.threadIdx.x
+    total = float32(0)
+    for tile in range(9):
+        if tile < 7 and i < 4:
+            first = tile * 16 + i * 4
+            copy_async4(buffers, (tile % 3, i * 4), a, first, first + 4 <= a.size)
+            if first + 4 > a.size > first:  # what is left is no whole run: zeros, then by itself
+                commit_copies()
+                wait_copies(0)
+                for k in range(first, a.size):
+                    buffers[tile % 3, k % 16] = a[k]
+        commit_copies()
+        if tile >= 2:
+            wait_copies(2)
+            cuda.syncthreads()
+            total += buffers[(tile - 2) % 3, 15 - i]
+            cuda.syncthreads()
+    b[i] = total
+
+
+@right(lambda a: a[0] + a[0][::-1])
+@cuda.jit
+def groups_waited_for_one_by_one(a, b):
+    first, second = cuda.shared.array(64, float32), cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    copy_async(first, i, a, i, True)
+    commit_copies()
+    copy_async(second, i, a, 63 - i, True)
+    commit_copies()
+    wait_copies(1)
+    value = first[i]  # its own: no barrier is needed
+    wait_copies(0)
+    cuda.syncthreads()
+    b[i] = value + second[i]
+
+
+@right(lambda a: a[0], grid=2, block=32)
+@cuda.jit
+def copy_that_nobody_reads(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.grid(1)
+    if cuda.blockIdx.x == 0:
+        copy_async(staged, i, a, i, True)
+    else:
+        staged[i % 32] = a[i]  # nothing is in flight of the block before
+    b[i] = a[i]
+
+
+@right(lambda a: a[0] * 0 + 1, block=64, arguments=floats(64, 64))
+@cuda.jit
+def all_copy_the_same(a, b):
+    staged = cuda.shared.array(1, float32)
+    copy_async(staged, 0, a, 1, True)
+    commit_copies()
+    cuda.syncthreads()
+    wait_copies(0)
+    cuda.syncthreads()
+    b[cuda.threadIdx.x] = staged[0]

@@ -99,14 +99,16 @@ def wrong_table(document: dict[str, Any]) -> str:
             "**found**" if said.get(tool) == "found" else said.get(tool, "-") for tool in TOOLS
         ]
         lines.append(f"| `{case.name}` | {case.kind} | {kinds} | {' | '.join(cells)} |")
-    seen = [case for case in WRONG if "found" in document["verdicts"].get(case.name, {}).values()]
+    watched = [said for case in WRONG if (said := document["verdicts"].get(case.name))]
+    seen = [said for said in watched if "found" in said.values()]
     found = document["environment"]
     gpu = found["gpu"]
     return "\n".join([
         *lines, "",
         f"The simulator finds {sum(case.kind in found_kinds(case) for case in WRONG)} of "
-        f"{len(WRONG)}, compute-sanitizer {len(seen)}. Right kernels: {len(RIGHT)} tricky ones and "
-        f"{len(DOCUMENTED)} of numba-cuda's documentation; "
+        f"{len(WRONG)}, compute-sanitizer {len(seen)} of the {len(watched)} that it has watched. "
+        f"Right kernels: {len(RIGHT)} tricky ones and {len(DOCUMENTED)} of numba-cuda's "
+        "documentation; "
         f"{sum(bool(found_kinds(case)) for case in (*RIGHT, *DOCUMENTED))} of them get a finding.",
         "",
         f"Measured with `{found['command']}` ({gpu['name']}, driver {gpu['driver']}, "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, uint32
 
-from convlab.device import load4, store4
+from convlab.device import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
 from kernels.cases import Case, floats
 
 WRONG: list[Case] = []
@@ -400,6 +400,164 @@ def warp_barrier_of_half_a_warp(a, b):
     staged[i] = a[i]
     cuda.syncwarp(0xFFFF if i < 16 else 0xFFFF0000)
     b[i] = staged[(i + 16) % 32]
+
+
+# Async copies
+
+
+@wrong("copy in flight", "b[i] = staged[i]")
+@cuda.jit
+def copy_read_before_its_wait(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    copy_async(staged, i, a, i, True)
+    commit_copies()
+    b[i] = staged[i]
+    wait_copies(0)
+
+
+@wrong("copy in flight", "b[i] = staged[31 - i]")
+@cuda.jit
+def barrier_in_place_of_a_wait(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    copy_async(staged, i, a, i, True)
+    commit_copies()
+    cuda.syncthreads()
+    b[i] = staged[31 - i]
+
+
+@wrong("copy in flight", "b[i] = staged[i]")
+@cuda.jit
+def copy_in_no_group(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    copy_async(staged, i, a, i, True)
+    wait_copies(0)
+    b[i] = staged[i]
+
+
+@wrong("copy in flight", "b[i] = second[31 - i]")
+@cuda.jit
+def waits_for_the_older_group_only(a, b):
+    first, second = cuda.shared.array(32, float32), cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    copy_async(first, i, a, i, True)
+    commit_copies()
+    copy_async(second, i, a, 31 - i, True)
+    commit_copies()
+    wait_copies(1)
+    cuda.syncthreads()
+    b[i] = second[31 - i]
+
+
+@wrong("copy in flight", "staged[i] = float32(0)")
+@cuda.jit
+def cleared_while_in_flight(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    copy_async(staged, i, a, i, i < 20)
+    commit_copies()
+    if i >= 16:
+        staged[i] = float32(0)
+    wait_copies(0)
+    b[i] = staged[i]
+
+
+@wrong("copy in flight", "copy_async4(buffers, (0, i)", block=8, arguments=floats(128, 32))
+@cuda.jit
+def one_buffer_for_two_copies(a, b):
+    buffers = cuda.shared.array((2, 32), float32, alignment=16)
+    i = cuda.threadIdx.x * 4
+    total = float32(0)
+    for tile in range(4):
+        copy_async4(buffers, (0, i), a, tile * 32 + i, True)  # here the buffer does not change
+        commit_copies()
+        if tile > 0:
+            wait_copies(1)
+            cuda.syncthreads()
+            total += buffers[0, 31 - i]
+            cuda.syncthreads()
+    b[i] = total
+
+
+@wrong("shared race", "b[i] = staged[31 - i]")
+@cuda.jit
+def wait_without_a_barrier(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    copy_async(staged, i, a, i, True)
+    commit_copies()
+    wait_copies(0)
+    b[i] = staged[31 - i]
+
+
+@wrong("shared race", "copy_async(staged, i", arguments=floats(128, 128))
+@cuda.jit
+def next_copy_while_others_still_read(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    for tile in range(4):
+        copy_async(staged, i, a, tile * 32 + i, True)
+        commit_copies()
+        wait_copies(0)
+        cuda.syncthreads()
+        b[tile * 32 + i] = staged[31 - i]
+
+
+@wrong("global race", "copy_async(staged, i")
+@cuda.jit
+def copy_of_what_another_thread_writes(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    b[31 - i] = a[i]
+    copy_async(staged, i, b, i, True)
+    commit_copies()
+    wait_copies(0)
+    a[i] = staged[i]
+
+
+@wrong("uninitialised", "b[i] = staged[i]")
+@cuda.jit
+def copy_of_half_a_tile(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    if i < 16:
+        copy_async(staged, i, a, i, True)
+    commit_copies()
+    wait_copies(0)
+    b[i] = staged[i]
+
+
+@wrong("out of bounds", "copy_async(staged, i, a, i + 1")
+@cuda.jit
+def copy_past_the_end(a, b):
+    staged = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    copy_async(staged, i, a, i + 1, True)
+    commit_copies()
+    wait_copies(0)
+    b[i] = staged[i]
+
+
+@wrong("misaligned", "copy_async4(staged, 0, a, 1", block=1)
+@cuda.jit
+def wide_copy_from_the_second_number(a, b):
+    staged = cuda.shared.array(4, float32, alignment=16)
+    copy_async4(staged, 0, a, 1, True)
+    commit_copies()
+    wait_copies(0)
+    b[0] = staged[0]
+
+
+@wrong("misaligned", "copy_async4(staged, 0, a, 0", block=1)
+@cuda.jit
+def wide_copy_with_no_alignment(a, b):
+    staged = cuda.shared.array(4, float32)
+    copy_async4(staged, 0, a, 0, True)
+    commit_copies()
+    wait_copies(0)
+    b[0] = staged[0]
 
 
 # Global-memory races

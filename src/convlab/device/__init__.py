@@ -4,8 +4,20 @@ Everything that touches numba-cuda's extension API is in this folder. Nothing he
 problems, stages or engines.
 """
 
+from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.device.options import gpu_only
 from convlab.device.twins import twin_of
 from convlab.device.vector import BYTES_16, ENGINE_CONSTANTS, load4, store4
 
-__all__ = ["BYTES_16", "ENGINE_CONSTANTS", "gpu_only", "load4", "store4", "twin_of"]
+__all__ = [
+    "BYTES_16",
+    "ENGINE_CONSTANTS",
+    "commit_copies",
+    "copy_async",
+    "copy_async4",
+    "gpu_only",
+    "load4",
+    "store4",
+    "twin_of",
+    "wait_copies",
+]

@@ -26,16 +26,18 @@ ENGINE_CONSTANTS = {"BYTES_16": 16}
 BYTES_16 = None if config.ENABLE_CUDASIM else ENGINE_CONSTANTS["BYTES_16"]
 
 
-def _load4_twin(array: Any, index: Any) -> Four:
-    if hasattr(array, "load_run"):  # a simulator's array that checks for itself
+def load4_twin(array: Any, index: Any) -> Four:
+    # A simulator's array may check for itself. Its type is asked, because arrays of Numba's own
+    # simulator raise IndexError where they lack an attribute.
+    if hasattr(type(array), "load_run"):
         run: Four = array.load_run(index, 4)
         return run
     x, y, z, w = array[_run_of_four(array, index)]
     return x, y, z, w
 
 
-def _store4_twin(array: Any, index: Any, values: Four) -> None:
-    if hasattr(array, "store_run"):
+def store4_twin(array: Any, index: Any, values: Four) -> None:
+    if hasattr(type(array), "store_run"):
         array.store_run(index, values)
         return
     array[_run_of_four(array, index)] = values
@@ -50,7 +52,8 @@ def _run_of_four(array: Any, index: Any) -> Any:
             f"128-bit access at index {index}: the last index must be a multiple of 4, because the "
             "address must be a multiple of 16 bytes"
         )
-    if not 0 <= first <= array.shape[-1] - 4:
+    *_, extent = array.shape  # not shape[-1], which Numba's simulator refuses
+    if not 0 <= first <= extent - 4:
         raise IndexError(
             f"128-bit access at index {index} reaches outside an array of shape {array.shape}"
         )
@@ -59,44 +62,26 @@ def _run_of_four(array: Any, index: Any) -> Any:
 
 
 if config.ENABLE_CUDASIM:
-    load4, store4 = _load4_twin, _store4_twin
+    load4, store4 = load4_twin, store4_twin
 else:
     from llvmlite import ir
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
 
+    from convlab.device.pointers import element_pointer, is_float32_c_array
+
     _FOUR_FLOATS = ir.VectorType(ir.FloatType(), 4)
     _LANES = [ir.Constant(ir.IntType(32), lane) for lane in range(4)]
 
-    def _is_float32_c_array(array: Any) -> bool:
-        return (
-            isinstance(array, types.Array) and array.dtype == types.float32 and array.layout == "C"
-        )
-
     def _address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        """Pointer to ``array[index]`` as four floats, with no negative-index wrap."""
-        array_type, index_type = signature.args[:2]
-        array = context.make_array(array_type)(context, builder, value=args[0])
-        if isinstance(index_type, types.BaseTuple):
-            entries = zip(index_type, range(len(index_type)), strict=True)
-            indices = [(kind, builder.extract_value(args[1], place)) for kind, place in entries]
-        else:
-            indices = [(index_type, args[1])]
-        if len(indices) != array_type.ndim:
-            raise TypeError(f"{len(indices)} indices for an array of {array_type.ndim} dimensions")
-        extents = [builder.extract_value(array.shape, axis) for axis in range(array_type.ndim)]
-        offset = ir.Constant(ir.IntType(64), 0)
-        for (kind, index), extent in zip(indices, extents, strict=True):
-            wide = context.cast(builder, index, kind, types.intp if kind.signed else types.uintp)
-            offset = builder.add(builder.mul(offset, extent), wide)
-        element = builder.gep(array.data, [offset])
-        space = element.type.addrspace
-        return builder.bitcast(element, ir.PointerType(_FOUR_FLOATS, space))
+        """Pointer to ``array[index]`` as four floats."""
+        element = element_pointer(context, builder, signature.args[:2], args[:2])
+        return builder.bitcast(element, ir.PointerType(_FOUR_FLOATS, element.type.addrspace))
 
     @intrinsic
     def load4(typing_context, array, index):  # type: ignore[no-untyped-def]
         """``(a[i], a[i + 1], a[i + 2], a[i + 3])`` by one 16-byte load."""
-        if not _is_float32_c_array(array):
+        if not is_float32_c_array(array):
             return None
         four = types.UniTuple(types.float32, 4)
 
@@ -111,7 +96,7 @@ else:
     @intrinsic
     def store4(typing_context, array, index, values):  # type: ignore[no-untyped-def]
         """``a[i], ..., a[i + 3] = values`` by one 16-byte store; values: four float32."""
-        if not _is_float32_c_array(array) or values != types.UniTuple(types.float32, 4):
+        if not is_float32_c_array(array) or values != types.UniTuple(types.float32, 4):
             return None
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -126,5 +111,5 @@ else:
         return types.void(array, index, values), generate
 
 
-register_twin(load4, _load4_twin)
-register_twin(store4, _store4_twin)
+register_twin(load4, load4_twin)
+register_twin(store4, store4_twin)

@@ -4,8 +4,9 @@ An entry is an address and a site. Addresses are of the simulator's own making: 
 0 on, then every global array in a place of its own, with the same distances as in real memory. A
 site is the place of the instruction, ``id(code) + offset``, plus 1 for a store: since Python 3.11
 the instructions lie inside the code object and two bytes apart, so that this is one number for
-each, and cheap. Entries of atomics and the later words of a wide access have negative sites.
-Which thread it was stands in ``marks``, once for each time that a thread is switched to.
+each, and cheap. Entries of atomics, of async copies and of the later words of a wide access have
+negative sites. Which thread it was stands in ``marks``, once for each time that a thread is
+switched to.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC, EXCHANGE = 0, 1, 2, 3  # the last, an atomic that only writes, in logs alone
 WIDE = 4  # added to READ or WRITE for what a wide access touches after its first element
+ISSUED, LANDED = 8, 16  # added to WRITE where an async copy is asked for, where it lands
 
 
 @dataclass(frozen=True)
@@ -80,15 +82,15 @@ class AccessLog:
     def add(self, address: int, site: int, kind: int, value: Any = None) -> None:
         """An entry of any kind; arrays write plain loads and stores themselves, to be quick."""
         self.addresses.append(address)
-        self.sites.append(site + kind if kind in (READ, WRITE) else -8 * site - kind)
-        if kind & ~WIDE == WRITE:
+        self.sites.append(_entry(site, kind))
+        if kind == WRITE:
             self.values.append(value)
 
     def add_run(self, address: int, itemsize: int, count: int, site: int, kind: int) -> None:
         """The entries of a wide access; the values of a store are the caller's to add."""
         self.addresses.extend(range(address, address + count * itemsize, itemsize))
-        self.sites.append(site + kind)
-        self.sites.extend([-8 * site - kind - WIDE] * (count - 1))
+        self.sites.append(_entry(site, kind))
+        self.sites.extend([_entry(site, kind + WIDE)] * (count - 1))
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
@@ -102,7 +104,7 @@ class AccessLog:
         special = np.flatnonzero(sites < 0)
         raw = -sites[special]
         sites &= ~1
-        kinds[special], sites[special] = raw & 7, raw >> 3
+        kinds[special], sites[special] = raw & 31, raw >> 5
         marks = np.array(self.marks, np.int64).reshape(-1, 5)
         lengths = np.diff(marks[:, 0], append=len(sites))
         thread, phase, epoch, path = (np.repeat(column, lengths) for column in marks.T[1:])
@@ -116,8 +118,14 @@ class AccessLog:
         return next((span for span in around if span.has_element(address)), around[0])
 
 
+def _entry(site: int, kind: int) -> int:
+    """Site and kind as one number: arrays make those of plain loads and stores themselves."""
+    return site + kind if kind in (READ, WRITE) else -32 * site - kind
+
+
 class Columns(NamedTuple):
-    """A log as arrays of equal length; ``kind`` is READ, WRITE, ATOMIC or EXCHANGE, plus WIDE."""
+    """A log as arrays of equal length; ``kind`` is READ, WRITE, ATOMIC or EXCHANGE, which are its
+    last two bits, plus WIDE, ISSUED and LANDED."""
 
     address: np.ndarray
     site: np.ndarray

@@ -177,7 +177,7 @@ class CheckedArray:
     def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
         """``count`` neighbours by one wide load."""
         site = site_of(2)
-        address, keys = self._run(index, count, site)
+        address, keys = self.run_at(index, count, site)
         if (log := self.memory.log) is not None:
             log.add_run(address, self.itemsize, count, site, READ)
         data = self.data
@@ -190,20 +190,20 @@ class CheckedArray:
         site = site_of(2)
         if not self.host.flags.writeable:
             raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
-        address, keys = self._run(index, len(values), site)
+        address, keys = self.run_at(index, len(values), site)
         if (log := self.memory.log) is not None:
             log.add_run(address, self.itemsize, len(values), site, WRITE)
             log.values.extend(values)
         for key, value in zip(keys, values, strict=True):
             self.data[key] = value
 
-    def _run(self, index: Any, count: int, site: int) -> tuple[int, Sequence[Any]]:
+    def run_at(self, index: Any, count: int, site: int) -> tuple[int, Sequence[Any]]:
         """The first address of a wide access and the indices that it touches, all checked."""
         keys: Sequence[Any]
         if not self.wide:
             raise TypeError(
                 f"{self.name} is not a C-contiguous array of float32, which alone have wide "
-                "accesses"
+                "accesses and async copies"
             )
         if isinstance(index, tuple):
             *rows, first = index

@@ -11,6 +11,8 @@ REMEDIES = {
     "alignment=16",
     "uninitialised": "write every element before it is read, and put a barrier between",
     "shared race": "put cuda.syncthreads() between the two accesses, or use an atomic",
+    "copy in flight": "let its thread commit_copies() and wait_copies() until that group has "
+    "landed, and put cuda.syncthreads() after that for other threads",
     "global race": "let each element belong to one thread, use an atomic, or split the kernel in "
     "two launches",
     "barrier divergence": "move the barrier out of the branch, and let no thread return before it",

@@ -40,7 +40,8 @@ class Copier:
 
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's, and device functions are handed through
-    ``wrap_call``. ``used`` are the names of ``cuda`` that functions imported by themselves.
+    ``wrap_call``. ``twin(value)`` is what stands for an intrinsic, None for anything else.
+    ``used`` are the names of ``cuda`` that functions imported by themselves.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class Copier:
         meaning: Meaning,
         builtins: Mapping[str, Any] | None = None,
         wrap_call: Callable[[Any], Any] = lambda function: function,
+        twin: Meaning = twin_of,
     ) -> None:
         self.fake_cuda, self._meaning = fake_cuda, meaning
         self._builtins, self._wrap_call = dict(builtins or {}), wrap_call
+        self._twin = twin
         self.used: set[str] = set()
         self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
         self._modules: dict[int, _Module] = {}
@@ -103,7 +106,7 @@ class Copier:
         ``attributes`` are what the function may ask of it: what it calls is copied beforehand."""
         if value is self._cuda:
             return self.fake_cuda
-        if (twin := twin_of(value)) is not None:
+        if (twin := self._twin(value)) is not None:
             return twin
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
             return self._wrap_call(self.copy(value.py_func))

@@ -173,11 +173,11 @@ class Race:
     def _is_flag(self, accesses: list[Access]) -> bool:
         """Whether all writes store the same, as the array keeps it."""
         values = [access.value for access in accesses if access.kind == WRITE]
-        if all(_same(value, values[0]) for value in values):
+        if all(same(value, values[0]) for value in values):
             return bool(values)
         dtype = self._log.span_at(accesses[0].address).dtype
         kept = [converted(value, dtype) for value in values]
-        return all(_same(value, kept[0]) for value in kept)
+        return all(same(value, kept[0]) for value in kept)
 
     def _met(self, first: Access, second: Access) -> bool:
         """Whether both lanes came to a barrier of a part of their warp between."""
@@ -220,5 +220,6 @@ def _firsts(key: np.ndarray) -> np.ndarray:
     return np.flatnonzero(first[key] == places)
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """Whether two stores leave the same: NaN, which is not itself, is as good as another."""
     return bool(one == other) or (one != one and other != other)

@@ -46,7 +46,7 @@ class Reports:
         )  # fmt: skip
 
     def conflict(self, conflict: Conflict, log: AccessLog) -> None:
-        """Note a race, or a read of what nobody wrote."""
+        """Note a race, a read of what nobody wrote, or an access to what is in flight."""
         kind, first, second = conflict
         shown = second or first
         span = log.span_at(first.address)
@@ -54,6 +54,9 @@ class Reports:
         element = f"{span.name}[{', '.join(map(str, index))}]"
         if second is None:
             what = f"{element} is read before anything in this block wrote to it"
+        elif kind == "copy in flight":
+            who = f"thread {self.thread(first.thread)}"
+            what = f"{element} is {_verb(second)} while {who}'s copy to it is in flight"
         else:
             who = f"thread {self.thread(first.thread)}"
             if first.block != second.block:

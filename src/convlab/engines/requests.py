@@ -15,7 +15,17 @@ from functools import cached_property
 import numpy as np
 
 from convlab.engines import memory_rules
-from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WIDE, AccessLog, Columns, Sites
+from convlab.engines.access_log import (
+    ATOMIC,
+    GLOBAL,
+    ISSUED,
+    LANDED,
+    READ,
+    WIDE,
+    AccessLog,
+    Columns,
+    Sites,
+)  # fmt: skip
 from convlab.engines.base import Counts
 from convlab.engines.memory_rules import WARP
 
@@ -121,10 +131,16 @@ def requests_of(
     in the machine code, where that is known: narrower loads of neighbours are then merged.
     """
     columns = log.columns()
+    landed = columns.kind & LANDED != 0
+    if landed.any():  # an async copy stores, as a request, where it is asked for
+        columns = columns.take(~landed)
     begins = np.flatnonzero(columns.kind & WIDE == 0)
     elements = np.diff(begins, append=len(columns.kind))
     accesses = columns.take(begins)
-    accesses = accesses._replace(site=sites.one_each(accesses.site))
+    # An async copy loads and stores at one site: the store has a number of its own here, since
+    # lanes that load nothing store too.
+    one_each = sites.one_each(accesses.site) + (accesses.kind & ISSUED != 0)
+    accesses = accesses._replace(site=one_each)
     span = np.zeros(len(begins), np.int64)
     for place, one in enumerate(log.spans):  # of views of the same memory the last one has it
         span[(accesses.address >= one.start) & (accesses.address < one.end)] = place
@@ -152,8 +168,9 @@ def requests_of(
     first = np.sort(begin)
     by_request = np.lexsort((lane, request))
     kind = np.minimum(accesses.kind[first] & (WIDE - 1), ATOMIC)
+    site = accesses.site[first] - (accesses.kind[first] & ISSUED != 0)
     return Requests(
-        accesses.site[first], kind, span[first], warp[first],
+        site, kind, span[first], warp[first],
         request[by_request], lane[by_request], accesses.address[by_request], width[by_request],
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from greenlet import getcurrent
 
 from convlab.engines.access_log import AccessLog, Sites
 from convlab.engines.arithmetic import Arithmetic
+from convlab.engines.async_copies import AsyncCopies
 from convlab.engines.base import Counts
 from convlab.engines.checked_array import Memory, checked
 from convlab.engines.fences import fence
@@ -74,6 +75,9 @@ class SimulatedLaunch:
         self.cuda = SimulatedCuda(grid, block, self.memory, shared_bytes)
         self.cuda.on_fence = self._fence
         self.cuda.switch_through(getcurrent().switch)
+        self.copies = AsyncCopies(
+            self.log, strict, lambda: self.first + self.thread, self._position
+        )
         copier = self._copier()
         self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
@@ -90,12 +94,12 @@ class SimulatedLaunch:
     def _copier(self) -> Copier:
         """Makes the kernel's body, with as much noted on the way as is asked for."""
         if self.paths is None:
-            return Copier(self.cuda, self._meaning, BUILTINS)
+            return Copier(self.cuda, self._meaning, BUILTINS, twin=self.copies.twin)
         builtins: dict[str, Any] = {**BUILTINS, "range": self.paths.range}
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma  # type: ignore[method-assign]
-        return Copier(self.cuda, self._meaning, builtins, self.paths.call)
+        return Copier(self.cuda, self._meaning, builtins, self.paths.call, self.copies.twin)
 
     def run(self) -> None:
         """Run it all; raises ``SimulationError`` if there are findings, else what the kernel
@@ -106,6 +110,7 @@ class SimulatedLaunch:
             self.arguments = ()
             self.cuda.shared.let_go()
             self.memory.let_go()
+            self.copies.let_go()
 
     def _run(self) -> None:
         error: Exception | None = None
@@ -148,6 +153,7 @@ class SimulatedLaunch:
             self.block = place_of(self.block_number, self.grid)
             cuda.blockIdx.set(self.block)
             cuda.shared.new_block()
+            self.copies.new_block()
             self.first = self.block_number * self.block_size
             self.phase += 1
             if self.paths is not None:
@@ -216,15 +222,20 @@ class SimulatedLaunch:
             for number in threads:
                 self.epochs[number] = self.epoch
         elif self.log is not None:
-            position = self.race.position + len(self.log.addresses)
-            self.race.warp_barriers.append((position, {self.first + number for number in threads}))
+            self.race.warp_barriers.append(
+                (self._position(), {self.first + number for number in threads})
+            )
 
     def _fence(self, far: bool) -> None:
         if self.log is not None:
-            position = self.race.position + len(self.log.addresses)
+            position = self._position()
             number, epoch = self.first + self.thread, self.epochs[self.thread]
             fenced = fence(number, self.block_size, self.phase, epoch, position, far)
             self.race.fences.append(fenced)
+
+    def _position(self) -> int:
+        """The next access's in the launch."""
+        return self.race.position + len(self.log.addresses) if self.log is not None else 0
 
     # What it did to memory.
 
@@ -242,6 +253,8 @@ class SimulatedLaunch:
             if self.recorder is not None:
                 self.recorder.look(self, requests)
         if self.strict:
+            for conflict in self.copies.look(self.race.position, self.block_size, whole):
+                self.reports.conflict(conflict, self.log)
             for conflict in self.race.analyse(self.log, whole):
                 self.reports.conflict(conflict, self.log)
         self.log.clear()

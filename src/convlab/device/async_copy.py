@@ -1,0 +1,131 @@
+"""Copies from global to shared memory that land later, while the thread goes on (``cp.async``).
+
+    copy_async4(staged, i, a, first + i, first + i < a.size)  # four float32; copy_async: one
+    commit_copies()  # closes a group: what was asked for since the last one
+    wait_copies(0)  # until no more than 0 of this thread's groups are in flight
+    cuda.syncthreads()  # until all threads have waited for theirs
+
+A copy goes past the registers, so that a thread can ask for the next tile and work on this one. It
+lands when the thread that asked for it waits; until then nobody may touch its target, and other
+threads need a barrier after that wait. Where ``valid`` is false zeros land and global memory is
+left alone, so that an edge needs no branch. ``wait_copies`` takes a literal or a constant of the
+kernel's: groups are waited for in their order, and copies in no group never.
+
+Target and source are C-contiguous float32 arrays; the target must be shared memory and the source
+global, which a GPU does not check. ``copy_async4`` needs what ``load4`` needs of both indices:
+multiples of 4, and ``alignment=BYTES_16`` on the shared array. Needs compute capability 8.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.cuda.core import config
+
+from convlab.device.twins import register_twin
+from convlab.device.vector import load4_twin, store4_twin
+
+# A copy that lands at once is one that no right kernel can tell from a later one. Where convlab's
+# strict simulator runs a kernel, copies land when they are waited for.
+
+
+def _copy_async_twin(target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+    target[index] = source[at] if valid else 0.0
+
+
+def _copy_async4_twin(target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+    store4_twin(target, index, load4_twin(source, at) if valid else (0.0, 0.0, 0.0, 0.0))
+
+
+def _commit_copies_twin() -> None:
+    pass
+
+
+def _wait_copies_twin(groups: int) -> None:
+    pass
+
+
+if config.ENABLE_CUDASIM:
+    copy_async, copy_async4 = _copy_async_twin, _copy_async4_twin
+    commit_copies, wait_copies = _commit_copies_twin, _wait_copies_twin
+else:
+    from llvmlite import ir
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic
+
+    from convlab.device.pointers import element_pointer, is_float32_c_array
+
+    _GLOBAL, _SHARED = 1, 3  # NVVM's address spaces
+    _NOTHING, _I32, _I64 = ir.VoidType(), ir.IntType(32), ir.IntType(64)
+
+    def _assembly(builder: Any, text: str, constraints: str = "", *args: Any) -> None:
+        """One instruction of PTX that no access to memory may be moved across."""
+        kind = ir.FunctionType(_NOTHING, [arg.type for arg in args])
+        clobbered = ",".join(filter(None, [constraints, "~{memory}"]))
+        builder.call(ir.InlineAsm(kind, text, clobbered, side_effect=True), args)
+
+    def _in_space(builder: Any, pointer: Any, space: int, integer: Any) -> Any:
+        """A pointer as PTX wants it: an integer, of one kind of memory."""
+        near = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, space))
+        return builder.ptrtoint(near, integer)
+
+    def _copy(signature: Any, cache: str, count: int) -> Any:
+        """The signature and code of a copy of that many floats. ``cg`` passes by the L1 cache,
+        which is never read again, and takes 16 bytes alone; ``ca`` takes less too."""
+        target, _, source, _, _ = signature.args
+        if not (is_float32_c_array(target) and is_float32_c_array(source)):
+            return None
+        width = 4 * count
+        text = f"cp.async.{cache}.shared.global [$0], [$1], {width}, $2;"
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kinds = signature.args
+            to = element_pointer(context, builder, kinds[0:2], args[0:2])
+            start = element_pointer(context, builder, kinds[2:4], args[2:4])
+            valid = context.cast(builder, args[4], kinds[4], types.boolean)
+            # Bytes that are read; the rest of the width is filled with zeros.
+            read = builder.select(valid, ir.Constant(_I32, width), ir.Constant(_I32, 0))
+            near = _in_space(builder, to, _SHARED, _I32)
+            far = _in_space(builder, start, _GLOBAL, _I64)
+            _assembly(builder, text, "r,l,r", near, far, read)
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    @intrinsic
+    def copy_async(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
+        """``target[index] = source[at] if valid else 0``, some time before it is waited for."""
+        return _copy(types.void(target, index, source, at, valid), "ca", 1)
+
+    @intrinsic
+    def copy_async4(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
+        """The same of four neighbours, by one 16-byte copy."""
+        return _copy(types.void(target, index, source, at, valid), "cg", 4)
+
+    @intrinsic
+    def commit_copies(typing_context):  # type: ignore[no-untyped-def]
+        """Makes a group of this thread's copies that are in none yet."""
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _assembly(builder, "cp.async.commit_group;")
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    @intrinsic
+    def wait_copies(typing_context, groups):  # type: ignore[no-untyped-def]
+        """Waits until no more than that many of this thread's groups are in flight."""
+        if not isinstance(groups, types.IntegerLiteral) or groups.literal_value < 0:
+            return None  # part of the instruction: it cannot come from a register
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _assembly(builder, f"cp.async.wait_group {groups.literal_value};")
+            return context.get_dummy_value()
+
+        return types.void(groups), generate
+
+
+register_twin(copy_async, _copy_async_twin)
+register_twin(copy_async4, _copy_async4_twin)
+register_twin(commit_copies, _commit_copies_twin)
+register_twin(wait_copies, _wait_copies_twin)

@@ -1,0 +1,33 @@
+"""Where an array's element lies, in the code that intrinsics generate for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import types
+
+
+def is_float32_c_array(array: Any) -> bool:
+    """Whether a Numba type is one of the arrays that convlab's intrinsics take."""
+    return isinstance(array, types.Array) and array.dtype == types.float32 and array.layout == "C"
+
+
+def element_pointer(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+    """Pointer to ``array[index]``, with no negative-index wrap. ``kinds`` are the types of array
+    and index, an integer or a tuple of them, ``values`` the two themselves."""
+    array_type, index_type = kinds
+    array = context.make_array(array_type)(context, builder, value=values[0])
+    if isinstance(index_type, types.BaseTuple):
+        entries = zip(index_type, range(len(index_type)), strict=True)
+        indices = [(kind, builder.extract_value(values[1], place)) for kind, place in entries]
+    else:
+        indices = [(index_type, values[1])]
+    if len(indices) != array_type.ndim:
+        raise TypeError(f"{len(indices)} indices for an array of {array_type.ndim} dimensions")
+    extents = [builder.extract_value(array.shape, axis) for axis in range(array_type.ndim)]
+    offset = ir.Constant(ir.IntType(64), 0)
+    for (kind, index), extent in zip(indices, extents, strict=True):
+        wide = context.cast(builder, index, kind, types.intp if kind.signed else types.uintp)
+        offset = builder.add(builder.mul(offset, extent), wide)
+    return builder.gep(array.data, [offset])
