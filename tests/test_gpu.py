@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels.cases import Case
+from kernels.documentation import DOCUMENTED
+from kernels.right import RIGHT
 from strategies import problems, tensors
 
 from convlab import ConvProblem, Stage
@@ -196,3 +199,15 @@ def test_library_calls_by_either_library(
         assert error == driver.CUresult.CUDA_SUCCESS
         stream.synchronize()
     assert oracle.judge(engine.to_host(output)).ok
+
+
+@pytest.mark.parametrize("case", [*RIGHT, *DOCUMENTED], ids=lambda case: case.name)
+def test_kernels_that_the_simulator_calls_right_are_right(case: Case) -> None:
+    from numba import cuda
+
+    arguments = case.arguments()
+    arrays = [cuda.to_device(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    case.kernel[case.grid, case.block, 0, case.shared_bytes](*arrays)
+    assert case.result is not None
+    result = arrays[-1].copy_to_host()
+    np.testing.assert_allclose(result, case.result(case.arguments()), rtol=1e-5)
