@@ -165,3 +165,66 @@ def test_counts_and_traces_agree(block):
     assert counts.global_requests == launch.total("requests")
     assert counts.global_sectors == launch.total("sectors")
     assert counts.global_loads == launch.total("lanes", launch.of("a"))
+
+
+@cuda.jit
+def guarded_while(a, out):
+    i = cuda.threadIdx.x
+    k = 0
+    while k < 4:
+        if (k + i) % 2 == 0:
+            out[k * 32 + i] = a[k * 32 + i]
+        k += 1
+
+
+def test_a_turn_of_a_while_is_not_taken_for_another():
+    launch = trace(guarded_while, 1, 32, zeros(128), zeros(128)).main
+    for access in launch.accesses:
+        assert (access.requests, access.lanes, access.sectors) == (4, 64, 16)
+
+
+@cuda.jit
+def nested_whiles(a, out):
+    i = cuda.threadIdx.x
+    total = float32(0)
+    for _ in range(2):
+        k = 0
+        while k < 3:
+            j = 0
+            while j < i % 3:
+                total += a[j]
+                j += 1
+                if j > 5:
+                    break
+            k += 1
+    out[i] = total
+
+
+def test_whiles_in_loops_in_whiles():
+    found = requests(nested_whiles, 1, 32, zeros(4), zeros(32))
+    assert found == [(9, "a", "load", 2 * 3 * 2), (14, "out", "store", 1)]
+
+
+def closed_over(limit):
+    @cuda.jit
+    def kernel(a, out):
+        k = 0
+        while k < limit:
+            if k == cuda.threadIdx.x:
+                out[k] = a[k]
+            k += 1
+
+    return kernel
+
+
+def test_whiles_of_a_kernel_that_closes_over_something():
+    launch = trace(closed_over(8), 1, 32, zeros(32), zeros(32)).main
+    assert [(access.requests, access.lanes) for access in launch.accesses] == [(8, 8), (8, 8)]
+
+
+def test_a_while_with_no_source_is_traced_all_the_same():
+    names = {"cuda": cuda}
+    text = "def kernel(a):\n k = 0\n while k < 3:\n  a[k] = k\n  k += 1\n"
+    exec(text, names)
+    launch = trace(cuda.jit(names["kernel"]), 1, 1, zeros(3)).main
+    assert launch.total("requests") == 3

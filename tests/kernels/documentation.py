@@ -6,14 +6,8 @@ import math
 
 import numpy as np
 from numba import cuda, float32, int32
-from numba.cuda.core import config
 
 from kernels.cases import Case, F, floats, row_and
-
-if config.ENABLE_CUDASIM:  # where these names are there in a running kernel only
-    blockDim = blockIdx = threadIdx = None
-else:
-    from numba.cuda import blockDim, blockIdx, threadIdx
 
 TPB = 16
 
@@ -47,13 +41,6 @@ def vec_add(a, b, c):
 
     if tid < size:
         c[tid] = a[tid] + b[tid]
-
-
-@cuda.jit
-def imported_names(x, out):
-    pos = threadIdx.x + blockIdx.x * blockDim.x
-    if pos < x.size:
-        out[pos] = x[pos] * 2
 
 
 @cuda.jit
@@ -209,5 +196,3 @@ DOCUMENTED = [
     Case(dynamic_shared_memory, 1, 64, floats(64), result=lambda a: a[0][::-1], shared_bytes=256),
     Case(heat_step, 2, 32, lambda: [F(0.25), *floats(50, 50)()], result=_heat),
 ]  # fmt: skip
-if not config.ENABLE_CUDASIM:
-    DOCUMENTED.append(Case(imported_names, 2, 32, floats(50, 50), result=lambda a: a[0] * 2))

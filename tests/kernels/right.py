@@ -373,6 +373,7 @@ def counting_under_a_lock_of_the_block(a, b):
     cuda.syncthreads()
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:
         pass
+    cuda.threadfence_block()  # or the compiler may read b before it has the lock
     b[0] += 1
     cuda.threadfence_block()
     cuda.atomic.exch(lock, 0, 0)
@@ -417,7 +418,7 @@ def votes(a, b):
 @cuda.jit
 def counting_barrier(a, b):
     i = cuda.threadIdx.x
-    b[i] = cuda.syncthreads_count(a[i] < 32)
+    b[i] = cuda.syncthreads_count(1 if a[i] < 32 else 0)
 
 
 @right(
@@ -483,13 +484,6 @@ def loops_over_arrays(a, b):
     for value in a[..., 1]:
         total += value
     b[0] = total
-
-
-@right(lambda a: a[0].T[:2], block=1, arguments=floats((3, 3), (2, 3)))
-@cuda.jit
-def rows_stored_in_rows(a, b):
-    b[0, :] = a[:, 0]
-    b[1] = a.T[1]
 
 
 @right(lambda a: TABLE[a[0].astype(int) % 4])

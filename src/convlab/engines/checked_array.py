@@ -167,7 +167,7 @@ class CheckedArray:
         """What ``a[row] = value`` stores: another array's elements, or the same everywhere."""
         if not hasattr(value, "shape"):
             return [value] * len(places)
-        if tuple(value.shape) != shape:
+        if value.shape:
             raise NotSimulated(
                 f"an array of shape {tuple(value.shape)} stored in one of shape {shape}, a part of "
                 f"{self.name}, is not simulated"

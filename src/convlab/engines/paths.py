@@ -2,8 +2,8 @@
 
 A GPU runs the lanes of a warp together: lanes that are in the same iteration of the same loops, in
 the same calls, execute an instruction at once, and wait for each other after a branch. A path is
-the number of such a place. Equal paths of two lanes mean equal iterations of all loops over
-``range`` around them, so that one lane's third turn is not taken for another's second.
+the number of such a place. Equal paths of two lanes mean equal iterations of all loops around them,
+so that one lane's third turn is not taken for another's second.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Paths:
         """What ``range`` is in a kernel whose paths are kept."""
         return Loop(self, site_of(1), builtins.range(*bounds))
 
+    def while_loop(self, number: int) -> WhileLoop:
+        """The counter of a loop that is entered; ``number`` is the loop's in its function."""
+        return WhileLoop(self, site_of(1) + number)
+
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A device function that knows where it was called."""
 
@@ -63,6 +67,25 @@ class Paths:
                 self.to(outer)
 
         return called
+
+
+class WhileLoop:
+    """A ``while`` that notes its turns (:mod:`convlab.engines.while_loops`)."""
+
+    __slots__ = ("_outer", "_paths", "_site", "_turns")
+
+    def __init__(self, paths: Paths, site: int) -> None:
+        self._paths, self._site, self._outer, self._turns = paths, site, paths.now, 0
+
+    def turn(self) -> None:
+        """Another one begins."""
+        paths = self._paths
+        paths.to(paths.inner(self._outer, self._site, self._turns))
+        self._turns += 1
+
+    def end(self) -> None:
+        """The loop is left, by its condition or by ``break``."""
+        self._paths.to(self._outer)
 
 
 class Loop:

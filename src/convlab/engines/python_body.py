@@ -20,7 +20,9 @@ from numba.cuda import types as cuda_types
 
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, twin_of
+from convlab.engines import while_loops
 from convlab.engines.findings import NotSimulated
+from convlab.engines.while_loops import with_turns
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
@@ -41,6 +43,7 @@ class Copier:
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's, and device functions are handed through
     ``wrap_call``. ``twin(value)`` is what stands for an intrinsic, None for anything else.
+    ``while_loop`` makes the counters of ``while`` loops, where their turns are to be known.
     ``used`` are the names of ``cuda`` that functions imported by themselves.
     """
 
@@ -51,10 +54,11 @@ class Copier:
         builtins: Mapping[str, Any] | None = None,
         wrap_call: Callable[[Any], Any] = lambda function: function,
         twin: Meaning = twin_of,
+        while_loop: Callable[[int], Any] | None = None,
     ) -> None:
         self.fake_cuda, self._meaning = fake_cuda, meaning
         self._builtins, self._wrap_call = dict(builtins or {}), wrap_call
-        self._twin = twin
+        self._twin, self._while_loop = twin, while_loop
         self.used: set[str] = set()
         self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
         self._modules: dict[int, _Module] = {}
@@ -75,7 +79,11 @@ class Copier:
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
-        code = _code_of_its_own(function)
+        code = None
+        if self._while_loop is not None:
+            code = with_turns(function)
+            globals_[while_loops.NAME] = self._while_loop
+        code = code or _code_of_its_own(function)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         # Known before what it refers to is copied: that may be itself. The original is kept too,
         # so that its id stays its own.

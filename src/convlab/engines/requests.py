@@ -2,8 +2,8 @@
 
 A request is one memory instruction that the lanes of a warp execute together. Lanes belong
 together when they are at the same instruction on the same path (:mod:`convlab.engines.paths`)
-between the same barriers, for the same time there: loops that are not over ``range`` leave their
-turns to this count.
+between the same barriers, for the same time there: a loop over anything but ``range``, and a
+``while`` in a function without source, leave their turns to this count.
 """
 
 from __future__ import annotations

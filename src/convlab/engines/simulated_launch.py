@@ -99,7 +99,10 @@ class SimulatedLaunch:
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma  # type: ignore[method-assign]
-        return Copier(self.cuda, self._meaning, builtins, self.paths.call, self.copies.twin)
+        paths = self.paths
+        return Copier(
+            self.cuda, self._meaning, builtins, paths.call, self.copies.twin, paths.while_loop
+        )
 
     def run(self) -> None:
         """Run it all; raises ``SimulationError`` if there are findings, else what the kernel
