@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernels.cases import Case
+from kernels.documentation import DOCUMENTED
 from numba import cuda, float32
 
 from convlab.device import commit_copies, copy_async, copy_async4, wait_copies
@@ -228,3 +230,17 @@ def test_a_while_with_no_source_is_traced_all_the_same():
     exec(text, names)
     launch = trace(cuda.jit(names["kernel"]), 1, 1, zeros(3)).main
     assert launch.total("requests") == 3
+
+
+@pytest.mark.parametrize("case", DOCUMENTED, ids=lambda case: case.name)
+def test_kernels_of_numba_s_documentation_are_traced_as_they_stand(case: Case) -> None:
+    more = {"shared_bytes": case.shared_bytes}
+    launch = trace(case.kernel, case.grid, case.block, *case.arguments(), **more).main
+    assert not launch.findings
+    assert launch.total("requests") > 0
+    assert launch.total("lanes") <= 32 * launch.total("requests")
+    assert launch.total("fewest_sectors") <= launch.total("sectors")
+    assert launch.total("fewest_passes") <= launch.total("passes")
+    assert {access.line for access in launch.accesses} <= {
+        line for lines in launch.source.values() for line in lines
+    }
