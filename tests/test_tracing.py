@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
 
-from convlab import LADDER, ConvProblem, open_trace, trace, trace_stage
+from convlab import LADDER, ConvProblem, Trace, open_trace, trace, trace_stage
 from convlab.bench import counters, textbook
 from convlab.engines.findings import NotSimulated
+from convlab.tracing import card
+from convlab.tracing.table import as_text
 from convlab.workloads import TEACHING
 
 ROOT = Path(__file__).parents[1]
@@ -209,3 +213,47 @@ def test_the_tables_say_what_was_traced():
     assert "lanes of a warp at one address" in str(
         trace(histogram.kernel, histogram.grid, histogram.block, *histogram.arguments())
     )
+
+
+@pytest.mark.parametrize("name", ["s05", "s08", "s11"])
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_name_and_no_number_is_shortened(name, width):
+    made = trace_stage(name)
+    text = as_text(made, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    for launch in made.launches:
+        for access in launch.accesses:
+            label = f"{access.array}: {access.operation}, {access.width} bytes a lane"
+            (total, fewest, unit) = (
+                (access.sectors, access.fewest_sectors, "sectors")
+                if access.space == "global"
+                else (access.passes, access.fewest_passes, "passes")
+            )
+            lanes = f"{access.lanes / access.requests:.3g}"
+            cost = f"{total:,} ({fewest:,}) {unit}"
+            row = rf" {label}\s+{access.requests:,} +{lanes} +{re.escape(cost)}"
+            assert re.search(row, text), row
+        for array in launch.arrays:
+            assert re.search(
+                rf"^{array.name} \({array.space}\)\s+.*\) (sectors|passes)$", text, re.M
+            )
+        for work in launch.work:
+            assert not work.flops or f"{work.flops:,} FLOP" in text
+            assert not work.barriers or f"{work.barriers:,} threads at the barrier" in text
+
+
+def test_one_of_a_kind_and_no_source():
+    made = trace(copies_bytes, 1, 1, np.zeros(1, np.int8), np.zeros(1, np.int8))
+    text = str(made)
+    assert "copies_bytes: 1 block of 1 thread\n" in text
+    assert "a: load, 1 byte a lane" in text
+    launch = replace(made.main, source={})
+    assert f"{launch.accesses[0].line:>4}  (no source)\n" in str(Trace("t", (launch,)))
+    assert "<code>(no source)</code>" in card(Trace("t", (launch,)))
+
+
+@cuda.jit
+def copies_bytes(a, b):
+    i = cuda.grid(1)
+    b[i] = a[i]

@@ -151,6 +151,9 @@ function extent(shape) {
   return sizes.map(number).join(" × ");
 }
 
+/** A noun for that many. */
+const several = (shape, noun) => (shape.every((size) => size === 1) ? noun : noun + plural(noun));
+
 function drawTotals() {
   const { launch } = state, { totals } = launch;
   const tile = (value, label, note = "", verdict = "") =>
@@ -159,7 +162,8 @@ function drawTotals() {
       make("small", { class: "muted", text: note }),
     ]);
   const tiles = [tile(
-    `${extent(launch.grid)}`, `blocks of ${extent(launch.block)} threads`, launch.kernel,
+    extent(launch.grid), `${several(launch.grid, "block")} of ${extent(launch.block)} ` +
+      several(launch.block, "thread"), launch.kernel,
   )];
   const ratio = (space, noun) => {
     const { requests, total, fewest } = totals[space];
@@ -172,10 +176,10 @@ function drawTotals() {
   };
   ratio("global", "sectors");
   ratio("shared", "passes");
-  const moved = `${number(launch.bytes_moved)} bytes moved`;
+  const moved = `${bytes(launch.bytes_moved)} moved`;
   if (launch.flops) {
     const each = Number(launch.bytes_per_flop.toPrecision(3));
-    tiles.push(tile(number(each), "bytes moved a FLOP", `${moved}, ${number(launch.flops)} FLOP`));
+    tiles.push(tile(number(each), "bytes an operation", `${moved}, ${number(launch.flops)} FLOP`));
   } else {
     tiles.push(tile(number(launch.bytes_moved), "bytes moved", "no arithmetic"));
   }
