@@ -325,16 +325,17 @@ function drawSectors({ lanes, addresses, width, array, sectors: recorded, offset
     const start = sector * SECTOR_BYTES;
     const cells = [];
     for (let byte = 0; byte < SECTOR_BYTES; byte += unit) {
-      const element = elementAt(array, start + byte - array.start);
+      const element = elementsAt(array, start + byte - array.start, unit);
       const who = wanted.get(byte);
       cells.push(who
-        ? cell(who, `${element} goes to ${laneWords(who)}`)
-        : make("span", { class: "cell unasked", "data-hover": `${element} is moved, not wanted` }));
+        ? cell(who, `${element} for ${laneWords(who)}`)
+        : make("span", { class: "cell unasked", "data-hover": `${element}: moved, not wanted` }));
     }
     const skipped = before === null ? 0 : (sector - before - 1) * SECTOR_BYTES;
     before = sector;
-    const index = indexOf(array.shape, Math.floor((start - array.start) / array.itemsize));
-    const label = make("small", {}, [index ? `[${index.join(", ")}]` : "before the array"]);
+    const index = indexAt(array, start - array.start);
+    const none = start < array.start ? "before the array" : "no element begins it";
+    const label = make("small", {}, [index ? `[${index.join(", ")}]` : none]);
     if (skipped) {
       label.prepend(make("em", { text: "⋯ " }));
       label.title = `${number(skipped)} bytes are not touched before this sector`;
@@ -370,7 +371,7 @@ function drawBanks({ lanes, addresses, width, array, operation, passes: recorded
     parts.push(make("span", { class: "pass", style: `grid-row: ${row}`, text: `pass ${turn + 1}` }));
     parts.push(make("span", { class: "track", style: `grid-row: ${row}` }));
     for (const { bank, word, lanes: served, rivals: words } of given) {
-      const element = elementAt(array, word * WORD_BYTES - array.start);
+      const element = elementsAt(array, word * WORD_BYTES - array.start, WORD_BYTES);
       const one = cell(
         served, `pass ${turn + 1}: bank ${bank} gives ${element} to ${laneWords(served)}`,
         words > 1 ? "conflict" : "",
