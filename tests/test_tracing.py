@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
 
-from convlab import LADDER, ConvProblem, open_trace, trace, trace_stage
+from convlab import LADDER, ConvProblem, Trace, open_trace, trace, trace_stage
 from convlab.bench import counters, textbook
 from convlab.engines.findings import NotSimulated
+from convlab.tracing import card
+from convlab.tracing.table import as_text
 from convlab.workloads import TEACHING
 
 ROOT = Path(__file__).parents[1]
@@ -209,3 +213,178 @@ def test_the_tables_say_what_was_traced():
     assert "lanes of a warp at one address" in str(
         trace(histogram.kernel, histogram.grid, histogram.block, *histogram.arguments())
     )
+
+
+@pytest.mark.parametrize("name", ["s05", "s08", "s11"])
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_name_and_no_number_is_shortened(name, width):
+    made = trace_stage(name)
+    text = as_text(made, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    for launch in made.launches:
+        for access in launch.accesses:
+            label = f"{access.array}: {access.operation}, {access.width} bytes a lane"
+            (total, fewest, unit) = (
+                (access.sectors, access.fewest_sectors, "sectors")
+                if access.space == "global"
+                else (access.passes, access.fewest_passes, "passes")
+            )
+            lanes = f"{access.lanes / access.requests:.3g}"
+            cost = f"{total:,} ({fewest:,}) {unit}"
+            row = rf" {label}\s+{access.requests:,} +{lanes} +{re.escape(cost)}"
+            assert re.search(row, text), row
+        for array in launch.arrays:
+            assert re.search(
+                rf"^{array.name} \({array.space}\)\s+.*\) (sectors|passes)$", text, re.M
+            )
+        for work in launch.work:
+            assert not work.flops or f"{work.flops:,} FLOP" in text
+            assert not work.barriers or f"{work.barriers:,} threads at the barrier" in text
+
+
+def test_one_of_a_kind_and_no_source():
+    made = trace(copies_bytes, 1, 1, np.zeros(1, np.int8), np.zeros(1, np.int8))
+    text = str(made)
+    assert "copies_bytes: 1 block of 1 thread\n" in text
+    assert "a: load, 1 byte a lane" in text
+    launch = replace(made.main, source={})
+    assert f"{launch.accesses[0].line:>4}  (no source)\n" in str(Trace("t", (launch,)))
+    assert "<code>(no source)</code>" in card(Trace("t", (launch,)))
+
+
+@cuda.jit
+def copies_bytes(a, b):
+    i = cuda.grid(1)
+    b[i] = a[i]
+
+
+@cuda.jit
+def copies_matrix(a, b):
+    i, j = cuda.grid(2)
+    if i < a.shape[0] and j < a.shape[1]:
+        b[i, j] = a[i, j]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda m: np.asfortranarray(m),
+        lambda m: m[:, ::2],
+        lambda m: m[::-1, 1:],
+        lambda m: np.broadcast_to(m[0], (4, 6)),
+    ],
+    ids=["columns", "every other", "from the end", "broadcast"],
+)
+def test_strided_arrays_are_recorded_as_they_lie(view):
+    a = view(np.arange(24, dtype=np.float32).reshape(4, 6))
+    launch = trace(copies_matrix, 1, (3, 2), a, np.zeros((4, 6), np.float32)).main
+    (array,) = (one for one in launch.arrays if one.name == "a")
+    assert (array.shape, array.strides) == (a.shape, a.strides)
+    (read,) = (one for one in launch.footprints if one.array == "a")
+    touched = {number for first, count in read.runs for number in range(first, first + count)}
+    wanted = {i * a.shape[1] + j for i in range(3) for j in range(2)}
+    if 0 not in a.strides:  # of a broadcast array several elements are one
+        assert touched == wanted
+    low = sum(min(0, (n - 1) * step) for n, step in zip(a.shape, a.strides, strict=True))
+    (request,) = (one for one in launch.requests if one.array == "a")
+    assert request.offsets == tuple(
+        (lane % 3) * a.strides[0] + (lane // 3) * a.strides[1] - low for lane in request.lanes
+    )
+
+
+def test_an_array_that_is_passed_twice_has_both_names():
+    a = np.zeros(32, np.float32)
+    launch = trace(textbook.copy, 1, 32, a, a).main
+    assert [one.name for one in launch.arrays] == ["source = target"]
+    assert {one.array for one in launch.accesses} == {"source = target"}
+
+
+@cuda.jit
+def two_at_once(a, b, out):
+    i = cuda.grid(1)
+    chosen = a if i < 16 else b
+    out[i] = chosen[i]
+
+
+def test_a_request_of_two_arrays_touches_both():
+    a, b, out = (np.zeros(32, np.float32) for _ in range(3))
+    launch = trace(two_at_once, 1, 32, a, b, out).main
+    read = {one.array: one.runs for one in launch.footprints if one.operation == "load"}
+    assert read == {"a": ((0, 16),), "b": ((16, 16),)}
+
+
+@pytest.mark.parametrize("number", [-1, 4])
+def test_a_block_outside_the_grid_is_refused(number):
+    a = np.zeros(128, np.float32)
+    with pytest.raises(ValueError, match=f"block_shown is {number}: copy has blocks 0 to 3"):
+        trace(textbook.copy, 4, 32, a, a.copy(), block_shown=number)
+    with pytest.raises(ValueError, match="block_shown is -1: s05_shared_memory has blocks 0 to"):
+        trace_stage("s05", block_shown=-1)
+
+
+def damaged(change):
+    """The document of a small trace, with something changed."""
+    a = np.zeros(64, np.float32)
+    document = json.loads(json.dumps(trace(racy, 1, 64, a, a.copy()).as_json()))
+    change(document, document["launches"][0])
+    return json.dumps(document)
+
+
+DAMAGE = {
+    "no launches": lambda d, _: d.update(launches=[]),
+    "title": lambda d, _: d.update(title=1),
+    "about": lambda d, _: d.update(about=None),
+    "surrogate": lambda d, _: d.update(title="\ud800"),
+    "line": lambda _, one: one["accesses"][0].update(line="x"),
+    "no requests": lambda _, one: one["accesses"][0].update(requests=0),
+    "many requests": lambda _, one: one["accesses"][0].update(requests="many"),
+    "true requests": lambda _, one: one["accesses"][0].update(requests=True),
+    "huge": lambda _, one: one["accesses"][0].update(requests=10**400),
+    "grid": lambda _, one: one.update(grid="abc"),
+    "flat grid": lambda _, one: one.update(grid=[1, 1]),
+    "empty grid": lambda _, one: one.update(grid=[0, 1, 1]),
+    "block shown": lambda _, one: one.update(block_shown=[1, 0, 0]),
+    "array of an access": lambda _, one: one["accesses"][0].update(array="z"),
+    "array of a request": lambda _, one: one["requests"][0].update(array="z"),
+    "array of a footprint": lambda _, one: one["footprints"][0].update(array="z"),
+    "space": lambda _, one: one["arrays"][0].update(space="outer"),
+    "another space": lambda _, one: one["accesses"][0].update(space="shared"),
+    "strides": lambda _, one: one["arrays"][0].update(strides=[]),
+    "itemsize": lambda _, one: one["arrays"][0].update(itemsize=0),
+    "two of a name": lambda _, one: one["arrays"].append(one["arrays"][0]),
+    "operation": lambda _, one: one["accesses"][0].update(operation="x"),
+    "no offsets": lambda _, one: one["requests"][0].update(offsets=[], lanes=[]),
+    "few offsets": lambda _, one: one["requests"][0].update(offsets=[0]),
+    "lanes": lambda _, one: one["requests"][0].update(lanes=[*range(31), 99]),
+    "runs": lambda _, one: one["footprints"][0].update(runs=[[0, 10**12]]),
+    "source": lambda _, one: one.update(source={"f": {"x": "y"}}),
+    "source null": lambda _, one: one.update(source=None),
+    "nan": lambda _, one: one["accesses"][0].update(conflict_degree=math.nan),
+    "infinity": lambda _, one: one["accesses"][0].update(conflict_degree=math.inf),
+    "finding": lambda _, one: one["findings"][0].update(kind="x"),
+    "missing": lambda _, one: one.pop("work"),
+    "surplus": lambda _, one: one.update(more=1),
+    "list": lambda d, _: d.update(launches=[[]]),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_trace_is_refused_in_a_sentence(tmp_path, name):
+    file = tmp_path / "x.json"
+    file.write_text(damaged(DAMAGE[name]))
+    with pytest.raises(ValueError, match="is a damaged trace"):
+        open_trace(file)
+
+
+def test_a_trace_of_a_wrong_kernel_is_opened_again(tmp_path):
+    file = tmp_path / "x.json"
+    file.write_text(damaged(lambda *_: None))
+    assert open_trace(file).main.findings
+
+
+def test_lists_without_end_hold_no_trace(tmp_path):
+    file = tmp_path / "x.json"
+    file.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="holds no trace"):
+        open_trace(file)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from kernels.traced import awkward_trace, of_all_kinds, with_most_requests
 from kernels.wrong import WRONG
+from numba import cuda, int8
 
 from convlab import Trace, trace, trace_stage
 from convlab.bench import browser, screenshots
@@ -249,3 +251,34 @@ def test_a_page_with_the_most_requests_is_quick(shown, s08):
     )
     assert milliseconds < 50  # a few; a machine under test is slow
     assert number_of(opened, "*") < 3_000
+
+
+@cuda.jit
+def copies_strided(a, b):
+    staged = cuda.shared.array((2, 16), int8)
+    i, j = cuda.threadIdx.y, cuda.threadIdx.x
+    staged[i, j] = a[i, j]
+    cuda.syncthreads()
+    b[i, j] = staged[i, j]
+
+
+def test_elements_are_named_as_they_lie(shown):
+    """Strided arrays by their strides; what a bank gives by all elements of its word."""
+    a = np.arange(64, dtype=np.int8).reshape(16, 4).T[::-2]
+    made = trace(copies_strided, 1, (16, 2), a, np.zeros((2, 16), np.int8))
+    opened = shown(made)
+    named = opened.run(
+        "state.launch.requests.filter((one) => one.array.name === 'a').map(unpacked)"
+        ".flatMap((one) => one.offsets.map((at) => elementAt(one.array, at)))"
+    )
+    assert named == [f"a[{lane // 16}, {lane % 16}]" for lane in range(32)]
+    array = "state.launch.arrays.find((one) => one.name === 'a')"
+    assert opened.run(f"elementAt({array}, 1)") == "a gap in a"
+    assert opened.run(f"elementAt({array}, -1)") == "outside of a"
+    opened.run(
+        "pick(null, null, state.launch.requests.findIndex((one) =>"
+        " one.array.name === 'staged' && one.operation === 'load'))"
+    )
+    hover = opened.run("document.querySelector('#memory .cell').dataset.hover")
+    word = "staged[0, 0]\N{EN DASH}[0, 3]"
+    assert hover == f"pass 1: bank 0 gives {word} to lanes 0\N{EN DASH}3"

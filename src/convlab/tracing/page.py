@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from convlab.tracing.records import Access, LaunchTrace, Request, Trace
-from convlab.tracing.table import extent
+from convlab.tracing.table import blocks_of_threads, code_of, counted
 
 SCRIPTS = ("rules.js", "words.js", "footprints.js", "source.js", "viewer.js")
 PLACE = re.compile(r"<!--\{(\w+)\}-->")
@@ -143,15 +143,15 @@ def card(trace: Trace) -> str:
 
 def _card_of(launch: LaunchTrace) -> Iterator[str]:
     facts = [
-        f"{extent(launch.grid)} blocks of {extent(launch.block)} threads",
+        blocks_of_threads(launch),
         *(
-            f"{requests:,} {space} requests, {total / requests:.2f} {unit} each "
+            f"{counted(requests, f'{space} request')}, {total / requests:.2f} {unit} each "
             f"({fewest / requests:.2f})"
             for space, unit, requests, total, fewest in _costs(launch)
         ),
     ]
     if launch.bytes_per_flop is not None:
-        facts.append(f"{launch.bytes_per_flop:.3g} bytes moved a FLOP")
+        facts.append(f"{launch.bytes_per_flop:.3g} bytes an operation")
     yield f"<div style='margin-top: 6px'><code>{escape(launch.kernel)}</code>: "
     yield f"{escape('; '.join(facts))}</div>"
     yield "<table style='border-collapse: collapse; font-size: inherit'>"
@@ -175,7 +175,7 @@ def _costs(launch: LaunchTrace) -> Iterator[tuple[str, str, int, int, int]]:
 
 
 def _card_row(launch: LaunchTrace, access: Access) -> str:
-    code = launch.source.get(access.file, {}).get(access.line, "").strip()
+    code = code_of(launch, access.file, access.line)
     far = access.space == "global"
     unit = "sectors" if far else "passes"
     total, fewest = (
@@ -186,7 +186,7 @@ def _card_row(launch: LaunchTrace, access: Access) -> str:
         (f"{access.line}", _SMALL),
         (f"<code>{escape(code)}</code>", _CODE),
         (f"{escape(access.array)} {access.operation}", ""),
-        (f"{access.requests:,} requests", ""),
+        (counted(access.requests, "request"), ""),
         (cost, _RED if total >= 2 * fewest else ""),
     )
     row = "".join(f"<td style='{_CELL}; {style}'>{text}</td>" for text, style in cells)

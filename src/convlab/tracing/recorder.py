@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WRITE
+from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WRITE, Span, c_strides
 from convlab.engines.findings import Finding
 from convlab.engines.memory_rules import WARP
 from convlab.engines.requests import Requests
@@ -85,9 +84,7 @@ class Recorder:
             )
             lanes = slice(int(requests.starts[at]), int(ends[at]))
             self._touched[span, kind].append(
-                (
-                    requests.address[lanes, None] + np.arange(0, width, 4 if width >= 4 else 1)
-                ).ravel()
+                (requests.address[lanes, None] + np.arange(0, width, self._itemsize(span))).ravel()
             )
             if len(self._requests) >= MOST_REQUESTS:
                 self._left_out += 1
@@ -128,8 +125,7 @@ class Recorder:
         arrays = [
             Array(
                 names[span], _space(spans[span].start), spans[span].shape,
-                _strides(spans[span].shape, spans[span].itemsize), spans[span].itemsize,
-                spans[span].start % GLOBAL,
+                _strides(spans[span]), spans[span].itemsize, spans[span].start % GLOBAL,
             )
             for span in used
         ]  # fmt: skip
@@ -143,9 +139,9 @@ class Recorder:
         footprints = [
             Footprint(
                 names[span], OPERATIONS[kind],
-                _runs((np.concatenate(touched) - spans[span].start) // spans[span].itemsize),
+                _runs(_elements(np.concatenate(addresses), spans[span])),
             )
-            for (span, kind), touched in self._touched.items()
+            for (span, kind), addresses in _by_array(self._touched, spans).items()
         ]  # fmt: skip
         grid = launch.grid
         return LaunchTrace(
@@ -221,23 +217,57 @@ def _joined(accesses: list[Access]) -> list[Access]:
     return joined
 
 
-def _names(spans: Any) -> list[str]:
-    """A name for each array, numbered where several have the same."""
-    names: list[str] = []
+def _names(spans: Sequence[Span]) -> list[str]:
+    """A name for each array: ``x = y`` where it has several, numbered where several arrays have the
+    same."""
+    called: dict[Span, dict[str, None]] = defaultdict(dict)
     for span in spans:
-        name, number = span.name, 2
-        while name in names:
-            name, number = f"{span.name} ({number})", number + 1
-        names.append(name)
-    return names
+        called[replace(span, name="")][span.name] = None
+    names: dict[Span, str] = {}
+    for array, all_of_it in called.items():
+        name = plain = " = ".join(all_of_it)
+        number = 2
+        while name in names.values():
+            name, number = f"{plain} ({number})", number + 1
+        names[array] = name
+    return [names[replace(span, name="")] for span in spans]
 
 
 def _space(address: int) -> str:
     return "global" if address >= GLOBAL else "shared"
 
 
-def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+def _strides(span: Span) -> tuple[int, ...]:
+    return span.strides or c_strides(span.shape, span.itemsize)
+
+
+Touched = dict[tuple[int, int], list[np.ndarray]]  # addresses by array and kind
+
+
+def _by_array(touched: Touched, spans: Sequence[Span]) -> Touched:
+    """Each address with the array that it is in: of a request for two arrays those of the second
+    are none of the first's."""
+    found: Touched = defaultdict(list)
+    for (span, kind), several in touched.items():
+        addresses = np.unique(np.concatenate(several))
+        for one in (span, *reversed(range(len(spans)))):
+            inside = (addresses >= spans[one].start) & (addresses < spans[one].end)
+            if inside.any():
+                found[one, kind].append(addresses[inside])
+            addresses = addresses[~inside]
+    return found
+
+
+def _elements(addresses: np.ndarray, span: Span) -> np.ndarray:
+    """The numbers of the elements there, counted in C order however they lie in memory."""
+    strides, sizes = _strides(span), c_strides(span.shape, 1)
+    rest, numbers = addresses - span.start, np.zeros(len(addresses), np.int64)
+    for axis in sorted(range(len(strides)), key=lambda axis: -abs(strides[axis])):
+        step, last = abs(strides[axis]), span.shape[axis] - 1
+        places = np.clip(rest // step, 0, last) if step else np.zeros_like(rest)
+        numbers += sizes[axis] * (places if strides[axis] >= 0 else last - places)
+        rest = rest - places * step
+    return numbers
 
 
 def _runs(elements: np.ndarray) -> tuple[tuple[int, int], ...]:

@@ -6,14 +6,16 @@ Views (the tables, the page) read these records and know nothing of simulators.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from convlab.engines.findings import Finding
-from convlab.engines.memory_rules import SECTOR_BYTES
+from convlab.engines.findings import REMEDIES, Finding
+from convlab.engines.memory_rules import SECTOR_BYTES, WARP
 
 FORMAT, VERSION = "convlab trace", 1
 
@@ -21,7 +23,8 @@ FORMAT, VERSION = "convlab trace", 1
 @dataclass(frozen=True)
 class Array:
     """An array that a launch touched. ``space`` is ``global`` or ``shared``; ``shape`` in elements,
-    ``strides`` and ``itemsize`` in bytes, ``start`` the first element's place in its memory."""
+    ``strides`` and ``itemsize`` in bytes, ``start`` the place of its lowest byte in its memory:
+    the first element's, unless a stride is negative."""
 
     name: str
     space: str
@@ -78,7 +81,7 @@ class Work:
 @dataclass(frozen=True)
 class Request:
     """One request of the block that is shown: which lanes of which warp, and at which place of the
-    array, in bytes from its first element."""
+    array, in bytes from its lowest one."""
 
     file: str
     line: int
@@ -94,8 +97,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Which elements of an array the shown block touches: runs of ``(first, count)``, in elements
-    from the array's first one."""
+    """Which elements of an array the shown block touches: runs of ``(first, count)``, elements
+    counted in C order, however they lie in memory."""
 
     array: str
     operation: str
@@ -189,33 +192,9 @@ class Trace:
         return {**head, "launches": launches}
 
     def save(self, path: str | Path) -> None:
-        """Write the trace to a file, for :func:`open_trace`."""
+        """Write the trace to a file, for :func:`convlab.open_trace`."""
         text = json.dumps(self.as_json())
         Path(path).write_text(text, encoding="utf-8")
-
-
-def open_trace(path: str | Path) -> Trace:
-    """A trace that was saved.
-
-    Raises ``ValueError`` where the file holds none, or one of another version.
-    """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-        version = document["version"]
-        if document["format"] != FORMAT:
-            raise KeyError(document["format"])
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{str(path)!r} holds no trace: convlab trace --json makes one") from None
-    if version != VERSION:
-        raise ValueError(
-            f"{str(path)!r} holds a trace of version {version}, and this convlab reads "
-            f"version {VERSION}: trace again"
-        )
-    try:
-        launches = tuple(_launch(launch) for launch in document["launches"])
-        return Trace(document["title"], launches, document["about"])
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ValueError(f"{str(path)!r} is a damaged trace: trace again") from None
 
 
 _TUPLES: dict[str, Any] = {
@@ -224,21 +203,118 @@ _TUPLES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _launch(document: dict[str, Any]) -> LaunchTrace:
-    known: dict[str, Any] = {name: _tuples(value) for name, value in document.items()}
-    for name, kind in _TUPLES.items():
-        records = [{k: _tuples(v) for k, v in one.items()} for one in document[name]]
-        known[name] = tuple(kind(**record) for record in records)
-    known["source"] = {
-        file: {int(line): text for line, text in lines.items()}
-        for file, lines in document["source"].items()
-    }
-    return LaunchTrace(**known)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
 def _names(kind: Any) -> list[str]:
     return [one.name for one in fields(kind)]
+
+
+# Opening a saved trace: what views rely on is checked here, so that they need not.
+
+MOST = 2**53  # what a page's numbers hold exactly
+OPERATIONS, SPACES = ("load", "store", "atomic"), ("global", "shared")
+
+
+def open_trace(path: str | Path) -> Trace:
+    """A trace that was saved.
+
+    Raises ``ValueError`` where the file holds none, a damaged one, or one of another version.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        version = document["version"]
+        if document["format"] != FORMAT:
+            raise KeyError(document["format"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise ValueError(f"{str(path)!r} holds no trace: convlab trace --json makes one") from None
+    if version != VERSION:
+        raise ValueError(
+            f"{str(path)!r} holds a trace of version {version}, and this convlab reads "
+            f"version {VERSION}: trace again"
+        )
+    try:
+        del document["format"], document["version"]
+        return _checked(document)
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{str(path)!r} is a damaged trace: trace again") from None
+
+
+def _checked(document: Any) -> Trace:
+    """The trace of a document. Raises ``ValueError`` or ``TypeError`` where it is none."""
+    trace: Trace = _as(Trace, document)
+    _must(trace.launches)
+    for launch in trace.launches:
+        _check(launch)
+    return trace
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A value of JSON as what the records have there."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        _must(isinstance(value, dict) and value.keys() == hints.keys())
+        return kind(**{name: _as(hint, value[name]) for name, hint in hints.items()})
+    if origin is UnionType:  # None or something
+        return None if value is None else _as(parts[0], value)
+    if origin is tuple:
+        _must(isinstance(value, list))
+        if parts[-1] is not Ellipsis:
+            return tuple(_as(part, one) for part, one in zip(parts, value, strict=True))
+        return tuple([_as(parts[0], one) for one in value])
+    if origin is dict:
+        _must(isinstance(value, dict))
+        key = int if parts[0] is int else str
+        return {key(name): _as(parts[1], one) for name, one in value.items()}
+    if kind is float:
+        _must(type(value) in (int, float) and math.isfinite(value))
+        return float(value)
+    _must(type(value) is kind)  # a bool is no number
+    if kind is int:
+        _must(-MOST < value < MOST)
+    else:
+        value.encode()  # half of a character cannot be shown
+    return value
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {one.name: hints[one.name] for one in fields(kind)}
+
+
+def _check(launch: LaunchTrace) -> None:
+    """What is said in two places must agree, and be possible."""
+    _must(min(*launch.grid, *launch.block) > 0)
+    _must(all(0 <= at < n for at, n in zip(launch.block_shown, launch.grid, strict=True)))
+    _must(launch.requests_left_out >= 0)
+    arrays = {array.name: array for array in launch.arrays}
+    _must(len(arrays) == len(launch.arrays))
+    for array in launch.arrays:
+        _must(array.space in SPACES and array.itemsize > 0 and array.start >= 0)
+        _must(len(array.strides) == len(array.shape) and min(array.shape, default=1) > 0)
+    known = set()
+    for access in launch.accesses:
+        _must(access.operation in OPERATIONS and arrays[access.array].space == access.space)
+        _must(min(access.requests, access.lanes, access.width) > 0 and access.conflict_degree >= 0)
+        _must(min(access.bytes_asked, access.contention) >= 0)
+        _must(min(access.sectors, access.fewest_sectors) >= 0)
+        _must(min(access.passes, access.fewest_passes) >= 0)
+        known.add((access.file, access.line, access.array, access.operation, access.width))
+    for work in launch.work:
+        _must(min(work.flops, work.barriers) >= 0)
+    for request in launch.requests:
+        one = request
+        _must((one.file, one.line, one.array, one.operation, one.width) in known)
+        lanes = request.lanes
+        _must(0 < len(lanes) == len(request.offsets) and [*lanes] == sorted({*lanes}))
+        _must(lanes[0] >= 0 and lanes[-1] < WARP)
+        _must(min(request.warp, request.sectors, request.passes) >= 0)
+    for footprint in launch.footprints:
+        size = math.prod(arrays[footprint.array].shape)
+        _must(footprint.operation in OPERATIONS)
+        _must(all(first >= 0 < count and first + count <= size for first, count in footprint.runs))
+    _must(all(finding.kind in REMEDIES for finding in launch.findings))
+
+
+def _must(agrees: object) -> None:
+    if not agrees:
+        raise ValueError("a damaged trace")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
-from convlab.tracing.records import Access, LaunchTrace, Trace
+from convlab.tracing.records import Access, LaunchTrace, Trace, Work
 
 LEGEND = (
     "A request is one load or store of a warp's 32 lanes. Global memory answers it in sectors of "
     "32 bytes, shared memory in passes; in brackets the fewest that would do. Sectors and passes "
-    "are what the memory is asked for: caches, which answer part of it, are not simulated."
+    "are what the memory is asked for: caches, which answer part of it, are not simulated. FLOP "
+    "are floating-point operations as executed, of all threads; the ladder's bytes / FLOP is over "
+    "the convolution's, so it is another number than bytes an operation here. Threads at a "
+    "barrier are counted each time that one arrives, over all blocks."
 )
+NO_SOURCE = "(no source)"
+INDENT, BETWEEN = " " * 6, 2  # before an access's label; blanks between two columns
 
 
 def as_tables(trace: Trace) -> Group:
@@ -36,8 +41,16 @@ def as_text(trace: Trace, width: int = 100) -> str:
 
 
 def _heading(launch: LaunchTrace) -> Text:
-    blocks, threads = (extent(shape) for shape in (launch.grid, launch.block))
-    return Text(f"{launch.kernel}: {blocks} blocks of {threads} threads", "bold")
+    return Text(f"{launch.kernel}: {blocks_of_threads(launch)}", "bold")
+
+
+def blocks_of_threads(launch: LaunchTrace) -> str:
+    """``8 x 4 blocks of 64 threads``."""
+    blocks, threads = (
+        f"{extent(shape)} {noun}{'' if math.prod(shape) == 1 else 's'}"
+        for shape, noun in ((launch.grid, "block"), (launch.block, "thread"))
+    )
+    return f"{blocks} of {threads}"
 
 
 def extent(shape: tuple[int, ...]) -> str:
@@ -48,71 +61,122 @@ def extent(shape: tuple[int, ...]) -> str:
     return " x ".join(f"{size:,}" for size in sizes)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    table.add_column(columns[0], no_wrap=True, overflow="ellipsis", ratio=1)
-    for name in columns[1:]:
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    table.expand = True
-    return table
+def counted(count: int, noun: str) -> str:
+    """``1 byte``, ``1,024 bytes``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _lines_table(launch: LaunchTrace) -> Table:
-    table = _table("line", "requests", "lanes", "sectors", "passes", "FLOP", "barriers")
+def code_of(launch: LaunchTrace, file: str, line: int) -> str:
+    """A line of the source, without its indentation."""
+    code = launch.source.get(file, {}).get(line)
+    return NO_SOURCE if code is None else code.strip()
+
+
+class _Columns:
+    """A label and right-aligned columns, of which nothing is ever cut. Where the columns are too
+    wide, those in ``spare`` are left out, the first first; a label that is still too long gets rows
+    of its own. A ``Text`` among the rows goes across all columns."""
+
+    def __init__(
+        self, head: Sequence[str], rows: Sequence[Sequence[Text] | Text], spare: Sequence[str] = ()
+    ) -> None:
+        self.head, self.rows, self.spare = head, rows, spare
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        tables = [row for row in self.rows if not isinstance(row, Text)]
+        shown = [*range(len(self.head))]
+        wide = [
+            max(len(name), *(len(row[place]) for row in tables)) if tables else len(name)
+            for place, name in enumerate(self.head)
+        ]
+        for name in self.spare:
+            if sum(wide[place] + BETWEEN for place in shown) - BETWEEN > options.max_width:
+                shown.remove(self.head.index(name))
+        numbers = sum(wide[place] + BETWEEN for place in shown[1:])
+        wide[0] = max(0, min(wide[0], options.max_width - numbers))
+        yield from self._row([Text(name, "bold") for name in self.head], shown, wide)
+        yield Text("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * min(wide[0] + numbers, options.max_width))
+        for row in self.rows:
+            if isinstance(row, Text):
+                wrapped = textwrap.wrap(
+                    row.plain, options.max_width, subsequent_indent=INDENT + "  "
+                )
+                yield Text("\n".join(wrapped), row.style)
+            else:
+                yield from self._row(row, shown, wide)
+
+    @staticmethod
+    def _row(row: Sequence[Text], shown: list[int], wide: list[int]) -> Iterator[Text]:
+        line = row[0].copy()
+        if len(line) > wide[0]:
+            yield line
+            line = Text()
+        line.pad_right(wide[0] - len(line))
+        for place in shown[1:]:
+            line.append(" " * (BETWEEN + wide[place] - len(row[place])))
+            line.append_text(row[place])
+        line.rstrip()
+        if line:
+            line.overflow = "fold"
+            yield line
+
+
+def _lines_table(launch: LaunchTrace) -> _Columns:
     work = {(one.file, one.line): one for one in launch.work}
+    rows: list[Sequence[Text] | Text] = []
     for file, line in launch.lines():
-        done = work.get((file, line))
-        flops, barriers = (done.flops, done.barriers) if done else (0, 0)
-        code = launch.source.get(file, {}).get(line, "").strip()
-        table.add_row(Text(f"{line:>4}  {code}"), "", "", "", "", _number(flops), _number(barriers))
+        rows.append(Text(f"{line:>4}  {code_of(launch, file, line)}"))
+        done = _done(work.get((file, line)))
+        if done:
+            rows.append(Text(INDENT + done, "dim"))
         for access in launch.accesses:
             if (access.file, access.line) == (file, line):
-                table.add_row(*_access_cells(access), style="dim")
-    return table
+                rows.append([*_access_cells(access)])
+    return _Columns(("line", "requests", "lanes", "sectors or passes"), rows)
+
+
+def _done(work: Work | None) -> str:
+    """What a line does beside accesses."""
+    if work is None:
+        return ""
+    flops = f"{work.flops:,} FLOP" if work.flops else ""
+    barrier = f"{counted(work.barriers, 'thread')} at the barrier" if work.barriers else ""
+    return ", ".join(filter(None, (flops, barrier)))
 
 
 def _access_cells(access: Access) -> Iterator[Text]:
-    yield Text(f"      {access.array}: {access.operation}, {access.width} bytes a lane")
+    width = counted(access.width, "byte")
+    yield Text(f"{INDENT}{access.array}: {access.operation}, {width} a lane", "dim")
     yield Text(f"{access.requests:,}")
     yield Text(f"{access.lanes / access.requests:.3g}")
     if access.space == "global":
-        yield _against(access.sectors, access.fewest_sectors)
-        yield Text("")
+        yield _against(access.sectors, access.fewest_sectors, "sectors")
     else:
-        yield Text("")
-        yield _against(access.passes, access.fewest_passes)
-    yield Text("")
-    yield Text("")
+        yield _against(access.passes, access.fewest_passes, "passes")
 
 
-def _against(count: int, fewest: int) -> Text:
+def _against(count: int, fewest: int, unit: str) -> Text:
     """A count beside the fewest that would do; red where it is twice as many or more."""
     style = "red" if count >= 2 * fewest else "yellow" if count > 1.25 * fewest else "green"
-    return Text(f"{count:,} ({fewest:,})", style)
+    return Text(f"{count:,} ({fewest:,}) {unit:<7}", style)
 
 
-def _number(value: int) -> str:
-    return f"{value:,}" if value else ""
-
-
-def _arrays_table(launch: LaunchTrace) -> Table:
-    table = _table("array", "shape", "requests", "bytes asked", "bytes moved", "sectors", "passes")
+def _arrays_table(launch: LaunchTrace) -> _Columns:
+    rows = []
     for array in launch.arrays:
         accesses = launch.of(array.name)
-        count = {
-            name: launch.total(name, accesses)
-            for name in ("requests", "bytes_asked", "bytes_moved", "sectors", "fewest_sectors",
-                         "passes", "fewest_passes")
-        }  # fmt: skip
-        near = array.space == "shared"
-        table.add_row(
-            Text(f"{array.name} ({array.space})"), "x".join(map(str, array.shape)),
-            f"{count['requests']:,}", f"{count['bytes_asked']:,}",
-            "" if near else f"{count['bytes_moved']:,}",
-            "" if near else _against(count["sectors"], count["fewest_sectors"]),
-            _against(count["passes"], count["fewest_passes"]) if near else "",
-        )  # fmt: skip
-    return table
+        unit = "passes" if array.space == "shared" else "sectors"
+        requests, asked, moved, count, fewest = (
+            launch.total(name, accesses)
+            for name in ("requests", "bytes_asked", "bytes_moved", unit, f"fewest_{unit}")
+        )
+        rows.append([
+            Text(f"{array.name} ({array.space})"), Text("x".join(map(str, array.shape))),
+            Text(f"{requests:,}"), Text(f"{asked:,}"),
+            Text(f"{moved:,}" if unit == "sectors" else ""), _against(count, fewest, unit),
+        ])  # fmt: skip
+    head = ("array", "shape", "requests", "bytes asked", "bytes moved", "sectors or passes")
+    return _Columns(head, rows, spare=("bytes asked", "requests", "bytes moved", "shape"))
 
 
 def _totals(launch: LaunchTrace) -> Text:
@@ -134,8 +198,8 @@ def _totals(launch: LaunchTrace) -> Text:
         )
     if launch.flops:
         lines.append(
-            f"arithmetic: {launch.flops:,} floating-point operations, "
-            f"{launch.bytes_per_flop:.3g} bytes moved for each"
+            f"arithmetic: {counted(launch.flops, 'floating-point operation')}, "
+            f"{launch.bytes_per_flop:.3g} bytes an operation"
         )
     return Text("\n".join(lines))
 
@@ -145,9 +209,9 @@ def _ratio(what: str, launch: LaunchTrace, accesses: list[Access], unit: str) ->
     if not requests:
         return f"{what}: no requests"
     total, fewest = (launch.total(name, accesses) for name in (unit, f"fewest_{unit}"))
-    moved = f", {launch.bytes_moved:,} bytes" if unit == "sectors" else ""
+    moved = f", {counted(launch.bytes_moved, 'byte')}" if unit == "sectors" else ""
     return (
-        f"{what}: {requests:,} requests, {total / requests:.2f} {unit} each "
+        f"{what}: {counted(requests, 'request')}, {total / requests:.2f} {unit} each "
         f"(fewest {fewest / requests:.2f}){moved}"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from numba import typeof
 
 from convlab import workloads
 from convlab.engines.findings import NotSimulated, SimulationError
+from convlab.engines.launch_arguments import three
 from convlab.engines.offline import Capability, shared_load_bytes
 from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
@@ -42,9 +44,12 @@ def trace(
     compute capability and counts these loads as they are there. It needs the compilers (``make
     gate`` installs them) but no GPU.
 
-    Raises ``ValueError`` for a launch that CUDA would refuse, ``NotSimulated`` for what the
-    simulator does not know, ``CompilerMissing`` where ``compiled`` needs what is not installed.
+    Raises ``ValueError`` for a launch that CUDA would refuse or a ``block_shown`` outside it,
+    ``NotSimulated`` for what the simulator does not know, ``CompilerMissing`` where ``compiled``
+    needs what is not installed.
     """
+    sizes = three(grid, "grid")
+    _check_shown(block_shown, getattr(kernel, "__name__", str(kernel)), math.prod(sizes))
     hosts = [a.copy_to_host() if hasattr(a, "copy_to_host") else a for a in arguments]
     launch = _launch(kernel, grid, block, hosts, shared_bytes, block_shown, compiled)
     return Trace(launch.kernel, (launch,))
@@ -72,12 +77,16 @@ def trace_stage(
     ready = Plan(problem, chosen, tile or chosen.model_tile, Simulator(strict=False))
     input, weight, bias = random_tensors(problem, seed)
     output = np.full(problem.output_shape, np.nan, np.float32)
-    launches = []
+    launches: list[LaunchTrace] = []
+    most = max((math.prod(one.grid) for one in ready.program.kernels), default=None)
+    if most is not None:
+        _check_shown(block_shown, chosen.name, most)
     bound = ready.bound(input, weight, output, bias)
     for (step, arrays), start in zip(bound, ready.steps(input, weight, output, bias), strict=True):
         if isinstance(step, Launch):
             where = step.grid, step.block
-            launches.append(_launch(step.kernel, *where, arrays, 0, block_shown, compiled))
+            shown = min(block_shown, math.prod(step.grid) - 1)  # pre-passes may have fewer blocks
+            launches.append(_launch(step.kernel, *where, arrays, 0, shown, compiled))
         else:
             start(None)  # a library's work, which is not traced
     if not launches:
@@ -86,6 +95,11 @@ def trace_stage(
     if ready.tile is not None:
         about["tile"] = str(ready.tile)
     return Trace(chosen.name, tuple(launches), about)
+
+
+def _check_shown(shown: int, name: str, blocks: int) -> None:
+    if blocks > 0 and not 0 <= shown < blocks:  # a launch without blocks is refused as such
+        raise ValueError(f"block_shown is {shown}: {name} has blocks 0 to {blocks - 1} here")
 
 
 def _launch(
@@ -101,7 +115,7 @@ def _launch(
     if compiled is not None:
         types = tuple(map(typeof, arguments))
         loads_of = shared_load_bytes(kernel, types, compiled)
-    recorder = Recorder(min(shown, int(np.prod(grid)) - 1), loads_of)
+    recorder = Recorder(shown, loads_of)
     try:
         Simulator(recorder=recorder).launch(
             kernel, grid, block, *arguments, shared_bytes=shared_bytes

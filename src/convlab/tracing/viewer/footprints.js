@@ -116,10 +116,11 @@ class Footprint {
   mark(request) {
     const context = fresh(this.now);
     if (!request || request.array !== this.array) return;
-    const colour = colours().now, { itemsize } = this.array;
+    const colour = colours().now, { itemsize, shape } = this.array;
     for (const offset of request.offsets) {
       for (let byte = offset; byte < offset + request.width; byte += itemsize) {
-        this.cell(context, Math.floor(byte / itemsize), colour, this.scale < 4 ? 1 : 0);
+        const element = numberOf(shape, indexAt(this.array, byte));
+        if (element !== null) this.cell(context, element, colour, this.scale < 4 ? 1 : 0);
       }
     }
     this.lines(context, colours().panel);

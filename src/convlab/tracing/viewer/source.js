@@ -78,7 +78,7 @@ function drawSource(place, launch, pick) {
   if (missing.length) {
     parts.push(make("p", { class: "file muted", text: "The source of these lines is not there." }));
     parts.push(make("ol", { class: "lines" }, missing.map((line) =>
-      sourceLine(line.line, [["comment", line.file]], line, { most, all, pick, text: "" }))));
+      sourceLine(line.line, [["comment", `(no source) ${line.file}`]], line, { most, all, pick, text: "" }))));
   }
   place.replaceChildren(...parts);
 }
@@ -110,7 +110,7 @@ function sourceLine(number_, pieces, line, { most, all, pick, text }) {
   const badges = line.accesses.map((access) => accessBadge(access, () => pick(line.key, access)));
   if (line.flops) badges.push(make("span", { class: "badge", text: `${number(line.flops)} FLOP` }));
   if (line.barriers) {
-    const text_ = `barrier: ${number(line.barriers)} threads arrived`;
+    const text_ = `${count(line.barriers, "thread")} at the barrier`;
     badges.push(make("span", { class: "badge", text: text_ }));
   }
   if (badges.length) item.append(make("div", { class: "badges" }, badges));
@@ -136,7 +136,7 @@ function accessBadge(access, picked) {
     access.contention > 1 ? ` · up to ${access.contention} lanes at one element` : "",
   ]);
   badge.title = `${number(total)} ${noun}${plural(noun)}, ${number(fewest)} would do; ` +
-    `${access.width} bytes a lane`;
+    `${bytes(access.width)} a lane`;
   badge.dataset.access = access.id;
   badge.addEventListener("click", picked);
   return badge;

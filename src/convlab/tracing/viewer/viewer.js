@@ -151,6 +151,9 @@ function extent(shape) {
   return sizes.map(number).join(" × ");
 }
 
+/** A noun for that many. */
+const several = (shape, noun) => (shape.every((size) => size === 1) ? noun : noun + plural(noun));
+
 function drawTotals() {
   const { launch } = state, { totals } = launch;
   const tile = (value, label, note = "", verdict = "") =>
@@ -159,7 +162,8 @@ function drawTotals() {
       make("small", { class: "muted", text: note }),
     ]);
   const tiles = [tile(
-    `${extent(launch.grid)}`, `blocks of ${extent(launch.block)} threads`, launch.kernel,
+    extent(launch.grid), `${several(launch.grid, "block")} of ${extent(launch.block)} ` +
+      several(launch.block, "thread"), launch.kernel,
   )];
   const ratio = (space, noun) => {
     const { requests, total, fewest } = totals[space];
@@ -172,10 +176,10 @@ function drawTotals() {
   };
   ratio("global", "sectors");
   ratio("shared", "passes");
-  const moved = `${number(launch.bytes_moved)} bytes moved`;
+  const moved = `${bytes(launch.bytes_moved)} moved`;
   if (launch.flops) {
     const each = Number(launch.bytes_per_flop.toPrecision(3));
-    tiles.push(tile(number(each), "bytes moved a FLOP", `${moved}, ${number(launch.flops)} FLOP`));
+    tiles.push(tile(number(each), "bytes an operation", `${moved}, ${number(launch.flops)} FLOP`));
   } else {
     tiles.push(tile(number(launch.bytes_moved), "bytes moved", "no arithmetic"));
   }
@@ -321,16 +325,17 @@ function drawSectors({ lanes, addresses, width, array, sectors: recorded, offset
     const start = sector * SECTOR_BYTES;
     const cells = [];
     for (let byte = 0; byte < SECTOR_BYTES; byte += unit) {
-      const element = elementAt(array, start + byte - array.start);
+      const element = elementsAt(array, start + byte - array.start, unit);
       const who = wanted.get(byte);
       cells.push(who
-        ? cell(who, `${element} goes to ${laneWords(who)}`)
-        : make("span", { class: "cell unasked", "data-hover": `${element} is moved, not wanted` }));
+        ? cell(who, `${element} for ${laneWords(who)}`)
+        : make("span", { class: "cell unasked", "data-hover": `${element}: moved, not wanted` }));
     }
     const skipped = before === null ? 0 : (sector - before - 1) * SECTOR_BYTES;
     before = sector;
-    const index = indexOf(array.shape, Math.floor((start - array.start) / array.itemsize));
-    const label = make("small", {}, [index ? `[${index.join(", ")}]` : "before the array"]);
+    const index = indexAt(array, start - array.start);
+    const none = start < array.start ? "before the array" : "no element begins it";
+    const label = make("small", {}, [index ? `[${index.join(", ")}]` : none]);
     if (skipped) {
       label.prepend(make("em", { text: "⋯ " }));
       label.title = `${number(skipped)} bytes are not touched before this sector`;
@@ -366,7 +371,7 @@ function drawBanks({ lanes, addresses, width, array, operation, passes: recorded
     parts.push(make("span", { class: "pass", style: `grid-row: ${row}`, text: `pass ${turn + 1}` }));
     parts.push(make("span", { class: "track", style: `grid-row: ${row}` }));
     for (const { bank, word, lanes: served, rivals: words } of given) {
-      const element = elementAt(array, word * WORD_BYTES - array.start);
+      const element = elementsAt(array, word * WORD_BYTES - array.start, WORD_BYTES);
       const one = cell(
         served, `pass ${turn + 1}: bank ${bank} gives ${element} to ${laneWords(served)}`,
         words > 1 ? "conflict" : "",

@@ -23,8 +23,45 @@ function ranges(values) {
 
 /** Which element of the array lies at a byte, as `name[i, j]`. */
 function elementAt(array, offset) {
-  const index = indexOf(array.shape, Math.floor(offset / array.itemsize));
-  return index ? `${array.name}[${index.join(", ")}]` : `outside of ${array.name}`;
+  const index = indexAt(array, offset);
+  if (index) return `${array.name}[${index.join(", ")}]`;
+  return isWithin(array, offset) ? `a gap in ${array.name}` : `outside of ${array.name}`;
+}
+
+/** Which elements lie in some bytes: `name[i, j]`, or `name[i, j]–[k, l]` where there are several. */
+function elementsAt(array, offset, length) {
+  const places = [...Array(length).keys()].map((byte) => offset + byte)
+    .filter((place) => indexAt(array, place));
+  if (!places.length) return elementAt(array, offset);
+  const [first, last] = [places[0], places[places.length - 1]]
+    .map((place) => `[${indexAt(array, place).join(", ")}]`);
+  return array.name + (first === last ? first : `${first}–${last}`);
+}
+
+/** Whether a byte lies between the array's lowest and highest. */
+function isWithin({ shape, strides, itemsize }, offset) {
+  const last = shape.reduce((sum, size, axis) => sum + (size - 1) * Math.abs(strides[axis]), 0);
+  return offset >= 0 && offset < last + itemsize;
+}
+
+/** The index of the element that lies at a byte; null outside the array and between two. */
+function indexAt(array, offset) {
+  const { shape, strides, itemsize } = array;
+  if (!isWithin(array, offset)) return null;
+  const index = new Array(shape.length), axes = [...shape.keys()];
+  axes.sort((a, b) => Math.abs(strides[b]) - Math.abs(strides[a]));
+  for (const axis of axes) {
+    const step = Math.abs(strides[axis]), last = shape[axis] - 1;
+    const place = step ? Math.min(Math.floor(offset / step), last) : 0;
+    index[axis] = strides[axis] < 0 ? last - place : place;
+    offset -= place * step;
+  }
+  return offset < itemsize ? index : null;
+}
+
+/** The number of an element, counted in C order; null without an index. */
+function numberOf(shape, index) {
+  return index && index.reduce((sum, place, axis) => sum * shape[axis] + place, 0);
 }
 
 /** The index of an element in C order; null outside the array. */
