@@ -10,12 +10,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from convlab import workloads
-from convlab.checking.loading import is_kernel, load
+from convlab.checking.loading import in_words, is_kernel, load, place_of
 from convlab.engines.findings import Finding, NotSimulated, SimulationError
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, Verdict, random_tensors
@@ -26,8 +27,9 @@ from convlab.tracing import LaunchTrace, trace
 
 # What kernels get wrong that are right on round numbers: sizes of one, primes, remainders in M, N
 # and K of every tile, a stride larger than the filter, padding on each side alone, dilation.
+PIXEL = ConvProblem(1, 1, 1, 1, 1, 1)
 PROBLEMS = {
-    "a single pixel": ConvProblem(1, 1, 1, 1, 1, 1),
+    "a single pixel": PIXEL,
     "a 1 x 1 filter": ConvProblem(2, 3, 5, 4, 6, 1),
     "prime sizes": ConvProblem(1, 2, 7, 5, 3, (2, 3)),
     "several images, many channels": ConvProblem(3, 7, 3, 3, 13, 2),
@@ -143,7 +145,9 @@ def check(
     Raises ``ValueError`` for an unknown stage, or where there is no kernel to check.
     """
     step = stage_named(stage)
-    made = _maker(load(kernel) if isinstance(kernel, str) else kernel, step)
+    _require_kernel(step)
+    found_there = load(kernel, partial(_fits, stage=step)) if isinstance(kernel, str) else kernel
+    made = _maker(found_there, step)
     answers: list[Answer] = []
     found: dict[Any, Finding] = {}
     for name, problem in PROBLEMS.items():
@@ -170,21 +174,28 @@ def _maker(kernel: Any, stage: Stage) -> Maker:
     """A function that makes the kernel for a problem and tile."""
     if is_kernel(kernel):
         return lambda problem, tile: kernel
-    if not callable(kernel):
-        raise ValueError(f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or make one")
-    wanted = ("problem",) if stage.tiny_tile is None else ("problem", "tile")
-    try:
-        inspect.signature(kernel).bind(*wanted)
-    except TypeError:
-        parameters = ", ".join(inspect.signature(kernel).parameters)
+    if not callable(kernel) or (parameters := _parameters(kernel)) is None:
         raise ValueError(
-            f"{_title(kernel)} takes ({parameters}): to make a kernel like {stage.name}'s it must "
-            f"take ({', '.join(wanted)}); a file that needs more may have a `prepare` that does"
-        ) from None
+            f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or a function that makes one"
+        )
+    wanted = _wanted(stage)
+    if not _fits(kernel, stage):
+        raise ValueError(
+            f"{_title(kernel)} takes ({', '.join(parameters)}): to make a kernel like "
+            f"{stage.name}'s it must take ({', '.join(wanted)}); try FILE.py::prepare, a function "
+            "that does and returns a whole Program"
+        )
 
     def make(problem: ConvProblem, tile: Tile | None) -> Any:
-        made = kernel(problem) if len(wanted) == 1 else kernel(problem, tile)
-        if not is_kernel(made) and not isinstance(made, Program):
+        try:
+            made = kernel(problem) if len(wanted) == 1 else kernel(problem, tile)
+        except (Exception, SystemExit) as error:
+            place = place_of(error, getattr(kernel, "__code__", make.__code__).co_filename)
+            raise ValueError(f"{place}: {_title(kernel)} raised {in_words(error)}") from error
+        if isinstance(made, Program):
+            if not made.launches or not isinstance(made.launches[-1], Launch):
+                raise ValueError(f"{_title(kernel)}: its Program must end with a kernel's Launch")
+        elif not is_kernel(made):
             raise ValueError(
                 f"{_title(kernel)} returned {made!r}: it must return a @cuda.jit kernel or a "
                 "Program"
@@ -192,6 +203,37 @@ def _maker(kernel: Any, stage: Stage) -> Maker:
         return made
 
     return make
+
+
+def _wanted(stage: Stage) -> tuple[str, ...]:
+    """What a function that makes the stage's kernel takes."""
+    return ("problem",) if stage.tiny_tile is None else ("problem", "tile")
+
+
+def _parameters(function: Any) -> list[str] | None:
+    """Their names; None where Python does not know them, as of ``dict``."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+
+
+def _fits(kernel: Any, stage: Stage) -> bool:
+    """Whether it is a kernel, or takes what makes one."""
+    if is_kernel(kernel):
+        return True
+    try:
+        inspect.signature(kernel).bind(*_wanted(stage))
+    except TypeError:
+        return False
+    return True
+
+
+def _require_kernel(stage: Stage) -> None:
+    """Raise ``ValueError`` for a stage whose work a library does: its last step is no kernel."""
+    last = stage.prepare(PIXEL, stage.tiny_tile).launches[-1]
+    if not isinstance(last, Launch):
+        raise ValueError(f"stage is {stage.name}, which has no kernel: a library does its work")
 
 
 def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
@@ -204,8 +246,7 @@ def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None)
         return kernel
     program = stage.prepare(problem, tile)
     main = program.launches[-1]
-    if not isinstance(main, Launch):
-        raise ValueError(f"stage is {stage.name}, which has no kernel: a library does its work")
+    assert isinstance(main, Launch)
     theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, main.kernel))
     if len(theirs) != len(ours):
         raise ValueError(
