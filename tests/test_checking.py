@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import re
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numba import cuda, float32
+from rich.console import Console
 from test_mutants import MUTANTS
 from typer.testing import CliRunner
 
 import convlab
 from convlab import LADDER
 from convlab.checking import checker
-from convlab.checking.views import map_of_wrong, verdict
+from convlab.checking.views import Hanging, map_of_wrong, verdict
 from convlab.cli import app
 from convlab.stages import Program, s04_implicit_gemm, s05_shared_memory, stage_named
 
@@ -24,6 +26,13 @@ FEW = ("everything at once", checker.SPOILED)
 QUICK = ("s01", "s04", "s05", "s10")  # test_mutants.py runs those of the others
 OF_KERNELS = [stage for stage in LADDER if not stage.needs_library]
 OWN = {name: change for name, change in MUTANTS.items() if change[0] in QUICK and not change[1]}
+
+
+@pytest.fixture(autouse=True)
+def no_compilers(request, monkeypatch):
+    """Without the mark `gate` nothing is compiled, whether the compilers are here or not."""
+    if request.node.get_closest_marker("gate") is None:
+        monkeypatch.setattr(checker, "compiled", lambda program, stages: None)
 
 
 @pytest.fixture
@@ -159,6 +168,7 @@ def test_a_plain_kernel_that_raises_says_so(few_problems):
 
     found = convlab.check(kernel, "s01")
     assert "it raised NameError" in found.answers[0].error
+    assert "test_checking.py:" in found.answers[0].error
     assert "NameError" in str(found)
 
 
@@ -170,6 +180,50 @@ def writes_to_its_input(input, weight, bias, output):
 def test_a_kernel_that_writes_to_its_input_is_told(few_problems):
     found = convlab.check(writes_to_its_input, "s01")
     assert "wrote to input" in found.answers[0].error
+    assert {finding.kind for finding in found.findings} == {"global race"}
+    assert "did not run to its end" not in str(found)
+
+
+def test_a_kernel_that_skips_padding_is_told_what_padding_is(tmp_path):
+    old = """                    total += pixel * weight[j, r, u, v]"""
+    new = """                        total += pixel * weight[j, r, u, v]"""
+    found = convlab.check(changed(tmp_path, "s01", (old, new)), "s01")
+    assert "skips padding differs only here" in found.advice
+
+
+def test_long_lines_hang():
+    file = StringIO()
+    Console(file=file, width=40).print(Hanging("   ok     " + "word " * 12, ""))
+    first, *more = file.getvalue().splitlines()
+    assert first.startswith("   ok     word")
+    assert more
+    assert all(line.startswith(" " * 10 + "word") for line in more)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("= total + bias[j]\n", "= total + bias[j]\n        return total\n", "void return"),
+        ("total = float32(0)", "import math\n        total = float32(0)", "IMPORT_NAME"),
+    ],
+)
+def test_what_numba_does_not_compile_is_not_right(few_problems, tmp_path, old, new, said):
+    found = convlab.check(changed(tmp_path, "s01", (old, new)), "s01")
+    assert all(answer.ok for answer in found.answers)
+    assert not found.ok
+    assert said in found.machine.error
+    assert "Numba cannot compile" in verdict(found)
+
+
+@pytest.mark.gate
+def test_float64_is_right_but_not_as_good(few_problems, tmp_path):
+    change = "total = float32(0)", "total = 0.0"
+    found = convlab.check(changed(tmp_path, "s01", change), "s01")
+    assert found.ok
+    assert not found.as_good
+    assert "DADD" in found.float64
+    assert "computes in float64" in verdict(found)
 
 
 @pytest.mark.parametrize(
