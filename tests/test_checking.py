@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numba import cuda, float32
+from rich.console import Console
 from test_mutants import MUTANTS
 from typer.testing import CliRunner
 
 import convlab
 from convlab import LADDER
 from convlab.checking import checker
-from convlab.checking.views import map_of_wrong, verdict
+from convlab.checking.views import Hanging, map_of_wrong, verdict
 from convlab.cli import app
-from convlab.stages import s04_implicit_gemm, s05_shared_memory, stage_named
+from convlab.stages import Program, s04_implicit_gemm, s05_shared_memory, stage_named
 
 FEW = ("everything at once", checker.SPOILED)
 QUICK = ("s01", "s04", "s05", "s10")  # test_mutants.py runs those of the others
+OF_KERNELS = [stage for stage in LADDER if not stage.needs_library]
 OWN = {name: change for name, change in MUTANTS.items() if change[0] in QUICK and not change[1]}
+
+
+@pytest.fixture(autouse=True)
+def no_compilers(request, monkeypatch):
+    """Without the mark `gate` nothing is compiled, whether the compilers are here or not."""
+    if request.node.get_closest_marker("gate") is None:
+        monkeypatch.setattr(checker, "compiled", lambda program, stages: None)
 
 
 @pytest.fixture
@@ -54,7 +66,7 @@ def test_mutants_of_the_stages_are_rejected(few_problems, tmp_path, name, helper
     assert verdict(found).startswith("Not yet")
 
 
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", OF_KERNELS, ids=lambda stage: stage.name)
 def test_the_stages_themselves_are_as_good_as_they_are(few_problems, tmp_path, stage):
     found = convlab.check(changed(tmp_path, stage.name), stage.name)
     assert found.as_good
@@ -156,6 +168,7 @@ def test_a_plain_kernel_that_raises_says_so(few_problems):
 
     found = convlab.check(kernel, "s01")
     assert "it raised NameError" in found.answers[0].error
+    assert "test_checking.py:" in found.answers[0].error
     assert "NameError" in str(found)
 
 
@@ -167,13 +180,62 @@ def writes_to_its_input(input, weight, bias, output):
 def test_a_kernel_that_writes_to_its_input_is_told(few_problems):
     found = convlab.check(writes_to_its_input, "s01")
     assert "wrote to input" in found.answers[0].error
+    assert {finding.kind for finding in found.findings} == {"global race"}
+    assert "did not run to its end" not in str(found)
+
+
+def test_a_kernel_that_skips_padding_is_told_what_padding_is(tmp_path):
+    old = """                    total += pixel * weight[j, r, u, v]"""
+    new = """                        total += pixel * weight[j, r, u, v]"""
+    found = convlab.check(changed(tmp_path, "s01", (old, new)), "s01")
+    assert "skips padding differs only here" in found.advice
+
+
+def test_long_lines_hang():
+    file = StringIO()
+    Console(file=file, width=40).print(Hanging("   ok     " + "word " * 12, ""))
+    first, *more = file.getvalue().splitlines()
+    assert first.startswith("   ok     word")
+    assert more
+    assert all(line.startswith(" " * 10 + "word") for line in more)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("= total + bias[j]\n", "= total + bias[j]\n        return total\n", "void return"),
+        ("total = float32(0)", "import math\n        total = float32(0)", "IMPORT_NAME"),
+    ],
+)
+def test_what_numba_does_not_compile_is_not_right(few_problems, tmp_path, old, new, said):
+    found = convlab.check(changed(tmp_path, "s01", (old, new)), "s01")
+    assert all(answer.ok for answer in found.answers)
+    assert not found.ok
+    assert said in found.machine.error
+    assert "Numba cannot compile" in verdict(found)
+
+
+@pytest.mark.gate
+def test_float64_is_right_but_not_as_good(few_problems, tmp_path):
+    change = "total = float32(0)", "total = 0.0"
+    found = convlab.check(changed(tmp_path, "s01", change), "s01")
+    assert found.ok
+    assert not found.as_good
+    assert "DADD" in found.float64
+    assert "computes in float64" in verdict(found)
 
 
 @pytest.mark.parametrize(
     ("kernel", "said"),
     [
-        (3, "kernel is 3: it must be a @cuda.jit kernel, or make one"),
-        (lambda: None, "to make a kernel like s05_shared_memory's it must take"),
+        (3, "kernel is 3: it must be a @cuda.jit kernel, or a function that makes one"),
+        (dict, "kernel is <class 'dict'>: it must be a @cuda.jit kernel, or a function that"),
+        (
+            lambda: None,
+            "to make a kernel like s05_shared_memory's it must take .*; try .*::prepare",
+        ),
+        (lambda problem, tile: Program((), ()), "its Program must end with a kernel's Launch"),
         (lambda problem, tile: None, "returned None: it must return a @cuda.jit kernel"),
         (cuda.jit(lambda a: None), r"takes \(a\): like s05_shared_memory's kernel it must take"),
         ("nowhere.py::make_kernel", "'nowhere.py' is no Python file"),
@@ -188,9 +250,14 @@ def test_what_cannot_be_checked_is_refused(kernel, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1", "has no kernel 'make_kernel': name a @cuda.jit kernel, .* it has neither"),
-        ("def other(): pass", "it has other"),
-        ("x = (", r"mine\.py:1: SyntaxError"),
+        (
+            "x = 1",
+            "has no kernel 'make_kernel': name .* it has neither; try a stage's own file, changed",
+        ),
+        ("def other(): pass", r"it has other; try .*mine\.py::other$"),
+        ("x = (", r"mine\.py:1: SyntaxError: '\(' was never closed$"),
+        ("import sys\nsys.exit(3)", r"mine\.py:2: the file ends the program \(sys\.exit\): put"),
+        ("import nothing.such", "mine.py:1: ModuleNotFoundError: No module named 'nothing'"),
         ("\n\nraise KeyError(5)", r"mine\.py:3: KeyError: 5"),
     ],
 )
@@ -199,6 +266,47 @@ def test_a_file_that_has_no_kernel_is_refused(tmp_path, text, said):
     file.write_text(text)
     with pytest.raises(ValueError, match=said):
         convlab.check(str(file), "s05")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("1 // 0", "make_kernel raised ZeroDivisionError: integer division or modulo by zero$"),
+        ("tile.no_such", "make_kernel raised AttributeError: 'Tile' object has no attribute"),
+        ("raise KeyError", "make_kernel raised KeyError$"),
+    ],
+)
+def test_what_a_factory_raises_is_told_with_its_line(tmp_path, line, said):
+    file = tmp_path / "mine.py"
+    file.write_text(f"def make_kernel(problem, tile):\n    {line}\n")
+    with pytest.raises(ValueError, match=rf"mine\.py:2: {said}"):
+        convlab.check(str(file), "s05")
+    assert invoke(str(file), "--as", "s05").exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["s03_unfold_einsum", "s03_im2col_blas"])
+def test_a_library_s_stage_is_refused_before_the_file_is_read(name):
+    with pytest.raises(ValueError, match=f"^stage is {name}, which has no kernel: a library does"):
+        convlab.check("nowhere.py", name)
+
+
+def fits_without_prepare(stage) -> bool:
+    made = getattr(import_module(stage.module), "make_kernel", None)
+    return made is not None and checker._fits(made, stage)
+
+
+@pytest.mark.parametrize("name", ["s02_cin", "s11"])
+def test_without_a_name_prepare_is_taken_where_make_kernel_does_not_fit(
+    few_problems, tmp_path, name
+):
+    assert convlab.check(changed(tmp_path, name).removesuffix("::prepare"), name).as_good
+
+
+def test_the_page_says_which_stages_need_prepare():
+    page = (Path(__file__).parents[1] / "docs/check.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"^\| (`s.*) \| `mine.py::prepare`", page, re.MULTILINE)
+    need = [stage.name for stage in OF_KERNELS if not fits_without_prepare(stage)]
+    assert re.findall(r"`(\w+)`", told) == need
 
 
 def test_a_file_is_read_anew_each_time(few_problems, tmp_path):

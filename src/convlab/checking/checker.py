@@ -8,26 +8,33 @@ memory as the stage of the ladder?
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numba.cuda.core import config
 
 from convlab import workloads
-from convlab.checking.loading import is_kernel, load
+from convlab.checking.loading import in_words, is_kernel, load, place_of
 from convlab.engines.findings import Finding, NotSimulated, SimulationError
+from convlab.engines.offline import Capability, CompilerMissing, compile_launch
 from convlab.engines.simulator import Simulator
+from convlab.lint import _is_float64
 from convlab.oracle import Oracle, Verdict, random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
 from convlab.stages import Launch, Program, Stage, Tile, stage_named
+from convlab.stages.base import SOURCES
 from convlab.tracing import LaunchTrace, trace
 
 # What kernels get wrong that are right on round numbers: sizes of one, primes, remainders in M, N
 # and K of every tile, a stride larger than the filter, padding on each side alone, dilation.
+PIXEL = ConvProblem(1, 1, 1, 1, 1, 1)
 PROBLEMS = {
-    "a single pixel": ConvProblem(1, 1, 1, 1, 1, 1),
+    "a single pixel": PIXEL,
     "a 1 x 1 filter": ConvProblem(2, 3, 5, 4, 6, 1),
     "prime sizes": ConvProblem(1, 2, 7, 5, 3, (2, 3)),
     "several images, many channels": ConvProblem(3, 7, 3, 3, 13, 2),
@@ -40,19 +47,23 @@ PROBLEMS = {
     "NaN and infinities": ConvProblem(2, 2, 6, 5, 5, 3, stride=(2, 1), padding=1),
 }
 SPOILED = "NaN and infinities"
+EVERYTHING = PROBLEMS["everything at once"]
+CAPABILITY: Capability = (9, 0)  # what is compiled for
 AS_GOOD = 1.10  # times the stage's count that still is as good
 
 
 @dataclass(frozen=True)
 class Answer:
     """How the kernel did on one problem. ``wrong`` says where, as [image, channel, row, column]:
-    True where the output is; None where nothing came out, and ``failed`` says why."""
+    True where the output is; None where it is right, or nothing came out. ``failed`` says what else
+    is wrong; ``ended`` that no run broke off."""
 
     name: str
     problem: ConvProblem
     verdict: Verdict | None
     failed: str | None = None
     wrong: np.ndarray | None = None
+    ended: bool = True
 
     @property
     def ok(self) -> bool:
@@ -65,7 +76,9 @@ class Answer:
 
     def part_wrong(self) -> float:
         """0 to 1; 2 where nothing came out."""
-        return 2.0 if self.wrong is None else float(self.wrong.mean())
+        if self.verdict is None:
+            return 2.0
+        return 0.0 if self.wrong is None else float(self.wrong.mean())
 
 
 @dataclass(frozen=True)
@@ -87,6 +100,15 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """``error`` is why Numba does not compile it, in one sentence; ``float64`` the instructions on
+    float64, where the stage has none."""
+
+    error: str | None = None
+    float64: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Check:
     """What was found. ``counts`` are empty where the answer is wrong: they would mean nothing."""
 
@@ -95,6 +117,7 @@ class Check:
     answers: tuple[Answer, ...]
     findings: tuple[Finding, ...]
     counts: tuple[Count, ...]
+    machine: Machine | None = None
 
     @property
     def telling(self) -> Answer | None:
@@ -103,14 +126,32 @@ class Check:
         return min(wrong, key=Answer.part_wrong, default=None)
 
     @property
+    def advice(self) -> str | None:
+        """Where NaN alone is missing: why."""
+        wrong = [answer for answer in self.answers if not answer.ok]
+        verdict = wrong[0].verdict if [answer.name for answer in wrong] == [SPOILED] else None
+        if verdict is None or verdict.expected is None or not np.isnan(verdict.expected):
+            return None
+        return (
+            "padding is zeros that are multiplied, and 0 times infinity is NaN: a kernel that "
+            "skips padding differs only here"
+        )
+
+    @property
     def ok(self) -> bool:
-        """Right everywhere, and nothing found."""
-        return all(answer.ok for answer in self.answers) and not self.findings
+        """Right everywhere, nothing found, and nothing that Numba refuses to compile."""
+        right = all(answer.ok for answer in self.answers) and not self.findings
+        return right and (self.machine is None or self.machine.error is None)
 
     @property
     def as_good(self) -> bool:
-        """And it asks no more of memory than the stage, but for ten percent."""
-        return self.ok and all(count.ok for count in self.counts)
+        """And it asks no more of memory than the stage, but for ten percent, nor for float64."""
+        return self.ok and all(count.ok for count in self.counts) and not self.float64
+
+    @property
+    def float64(self) -> tuple[str, ...]:
+        """Its machine code's instructions on float64, where the stage's has none."""
+        return self.machine.float64 if self.machine else ()
 
     def as_json(self) -> dict[str, Any]:
         """What ``convlab check --json`` writes."""
@@ -124,6 +165,9 @@ class Check:
                 for a in self.answers
             ],
             "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
+            "compiled": None if self.machine is None else self.machine.error is None,
+            "compile_error": self.machine.error if self.machine else None,
+            "float64": list(self.float64),
             "counts": [asdict(count) | {"ok": count.ok} for count in self.counts],
         }
 
@@ -143,7 +187,9 @@ def check(
     Raises ``ValueError`` for an unknown stage, or where there is no kernel to check.
     """
     step = stage_named(stage)
-    made = _maker(load(kernel) if isinstance(kernel, str) else kernel, step)
+    _require_kernel(step)
+    found_there = load(kernel, partial(_fits, stage=step)) if isinstance(kernel, str) else kernel
+    made = _maker(found_there, step)
     answers: list[Answer] = []
     found: dict[Any, Finding] = {}
     for name, problem in PROBLEMS.items():
@@ -153,10 +199,55 @@ def check(
         for finding in findings:
             key = finding.kind, finding.line, finding.other_line, finding.array
             found.setdefault(key, finding)
-    clean = not found and all(answer.ok for answer in answers)
+    ended = all(answer.ended for answer in answers)
+    machine = compiled(*_mains(step, made)) if ended else None
+    refused = machine is not None and machine.error is not None
+    clean = not found and not refused and all(answer.ok for answer in answers)
     counts = tuple(_counts(step, made, seed)) if clean else ()
     title = kernel if isinstance(kernel, str) else _title(kernel)
-    return Check(title, step.name, tuple(answers), tuple(found.values()), counts)
+    return Check(title, step.name, tuple(answers), tuple(found.values()), counts, machine)
+
+
+def compiled(program: Program, stages: Program) -> Machine | None:
+    """The main kernel compiled, beside the stage's; None where there are no compilers."""
+    if config.ENABLE_CUDASIM:
+        return None
+    try:
+        found = float64_in(program)
+        return Machine(float64=found if found and not float64_in(stages) else ())
+    except CompilerMissing:
+        return None
+    except Exception as error:  # Numba's own kinds are many, and not of one family
+        return Machine(error=reason(error))
+
+
+def float64_in(program: Program) -> tuple[str, ...]:
+    """Opcodes of the main kernel that compute in float64."""
+    main = program.launches[-1]
+    assert isinstance(main, Launch)
+    opcodes = compile_launch(main, program, CAPABILITY).opcodes()
+    return tuple(sorted(opcode for opcode in opcodes if _is_float64(opcode)))
+
+
+def reason(error: Exception) -> str:
+    """Numba's reason, of its many lines those that say it."""
+    text = re.sub(r"Function\(<function ([\w.]+) at \w+>\)", r"\1", str(error))
+    lines = [line.strip(" >") for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith("Failed in ")]
+    first = said[0] if said else type(error).__name__
+    if first.endswith(":") and len(said) > 1:
+        first = f"{first} {said[1]}"
+    first = first.removesuffix(".")
+    line = re.search(r'File ".*", line (\d+)', text)
+    if "shared.array" in first or "local.array" in first:
+        first += "; its shape must be constant"
+    return f"{first} (line {line[1]})" if line else first
+
+
+def _mains(stage: Stage, make: Maker) -> tuple[Program, Program]:
+    """What is compiled: the kernel and the stage, on the problem that has everything."""
+    program = _program(stage, make, EVERYTHING, stage.tiny_tile)
+    return program, stage.prepare(EVERYTHING, stage.tiny_tile)
 
 
 Maker = Callable[[ConvProblem, Tile | None], Any]
@@ -170,21 +261,28 @@ def _maker(kernel: Any, stage: Stage) -> Maker:
     """A function that makes the kernel for a problem and tile."""
     if is_kernel(kernel):
         return lambda problem, tile: kernel
-    if not callable(kernel):
-        raise ValueError(f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or make one")
-    wanted = ("problem",) if stage.tiny_tile is None else ("problem", "tile")
-    try:
-        inspect.signature(kernel).bind(*wanted)
-    except TypeError:
-        parameters = ", ".join(inspect.signature(kernel).parameters)
+    if not callable(kernel) or (parameters := _parameters(kernel)) is None:
         raise ValueError(
-            f"{_title(kernel)} takes ({parameters}): to make a kernel like {stage.name}'s it must "
-            f"take ({', '.join(wanted)}); a file that needs more may have a `prepare` that does"
-        ) from None
+            f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or a function that makes one"
+        )
+    wanted = _wanted(stage)
+    if not _fits(kernel, stage):
+        raise ValueError(
+            f"{_title(kernel)} takes ({', '.join(parameters)}): to make a kernel like "
+            f"{stage.name}'s it must take ({', '.join(wanted)}); try FILE.py::prepare, a function "
+            "that does and returns a whole Program"
+        )
 
     def make(problem: ConvProblem, tile: Tile | None) -> Any:
-        made = kernel(problem) if len(wanted) == 1 else kernel(problem, tile)
-        if not is_kernel(made) and not isinstance(made, Program):
+        try:
+            made = kernel(problem) if len(wanted) == 1 else kernel(problem, tile)
+        except (Exception, SystemExit) as error:
+            place = place_of(error, getattr(kernel, "__code__", make.__code__).co_filename)
+            raise ValueError(f"{place}: {_title(kernel)} raised {in_words(error)}") from error
+        if isinstance(made, Program):
+            if not made.launches or not isinstance(made.launches[-1], Launch):
+                raise ValueError(f"{_title(kernel)}: its Program must end with a kernel's Launch")
+        elif not is_kernel(made):
             raise ValueError(
                 f"{_title(kernel)} returned {made!r}: it must return a @cuda.jit kernel or a "
                 "Program"
@@ -192,6 +290,37 @@ def _maker(kernel: Any, stage: Stage) -> Maker:
         return made
 
     return make
+
+
+def _wanted(stage: Stage) -> tuple[str, ...]:
+    """What a function that makes the stage's kernel takes."""
+    return ("problem",) if stage.tiny_tile is None else ("problem", "tile")
+
+
+def _parameters(function: Any) -> list[str] | None:
+    """Their names; None where Python does not know them, as of ``dict``."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+
+
+def _fits(kernel: Any, stage: Stage) -> bool:
+    """Whether it is a kernel, or takes what makes one."""
+    if is_kernel(kernel):
+        return True
+    try:
+        inspect.signature(kernel).bind(*_wanted(stage))
+    except TypeError:
+        return False
+    return True
+
+
+def _require_kernel(stage: Stage) -> None:
+    """Raise ``ValueError`` for a stage whose work a library does: its last step is no kernel."""
+    last = stage.prepare(PIXEL, stage.tiny_tile).launches[-1]
+    if not isinstance(last, Launch):
+        raise ValueError(f"stage is {stage.name}, which has no kernel: a library does its work")
 
 
 def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
@@ -204,8 +333,7 @@ def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None)
         return kernel
     program = stage.prepare(problem, tile)
     main = program.launches[-1]
-    if not isinstance(main, Launch):
-        raise ValueError(f"stage is {stage.name}, which has no kernel: a library does its work")
+    assert isinstance(main, Launch)
     theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, main.kernel))
     if len(theirs) != len(ours):
         raise ValueError(
@@ -230,24 +358,31 @@ def _try(
         _spoil(*tensors[:2])
     program = _program(stage, make, problem, stage.tiny_tile)
     try:
-        output = _run(stage, program, problem, tensors, strict=False)
+        output, written = _run(stage, program, problem, tensors, strict=False)
         oracle = Oracle(problem, *tensors)
         verdict = oracle.judge(output)
         wrong = None if verdict.ok else _where_wrong(oracle, output)
-        answer = Answer(name, problem, verdict, wrong=wrong)
+        failed = f"the kernel wrote to {written}, which is only to be read" if written else None
+        answer = Answer(name, problem, verdict, failed, wrong)
     except NotSimulated as error:
         raise ValueError(str(error)) from error
     except SimulationError as error:
-        return Answer(name, problem, None, "it could not go on"), error.findings
-    except Exception as error:  # whatever somebody's kernel raises is its result
-        return Answer(name, problem, None, f"it raised {type(error).__name__}: {error}"), ()
+        return Answer(name, problem, None, "it could not go on", ended=False), error.findings
+    except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
+        return Answer(name, problem, None, _raised(error), ended=False), ()
     try:
         _run(stage, program, problem, tensors, strict=True)
     except SimulationError as error:
         return answer, error.findings
-    except Exception as error:
-        return replace(answer, failed=f"it raised {type(error).__name__}: {error}"), ()
+    except (Exception, SystemExit) as error:
+        return replace(answer, failed=_raised(error), ended=False), ()
     return answer, ()
+
+
+def _raised(error: BaseException) -> str:
+    """What the kernel raised, and the thread, file and line, which the simulator notes."""
+    notes = getattr(error, "__notes__", ())
+    return ", ".join([f"it raised {type(error).__name__}: {error}", *notes])
 
 
 def _spoil(input: np.ndarray, weight: np.ndarray) -> None:
@@ -264,17 +399,16 @@ def _run(
     problem: ConvProblem,
     tensors: tuple[np.ndarray, np.ndarray, np.ndarray],
     strict: bool,
-) -> np.ndarray:
+) -> tuple[np.ndarray, str | None]:
+    """The output, and the name of a tensor that was written to though it is only to be read."""
     engine = Simulator(strict=strict)
     ready = Plan.of(program, problem, stage, engine)
     input, weight, bias = (tensor.copy() for tensor in tensors)
     output = np.full(problem.output_shape, np.nan, np.float32)
     ready(input, weight, output, bias)
-    for name, array, tensor in zip(("input", "weight", "bias"), (input, weight, bias), tensors,
-                                   strict=True):  # fmt: skip
-        if not np.array_equal(array, tensor, equal_nan=True):
-            raise RuntimeError(f"the kernel wrote to {name}, which is only to be read")
-    return output
+    tried = zip(SOURCES, (input, weight, bias), tensors, strict=True)
+    written = (name for name, now, was in tried if not np.array_equal(now, was, equal_nan=True))
+    return output, next(written, None)
 
 
 def _where_wrong(oracle: Oracle, output: np.ndarray) -> np.ndarray:

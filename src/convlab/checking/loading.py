@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-DEFAULT_NAME = "make_kernel"
+DEFAULT_NAMES = ("make_kernel", "prepare")
 
 
-def load(target: str) -> Any:
+def load(target: str, fits: Callable[[Any], bool] = lambda value: True) -> Any:
     """The kernel, or the function that makes one, that ``FILE.py::NAME`` names; without a name
-    ``make_kernel``.
+    ``make_kernel``, or ``prepare`` where there is no ``make_kernel`` that ``fits``.
 
     Raises ``ValueError`` where there is no such file or name, or the file cannot be run.
     """
@@ -23,14 +24,17 @@ def load(target: str) -> Any:
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"{file!r} is no Python file: name one, as in my_kernels.py::make_kernel")
     module = _run(path)
-    found = vars(module).get(name or DEFAULT_NAME)
-    if not is_kernel(found) and not isinstance(found, FunctionType):
+    names = (name,) if name else DEFAULT_NAMES
+    named = [vars(module).get(one) for one in names]
+    found = [value for value in named if is_kernel(value) or isinstance(value, FunctionType)]
+    if not found:
         there = [key for key, value in vars(module).items() if _is_of(value, module)]
         raise ValueError(
-            f"{file} has no kernel {name or DEFAULT_NAME!r}: name a @cuda.jit kernel, or a "
-            f"function that makes one; it has {', '.join(there) or 'neither'}"
+            f"{file} has no kernel {names[0]!r}: name a @cuda.jit kernel, or a function that makes "
+            f"one; it has {', '.join(there) or 'neither'}; try "
+            + (f"{file}::{there[-1]}" if there else "a stage's own file, changed")
         )
-    return found
+    return next(filter(fits, found), found[0])
 
 
 def is_kernel(value: Any) -> bool:
@@ -56,20 +60,27 @@ def _run(path: Path) -> ModuleType:
         # Not by the loader: that may take a compiled file of the same second.
         code = compile(path.read_bytes(), str(path), "exec")
         exec(code, vars(module))
-    except Exception as error:
-        line = _line(error, path)
-        where = f"{path}:{line}" if line else str(path)
-        raise ValueError(f"{where}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{place_of(error, str(path))}: {in_words(error)}") from error
     return module
 
 
-def _line(error: Exception, path: Path) -> int | None:
-    """The last line of the file that the error came through."""
-    if isinstance(error, SyntaxError):
-        return error.lineno
+def in_words(error: BaseException) -> str:
+    """``KeyError: 5``, in one line."""
+    if isinstance(error, SystemExit):
+        return "the file ends the program (sys.exit): put that below if __name__ == '__main__'"
+    said = error.msg if isinstance(error, SyntaxError) else error
+    return " ".join(f"{type(error).__name__}: {said}".removesuffix(": ").split())
+
+
+def place_of(error: BaseException, file: str) -> str:
+    """``FILE:LINE`` in the file where the error came from: its last line that the error came
+    through. A mistake in the syntax of another file is that one's."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.filename}:{error.lineno}"
     line, trace = None, error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
+        if trace.tb_frame.f_code.co_filename == file:
             line = trace.tb_lineno
         trace = trace.tb_next
-    return line
+    return f"{file}:{line}" if line else file

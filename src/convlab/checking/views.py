@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from html import escape
+from textwrap import wrap
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
 from convlab.checking.checker import Answer, Check, Count
 
 MARKS = {False: "·", True: "x"}
+NOT_COMPILED = (
+    "not compiled here: whether Numba takes it is not known (make gate installs the compilers)"
+)
 MOST_ROWS, MOST_COLUMNS = 12, 48
+
+
+class Hanging:
+    """A line that, where it is too long, goes on below its text and not below its margin."""
+
+    def __init__(self, line: str, style: str) -> None:
+        self.line, self.style = line, style
+        margin = re.match(r" *(?:(?:ok|WRONG|slow) +)?", line)
+        self.indent = len(margin[0]) if margin else 0
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        lines = wrap(
+            self.line, options.max_width, subsequent_indent=" " * self.indent,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        yield Text("\n".join(lines), self.style)
 
 
 def as_lines(check: Check) -> Group:
     """The check for a terminal."""
     parts: list[RenderableType] = []
     for line, style in _lines(check):
-        parts.append(Text(line, style))
+        parts.append(Hanging(line, style))
     return Group(*parts)
 
 
@@ -36,11 +57,16 @@ def verdict(check: Check) -> str:
     if not all(answer.ok for answer in check.answers):
         wrong = sum(not answer.ok for answer in check.answers)
         return f"Not yet: the answer is wrong on {wrong} of {len(check.answers)} problems."
+    if check.machine is not None and check.machine.error is not None:
+        return "Not yet: the answers came out right here, but Numba cannot compile the kernel."
     if check.findings:
         return (
             "Not yet: the answers came out right here, but a GPU runs threads in another order, "
             "and the kernel is wrong."
         )
+    if check.float64:
+        more = "" if all(count.ok for count in check.counts) else " and asks more of memory"
+        return f"Right. It computes in float64{more}, which {check.stage} does not, though."
     if not check.as_good:
         return f"Right. It asks more of memory than {check.stage}, though."
     return f"Right, and it asks no more of memory than {check.stage}."
@@ -59,15 +85,19 @@ def _lines(check: Check) -> Iterator[tuple[str, str]]:
     if worst is not None:
         yield "", ""
         yield f"   {worst.name}: {worst.error}", "red"
+        if check.advice:
+            yield f"   {check.advice}", "red"
         yield from ((f"   {row}", "") for row in map_of_wrong(worst))
     yield "", ""
     yield "2. Would it on a GPU too?", "bold"
     if check.findings:
         yield from ((f"   {finding}", "red") for finding in check.findings)
-    elif worst is not None and worst.failed:
+    elif not all(answer.ended for answer in check.answers):
         yield "   it did not run to its end", "red"
     else:
         yield "   ok     no race, no access out of bounds, nothing uninitialised", "green"
+    if all(answer.ended for answer in check.answers):
+        yield _compiled(check)
     yield "", ""
     yield "3. What does it ask of memory?", "bold"
     if not check.counts:
@@ -81,6 +111,16 @@ def _lines(check: Check) -> Iterator[tuple[str, str]]:
         )
     yield "", ""
     yield verdict(check), "bold green" if check.ok else "bold red"
+
+
+def _compiled(check: Check) -> tuple[str, str]:
+    if check.machine is None:
+        return f"   {NOT_COMPILED}", "dim"
+    if check.machine.error is not None:
+        return f"   WRONG  Numba does not compile it: {check.machine.error}", "red"
+    if check.float64:
+        return f"   slow   it computes in float64: {', '.join(check.float64)}", "yellow"
+    return "   ok     Numba compiles it for a GPU", "green"
 
 
 def _compared(count: Count) -> str:
@@ -123,6 +163,7 @@ def card(check: Check) -> str:
     if worst is not None:
         rows = "\n".join(map_of_wrong(worst))
         wrong = f"<p>{escape(worst.name)}: {escape(worst.error or '')}</p>"
+        wrong += f"<p>{escape(check.advice)}</p>" if check.advice else ""
         wrong += f"<pre>{escape(rows)}</pre>" if rows else ""
     findings = "".join(f"<li>{escape(str(finding))}</li>" for finding in check.findings)
     counts = "".join(
@@ -138,6 +179,7 @@ def card(check: Check) -> str:
         f"<details{'' if check.ok else ' open'}><summary>The answer</summary><ul>{answers}</ul>"
         f"{wrong}</details>"
         + (f"<p>Would it run on a GPU?</p><ul>{findings}</ul>" if findings else "")
+        + f"<p>{escape(_compiled(check)[0].strip())}</p>"
         + (table if counts else "")
         + "</div>"
     )
