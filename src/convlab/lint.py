@@ -123,7 +123,7 @@ def _row(
     known = arch in {f"sm_{major}{minor}" for major, minor in CAPABILITIES}
     budget = REGISTER_BUDGET[kernel] if known else MOST_REGISTERS
     opcodes = cubin.opcodes()
-    float64 = tuple(sorted(opcode for opcode in opcodes if _is_float64(opcode)))
+    float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
     wide = _wide_accesses(opcodes)
     findings = []
     if cubin.spill_bytes:
@@ -155,7 +155,7 @@ def _row(
     )
 
 
-def _is_float64(opcode: str) -> bool:
+def is_float64(opcode: str) -> bool:
     """DADD, DMUL, DFMA, DSETP, ... and every conversion to or from F64."""
     return opcode.startswith(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA")) or "F64" in opcode
 

@@ -22,7 +22,7 @@ from convlab.checking.loading import in_words, is_kernel, load, place_of
 from convlab.engines.findings import Finding, NotSimulated, SimulationError
 from convlab.engines.offline import Capability, CompilerMissing, compile_launch
 from convlab.engines.simulator import Simulator
-from convlab.lint import _is_float64
+from convlab.lint import is_float64
 from convlab.oracle import Oracle, Verdict, random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
@@ -226,7 +226,7 @@ def float64_in(program: Program) -> tuple[str, ...]:
     main = program.launches[-1]
     assert isinstance(main, Launch)
     opcodes = compile_launch(main, program, CAPABILITY).opcodes()
-    return tuple(sorted(opcode for opcode in opcodes if _is_float64(opcode)))
+    return tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
 
 
 def reason(error: Exception) -> str:
