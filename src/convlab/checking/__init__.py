@@ -1,6 +1,7 @@
 """Somebody's own kernel against the contract of a stage: ``convlab.check``."""
 
-from convlab.checking.checker import Answer, Check, Count, check
+from convlab.checking.checker import check
+from convlab.checking.records import Answer, Check, Count
 from convlab.checking.views import as_text, card
 
 # Records know no views; here the two come together.

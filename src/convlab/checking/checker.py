@@ -8,22 +8,20 @@ memory as the stage of the ladder?
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numba.cuda.core import config
 
 from convlab import workloads
 from convlab.checking.loading import in_words, is_kernel, load, place_of
+from convlab.checking.machine_code import compiled
+from convlab.checking.records import SPOILED, Answer, Check, Count
 from convlab.engines.findings import Finding, NotSimulated, SimulationError
-from convlab.engines.offline import Capability, CompilerMissing, compile_launch
 from convlab.engines.simulator import Simulator
-from convlab.lint import is_float64
-from convlab.oracle import Oracle, Verdict, random_tensors
+from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
 from convlab.stages import Launch, Program, Stage, Tile, stage_named
@@ -46,130 +44,7 @@ PROBLEMS = {
     ),
     "NaN and infinities": ConvProblem(2, 2, 6, 5, 5, 3, stride=(2, 1), padding=1),
 }
-SPOILED = "NaN and infinities"
 EVERYTHING = PROBLEMS["everything at once"]
-CAPABILITY: Capability = (9, 0)  # what is compiled for
-AS_GOOD = 1.10  # times the stage's count that still is as good
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How the kernel did on one problem. ``wrong`` says where, as [image, channel, row, column]:
-    True where the output is; None where it is right, or nothing came out. ``failed`` says what else
-    is wrong; ``ended`` that no run broke off."""
-
-    name: str
-    problem: ConvProblem
-    verdict: Verdict | None
-    failed: str | None = None
-    wrong: np.ndarray | None = None
-    ended: bool = True
-
-    @property
-    def ok(self) -> bool:
-        return self.verdict is not None and self.verdict.ok and self.failed is None
-
-    @property
-    def error(self) -> str | None:
-        """What is wrong, in one sentence; None when nothing is."""
-        return None if self.ok else self.failed or str(self.verdict)
-
-    def part_wrong(self) -> float:
-        """0 to 1; 2 where nothing came out."""
-        if self.verdict is None:
-            return 2.0
-        return 0.0 if self.wrong is None else float(self.wrong.mean())
-
-
-@dataclass(frozen=True)
-class Count:
-    """One count of the kernel beside the stage's. ``unit`` is what is counted, in words."""
-
-    unit: str
-    yours: float
-    stages: float
-
-    @property
-    def ok(self) -> bool:
-        return self.yours <= AS_GOOD * self.stages
-
-    @property
-    def times(self) -> float:
-        """How many times the stage's."""
-        return self.yours / self.stages if self.stages else float("inf") if self.yours else 1.0
-
-
-@dataclass(frozen=True)
-class Machine:
-    """``error`` is why Numba does not compile it, in one sentence; ``float64`` the instructions on
-    float64, where the stage has none."""
-
-    error: str | None = None
-    float64: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Check:
-    """What was found. ``counts`` are empty where the answer is wrong: they would mean nothing."""
-
-    kernel: str
-    stage: str
-    answers: tuple[Answer, ...]
-    findings: tuple[Finding, ...]
-    counts: tuple[Count, ...]
-    machine: Machine | None = None
-
-    @property
-    def telling(self) -> Answer | None:
-        """Of the wrong answers the one that shows most: with the smallest part wrong."""
-        wrong = [answer for answer in self.answers if not answer.ok]
-        return min(wrong, key=Answer.part_wrong, default=None)
-
-    @property
-    def advice(self) -> str | None:
-        """Where NaN alone is missing: why."""
-        wrong = [answer for answer in self.answers if not answer.ok]
-        verdict = wrong[0].verdict if [answer.name for answer in wrong] == [SPOILED] else None
-        if verdict is None or verdict.expected is None or not np.isnan(verdict.expected):
-            return None
-        return (
-            "padding is zeros that are multiplied, and 0 times infinity is NaN: a kernel that "
-            "skips padding differs only here"
-        )
-
-    @property
-    def ok(self) -> bool:
-        """Right everywhere, nothing found, and nothing that Numba refuses to compile."""
-        right = all(answer.ok for answer in self.answers) and not self.findings
-        return right and (self.machine is None or self.machine.error is None)
-
-    @property
-    def as_good(self) -> bool:
-        """And it asks no more of memory than the stage, but for ten percent, nor for float64."""
-        return self.ok and all(count.ok for count in self.counts) and not self.float64
-
-    @property
-    def float64(self) -> tuple[str, ...]:
-        """Its machine code's instructions on float64, where the stage's has none."""
-        return self.machine.float64 if self.machine else ()
-
-    def as_json(self) -> dict[str, Any]:
-        """What ``convlab check --json`` writes."""
-        return {
-            "kernel": self.kernel,
-            "stage": self.stage,
-            "ok": self.ok,
-            "as_good": self.as_good,
-            "answers": [
-                {"name": a.name, "problem": str(a.problem), "ok": a.ok, "error": a.error}
-                for a in self.answers
-            ],
-            "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
-            "compiled": None if self.machine is None else self.machine.error is None,
-            "compile_error": self.machine.error if self.machine else None,
-            "float64": list(self.float64),
-            "counts": [asdict(count) | {"ok": count.ok} for count in self.counts],
-        }
 
 
 def check(
@@ -206,42 +81,6 @@ def check(
     counts = tuple(_counts(step, made, seed)) if clean else ()
     title = kernel if isinstance(kernel, str) else _title(kernel)
     return Check(title, step.name, tuple(answers), tuple(found.values()), counts, machine)
-
-
-def compiled(program: Program, stages: Program) -> Machine | None:
-    """The main kernel compiled, beside the stage's; None where there are no compilers."""
-    if config.ENABLE_CUDASIM:
-        return None
-    try:
-        found = float64_in(program)
-        return Machine(float64=found if found and not float64_in(stages) else ())
-    except CompilerMissing:
-        return None
-    except Exception as error:  # Numba's own kinds are many, and not of one family
-        return Machine(error=reason(error))
-
-
-def float64_in(program: Program) -> tuple[str, ...]:
-    """Opcodes of the main kernel that compute in float64."""
-    main = program.launches[-1]
-    assert isinstance(main, Launch)
-    opcodes = compile_launch(main, program, CAPABILITY).opcodes()
-    return tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
-
-
-def reason(error: Exception) -> str:
-    """Numba's reason, of its many lines those that say it."""
-    text = re.sub(r"Function\(<function ([\w.]+) at \w+>\)", r"\1", str(error))
-    lines = [line.strip(" >") for line in text.splitlines()]
-    said = [line for line in lines if line and not line.startswith("Failed in ")]
-    first = said[0] if said else type(error).__name__
-    if first.endswith(":") and len(said) > 1:
-        first = f"{first} {said[1]}"
-    first = first.removesuffix(".")
-    line = re.search(r'File ".*", line (\d+)', text)
-    if "shared.array" in first or "local.array" in first:
-        first += "; its shape must be constant"
-    return f"{first} (line {line[1]})" if line else first
 
 
 def _mains(stage: Stage, make: Maker) -> tuple[Program, Program]:

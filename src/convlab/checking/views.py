@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
-from convlab.checking.checker import Answer, Check, Count
+from convlab.checking.records import Answer, Check, Count
 
 MARKS = {False: "·", True: "x"}
 NOT_COMPILED = (
