@@ -1,5 +1,4 @@
-"""``unfold_einsum`` on a table of cases: against the definition, always; against PyTorch, where it
-is installed, on NumPy arrays and on PyTorch's own."""
+"""``unfold_einsum`` on a table of cases, against the definition; test_pytorch.py has PyTorch's."""
 
 from __future__ import annotations
 
@@ -141,39 +140,6 @@ def test_the_table_is_long_enough() -> None:
 @pytest.mark.parametrize("case", [*CASES, FOUR_DIMENSIONS], ids=str)
 def test_numpy_arrays_by_the_definition(case: Case) -> None:
     assert_right(unfold_einsum(*case.tensors(), **settings(case)), case)
-
-
-@cases
-def test_pytorch_gives_the_same(case: Case) -> None:
-    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is optional")
-    input, weight, bias = case.tensors()
-    tensors = [None if t is None else torch.from_numpy(t) for t in (input, weight, bias)]
-    convolve = getattr(torch.nn.functional, f"conv{input.ndim - 2}d")
-    theirs = convolve(*tensors, **settings(case))
-    ours = unfold_einsum(input, weight, bias, **settings(case))
-    _, sizes = by_definition(case)
-    bound = 2.02 * (np.prod(case.weight[1:]) + 1) * 2.0**-24 * sizes  # both may be off
-    assert (abs(theirs.numpy() - ours) <= bound).all()
-
-
-@cases
-def test_pytorch_tensors_stay_pytorch_tensors(case: Case) -> None:
-    torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
-    pytest.importorskip("array_api_compat", reason="needs array-api-compat, which is optional")
-    tensors = [None if t is None else torch.from_numpy(t) for t in case.tensors()]
-    got = unfold_einsum(*tensors, **settings(case))
-    assert isinstance(got, torch.Tensor)
-    assert_right(got.numpy(), case)
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if len(case.input) == 4], ids=str)
-def test_unfold_is_pytorch_s(case: Case) -> None:
-    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is optional")
-    input, weight, _ = case.tensors()
-    theirs = torch.nn.functional.unfold(
-        torch.from_numpy(input), weight.shape[2:], **settings(case)
-    ).numpy()
-    assert np.array_equal(unfold(input, weight.shape[2:], **settings(case)), theirs)
 
 
 @pytest.mark.parametrize("case", [*CASES, FOUR_DIMENSIONS], ids=str)

@@ -10,9 +10,9 @@ from convlab import LADDER, ConvProblem, Stage
 from convlab.engines import EngineUnavailable, choose
 from convlab.engines.cudasim import CudaSim
 from convlab.oracle import judge, random_tensors
-from convlab.plans import Plan, _pick, stages_for
+from convlab.plans import Plan, stages_for
 from convlab.stages import stage_named
-from convlab.stages.base import Flat, Images, LibraryCall
+from convlab.stages.base import Flat, Images
 from convlab.stages.image_slices import slices, slices_of
 
 PROBLEM = ConvProblem(5, 3, 4, 5, 3, (2, 3), padding=1)
@@ -127,24 +127,3 @@ def test_without_a_library_a_library_call_is_refused(monkeypatch: pytest.MonkeyP
             array_library.build(call)
     finally:
         array_library._name.cache_clear()
-
-
-@pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
-@pytest.mark.parametrize("limited", [False, True])
-def test_library_calls_are_any_library_s(name: str, limited: bool) -> None:
-    """PyTorch's, on the CPU, as they run on a GPU."""
-    torch = pytest.importorskip("torch", reason="runs PyTorch, which is optional")
-    stage = stage_named(name)
-    program = stage.prepare(PROBLEM, None, **({"workspace_limit": 10**4} if limited else {}))
-    numbers = random_tensors(PROBLEM, 2, integers=True)
-    arrays = dict(zip(("input", "weight", "bias"), numbers, strict=True))
-    arrays["output"] = np.full(PROBLEM.output_shape, np.nan, np.float32)
-    arrays |= {buffer.name: np.full(buffer.shape, np.nan, np.float32) for buffer in program.buffers}
-    simulator = choose("simulator")
-    for step in program.launches:
-        picked = [_pick(argument, arrays) for argument in step.arguments]
-        if isinstance(step, LibraryCall):
-            step.function(torch, *map(torch.from_numpy, picked))
-        else:
-            simulator.build(step, program)(picked)
-    assert judge(PROBLEM, arrays["output"], *numbers).ok
