@@ -94,6 +94,10 @@ def shared_load_bytes(
 def _lto_ir(
     kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool = False
 ) -> bytes:
+    from numba.cuda.core import config
+
+    if config.ENABLE_CUDASIM:
+        raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
     from numba import cuda
     from numba.cuda import dispatcher
     from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
