@@ -8,7 +8,6 @@ where the page differs from what the results give.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from convlab.bench import channel_sweeps, im2col, memory
-from convlab.bench.plots import differing, filled
+from convlab.bench.plots import filled, regenerate
 from convlab.workloads import SWEEPS
 
 PAGE, PICTURE, RESULTS = "docs/comparisons.md", "docs/images/channel_sweeps.svg", "docs/results"
@@ -153,27 +152,8 @@ def _text(x: float, y: float, text: str, colour: str, bold: bool = False) -> str
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m convlab.bench.comparisons",
-        description=f"Make the tables and the picture of {PAGE} from {RESULTS}.",
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
-    parser.add_argument("--root", type=Path, default=Path(), help="convlab's source folder")
-    chosen = parser.parse_args(arguments)
-    try:
-        files = generated(chosen.root)
-    except ValueError as error:
-        print(f"convlab: {error}", file=sys.stderr)
-        return 2
-    stale = differing(files)
-    for path in stale:
-        if chosen.check:
-            print(f"{path} is not what {RESULTS} gives: run make results", file=sys.stderr)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(files[path], encoding="utf-8", newline="\n")
-            print(f"wrote {path}")
-    return 1 if chosen.check and stale else 0
+    about = f"Make the tables and the picture of {PAGE} from {RESULTS}."
+    return regenerate("convlab.bench.comparisons", about, generated, arguments)
 
 
 if __name__ == "__main__":

@@ -482,10 +482,18 @@ def differing(files: dict[Path, str]) -> list[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m convlab.bench.plots",
-        description=f"Make the ladder's picture and tables from {RESULTS}/*.json, and its sample.",
-    )
+    about = f"Make the ladder's picture and tables from {RESULTS}/*.json, and its sample."
+    return regenerate("convlab.bench.plots", about, generated, arguments)
+
+
+def regenerate(
+    module: str,
+    about: str,
+    generated: Callable[[Path], dict[Path, str]],
+    arguments: Sequence[str] | None,
+) -> int:
+    """The command of a module that makes files from results; returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
     parser.add_argument("--root", type=Path, default=Path(), help="convlab's source folder")
     chosen = parser.parse_args(arguments)
