@@ -37,7 +37,7 @@ SHAPES = {
     "bias": (6,),
     "output": PROBLEM.output_shape,
 }
-HANDLE = 0xC0DE
+KERNEL, HANDLE = 0xCE11, 0xC0DE
 without_library = [stage for stage in LADDER if not stage.needs_library]
 
 
@@ -54,7 +54,7 @@ def kernel_of(step: Launch, program: Program) -> Any:
     kernel.debug = kernel.cooperative = False
     kernel.extensions = []
     kernel.signature = SimpleNamespace(args=signature(step, program))
-    function = SimpleNamespace(kernel="compiled", handle=HANDLE)
+    function = SimpleNamespace(kernel="compiled", handle=driver.CUkernel(KERNEL))
     kernel._codelibrary = SimpleNamespace(get_cufunc=lambda: function)
     return kernel
 
@@ -62,7 +62,12 @@ def kernel_of(step: Launch, program: Program) -> Any:
 class Driver:
     """CUDA's, as far as launches go: keeps what it is handed, read as the GPU would read it."""
 
-    CUfunction, CUresult = driver.CUfunction, driver.CUresult
+    CUfunction, CUkernel, CUresult = driver.CUfunction, driver.CUkernel, driver.CUresult
+
+    def cuKernelGetFunction(self, kernel: Any) -> tuple[Any, Any]:
+        known = int(kernel) == KERNEL
+        error = "CUDA_SUCCESS" if known else "CUDA_ERROR_INVALID_HANDLE"
+        return driver.CUresult[error], driver.CUfunction(HANDLE if known else 0)
 
     def __init__(self) -> None:
         self.launches: list[dict[str, Any]] = []
@@ -158,7 +163,7 @@ def test_every_parameter_is_what_numbas_launch_hands_over(
         packed, launches = prepared(fake, program, held)
         for base in (0x7E00_0000_0000, 0x7D00_0000_0000):  # other arrays in the second call
             arrays = arrays_at(base)
-            packed(arrays, 7)
+            packed(*arrays.values(), 7)
             for (step, kernel), launched in zip(launches, fake.launches, strict=True):
                 handed = handed_by_numba(kernel, step, arrays | held, monkeypatch)
                 assert launched["values"] == handed
@@ -185,11 +190,16 @@ def s01(fake: Driver) -> prepacked.Prepacked:
     return prepared(fake, stage.prepare(PROBLEM, None), {})[0]
 
 
+def test_a_handle_of_a_function_is_taken_as_it_is(fake: Driver) -> None:
+    for handle in (HANDLE, driver.CUfunction(HANDLE)):
+        assert int(prepacked._function(handle)) == HANDLE
+
+
 def test_a_launch_that_the_driver_refuses_raises(fake: Driver) -> None:
     fake.answers = [driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES]
     refused = "^CUDA could not launch direct: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES$"
     with pytest.raises(RuntimeError, match=refused):
-        s01(fake)(arrays_at(0x1000))
+        s01(fake)(*arrays_at(0x1000).values())
     assert len(fake.launches) == 1
 
 
@@ -198,12 +208,12 @@ def test_a_thread_without_a_context_gets_one(fake: Driver, monkeypatch: pytest.M
     monkeypatch.setattr(prepacked.cuda, "current_context", lambda: made.append("context"))
     fake.answers = [driver.CUresult.CUDA_ERROR_INVALID_CONTEXT]
     call = s01(fake)
-    call(arrays_at(0x1000))
+    call(*arrays_at(0x1000).values())
     assert made == ["context"]
     assert fake.launches[0] == fake.launches[1]
     fake.answers = 2 * [driver.CUresult.CUDA_ERROR_INVALID_CONTEXT]
     with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_CONTEXT"):
-        call(arrays_at(0x1000))
+        call(*arrays_at(0x1000).values())
 
 
 def test_threads_do_not_mix_their_arrays(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,10 +227,10 @@ def test_threads_do_not_mix_their_arrays(fake: Driver, monkeypatch: pytest.Monke
 
     fake.cuLaunchKernel = slow  # type: ignore[method-assign]
     call = s01(fake)
-    first = threading.Thread(target=call, args=(arrays_at(0x1000_0000),))
+    first = threading.Thread(target=call, args=tuple(arrays_at(0x1000_0000).values()))
     first.start()
     assert inside.wait(5)
-    call(arrays_at(0x2000_0000))
+    call(*arrays_at(0x2000_0000).values())
     first.join()
     highest = [max(launch["values"]) >> 28 for launch in fake.launches]
     assert highest == [1, 2]
@@ -242,6 +252,11 @@ class Surprise:
 SURPRISES = {
     "no code library": Surprise(_codelibrary=None),
     "no handle": Surprise(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace())),
+    "another handle": Surprise(
+        _codelibrary=SimpleNamespace(
+            get_cufunc=lambda: SimpleNamespace(handle=driver.CUkernel(KERNEL + 1))
+        )
+    ),
     "no such method": Surprise(_prepare_args=None),
     "other arguments": Surprise(_prepare_args=lambda kind, value: None),
     "no address": Surprise(_prepare_args=lambda *a: a[-1].extend([0, 0, 1, 4, 7, 1, 4])),

@@ -89,9 +89,7 @@ class Plan:
         ``RuntimeError`` with the driver's error where it refuses a launch; both on a GPU only.
         """
         if self._together is not None:
-            bias = self._no_bias if bias is None else bias
-            arrays = {"input": input, "weight": weight, "bias": bias, "output": out}
-            self._together(arrays, stream)
+            self._together(input, weight, self._no_bias if bias is None else bias, out, stream)
             return out
         for step in self.steps(input, weight, out, bias):
             step(stream)

@@ -13,8 +13,7 @@ from convlab.engines.memory_rules import SECTOR_BYTES
 from convlab.stages.base import Program, Step
 
 Start = Callable[..., None]
-# All steps of a program: a function of input, weight, bias and output by name, and a stream.
-Together = Callable[[dict[str, Any], Any], None]
+Together = Callable[[Any, Any, Any, Any, Any], None]  # of input, weight, bias, output and a stream
 
 
 class EngineUnavailable(RuntimeError):

@@ -30,6 +30,7 @@ from convlab.stages.base import Argument, Flat, Images, Launch
 
 Shape = tuple[int, ...]
 
+TENSORS = ("input", "weight", "bias", "output")  # what differs from call to call, in order
 MARK = 0x5EED_0000_0000  # an address that no shape or stride can be
 # What looking into another version's kernels can raise.
 UNEXPECTED = (AttributeError, ImportError, LookupError, NotImplementedError, TypeError, ValueError)
@@ -38,10 +39,10 @@ UNEXPECTED = (AttributeError, ImportError, LookupError, NotImplementedError, Typ
 def prepack(
     launches: Sequence[tuple[Launch, Any]], shapes: Mapping[str, Shape], held: Mapping[str, Any]
 ) -> Prepacked | None:
-    """These launches, each with its compiled kernel, as one function of the arrays by name.
+    """These launches, each with its compiled kernel, as one function of the four tensors.
 
-    ``shapes`` are all arrays' by name, ``held`` are those that stay the same from call to call.
-    None where numba-cuda is not as this module knows it.
+    ``shapes`` are all arrays' by name, ``held`` those that stay the same from call to call. None
+    where numba-cuda is not as this module knows it.
     """
     try:
         return Prepacked([_Packed(step, kernel, shapes, held) for step, kernel in launches])
@@ -54,21 +55,28 @@ class Prepacked:
 
     def __init__(self, launches: list[_Packed]) -> None:
         self._launches = launches
+        self._written: tuple[int, ...] = ()
         # The parameters are this object's: a thread has them until its launches are handed over,
         # when the driver has copied them.
         self._lock = Lock()
 
-    def __call__(self, arrays: Mapping[str, Any], stream: Any = None) -> None:
-        """Start them on a stream. Nothing but the addresses of ``arrays`` is looked at.
+    def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
+        """Start them on a stream. Nothing but the arrays' addresses is looked at.
 
-        Raises ``TypeError`` for an array in the host's memory, ``RuntimeError`` with the driver's
-        error where it refuses a launch.
+        Raises ``TypeError`` for an array in the host's memory or what is no stream,
+        ``RuntimeError`` with the driver's error where it refuses a launch.
         """
-        addresses = {name: address_of(array) for name, array in arrays.items()}
+        addresses = address_of(input), address_of(weight), address_of(bias), address_of(output)
         handle = stream_handle(stream)
         with self._lock:
-            for launch in self._launches:
-                launch(addresses, handle)
+            if addresses != self._written:
+                self._written = addresses
+                for packed in self._launches:
+                    packed.write(addresses)
+            for packed in self._launches:
+                (error,) = packed.launch(handle, packed.parameters, 0)
+                if error:
+                    packed.launch_again(error, handle)
 
 
 class _Packed:
@@ -77,12 +85,12 @@ class _Packed:
     def __init__(
         self, step: Launch, kernel: Any, shapes: Mapping[str, Shape], held: Mapping[str, Any]
     ) -> None:
-        self._name, grid, block = step.name, _three(step.grid), _three(step.block)
+        self._name = step.name
         if kernel.debug or kernel.cooperative or kernel.extensions:
-            raise ValueError(f"{self._name} needs more for a launch than its arguments")
+            raise ValueError(f"{step.name} needs more for a launch than its arguments")
         self._compiled = kernel._codelibrary.get_cufunc()  # held: it owns the machine code
         numbers: list[int] = []
-        self._moving: list[tuple[int, str, int]] = []  # which parameter, whose address, plus what
+        self._moving: list[tuple[int, int, int]] = []  # which parameter, whose address, plus what
         for kind, argument in zip(kernel.argument_types, step.arguments, strict=True):
             name, offset, shape = _place(argument, shapes)
             laid_out = _laid_out(kernel, kind, shape)
@@ -91,31 +99,41 @@ class _Packed:
             if name in held:
                 numbers[address] = address_of(held[name]) + offset
             else:
-                self._moving.append((address, name, offset))
+                self._moving.append((address, TENSORS.index(name), offset))
         self._values = (ctypes.c_uint64 * len(numbers))(*numbers)
         first = ctypes.addressof(self._values)
         self._pointers = (ctypes.c_void_p * len(numbers))(
             *range(first, first + 8 * len(numbers), 8)
         )
-        function = driver.CUfunction(int(self._compiled.handle))
-        self._launch = partial(driver.cuLaunchKernel, function, *grid, *block, 0)
-        self._parameters = ctypes.addressof(self._pointers)
+        self.parameters = ctypes.addressof(self._pointers)
+        function = _function(self._compiled.handle)
+        self.launch = partial(
+            driver.cuLaunchKernel, function, *_three(step.grid), *_three(step.block), 0
+        )
 
-    def __call__(self, addresses: Mapping[str, int], stream: int) -> None:
+    def write(self, addresses: Sequence[int]) -> None:
+        """Put where the tensors begin into the parameters."""
         values = self._values
-        for parameter, name, offset in self._moving:
-            values[parameter] = addresses[name] + offset
-        (error,) = self._launch(stream, self._parameters, 0)
-        if error:
-            self._again(error, stream)
+        for parameter, tensor, offset in self._moving:
+            values[parameter] = addresses[tensor] + offset
 
-    def _again(self, error: Any, stream: int) -> None:
-        """A thread's first use of CUDA needs a context; everything else that fails is an error."""
+    def launch_again(self, error: Any, stream: int) -> None:
+        """A thread's first use of CUDA needs a context; all else that fails is an error."""
         if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
             cuda.current_context()  # makes one current
-            (error,) = self._launch(stream, self._parameters, 0)
+            (error,) = self.launch(stream, self.parameters, 0)
         if error:
             raise RuntimeError(f"CUDA could not launch {self._name}: {error.name}")
+
+
+def _function(handle: Any) -> Any:
+    """The current GPU's function of a kernel, which the driver then need not look up: 0.5 us."""
+    if not isinstance(handle, driver.CUkernel):
+        return driver.CUfunction(int(handle))
+    error, function = driver.cuKernelGetFunction(handle)
+    if error:
+        raise ValueError(f"the driver knows no function of a kernel: {error.name}")
+    return function
 
 
 def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
