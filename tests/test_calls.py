@@ -67,7 +67,7 @@ class Driver:
     def cuKernelGetFunction(self, kernel: Any) -> tuple[Any, Any]:
         known = int(kernel) == KERNEL
         error = "CUDA_SUCCESS" if known else "CUDA_ERROR_INVALID_HANDLE"
-        return driver.CUresult[error], driver.CUfunction(HANDLE if known else 0)
+        return getattr(driver.CUresult, error), driver.CUfunction(HANDLE if known else 0)
 
     def __init__(self) -> None:
         self.launches: list[dict[str, Any]] = []
