@@ -17,14 +17,16 @@ from numba.cuda import dispatcher
 from numba.cuda.core import config
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
+from convlab import api, plans
 from convlab.bench import calls, measured
 from convlab.engines import handles, prepacked
 from convlab.engines.gpu import Gpu, signature
 from convlab.engines.handles import address_of, stream_handle
 from convlab.engines.simulator import Simulator
+from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, _pick
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage, stage_named
+from convlab.stages import LADDER, Stage, Tile, stage_named
 from convlab.stages.base import Argument, Flat, Images, Launch, Program
 
 if config.ENABLE_CUDASIM:
@@ -334,6 +336,106 @@ def test_a_plan_takes_numbas_launches_where_it_must(
     assert engine.plain == [(step.name, 9) for step in plan.program.launches]
 
 
+# conv2d keeps plans on a GPU.
+
+
+class PretendedGpu(Simulator):
+    name, is_gpu, device = "gpu", True, "pretended GPU"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that conv2d makes, on a pretended GPU."""
+    engine, made = PretendedGpu(strict=False), []
+
+    def plan(problem: ConvProblem, stage: str, tile: Tile | None, name: str) -> Plan:
+        chosen = stage_named(stage)
+        made.append(Plan(problem, chosen, tile or chosen.tiny_tile, engine))
+        return made[-1]
+
+    monkeypatch.setattr(api, "choose", lambda name: engine)
+    monkeypatch.setattr(api, "plan", plan)
+    monkeypatch.setattr(api, "_current_gpu", lambda: 0)
+    monkeypatch.setattr(api, "_kept", api._Kept())
+    return made
+
+
+def convolved(side: int, stage: str = "s10") -> np.ndarray:
+    problem = ConvProblem(1, 1, side, side, 1, 2)
+    input, weight, _ = random_tensors(problem, side)
+    result = api.conv2d(input, weight, stage=stage)
+    assert Oracle(problem, input, weight, None).judge(result).ok
+    return result
+
+
+def test_conv2d_plans_a_convolution_once(made: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    for side in (4, 5, 4, 5, 4):
+        convolved(side)
+    assert len(made) == 2
+    convolved(4, "s01")
+    assert len(made) == 3
+    monkeypatch.setattr(api, "_current_gpu", lambda: 1)
+    convolved(4)
+    assert len(made) == 4
+
+
+def test_conv2d_keeps_the_last_plans_only(
+    made: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "KEPT_PLANS", 2)
+    for side in (4, 5, 4, 6, 4):  # 5 was used longest ago when 6 came
+        convolved(side)
+    assert [plan.problem.height for plan in made] == [4, 5, 6]
+    convolved(5)
+    assert len(made) == 4
+
+
+def test_conv2d_keeps_little_workspace(made: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    convolved(4)
+    one = made[0].workspace_bytes
+    assert one > 0
+    monkeypatch.setattr(api, "KEPT_BYTES", 2 * one)
+    convolved(5)  # larger: with it, the other is too much
+    assert [key[1].height for key in api._kept.plans] == [5]
+    monkeypatch.setattr(api, "KEPT_BYTES", one)
+    convolved(6)  # too large alone: used and not kept, and what is kept stays
+    assert [key[1].height for key in api._kept.plans] == [5]
+    assert len(made) == 3
+
+
+def test_conv2d_plans_anew_in_every_thread(made: list[Plan]) -> None:
+    convolved(4)
+    thread = threading.Thread(target=convolved, args=(4,))
+    thread.start()
+    thread.join()
+    assert len(made) == 2
+
+
+def test_what_is_kept_makes_room_where_memory_is_short(
+    made: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convolved(4)
+    plan = api.plan
+
+    def short(*asked: Any) -> Plan:
+        if api._kept.plans:
+            raise MemoryError("too little")
+        return plan(*asked)
+
+    monkeypatch.setattr(api, "plan", short)
+    convolved(5)
+    assert [key[1].height for key in api._kept.plans] == [5]
+
+
+@pytest.mark.parametrize("wrong", [{"stage": ["s01"]}, {"tile": {}}])
+def test_what_cannot_be_a_key_is_plans_to_refuse(
+    wrong: dict[str, Any], made: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "plan", lambda *asked: plans.plan(*asked[:3], "simulator"))
+    with pytest.raises((TypeError, ValueError), match=r"^(stage|tile) is "):
+        api.conv2d(np.ones((1, 1, 4, 4), "f4"), np.ones((1, 1, 2, 2), "f4"), **wrong)
+
+
 # Arrays and streams.
 
 
@@ -396,10 +498,6 @@ def test_a_stream_by_any_name() -> None:
 
 
 # The benchmark, on a pretended GPU.
-
-
-class PretendedGpu(Simulator):
-    name, is_gpu, device = "gpu", True, "pretended GPU"
 
 
 @pytest.fixture
