@@ -149,7 +149,7 @@ packed_stages = pytest.mark.parametrize(
 def test_packed_launches_are_numbas_own(stage: Stage, problem: ConvProblem, engine: Engine) -> None:
     """Bit by bit, with other arrays and without bias in later calls."""
     plan = Plan(problem, stage, None, engine)
-    assert plan._together is not None
+    assert plan.packed
     for seed in (3, 4):
         input, weight, bias, output = on_gpu(engine, problem, seed)
         for added in (bias, None):
@@ -170,7 +170,7 @@ def test_packed_launches_of_a_batch_in_slices(name: str, engine: Engine) -> None
     two_images = Plan(replace(problem, batch=2), stage, None, engine).workspace_bytes
     sliced = Plan(problem, stage, None, engine, two_images)
     assert len(sliced.program.launches) > len(whole.program.launches)
-    assert sliced._together is not None
+    assert sliced.packed
     input, weight, bias, output = on_gpu(engine, problem, 3)
     expected = engine.to_host(whole(input, weight, output, bias))
     output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
@@ -243,6 +243,21 @@ def test_packed_launches_from_other_threads(engine: Engine) -> None:
             done.result()
     for (*_, output), right in zip(sets, expected, strict=True):
         assert np.array_equal(right, engine.to_host(output))
+
+
+def test_conv2d_again_with_other_arrays(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from convlab import api, conv2d
+
+    monkeypatch.setattr(api, "_kept", api._Kept())
+    problem = AWKWARD[0]
+    options = {"stride": problem.stride, "padding": problem.padding, "dilation": problem.dilation}
+    for seed in range(3):
+        numbers = random_tensors(problem, seed)
+        input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
+        result = conv2d(input, weight, bias, **options)
+        assert Oracle(problem, *numbers).judge(engine.to_host(result)).ok
+        assert Oracle(problem, *numbers[:2], None).judge(conv2d(*numbers[:2], **options)).ok
+    assert len(api._kept.plans) == 1
 
 
 def test_a_packed_launch_that_cannot_be_raises(engine: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -51,7 +52,7 @@ def device_array(shape: tuple[int, ...], address: int) -> DeviceNDArray:
 def kernel_of(step: Launch, program: Program) -> Any:
     """Numba's compiled kernel of a launch, but for the machine code."""
     kernel = object.__new__(dispatcher._Kernel)
-    kernel.debug = kernel.cooperative = False
+    kernel.debug = kernel.cooperative = kernel.launch_config_sensitive = False
     kernel.extensions = []
     kernel.signature = SimpleNamespace(args=signature(step, program))
     function = SimpleNamespace(kernel="compiled", handle=driver.CUkernel(KERNEL))
@@ -266,6 +267,7 @@ SURPRISES = {
     ),
     "debug": Surprise(debug=True),
     "cooperative": Surprise(cooperative=True),
+    "sensitive": Surprise(launch_config_sensitive=True),
     "extensions": Surprise(extensions=[object()]),
 }
 
@@ -304,6 +306,15 @@ class Recording(Gpu):
         return lambda arrays, stream=None: self.plain.append((step.name, stream))
 
 
+def test_where_numba_has_put_its_arrays_elsewhere_nothing_is_packed(
+    fake: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = stage_named("s01").prepare(PROBLEM, None)
+    (step,) = program.launches
+    monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv.devicearray", None)
+    assert prepacked.prepack([(step, kernel_of(step, program))], SHAPES, {}) is None
+
+
 @pytest.mark.parametrize("name", ["s09", "s11"])
 def test_a_plan_takes_the_packed_launches(name: str, fake: Driver) -> None:
     engine = Recording()
@@ -329,6 +340,7 @@ def test_a_plan_takes_numbas_launches_where_it_must(
     engine = Recording(surprise)
     plan = Plan(PROBLEM, stage_named(name), None, engine)
     input, weight, out = (engine.empty(SHAPES[key]) for key in ("input", "weight", "output"))
+    assert not plan.packed
     assert plan(input, weight, out, stream=9) is out
     assert fake.launches == []
     assert engine.plain == [(step.name, 9) for step in plan.program.launches]

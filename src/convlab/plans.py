@@ -27,7 +27,8 @@ class Plan:
     its own, so one plan must not run on two streams at once. Made by :func:`plan`.
 
     ``tile`` is the one its main kernel was made with, ``workspace_bytes`` the device memory that
-    the stage needs beside input, weight, bias and output.
+    the stage needs beside input, weight, bias and output. ``packed`` says whether a call only
+    writes addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's launch.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Plan:
             "output": problem.output_shape,
         }
         self._together = engine.prepack(self.program, shapes, self._own)
+        self.packed = self._together is not None
 
     def __call__(
         self, input: Any, weight: Any, out: Any, bias: Any = None, *, stream: Any = None

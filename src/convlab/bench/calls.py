@@ -88,6 +88,7 @@ def _row(stage: Stage, kind: str, put: Put, engine: Engine) -> dict[str, Any]:
         "stage": stage.name,
         "arrays": kind,
         "launches": len(steps),
+        "packed": plan.packed,
         "equal": _bits(planned) == _bits(by_numba),
         **{f"{way}_us": median for way, (median, _) in times.items()},
         **{f"{way}_spread_percent": spread for way, (_, spread) in times.items()},
