@@ -1,8 +1,9 @@
 """Launches whose parameters lie ready, so that a plan called again costs little host time.
 
 Numba's own launch looks the kernel up, converts every argument and packs all parameters each time:
-20 to 30 us, 40 to 70 us with PyTorch's tensors. Of all that, only the arrays' addresses change from call
-to call. So the rest is done once, here, and a call writes the addresses and calls the driver.
+20 to 30 us, 40 to 70 us with PyTorch's tensors. Of all that, only the arrays' addresses change
+from call to call. So the rest is done once, here, and a call writes the addresses and calls the
+driver.
 
 All that is known of how numba-cuda launches stands in this module, and it is asked rather than
 assumed: Numba itself lays out the parameters, of an array with a marked address, and where the mark
