@@ -125,6 +125,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "conv2d", lambda *arrays, **options: None)
     monkeypatch.setattr(calls, "PROBLEM", ConvProblem(1, 1, 4, 4, 1, 2))
     monkeypatch.setattr(calls, "LADDER", tuple(map(stage_named, ("s01", "s02_cin", "s10"))))
+    monkeypatch.setattr(calls, "_kinds", lambda engine: [("Numba", engine.to_device)])
     monkeypatch.setattr(calls, "RUNS", 2)
     monkeypatch.setattr(calls, "CALLS", 1)
     monkeypatch.setattr(Plan, "__init__", tiny(Plan.__init__))
