@@ -6,6 +6,7 @@ import ctypes
 import math
 import sys
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -209,6 +210,28 @@ def test_the_same_addresses_are_not_written_again(fake: Driver) -> None:
         call(*arrays_at(0x2000).values())
 
 
+def test_a_call_that_is_interrupted_harms_no_later_one(
+    fake: Driver,
+) -> None:
+    call, first, second = s01(fake), arrays_at(0x1000_0000), arrays_at(0x2000_0000)
+    call(*first.values())
+    (packed,) = call._launches
+    write, moving = packed.write, packed._moving
+
+    def interrupted(addresses: Any) -> None:
+        packed._moving = moving[:2]
+        write(addresses)
+        packed._moving = moving
+        raise KeyboardInterrupt
+
+    packed.write = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        call(*second.values())
+    packed.write = write  # type: ignore[method-assign]
+    call(*first.values())
+    assert fake.launches[1] == fake.launches[0]
+
+
 def s01(fake: Driver) -> prepacked.Prepacked:
     stage = stage_named("s01")
     return prepared(fake, stage.prepare(PROBLEM, None), {})[0]
@@ -240,13 +263,13 @@ def test_a_thread_without_a_context_gets_one(fake: Driver, monkeypatch: pytest.M
         call(*arrays_at(0x1000).values())
 
 
-def test_threads_do_not_mix_their_arrays(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_do_not_mix_their_arrays(fake: Driver) -> None:
     """One thread is inside a launch, its addresses written, while another calls."""
-    plain, inside, others_turn = fake.cuLaunchKernel, threading.Event(), threading.Event()
+    plain, inside = fake.cuLaunchKernel, threading.Event()
 
     def slow(*numbers: Any) -> tuple[Any]:
         inside.set()
-        others_turn.wait(0.2)  # the driver lets other threads run, too
+        time.sleep(0.1)  # the driver lets other threads run, too
         return plain(*numbers)
 
     fake.cuLaunchKernel = slow  # type: ignore[method-assign]

@@ -70,9 +70,10 @@ class Prepacked:
         handle = stream_handle(stream)
         with self._lock:
             if addresses != self._written:
-                self._written = addresses
+                self._written = ()  # Ctrl-C may come while some are and some are not
                 for packed in self._launches:
                     packed.write(addresses)
+                self._written = addresses
             for packed in self._launches:
                 (error,) = packed.launch(handle, packed.parameters, 0)
                 if error:
