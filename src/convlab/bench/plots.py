@@ -23,14 +23,19 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from convlab.bench import counters
+from convlab.bench import calls, counters
 from convlab.stages import Stage, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 README, PAGE, PICTURE = "README.md", "docs/ladder.md", "docs/images/ladder.svg"
 RESULTS = "docs/results"
 COUNTERS, COUNTERS_PAGE = "counters_h200", "docs/counters.md"
+CALLS, CALLS_PAGE = "calls_h200", "docs/engines.md"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
+BY_CALLS = (
+    f"By `python -m convlab.bench.calls --json {RESULTS}/{CALLS}.json`: "
+    f"[{CALLS}.json](results/{CALLS}.json)."
+)
 SAMPLE_COMMAND = ("ladder", "--engine", "simulator")
 NOTHING = "-"
 # What of a result's environment is told, and how it is called.
@@ -450,6 +455,10 @@ def generated(root: Path) -> dict[Path, str]:
     if counted.is_file():
         document = json.loads(counted.read_text(encoding="utf-8"))
         sections[COUNTERS_PAGE] = {"counters": lambda _: f"\n{counters.table(document)}\n\n"}
+    called = folder / f"{CALLS}.json"
+    if called.is_file():
+        host = json.loads(called.read_text(encoding="utf-8"))
+        sections[CALLS_PAGE] = {"calls": lambda _: f"\n{calls.show(host)}\n{BY_CALLS}\n\n"}
     files = {root / name: filled(root / name, makers) for name, makers in sections.items()}
     return files | {root / PICTURE: picture(every[0])}
 
