@@ -30,12 +30,10 @@ def test_global_counts_must_be_equal_and_passes_nearly():
     assert row({}, {"store_requests": 1}).off() == ["store_requests"]
 
 
-def test_the_stored_comparison_is_of_every_stage_and_agrees_but_for_four_launches():
+def test_the_stored_comparison_is_of_every_stage_and_agrees():
     rows = [Row(**entry) for entry in STORED["rows"]]
     assert {row.name for row in rows} >= {s.name for s in LADDER if not s.needs_library}
-    # Whose loops the compiler unrolls: docs/counters.md.
-    assert {row.name for row in rows if row.off()} == {"s02_cin", "s02_cout"}
-    assert sum(bool(row.off()) for row in rows) == 4
+    assert [row.name for row in rows if row.off()] == []
     assert sum(row.counted["load_requests"] for row in rows) > 100_000
 
 
