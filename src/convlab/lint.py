@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from convlab.engines.offline import Capability, Cubin, compile_launch
+from convlab.engines.offline import Capability, Cubin, arch_of, compile_launch
 from convlab.problem import ConvProblem
 from convlab.stages import Stage
 from convlab.stages.base import Launch
@@ -103,7 +103,7 @@ def lint_stage(
                 aligned_output = problem.H_o * problem.W_o % 4 == 0
                 pre_pass = WIDE_PRE_PASSES.get(launch.name, ())
                 wide = _expected_wide(aligned_output) if claims else pre_pass
-                arch = f"sm_{capability[0]}{capability[1]}"
+                arch = arch_of(capability)
                 yield _row(stage, launch, name, str(tile or "-"), arch, cubin, wide)
 
 
@@ -122,7 +122,7 @@ def _row(
     expected_wide: tuple[str, ...],
 ) -> Row:
     kernel = launch.name
-    known = arch in {f"sm_{major}{minor}" for major, minor in CAPABILITIES}
+    known = arch in map(arch_of, CAPABILITIES)
     budget = REGISTER_BUDGET[kernel] if known else MOST_REGISTERS
     opcodes = cubin.opcodes()
     float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))

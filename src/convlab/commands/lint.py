@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from convlab import tables, workloads
-from convlab.commands.shared import JsonFile, conclude, stages_named
+from convlab.commands.shared import (
+    JsonFile,
+    capability,
+    check_compilers,
+    conclude,
+    stages_named,
+)
 from convlab.shell import (
     REFUSED,
     WRONG,
@@ -18,14 +23,12 @@ from convlab.shell import (
     fail,
     numba_needed,
     one_line,
-    refuse,
     refuse_simulator,
     refusing,
     write_json,
 )
 
 if TYPE_CHECKING:
-    from convlab.engines.offline import Capability
     from convlab.lint import Row
 
 
@@ -51,20 +54,19 @@ def lint(
     with numba_needed():
         refuse_simulator()
         from convlab import lint as gate
-        from convlab.doctor import compilers
-        from convlab.engines.offline import CompilerMissing
+        from convlab.engines.offline import CompilerMissing, arch_of
     with refusing(ValueError):
         chosen_stages = stages_named(None if stage is None else [stage])
         problems = gate.PROBLEMS
         if layer is not None:
             problems = {layer.lower(): workloads.paper_layer(layer)}
-        capabilities = tuple(dict.fromkeys(map(_capability, arch or ()))) or gate.CAPABILITIES
-    for tool in compilers():
-        if not tool["found"]:
-            refuse(f"{tool['name']} is missing, and lint needs it: run {tool['install']}")
+        capabilities = (
+            tuple(dict.fromkeys(capability("arch", sm) for sm in arch or ())) or gate.CAPABILITIES
+        )
+    check_compilers("lint")
 
     work = list(product(chosen_stages, problems.items(), capabilities))
-    names = [f"{step.name} on {name}, {_arch(gpu)}" for step, (name, _), gpu in work]
+    names = [f"{step.name} on {name}, {arch_of(gpu)}" for step, (name, _), gpu in work]
     rows: list[Row] = []
     with refusing(CompilerMissing), tables.progress(names) as advance:
         for name, (step, named_problem, gpu) in zip(names, work, strict=True):
@@ -83,14 +85,3 @@ def lint(
         console.print("There is no kernel to judge: a library does this stage's work.")
         return
     conclude(console, tables.lint_errors(rows), "kernel", len(rows), "within budget")
-
-
-def _capability(arch: str) -> Capability:
-    digits = re.fullmatch(r"sm_(\d{1,2})(\d)", arch)
-    if digits is None:
-        raise ValueError(f"arch is {arch!r}: it must be sm_ and digits, such as sm_90")
-    return int(digits[1]), int(digits[2])
-
-
-def _arch(capability: Capability) -> str:
-    return f"sm_{capability[0]}{capability[1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +13,11 @@ from rich.text import Text
 
 from convlab import workloads
 from convlab.problem import ConvProblem
-from convlab.shell import WRONG
+from convlab.shell import WRONG, refuse
 
 if TYPE_CHECKING:
     from convlab.engines import Engine
+    from convlab.engines.offline import Capability
     from convlab.stages import Stage
 
 JsonFile = Annotated[
@@ -63,6 +65,26 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
     return f"{seconds:.0f} seconds"
+
+
+def capability(option: str, arch: str) -> Capability:
+    """(9, 0) for ``sm_90``.
+
+    Raises ``ValueError`` that names the option for what is no such name.
+    """
+    digits = re.fullmatch(r"sm_(\d{1,2})(\d)", arch)
+    if digits is None:
+        raise ValueError(f"{option} is {arch!r}: it must be sm_ and digits, such as sm_90")
+    return int(digits[1]), int(digits[2])
+
+
+def check_compilers(user: str) -> None:
+    """Refuse where a compiler or the disassembler is missing; ``user`` is what needs them."""
+    from convlab.doctor import compilers
+
+    for tool in compilers():
+        if not tool["found"]:
+            refuse(f"{tool['name']} is missing, and {user} needs it: run {tool['install']}")
 
 
 def conclude(console: Console, errors: Sequence[Text], noun: str, judged: int, right: str) -> None:

@@ -11,13 +11,23 @@ import typer
 from rich.text import Text
 
 from convlab import tables
-from convlab.commands.shared import Batch, JsonFile, Layer, Yes, problem_from, too_slow
+from convlab.commands.shared import (
+    Batch,
+    JsonFile,
+    Layer,
+    Yes,
+    capability,
+    check_compilers,
+    problem_from,
+    too_slow,
+)
 from convlab.shell import (
     WRONG,
     check_writable,
     console_for,
     numba_needed,
     refuse,
+    refuse_simulator,
     refusing,
     write_json,
     write_whole,
@@ -45,6 +55,13 @@ def trace(
     html_file: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page to step through.")
     ] = None,
+    compiled: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SM",
+            help="Count loads from shared memory as the compiler merges them for this GPU: sm_90.",
+        ),
+    ] = None,
     yes: Yes = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -59,19 +76,27 @@ def trace(
             refuse(f"--html is {str(html_file)!r}, and so is --json: give another file")
     saved = Path(stage)
     with numba_needed():
+        if compiled is not None:
+            refuse_simulator()
         from convlab.tracing import page
         from convlab.tracing.table import as_tables
     if saved.suffix == ".json" or saved.is_file():
-        if (layer, batch, tile, block) != (None, None, None, 0):
+        if (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
             refuse(
-                f"{stage!r} is a trace that was saved: leave out --layer, --batch, --tile, --block"
+                f"{stage!r} is a trace that was saved: leave out --layer, --batch, --tile, --block "
+                "and --compiled"
             )
         if html_file is not None and html_file.resolve() == saved.resolve():
             refuse(f"--html is {str(html_file)!r}, the trace itself: give another file")
         made = _opened(saved)
     else:
-        made = _traced(stage, layer, batch, None if tile is None else _sizes(tile), block, yes)
+        sizes = None if tile is None else _sizes(tile)
+        made = _traced(stage, layer, batch, sizes, block, compiled, yes)
     console.print(as_tables(made))
+    if "compiled" in made.about:
+        console.print(
+            f"Loads from shared memory are counted as merged for {made.about['compiled']}."
+        )
     if html_file is not None:
         write_whole(html_file, page(made).encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
@@ -91,17 +116,25 @@ def _opened(file: Path) -> Trace:
 
 
 def _traced(
-    name: str, layer: str | None, batch: int | None, sizes: list[int] | None, block: int, yes: bool
+    name: str,
+    layer: str | None,
+    batch: int | None,
+    sizes: list[int] | None,
+    block: int,
+    compiled: str | None,
+    yes: bool,
 ) -> Trace:
     """The trace of a stage; refused before any work where it cannot be or takes too long."""
     with numba_needed():
         from convlab.bench import ladder as runner
         from convlab.engines import EngineUnavailable, choose
         from convlab.engines.findings import NotSimulated
+        from convlab.engines.offline import CompilerMissing, UnknownGPU
         from convlab.plans import program_for
         from convlab.stages import Tile, stage_named
         from convlab.tracing import trace_stage
     with refusing(ValueError, EngineUnavailable):
+        gpu = None if compiled is None else capability("compiled", compiled)
         engine = choose("simulator")
         stage = stage_named(name)
         problem = problem_from(layer, batch, engine)
@@ -117,9 +150,12 @@ def _traced(
         seconds = TRACING_TAKES * (runner.estimated_seconds(problem, [stage], engine) or 0)
         if not yes and seconds > runner.PATIENCE_SECONDS:
             refuse(too_slow(problem, seconds, engine, runner.PATIENCE_SECONDS, gpu=False))
+    if gpu is not None:
+        check_compilers("--compiled")
     memory = refusing(MemoryError, hint="; a smaller --batch takes less")
-    with memory, refusing(NotSimulated), tables.progress([stage.name]) as advance:
-        made = trace_stage(stage.name, problem, tile, block_shown=block)
+    refused = refusing(NotSimulated, CompilerMissing, UnknownGPU)
+    with memory, refused, tables.progress([stage.name]) as advance:
+        made = trace_stage(stage.name, problem, tile, block_shown=block, compiled=gpu)
         advance()
     return made
 
