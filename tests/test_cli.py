@@ -702,6 +702,7 @@ def compiler(monkeypatch):
                     yield built(stage, "kernel", problem, f"sm_{major}{minor}", **(found or {}))
 
         monkeypatch.setattr("convlab.lint.lint_stage", lint_stage)
+        monkeypatch.setattr("convlab.lint.processes", lambda: 1)  # others would compile for real
         monkeypatch.setattr("convlab.doctor.compilers", lambda: [])
         monkeypatch.setattr("numba.cuda.core.config.ENABLE_CUDASIM", 0)
         return asked

@@ -22,7 +22,7 @@ from convlab.shell import (
     console_for,
     fail,
     numba_needed,
-    one_line,
+    refuse,
     refuse_simulator,
     refusing,
     write_json,
@@ -54,7 +54,6 @@ def lint(
     with numba_needed():
         refuse_simulator()
         from convlab import lint as gate
-        from convlab.engines.offline import CompilerMissing, arch_of
     with refusing(ValueError):
         chosen_stages = stages_named(None if stage is None else [stage])
         problems = gate.PROBLEMS
@@ -65,19 +64,20 @@ def lint(
         )
     check_compilers("lint")
 
-    work = list(product(chosen_stages, problems.items(), capabilities))
-    names = [f"{step.name} on {name}, {arch_of(gpu)}" for step, (name, _), gpu in work]
+    tasks = [
+        gate.Task(step.name, name, problem, gpu)
+        for step, (name, problem), gpu in product(chosen_stages, problems.items(), capabilities)
+    ]
     rows: list[Row] = []
-    with refusing(CompilerMissing), tables.progress(names) as advance:
-        for name, (step, named_problem, gpu) in zip(names, work, strict=True):
-            try:
-                rows += gate.lint_stage(step, dict([named_problem]), (gpu,))
-            except CompilerMissing:
-                raise
-            except Exception as error:  # such as a typing error: Numba's have many types
+    with tables.progress(list(map(str, tasks))) as advance:
+        for task, done in zip(tasks, gate.lint_all(tasks, gate.processes()), strict=True):
+            if isinstance(done, gate.NotCompiled):
+                if done.compiler_missing:
+                    refuse(done.said)
                 # A GPU that the gate does not know may be one that the compiler does not know.
-                code = WRONG if gpu in gate.CAPABILITIES else REFUSED
-                fail(f"{name} cannot be compiled: {type(error).__name__}: {one_line(error)}", code)
+                code = WRONG if task.capability in gate.CAPABILITIES else REFUSED
+                fail(f"{task} cannot be compiled: {done.error}: {done.said}", code)
+            rows += done
             advance()
     console.print(tables.lint_table(rows), "", tables.lint_legend(), sep="\n")
     write_json(json_file, [{**asdict(row), "ok": row.ok} for row in rows])
