@@ -16,7 +16,7 @@ from kernels.wrong import WRONG
 from typer.testing import CliRunner
 
 from convlab import Trace, checking, doctor, trace
-from convlab.bench import ladder, plots, textbook
+from convlab.bench import ladder, ladder_sample, plots, textbook
 from convlab.cli import app
 from convlab.engines import choose
 from convlab.engines.findings import Finding
@@ -33,7 +33,7 @@ PAGE_NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
-sample = cache(plots.sample)  # runs the ladder: once is enough
+sample = cache(ladder_sample.sample)  # runs the ladder: once is enough
 COMMAND = re.compile(r"^(?:\S*/)?(make|convlab)[ \t]+([a-z][\w-]*)", re.MULTILINE)
 
 
@@ -100,7 +100,7 @@ def test_every_stage_has_its_section(stage):
 def test_the_sample_is_what_the_ladder_prints():
     text = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"<!-- sample:begin -->\n```text\n(.*?)```\n<!--", text, re.DOTALL)
-    assert plots.same_but_for_rounding(shown, sample()), "make results writes it anew"
+    assert ladder_sample.same_but_for_rounding(shown, sample()), "make results writes it anew"
 
 
 def test_the_python_in_the_readme_runs(capsys):
@@ -253,5 +253,5 @@ def test_every_key_of_the_json_is_told(verb):
 
 
 def test_picture_and_tables_are_what_the_results_give(capsys, monkeypatch):
-    monkeypatch.setattr(plots, "sample", sample)
+    monkeypatch.setattr(ladder_sample, "sample", sample)
     assert plots.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err

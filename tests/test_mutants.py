@@ -77,8 +77,8 @@ MUTANTS = {
     "field's padding not zeroed": (
         "s02_cin",
         "receptive_field",
-        "                pixel = input[i, r0 + z, i_h, i_w]\n            S",
-        "                pixel = input[i, r0 + z, i_h, i_w]\n                S",
+        "                    pixel = input[i, r0 + z, i_h, i_w]\n                S",
+        "                    pixel = input[i, r0 + z, i_h, i_w]\n                    S",
     ),
     "field of one channel for all": ("s02_cin", "", "pixel = S[z, ", "pixel = S[0, "),
     "no barrier after the field": (
