@@ -130,6 +130,7 @@ def test_the_whole_ladder_on_the_default_problem():
 
 def test_stages_without_their_library_are_left_out_in_a_line(monkeypatch):
     monkeypatch.setattr("convlab.engines.simulator.Simulator.why_no_library", lambda self: "none")
+    monkeypatch.setattr(ladder, "default_problem", lambda engine: workloads.TEACHING)  # seconds
     result = convlab_("ladder", "--engine", "simulator")
     assert result.exit_code == 0, result.output
     assert "left out        s03_im2col_blas, s03_unfold_einsum: none\n" in result.stdout

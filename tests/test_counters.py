@@ -11,6 +11,8 @@ from convlab.bench import counters, ncu, textbook
 from convlab.bench.counters import METRICS, Row
 from convlab.stages import LADDER
 
+pytestmark = pytest.mark.same_in_cudasim
+
 STORED = json.loads(
     (Path(__file__).parents[1] / "docs/results/counters_h200.json").read_text(encoding="utf-8")
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.same_in_cudasim
+
 SOURCE = Path(__file__).parents[1] / "src"
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 TOP = "convlab"  # the package itself, whose __init__.py holds the public names

@@ -12,6 +12,8 @@ import pytest
 from convlab.bench import ladder_picture, ladder_results, ladder_sample, ladder_tables, plots
 from convlab.workloads import paper_layer
 
+pytestmark = pytest.mark.same_in_cudasim
+
 FLOPS = 2_000_000_000
 
 

@@ -19,6 +19,8 @@ from convlab.tracing import card
 from convlab.tracing.table import as_text
 from convlab.workloads import TEACHING
 
+pytestmark = pytest.mark.same_in_cudasim
+
 ROOT = Path(__file__).parents[1]
 COUNTED = json.loads((ROOT / "docs/results/counters_h200.json").read_text())["rows"]
 # What the compiler merges is not known without it: the gate's tests do those.

@@ -6,15 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 SAMPLE_COMMAND = ("ladder", "--engine", "simulator")
 
 
-def sample() -> str:
-    """What the ladder prints without a GPU, 80 columns wide."""
+def sample(json_file: Path | None = None) -> str:
+    """What the ladder prints without a GPU, 80 columns wide; its JSON goes to the file, if any."""
+    more = () if json_file is None else ("--json", str(json_file))
     code = "from convlab.cli import main; main()"
     output = subprocess.run(
-        [sys.executable, "-c", code, *SAMPLE_COMMAND],
+        [sys.executable, "-c", code, *SAMPLE_COMMAND, *more],
         env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
         check=True,
         capture_output=True,
