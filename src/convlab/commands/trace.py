@@ -34,6 +34,7 @@ from convlab.shell import (
 )
 
 if TYPE_CHECKING:
+    from convlab.engines.offline import Capability
     from convlab.tracing import Trace
 
 TRACING_TAKES = 2  # times as long as a run with every check, about
@@ -75,23 +76,26 @@ def trace(
         if json_file is not None and Path(json_file).resolve() == html_file.resolve():
             refuse(f"--html is {str(html_file)!r}, and so is --json: give another file")
     saved = Path(stage)
+    opens = saved.suffix == ".json" or saved.is_file()
+    if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
+        refuse(
+            f"{stage!r} is a trace that was saved: leave out --layer, --batch, --tile, --block "
+            "and --compiled"
+        )
+    if opens and html_file is not None and html_file.resolve() == saved.resolve():
+        refuse(f"--html is {str(html_file)!r}, the trace itself: give another file")
+    with refusing(ValueError):
+        gpu = None if compiled is None else capability("compiled", compiled)
     with numba_needed():
-        if compiled is not None:
+        if gpu is not None:
             refuse_simulator()
         from convlab.tracing import page
         from convlab.tracing.table import as_tables
-    if saved.suffix == ".json" or saved.is_file():
-        if (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
-            refuse(
-                f"{stage!r} is a trace that was saved: leave out --layer, --batch, --tile, --block "
-                "and --compiled"
-            )
-        if html_file is not None and html_file.resolve() == saved.resolve():
-            refuse(f"--html is {str(html_file)!r}, the trace itself: give another file")
+    if opens:
         made = _opened(saved)
     else:
         sizes = None if tile is None else _sizes(tile)
-        made = _traced(stage, layer, batch, sizes, block, compiled, yes)
+        made = _traced(stage, layer, batch, sizes, block, gpu, yes)
     console.print(as_tables(made))
     if "compiled" in made.about:
         console.print(
@@ -121,7 +125,7 @@ def _traced(
     batch: int | None,
     sizes: list[int] | None,
     block: int,
-    compiled: str | None,
+    gpu: Capability | None,
     yes: bool,
 ) -> Trace:
     """The trace of a stage; refused before any work where it cannot be or takes too long."""
@@ -134,7 +138,6 @@ def _traced(
         from convlab.stages import Tile, stage_named
         from convlab.tracing import trace_stage
     with refusing(ValueError, EngineUnavailable):
-        gpu = None if compiled is None else capability("compiled", compiled)
         engine = choose("simulator")
         stage = stage_named(name)
         problem = problem_from(layer, batch, engine)
