@@ -19,6 +19,8 @@ from packaging.utils import canonicalize_name
 import convlab
 from convlab.tracing.page import SCRIPTS
 
+pytestmark = pytest.mark.same_in_cudasim
+
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, TOOLS = PYPROJECT["project"], PYPROJECT["tool"]

@@ -147,7 +147,7 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     """s08's ``write``; with ``relu``, what is negative becomes zero. NaN stays, as in PyTorch."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
-    WHOLE_RUNS = PIXELS % RUN == 0
+    WHOLE_RUNS, WHOLE_ROWS = PIXELS % RUN == 0, M % tile.M_B == 0
     STEP = RUN if WHOLE_RUNS else 1
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -156,25 +156,22 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         return float32(0) if relu and value < float32(0) else value
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def write_columns(R_O, bias, output, n, j, m0, ty):
-        if n < N:
-            i_n, pixel = n // PIXELS, n % PIXELS
-            for i in range(M_T):
-                m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
-                if m < M:
-                    at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
-                    if WHOLE_RUNS:
-                        x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
-                        z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)
-                        store4(output, at, (x, y, z, w))
-                    else:
-                        output[at] = finish(R_O[i, j], b)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
     def write(R_O, bias, output, m0, n0, ty, tx):
-        for j in range(0, N_T, STEP):
-            n = n0 + tx * RUN + j // RUN * RUN * COLUMNS + j % RUN
-            write_columns(R_O, bias, output, n, j, m0, ty)
+        for j in range(0, N_T, RUN):
+            for c in range(0, RUN, STEP):
+                n = n0 + tx * RUN + j * COLUMNS + c
+                if n < N:
+                    i_n, pixel = n // PIXELS, n % PIXELS
+                    for i in range(M_T):
+                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
+                        if WHOLE_ROWS or m < M:
+                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
+                            if WHOLE_RUNS:
+                                x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
+                                z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)
+                                store4(output, at, (x, y, z, w))
+                            else:
+                                output[at] = finish(R_O[i, j + c], b)
 
     return write
 

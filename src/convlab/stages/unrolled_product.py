@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda
+from numba import cuda, uint32
 
 from convlab.device import gpu_only, load4
 from convlab.stages.s08_vectorized import RUN, make_multiply
@@ -37,7 +37,7 @@ def make_place(tile: Tile) -> Any:
             tx = warp % ACROSS * WARP_COLUMNS + lane % 16 // 2
         else:
             ty, tx = t // COLUMNS, t % COLUMNS
-        return ty, tx
+        return uint32(ty), uint32(tx)
 
     return place
 
