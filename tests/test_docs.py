@@ -162,7 +162,7 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 def test_the_twelve_layers_are_those_of_the_workloads():
     problems = {name: paper_layer(name) for name in LAYER_NAMES}
-    assert rows("docs/README.md", "## The twelve layers") == [
+    assert rows("docs/glossary.md", "## The twelve layers") == [
         [
             f"`{name}`", f"{p.C_i} x {p.H_i} x {p.W_i}", f"{p.C_o} of {p.H_f} x {p.W_f}",
             f"{p.s_h}", f"{p.C_o} x {p.H_o} x {p.W_o}", f"{p.K:,}", f"{p.flops / 1e9:,.1f}",

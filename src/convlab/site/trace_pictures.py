@@ -1,0 +1,249 @@
+"""Pictures of a trace: what a block touches, and where the lanes of one warp go for each line.
+
+Every number comes from the strict simulator's run of the real kernel (:mod:`convlab.tracing`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from convlab.problem import ConvProblem
+from convlab.site.markup import code, counted
+from convlab.stages import stage_named
+from convlab.tracing import LaunchTrace, Trace
+from convlab.tracing.records import Access, Request
+from convlab.tracing.table import code_of
+
+WORD, SECTOR, BANKS = 4, 32, 32  # bytes, bytes, how many
+WIDE = 640  # of a picture, in its own units; the page scales it
+A_ROW = 128  # words of global memory that stand side by side
+MOST_ROWS = 4
+
+
+def shapes_of(stage: str, problem: ConvProblem) -> dict[str, tuple[int, ...]]:
+    """The shapes of all arrays of a stage, which its kernels may see as one row of elements."""
+    chosen = stage_named(stage)
+    program = chosen.prepare(problem, chosen.model_tile)
+    tensors = {
+        "input": problem.input_shape,
+        "weight": problem.weight_shape,
+        "bias": (problem.C_o,),
+        "output": problem.output_shape,
+    }
+    return {**tensors, **{buffer.name: buffer.shape for buffer in program.buffers}}
+
+
+# What the block touches.
+
+
+def footprints(launch: LaunchTrace, shapes: dict[str, tuple[int, ...]]) -> str:
+    """Every array of a launch as a map of its elements; those that one block touches are filled."""
+    maps = []
+    for array in launch.arrays:
+        if array.name == "bias":
+            continue
+        shape = shapes.get(array.name, array.shape) if array.space == "global" else array.shape
+        runs = {
+            operation: [run for one in launch.footprints if one.array == array.name
+                        and (one.operation == "load") is (operation == "read") for run in one.runs]
+            for operation in ("read", "written")
+        }  # fmt: skip
+        touched = [operation for operation, found in runs.items() if found]
+        if touched and len(shape) > 1:
+            maps.append(_map(array.name, array.space, shape, runs, touched))
+    return f'<div class="maps">{"".join(maps)}</div>'
+
+
+def _map(
+    name: str,
+    space: str,
+    shape: tuple[int, ...],
+    runs: dict[str, list[tuple[int, int]]],
+    touched: list[str],
+) -> str:
+    """One array: the planes of its last two dimensions, side by side."""
+    height, width = shape[-2:]
+    if height * width <= 64 and len(shape) == 4:  # small filters: a row for each
+        height, width = shape[0], math.prod(shape[1:])
+    planes = math.prod(shape) // (height * width)
+    cell = max(2, min(8, 256 // width, 256 // height)) if planes == 1 else 4
+    across = max(1, min(planes, 288 // (cell * width + 6)))
+    down = -(-planes // across)
+    w, h = across * (cell * width + 6) - 6, down * (cell * height + 6) - 6
+    parts = []
+    for plane in range(planes):
+        x, y = plane % across * (cell * width + 6), plane // across * (cell * height + 6)
+        parts.append(f'<rect class="memory" x="{x}" y="{y}" width="{cell * width}" '
+                     f'height="{cell * height}"/>')  # fmt: skip
+    for operation in touched:
+        for first, count in runs[operation]:
+            for plane, row, column, length in _spans(first, count, height, width):
+                x = plane % across * (cell * width + 6) + column * cell
+                y = plane // across * (cell * height + 6) + row * cell
+                parts.append(f'<rect class="{operation}" x="{x}" y="{y}" '
+                             f'width="{cell * length}" height="{cell}"/>')  # fmt: skip
+    number = sum(count for runs_of in runs.values() for _, count in runs_of)
+    sizes = " x ".join(map(str, shape))
+    verb = " and ".join(touched)
+    if len(touched) > 1:
+        number = len({e for found in runs.values() for f, c in found for e in range(f, f + c)})
+    told = f"{name}, {sizes}: {number:,} of {math.prod(shape):,} elements {verb}"
+    return (
+        f'<div class="map"><svg role="img" aria-label="{escape(told)}" viewBox="-1 -1 {w + 2} '
+        f'{h + 2}" width="{w + 2}" height="{h + 2}">{"".join(parts)}</svg>'
+        f"<p><code>{escape(name)}</code> ({space}, {sizes})<br>{number:,} of "
+        f"{math.prod(shape):,} {verb}</p></div>"
+    )
+
+
+def _spans(
+    first: int, count: int, height: int, width: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """A run of elements as pieces of rows: plane, row, column, length."""
+    while count > 0:
+        rest, column = divmod(first, width)
+        plane, row = divmod(rest, height)
+        length = min(count, width - column)
+        yield plane, row, column, length
+        first, count = first + length, count - length
+
+
+# What one warp asks for.
+
+
+def requests(launch: LaunchTrace) -> str:
+    """A strip for each line and array: the places to which the lanes of one request go."""
+    starts = {array.name: array.start for array in launch.arrays}
+    strips = []
+    shown = sorted(launch.accesses, key=lambda one: (one.file, one.line))
+    for access in shown:
+        request = _typical(launch, access)
+        if request is not None:
+            strips.append(_strip(launch, access, request, starts[access.array]))
+    return f'<div class="strips">{"".join(strips)}</div>'
+
+
+def _typical(launch: LaunchTrace, access: Access) -> Request | None:
+    """The first request with the most lanes, which no edge has cut short."""
+    alike = [
+        one
+        for one in launch.requests
+        if (one.file, one.line, one.array, one.operation, one.width)
+        == (access.file, access.line, access.array, access.operation, access.width)
+    ]
+    return max(alike, key=lambda one: len(one.lanes), default=None)
+
+
+def _strip(launch: LaunchTrace, access: Access, request: Request, start: int) -> str:
+    far = access.space == "global"
+    cost = request.sectors if far else request.passes
+    unit = "sector" if far else "pass"
+    lanes = counted(len(request.lanes), "lane")
+    each = f"{request.width} bytes each" if request.width != WORD else "a number each"
+    total = access.sectors if far else access.passes
+    fewest = access.fewest_sectors if far else access.fewest_passes
+    told = f"{lanes} {access.operation} {request.array}, {each}: {counted(cost, unit)}"
+    draw = _memory if far else _banks
+    wasteful = ' class="wasteful"' if total >= 2 * fewest else ""
+    return (
+        f'<div class="strip"><p class="where">line {access.line}: '
+        f"{code(code_of(launch, access.file, access.line))}</p>"
+        f"{draw(request, start, told)}"
+        f"<p>{escape(told)}. In the whole launch {counted(access.requests, 'request')}, "
+        f"<b{wasteful}>{counted(total, unit)}</b>, of which {fewest:,} would do.</p></div>"
+    )
+
+
+def _colour(lane: int) -> str:
+    """From blue, lane 0, to orange, lane 31."""
+    return f"hsl({212 - 182 * lane / 31:.0f} 75% {48 - 6 * math.sin(math.pi * lane / 31):.0f}%)"
+
+
+def _words(request: Request, start: int) -> Iterator[tuple[int, int]]:
+    """Every word of 4 bytes that a lane wants: its number in memory, and the lane."""
+    for lane, offset in zip(request.lanes, request.offsets, strict=True):
+        first = (start + offset) // WORD
+        for word in range(first, first + max(1, request.width // WORD)):
+            yield word, lane
+
+
+def _memory(request: Request, start: int, told: str) -> str:
+    """Global memory: the sectors that are fetched, eight numbers each; what a lane wants is
+    filled with its colour, and what lies between sectors far apart is left out."""
+    wanted: dict[int, int] = {}
+    for word, lane in _words(request, start):
+        wanted.setdefault(word, lane)
+    per_sector = SECTOR // WORD
+    sectors = sorted({word // per_sector for word in wanted})
+    rows: list[list[int]] = [sectors[i : i + 16] for i in range(0, len(sectors), 16)]
+    cell, tall = WIDE / A_ROW, 14
+    parts = []
+    for row, members in enumerate(rows[:MOST_ROWS]):
+        y = row * (tall + 5)
+        for place, sector in enumerate(members):
+            x = place * per_sector * cell
+            for i in range(per_sector):
+                lane = wanted.get(sector * per_sector + i)
+                fill = f' style="fill: {_colour(lane)}"' if lane is not None else ""
+                parts.append(f'<rect class="word" x="{x + i * cell:.1f}" y="{y}" '
+                             f'width="{cell:.1f}" height="{tall}"{fill}/>')  # fmt: skip
+            parts.append(f'<rect class="sector" x="{x:.1f}" y="{y}" '
+                         f'width="{per_sector * cell:.1f}" height="{tall}"/>')  # fmt: skip
+            if place and members[place - 1] != sector - 1:
+                parts.append(f'<path class="gap" d="M {x:.1f} {y - 2} v {tall + 4}"/>')
+    height = min(len(rows), MOST_ROWS) * (tall + 5)
+    return _svg(parts, height, told)
+
+
+def _banks(request: Request, start: int, told: str) -> str:
+    """Shared memory: 32 banks side by side, above each other what has to come one by one."""
+    wanted: dict[int, list[tuple[int, int]]] = {}
+    for word, lane in _words(request, start):
+        column = wanted.setdefault(word % BANKS, [])
+        if word not in [other for other, _ in column]:
+            column.append((word, lane))
+    deepest = max(map(len, wanted.values()))
+    tall, wide = 12, WIDE / BANKS
+    parts = []
+    for bank in range(BANKS):
+        found = wanted.get(bank, [])
+        for level in range(deepest):
+            lane = found[level][1] if level < len(found) else None
+            fill = f' style="fill: {_colour(lane)}"' if lane is not None else ""
+            y = (deepest - 1 - level) * (tall + 2)
+            parts.append(f'<rect class="bank" x="{bank * wide + 1:.1f}" y="{y}" '
+                         f'width="{wide - 2:.1f}" height="{tall}"{fill}/>')  # fmt: skip
+    return _svg(parts, deepest * (tall + 2), told)
+
+
+def _svg(parts: Sequence[str], height: float, told: str) -> str:
+    return (
+        f'<svg role="img" aria-label="{escape(told)}" viewBox="-1 -3 {WIDE + 2} {height + 4}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def captions(trace: Trace) -> tuple[str, str]:
+    """What the two pictures show, in words."""
+    launch = trace.main
+    number = launch.block_shown[0] + launch.grid[0] * launch.block_shown[1]
+    blocks = math.prod(launch.grid)
+    tile = f", with the tile {escape(trace.about['tile'])}" if "tile" in trace.about else ""
+    where = f"<code>{launch.kernel}</code> on {escape(trace.about['problem'])}{tile}"
+    first = (
+        f"What one block (number {number} of {blocks}) of {where} touches. Each field is an array; "
+        '<span class="key read"></span> was read, <span class="key written"></span> was written, '
+        "the rest was left alone. Traced on the strict simulator."
+    )
+    second = (
+        "Where the lanes of one warp go, for each line of the kernel that asks for memory. Colours "
+        'run from <span class="key first"></span> lane 0 to <span class="key last"></span> lane '
+        "31; a number that several lanes want has the colour of the first. Global memory is drawn "
+        "as the sectors of 32 bytes that are fetched: what is filled was wanted, what is empty "
+        "came along for nothing, and a thick line is a jump to another address. Shared memory is "
+        "drawn as its 32 banks: what stands on top of each other in one bank has to be fetched "
+        "one after the other."
+    )
+    return first, second
