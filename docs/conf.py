@@ -17,8 +17,11 @@ extensions = ["myst_nb", "sphinx.ext.autodoc"]
 root_doc = "index"
 exclude_patterns = ["_static", "extra"]
 suppress_warnings = ["myst.header"]  # generated tables choose the size of their headings
-nitpick_ignore = [("py:class", "Access")]  # a record that has no page
-nitpick_ignore_regex = [("py:mod", ".*")]  # modules have no pages; docs/design.md tells of them
+# Modules have no pages, docs/design.md tells of them; other projects' pages are not at hand.
+nitpick_ignore_regex = [
+    ("py:mod", ".*"),
+    ("py:.*", r"(collections|contextlib|pathlib|numpy)\..*"),
+]
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
@@ -28,8 +31,7 @@ nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # no network: the default load
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
 
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
+autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
@@ -77,7 +79,7 @@ def find_public(app: Any, env: Any, node: Any, contnode: Any) -> Any:
         return None
     last = node["reftarget"].rsplit(".", 1)[-1]
     for name, found in env.get_domain("py").objects.items():
-        if name.rsplit(".", 1)[-1] == last and name.count(".") <= 2:
+        if name.rsplit(".", 1)[-1] == last and name.startswith("convlab."):
             from sphinx.util.nodes import make_refnode
 
             return make_refnode(app.builder, node["refdoc"], found.docname, found.node_id, contnode)

@@ -22,6 +22,7 @@ from convlab.engines import choose
 from convlab.engines.findings import Finding
 from convlab.lint import PROBLEMS, Row
 from convlab.oracle import random_tensors
+from convlab.site.listings import names
 from convlab.stages import LADDER, Program, stage_named
 from convlab.stages.im2win_tensor import group_size
 from convlab.workloads import LAYER_NAMES, MODEL, TEACHING, paper_layer
@@ -55,7 +56,9 @@ def named(program: str) -> set[str]:
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors that GitHub gives a page's headings."""
+    """The anchors that GitHub gives a page's headings; of a Python file the names in it."""
+    if page.suffix == ".py":
+        return set(names(page.read_text(encoding="utf-8")))
     lines = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
 

@@ -1,8 +1,8 @@
 """``python -m convlab.site``: stages the pages, builds them with Sphinx and checks the result.
 
 What Sphinx reads is put together in ``build/site-source``: the pages of docs/, the notebooks of
-lessons/ where there are any, and the pages that are generated. Nothing outside ``build`` is written.
-A page that has not changed is left alone, so that a second build is quick.
+lessons/ where there are any, and the pages that are generated. Nothing outside ``build`` is
+written. A page that has not changed is left alone, so that a second build is quick.
 """
 
 from __future__ import annotations
@@ -129,7 +129,11 @@ def staged_pages(root: Path) -> Iterator[tuple[str, str]]:
             names.append(path.stem)
     traces = stage_traces(root)
     for stage in LADDER:
-        yield f"stages/{stage.name}.md", stage_page(root, stage, traces[stage.name], every, links)
+        text = stage_page(root, stage, traces[stage.name], every, links)
+        yield (
+            f"stages/{stage.name}.md",
+            links.page(text, f"docs/stages/{stage.name}.md", "stages/x"),
+        )
     ladder = graph(every[0], folder="") if every else ""
     yield "stages/index.md", _stages_index(ladder)
     generated = {
@@ -138,7 +142,7 @@ def staged_pages(root: Path) -> Iterator[tuple[str, str]]:
         "api": reference.reference_page(),
     }
     for name, text in generated.items():
-        yield f"{name}.md", text
+        yield f"{name}.md", links.page(text, f"docs/{name}.md", f"{name}.md")
     names += [*generated, "stages/index"]
     lessons = sorted(path.stem for path in (root / "lessons").glob("*.ipynb"))
     if lessons:
@@ -147,10 +151,10 @@ def staged_pages(root: Path) -> Iterator[tuple[str, str]]:
     index = links.page((root / INDEX).read_text(encoding="utf-8"), INDEX, "index.md")
     index = index.replace("<!-- site:ladder -->", graph(every[0]) if every else "")
     yield "index.md", f"{index}\n{_contents(names)}"
-    for path in sorted(links.listed):
-        text = (root / path).read_text(encoding="utf-8")
-        body = listing(text, language_of(Path(path)))
-        yield f"{listing_name(path)}.md", f"---\norphan: true\n---\n\n# {path}\n\n{raw(body)}"
+    for name in sorted(links.listed):
+        text = (root / name).read_text(encoding="utf-8")
+        body = listing(text, language_of(Path(name)))
+        yield f"{listing_name(name)}.md", f"---\norphan: true\n---\n\n# {name}\n\n{raw(body)}"
 
 
 def _contents(names: Iterable[str]) -> str:

@@ -46,7 +46,11 @@ class Page(HTMLParser):
             self.loaded.append(values.get(LOADS[tag]) or values.get("xlink:href", ""))
         if tag == "img" and not values.get("alt", "").strip():
             self.unnamed.append(f"picture {values.get('src', '')}")
-        if tag == "svg" and values.get("role") == "img" and not values.get("aria-label", "").strip():
+        if (
+            tag == "svg"
+            and values.get("role") == "img"
+            and not values.get("aria-label", "").strip()
+        ):
             self.unnamed.append("drawing")
         self.loaded += IN_STYLES.findall(values.get("style", ""))
 

@@ -28,14 +28,11 @@ def lanes(stages: Sequence[Stage] = LADDER) -> dict[str, int]:
     taken: dict[int, int] = {}  # column -> the row up to which it is in use
     found: dict[str, int] = {}
     for stage in stages:
-        base = stage.builds_on[0] if stage.builds_on else None
-        if base is None:
-            column = 0
-        elif children[base][-1] == stage.name:
-            column = found[base]
-        else:
-            column = found[base] + 1
-            while taken.get(column, -1) >= order[stage.name]:
+        column = 0
+        if stage.builds_on:
+            parent = stage.builds_on[0]
+            column = found[parent] + (children[parent][-1] != stage.name)
+            while column > found[parent] and taken.get(column, -1) >= order[stage.name]:
                 column += 1
         found[stage.name] = column
         taken[column] = max(taken.get(column, -1), last_row(stage.name))
@@ -46,11 +43,16 @@ def graph(results: Results, folder: str = "stages/", here: str | None = None) ->
     """The figure, as HTML in a MyST page; ``folder`` leads to the stages' pages."""
     steps = {step.stage.name: step for step in results.steps}
     longest = max((step.tflops for step in results.steps if step.tflops), default=1.0)
-    rungs = "\n".join(_rung(stage, steps.get(stage.name), longest, folder, here) for stage in LADDER)
+    rungs = "\n".join(
+        _rung(stage, steps.get(stage.name), longest, folder, here) for stage in LADDER
+    )
     caption = (
         "The ladder, from seven plain loops (top) to the full im2win convolution (bottom). A line "
-        "leads from each stage to those that build on it; choose one for its page. The bar is its "
-        f"measured speed, the number behind it the speedup over s01, red where it is slower. "
+        "leads from each stage to those that build on it; choose one for its page. "
+        '<span class="key plain"></span> reads the input as it lies in memory, '
+        '<span class="key im2col"></span> the im2col matrix, <span class="key im2win"></span> the '
+        "im2win tensor. The bar is its measured speed with every pre-pass, the number behind it "
+        "the speedup over s01, red where it is slower. "
         f"Measured: {escape(results.title)}; {escape(results.shapes)}."
     )
     body = f'<div class="ladder-body">\n{_rail()}\n<ol class="rungs">\n{rungs}\n</ol>\n</div>'

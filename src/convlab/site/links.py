@@ -37,7 +37,7 @@ def listing_name(path: str) -> str:
 
 @dataclass
 class Links:
-    """Rewrites links; ``listed`` are the files that need a listing, because something links there."""
+    """Rewrites links; ``listed`` are the files that something links to: they need a listing."""
 
     root: Path
     listed: set[str] = field(default_factory=set)
@@ -64,6 +64,8 @@ class Links:
         if path == RESULTS:
             return f"[{text}]({up}measurements.md)"
         if path.startswith("docs/") and path.endswith(".md"):
+            if text == PurePosixPath(name).name:  # the file's name, which means nothing here
+                text = self.title(path)
             return f"[{text}]({up}{path.removeprefix('docs/')}{mark})"
         if path.startswith("lessons/") and path.endswith(".ipynb"):
             return f"[{text}]({up}{path})"
@@ -75,6 +77,11 @@ class Links:
             self.listed.add(path)
             return _html(text, f"{up}{listing_name(path)}.html{mark}")
         return text  # a folder, which the site has no page for
+
+    def title(self, path: str) -> str:
+        """What a page is called, without what comes after a colon: ``Findings``."""
+        first = (self.root / path).read_text(encoding="utf-8").partition("\n")[0]
+        return first.removeprefix("# ").partition(":")[0]
 
 
 def _html(text: str, address: str) -> str:

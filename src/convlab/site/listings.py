@@ -44,13 +44,13 @@ def listing(text: str, language: str = "python", *, anchors: bool = True) -> str
         for name, line in names(text).items():
             at.setdefault(line, []).append(name)
     lines = []
-    for number, line in enumerate(highlighted(text, language), 1):
+    for number, shown in enumerate(highlighted(text, language), 1):
         marks = "".join(f'<a id="{escape(name)}"></a>' for name in at.get(number, ()))
         lines.append(
             f'{marks}<span class="row" id="L{number}"><a class="number" href="#L{number}">'
-            f"{number}</a>{line}</span>"
+            f"{number}</a>{shown}\n</span>"
         )
-    return _block("\n".join(lines), language, "listing")
+    return _block("".join(lines), language, "listing")
 
 
 def difference(before: str, after: str) -> str:
@@ -61,14 +61,14 @@ def difference(before: str, after: str) -> str:
     rows: list[str] = []
     for group in matcher.get_grouped_opcodes(CONTEXT):
         if rows:
-            rows.append('<span class="row gap">\N{MIDLINE HORIZONTAL ELLIPSIS}</span>')
+            rows.append('<span class="row gap">\N{MIDLINE HORIZONTAL ELLIPSIS}\n</span>')
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
                 rows += [_changed(" ", line) for line in new_lines[j1:j2]]
             else:
                 rows += [_changed("-", line) for line in old_lines[i1:i2]]
                 rows += [_changed("+", line) for line in new_lines[j1:j2]]
-    return _block("\n".join(rows), "python", "difference")
+    return _block("".join(rows), "python", "difference")
 
 
 def changed_lines(before: str, after: str) -> tuple[int, int]:
@@ -97,13 +97,12 @@ SPOKEN = {"+": "added", "-": "removed", " ": "unchanged"}
 def _changed(mark: str, line: str) -> str:
     return (
         f'<span class="row {KINDS[mark]}"><span class="mark" title="{SPOKEN[mark]}">{mark}</span>'
-        f"{line}</span>"
+        f"{line}\n</span>"
     )
 
 
 def _block(lines: str, language: str, kind: str) -> str:
     return (
         f'<div class="highlight-{language} notranslate {kind}"><div class="highlight">'
-        f'<pre tabindex="0">{lines}\n</pre></div></div>'
+        f'<pre tabindex="0">{lines}</pre></div></div>'
     )
-

@@ -12,11 +12,10 @@ def raw(html: str) -> str:
     return f"```````{{raw}} html\n{html}\n```````\n"
 
 
-def figure(body: str, caption: str, kind: str = "", after: str = "") -> str:
-    """A picture with its caption, which may hold HTML; ``after`` comes below the caption."""
-    return raw(
-        f'<figure class="drawn {kind}">\n{body}\n<figcaption>{caption}</figcaption>{after}\n</figure>'
-    )
+def figure(body: str, caption: str, kind: str) -> str:
+    """A picture with its caption, which may hold HTML; ``kind`` is for the style sheet."""
+    below = f"<figcaption>{caption}</figcaption>"
+    return raw(f'<figure class="drawn {kind}">\n{body}\n{below}\n</figure>')
 
 
 def table(head: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:

@@ -14,6 +14,19 @@ MODULES = {
     "convlab.tracing": "Traces and their views.",
     "convlab.checking": "What a check of your own kernel found.",
     "convlab.engines": "Where kernels run, and which engine is taken.",
+    "convlab.stages.base": "How a stage names the arguments of its kernels.",
+    "convlab.tracing.records": "What a trace holds: plain data.",
+    "convlab.checking.records": "What the compiler said.",
+    "convlab.engines.findings": "What is wrong with a kernel.",
+    "convlab.oracle": "When a result counts as right.",
+}
+# Of modules that have no list of their own: what the others' names hand out.
+NAMED = {
+    "convlab.stages.base": ("Flat", "Images"),
+    "convlab.tracing.records": ("Access", "Array", "Footprint", "Request", "Work"),
+    "convlab.checking.records": ("Machine",),
+    "convlab.engines.findings": ("Finding", "SimulationError", "NotSimulated"),
+    "convlab.oracle": ("Oracle", "Verdict"),
 }
 HEAD = """# API reference
 
@@ -34,7 +47,8 @@ def names(module: str) -> list[str]:
 
 
 def _all(module: str) -> list[str]:
-    return sorted(import_module(module).__all__, key=str.lower)
+    listed = NAMED.get(module) or import_module(module).__all__
+    return sorted(listed, key=str.lower)
 
 
 def reference_page() -> str:
@@ -64,7 +78,7 @@ def _entry(module: str, name: str) -> str:
 # What no docstring can say.
 DATA = {
     "LADDER": "All stages, in order: a tuple of :class:`Stage`.",
-    "Step": "What a program does, one after the other: a :class:`Launch` or a :class:`LibraryCall`.",
+    "Step": "What a program does one after the other: a :class:`Launch` or a :class:`LibraryCall`.",
     "BYTES_16": "What ``alignment=`` a shared array needs whose elements are accessed by fours: 16 "
     "on a GPU, None where Numba's simulator stands for it, which knows no such argument.",
     "ENGINE_CONSTANTS": "What is told to kernels as a constant and differs from engine to engine.",

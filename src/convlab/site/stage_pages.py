@@ -11,7 +11,7 @@ from typing import Any
 
 from convlab.bench.plots import Results
 from convlab.site import listings, trace_pictures
-from convlab.site.links import Links, STAGE_PAGES, listing_name
+from convlab.site.links import STAGE_PAGES, Links, listing_name
 from convlab.site.markup import figure, prose, raw, table
 from convlab.stages import LADDER, Stage, stage_named
 from convlab.tracing import Trace
@@ -108,22 +108,25 @@ def _changes(root: Path, stage: Stage, text: str) -> Iterator[str]:
 
 def _results(stage: Stage, every: list[Results]) -> Iterator[str]:
     yield "## On a GPU\n"
-    rows = []
+    rows, devices = [], set()
     for results in every:
         for step in results.steps:
             if step.stage.name == stage.name and step.tflops is not None:
+                devices.add(results.device)
+                layer = f"{results.layer or results.name}, batch {results.problem['batch']}"
                 rows.append((
-                    results.title, f"{step.time_ms:.3f}", f"{step.tflops:.2f}",
+                    layer, f"{step.time_ms:.3f}", f"{step.tflops:.2f}",
                     NOTHING if step.speedup is None else f"{step.speedup:.2f}",
                     f"{step.kernel_ms:.3f}", f"{(step.workspace_bytes or 0) / 2**20:,.1f}",
                 ))  # fmt: skip
     if not rows:
         yield "It has not been measured yet.\n"
         return
-    head = ("measured on", "ms", "TFLOP/s", "speedup over s01", "main kernel ms", "workspace MiB")
+    head = ("layer", "ms", "TFLOP/s", "speedup over s01", "main kernel ms", "workspace MiB")
     yield table(head, "lrrrrr", rows)
     yield (
-        "\nTimes are medians, with every pre-pass; \"main kernel\" is the last kernel alone. "
+        f"\nMeasured on an {', '.join(sorted(devices))}. Times are medians, with every pre-pass; "
+        '"main kernel" is the last kernel alone. '
         "[All measurements](../measurements.md), [how they are judged](../judging.md).\n"
     )
 
@@ -178,4 +181,3 @@ def _machine_code(root: Path, stage: Stage) -> Iterator[str]:
         "what is counted is instructions in the code. [What the compile gate holds]"
         "(../compile-gate.md).\n"
     )
-

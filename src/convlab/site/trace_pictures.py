@@ -19,7 +19,7 @@ from convlab.tracing.table import code_of
 WORD, SECTOR, BANKS = 4, 32, 32  # bytes, bytes, how many
 WIDE = 640  # of a picture, in its own units; the page scales it
 A_ROW = 128  # words of global memory that stand side by side
-MOST_ROWS = 4
+MOST_ROWS = 4  # of sectors; a request has at most 128
 
 
 def shapes_of(stage: str, problem: ConvProblem) -> dict[str, tuple[int, ...]]:
@@ -68,7 +68,9 @@ def _map(
     if height * width <= 64 and len(shape) == 4:  # small filters: a row for each
         height, width = shape[0], math.prod(shape[1:])
     planes = math.prod(shape) // (height * width)
-    cell = max(2, min(8, 256 // width, 256 // height)) if planes == 1 else 4
+    cell = 4 if math.prod(shape) <= 2048 else 2
+    if planes == 1:
+        cell = max(2, min(8, 256 // width, 256 // height))
     across = max(1, min(planes, 288 // (cell * width + 6)))
     down = -(-planes // across)
     w, h = across * (cell * width + 6) - 6, down * (cell * height + 6) - 6
@@ -77,12 +79,13 @@ def _map(
         x, y = plane % across * (cell * width + 6), plane // across * (cell * height + 6)
         parts.append(f'<rect class="memory" x="{x}" y="{y}" width="{cell * width}" '
                      f'height="{cell * height}"/>')  # fmt: skip
+    kind = "both" if len(touched) > 1 else touched[0]
     for operation in touched:
         for first, count in runs[operation]:
             for plane, row, column, length in _spans(first, count, height, width):
                 x = plane % across * (cell * width + 6) + column * cell
                 y = plane // across * (cell * height + 6) + row * cell
-                parts.append(f'<rect class="{operation}" x="{x}" y="{y}" '
+                parts.append(f'<rect class="{kind}" x="{x}" y="{y}" '
                              f'width="{cell * length}" height="{cell}"/>')  # fmt: skip
     number = sum(count for runs_of in runs.values() for _, count in runs_of)
     sizes = " x ".join(map(str, shape))
@@ -98,9 +101,7 @@ def _map(
     )
 
 
-def _spans(
-    first: int, count: int, height: int, width: int
-) -> Iterator[tuple[int, int, int, int]]:
+def _spans(first: int, count: int, height: int, width: int) -> Iterator[tuple[int, int, int, int]]:
     """A run of elements as pieces of rows: plane, row, column, length."""
     while count > 0:
         rest, column = divmod(first, width)
@@ -144,7 +145,11 @@ def _strip(launch: LaunchTrace, access: Access, request: Request, start: int) ->
     each = f"{request.width} bytes each" if request.width != WORD else "a number each"
     total = access.sectors if far else access.passes
     fewest = access.fewest_sectors if far else access.fewest_passes
-    told = f"{lanes} {access.operation} {request.array}, {each}: {counted(cost, unit)}"
+    told = (
+        f"{lanes} {access.operation} {request.array} ({access.space}), {each}: "
+        f"{counted(cost, unit)}"
+    )
+    enough = "as few as can be" if total == fewest else f"where {fewest:,} would do"
     draw = _memory if far else _banks
     wasteful = ' class="wasteful"' if total >= 2 * fewest else ""
     return (
@@ -152,13 +157,16 @@ def _strip(launch: LaunchTrace, access: Access, request: Request, start: int) ->
         f"{code(code_of(launch, access.file, access.line))}</p>"
         f"{draw(request, start, told)}"
         f"<p>{escape(told)}. In the whole launch {counted(access.requests, 'request')}, "
-        f"<b{wasteful}>{counted(total, unit)}</b>, of which {fewest:,} would do.</p></div>"
+        f"<b{wasteful}>{counted(total, unit)}</b>, {enough}.</p></div>"
     )
 
 
-def _colour(lane: int) -> str:
-    """From blue, lane 0, to orange, lane 31."""
-    return f"hsl({212 - 182 * lane / 31:.0f} 75% {48 - 6 * math.sin(math.pi * lane / 31):.0f}%)"
+def _fill(lane: int | None) -> str:
+    """From blue, lane 0, to orange, lane 31; nothing for a place that no lane wants."""
+    if lane is None:
+        return ""
+    hue, light = 212 - 182 * lane / 31, 48 - 6 * math.sin(math.pi * lane / 31)
+    return f' style="fill: hsl({hue:.0f} 75% {light:.0f}%)"'
 
 
 def _words(request: Request, start: int) -> Iterator[tuple[int, int]]:
@@ -185,8 +193,7 @@ def _memory(request: Request, start: int, told: str) -> str:
         for place, sector in enumerate(members):
             x = place * per_sector * cell
             for i in range(per_sector):
-                lane = wanted.get(sector * per_sector + i)
-                fill = f' style="fill: {_colour(lane)}"' if lane is not None else ""
+                fill = _fill(wanted.get(sector * per_sector + i))
                 parts.append(f'<rect class="word" x="{x + i * cell:.1f}" y="{y}" '
                              f'width="{cell:.1f}" height="{tall}"{fill}/>')  # fmt: skip
             parts.append(f'<rect class="sector" x="{x:.1f}" y="{y}" '
@@ -210,8 +217,7 @@ def _banks(request: Request, start: int, told: str) -> str:
     for bank in range(BANKS):
         found = wanted.get(bank, [])
         for level in range(deepest):
-            lane = found[level][1] if level < len(found) else None
-            fill = f' style="fill: {_colour(lane)}"' if lane is not None else ""
+            fill = _fill(found[level][1] if level < len(found) else None)
             y = (deepest - 1 - level) * (tall + 2)
             parts.append(f'<rect class="bank" x="{bank * wide + 1:.1f}" y="{y}" '
                          f'width="{wide - 2:.1f}" height="{tall}"{fill}/>')  # fmt: skip
@@ -231,11 +237,14 @@ def captions(trace: Trace) -> tuple[str, str]:
     number = launch.block_shown[0] + launch.grid[0] * launch.block_shown[1]
     blocks = math.prod(launch.grid)
     tile = f", with the tile {escape(trace.about['tile'])}" if "tile" in trace.about else ""
-    where = f"<code>{launch.kernel}</code> on {escape(trace.about['problem'])}{tile}"
+    where = (
+        f"<code>{launch.kernel}</code> on Conv9 in small ({escape(trace.about['problem'])}){tile}"
+    )
     first = (
         f"What one block (number {number} of {blocks}) of {where} touches. Each field is an array; "
         '<span class="key read"></span> was read, <span class="key written"></span> was written, '
-        "the rest was left alone. Traced on the strict simulator."
+        '<span class="key both"></span> was both, the rest was left alone. Arrays in shared memory '
+        "are the block's own. Traced on the strict simulator."
     )
     second = (
         "Where the lanes of one warp go, for each line of the kernel that asks for memory. Colours "
