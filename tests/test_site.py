@@ -185,6 +185,7 @@ def test_the_python_of_getting_started_runs(capsys):
         ("[results](results)", "[results](measurements.md)"),
         ("[r](results/memory.json)", '<a href="results/memory.json">r</a>'),
         ("[tests](../tests)", "tests"),
+        ("[start](../lessons/00_start.ipynb)", "[start](lessons/00_start.ipynb)"),
         ("![bars](images/ladder.svg)", "![bars](images/ladder.svg)"),
         ("[numba](https://numba.pydata.org)", "[numba](https://numba.pydata.org)"),
         ("```\n[x](../src/convlab/lint.py)\n```", "```\n[x](../src/convlab/lint.py)\n```"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -102,19 +103,16 @@ def _put(path: Path, content: bytes) -> Path:
 
 
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
-    """What is copied as it is: pictures, results, notebooks and what stands beside them."""
+    """What is copied as it is: pictures, results, style sheets."""
     for path in sorted((root / "docs/images").glob("*")):
         yield path, f"images/{path.name}"
     for path in sorted((root / "docs/_static").glob("*")):
         yield path, f"_static/{path.name}"
     for path in sorted((root / RESULTS).glob("*.json")):
         yield path, f"extra/results/{path.name}"
-    lessons = root / "lessons"
-    for path in sorted(lessons.rglob("*")):
-        inside = path.relative_to(lessons)
-        hidden = any(part.startswith((".", "_")) or part == "solutions" for part in inside.parts)
-        if path.is_file() and not hidden and path.suffix in (".ipynb", ".png", ".svg"):
-            yield path, f"lessons/{inside.as_posix()}"
+    for path in sorted((root / "lessons").rglob("*")):
+        if path.suffix in (".png", ".svg"):
+            yield path, path.relative_to(root).as_posix()
 
 
 def staged_pages(root: Path) -> Iterator[tuple[str, str]]:
@@ -144,10 +142,13 @@ def staged_pages(root: Path) -> Iterator[tuple[str, str]]:
     for name, text in generated.items():
         yield f"{name}.md", links.page(text, f"docs/{name}.md", f"{name}.md")
     names += [*generated, "stages/index"]
-    lessons = sorted(path.stem for path in (root / "lessons").glob("*.ipynb"))
+    lessons = sorted((root / "lessons").glob("*.ipynb"))
     if lessons:
-        yield "lessons/index.md", _lessons_index(lessons)
+        yield "lessons/index.md", _lessons_index([path.stem for path in lessons])
         names.append("lessons/index")
+    for path in [*lessons, *sorted((root / "lessons/solutions").glob("*.ipynb"))]:
+        name = path.relative_to(root).as_posix()
+        yield name, _notebook(path.read_text(encoding="utf-8"), name, links, path in lessons)
     index = links.page((root / INDEX).read_text(encoding="utf-8"), INDEX, "index.md")
     index = index.replace("<!-- site:ladder -->", graph(every[0]) if every else "")
     yield "index.md", f"{index}\n{_contents(names)}"
@@ -176,6 +177,17 @@ def _stages_index(ladder: str) -> str:
         "machine code, its results. [ladder.md](../ladder.md) tells the whole story.\n\n"
         f"{ladder}\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     )
+
+
+def _notebook(text: str, name: str, links: Links, listed: bool) -> str:
+    """A notebook with its links made to suit the site; one that no contents list is an orphan."""
+    notebook = json.loads(text)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = links.page("".join(cell["source"]), name, name)
+    if not listed:
+        notebook["metadata"]["orphan"] = True
+    return json.dumps(notebook)
 
 
 def _lessons_index(names: Sequence[str]) -> str:
@@ -208,8 +220,6 @@ def stage_traces(root: Path) -> dict[str, Trace | None]:
 
 def _traced(name: str) -> str:
     """A stage's trace as JSON; nothing where it has no kernel."""
-    import json
-
     stage = next(one for one in LADDER if one.name == name)
     try:
         trace = trace_stage(name)

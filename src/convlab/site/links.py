@@ -67,6 +67,8 @@ class Links:
             if text == PurePosixPath(name).name:  # the file's name, which means nothing here
                 text = self.title(path)
             return f"[{text}]({up}{path.removeprefix('docs/')}{mark})"
+        if path.startswith("lessons/solutions/solutions/"):
+            return text  # a lesson's link to its solution, as the solution has it too
         if path.startswith("lessons/") and path.endswith(".ipynb"):
             return f"[{text}]({up}{path})"
         if path in STAGE_PAGES and not anchor:
