@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from importlib import import_module
@@ -218,6 +219,7 @@ GOOD = '<html><body id="top"><a href="#top">up</a><img src="a.png" alt="a pictur
         ('<a href="index.html#nowhere">x</a>', "leads to no place"),
         ('<img src="a.png">', "no alternative text"),
         ('<img src="a.png" alt=" ">', "no alternative text"),
+        ('<img src="a.png" alt="a.png">', "no alternative text"),
         ('<svg role="img"></svg>', "no alternative text"),
         ('<script src="https://cdn.example/x.js"></script>', "from the network"),
         ('<link rel="stylesheet" href="//cdn.example/x.css">', "from the network"),
@@ -250,6 +252,19 @@ def test_styles_are_read_and_the_search_is_missed(tmp_path):
 def test_it_says_where_it_has_to_run(tmp_path, capsys):
     assert build.main(["--root", str(tmp_path)]) == 2
     assert "run this in convlab's source folder" in capsys.readouterr().err
+
+
+def test_a_notebook_s_pictures_and_links_suit_the_site():
+    picture = {"data": {"image/png": ""}, "metadata": {"image/png": {"alt": "a grid of boxes"}}}
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": ["[why](../docs/ladder.md", "#s01)"]},
+        {"cell_type": "code", "metadata": {}, "source": [], "outputs": [picture]},
+    ]
+    text = json.dumps({"cells": cells, "metadata": {}})
+    made = json.loads(build.notebook(text, "lessons/01_x.ipynb", Links(ROOT), listed=False))
+    assert made["cells"][0]["source"] == "[why](../ladder.md#s01)"
+    assert made["cells"][1]["metadata"]["mystnb"]["image"]["alt"] == "a grid of boxes"
+    assert made["metadata"]["orphan"]
 
 
 def test_lessons_get_their_place(tmp_path):

@@ -148,7 +148,7 @@ def staged_pages(root: Path) -> Iterator[tuple[str, str]]:
         names.append("lessons/index")
     for path in [*lessons, *sorted((root / "lessons/solutions").glob("*.ipynb"))]:
         name = path.relative_to(root).as_posix()
-        yield name, _notebook(path.read_text(encoding="utf-8"), name, links, path in lessons)
+        yield name, notebook(path.read_text(encoding="utf-8"), name, links, path in lessons)
     index = links.page((root / INDEX).read_text(encoding="utf-8"), INDEX, "index.md")
     index = index.replace("<!-- site:ladder -->", graph(every[0]) if every else "")
     yield "index.md", f"{index}\n{_contents(names)}"
@@ -179,15 +179,23 @@ def _stages_index(ladder: str) -> str:
     )
 
 
-def _notebook(text: str, name: str, links: Links, listed: bool) -> str:
+def notebook(text: str, name: str, links: Links, listed: bool) -> str:
     """A notebook with its links made to suit the site; one that no contents list is an orphan."""
-    notebook = json.loads(text)
-    for cell in notebook["cells"]:
+    document = json.loads(text)
+    for cell in document["cells"]:
         if cell["cell_type"] == "markdown":
             cell["source"] = links.page("".join(cell["source"]), name, name)
+        told = [
+            of_kind["alt"]
+            for output in cell.get("outputs", ())
+            for of_kind in output.get("metadata", {}).values()
+            if isinstance(of_kind, dict) and "alt" in of_kind
+        ]
+        if told:  # MyST-NB takes the pictures' alternative texts from here only
+            cell["metadata"].setdefault("mystnb", {})["image"] = {"alt": "; ".join(told)}
     if not listed:
-        notebook["metadata"]["orphan"] = True
-    return json.dumps(notebook)
+        document["metadata"]["orphan"] = True
+    return json.dumps(document)
 
 
 def _lessons_index(names: Sequence[str]) -> str:

@@ -44,7 +44,8 @@ class Page(HTMLParser):
             self.loaded.append(values.get("href", ""))
         if tag in LOADS:
             self.loaded.append(values.get(LOADS[tag]) or values.get("xlink:href", ""))
-        if tag == "img" and not values.get("alt", "").strip():
+        # Sphinx gives a picture without one its file's name.
+        if tag == "img" and values.get("alt", "").strip() in ("", values.get("src")):
             self.unnamed.append(f"picture {values.get('src', '')}")
         if (
             tag == "svg"
