@@ -42,6 +42,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_search_summary = False  # it is fetched, which browsers refuse to pages opened as files
 html_extra_path = ["../build/site-source/extra"]
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0a58b5", "color-brand-content": "#0a58b5"},
