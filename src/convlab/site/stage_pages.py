@@ -35,7 +35,7 @@ def stage_page(
         "## The idea\n",
         _idea(text),
         *_changes(root, stage, text),
-        *_results(stage, every),
+        *_results(root, stage, every),
         *_pictures(root, stage, trace),
         *_machine_code(root, stage),
         "## The code\n",
@@ -106,7 +106,7 @@ def _changes(root: Path, stage: Stage, text: str) -> Iterator[str]:
         yield figure(body, caption, "changes")
 
 
-def _results(stage: Stage, every: list[Results]) -> Iterator[str]:
+def _results(root: Path, stage: Stage, every: list[Results]) -> Iterator[str]:
     yield "## On a GPU\n"
     rows, devices = [], set()
     for results in every:
@@ -124,10 +124,11 @@ def _results(stage: Stage, every: list[Results]) -> Iterator[str]:
         return
     head = ("layer", "ms", "TFLOP/s", "speedup over s01", "main kernel ms", "workspace MiB")
     yield table(head, "lrrrrr", rows)
+    how = "../measuring.md" if (root / "docs/measuring.md").is_file() else "../judging.md"
     yield (
         f"\nMeasured on an {', '.join(sorted(devices))}. Times are medians, with every pre-pass; "
         '"main kernel" is the last kernel alone. '
-        "[All measurements](../measurements.md), [how they are judged](../judging.md).\n"
+        f"[All measurements](../measurements.md), [how they are made]({how}).\n"
     )
 
 
@@ -139,11 +140,7 @@ def _pictures(root: Path, stage: Stage, trace: Trace | None) -> Iterator[str]:
     first, second = trace_pictures.captions(trace)
     shapes = trace_pictures.shapes_of(stage.name, MODEL)
     yield figure(trace_pictures.footprints(trace.main, shapes), first, "footprints")
-    yield figure(trace_pictures.requests(trace.main), second, "requests")
-    file = next(iter(trace.main.source))
-    if Path(file).name != f"{stage.name}.py":
-        used = {Path(one.file).name for one in trace.main.accesses}
-        yield f"Lines are those of {', '.join(f'`{name}`' for name in sorted(used))}.\n"
+    yield figure(trace_pictures.requests(trace.main, f"{stage.name}.py"), second, "requests")
     yield (
         f"`convlab trace {stage.name} --html trace.html` makes a [page](../trace.md) on which to "
         "step through every request.\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
 
 from convlab.problem import ConvProblem
 from convlab.site.markup import code, counted
@@ -114,15 +115,19 @@ def _spans(first: int, count: int, height: int, width: int) -> Iterator[tuple[in
 # What one warp asks for.
 
 
-def requests(launch: LaunchTrace) -> str:
-    """A strip for each line and array: the places to which the lanes of one request go."""
+def requests(launch: LaunchTrace, own: str) -> str:
+    """A strip for each line and array: the places to which the lanes of one request go; ``own`` is
+    the file whose lines need no name before them."""
     starts = {array.name: array.start for array in launch.arrays}
     strips = []
     shown = sorted(launch.accesses, key=lambda one: (one.file, one.line))
     for access in shown:
         request = _typical(launch, access)
         if request is not None:
-            strips.append(_strip(launch, access, request, starts[access.array]))
+            file = Path(access.file).name
+            where = f"line {access.line}" if file == own else f"{file}, line {access.line}"
+            code_there = code(code_of(launch, access.file, access.line))
+            strips.append(_strip(access, request, starts[access.array], f"{where}: {code_there}"))
     return f'<div class="strips">{"".join(strips)}</div>'
 
 
@@ -137,7 +142,7 @@ def _typical(launch: LaunchTrace, access: Access) -> Request | None:
     return max(alike, key=lambda one: len(one.lanes), default=None)
 
 
-def _strip(launch: LaunchTrace, access: Access, request: Request, start: int) -> str:
+def _strip(access: Access, request: Request, start: int, where: str) -> str:
     far = access.space == "global"
     cost = request.sectors if far else request.passes
     unit = "sector" if far else "pass"
@@ -153,8 +158,7 @@ def _strip(launch: LaunchTrace, access: Access, request: Request, start: int) ->
     draw = _memory if far else _banks
     wasteful = ' class="wasteful"' if total >= 2 * fewest else ""
     return (
-        f'<div class="strip"><p class="where">line {access.line}: '
-        f"{code(code_of(launch, access.file, access.line))}</p>"
+        f'<div class="strip"><p class="where">{where}</p>'
         f"{draw(request, start, told)}"
         f"<p>{escape(told)}. In the whole launch {counted(access.requests, 'request')}, "
         f"<b{wasteful}>{counted(total, unit)}</b>, {enough}.</p></div>"
@@ -205,23 +209,45 @@ def _memory(request: Request, start: int, told: str) -> str:
 
 
 def _banks(request: Request, start: int, told: str) -> str:
-    """Shared memory: 32 banks side by side, above each other what has to come one by one."""
-    wanted: dict[int, list[tuple[int, int]]] = {}
-    for word, lane in _words(request, start):
-        column = wanted.setdefault(word % BANKS, [])
-        if word not in [other for other, _ in column]:
-            column.append((word, lane))
-    deepest = max(map(len, wanted.values()))
+    """Shared memory: 32 banks side by side, a row for each pass in which they answer."""
+    rows = _passes(request, start)
     tall, wide = 12, WIDE / BANKS
-    parts = []
-    for bank in range(BANKS):
-        found = wanted.get(bank, [])
-        for level in range(deepest):
-            fill = _fill(found[level][1] if level < len(found) else None)
-            y = (deepest - 1 - level) * (tall + 2)
-            parts.append(f'<rect class="bank" x="{bank * wide + 1:.1f}" y="{y}" '
-                         f'width="{wide - 2:.1f}" height="{tall}"{fill}/>')  # fmt: skip
-    return _svg(parts, deepest * (tall + 2), told)
+    parts = [
+        f'<rect class="bank" x="{bank * wide + 1:.1f}" y="{level * (tall + 2)}" '
+        f'width="{wide - 2:.1f}" height="{tall}"{_fill(row.get(bank))}/>'
+        for level, row in enumerate(rows)
+        for bank in range(BANKS)
+    ]
+    return _svg(parts, len(rows) * (tall + 2), told)
+
+
+def _passes(request: Request, start: int) -> list[dict[int, int]]:
+    """For each pass, the lane that each bank answers: the first of those that want its word.
+
+    Wide accesses are served some lanes at a time (:mod:`convlab.engines.memory_rules`); how many
+    is what makes the trace's count of passes.
+    """
+    least = {4: 32, 8: 16, 16: 8}[max(WORD, request.width)]
+    for together in (least, min(32, 2 * least)):
+        rows: list[dict[int, int]] = []
+        for first in range(0, 32, together):
+            stacks: dict[int, dict[int, int]] = {}
+            for word, lane in _words(request, start):
+                if first <= lane < first + together:
+                    stacks.setdefault(word % BANKS, {}).setdefault(word, lane)
+            deepest = max(map(len, stacks.values()), default=0)
+            rows += [
+                {
+                    bank: [*stack.values()][level]
+                    for bank, stack in stacks.items()
+                    if level < len(stack)
+                }
+                for level in range(deepest)
+            ]
+        if len(rows) == request.passes:
+            return rows
+    raise ValueError(f"a request of {request.array} in line {request.line} has {request.passes} "
+                     f"passes, and its picture would have {len(rows)}")  # fmt: skip
 
 
 def _svg(parts: Sequence[str], height: float, told: str) -> str:
@@ -252,7 +278,7 @@ def captions(trace: Trace) -> tuple[str, str]:
         "31; a number that several lanes want has the colour of the first. Global memory is drawn "
         "as the sectors of 32 bytes that are fetched: what is filled was wanted, what is empty "
         "came along for nothing, and a thick line is a jump to another address. Shared memory is "
-        "drawn as its 32 banks: what stands on top of each other in one bank has to be fetched "
-        "one after the other."
+        "drawn as its 32 banks, with a row for each pass: a bank gives one number a pass, and "
+        "accesses of 16 bytes are served 8 or 16 lanes at a time."
     )
     return first, second
