@@ -13,13 +13,14 @@ import pytest
 import convlab
 from convlab.engines.findings import REMEDIES
 from convlab.lint import REGISTER_BUDGET
-from convlab.site import build, checks, ladder_graph, listings, reference
+from convlab.site import build, checks, ladder_graph, listings, reference, trace_pictures
 from convlab.site.finding_examples import EXAMPLES
 from convlab.site.finding_pages import run
 from convlab.site.links import Links
 from convlab.site.markup import prose
 from convlab.site.stage_pages import lint_rows
 from convlab.stages import LADDER, stage_named
+from convlab.tracing.records import Request
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -200,6 +201,32 @@ def test_a_difference_shows_what_came_and_went():
     html = listings.difference("a = 1\nb = 2\n", "a = 1\nb = 3\nc = 4\n")
     assert re.findall(r'class="row (\w+)"', html) == ["stayed", "went", "came", "came"]
     assert listings.changed_lines("a = 1\nb = 2\n", "a = 1\nb = 3\nc = 4\n") == (2, 1)
+
+
+def shared_request(step: int, width: int = 4, passes: int = 1) -> Request:
+    lanes = tuple(range(32))
+    offsets = tuple(step * lane for lane in lanes)
+    return Request("f.py", 1, "S", "load", width, 0, lanes, offsets, 0, passes)
+
+
+@pytest.mark.parametrize(
+    ("step", "width", "passes"), [(4, 4, 1), (0, 4, 1), (8, 4, 2), (128, 4, 32), (16, 16, 4)]
+)
+def test_a_picture_of_shared_memory_has_a_row_for_each_pass(step, width, passes):
+    made = trace_pictures.request_picture(shared_request(step, width, passes), "shared")
+    rows = {float(y) for y in re.findall(r'class="bank" x="[^"]*" y="([^"]*)"', made)}
+    assert len(rows) == passes
+
+
+def test_a_picture_that_would_lie_is_refused():
+    with pytest.raises(ValueError, match="has 3 passes, and its picture would have 2"):
+        trace_pictures.request_picture(shared_request(8, passes=3), "shared")
+
+
+@pytest.mark.parametrize(("step", "sectors"), [(4, 4), (0, 1), (8, 8), (32, 32), (128, 32)])
+def test_a_picture_of_global_memory_has_a_box_for_each_sector(step, sectors):
+    made = trace_pictures.request_picture(shared_request(step), "global")
+    assert made.count('class="sector"') == sectors
 
 
 def test_docstrings_become_markdown():

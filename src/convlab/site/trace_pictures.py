@@ -155,14 +155,21 @@ def _strip(access: Access, request: Request, start: int, where: str) -> str:
         f"{counted(cost, unit)}"
     )
     enough = "as few as can be" if total == fewest else f"where {fewest:,} would do"
-    draw = _memory if far else _banks
     wasteful = ' class="wasteful"' if total >= 2 * fewest else ""
     return (
         f'<div class="strip"><p class="where">{where}</p>'
-        f"{draw(request, start, told)}"
+        f"{request_picture(request, access.space, start, told)}"
         f"<p>{escape(told)}. In the whole launch {counted(access.requests, 'request')}, "
         f"<b{wasteful}>{counted(total, unit)}</b>, {enough}.</p></div>"
     )
+
+
+def request_picture(request: Request, space: str, start: int = 0, told: str = "one request") -> str:
+    """One request as a drawing: sectors of global memory, or passes of shared memory's banks.
+
+    ``start`` is where its array begins in that memory, ``told`` the drawing in words.
+    """
+    return (_memory if space == "global" else _banks)(request, start, told)
 
 
 def _fill(lane: int | None) -> str:
