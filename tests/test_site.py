@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from numba.cuda.core import config
 
 import convlab
 from convlab.engines.findings import REMEDIES
@@ -104,6 +106,17 @@ def test_every_public_name_is_documented(site):
 
 
 @needs_a_build
+def test_formulas_need_no_script(site):
+    conf = runpy.run_path(str(ROOT / "docs/conf.py"))
+    inline, block = (conf["as_mathml"](r"K = C_i H_f W_f", block=block) for block in (False, True))
+    assert inline.startswith("<math")
+    assert "<msub>" in inline
+    assert 'display="block"' in block
+    for path in site.rglob("*.html"):
+        assert not re.search(r"<script[^>]*mathjax", path.read_text(encoding="utf-8"), re.I), path
+
+
+@needs_a_build
 def test_a_listing_has_every_name(site):
     page = checks.Page(site / "source/src-convlab-stages-s01_direct.py.html")
     assert {"make_kernel", "direct", "THREADS", "STAGE", "L74"} <= page.anchors
@@ -118,6 +131,7 @@ def test_no_address_of_this_machine_gets_out(site):
 # What needs no build.
 
 
+@pytest.mark.skipif(config.ENABLE_CUDASIM, reason="there Numba has twins in the intrinsics' place")
 @pytest.mark.parametrize("module", reference.MODULES)
 def test_every_public_name_says_what_it_is(module):
     for name in reference.names(module):

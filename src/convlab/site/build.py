@@ -104,12 +104,12 @@ def _put(path: Path, content: bytes) -> Path:
 
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
     """What is copied as it is: pictures, results, style sheets."""
-    for path in sorted((root / "docs/images").glob("*")):
-        yield path, f"images/{path.name}"
-    for path in sorted((root / "docs/_static").glob("*")):
-        yield path, f"_static/{path.name}"
-    for path in sorted((root / RESULTS).glob("*.json")):
-        yield path, f"extra/results/{path.name}"
+    for start, target in {
+        "docs/images": "images", "docs/_static": "_static", RESULTS: "extra/results",
+    }.items():  # fmt: skip
+        for path in sorted((root / start).rglob("*")):
+            if path.is_file():
+                yield path, f"{target}/{path.relative_to(root / start).as_posix()}"
     for path in sorted((root / "lessons").rglob("*")):
         if path.suffix in (".png", ".svg"):
             yield path, path.relative_to(root).as_posix()

@@ -74,7 +74,7 @@ class Links:
         if path in STAGE_PAGES and not anchor:
             return f"[{text}]({up}stages/{STAGE_PAGES[path]}.md)"
         if path.startswith(f"{RESULTS}/"):
-            return _html(text, f"{up}results/{PurePosixPath(path).name}")
+            return _html(text, f"{up}results/{path.removeprefix(RESULTS + '/')}")
         if (self.root / path).is_file():
             self.listed.add(path)
             return _html(text, f"{up}{listing_name(path)}.html{mark}")

@@ -9,9 +9,12 @@ from typing import Any
 from convlab.bench.plots import Results
 from convlab.site.links import RESULTS
 from convlab.site.markup import table
+from convlab.site.stage_pages import LINT_COMMAND
 from convlab.stages import LADDER
 
 NOTHING = "-"
+# What makes the files that do not say it themselves.
+WITHOUT_ENVIRONMENT = {"lint_conv9_sm90.json": LINT_COMMAND}
 HEAD = """# Measurements
 
 Every number on this site was measured, and the files below hold them as the command wrote them.
@@ -62,16 +65,17 @@ def measurements_page(root: Path, every: list[Results]) -> str:
 
 def _files(root: Path) -> list[tuple[str, str, str, str]]:
     rows = []
-    for path in sorted((root / RESULTS).glob("*.json")):
+    for path in sorted((root / RESULTS).rglob("*.json")):
+        name = path.relative_to(root / RESULTS).as_posix()
         document = json.loads(path.read_text(encoding="utf-8"))
         environment: dict[str, Any] = {}
         if isinstance(document, dict):
             environment = document.get("environment") or {}
         gpu = environment.get("gpu")
         device = gpu.get("name") if isinstance(gpu, dict) else None
-        command = environment.get("command")
+        command = environment.get("command") or WITHOUT_ENVIRONMENT.get(name)
         rows.append((
-            f'<a href="results/{path.name}">{path.name}</a>',
+            f'<a href="results/{name}">{name}</a>',
             device or "no GPU needed",
             str(environment.get("date") or NOTHING)[:10],
             f"`{command}`" if command else NOTHING,
