@@ -17,7 +17,7 @@ NOTHING = "-"
 WITHOUT_ENVIRONMENT = {"lint_conv9_sm90.json": LINT_COMMAND}
 HEAD = """# Measurements
 
-Every number on this site was measured, and the files below hold them as the command wrote them.
+Every time and speed on this site was measured; the files below hold them as the command wrote them.
 [ladder.md](ladder.md#reading-the-numbers) says why a stage gains or does not,
 [comparisons.md](comparisons.md) compares memory and bandwidth, and [judging.md](judging.md) says
 when a result counts.
