@@ -28,7 +28,7 @@ BELOW: dict[str, set[str]] = {
     "api": {"problem", "stages", "engines", "oracle", "plans"},
 }
 # These bring stages and engines together. They may import anything but the command.
-TOGETHER = {TOP, "tracing", "checking", "bench", "lessons", "image", "doctor", "lint"}
+TOGETHER = {TOP, "tracing", "checking", "bench", "lessons", "image", "doctor", "lint", "site"}
 ANY_BUT_THE_COMMAND = BELOW.keys() | TOGETHER
 # The command and what only it uses.
 COMMAND = {
