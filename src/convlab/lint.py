@@ -54,6 +54,7 @@ REGISTER_BUDGET: dict[str, int] = {
     "double_buffer": 136,
     "im2win": 40,
     "im2win_full": 128,
+    "fused_im2win": 168,
     "im2win_transform": 40,
     "pack_filter": 40,
 }

@@ -136,7 +136,7 @@ def plan(
     ``tile=None`` takes the stage's production tile on a GPU and its tiny one on a simulator.
     ``workspace_limit``, in bytes, has a stage that can (``Stage.in_slices``) do fewer images at a
     time, so that its workspace stays within it. ``switches`` turn off techniques of stages that
-    have any (``Stage.switches``).
+    have any (``Stage.switches``) or ask for more (``Stage.options``): ``relu=True``.
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
     stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
@@ -152,8 +152,8 @@ def plan(
         stage = AUTO_STAGE_GPU if chosen.is_gpu else AUTO_STAGE_SIMULATOR
     step = stage_named(stage)
     for name, value in switches.items():
-        if name not in step.switches:
-            known = ", ".join(step.switches) or "none"
+        if name not in step.switches + step.options:
+            known = ", ".join(step.switches + step.options) or "none"
             raise ValueError(f"switch {name!r} is not one of {step.name}'s: {known}")
         if not isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}: a switch must be True or False")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from convlab.bench.plots import Results, Step
+from convlab.bench.ladder_results import Results, Step
 from convlab.site.markup import figure
 from convlab.stages import LADDER, Stage, short_name
 

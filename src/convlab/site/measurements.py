@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.plots import Results
+from convlab.bench.ladder_results import Results
 from convlab.site.links import RESULTS
 from convlab.site.markup import table
 from convlab.site.stage_pages import LINT_COMMAND

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.plots import Results
+from convlab.bench.ladder_results import Results
 from convlab.site import listings, trace_pictures
 from convlab.site.links import STAGE_PAGES, Links, listing_name
 from convlab.site.markup import figure, prose, raw, table

@@ -21,6 +21,7 @@ from convlab.problem import ConvProblem
 from convlab.stages import window_fetch
 from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.s08_vectorized import RUN, make_multiply
+from convlab.stages.tile_choice import best_tile
 from convlab.stages.tiles import MODEL_TILE, SHARED_BYTES, Tile
 from convlab.stages.unrolled_product import make_compute, make_place, make_read
 
@@ -60,7 +61,9 @@ def make_turn(problem: ConvProblem, tile: Tile) -> Any:
         wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
         cuda.syncthreads()  # and for everybody's; and nobody reads the slice before it any more
         if slice_ < SLICES:
-            read(S_F, S_I, slot * (K_B * M_B) + ty * RUN, slot * (K_B * N_B) + tx * RUN, 0, R_F, R_I)
+            read(
+                S_F, S_I, slot * (K_B * M_B) + ty * RUN, slot * (K_B * N_B) + tx * RUN, 0, R_F, R_I
+            )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def turn(
@@ -206,10 +209,6 @@ def check_tile(tile: Tile) -> None:
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
 
 
-def production_tile(problem: ConvProblem) -> Tile:
-    return Tile(M_B=128, N_B=128, K_B=8, M_T=8, N_T=8)
-
-
 STAGE = Stage(
     name="s12_fused_im2win",
     title="Fused im2win: the windows are made in shared memory",
@@ -217,8 +216,9 @@ STAGE = Stage(
     builds_on=("s11_im2win_full",),
     module=__name__,
     prepare=prepare,
-    production_tile=production_tile,
+    production_tile=best_tile,
     tiny_tile=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
     model_tile=MODEL_TILE,
     vectorized=True,
+    options=("relu",),
 )

@@ -56,7 +56,7 @@ def make_locate(problem: ConvProblem, tile: Tile) -> Any:
     GROUP, H_f, W_f = group_size(p, tile), p.H_f, p.W_f
     d_h, d_w, ROW, CHANNELS = p.d_h, p.d_w, p.W_i, GROUP * p.H_i * p.W_i
 
-    def computed(at):  # type: ignore[no-untyped-def]
+    def computed(at: Any) -> Any:
         group, u, v = at // (H_f * W_f), at // W_f % H_f, at % W_f
         return u * d_h, v * d_w, group * CHANNELS + u * d_h * ROW + v * d_w
 
@@ -87,7 +87,9 @@ def make_fetch_filter(tile: Tile, K_P: int) -> Any:
         target = slot * (K_B * M_B) + t * RUN
         for f in range(RUNS):
             if EVEN or (t + f * THREADS) * RUN < K_B * M_B:
-                copy_async4(S_F, target + f * THREADS * RUN, packed, source + f * THREADS * RUN, True)
+                copy_async4(
+                    S_F, target + f * THREADS * RUN, packed, source + f * THREADS * RUN, True
+                )
 
     return fetch_filter
 
@@ -107,7 +109,7 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def inside(i_h, i_w):
-        return ALL_INSIDE or 0 <= int32(i_h) < H_i and 0 <= int32(i_w) < W_i
+        return ALL_INSIDE or (0 <= int32(i_h) < H_i and 0 <= int32(i_w) < W_i)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def one_place(input, slice_, slot, t, first, i_h, i_w, S_I):
@@ -119,7 +121,9 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile) -> Any:
             target = (slot * K_B + k0) * N_B + t % AT_A_TIME + c * AT_A_TIME
             for f in range(ROWS):
                 if EVEN or k0 + f * STEP < K_B:
-                    copy_async(S_I, target + f * STEP * N_B, input, source + f * STEP * PLANE, valid)
+                    copy_async(
+                        S_I, target + f * STEP * N_B, input, source + f * STEP * PLANE, valid
+                    )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def place_by_place(input, slice_, slot, t, first, i_h, i_w, S_I):
