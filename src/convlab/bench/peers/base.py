@@ -76,9 +76,9 @@ class Peer:
     """One sentence why it cannot run here; None when it can."""
     prepare: Prepare
     """Makes it ready for a problem: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``
-    and bias ``[C_o]`` or None, float32 on the host. Peers compute without a bias, so that all do the
-    same work: a bias of anything but zeros raises :class:`Unsupported`, as does a problem that the
-    peer cannot do."""
+    and bias ``[C_o]`` or None, float32 on the host. All compute without a bias, to do the same
+    work: a bias of anything but zeros raises :class:`Unsupported`, as does a problem that the peer
+    cannot do."""
 
 
 def require_no_bias(name: str, bias: Singles | None) -> None:
