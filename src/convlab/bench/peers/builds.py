@@ -79,4 +79,3 @@ def _first_error(run: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in (run.stderr + run.stdout).splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or [f"it ended with code {run.returncode}"])[0]
-

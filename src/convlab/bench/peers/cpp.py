@@ -56,7 +56,9 @@ class SevenLoops:
     def run(self, stream: int | None = None) -> None:
         """Compute; done when it returns, whatever the stream."""
         for image, result in zip(self._input, self._output, strict=True):  # Ctrl-C between images
-            self._loops(self._sizes, image.ctypes.data, self._weight.ctypes.data, result.ctypes.data)
+            self._loops(
+                self._sizes, image.ctypes.data, self._weight.ctypes.data, result.ctypes.data
+            )
 
     def poison(self) -> None:
         """Fill the output with NaN."""

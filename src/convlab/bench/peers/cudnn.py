@@ -63,7 +63,9 @@ def library() -> Any:
         except OSError as error:
             if os.path.isabs(path):  # it is there, but does not load
                 failures.append(f"{path} does not load: {error}")
-    raise OSError("; ".join(failures) or "no cuDNN was found: pip install nvidia-cudnn-cu13 has one")
+    raise OSError(
+        "; ".join(failures) or "no cuDNN was found: pip install nvidia-cudnn-cu13 has one"
+    )
 
 
 def _places() -> list[str]:
