@@ -243,7 +243,11 @@ def test_a_library_is_built_once_and_anew_when_something_changed(compiler, tmp_p
     assert builds.built(source, compiler.path, ["-O2"]) != library
     source.write_text("right too")
     assert builds.built(source, compiler.path, ["-O3"]) != library
-    assert len(compiler.calls()) == 3
+    header = tmp_path / "version.h"
+    for version in ("1", "2"):
+        header.write_text(version)
+        builds.built(source, compiler.path, ["-O3"], [header])
+    assert len(compiler.calls()) == 5
 
 
 def test_what_does_not_compile_says_so_and_leaves_nothing(compiler, tmp_path):
@@ -569,6 +573,8 @@ def test_cutlass_names_its_tile_and_what_it_cannot_do(fake_cutlass):
 def test_cutlass_is_built_for_the_gpu_that_is_here(monkeypatch, compiler, tmp_path):
     monkeypatch.setattr(cutlass, "nvcc", lambda: compiler.path)
     monkeypatch.setattr(cutlass, "headers", lambda: tmp_path)
+    (tmp_path / "cutlass").mkdir()
+    (tmp_path / "cutlass/version.h").write_text("4.2")
     monkeypatch.setattr(cutlass, "_capability", lambda: (9, 0))
     for variant in cutlass.VARIANTS:
         with pytest.raises(OSError, match=r"cutlass_conv-.*\.so"):  # the copy is no library
