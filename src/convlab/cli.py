@@ -13,6 +13,7 @@ from convlab.commands.ladder import ImageAlone, ladder
 from convlab.commands.lint import lint
 from convlab.commands.stages import stages
 from convlab.commands.trace import trace
+from convlab.commands.tune import tune
 from convlab.shell import Verbs
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app.command(cls=ImageAlone)(ladder)
 app.command()(check)
 app.command()(trace)
 app.command()(lint)
+app.command()(tune)
 
 
 def main() -> None:

@@ -10,12 +10,14 @@ import numpy as np
 
 from convlab.engines import Engine, choose
 from convlab.problem import ConvProblem
+from convlab.remembered import remembered_tile
 from convlab.stages import LADDER, Stage, Tile, stage_named
 from convlab.stages.base import Argument, Flat, Images, Program, Step
 
-# What "auto" means until the best stage is chosen from the problem: the end of the ladder on a
-# GPU; on a simulator, where every thread costs, the stage with the fewest and simplest.
-AUTO_STAGE_GPU = "s11_im2win_full"
+# What "auto" means. On a GPU s12, whatever the problem: it has no pass over the input beforehand,
+# and tiles for every shape. On a simulator, where every thread costs, the stage with the fewest and
+# simplest.
+AUTO_STAGE_GPU = "s12_fused_im2win"
 AUTO_STAGE_SIMULATOR = "s01_direct"
 
 
@@ -133,7 +135,10 @@ def plan(
 ) -> Plan:
     """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
 
-    ``tile=None`` takes the stage's production tile on a GPU and its tiny one on a simulator.
+    ``stage="auto"`` is s12 on a GPU, s01 on a simulator. ``tile=None`` takes the stage's tiny tile
+    on a simulator; on a GPU the one that ``convlab tune`` remembered for this problem, GPU and
+    code, where it did, else the stage's production tile, which a model chooses where there is a
+    choice (``stages/tile_choice.py``).
     ``workspace_limit``, in bytes, has a stage that can (``Stage.in_slices``) do fewer images at a
     time, so that its workspace stays within it. ``switches`` turn off techniques of stages that
     have any (``Stage.switches``) or ask for more (``Stage.options``): ``relu=True``.
@@ -178,15 +183,30 @@ def program_for(
     workspace_limit: int | None = None,
     **switches: bool,
 ) -> Program:
-    """The stage's program at ``tile``, or where that is None at the tile that suits the engine.
+    """The stage's program at ``tile``, or where that is None at :func:`tile_for`'s.
 
     The last ones made are kept, so that a convolution done again is not compiled again.
     """
-    tile = tile or (stage.production_tile(problem) if engine.is_gpu else stage.tiny_tile)
+    tile = tile or tile_for(problem, stage, engine)
     options: dict[str, int] = dict(switches)
     if workspace_limit is not None:
         options["workspace_limit"] = workspace_limit
     return _prepared(problem, stage, tile, tuple(sorted(options.items())))
+
+
+def tile_for(problem: ConvProblem, stage: Stage, engine: Engine) -> Tile | None:
+    """The tile to take where nobody names one; None for a stage without tiles."""
+    if not engine.is_gpu:
+        return stage.tiny_tile
+    return remembered_tile(problem, stage, engine.device) or tile_by_rule(problem, stage, engine)
+
+
+def tile_by_rule(problem: ConvProblem, stage: Stage, engine: Engine) -> Tile | None:
+    """The stage's production tile on the engine's GPU, whatever is remembered."""
+    multiprocessors = engine.multiprocessors()
+    if multiprocessors is None or not stage.candidates(problem):
+        return stage.production_tile(problem)
+    return stage.production_tile(problem, multiprocessors)
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
     from convlab.bench.ladder import Result
+    from convlab.bench.tuning import Tuned
     from convlab.engines import Engine
     from convlab.lint import Row
     from convlab.stages import Stage
@@ -225,6 +226,48 @@ def lint_errors(rows: Sequence[Row]) -> list[Text]:
         for row in rows
         if not row.ok
     ]
+
+
+def tiles_table(tuned: Tuned) -> Table:
+    """Every tile of one problem, the fastest first, the model's choice marked."""
+    table = _table()
+    table.add_column("tile", no_wrap=True)
+    for name in ("time ms", "spread", "over the\nbest", "TFLOP\n/ s"):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    table.add_column("")
+    best = tuned.best.time_ms if tuned.best is not None else None
+    order = sorted(tuned.measured, key=lambda one: (one.time_ms is None, one.time_ms))
+    for one in order:
+        chosen = "the model's choice" if one.task.tile == tuned.model else ""
+        if one.time_ms is None or best is None:
+            cells = ["-"] * 4
+            chosen = f"WRONG {chosen}".strip()
+        else:
+            rate = tuned.problem.flops / one.time_ms / 1e9
+            cells = [f"{one.time_ms:.4g}", f"{one.spread_percent:.1f} %"]
+            cells += [f"{one.time_ms / best:.2f}", f"{rate:.1f}"]
+        table.add_row(Text(str(one.task.tile)), *cells, Text(chosen))
+    return table
+
+
+def tuned_table(found: Sequence[Tuned]) -> Table:
+    """The model's tile and the best one of every problem, and how far apart they are."""
+    table = _table()
+    for name in ("problem", "model's tile", "best tile"):
+        table.add_column(name, no_wrap=True, vertical="bottom")
+    for name in ("model\nms", "best\nms", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    for tuned in found:
+        best = tuned.best
+        times = (tuned.model_ms, None if best is None else best.time_ms)
+        table.add_row(
+            Text(tuned.name, overflow="fold"),
+            str(tuned.model),
+            "-" if best is None else str(best.task.tile),
+            *("-" if time is None else f"{time:.4g}" for time in times),
+            "-" if tuned.ratio is None else f"{tuned.ratio:.2f}",
+        )
+    return table
 
 
 def doctor_table(found: dict[str, Any]) -> Table:

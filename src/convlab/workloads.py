@@ -1,4 +1,5 @@
-"""Problems with names: the paper's twelve layers and small ones for teaching. Data only."""
+"""Problems with names: the paper's twelve layers, other networks' and small ones for teaching. Data
+only."""
 
 from __future__ import annotations
 
@@ -59,6 +60,51 @@ MODEL = ConvProblem(
 )
 # With a GPU: Conv9, a ResNet-50 block's 3 x 3 layer.
 GPU_DEFAULT = paper_layer("conv9")
+
+# Layers of other networks, and shapes that nothing divides: sizes that nobody tuned a kernel for.
+# ResNet-50 (He et al., Deep Residual Learning, Table 1; the stride in the 3 x 3 layers, as PyTorch
+# has it) and VGG-16 (Simonyan and Zisserman, Table 1, D), every layer once: C_i, H_i = W_i, C_o,
+# H_f, stride. Padded so that stride 1 keeps the size.
+_RESNET_50 = (
+    (3, 224, 64, 7, 2),
+    (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1), (256, 56, 64, 1, 1),
+    (256, 56, 128, 1, 1), (128, 56, 128, 3, 2), (128, 28, 512, 1, 1), (256, 56, 512, 1, 2),
+    (512, 28, 128, 1, 1), (128, 28, 128, 3, 1),
+    (512, 28, 256, 1, 1), (256, 28, 256, 3, 2), (256, 14, 1024, 1, 1), (512, 28, 1024, 1, 2),
+    (1024, 14, 256, 1, 1), (256, 14, 256, 3, 1),
+    (1024, 14, 512, 1, 1), (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2),
+    (2048, 7, 512, 1, 1), (512, 7, 512, 3, 1),
+)  # fmt: skip
+_VGG_16 = (
+    (3, 224, 64, 3, 1), (64, 224, 64, 3, 1), (64, 112, 128, 3, 1), (128, 112, 128, 3, 1),
+    (128, 56, 256, 3, 1), (256, 56, 256, 3, 1), (256, 28, 512, 3, 1), (512, 28, 512, 3, 1),
+    (512, 14, 512, 3, 1),
+)  # fmt: skip
+_ONE_IMAGE = (
+    (3, 224, 64, 7, 2), (64, 224, 64, 3, 1), (64, 56, 64, 3, 1), (256, 14, 1024, 1, 1),
+    (256, 14, 256, 3, 1), (512, 7, 512, 3, 1),
+)  # fmt: skip
+NETWORK_BATCH = 32
+
+
+def _padded(network: str, batch: int, rows: tuple[tuple[int, ...], ...]) -> dict[str, ConvProblem]:
+    """Numbered from 1: ``resnet50_1``."""
+    return {
+        f"{network}_{number}": ConvProblem(batch, c, size, size, m, taps, s, padding=taps // 2)
+        for number, (c, size, m, taps, s) in enumerate(rows, start=1)
+    }
+
+
+UNTUNED: dict[str, ConvProblem] = {
+    **_padded("resnet50", NETWORK_BATCH, _RESNET_50),
+    **_padded("vgg16", NETWORK_BATCH, _VGG_16),
+    **_padded("one_image", 1, _ONE_IMAGE),
+    "odd_wide_filter": ConvProblem(7, 37, 61, 53, 101, (3, 5), padding=(1, 2)),
+    "odd_stride": ConvProblem(17, 13, 97, 101, 30, 5, stride=2),
+    "odd_dilation": ConvProblem(5, 48, 65, 67, 72, 3, padding=3, dilation=3),
+    "one_channel": ConvProblem(64, 1, 28, 28, 10, 5),
+    "few_filters": ConvProblem(8, 20, 120, 90, 6, (1, 7), stride=(1, 2), padding=(0, 3)),
+}
 
 # Where the channel-parallel stages are looked at, as source 001 does: one image, few channels, and
 # one size at a time changed. It gives no sizes but its largest filter, 64 x 64.

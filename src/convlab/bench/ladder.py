@@ -201,8 +201,8 @@ def _run_plan(
     result = replace(result, verdict=verdict)
     if not verdict.ok:  # a wrong answer's time means nothing
         return result
-    if (too_fast := _too_fast(problem.flops, timing, engine)) is not None:
-        return replace(result, failed=too_fast)
+    if (refused := too_fast(problem.flops, timing, engine)) is not None:
+        return replace(result, failed=refused)
     return replace(result, timing=timing, launch_ms=time_launches(timing))
 
 
@@ -229,7 +229,7 @@ def _main_and_others(
     return reduce(add, main) if main else None, reduce(add, others) if others else None
 
 
-def _too_fast(flops: int, timing: Timing, engine: Engine) -> str | None:
+def too_fast(flops: int, timing: Timing, engine: Engine) -> str | None:
     """What is wrong with a time in which no GPU of this kind can do the arithmetic."""
     peak, rate = engine.peak_flops(), flops / timing.median_ms * 1e3
     if peak is None or rate <= peak:

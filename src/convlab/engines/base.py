@@ -109,6 +109,9 @@ class Engine(Protocol):
     def why_no_library(self) -> str | None:
         """Why there is no array library for library calls, in one sentence; None when there is."""
 
+    def multiprocessors(self) -> int | None:
+        """How many multiprocessors share the blocks of a launch; None on a simulator."""
+
     def peak_flops(self) -> float | None:
         """The float32 operations a second that no kernel can exceed; None where nobody knows."""
 

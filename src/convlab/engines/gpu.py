@@ -116,6 +116,9 @@ class Gpu:
         buffers = {buffer.name: buffer.shape for buffer in program.buffers}
         return prepacked.prepack(compiled, shapes | buffers, held)
 
+    def multiprocessors(self) -> int | None:
+        return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
     def peak_flops(self) -> float | None:
         device = cuda.get_current_device()
         lanes = _fp32_lanes(device.compute_capability)

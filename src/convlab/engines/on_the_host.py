@@ -51,6 +51,10 @@ class OnTheHost:
     def prepack(self, program: Program, shapes: object, held: object) -> None:
         """None: starting costs nothing beside running."""
 
+    def multiprocessors(self) -> int | None:
+        """None: blocks run one after the other."""
+        return None
+
     def peak_flops(self) -> float | None:
         """None: a simulator is never timed."""
         return None

@@ -134,12 +134,14 @@ class Stage:
     ``prepare(problem, tile)`` makes the :class:`Program`; ``production_tile(problem)`` is the
     tile for a GPU, ``tiny_tile`` one that a simulator runs in a blink, ``model_tile`` the GPU's in
     small, for counting: as much larger from stage to stage as that. Stages without tiles have None
-    for all three. ``atomic_additions(problem)`` is how often something is added atomically to each
-    output: GPUs flush denormals there, and the judge has to know. ``needs_library`` says that some
-    step is a :class:`LibraryCall`, ``in_slices`` that ``prepare`` takes a ``workspace_limit`` in
-    bytes and then does as many images at a time as fit. ``switches`` are techniques that can be
-    left out, ``options`` what can be asked for beyond the convolution: keyword arguments of
-    ``prepare``, true or false.
+    for all three. ``candidates(problem)`` are the tiles that a tuner measures, none where there is
+    nothing to choose; ``production_tile`` of a stage that has some also takes the GPU's number of
+    multiprocessors. ``atomic_additions(problem)`` is how often something is added atomically to
+    each output: GPUs flush denormals there, and the judge has to know. ``needs_library`` says
+    that some step is a :class:`LibraryCall`, ``in_slices`` that ``prepare`` takes a
+    ``workspace_limit`` in bytes and then does as many images at a time as fit. ``switches`` are
+    techniques that can be left out, ``options`` what can be asked for beyond the convolution:
+    keyword arguments of ``prepare``, true or false.
     """
 
     name: str
@@ -148,7 +150,8 @@ class Stage:
     builds_on: tuple[str, ...]
     module: str
     prepare: Callable[..., Program]
-    production_tile: Callable[[ConvProblem], Tile | None] = lambda problem: None
+    production_tile: Callable[..., Tile | None] = lambda problem: None
+    candidates: Callable[[ConvProblem], tuple[Tile, ...]] = lambda problem: ()
     tiny_tile: Tile | None = None
     model_tile: Tile | None = None
     vectorized: bool = False

@@ -21,7 +21,7 @@ from convlab.problem import ConvProblem
 from convlab.stages import window_fetch
 from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.s08_vectorized import RUN, make_multiply
-from convlab.stages.tile_choice import best_tile
+from convlab.stages.tile_choice import best_tile, candidates
 from convlab.stages.tiles import MODEL_TILE, SHARED_BYTES, Tile
 from convlab.stages.unrolled_product import make_compute, make_place, make_read
 
@@ -217,6 +217,7 @@ STAGE = Stage(
     module=__name__,
     prepare=prepare,
     production_tile=best_tile,
+    candidates=candidates,
     tiny_tile=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
     model_tile=MODEL_TILE,
     vectorized=True,

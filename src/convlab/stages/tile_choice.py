@@ -33,6 +33,12 @@ RATES: dict[tuple[int, int, int, int], float] = {
     (32, 64, 4, 8): 0.85,
     (32, 128, 8, 8): 0.78,
     (32, 32, 4, 4): 0.77,
+    (96, 64, 12, 8): 0.9,
+    (64, 64, 4, 4): 0.8,
+    (32, 64, 4, 4): 0.77,
+    (16, 128, 4, 8): 0.7,
+    (16, 64, 4, 4): 0.65,
+    (16, 32, 4, 4): 0.65,
 }
 
 
@@ -48,8 +54,19 @@ def slice_depth(problem: ConvProblem) -> int:
 
 def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
     """The tiles to choose from: what a tuner measures."""
-    K_B = slice_depth(problem)
-    return tuple(Tile(M_B, N_B, K_B, M_T, N_T) for M_B, N_B, M_T, N_T in RATES)
+    depth, rows = slice_depth(problem), {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in RATES}
+    wave = 64 * 64 * MULTIPROCESSORS
+    few, many = 2 * wave >= problem.M * problem.N, 6 * wave < problem.M * problem.N
+    tiles = []
+    for M_B, N_B, M_T, N_T in RATES:
+        if 3 * rows[M_B] > 4 * min(rows.values()):
+            continue
+        if (many and M_B < 64 <= problem.M) or (not few and M_B < 32 <= problem.M):
+            continue
+        tiles.append(Tile(M_B, N_B, depth, M_T, N_T))
+        if few and M_B * N_B <= 64 * 64 and problem.C_i % 32 == 0:
+            tiles.append(Tile(M_B, N_B, 32, M_T, N_T))
+    return tuple(tiles)
 
 
 def estimated_cost(

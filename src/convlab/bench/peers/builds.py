@@ -1,8 +1,8 @@
 """Compiles a peer's C++ or CUDA source where it is needed, once: the library is kept for next time.
 
-Kept in ``$XDG_CACHE_HOME/convlab`` (``~/.cache/convlab``; ``%LOCALAPPDATA%\\convlab`` on Windows)
-under a name that holds a hash of the source, the command and the compiler's version, so that a
-change of any of them builds anew.
+Kept in convlab's cache folder (:func:`convlab.remembered.cache_folder`) under a name that holds a
+hash of the source, the command and the compiler's version, so that a change of any of them builds
+anew.
 """
 
 from __future__ import annotations
@@ -10,26 +10,17 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from convlab.bench.peers.base import Unsupported
+from convlab.remembered import cache_folder
 
 
 class BuildFailed(Unsupported):
     """The compiler did not take the source; says what it said."""
-
-
-def cache_folder() -> Path:
-    """Where built libraries are kept."""
-    if sys.platform == "win32":
-        root = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local"
-    else:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "convlab"
 
 
 @cache

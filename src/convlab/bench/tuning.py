@@ -1,0 +1,264 @@
+"""What every tile of a stage takes on a problem: each judged, then timed like the ladder's stages.
+
+Numba compiles one kernel at a time, for seconds; so processes of their own compile, several at a
+time, and a lock lets one of them use the GPU. A tile is judged on the first and the last image of
+its batch against the float64 oracle (the images between repeat these two), before it is timed and
+after; one that is wrong, or fails, has no time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import astuple, dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from convlab.bench.ladder import too_fast
+from convlab.doctor import environment
+from convlab.engines import Engine, choose
+from convlab.oracle import Oracle, Verdict, random_tensors
+from convlab.plans import Plan, tile_by_rule
+from convlab.problem import ConvProblem
+from convlab.stages import Stage, Tile, stage_named
+
+MOST_PROCESSES = 16
+MEMORY_A_PROCESS = 2 * 2**30  # of the GPU: its context, beside the tensors of the one that measures
+SEED = 12
+
+Known = tuple[tuple[np.ndarray, ...], Oracle]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One tile to be measured on a problem, which has a name."""
+
+    name: str
+    problem: ConvProblem
+    stage: str
+    tile: Tile
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a tile takes: median and spread (percent of it) of its runs; or what is wrong with it,
+    and then no time."""
+
+    task: Task
+    time_ms: float | None = None
+    spread_percent: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A problem and what was measured of its tiles; ``model`` is the one that the model chooses."""
+
+    name: str
+    problem: ConvProblem
+    model: Tile
+    measured: tuple[Measured, ...]
+
+    @property
+    def best(self) -> Measured | None:
+        """The fastest; None where none is right."""
+        right = [one for one in self.measured if one.time_ms is not None]
+        return min(right, key=_time, default=None)
+
+    @property
+    def model_ms(self) -> float | None:
+        """The time of the model's tile; None where it is wrong."""
+        return next((one.time_ms for one in self.measured if one.task.tile == self.model), None)
+
+    @property
+    def ratio(self) -> float | None:
+        """What the model's tile takes over what the best takes."""
+        if self.best is None or self.model_ms is None:
+            return None
+        return self.model_ms / _time(self.best)
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``convlab tune --json`` writes it."""
+        return {
+            "name": self.name,
+            "problem": str(self.problem),
+            "flops": self.problem.flops,
+            "model": astuple(self.model),
+            "best": None if self.best is None else astuple(self.best.task.tile),
+            "ratio": self.ratio,
+            "tiles": [
+                {
+                    "tile": astuple(one.task.tile),
+                    "time_ms": one.time_ms,
+                    "time_spread": one.spread_percent,
+                    "error": one.error,
+                }
+                for one in self.measured
+            ],
+        }
+
+
+def _time(measured: Measured) -> float:
+    assert measured.time_ms is not None
+    return measured.time_ms
+
+
+def tasks_for(problems: dict[str, ConvProblem], stage: Stage) -> list[Task]:
+    """Every candidate of every problem, problem by problem.
+
+    Raises ``ValueError`` for a stage that has nothing to choose from.
+    """
+    tasks = [
+        Task(name, problem, stage.name, tile)
+        for name, problem in problems.items()
+        for tile in stage.candidates(problem)
+    ]
+    if not tasks:
+        raise ValueError(f"stage is {stage.name!r}: it has one tile for a problem, none to choose")
+    return tasks
+
+
+def tuned(found: Sequence[Measured], stage: Stage, engine: Engine) -> Tuned:
+    """One problem's measured tiles together."""
+    task = found[0].task
+    model = tile_by_rule(task.problem, stage, engine)
+    assert model is not None  # a stage with candidates has a production tile
+    return Tuned(task.name, task.problem, model, tuple(found))
+
+
+def processes(engine: Engine) -> int:
+    """How many compile at a time: each takes a core, and a context in the GPU's memory."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    room = (engine.free_bytes() or 0) // MEMORY_A_PROCESS
+    return max(1, min(cores or 1, room, MOST_PROCESSES))
+
+
+def groups(tasks: Sequence[Task], jobs: int) -> list[list[Task]]:
+    """What a process does at a time: a problem's tiles, whose tensors are then copied to the GPU
+    once, where that leaves no process idle; else a tile."""
+    by_name: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_name.setdefault(task.name, []).append(task)
+    return list(by_name.values()) if len(by_name) > jobs > 1 else [[task] for task in tasks]
+
+
+def measure_all(tasks: Sequence[Task], jobs: int) -> Generator[Measured, None, None]:
+    """Each task's result, in their order; ``jobs`` processes compile ahead.
+
+    Where the caller stops early, by Ctrl-C too, each process ends when it has done what it is at.
+    """
+    parts = groups(tasks, jobs)
+    if min(jobs, len(parts)) <= 1:
+        yield from chain.from_iterable(map(measure_group, parts))
+        return
+    context = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
+    lock = context.Lock()
+    pool = ProcessPoolExecutor(min(jobs, len(parts)), context, _begin, (lock,))
+    try:
+        yield from chain.from_iterable(pool.map(measure_group, parts))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_gpu: AbstractContextManager[Any] = nullcontext()  # held while the GPU is used
+
+
+def _begin(lock: AbstractContextManager[Any]) -> None:
+    """A process for measuring: it shares the GPU and ends at Ctrl-C, at once and silently."""
+    global _gpu
+    _gpu = lock
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def measure_group(tasks: Sequence[Task]) -> list[Measured]:
+    """Compile the tiles of one problem, then judge, time and judge again. Errors are data: not all
+    of them can be sent from process to process."""
+    try:
+        engine = choose("gpu")
+        plans = [_compiled(task, engine) for task in tasks]
+        known = _two_images(tasks[0].problem)
+        with _gpu:
+            measured = _measured(plans, known, engine)
+            engine.free_bytes()  # makes what is freed free for the next process
+        return measured
+    except Exception as error:  # no GPU, or no memory for these tensors
+        return [Measured(task, error=_words(error)) for task in tasks]
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _compiled(task: Task, engine: Engine) -> tuple[Task, Plan | Exception]:
+    try:
+        return task, Plan(task.problem, stage_named(task.stage), task.tile, engine)
+    except Exception as error:  # what a stage or its compiler raises is that tile's result
+        return task, error
+
+
+def _measured(
+    plans: Sequence[tuple[Task, Plan | Exception]], known: Known, engine: Engine
+) -> list[Measured]:
+    few, oracle = known
+    problem = plans[0][0].problem
+    images = np.arange(problem.batch) % len(few[0])
+    images[-1] = len(few[0]) - 1
+    tensors = [engine.to_device(tensor) for tensor in (few[0][images], *few[1:])]
+    results = []
+    for task, plan in plans:
+        try:
+            if isinstance(plan, Exception):
+                raise plan
+            results.append(_judged_and_timed(task, plan, tensors, oracle, engine))
+        except Exception as error:
+            results.append(Measured(task, error=_words(error)))
+    return results
+
+
+def _judged_and_timed(
+    task: Task, plan: Plan, tensors: Sequence[Any], oracle: Oracle, engine: Engine
+) -> Measured:
+    from convlab.bench.timer import measure  # needs a GPU
+
+    input, weight, bias = tensors
+    output = engine.to_device(np.full(task.problem.output_shape, np.nan, np.float32))
+
+    def verdict() -> Verdict:
+        ends = [output[:1], output[-1:]][: oracle.problem.batch]
+        return oracle.judge(np.concatenate([engine.to_host(end) for end in ends]))
+
+    plan(input, weight, output, bias)
+    if not (judged := verdict()).ok:
+        return Measured(task, error=str(judged))
+    timing = measure(lambda stream: plan(input, weight, output, bias, stream=stream))
+    if not (judged := verdict()).ok:
+        return Measured(task, error=f"after it was timed: {judged}")
+    if (refused := too_fast(task.problem.flops, timing, engine)) is not None:
+        return Measured(task, error=refused)
+    return Measured(task, timing.median_ms, timing.spread_percent)
+
+
+def _two_images(problem: ConvProblem) -> Known:
+    """Input of one or two images, weight, bias, and what the convolution of these must be."""
+    few = replace(problem, batch=min(problem.batch, 2))
+    tensors = random_tensors(few, SEED)
+    return tensors, Oracle(few, *tensors)
+
+
+def as_json(
+    found: Sequence[Tuned], stage: Stage, engine: Engine, *, arguments: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What ``convlab tune --json`` writes; ``arguments`` is what was typed after ``convlab``."""
+    return {
+        "device": engine.device,
+        "multiprocessors": engine.multiprocessors(),
+        "stage": stage.name,
+        "environment": environment(arguments),
+        "problems": [tuned.as_json() for tuned in found],
+    }

@@ -1,0 +1,209 @@
+"""``convlab tune``: every tile measured, the best one remembered."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from convlab import tables, workloads
+from convlab.commands.shared import Batch, JsonFile
+from convlab.problem import ConvProblem
+from convlab.shell import (
+    INTERRUPTED,
+    WRONG,
+    check_writable,
+    console_for,
+    fail,
+    numba_needed,
+    refuse,
+    refusing,
+    write_json,
+    write_whole,
+)
+
+if TYPE_CHECKING:
+    from convlab.bench.tuning import Measured, Tuned
+    from convlab.engines import Engine
+    from convlab.stages import Stage
+
+EXAMPLE = "'32x64x56x56 * 64x64x3x3, padding 1'"
+FOUR = r"(\d+)x(\d+)x(\d+)x(\d+)"
+SHAPES = re.compile(rf"\s*{FOUR}\s*[*,]\s*{FOUR}\s*(.*)", re.DOTALL)
+OPTION = re.compile(r",\s*(s|stride|p|padding|d|dilation)\s*(\d+|\([\d\s,()]+\))\s*")
+NAMES = {"s": "stride", "p": "padding", "d": "dilation"}
+
+
+def tune(
+    context: typer.Context,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A layer of the paper, conv1 to conv12; repeatable."),
+    ] = None,
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHAPES", help=f"Any problem, as {EXAMPLE}; repeatable."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="The twelve layers and sizes that nobody tuned for.")
+    ] = False,
+    batch: Batch = None,
+    stage: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose tiles: a stage that has a choice.")
+    ] = "s12",
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Measure nothing; forget these problems, or all.")
+    ] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure every tile on a problem, conv9 if none is named, and remember the best.
+
+    Needs a GPU. Later plans on this GPU take the remembered tile. Exits 1 when a tile is wrong.
+    """
+    console = console_for(json_file)
+    problems = _problems(layer, problem, every, batch)
+    if forget:
+        _forget(problems, json_file, console)
+        return
+    problems = problems or _named(["conv9"], batch)
+
+    with numba_needed():
+        from convlab.bench import tuning
+        from convlab.engines import EngineUnavailable, choose
+        from convlab.stages import stage_named
+    with refusing(ValueError, EngineUnavailable):
+        chosen = stage_named(stage)
+        tasks = tuning.tasks_for(problems, chosen)
+        engine = choose("gpu")
+    _check_cache()
+
+    found: list[Tuned] = []
+    waiting: list[Measured] = []
+    left = {name: sum(task.name == name for task in tasks) for name in problems}
+    results = tuning.measure_all(tasks, tuning.processes(engine))
+    try:
+        with tables.progress([f"{task.name} {task.tile}" for task in tasks]) as advance:
+            for measured in results:
+                waiting.append(measured)
+                left[measured.task.name] -= 1
+                if not left[measured.task.name]:
+                    found.append(tuning.tuned(waiting, chosen, engine))
+                    _remember(found[-1], chosen, engine)
+                    waiting = []
+                advance()
+    except KeyboardInterrupt:
+        _show(console, found, engine)
+        done = f"{len(found)} of {len(problems)} problems"
+        fail(f"interrupted after {done}, which are remembered; no JSON was written", INTERRUPTED)
+    finally:
+        results.close()
+    document = tuning.as_json(found, chosen, engine, arguments=context.obj)
+    _show(console, found, engine)
+    write_json(json_file, document)
+    _conclude(console, found)
+
+
+def _show(console: Console, found: list[Tuned], engine: Engine) -> None:
+    """A tile a line of one problem, a problem a line of several."""
+    if len(found) == 1:
+        console.print(Text(f"{found[0].name}: {found[0].problem}, on {engine.device}"), "")
+        console.print(tables.tiles_table(found[0]))
+    elif found:
+        console.print(tables.tuned_table(found))
+
+
+def _conclude(console: Console, found: list[Tuned]) -> None:
+    from convlab.remembered import tiles_file
+
+    wrong = [one for tuned in found for one in tuned.measured if one.error is not None]
+    for one in wrong:
+        line = f"{one.task.name}, tile {one.task.tile}: {one.error}"
+        console.print(Text(line, "red"), soft_wrap=True)
+    best = sum(tuned.best is not None for tuned in found)
+    tiles = "The best tile is" if best == 1 else f"The best tiles of {best} problems are"
+    console.print(Text(f"{tiles} remembered in {tiles_file()}."), soft_wrap=True)
+    if wrong:
+        raise typer.Exit(WRONG)
+
+
+def _remember(tuned: Tuned, stage: Stage, engine: Engine) -> None:
+    from convlab.remembered import entry_for, remember
+
+    if (best := tuned.best) is not None and best.time_ms is not None:
+        tile = best.task.tile
+        remember(entry_for(tuned.problem, stage, engine.device, tile, best.time_ms), write_whole)
+
+
+def _check_cache() -> None:
+    """Refuse, before any work is done, where nothing could be remembered."""
+    from convlab.remembered import cache_folder, tiles_file
+
+    with refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+    check_writable("the file of tiles", tiles_file())
+
+
+def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Console) -> None:
+    if json_file is not None:
+        refuse("--forget measures nothing: leave out --json")
+    with numba_needed():
+        from convlab.remembered import forget, tiles_file
+    with refusing(OSError, RuntimeError):
+        count = forget(set(map(str, problems.values())) or None, write_whole)
+    tiles = "1 tile is" if count == 1 else f"{count} tiles are"
+    console.print(Text(f"{tiles} forgotten in {tiles_file()}."), soft_wrap=True)
+
+
+def _problems(
+    layers: list[str] | None, texts: list[str] | None, every: bool, batch: int | None
+) -> dict[str, ConvProblem]:
+    """The problems asked for by their names; of one given by its shapes that is its name."""
+    if every:
+        if layers or texts or batch is not None:
+            refuse("--all names its problems: leave out --layer, --problem and --batch")
+        return _named(workloads.LAYER_NAMES, None) | workloads.UNTUNED
+    if batch is not None and batch < 1:
+        refuse(f"--batch is {batch}: it must be at least 1")
+    problems = _named(layers or (), batch)
+    for text in texts or ():
+        with refusing(ValueError, TypeError):
+            given = problem_of(text)
+        given = given if batch is None else replace(given, batch=batch)
+        problems[str(given)] = given
+    return problems
+
+
+def _named(layers: list[str] | tuple[str, ...], batch: int | None) -> dict[str, ConvProblem]:
+    with refusing(ValueError):
+        return {
+            name.lower(): workloads.paper_layer(name, batch or workloads.PAPER_BATCH)
+            for name in layers
+        }
+
+
+def problem_of(text: str) -> ConvProblem:
+    """The problem that is written as its ``str``: input, filters, and what is not usual of stride,
+    padding and dilation, which may be their first letters: ``32x64x56x56,64x64x3x3,s2,p1``.
+
+    Raises ``ValueError`` or ``TypeError`` naming what is wrong with it.
+    """
+    shapes = SHAPES.fullmatch(text)
+    if shapes is None:
+        raise ValueError(f"--problem is {text!r}: it must be input and filters, as {EXAMPLE}")
+    n, c, h, w, m, channels, *taps = map(int, shapes.groups()[:8])
+    rest, options = shapes[9], {}
+    while option := OPTION.match(rest):
+        options[NAMES.get(option[1], option[1])] = ast.literal_eval(option[2])
+        rest = rest[option.end() :]
+    if rest:
+        raise ValueError(f"--problem ends in {rest!r}: it may be ', stride 2', padding or dilation")
+    if channels != c:
+        raise ValueError(
+            f"--problem has filters of {channels} channels: the input's {c} are needed"
+        )
+    return ConvProblem(n, c, h, w, m, tuple(taps), **options)
