@@ -42,6 +42,7 @@ sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
 	@$(BIN)/python -m convlab.bench.plots $(ARGS)
 	@$(BIN)/python -m convlab.bench.comparisons $(ARGS)
+	@$(BIN)/python -m convlab.bench.tile_tables $(ARGS)
 
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
 	@$(BIN)/python -m convlab.site $(ARGS)

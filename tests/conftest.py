@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from numba.cuda.core import config
 
-from convlab import Stage, Tile
+from convlab import Stage, Tile, plans
 from convlab.engines import Engine, choose
 from convlab.oracle import Oracle, Verdict
 from convlab.plans import Plan
@@ -22,6 +22,12 @@ settings.register_profile(
     "convlab", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convlab"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles that were tuned on this machine are its user's: tests plan as if there were none."""
+    monkeypatch.setattr(plans, "remembered_tile", lambda *asked: None)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from kernels.wrong import WRONG
 from typer.testing import CliRunner
 
 from convlab import Trace, checking, doctor, trace
-from convlab.bench import ladder, ladder_sample, plots, textbook
+from convlab.bench import ladder, ladder_sample, plots, textbook, tuning
 from convlab.cli import app
 from convlab.engines import choose
 from convlab.engines.findings import Finding
@@ -215,7 +215,13 @@ def documents() -> dict[str, Any]:
         "check": _checked(),
         "trace": json.loads(json.dumps(traced.as_json())),
         "lint": [asdict(linted) | {"ok": linted.ok}],
+        "tune": tuning.as_json([_tuned()], stage_named("s12"), engine),
     }
+
+
+def _tuned() -> tuning.Tuned:
+    (task, *_) = tuning.tasks_for({"conv9": paper_layer("conv9")}, stage_named("s12"))
+    return tuning.Tuned("conv9", task.problem, task.tile, (tuning.Measured(task, 1.0, 1.0),))
 
 
 def _checked() -> dict[str, Any]:
@@ -250,7 +256,7 @@ def keys(document: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-@pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint", "check", "trace"])
+@pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint", "check", "trace", "tune"])
 def test_every_key_of_the_json_is_told(verb):
     told = [row[0].strip("`") for row in rows("docs/json.md", f"## `convlab {verb} --json`")]
     assert len(told) == len(set(told))

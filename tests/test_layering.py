@@ -24,7 +24,8 @@ BELOW: dict[str, set[str]] = {
     "oracle": {"problem"},
     "stages": {"problem", "device", "unfold"},
     "engines": {"problem", "device", "stages"},
-    "plans": {"problem", "stages", "engines"},
+    "remembered": {"problem", "stages"},
+    "plans": {"problem", "stages", "engines", "remembered"},
     "api": {"problem", "stages", "engines", "oracle", "plans"},
 }
 # These bring stages and engines together. They may import anything but the command.

@@ -324,7 +324,9 @@ def _reached(size: int, outputs: int, stride: int, taps: int, dilation: int, bef
 
 
 def _short(value: object) -> object:
-    """One number where both entries agree: ((1, 1), (1, 1)) reads 1."""
-    while isinstance(value, tuple) and value[0] == value[1]:
-        value = value[0]
-    return value
+    """One number where all entries agree, ((1, 1), (1, 1)) reads 1; else all of them, because the
+    constructor takes (1, 0) for another padding than ((1, 0), (1, 0))."""
+    short = value
+    while isinstance(short, tuple) and short[0] == short[1]:
+        short = short[0]
+    return value if isinstance(short, tuple) else short

@@ -253,7 +253,8 @@ def tiles_table(tuned: Tuned) -> Table:
 def tuned_table(found: Sequence[Tuned]) -> Table:
     """The model's tile and the best one of every problem, and how far apart they are."""
     table = _table()
-    for name in ("problem", "model's tile", "best tile"):
+    table.add_column("problem", overflow="fold", vertical="bottom")
+    for name in ("model's tile", "best tile"):
         table.add_column(name, no_wrap=True, vertical="bottom")
     for name in ("model\nms", "best\nms", "ratio"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
@@ -261,7 +262,7 @@ def tuned_table(found: Sequence[Tuned]) -> Table:
         best = tuned.best
         times = (tuned.model_ms, None if best is None else best.time_ms)
         table.add_row(
-            Text(tuned.name, overflow="fold"),
+            Text(tuned.name),
             str(tuned.model),
             "-" if best is None else str(best.task.tile),
             *("-" if time is None else f"{time:.4g}" for time in times),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from concurrent.futures import BrokenExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,9 +98,13 @@ def tune(
                     waiting = []
                 advance()
     except KeyboardInterrupt:
-        _show(console, found, engine)
-        done = f"{len(found)} of {len(problems)} problems"
-        fail(f"interrupted after {done}, which are remembered; no JSON was written", INTERRUPTED)
+        begun = [tuning.tuned(waiting, chosen, engine)] if waiting else []
+        _show(console, found + begun, engine)
+        done = f"{len(found)} of {len(problems)} problems, which are remembered"
+        fail(f"interrupted after {done}; no JSON was written", INTERRUPTED)
+    except BrokenExecutor:
+        done = f"{len(found)} of {len(problems)} problems, which are remembered"
+        refuse(f"a process that compiles was ended, perhaps for want of memory, after {done}")
     finally:
         results.close()
     document = tuning.as_json(found, chosen, engine, arguments=context.obj)
@@ -111,7 +116,7 @@ def tune(
 def _show(console: Console, found: list[Tuned], engine: Engine) -> None:
     """A tile a line of one problem, a problem a line of several."""
     if len(found) == 1:
-        console.print(Text(f"{found[0].name}: {found[0].problem}, on {engine.device}"), "")
+        console.print(Text(f"{found[0].problem} on {engine.device}"), "", sep="\n")
         console.print(tables.tiles_table(found[0]))
     elif found:
         console.print(tables.tuned_table(found))
@@ -203,7 +208,5 @@ def problem_of(text: str) -> ConvProblem:
     if rest:
         raise ValueError(f"--problem ends in {rest!r}: it may be ', stride 2', padding or dilation")
     if channels != c:
-        raise ValueError(
-            f"--problem has filters of {channels} channels: the input's {c} are needed"
-        )
+        raise ValueError(f"--problem has filters of {channels} channels: the input has {c}")
     return ConvProblem(n, c, h, w, m, tuple(taps), **options)

@@ -71,7 +71,7 @@ def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
     more than there is use for."""
     few_outputs = problem.M * problem.N <= FEW_OUTPUTS
     narrowest = min(32 if few_outputs else 64, problem.M)
-    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in RATES if M_B >= narrowest}
+    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in RATES if narrowest <= M_B}
     most = min(channels.values()) * 4 / 3
     depth = slice_depth(problem)
     tiles = []

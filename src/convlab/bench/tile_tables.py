@@ -1,0 +1,140 @@
+"""The tables of docs/tiles.md: what the model chooses beside what tuning found best.
+
+``python -m convlab.bench.tile_tables`` reads docs/results/tuned_h200.json, which ``convlab tune
+--all --json`` wrote on a GPU, asks today's model which tile it takes for each problem, and rewrites
+what is between the page's markers. ``--check`` rewrites nothing and exits 1 where the page differs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convlab.bench.generated import RESULTS, filled, regenerate
+from convlab.bench.measured import table
+from convlab.problem import ConvProblem
+from convlab.stages import Tile, stage_named
+from convlab.workloads import LAYER_NAMES, UNTUNED, paper_layer
+
+PAGE, FILE = "docs/tiles.md", "tuned_h200"
+COMMAND = f"convlab tune --all --json {RESULTS}/{FILE}.json"
+CLOSE = 1.1  # what the page calls close to the best
+GROUPS = {
+    "The paper's layers": "conv",
+    "ResNet-50": "resnet50",
+    "VGG-16": "vgg16",
+    "One image": "one_image",
+    "Odd shapes": "",
+}
+HEAD = ["problem", "model's tile", "ms", "best tile", "ms", "ratio", "TFLOP/s"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A problem, the model's tile and the best one, and their times; None for a tile that was not
+    measured."""
+
+    name: str
+    problem: ConvProblem
+    model: Tile
+    model_ms: float | None
+    best: Tile
+    best_ms: float
+
+    @property
+    def ratio(self) -> float | None:
+        """The model's time over the best; None where it was not measured."""
+        return None if self.model_ms is None else self.model_ms / self.best_ms
+
+
+def choices(document: dict[str, Any]) -> list[Choice]:
+    """Today's choice for every problem of the document.
+
+    Raises ``ValueError`` for a problem that is not the one of its name any more.
+    """
+    problems = {name: paper_layer(name) for name in LAYER_NAMES} | UNTUNED
+    stage = stage_named(document["stage"])
+    found = []
+    for row in document["problems"]:
+        problem = problems.get(row["name"])
+        if problem is None or str(problem) != row["problem"]:
+            raise ValueError(f"{row['name']} is not {row['problem']} now: run {COMMAND} again")
+        times = {
+            Tile(*one["tile"]): one["time_ms"] for one in row["tiles"] if one["time_ms"] is not None
+        }
+        model = stage.production_tile(problem, document["multiprocessors"])
+        assert model is not None
+        best = min(times, key=times.__getitem__)
+        found.append(Choice(row["name"], problem, model, times.get(model), best, times[best]))
+    return found
+
+
+def show(document: dict[str, Any]) -> str:
+    """What is true of all of them in a line, then a table for each group."""
+    found = choices(document)
+    ratios = [choice.ratio for choice in found if choice.ratio is not None]
+    close = sum(ratio <= CLOSE for ratio in ratios)
+    said = (
+        f"{document['device']}, {sum(len(row['tiles']) for row in document['problems'])} tiles on "
+        f"{len(found)} problems. The model's tile is within {CLOSE - 1:.0%} of the best on {close} "
+        f"of {len(found)}"
+    )
+    if len(ratios) < len(found):
+        said += f"; {len(found) - len(ratios)} not measured"
+    if ratios:
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        said += f"; the geometric mean of the ratios is {mean:.3f}, the largest {max(ratios):.2f}"
+    parts = [f"{said}.\n"]
+    left = list(found)
+    for title, prefix in GROUPS.items():
+        group = [choice for choice in left if choice.name.startswith(prefix)]
+        left = [choice for choice in left if choice not in group]
+        if group:
+            parts.append(f"### {title}\n\n{table(HEAD, [_row(choice) for choice in group])}")
+    return "\n".join(parts)
+
+
+def _row(choice: Choice) -> list[str]:
+    same = choice.best == choice.model
+    rate = choice.problem.flops / choice.best_ms / 1e9
+    return [
+        str(choice.problem),
+        str(choice.model),
+        "-" if choice.model_ms is None else f"{choice.model_ms:.4g}",
+        "the same" if same else str(choice.best),
+        f"{choice.best_ms:.4g}",
+        "-" if choice.ratio is None else f"{choice.ratio:.2f}",
+        f"{rate:.1f}",
+    ]
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """The page as it has to be.
+
+    Raises ``ValueError`` saying what is missing or is no result.
+    """
+    file = root / RESULTS / f"{FILE}.json"
+    try:
+        shown = show(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no {file}: {COMMAND} on a GPU writes it") from error
+    except (KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file} is no result of {COMMAND}: {error!r}") from error
+    by = f"By `{COMMAND}`: [{FILE}.json](results/{FILE}.json).\n"
+    page = root / PAGE
+    return {page: filled(page, {"tiles": lambda _: f"\n{shown}\n{by}\n"})}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Regenerate, or with ``--check`` only compare; returns the exit code."""
+    about = f"Make the tables of {PAGE} from {RESULTS}/{FILE}.json."
+    return regenerate("convlab.bench.tile_tables", about, generated, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
