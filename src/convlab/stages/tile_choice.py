@@ -40,7 +40,7 @@ OVERHEAD = 32
 SLICE, COPY, STEP, FMA = 67.0, 12.0, 18.0, 1.5  # clocks
 
 # (M_B, N_B, M_T, N_T): multiply-adds a clock on an H200 where nothing is left over, over the best
-# one's. Nine more were measured and were nowhere faster than the best of these by 2 %.
+# one's. Eight more were measured; nowhere was one faster than the best of these by 2 %.
 RATES: dict[tuple[int, int, int, int], float] = {
     (128, 64, 8, 8): 1.0,
     (64, 128, 8, 8): 0.98,
