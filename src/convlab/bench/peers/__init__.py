@@ -6,11 +6,19 @@ and how it is installed.
 
 from __future__ import annotations
 
+from convlab.bench.peers import cpp, cudnn, cupy_gemm, cutlass, pytorch, pytorch_gemm
 from convlab.bench.peers.base import Peer, Prepared, Unsupported
 
 __all__ = ["PEERS", "Peer", "Prepared", "Unsupported", "peer_named"]
 
-PEERS: tuple[Peer, ...] = ()
+PEERS: tuple[Peer, ...] = (
+    *pytorch.PEERS,
+    *cudnn.PEERS,
+    *pytorch_gemm.PEERS,
+    *cutlass.PEERS,
+    cupy_gemm.PEER,
+    cpp.PEER,
+)
 
 
 def peer_named(name: str) -> Peer:

@@ -13,7 +13,7 @@ from convlab.problem import ConvProblem
 
 Singles = NDArray[np.float32]
 
-Family = Literal["pytorch", "cudnn", "cublas", "cutlass", "cpu", "unfoldnd", "cupy"]
+Family = Literal["pytorch", "cudnn", "cublas", "cutlass", "cpu", "unfoldnd", "cupy", "ceiling"]
 Precision = Literal["fp32", "tf32"]
 Method = Literal["gemm", "direct", "fft", "winograd", "any"]
 
