@@ -20,7 +20,7 @@ from convlab.oracle import reference
 from convlab.problem import ConvProblem
 
 GIB = 2**30
-MACHINE = Machine("a fake GPU", 60e12, 400e12, 4e12, 50 * 2**20, 100)
+MACHINE = Machine("a fake GPU", 60e12, 400e12, 4e12, 0, 100)
 ENVIRONMENT = {
     "command": "convlab",
     "date": "2026-11-21T12:00:00+00:00",
@@ -139,6 +139,7 @@ SPOILED: dict[str, Any] = {
 }
 TIMES = {
     "above_roofline": Timing(1e-6),
+    "above_bandwidth": Timing(0.002),
     "unsteady": Timing(spread_percent=45.0),
     "host": Timing(900.0, 3.0, 3),
 }

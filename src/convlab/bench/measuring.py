@@ -208,8 +208,8 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two float32 outputs are the same bit by bit, so that one verdict is both's."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    views = (np.ascontiguousarray(output).view(np.uint32) for output in (one, other))
-    return bool(np.array_equal(*views))
+    first, second = (np.ascontiguousarray(output).view(np.uint32) for output in (one, other))
+    return bool(np.array_equal(first, second))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -44,7 +44,7 @@ def blocks(
         if plots:
             parts.append(report_plots.speedups(results, best, every))
         parts.append(speedup_table(results, best, every))
-        parts.append(Paragraph(f"Every stage over each, geometric mean over the layers:"))
+        parts.append(Paragraph("Every stage over each, geometric mean over the layers:"))
     parts.append(mean_table(results, stages, every))
     parts += [Heading("Roofline")]
     if plots:
@@ -70,8 +70,8 @@ HOW_TO_READ = (
 )
 MEMORY = (
     "Device memory beside input, filter and output, in MiB: the most that any layer takes, as each "
-    "system asks for it, and as the GPU's free memory showed it when it was given back (in steps of "
-    "2 MiB, with what a library keeps for itself)."
+    "system asks for it, and as the GPU's free memory showed it when it was given back (in steps "
+    "of 2 MiB, with what a library keeps for itself)."
 )
 WHY = (
     "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator on "
@@ -96,7 +96,11 @@ def _measured_on(results: Results) -> str:
     versions = [f"{name} {packages[name]}" for name in PACKAGES if packages.get(name)]
     known = [
         results.device,
-        *(f"{word} {gpu[key]}" for key, word in (("driver", "driver"), ("cuda", "CUDA")) if gpu.get(key)),
+        *(
+            f"{word} {gpu[key]}"
+            for key, word in (("driver", "driver"), ("cuda", "CUDA"))
+            if gpu.get(key)
+        ),
         *versions,
     ]
     if clocks.get("max_sm"):
@@ -173,7 +177,9 @@ def _cell(row: Row | None, name: str) -> str:
 
 def _digits(value: float) -> str:
     """Three digits that mean something: 0.123, 1.23, 12.3, 123."""
-    return f"{value:.{max(0, min(3, 2 - len(str(int(abs(value)))) + 1 if abs(value) >= 1 else 3))}f}"
+    return (
+        f"{value:.{max(0, min(3, 2 - len(str(int(abs(value)))) + 1 if abs(value) >= 1 else 3))}f}"
+    )
 
 
 def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -> Table:
@@ -193,9 +199,7 @@ def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -
     return Table(head, tuple(rows))
 
 
-def mean_table(
-    results: Results, stages: Sequence[Contender], over: Sequence[Contender]
-) -> Table:
+def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Contender]) -> Table:
     """Every stage over each of the others: the geometric mean over the layers that both have."""
     head = ("over", *(stage.name for stage in stages))
     rows = []
@@ -284,7 +288,7 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
         tightest = one.tightest
         rows.append((
             f"`{one.stage}`",
-            *(_count(value) for value in (one.requests, one.sectors, one.passes, one.bytes_per_flop)),
+            *map(_count, (one.requests, one.sectors, one.passes, one.bytes_per_flop)),
             NOTHING if tightest is None else f"{tightest[1]:.0f} %",
             NOTHING if measured is None else f"{measured:.1f} %",
             one.sentence(measured),

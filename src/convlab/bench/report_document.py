@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
+# The colours of pictures for which a page has its own, by the name it has for them.
+THEME = {"#ffffff": "panel", "#1f2328": "ink", "#59636e": "quiet", "#d1d9e0": "line"}
 CODE = re.compile(r"`([^`]+)`")
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
 
@@ -35,8 +37,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture drawn twice, for wide screens and for narrow ones, and in words. ``name`` is what
-    its file is called where it needs one."""
+    """A picture drawn twice, as SVG for wide screens and for narrow ones, and in words. ``name`` is
+    what its file is called where it needs one. On a page its words and axes take the page's
+    colours, so that it can be read in dark mode too."""
 
     name: str
     about: str
@@ -97,8 +100,8 @@ def _html(block: Block) -> str:
     if isinstance(block, Figure):
         return (
             f'<figure role="img" aria-label="{escape(block.about)}">'
-            f'<div class="wide" aria-hidden="true">{block.wide}</div>'
-            f'<div class="narrow" aria-hidden="true">{block.narrow}</div>'
+            f'<div class="wide" aria-hidden="true">{_themed(block.wide)}</div>'
+            f'<div class="narrow" aria-hidden="true">{_themed(block.narrow)}</div>'
             f"<figcaption>{_inline(block.about)}</figcaption></figure>"
         )
     if isinstance(block, Tiles):
@@ -125,6 +128,12 @@ def _html(block: Block) -> str:
         '<div class="scrolls" tabindex="0"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
+
+
+def _themed(svg: str) -> str:
+    for colour, name in THEME.items():
+        svg = svg.replace(colour, f"var(--{name})")
+    return svg
 
 
 def _side(column: int, left: int) -> str:

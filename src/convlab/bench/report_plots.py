@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
-from convlab.bench.report_document import Figure
-from convlab.bench.results import Results
+from convlab.bench.report_document import THEME, Figure
+from convlab.bench.results import Results, tensor_bytes
 from convlab.image import PlotsMissing
 from convlab.workloads import paper_layer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CARD, INK, QUIET, LINE = "#ffffff", "#1f2328", "#59636e", "#d1d9e0"
+CARD, INK, QUIET, LINE = THEME
 # At least 3:1 against the light and the dark card; the markers tell them apart without colour.
 COLOURS = (
     "#2f7fd6", "#c9731a", "#2e9e5b", "#9a6fd0", "#d6455d", "#7d8590", "#16969b", "#b0559c",
@@ -30,7 +31,11 @@ COLOURS = (
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*", "p", "d", "H", "8", "+", "x")
 WIDE, NARROW = 8.2, 3.7  # inches
-FONTS = ["system-ui", "Segoe UI", "Helvetica Neue", "Arial", "Liberation Sans", "sans-serif"]
+# Laid out in the font that comes with matplotlib, shown in the reader's own, which is narrower.
+LAID_OUT_IN = "DejaVu Sans"
+FONTS = (
+    "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+)
 MIB = 2**20
 
 Draw = Callable[["Axes", bool], None]
@@ -58,7 +63,7 @@ def _svg(salt: str, width: float, height: float, draw: Draw) -> str:
         axes.set_axisbelow(True)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
+    text = re.sub(r"font-family: [^;]*;", f"font-family: {FONTS};", file.getvalue())
     lines = text[text.index("<svg") :].splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -73,9 +78,10 @@ def _style(salt: str, size: float) -> Iterator[None]:
         raise PlotsMissing(
             "plots need matplotlib: run make report, or python -m pip install -e '.[plots]'"
         ) from error
-    settings: dict[str, Any] = {
-        "svg.fonttype": "none", "svg.hashsalt": salt, "font.family": FONTS, "font.size": size,
-        "text.color": INK, "axes.labelcolor": QUIET, "axes.edgecolor": LINE, "xtick.color": QUIET,
+    settings: Any = {
+        "svg.fonttype": "none", "svg.hashsalt": salt, "font.family": [LAID_OUT_IN],
+        "font.size": size, "text.color": INK, "axes.labelcolor": QUIET, "axes.edgecolor": LINE,
+        "xtick.color": QUIET,
         "ytick.color": QUIET, "axes.facecolor": CARD, "figure.facecolor": CARD,
         "savefig.facecolor": CARD, "grid.color": LINE, "grid.linewidth": 0.6,
         "legend.frameon": False, "legend.labelcolor": INK, "axes.titlecolor": INK,
@@ -92,7 +98,7 @@ def _label(name: str) -> str:
 
 def _below(axes: Axes, columns: int) -> None:
     """The legend below the axes, where it hides nothing."""
-    axes.figure.legend(  # type: ignore[union-attr]
+    axes.figure.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns,
         handletextpad=0.3, columnspacing=1.2,
     )  # fmt: skip
@@ -165,17 +171,17 @@ def roofline(results: Results) -> Figure:
         peak, bandwidth = machine.fp32_flops, machine.memory_bytes_per_second
         if peak and bandwidth:
             ridge = peak / bandwidth
-            low = min(low, ridge / 2)
+            low = min(low, ridge / 4)
             roof = [(low, low * bandwidth / 1e12), (ridge, peak / 1e12), (high, peak / 1e12)]
             axes.plot(*zip(*roof, strict=True), color=INK, linewidth=1.2)
             _note(axes, (high, peak / 1e12), f"fp32 peak {peak / 1e12:.1f} TFLOP/s", "right")
             middle = math.sqrt(low * ridge)
-            _note(
-                axes, (middle, middle * bandwidth / 1e12), f"memory {bandwidth / 1e12:.1f} TB/s",
-                "right", (-6, 2),
-            )  # fmt: skip
+            at = (middle, middle * bandwidth / 1e12)
+            _note(axes, at, f"memory {bandwidth / 1e12:.1f} TB/s", "left", (7, -9))
         if machine.sgemm_tflops:
-            axes.axhline(machine.sgemm_tflops, color=QUIET, linewidth=0.9, linestyle="--")
+            first = 1e12 * machine.sgemm_tflops / bandwidth if bandwidth else low
+            level = [machine.sgemm_tflops] * 2
+            axes.plot([first, high], level, color=QUIET, linewidth=0.9, linestyle="--")
             _note(
                 axes, (high, machine.sgemm_tflops), f"cuBLAS SGEMM {machine.sgemm_tflops:.1f}",
                 "right", (0, -10),
@@ -186,7 +192,10 @@ def roofline(results: Results) -> Figure:
         axes.set_ylim(bottom, top)
         if not narrow:
             _layer_names(axes, intensity, top)
-        ticks = [2.0**power for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
+        ticks = [
+            2.0**power
+            for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+        ]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
         heights = [
@@ -226,20 +235,20 @@ def _layer_names(axes: Axes, intensity: dict[tuple[str, int], float], top: float
     for values, names in groups:
         middle = math.sqrt(values[0] * values[-1])
         axes.annotate(
-            "\n".join(names), (middle, top), textcoords="offset points", xytext=(0, -3), ha="center",
-            va="top", fontsize="x-small", color=QUIET,
+            "\n".join(names), (middle, top), textcoords="offset points", xytext=(0, -3),
+            ha="center", va="top", fontsize="x-small", color=QUIET,
         )  # fmt: skip
 
 
 def speedups(results: Results, one: Contender, over: Sequence[Contender]) -> Figure:
     """One system over the others: each layer a dot, their geometric mean a bar."""
     layers = results.layers()
-    known = [
-        (other, mean[0], ratios)
-        for other in over
-        if (mean := analysis.mean_speedup(results, one, other)) is not None
-        for ratios in [[r for layer in layers if (r := analysis.speedup(results, one, other, layer))]]
-    ]
+    known: list[tuple[Contender, float, list[float]]] = []
+    for other in over:
+        mean = analysis.mean_speedup(results, one, other)
+        if mean is not None and other.name != one.name:
+            ratios = [analysis.speedup(results, one, other, layer) for layer in layers]
+            known.append((other, mean[0], [ratio for ratio in ratios if ratio]))
 
     def draw(axes: Axes, narrow: bool) -> None:
         for place, (_, mean, ratios) in enumerate(known):
@@ -273,25 +282,26 @@ def speedups(results: Results, one: Contender, over: Sequence[Contender]) -> Fig
     return _figure("speedups", about, (height, height), draw)
 
 
+def _mean(values: Sequence[float]) -> float | None:
+    return analysis.geometric_mean(values) if values else None
+
+
 def memory(results: Results) -> Figure:
     """Device memory in all over that of the tensors alone, computed and measured."""
-    ratios = []
+    ratios: list[tuple[str, float | None, float | None]] = []
     for one in [*analysis.stages(results), *analysis.peers(results)]:
         computed, measured = [], []
         for layer in results.layers():
             row = results.row(*layer, one.name)
             if row is None or not row.ok:
                 continue
-            from convlab.bench.results import tensor_bytes
-
             own = tensor_bytes(paper_layer(*layer))
             if row.workspace_bytes is not None:
                 computed.append((own + row.workspace_bytes) / own)
             if row.peak_bytes:
                 measured.append(row.peak_bytes / own)
         if computed or measured:
-            means = [analysis.geometric_mean(x) if x else None for x in (computed, measured)]
-            ratios.append((one.name, *means))
+            ratios.append((one.name, _mean(computed), _mean(measured)))
 
     def draw(axes: Axes, narrow: bool) -> None:
         for name, values, marker, colour in (
@@ -300,15 +310,23 @@ def memory(results: Results) -> Figure:
         ):
             points = [(value, place) for place, value in enumerate(values) if value]
             if points:
+                size, edge = (12, 2) if marker == "|" else (5, 0)
                 axes.plot(
                     *zip(*points, strict=True), marker, color=colour, label=name, alpha=0.9,
-                    markersize=12 if marker == "|" else 5, markeredgewidth=2 if marker == "|" else 0,
+                    markersize=size, markeredgewidth=edge,
                 )  # fmt: skip
         axes.set_yticks(range(len(ratios)), [one[0] for one in ratios])
         axes.set_ylim(len(ratios) - 0.4, -0.6)
-        axes.set_xlim(left=0)
+        axes.set_xscale("log", base=2)
         axes.axvline(1, color=QUIET, linewidth=0.9)
-        axes.set_xlabel("memory in all, over the tensors'" + ("" if narrow else " (1: no workspace)"))
+        most = max((value for one in ratios for value in one[1:] if value), default=2.0)
+        powers = range(max(1, math.ceil(math.log2(most))) + 1)
+        axes.set_xlim(0.9, 2.0 ** powers[-1] * 1.1)
+        axes.set_xticks([2**power for power in powers], [str(2**power) for power in powers])
+        axes.minorticks_off()
+        axes.set_xlabel(
+            "memory in all, over the tensors'" + ("" if narrow else " (1: no workspace)")
+        )
         axes.grid()
         _below(axes, 2)
 

@@ -1,5 +1,4 @@
-"""A file of results: rows, and what they were measured with. Saved after every row, taken up again.
-"""
+"""A file of results: rows, and what they were measured with."""
 
 from __future__ import annotations
 
@@ -97,7 +96,9 @@ class Results:
             "systems": list(self.systems.values()),
             "rows": [
                 row.as_json()
-                for row in sorted(self.rows.values(), key=lambda row: _order((row.layer, row.batch)))
+                for row in sorted(
+                    self.rows.values(), key=lambda row: _order((row.layer, row.batch))
+                )
             ],
         }
         return {key: _strict(value) for key, value in document.items()}
@@ -113,7 +114,9 @@ class Results:
             known = {one.name for one in fields(Machine)}
             rows = [Row.from_json(_loose(row)) for row in document["rows"]]
             results = cls(
-                Machine(**{key: value for key, value in document["machine"].items() if key in known}),
+                Machine(
+                    **{key: value for key, value in document["machine"].items() if key in known}
+                ),
                 document["environment"],
                 document["identity"],
                 {row.key: row for row in rows},
@@ -122,7 +125,7 @@ class Results:
                 document["finished"],
             )
             for row in rows:
-                results.systems[row.system]  # noqa: B018  # every row's system is told
+                results.systems[row.system]  # every row's system is told
                 paper_layer(row.layer, row.batch)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no result of convlab bench: {error!r}") from error

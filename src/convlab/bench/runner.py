@@ -101,9 +101,7 @@ def _judging(judge: Judge, case: Case) -> Judging:
     return lambda output: judge.judge(output, system.precision, system.method, atomics)
 
 
-def row_of(
-    case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float
-) -> Row:
+def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:
     """The row of an outcome: with its number, unless that is above the roofline."""
     problem, system = case.problem, case.system
     if outcome.state == "measured":

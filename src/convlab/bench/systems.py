@@ -119,7 +119,8 @@ class PreparedStage:
     def run(self, stream: int | None) -> None:
         """Start the stage's launches on a raw CUDA stream."""
         assert self._plan is not None, "it is closed"
-        self._plan(*self._arrays, self._out, stream=self._stream(stream))
+        input, weight = self._arrays
+        self._plan(input, weight, self._out, stream=self._stream(stream))
 
     def _stream(self, handle: int | None) -> Any:
         from numba import cuda

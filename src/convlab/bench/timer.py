@@ -78,9 +78,7 @@ def measure_host(
     """Time ``call(None)``, which computes on the host and returns when it is done."""
     before_repeats()
     samples: list[float] = []
-    while len(samples) < HOST_REPEATS or (
-        len(samples) < REPEATS and sum(samples) < AT_MOST_MS
-    ):
+    while len(samples) < HOST_REPEATS or (len(samples) < REPEATS and sum(samples) < AT_MOST_MS):
         begin = time.perf_counter()
         call(None)
         samples.append(1e3 * (time.perf_counter() - begin))

@@ -52,7 +52,9 @@ def serve(laboratory: Any, commands: IO[str], answers: IO[str]) -> None:
 
             def judge(output: np.ndarray, folder: Path = folder) -> Judged:
                 if output.dtype != np.float32:
-                    return Judged("none", float("inf"), f"the output is {output.dtype}, not float32")
+                    return Judged(
+                        "none", float("inf"), f"the output is {output.dtype}, not float32"
+                    )
                 shared = np.load(folder / OUTPUT, mmap_mode="r+")
                 if output.shape != shared.shape:
                     reason = f"the output has shape {output.shape}, not {shared.shape}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -33,7 +33,6 @@ from convlab.shell import (
     console_for,
     fail,
     numba_needed,
-    refuse,
     refusing,
     write_json,
 )
@@ -60,9 +59,7 @@ def bench(
     ] = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A peer, all or none; may be repeated. All on the GPU."
-        ),
+        typer.Option(metavar="NAME", help="A peer, all or none; may be repeated. All on the GPU."),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="How many images.")] = (
         workloads.PAPER_BATCH
@@ -77,7 +74,9 @@ def bench(
     json_file: Annotated[
         str,
         typer.Option(
-            "--json", metavar="FILE", help="The results, kept after every row; - is standard output."
+            "--json",
+            metavar="FILE",
+            help="The results, kept after every row; - is standard output.",
         ),
     ] = DEFAULT_FILE,
 ) -> None:
@@ -119,9 +118,7 @@ def bench(
         started = time.monotonic()
         try:
             with _bars(todo) as bars:
-                rows = runner.run(
-                    todo, crew, machine, results.identity, on_compiled=bars.compiled
-                )
+                rows = runner.run(todo, crew, machine, results.identity, on_compiled=bars.compiled)
                 for case, row in zip(todo, rows, strict=True):
                     results.add(row, case.system)
                     bars.measured(case, row)
@@ -146,7 +143,9 @@ def _a_gpu_is_needed() -> None:
 
     reason = unavailable("gpu")
     if reason is not None:
-        raise ValueError(f"convlab bench needs a GPU, as a simulator's times mean nothing: {reason}")
+        raise ValueError(
+            f"convlab bench needs a GPU, as a simulator's times mean nothing: {reason}"
+        )
 
 
 def _wait_until_idle(gpu: str | None, console: Console) -> None:
@@ -239,7 +238,7 @@ def _conclude(
     from convlab.bench.rows import JUDGED_WRONG
     from convlab.commands.bench_summary import summary
 
-    console.print("", summary(results, rows), "", sep="\n")
+    console.print("", summary(results, rows, console.width), "", sep="\n")
     if json_file == STANDARD_OUTPUT:
         sys.stdout.write(json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
     else:
