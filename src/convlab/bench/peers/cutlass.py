@@ -224,7 +224,7 @@ def able_to_run(cutlass: Any, sizes: ctypes.Array[c_int]) -> list[int]:
     if not able:
         errors = sorted({error.decode() for error in said.values()})
         raise Unsupported(
-            f"CUTLASS says of each of its {len(said)} kernels here: {', '.join(errors)} (it takes no "
+            f"CUTLASS says of each of its {len(said)} kernels: {', '.join(errors)} (it takes no "
             "tensors of 2 GiB and more, nor filters above 32 x 32 with the optimized iterator)"
         )
     return able

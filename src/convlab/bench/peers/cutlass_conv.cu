@@ -83,14 +83,16 @@ Choice const choices[] = {
     choice<Tf32<Shape<128, 64, 16>, Shape<64, 32, 16>, 6, 1>>("128x64x16, 6 stages, unaligned"),
 };
 #else
-template <typename Tile, typename Warp>
-using Fp32 = Convolution<cutlass::arch::OpClassSimt, Tile, Warp, Shape<1, 1, 1>, 5, 1>;
+template <typename Tile, typename Warp, int Stages = 5>
+using Fp32 = Convolution<cutlass::arch::OpClassSimt, Tile, Warp, Shape<1, 1, 1>, Stages, 1>;
 
 Choice const choices[] = {
     choice<Fp32<Shape<256, 128, 8>, Shape<64, 64, 8>>>("256x128x8, 5 stages"),
     choice<Fp32<Shape<128, 128, 8>, Shape<32, 64, 8>>>("128x128x8, 5 stages"),
     choice<Fp32<Shape<128, 64, 8>, Shape<64, 32, 8>>>("128x64x8, 5 stages"),
     choice<Fp32<Shape<64, 64, 8>, Shape<32, 64, 8>>>("64x64x8, 5 stages"),
+    choice<Fp32<Shape<128, 128, 8>, Shape<32, 64, 8>, 2>>("128x128x8, 2 stages"),
+    choice<Fp32<Shape<128, 64, 8>, Shape<64, 32, 8>, 2>>("128x64x8, 2 stages"),
 };
 #endif
 

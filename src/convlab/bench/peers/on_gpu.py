@@ -16,6 +16,10 @@ def why_no_gpu() -> str | None:
     return unavailable("gpu")
 
 
+Start = Callable[[int | None], None]
+"""Starts work on a stream: a raw CUDA stream; 0 or None is the default one."""
+
+
 class Tensors:
     """Input, weight, output and workspace in the GPU's memory, as float32 in the axis order given.
 
@@ -40,7 +44,7 @@ class Tensors:
     @property
     def pointers(self) -> tuple[int, int, int]:
         """The addresses of input, weight and output."""
-        input, weight, output = map(pointer, self._arrays)
+        input, weight, output = map(pointer, self._arrays[:3])
         return input, weight, output
 
     def workspace(self, nbytes: int) -> int | None:
@@ -87,20 +91,24 @@ def require_free(nbytes: int, what: str) -> None:
         )
 
 
-def fastest(starts: Mapping[int, Callable[[int | None], None]], repeats: int = 5) -> int:
-    """The key of what takes the least time on the GPU, run once before the clock starts."""
+def fastest(starts: Mapping[int, Start]) -> int:
+    """The key of what takes the least time on the GPU."""
+    times = {key: min(times_ms(start)) for key, start in starts.items()}
+    return min(times, key=times.__getitem__)
+
+
+def times_ms(start: Start, repeats: int = 5) -> list[float]:
+    """How long ``start`` keeps the GPU busy, by events on the default stream, after one run that
+    is not counted. What takes less than some 0.1 ms is measured together with its launch."""
     from numba import cuda
 
-    times: dict[int, float] = {}
-    for key, start in starts.items():
+    start(None)
+    samples = []
+    for _ in range(repeats):
+        begin, end = cuda.event(), cuda.event()
+        begin.record()
         start(None)
-        samples = []
-        for _ in range(repeats):
-            begin, end = cuda.event(), cuda.event()
-            begin.record()
-            start(None)
-            end.record()
-            end.synchronize()
-            samples.append(cuda.event_elapsed_time(begin, end))
-        times[key] = min(samples)
-    return min(times, key=times.__getitem__)
+        end.record()
+        end.synchronize()
+        samples.append(float(cuda.event_elapsed_time(begin, end)))
+    return samples

@@ -1,8 +1,9 @@
 """PyTorch's ``conv2d``: what somebody would use who has PyTorch.
 
 With ``torch.backends.cudnn.benchmark``, so that cuDNN's kernels are tried out (PyTorch's limit of
-ten stays) and the fastest is kept. ``torch.compile`` has its default mode: around a lone
-convolution it finds nothing to fuse, and calls what ``conv2d`` calls.
+ten stays) and the fastest is kept. ``torch.compile`` has its default mode: for a lone convolution
+it calls what ``conv2d`` calls, but may turn the tensors channels-last around it, at each call, by
+kernels of its own.
 """
 
 from __future__ import annotations
