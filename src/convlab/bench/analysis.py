@@ -55,18 +55,19 @@ def peers(results: Results) -> list[Contender]:
 
 
 def fastest(results: Results) -> list[Contender]:
-    """The fastest of cuDNN, and of its algorithms that do every multiplication as we do, in fp32;
-    only those of which something has a number."""
+    """The fastest of PyTorch and of cuDNN, and of cuDNN's algorithms that do every multiplication
+    as we do, in fp32; only those of which something has a number."""
     groups = (
-        ("cudnn_fastest", "the fastest of cuDNN, fp32", None),
-        ("cudnn_gemm_class", "the fastest of cuDNN's GEMM class, fp32", GEMM_CLASS),
+        ("torch_fastest", "the fastest of PyTorch, fp32", "pytorch", None),
+        ("cudnn_fastest", "the fastest of cuDNN, fp32", "cudnn", None),
+        ("cudnn_gemm_class", "the fastest of cuDNN's GEMM class, fp32", "cudnn", GEMM_CLASS),
     )
     found = []
-    for name, title, methods in groups:
+    for name, title, family, methods in groups:
         members = tuple(
             system["name"]
             for system in results.systems.values()
-            if system["family"] == "cudnn"
+            if system["family"] == family
             and system["precision"] == "fp32"
             and (methods is None or system["method"] in methods)
         )

@@ -53,7 +53,8 @@ class Worker:
                 start_new_session=True,  # Ctrl-C is for the one who waits
             )
         self._answers: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -103,6 +104,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join(timeout=5)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
 
 
 class Crew:

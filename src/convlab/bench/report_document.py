@@ -130,6 +130,11 @@ def _html(block: Block) -> str:
     )
 
 
+def _code(found: re.Match[str]) -> str:
+    """Long names may break after an underscore."""
+    return f"<code>{found[1].replace('_', '_<wbr>')}</code>"
+
+
 def _themed(svg: str) -> str:
     for colour, name in THEME.items():
         svg = svg.replace(colour, f"var(--{name})")
@@ -141,5 +146,5 @@ def _side(column: int, left: int) -> str:
 
 
 def _inline(text: str) -> str:
-    marked = CODE.sub(r"<code>\1</code>", escape(text, quote=False))
+    marked = CODE.sub(_code, escape(text, quote=False))
     return BOLD.sub(r"<b>\1</b>", marked)

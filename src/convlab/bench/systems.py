@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ DEFAULT_STAGES = (
     "s10_im2win", "s11_im2win_full",
 )  # fmt: skip
 QUICK_STAGES = ("s01_direct", "s03_im2col_blas", "s09_double_buffer", "s11_im2win_full")
+SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel; the host takes minutes
 ALL, NONE = "all", "none"
 NAN_BITS = 0x7FC00000
 
@@ -148,6 +150,7 @@ class PreparedStage:
     def close(self) -> None:
         """Give the memory back."""
         self._plan, self._arrays, self._out, self._streams = None, [], None, {}
+        gc.collect()  # arrays and what was made of them may hold each other
         self._engine.free_bytes()  # which frees what nobody holds any more
 
 
@@ -163,7 +166,7 @@ def chosen(
     wanted = _names(stages, usual, [stage.name for stage in LADDER], _stage_name)
     others = _names(
         peers,
-        [peer.name for peer in PEERS if peer.on_gpu],  # the host takes minutes for a layer
+        [peer.name for peer in PEERS if peer.on_gpu and not peer.name.startswith(SLOW_START)],
         [peer.name for peer in PEERS],
         lambda name: peer_named(name).name,
     )

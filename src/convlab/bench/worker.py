@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -59,7 +60,8 @@ def serve(laboratory: Any, commands: IO[str], answers: IO[str]) -> None:
                 if output.shape != shared.shape:
                     reason = f"the output has shape {output.shape}, not {shared.shape}"
                     return Judged("none", float("inf"), reason)
-                shared[...] = output
+                with ThreadPoolExecutor() as pool:
+                    list(pool.map(np.copyto, shared, output))
                 answer(judge=True)
                 return Judged(**json.loads(commands.readline()))
 
