@@ -3,11 +3,14 @@ what it is told. Processes of the benchmark open it by name: ``bench_fakes:Fakes
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from convlab.bench.peers import Unsupported
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import System
 from convlab.bench.watch import Look
+from convlab.bench.worker import serve
 from convlab.oracle import reference
 from convlab.problem import ConvProblem
 
@@ -198,5 +202,34 @@ class Fakes:
         return lambda: 2 if self.current == "busy" else 0
 
 
-def system(name: str, **changed: Any) -> System:
+def _pipe() -> tuple[Any, Any]:
+    read, write = os.pipe()
+    return os.fdopen(read, "r"), os.fdopen(write, "w")
+
+
+class InThread:
+    """A worker without a process, for what is not about processes: quick to start."""
+
+    def __init__(self, laboratory: str, log: Any) -> None:
+        module, _, name = laboratory.partition(":")
+        commands, self._commands = _pipe()
+        self._answers, answers = _pipe()
+        opened = getattr(import_module(module), name)
+        self._thread = Thread(target=serve, args=(opened, commands, answers), daemon=True)
+        self._thread.start()
+
+    def send(self, **command: Any) -> None:
+        self._commands.write(json.dumps(command) + "\n")
+        self._commands.flush()
+
+    def answer(self, deadline: float) -> dict[str, Any]:
+        return json.loads(self._answers.readline())
+
+    def end(self) -> None:
+        self._commands.close()
+        self._thread.join()
+        self._answers.close()
+
+
+def system(name: str, /, **changed: Any) -> System:
     return replace(Fakes().system_named(name), **changed)

@@ -49,7 +49,7 @@ def sample(
             wobble = 1 + 0.25 * ((int(name[4:]) * 7 + number * 3) % 5 - 2) / 2
             outcome = Outcome(
                 "measured", None,
-                slower * max(problem.flops / speed / wobble, 250 * problem.least_bytes) / 1e9,
+                slower * max(problem.flops / speed / wobble, 0.25 * problem.least_bytes) / 1e9,
                 0.4 + number / 4, 20, "fp32", 0.02,
                 None if mib is None else mib * 2**20 // 2 ** (number % 3),
                 tensor_bytes(problem) + (mib or 100) * 2**20 // 2 ** (number % 3) + 2**21,

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 from bench_samples import sample
+from test_docs import keys
+from test_docs import rows as documented
 
 from convlab.bench import results as module
 from convlab.bench.results import (
@@ -160,3 +162,13 @@ def test_rows_are_in_the_order_of_the_layers():
     layers = [layer["layer"] for layer in sample().as_json()["layers"]]
     assert layers == [f"conv{number}" for number in range(1, 13)]
     assert isinstance(next(iter(sample().rows.values())), Row)
+
+
+def test_every_key_of_the_document_is_told():
+    results = sample(layers=["conv12"])
+    row = results.row("conv12", 128, "s01_direct")
+    clocks = {"before": 1980, "after": 1980, "max": 1980}
+    results.rows = {row.key: replace(row, clocks_mhz=clocks)}
+    told = [line[0].strip("`") for line in documented("docs/json.md", "## `convlab bench --json`")]
+    assert len(told) == len(set(told))
+    assert set(told) == set(keys(results.as_json()))

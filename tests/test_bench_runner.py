@@ -40,11 +40,14 @@ EXPECTED = {
 }
 
 
-def run(names, machine=MACHINE, **options):
+def run(names, unknown=False, **options):
     crew = Crew("bench_fakes:Fakes", compilers=1, **options)
-    cases = runner.cases_for(["conv12"], 1, [system(name) for name in names])
+    systems = [system(name) for name in names]
+    if unknown:
+        systems.append(system("right", name="unknown"))
+    cases = runner.cases_for(["conv12"], 1, systems)
     try:
-        return {row.system: row for row in runner.run(cases, crew, machine, "same")}
+        return {row.system: row for row in runner.run(cases, crew, MACHINE, "same")}
     finally:
         crew.close()
 
@@ -92,9 +95,12 @@ def test_a_row_says_what_it_was_measured_with(rows):
     assert row.key == ("conv12", 1, "right")
     assert (row.time_ms, row.time_spread, row.repeats, row.settled) == (10.0, 0.5, 20, True)
     assert row.tflops == pytest.approx(paper_layer("conv12", 1).flops / 10 / 1e9)
-    assert row.bound == "fp32" and 0 < row.error_over_bound < 1
+    assert row.bound == "fp32"
+    assert 0 < row.error_over_bound < 1
     assert row.clocks_mhz == {"before": 1980, "after": 1980, "max": 1980}
-    assert row.algorithm == "numpy" and row.identity == "same" and row.date.endswith("+00:00")
+    assert row.algorithm == "numpy"
+    assert row.identity == "same"
+    assert row.date.endswith("+00:00")
     assert rows["host"].settled is False
 
 
@@ -139,6 +145,12 @@ def test_unsteady_measurements_are_tried_again_and_then_given_up(monkeypatch):
 def test_what_failed_in_one_process_is_not_in_the_next():
     rows = run(["sticky", "crash", "right"])
     assert [row.state for row in rows.values()] == ["failed", "failed", "measured"]
+
+
+def test_a_system_that_nobody_knows_there_is_a_row_too():
+    rows = run(["right"], unknown=True)
+    assert rows["unknown"].state == "failed"
+    assert rows["unknown"].reason == "KeyError: 'unknown'"
 
 
 def test_a_laboratory_that_cannot_open_is_said():

@@ -117,13 +117,14 @@ class Crew:
 
     def __init__(
         self,
-        laboratory: str = LABORATORY,
+        laboratory: str | None = None,
         *,
         row_seconds: float = ROW_SECONDS,
         foreign: int | None = 0,
         compilers: int | None = None,
     ) -> None:
-        self._laboratory, self._row_seconds, self._foreign = laboratory, row_seconds, foreign
+        self._laboratory = laboratory or LABORATORY
+        self._row_seconds, self._foreign = row_seconds, foreign
         self._folder = Path(tempfile.mkdtemp(prefix="convlab-bench-"))
         self._tensors = self._folder
         self._workers: dict[str, Worker] = {}

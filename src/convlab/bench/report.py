@@ -14,6 +14,11 @@ from convlab.workloads import paper_layer
 
 TITLE = "Convolution on a GPU: stages and peers"
 NOTHING = "-"
+# What stands where a number would, for what is not plainly not there.
+SHORT = {
+    "wrong": "wrong", "refused": "refused", "unsteady": "unsteady", "busy": "busy",
+    "failed": "failed", "out of memory": "memory",
+}  # fmt: skip
 PACKAGES = ("convlab", "numba-cuda", "numba", "numpy", "torch")
 AGREES_PERCENT = 5.0
 MIB = 2**20
@@ -55,7 +60,7 @@ def blocks(
         parts.append(report_plots.memory(results))
     parts += [Paragraph(MEMORY), memory_table(results)]
     if why:
-        parts += [Heading("Why not faster"), Paragraph(WHY), why_table(results, why)]
+        parts += [Heading("Why not faster"), Paragraph(WHY), *why_blocks(results, why)]
     if missing := analysis.numberless(results):
         parts += [Heading("Without a number"), numberless_table(results, missing)]
     if other is not None:
@@ -66,7 +71,8 @@ def blocks(
 
 HOW_TO_READ = (
     "Operations of the convolution as it is defined (`2 * M * N * K`), over the median time, every "
-    "transform and pre-pass included; ~ where the runs' spread stayed above 2 %."
+    "transform and pre-pass included; ~ where the runs' spread stayed above 2 %. Why a number is "
+    "missing is told below."
 )
 MEMORY = (
     "Device memory beside input, filter and output, in MiB: the most that any layer takes, as each "
@@ -120,7 +126,7 @@ def _headline(results: Results) -> list[Block]:
     tiles = []
     for over in _comparators(results):
         mean = analysis.mean_speedup(results, best, over)
-        important = over.name == analysis.BASELINE or len(over.members) > 1
+        important = over.name == analysis.BASELINE or over.name not in results.systems
         if mean is not None and over.name != best.name and important:
             tiles.append((f"{mean[0]:.2f} x", f"`{best.name}` over {over.title.partition(':')[0]}"))
     rows = [best.best(results, layer) for layer in results.layers()]
@@ -171,7 +177,7 @@ def time_table(results: Results) -> Table:
 def _cell(row: Row | None, name: str) -> str:
     value = None if row is None else getattr(row, name)
     if row is None or value is None:
-        return NOTHING if row is None else row.state
+        return SHORT.get(NOTHING if row is None else row.state, NOTHING)
     return f"{'' if row.settled else '~'}{_digits(value)}"
 
 
@@ -272,9 +278,9 @@ def _mib(values: Sequence[int | None]) -> str:
     return f"{max(known) / MIB:,.1f}" if known else NOTHING
 
 
-def why_table(results: Results, why: Sequence[Why]) -> Table:
-    """Traced counts beside the measured share of the peak, and what follows."""
-    rows = []
+def why_blocks(results: Results, why: Sequence[Why]) -> list[Block]:
+    """Traced counts beside the measured share of the peak, and what follows in words."""
+    rows, words = [], []
     for one in why:
         shares = [
             share
@@ -291,13 +297,13 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
             *map(_count, (one.requests, one.sectors, one.passes, one.bytes_per_flop)),
             NOTHING if tightest is None else f"{tightest[1]:.0f} %",
             NOTHING if measured is None else f"{measured:.1f} %",
-            one.sentence(measured),
         ))  # fmt: skip
+        words.append(Paragraph(f"`{one.stage}`: {one.sentence(measured)}"))
     head = (
         "stage", "requests / warp FMA", "sectors / warp FMA", "passes / warp FMA", "bytes / FLOP",
-        "counts allow", "measured", "so",
+        "counts allow", "measured",
     )  # fmt: skip
-    return Table(head, tuple(rows))
+    return [Table(head, tuple(rows)), *words]
 
 
 def _count(value: float | None) -> str:

@@ -28,7 +28,8 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first ``left`` columns go to the left, numbers to the right."""
+    """Cells as text; the first ``left`` columns hold words, which go to the left, the others
+    numbers."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

@@ -64,6 +64,8 @@ def _svg(salt: str, width: float, height: float, draw: Draw) -> str:
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     text = re.sub(r"font-family: [^;]*;", f"font-family: {FONTS};", file.getvalue())
+    used = set(re.findall(r"#([\w.-]+)", text))  # several pictures on a page: no id twice
+    text = re.sub(r' id="([\w.-]+)"', lambda found: found[0] * (found[1] in used), text)
     lines = text[text.index("<svg") :].splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -171,13 +173,11 @@ def roofline(results: Results) -> Figure:
         peak, bandwidth = machine.fp32_flops, machine.memory_bytes_per_second
         if peak and bandwidth:
             ridge = peak / bandwidth
-            low = min(low, ridge / 4)
+            low = min(low, ridge / 8)
             roof = [(low, low * bandwidth / 1e12), (ridge, peak / 1e12), (high, peak / 1e12)]
             axes.plot(*zip(*roof, strict=True), color=INK, linewidth=1.2)
             _note(axes, (high, peak / 1e12), f"fp32 peak {peak / 1e12:.1f} TFLOP/s", "right")
-            middle = math.sqrt(low * ridge)
-            at = (middle, middle * bandwidth / 1e12)
-            _note(axes, at, f"memory {bandwidth / 1e12:.1f} TB/s", "left", (7, -9))
+            _note(axes, roof[1], f"memory {bandwidth / 1e12:.1f} TB/s", "right", (-8, 2))
         if machine.sgemm_tflops:
             first = 1e12 * machine.sgemm_tflops / bandwidth if bandwidth else low
             level = [machine.sgemm_tflops] * 2
@@ -272,9 +272,8 @@ def speedups(results: Results, one: Contender, over: Sequence[Contender]) -> Fig
         axes.minorticks_off()
         axes.set_yticks(range(len(known)), [other.name for other, *_ in known])
         axes.set_ylim(len(known) - 0.4, -0.8)
-        axes.set_xlabel(
-            f"times as fast: {one.name} over each" + ("" if narrow else " (below 1 it is slower)")
-        )
+        wide = f"times as fast: {one.name} over each (below 1 it is slower)"
+        axes.set_xlabel("times as fast" if narrow else wide)
         axes.grid(axis="x")
 
     height = 1.0 + 0.36 * max(1, len(known))
@@ -325,7 +324,7 @@ def memory(results: Results) -> Figure:
         axes.set_xticks([2**power for power in powers], [str(2**power) for power in powers])
         axes.minorticks_off()
         axes.set_xlabel(
-            "memory in all, over the tensors'" + ("" if narrow else " (1: no workspace)")
+            "over the tensors'" if narrow else "memory in all, over the tensors' (1: no workspace)"
         )
         axes.grid()
         _below(axes, 2)

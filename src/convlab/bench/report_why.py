@@ -70,6 +70,8 @@ class Why:
             said = f"{each} leave at most {allowed:.0f} % of the peak"
         if measured_percent is None:
             return f"{said}."
+        if measured_percent > allowed:
+            return f"{said}; a GPU's larger tile asks for less, and reaches more."
         if measured_percent >= 0.6 * allowed:
             return f"{said}, and most of that is reached."
         rest = "waiting (for memory, at barriers, at the ends of tiles), pre-passes and index sums"
