@@ -42,13 +42,19 @@ def version(compiler: str) -> str:
     return run.stdout.strip()
 
 
-def built(source: Path, compiler: str, options: Sequence[str]) -> Path:
+def built(
+    source: Path, compiler: str, options: Sequence[str], headers: Sequence[Path] = ()
+) -> Path:
     """The shared library that ``compiler OPTIONS -o LIBRARY SOURCE`` makes, or made before.
+
+    ``headers`` are further files that a change of builds anew.
 
     Raises :class:`BuildFailed` with the compiler's first error, or where nothing can be kept.
     """
     command = [compiler, *options]
-    digest = hashlib.sha256(source.read_bytes())
+    digest = hashlib.sha256()
+    for file in (source, *headers):
+        digest.update(file.read_bytes())
     digest.update("\0".join([*command, version(compiler)]).encode())
     library = cache_folder() / f"{source.stem}-{digest.hexdigest()[:16]}.so"
     if not library.exists():

@@ -85,7 +85,7 @@ class Im2col:
     def output(self) -> Singles:
         """The output on the host."""
         self._cupy.cuda.runtime.deviceSynchronize()
-        return np.asarray(self._output.get())
+        return np.asarray(self._cupy.asnumpy(self._output))
 
     def close(self) -> None:
         """Give the memory back, to the GPU and not only to CuPy's pool."""

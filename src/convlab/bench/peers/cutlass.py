@@ -114,9 +114,9 @@ def library(variant: Variant) -> Any:
     compiler, folder = nvcc(), headers()
     if compiler is None or folder is None:
         raise RuntimeError(f"{variant.name} cannot run here: {why_not_built()}")
-    return declared(
-        ctypes.CDLL(str(built(SOURCE, compiler, variant.options(folder, _capability()))))
-    )
+    options = variant.options(folder, _capability())
+    path = built(SOURCE, compiler, options, [folder / "cutlass/version.h"])
+    return declared(ctypes.CDLL(str(path)))
 
 
 def declared(cutlass: Any) -> Any:
