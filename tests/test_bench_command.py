@@ -22,7 +22,8 @@ def run(*words: str):
 
 
 @needs_no_gpu
-def test_a_simulator_is_not_timed(tmp_path):
+def test_a_simulator_is_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     file = tmp_path / "bench.json"
     result = run("bench", "--json", str(file))
     assert result.exit_code == 2
@@ -34,6 +35,7 @@ def test_a_simulator_is_not_timed(tmp_path):
 @pytest.fixture
 def lab(monkeypatch, tmp_path):
     """The command with a laboratory of fakes, where all the systems asked for are fakes."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # or the command sets it, for good
     monkeypatch.setattr("convlab.engines.unavailable", lambda name: None)
     monkeypatch.setattr("convlab.engines._made", {"gpu": object()})
     monkeypatch.setattr("convlab.bench.crew.LABORATORY", "bench_fakes:Fakes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -85,6 +86,9 @@ def bench(
     An interrupted run goes on where it stopped. Exits 1 when something was wrong or impossible.
     """
     console = console_for(json_file)
+    # The float64 answers are worked out in as many threads as there are cores: a BLAS with threads
+    # of its own in each of them takes about twice as long. NumPy reads this when it is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with numba_needed():
         from convlab.bench import runner, systems, watch
         from convlab.bench.crew import Crew, WorkerDied
