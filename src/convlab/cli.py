@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import typer
 
+from convlab.commands.bench import bench
 from convlab.commands.check import check
 from convlab.commands.doctor import doctor
 from convlab.commands.ladder import ImageAlone, ladder
 from convlab.commands.lint import lint
+from convlab.commands.report import report
 from convlab.commands.stages import stages
 from convlab.commands.trace import trace
 from convlab.shell import Verbs
@@ -29,6 +31,8 @@ app.command(cls=ImageAlone)(ladder)
 app.command()(check)
 app.command()(trace)
 app.command()(lint)
+app.command()(bench)
+app.command()(report)
 
 
 def main() -> None:
