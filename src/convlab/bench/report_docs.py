@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convlab.bench import analysis, report
-from convlab.bench.plots import filled, regenerate
+from convlab.bench.generated import filled, regenerate
 from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
 from convlab.bench.report_why import counted
 from convlab.bench.results import Results, open_results
