@@ -12,7 +12,7 @@ PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time in .venv
-.PHONY: help ladder test gate sanitize results lint types format check clean FORCE
+.PHONY: help ladder test gate sanitize results lessons lint types format check clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ results: $(VENV)/.ladder ## the picture and tables of the documentation, from do
 	@$(BIN)/python -m convlab.bench.plots $(ARGS)
 	@$(BIN)/python -m convlab.bench.comparisons $(ARGS)
 
+lessons: $(VENV)/.lessons ## the notebooks, copied to my-lessons (ARGS=FOLDER) and opened in JupyterLab
+	@$(BIN)/convlab lessons $(ARGS)
+
 lint: $(VENV)/.style ## style and formatting, by ruff
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -63,12 +66,13 @@ clean: ## remove .venv, builds and caches
 
 # A file for each set of extras says that convlab stands in .venv, editable, with them.
 $(VENV)/.ladder: EXTRAS = plots$$(sed 's/^/,/' $(VENV)/.cuda)
+$(VENV)/.lessons: EXTRAS = lessons$$(sed 's/^/,/' $(VENV)/.cuda)
 # Not the extra `test`: it brings the compilers of CUDA 13, which cannot stand beside those of 12.
 $(VENV)/.test: EXTRAS = test-tools,$$(grep . $(VENV)/.cuda || echo gpu-cu13)
 $(VENV)/.style: EXTRAS = style
 
-$(VENV)/.ladder $(VENV)/.test: $(VENV)/.cuda
-$(VENV)/.ladder $(VENV)/.test $(VENV)/.style: pyproject.toml | $(BIN)/python
+$(VENV)/.ladder $(VENV)/.lessons $(VENV)/.test: $(VENV)/.cuda
+$(VENV)/.ladder $(VENV)/.lessons $(VENV)/.test $(VENV)/.style: pyproject.toml | $(BIN)/python
 	@extras="$(EXTRAS)"; \
 	echo "installing convlab[$$extras] in $(VENV): minutes the first time"; \
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable ".[$$extras]"

@@ -32,7 +32,8 @@ ANY_BUT_THE_COMMAND = BELOW.keys() | TOGETHER
 COMMAND = {
     "shell": set(),
     "tables": ANY_BUT_THE_COMMAND,
-    "cli": ANY_BUT_THE_COMMAND | {"shell", "tables"},
+    "commands": ANY_BUT_THE_COMMAND | {"shell", "tables"},
+    "cli": ANY_BUT_THE_COMMAND | {"shell", "tables", "commands"},
 }
 ALLOWED = BELOW | dict.fromkeys(TOGETHER, ANY_BUT_THE_COMMAND) | COMMAND
 

@@ -17,7 +17,8 @@ import numpy as np
 from numba import cuda
 
 from convlab import trace
-from convlab.lessons import On, check_kernel, one_request, run, where, who_does_what
+from convlab.lessons import On, check_kernel, one_request, run
+from convlab.lessons import what_is_wrong, where, who_does_what
 
 print(where())
 
@@ -102,11 +103,11 @@ def wanted(a):  # what NumPy does
 
 
 def launch(size):  # as many blocks of 32 threads as it takes
-    numbers = np.arange(size, dtype=np.float32)
+    numbers = np.arange(1, size + 1, dtype=np.float32)
     return On(grid=-(-size // 32), block=32, inputs=(numbers,))
 
 
-check_kernel(add_ten_to_all, wanted, map(launch, (1, 31, 32, 100)))
+check_kernel(add_ten_to_all, wanted, map(launch, (1, 31, 32, 100)), each_once=True)
 
 # %% [markdown]
 """
@@ -165,8 +166,7 @@ def add_left_in_place(a):
         a[i] = a[i] + a[i - 1]
 
 
-for finding in trace(add_left_in_place, 1, 8, np.ones(8, np.float32)).main.findings:
-    print(finding)
+what_is_wrong(add_left_in_place, 1, 8, np.ones(8, np.float32))
 
 # %% [markdown]
 """
@@ -176,7 +176,7 @@ The hardware runs threads in groups of 32, called **warps**. When a warp reads `
 request to memory with 32 addresses, one for each **lane** of the warp. And memory does not hand out
 single numbers: it moves **sectors** of 32 bytes, eight `float32` numbers.
 
-Here is the first request of your kernel's stored solution:
+Here is the first request of the kernel from section 2:
 """
 
 
@@ -245,21 +245,19 @@ check_kernel(
 """
 ## Questions
 
-**A block has at most 1,024 threads. How many blocks of 256 threads does an array of 1,000 elements
-need, and how many threads do nothing?**
-<details><summary>Answer</summary>
+Think first, then unfold.
+
+<details><summary>A block has at most 1,024 threads. How many blocks of 256 threads does an array of 1,000 elements need, and how many threads do nothing?</summary>
 
 Four blocks: 3 x 256 = 768 are too few. Four have 1,024 threads, so 24 do nothing.
 </details>
 
-**A warp reads `a[2 * i]`, every second number. How many sectors does it need?**
-<details><summary>Answer</summary>
+<details><summary>A warp reads <code>a[2 * i]</code>, every second number. How many sectors does it need?</summary>
 
 Eight: 32 numbers spread over 64 places, 256 bytes, of which half are moved for nothing.
 </details>
 
-**All 32 lanes of a warp read the same number. How many sectors?**
-<details><summary>Answer</summary>
+<details><summary>All 32 lanes of a warp read the same number. How many sectors?</summary>
 
 One. It is fetched once and handed to all. That is common in convolutions: many threads use the same
 filter.

@@ -120,7 +120,7 @@ check(make_kernel, "s01")
 
 # %% [markdown]
 """
-The check runs your kernel on nine small problems on which careless kernels fail: strides, dilations,
+The check runs your kernel on small problems on which careless kernels fail: strides, dilations,
 padding wider than the image, infinities. Every output is compared with the same sum in 64 bits.
 
 ## What the memory sees
@@ -149,9 +149,11 @@ the ladder is about fetching less often.
 
 ## Find the bug
 
-This kernel passes every test of its answers. On a GPU it is several times slower than yours. One line
-is to blame. Run both cells and compare the picture with the one above: what do neighbouring threads want?
-Then mend the line and run the check.
+Pass the check above first: this cell gives its answer away.
+
+This kernel has the right answers, and still it makes memory work much harder than yours. Two lines are to
+blame. Run both cells and compare the picture with the one above: what do neighbouring threads want? Then
+mend the lines and run the check.
 """
 
 # %% hunt="order"
@@ -195,24 +197,22 @@ asked for nearly the same. Later stages do not leave that to luck.
 
 ## Questions
 
-**Why is the loop over output channels a thread and the loop over input channels not?**
-<details><summary>Answer</summary>
+Think first, then unfold.
+
+<details><summary>Why is the loop over output channels a thread and the loop over input channels not?</summary>
 
 Different output channels are different outputs: nobody gets in anybody's way. Different input channels
 are added into the *same* output. As threads they would all write to one place, which is a race, unless
 they add atomically, one after the other. Lesson [02](../docs/ladder.md#s02_cin_naive) tries that.
 </details>
 
-**The kernel returns early for threads past the last output. Why is that fine here?**
-<details><summary>Answer</summary>
+<details><summary>The kernel returns early for threads past the last output. Why is that fine here?</summary>
 
 No thread waits for another one. From s05 on threads of a block wait for each other, and then all have
 to come.
 </details>
 
-**How many multiplications does one output of a 3 x 3 filter over 64 channels need, and how many numbers
-does its thread fetch?**
-<details><summary>Answer</summary>
+<details><summary>How many multiplications does one output of a 3 x 3 filter over 64 channels need, and how many numbers does its thread fetch?</summary>
 
 3 x 3 x 64 = 576 multiplications, and two numbers for each: 1,152.
 </details>

@@ -46,7 +46,7 @@ block_of_product(ours, problem, tile.K_B)
 # %% [markdown]
 """
 Look at one row of the blue slice of the filter: it is needed by the 32 threads of a row of the tile. In
-s04 each of them fetches it. Now it is fetched **once**, into shared memory: a small memory next to the
+s04 each of them asks for it. Now it is fetched **once**, into shared memory: a small memory next to the
 arithmetic, as fast as a cache, that all threads of a block see and that the kernel fills itself.
 
 For every slice a block does this:
@@ -103,7 +103,8 @@ stage_kernel(
 )
 
 # %% check="slices"
-check(make_kernel, "s05")
+few_threads = Tile(M_B=8, N_B=4, K_B=8)  # is tried, too
+check(make_kernel, "s05", also=few_threads, at_most=2)
 
 # %% [markdown]
 """
@@ -147,6 +148,8 @@ one_request(ours, "S_I")
 # %% [markdown]
 """
 ## Find the bug
+
+Pass the check above first: this cell gives its answer away.
 
 This kernel is right. No race, no wrong answer. But in the line that computes it keeps shared memory busy
 for several times as long. Look at the same request in it, and mend the kernel. There is more than one
@@ -204,23 +207,22 @@ outputs, so that a number read once serves several sums, and there the gain come
 
 ## Questions
 
-**Why are there two barriers and not one?**
-<details><summary>Answer</summary>
+Think first, then unfold.
+
+<details><summary>Why are there two barriers and not one?</summary>
 
 The first keeps threads from computing with a slice that is not complete. The second keeps fast threads
 from writing the next slice while slow ones still read this one. Leave out either and the simulator
 names both lines; a GPU would give wrong answers now and then.
 </details>
 
-**Threads past the edge of the output do not return early here. Why not?**
-<details><summary>Answer</summary>
+<details><summary>Threads past the edge of the output do not return early here. Why not?</summary>
 
 They fetch numbers for the others, and a barrier waits for every thread of the block. A thread that has
 returned never comes. So only the last line asks whether the output exists.
 </details>
 
-**How often is a number of the input fetched by the tile above, compared with s04?**
-<details><summary>Answer</summary>
+<details><summary>How often is a number of the input fetched by the tile above, compared with s04?</summary>
 
 In s04 each of the `M` rows of threads fetches it. In s05 one fetch serves the `M_B = 8` rows of the
 tile: an eighth. For the filter one fetch serves `N_B = 32` columns. With tiles of 128 x 128, as in s09,

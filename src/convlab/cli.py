@@ -21,6 +21,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from convlab import tables, workloads
+from convlab.commands.lessons import lessons
 from convlab.problem import ConvProblem
 from convlab.shell import (
     INTERRUPTED,
@@ -67,6 +68,9 @@ JsonFile = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Also write JSON to FILE; - is standard output."),
 ]
+
+
+app.command()(lessons)
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
         if count not in COUNTS:
             raise ValueError(f"count is {count!r}: it must be one of {', '.join(COUNTS)}")
     values = {count: [COUNTS[count](one) for one in launches.values()] for count in counts}
-    figure, panels = sheet(7.4, 0.34 * len(launches) + 0.55, len(counts))
+    figure, panels = sheet(7.4, 0.36 * len(launches) + 0.6, len(counts))
     names = list(launches)
     for place, (panel, (count, numbers)) in enumerate(zip(panels, values.items(), strict=True)):
         _bars(panel, names if place == 0 else [""] * len(names), numbers, count)
@@ -39,7 +39,7 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
         f"{count}: " + ", ".join(f"{n} {_brief(v)}" for n, v in zip(names, numbers, strict=True))
         for count, numbers in values.items()
     )
-    return finished(figure, f"Bars. {said}", f"Counted by the simulator. {said}.")
+    return finished(figure, f"Bars. {said}", f"Counted by the simulator: {said}.")
 
 
 def _bars(panel: Any, names: Sequence[str], values: Sequence[float], title: str) -> None:
@@ -49,15 +49,15 @@ def _bars(panel: Any, names: Sequence[str], values: Sequence[float], title: str)
     panel.barh(rows, values, color=[COLOURS[row % len(COLOURS)] for row in rows], height=0.7)
     most = max(values) or 1
     for row, value in enumerate(values):
-        panel.text(value + most * 0.02, row, _brief(value), va="center", fontsize=8, color=INK)
-    panel.set_xlim(0, most * 1.32)
-    panel.set_yticks(list(rows), names, fontsize=8.5, color=INK)
+        panel.text(value + most * 0.02, row, _brief(value), va="center", fontsize=9.5, color=INK)
+    panel.set_xlim(0, most * 1.4)
+    panel.set_yticks(list(rows), names, fontsize=10, color=INK)
     panel.invert_yaxis()
     panel.set_xticks([])
     panel.tick_params(length=0)
     for side in panel.spines.values():
         side.set_visible(False)
-    panel.set_title(title, fontsize=8.5, color=INK, loc="left")
+    panel.set_title(title, fontsize=10, color=INK, loc="left")
 
 
 def _brief(value: float) -> str:
@@ -88,7 +88,7 @@ def measured(*stages: str, layer: str = "conv9") -> Picture:
         if name not in entries or entries[name]["time_ms"] is None:
             raise ValueError(f"stage is {name}: it was not measured on {layer}")
         times[short_name(name)] = entries[name]["time_ms"]
-    figure, (panel,) = sheet(7.4, 0.34 * len(times) + 0.55)
+    figure, (panel,) = sheet(6.4, 0.36 * len(times) + 0.6)
     _bars(panel, list(times), list(times.values()), f"milliseconds for {layer.capitalize()}")
     said = ", ".join(f"{name} {_brief(time)} ms" for name, time in times.items())
     problem = document["problem"]

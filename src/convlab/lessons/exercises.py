@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from convlab.checking import Check
 from convlab.checking import check as checked
+from convlab.checking.checker import EVERYTHING
 from convlab.checking.loading import is_kernel
 from convlab.checking.records import Count
 from convlab.engines.findings import Finding, NotSimulated
@@ -25,10 +27,11 @@ from convlab.lessons.feedback import (
     Row,
     graded,
 )
+from convlab.lessons.launching import traced
 from convlab.lessons.learners_code import function_of, line_of, unfilled
 from convlab.lessons.pictures import RIGHT, WRONG, Picture
 from convlab.problem import ConvProblem
-from convlab.stages import short_name, stage_named
+from convlab.stages import Tile, short_name, stage_named
 from convlab.tracing import LaunchTrace, trace
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
@@ -39,12 +42,16 @@ MOST_LINES = 4  # that are told of an unfilled cell
 DOES_NOT_COMPILE, INPUT = "does not compile", "input changed"
 
 
-def check(made: Any, stage: str, *, seed: int = 0) -> Feedback:
+def check(
+    made: Any, stage: str, *, also: Tile | None = None, at_most: float = AS_FEW, seed: int = 0
+) -> Feedback:
     """Judge ``made``, a kernel or a function ``make_kernel`` that makes one, as the stage.
 
     It passes when its answers are right on small problems that careless kernels get wrong, the
-    strict simulator finds nothing, and it asks as little of memory as the stage, give or take a
-    quarter. Nothing that is wrong with it raises; an unknown stage does (``ValueError``).
+    strict simulator finds nothing, and it asks memory for ``at_most`` times what the stage asks.
+    ``also`` is a tile with which the simulator must find nothing either: of other
+    proportions than the stage's own small one, on which careless kernels are right by chance.
+    Nothing that is wrong with it raises; an unknown stage does (``ValueError``).
     """
     step = stage_named(stage)
     title = f"your kernel as {step.name}"
@@ -59,7 +66,15 @@ def check(made: Any, stage: str, *, seed: int = 0) -> Feedback:
         found = checked(made, step.name, seed=seed, model=MODEL)
     except ValueError as error:
         return graded(_broken(title, _plain(error)))
-    return graded(_feedback(title, found, short_name(step.name)))
+    if found.ok and also is not None:
+        findings = traced(made, stage, EVERYTHING, also, seed=seed).findings
+        found = replace(found, findings=tuple(replace(f, file=_file(made)) for f in findings))
+    return graded(_feedback(title, found, short_name(step.name), at_most))
+
+
+def _file(made: Any) -> str:
+    function = function_of(made)
+    return "" if function is None else function.__code__.co_filename
 
 
 @dataclass(frozen=True)
@@ -77,12 +92,14 @@ def check_kernel(
     on: Iterable[On],
     *,
     fewest_sectors: bool = False,
+    each_once: bool = False,
 ) -> Feedback:
     """Judge a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
     inputs of each launch and then the array to write to, of the shape and dtype wanted.
 
     With ``fewest_sectors`` its requests must take as few sectors of global memory as would hold
-    what they want, give or take a quarter. Nothing that is wrong with the kernel raises.
+    what they want, with ``each_once`` its threads must access as many elements as inputs and
+    output have, both give or take a quarter. Nothing that is wrong with the kernel raises.
     """
     title = "your kernel"
     lines = unfilled(kernel)
@@ -120,6 +137,7 @@ def check_kernel(
     if found:
         return graded(Feedback(title, _headline(found), tuple(found), answers))
     rows = [_sectors(traces)] if fewest_sectors else []
+    rows += [_elements(traces)] if each_once else []
     return graded(_judged_by_counts(title, answers, rows))
 
 
@@ -154,6 +172,23 @@ def _sectors(traces: Sequence[LaunchTrace]) -> Row:
     return Row("sectors of global memory", yours, fewest, yours <= AS_FEW * fewest)
 
 
+def _elements(traces: Sequence[LaunchTrace]) -> Row:
+    yours = sum(launch.total("lanes") for launch in traces)
+    there = sum(math.prod(array.shape) for launch in traces for array in launch.arrays)
+    return Row("elements read and written", yours, there, yours <= AS_FEW * there)
+
+
+def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
+    """What the strict simulator finds wrong with a launch, ``kernel[grid, block](*arguments)``."""
+    findings = trace(kernel, grid, block, *arguments).main.findings
+    problems = tuple(_found(finding, function_of(kernel)) for finding in findings)
+    headline = "The simulator found nothing wrong."
+    if problems:
+        headline = f"The simulator found something wrong, in {len(problems)} place"
+        headline += "s." if len(problems) > 1 else "."
+    return Feedback("your kernel", headline, problems)
+
+
 # From what was found to plain words.
 
 
@@ -180,7 +215,7 @@ def _raised(error: BaseException) -> str:
     return ", ".join([f"it raised {type(error).__name__}: {error}", *notes])
 
 
-def _feedback(title: str, found: Check, stage: str) -> Feedback:
+def _feedback(title: str, found: Check, stage: str, at_most: float) -> Feedback:
     problems = [_found(finding, None) for finding in found.findings]
     wrong = [answer for answer in found.answers if not answer.ok]
     picture = None
@@ -210,11 +245,11 @@ def _feedback(title: str, found: Check, stage: str) -> Feedback:
         right.append(
             f"but it computes in float64, where {stage} does not: write float32(0), not 0.0"
         )
-    return _judged_by_counts(title, right, [_row(count) for count in found.counts])
+    return _judged_by_counts(title, right, [_row(count, at_most) for count in found.counts])
 
 
-def _row(count: Count) -> Row:
-    few = count.yours <= AS_FEW * count.stages or count.unit == NOT_JUDGED
+def _row(count: Count, at_most: float) -> Row:
+    few = count.yours <= at_most * count.stages or count.unit == NOT_JUDGED
     return Row(count.unit, count.yours, count.stages, few)
 
 
@@ -223,15 +258,17 @@ def _judged_by_counts(title: str, right: Sequence[str], rows: Sequence[Row]) -> 
     many = [row for row in rows if not row.ok]
     if not many:
         headline = (
-            "Passed." if not rows else "Passed: right, and it asks memory for no more than it must."
+            "Passed."
+            if not rows
+            else "Passed: right, and it asks memory for no more than it should."
         )
         return Feedback(title, headline, (), tuple(right), tuple(rows))
     told = ", ".join(
         f"{row.unit} ({row.yours / row.target:.1f} times the target)" if row.target else row.unit
         for row in many
     )
-    problem = Problem(COUNTS, f"It asks for too many {told}.")
-    headline = "Right, but not there yet: it asks more of memory than it must."
+    problem = Problem(COUNTS, f"Too many {told}.")
+    headline = "Right, but not there yet: it asks memory for more than it should."
     return Feedback(title, headline, (problem,), tuple(right), tuple(rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -40,9 +41,12 @@ def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
 
 def _on_the_gpu(kernel: Any, grid: Any, block: Any, arrays: tuple[Any, ...]) -> None:
     from numba import cuda
+    from numba.cuda.core.errors import NumbaPerformanceWarning
 
     there = [cuda.to_device(one) if isinstance(one, np.ndarray) else one for one in arrays]
-    kernel[grid, block](*there)
+    with warnings.catch_warnings():  # the lessons' launches are small, and Numba says so
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        kernel[grid, block](*there)
     for here, copy in zip(arrays, there, strict=True):
         if isinstance(here, np.ndarray):
             copy.copy_to_host(here)

@@ -28,6 +28,7 @@ from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Array
 
 MOST_COLUMNS, MOST_ROWS, MOST_PLANES = 32, 20, 3
+TILE, SLICES = COLOURS[4], (*COLOURS[:4], *COLOURS[5:])
 
 
 def array_named(launch: LaunchTrace, name: str) -> Array:
@@ -121,7 +122,7 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
         cell(panel, left, top, NOBODY, wide=shape[1], high=shape[0], edge=FAINT)
         for row, column in np.argwhere(marked):
             k = (row, column)[by] if by >= 0 else 0
-            colour = COLOURS[k // K_B % 4] if by >= 0 else COLOURS[4]
+            colour = SLICES[k // K_B % len(SLICES)] if by >= 0 else TILE
             cell(panel, left + column, top + row, colour, edge=colour)
 
     gap = 4

@@ -79,11 +79,8 @@ def _head(launch: LaunchTrace, request: Request) -> str:
 
 
 def _several(lanes: dict[int, list[int]]) -> str:
-    return (
-        " `x8` says that 8 lanes want the same number."
-        if any(len(several) > 1 for several in lanes.values())
-        else ""
-    )
+    most = max(len(several) for several in lanes.values())
+    return f" `x{most}` says that {most} lanes want the same number." if most > 1 else ""
 
 
 def _in_sectors(launch: LaunchTrace, request: Request) -> Picture:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,7 @@ from convlab.stages import stage_named
 BEGIN, END, PLANTED = "### BEGIN SOLUTION", "### END SOLUTION", "### PLANTED"
 LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of notebooks
 STAGES = Path(__file__).parents[1] / "stages"
+COLUMNS = 88  # of a notebook's cell that are seen without scrolling
 STUB = "raise NotImplementedError()"
 
 
@@ -245,7 +247,11 @@ def _stub(region: re.Match[str]) -> str:
     size = f"about {count} line{'s' * (count != 1)}"
     task = f": {region['task']}" if region["task"] else ""
     indent = region["indent"]
-    return f"{indent}# FILL ME IN ({size}){task}\n{indent}{STUB}"
+    comment = textwrap.wrap(
+        f"FILL ME IN ({size}){task}", COLUMNS, initial_indent=f"{indent}# ",
+        subsequent_indent=f"{indent}# ",
+    )  # fmt: skip
+    return "\n".join([*comment, f"{indent}{STUB}"])
 
 
 def without_marks(text: str) -> str:
