@@ -60,7 +60,8 @@ def _notebook_cell(lesson: Lesson, number: int, cell: Cell, kind: str) -> Any:
     text = cell.of(kind)
     if cell.type == "markdown":
         # Solutions are a folder deeper.
-        text = text.replace("](../", "](../../") if kind == SOLUTION else text
+        if kind == SOLUTION:
+            text = text.replace("](../", "](../../").replace("](solutions/", "](")
         made = v4.new_markdown_cell(text)
     else:
         made = v4.new_code_cell(text)
