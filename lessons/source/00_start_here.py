@@ -104,7 +104,7 @@ def wanted(a):  # what NumPy does
 
 def launch(size):  # as many blocks of 32 threads as it takes
     numbers = np.arange(1, size + 1, dtype=np.float32)
-    return On(grid=-(-size // 32), block=32, inputs=(numbers,))
+    return On(grid=(size + 31) // 32, block=32, inputs=(numbers,))
 
 
 check_kernel(add_ten_to_all, wanted, map(launch, (1, 31, 32, 100)), each_once=True)

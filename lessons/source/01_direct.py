@@ -79,8 +79,9 @@ one_thread(small, thread=0)
 
 The kernel is a function inside a function. `make_kernel` gets a problem and makes the kernel *for its
 sizes*: `C_i`, `H_f` and so on are then plain numbers to the compiler. The thread's number is already
-taken apart into `i`, `j`, `m`, `n`; the last column of the picture above becomes the first of the next
-row, and so on.
+taken apart into `i`, `j`, `m`, `n`: columns count fastest, after the last column of a row comes the next
+row, after the last row the next channel, as in the first picture. (`uint32` is a whole number without a
+sign; GPUs are quickest with those.)
 
 What is left is the sum. Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero rows
 above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or column of the

@@ -290,9 +290,20 @@ def _found(finding: Finding, function: Any) -> Problem:
     if finding.other_line not in (None, finding.line):
         numbers.append(finding.other_line)
     lines = tuple(line_of(file, number) for number in sorted(numbers))
-    who = "" if finding.thread is None else f" (thread {finding.thread[0]})"
-    what = f"{_capital(finding.kind)}: {finding.what}{who}."
+    what = f"{_capital(finding.kind)}: {finding.what}{_seen_in(finding)}."
     return Problem(finding.kind, what, lines, f"What usually mends it: {finding.remedy}.")
+
+
+def _seen_in(finding: Finding) -> str:
+    if finding.thread is None:
+        return ""
+    block = "" if finding.block is None else f" of block {_number(finding.block)}"
+    return f", seen in thread {_number(finding.thread)}{block}"
+
+
+def _number(place: tuple[int, ...]) -> str:
+    """``3`` for what has one dimension, ``(3, 1)`` else."""
+    return str(place[0]) if not any(place[1:]) else f"({', '.join(map(str, place))})"
 
 
 def _capital(text: str) -> str:
