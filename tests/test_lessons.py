@@ -37,6 +37,7 @@ from convlab.lessons import (
     traced,
     what_is_wrong,
     who_does_what,
+    words,
 )  # fmt: skip
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.source import (
@@ -360,7 +361,7 @@ def test_float64_is_told_and_not_punished(monkeypatch):
     assert found.passed
     assert any("float32(0)" in what for what in found.right)
     monkeypatch.setattr(checker, "compiled", lambda *a: Machine(error="no such function"))
-    assert check(s01_direct.make_kernel, "s01").verdict == exercises.DOES_NOT_COMPILE
+    assert check(s01_direct.make_kernel, "s01").verdict == words.DOES_NOT_COMPILE
 
 
 def test_where_nbgrader_grades_what_does_not_pass_raises(monkeypatch):
@@ -557,8 +558,8 @@ def test_jupyterlab_is_opened_on_the_first_lesson(tmp_path, monkeypatch):
     code, _, _ = run(tmp_path)
     assert code == 0
     assert Process.waits == 2
-    ((*_, module, root, first),) = started
-    assert module == "jupyterlab"
+    ((_, *module, root, first),) = started
+    assert module[:2] == ["-m", "jupyterlab"]
     assert root == f"--ServerApp.root_dir={tmp_path.resolve()}"
     assert Path(first) == tmp_path.resolve() / "00_start_here.ipynb"
 
@@ -602,3 +603,21 @@ def test_a_cell_of_a_role_has_a_name():
             assert isinstance(cell, Cell)
             assert cell.role in ("", "setup", "exercise", "hunt", "check")
             assert cell.name or not cell.role
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("out = a + 10", "single elements"),
+        ("out[cuda.threadIdx] = a[0]", "three numbers"),
+        ("i = threadIdx.x", "cuda.threadIdx.x"),
+    ],
+)
+def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
+    text = f"@cuda.jit\ndef add_ten_to_all(a, out):\n    {line}\n"
+    lesson = lesson_of(SOURCES[0])
+    found = answers._checked(lesson, lesson.exercises()[0], text)
+    assert found.verdict == "broken"
+    (problem,) = found.problems
+    assert problem.lines[0].code == line
+    assert said in problem.advice

@@ -5,7 +5,8 @@
 You know NumPy. This notebook shows what a GPU does differently, with kernels of three lines. No GPU
 is needed: a simulator runs them and shows what happens. It takes half an hour.
 
-**How these notebooks work.** Read from top to bottom and run each cell with **Shift+Enter**. Where a
+**How these notebooks work.** Read from top to bottom and run each cell with **Shift+Enter**. What you
+see below the cells is stored from an earlier run: run them all the same, as later ones need them. Where a
 cell says `FILL ME IN`, write your lines in its place, run the cell, then run the check below it. A
 check never breaks anything: it says what is wrong, and you try again. If a cell does not end, press
 the button with the square (■). The worked answers are in the folder

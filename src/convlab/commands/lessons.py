@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import util
@@ -90,8 +91,11 @@ def _open(folder: Path, console: Console) -> None:
     inside = places.in_checkout() and there.is_relative_to(places.CHECKOUT)
     root = places.CHECKOUT if inside else there
     console.print(Text("Opening JupyterLab in your browser; Ctrl-C here ends it."))
+    # In a container one is root, which JupyterLab must be told is meant.
+    allow = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     command = [
-        sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", str(there / FIRST),
+        sys.executable, "-m", "jupyterlab", *allow, f"--ServerApp.root_dir={root}",
+        str(there / FIRST),
     ]  # fmt: skip
     code = _waited_for(subprocess.Popen(command))
     if code:

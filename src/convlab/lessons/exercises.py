@@ -9,37 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from convlab.checking import Check
 from convlab.checking import check as checked
 from convlab.checking.checker import EVERYTHING
 from convlab.checking.loading import is_kernel
-from convlab.checking.records import Count
-from convlab.engines.findings import Finding, NotSimulated
-from convlab.lessons import maps
-from convlab.lessons.feedback import (
-    ANSWER,
-    BROKEN,
-    COUNTS,
-    UNFILLED,
-    Feedback,
-    Line,
-    Problem,
-    Row,
-    graded,
-)
+from convlab.engines.findings import NotSimulated
+from convlab.lessons.feedback import ANSWER, Feedback, Problem, Row, graded
 from convlab.lessons.launching import traced
-from convlab.lessons.learners_code import function_of, line_of, unfilled
-from convlab.lessons.pictures import RIGHT, WRONG, Picture
+from convlab.lessons.learners_code import function_of, unfilled
+from convlab.lessons.words import (
+    AS_FEW,
+    broken,
+    feedback_on,
+    headline_of,
+    in_one_line,
+    judged_by_counts,
+    of_finding,
+    raised_in_words,
+    to_be_filled,
+)
 from convlab.problem import ConvProblem
 from convlab.stages import Tile, short_name, stage_named
 from convlab.tracing import LaunchTrace, trace
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
 MODEL = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
-AS_FEW = 1.25  # times the target's count that still is as few
-NOT_JUDGED = "floating-point operations"  # a matter of taste
-MOST_LINES = 4  # that are told of an unfilled cell
-DOES_NOT_COMPILE, INPUT = "does not compile", "input changed"
+INPUT = "input changed"
 
 
 def check(
@@ -57,19 +51,19 @@ def check(
     title = f"your kernel as {step.name}"
     lines = unfilled(made)
     if lines:
-        return graded(_to_be_filled(title, lines))
+        return graded(to_be_filled(title, lines))
     if function_of(made) is None:
         return graded(
-            _broken(title, f"this is {made!r}: hand over the function, without calling it")
+            broken(title, f"this is {made!r}: hand over the function, without calling it")
         )
     try:
         found = checked(made, step.name, seed=seed, model=MODEL)
     except ValueError as error:
-        return graded(_broken(title, _plain(error)))
+        return graded(broken(title, in_one_line(error)))
     if found.ok and also is not None:
         findings = traced(made, stage, EVERYTHING, also, seed=seed).findings
         found = replace(found, findings=tuple(replace(f, file=_file(made)) for f in findings))
-    return graded(_feedback(title, found, short_name(step.name), at_most))
+    return graded(feedback_on(title, found, short_name(step.name), at_most))
 
 
 def _file(made: Any) -> str:
@@ -104,10 +98,10 @@ def check_kernel(
     title = "your kernel"
     lines = unfilled(kernel)
     if lines:
-        return graded(_to_be_filled(title, lines))
+        return graded(to_be_filled(title, lines))
     if not is_kernel(kernel):
         return graded(
-            _broken(title, f"this is {kernel!r}: it must be a kernel, a function below @cuda.jit")
+            broken(title, f"this is {kernel!r}: it must be a kernel, a function below @cuda.jit")
         )
     problems: dict[Any, Problem] = {}
     traces: list[LaunchTrace] = []
@@ -118,11 +112,11 @@ def check_kernel(
         try:
             made, output, changed = _traced(kernel, launch, right)
         except NotSimulated as error:
-            return graded(_broken(title, _plain(error)))
+            return graded(broken(title, in_one_line(error)))
         except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
-            return graded(_broken(title, _raised(error)))
+            return graded(broken(title, raised_in_words(error)))
         for finding in made.findings:
-            problem = _found(finding, function_of(kernel))
+            problem = of_finding(finding, function_of(kernel))
             problems.setdefault((finding.kind, finding.line, finding.other_line), problem)
         same = np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
         if changed:
@@ -135,10 +129,10 @@ def check_kernel(
     found = [*first, *problems.values()]
     answers = () if first else (f"the answer is what NumPy gives, on {total} launches",)
     if found:
-        return graded(Feedback(title, _headline(found), tuple(found), answers))
+        return graded(Feedback(title, headline_of(found), tuple(found), answers))
     rows = [_sectors(traces)] if fewest_sectors else []
     rows += [_elements(traces)] if each_once else []
-    return graded(_judged_by_counts(title, answers, rows))
+    return graded(judged_by_counts(title, answers, rows))
 
 
 def _traced(kernel: Any, launch: On, like: np.ndarray) -> tuple[LaunchTrace, np.ndarray, bool]:
@@ -181,137 +175,9 @@ def _elements(traces: Sequence[LaunchTrace]) -> Row:
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
     """What the strict simulator finds wrong with a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
-    problems = tuple(_found(finding, function_of(kernel)) for finding in findings)
+    problems = tuple(of_finding(finding, function_of(kernel)) for finding in findings)
     headline = "The simulator found nothing wrong."
     if problems:
         headline = f"The simulator found something wrong, in {len(problems)} place"
         headline += "s." if len(problems) > 1 else "."
     return Feedback("your kernel", headline, problems)
-
-
-# From what was found to plain words.
-
-
-def _to_be_filled(title: str, lines: tuple[Line, ...]) -> Feedback:
-    many = len(lines) > 1
-    what = (
-        f"Write your lines in the cell above, where it says FILL ME IN, in place of "
-        f"{'these' if many else 'this one'}; then run that cell and this one again (Shift+Enter)."
-    )
-    problem = Problem(UNFILLED, what, lines[:MOST_LINES])
-    return Feedback(title, "Not filled in yet: your turn.", (problem,))
-
-
-def _broken(title: str, what: str) -> Feedback:
-    return Feedback(title, "Not yet: it could not be run.", (Problem(BROKEN, what),))
-
-
-def _plain(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-def _raised(error: BaseException) -> str:
-    notes = getattr(error, "__notes__", ())
-    return ", ".join([f"it raised {type(error).__name__}: {error}", *notes])
-
-
-def _feedback(title: str, found: Check, stage: str, at_most: float) -> Feedback:
-    problems = [_found(finding, None) for finding in found.findings]
-    wrong = [answer for answer in found.answers if not answer.ok]
-    picture = None
-    right: list[str] = []
-    telling = found.telling
-    if telling is not None:
-        raised = next((one for one in wrong if one.failed and "it raised" in one.failed), None)
-        if raised is not None:
-            problems.insert(0, Problem(BROKEN, f"{_capital(raised.failed or '')}."))
-        elif telling.verdict is not None:
-            what = (
-                f"The answer is wrong on {len(wrong)} of {len(found.answers)} problems. The one "
-                f"that tells most is {telling.name!r} ({telling.problem}): {telling.error}."
-            )
-            problems.insert(0, Problem(ANSWER, what, advice=_capital(found.advice or "")))
-            picture = _where_wrong(telling.wrong)
-    else:
-        right.append(f"the answer is right on {len(found.answers)} problems")
-    if found.machine is not None and found.machine.error is not None:
-        problems.append(
-            Problem(DOES_NOT_COMPILE, f"Numba cannot compile it: {found.machine.error}.")
-        )
-    if problems:
-        return Feedback(title, _headline(problems), tuple(problems), tuple(right), picture=picture)
-    right.append("no race, no access out of bounds, nothing read that nobody wrote")
-    if found.float64:
-        right.append(
-            f"but it computes in float64, where {stage} does not: write float32(0), not 0.0"
-        )
-    return _judged_by_counts(title, right, [_row(count, at_most) for count in found.counts])
-
-
-def _row(count: Count, at_most: float) -> Row:
-    few = count.yours <= at_most * count.stages or count.unit == NOT_JUDGED
-    return Row(count.unit, count.yours, count.stages, few)
-
-
-def _judged_by_counts(title: str, right: Sequence[str], rows: Sequence[Row]) -> Feedback:
-    rows = [row for row in rows if (row.yours or row.target) and row.unit != NOT_JUDGED]
-    many = [row for row in rows if not row.ok]
-    if not many:
-        headline = (
-            "Passed."
-            if not rows
-            else "Passed: right, and it asks memory for no more than it should."
-        )
-        return Feedback(title, headline, (), tuple(right), tuple(rows))
-    told = ", ".join(
-        f"{row.unit} ({row.yours / row.target:.1f} times the target)" if row.target else row.unit
-        for row in many
-    )
-    problem = Problem(COUNTS, f"Too many {told}.")
-    headline = "Right, but not there yet: it asks memory for more than it should."
-    return Feedback(title, headline, (problem,), tuple(right), tuple(rows))
-
-
-def _headline(problems: Sequence[Problem]) -> str:
-    first = problems[0].reason
-    if first == BROKEN:
-        return "Not yet: it could not be run to its end."
-    if first == ANSWER:
-        return "Not yet: the answer is wrong."
-    if first == DOES_NOT_COMPILE:
-        return "Not yet: Numba cannot compile it for a GPU."
-    return "Not yet: the answer came out right here, but on a GPU it may not."
-
-
-def _found(finding: Finding, function: Any) -> Problem:
-    """A finding of the simulator with the lines it is about."""
-    file = finding.file if function is None else function.__code__.co_filename
-    numbers = [finding.line]
-    if finding.other_line not in (None, finding.line):
-        numbers.append(finding.other_line)
-    lines = tuple(line_of(file, number) for number in sorted(numbers))
-    what = f"{_capital(finding.kind)}: {finding.what}{_seen_in(finding)}."
-    return Problem(finding.kind, what, lines, f"What usually mends it: {finding.remedy}.")
-
-
-def _seen_in(finding: Finding) -> str:
-    if finding.thread is None:
-        return ""
-    block = "" if finding.block is None else f" of block {_number(finding.block)}"
-    return f", seen in thread {_number(finding.thread)}{block}"
-
-
-def _number(place: tuple[int, ...]) -> str:
-    """``3`` for what has one dimension, ``(3, 1)`` else."""
-    return str(place[0]) if not any(place[1:]) else f"({', '.join(map(str, place))})"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _where_wrong(wrong: np.ndarray | None) -> Picture | None:
-    if wrong is None:
-        return None
-    part = f"{int(wrong.sum())} of {wrong.size}"
-    return maps.planes(wrong, f"Where the output is wrong, in red: {part} elements", (RIGHT, WRONG))
