@@ -196,12 +196,11 @@ def planes(marked: np.ndarray, title: str, colours: tuple[str, str], most: int =
     its planes that have any."""
     chosen = [place for place in np.ndindex(*marked.shape[:2]) if marked[place].any()][:most]
     height, width = marked.shape[2:]
-    size = min(0.3, 6.4 / (len(chosen) * (width + 1)))
-    figure, panels = sheet(
-        max(3.2, len(chosen) * (width + 1) * size), max(1.2, (height + 3) * size), len(chosen) or 1
-    )
+    wide = max(width, 7) + 1
+    size = min(0.24, 7.2 / (len(chosen) * wide))
+    figure, panels = sheet(len(chosen) * wide * size, (height + 3) * size, len(chosen))
     for panel, (image, channel) in zip(panels, chosen, strict=False):
-        limits(panel, (-0.2, max(width, 6) + 0.2), (-2, height + 0.2))
+        limits(panel, (-0.2, wide - 0.6), (-2, height + 0.2))
         note(panel, 0, -0.9, f"image {image}, channel {channel}", 8)
         for (row, column), is_marked in np.ndenumerate(marked[image, channel]):
             cell(panel, column, row, colours[int(is_marked)])

@@ -5,9 +5,11 @@ Pictures are drawn on paper of their own, so that they read the same on light an
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 PAPER, INK, FAINT, NOBODY = "#fbfaf6", "#24292f", "#8b929a", "#eceae3"
@@ -33,11 +35,13 @@ class Picture:
     def _ipython_display_(self) -> None:
         from IPython.display import Markdown, display
 
-        size = {"width": self.width, "height": self.height, "alt": self.alt}
-        display(
-            {"image/png": self.png, "text/plain": self.alt},
-            metadata={"image/png": size}, raw=True,
-        )  # fmt: skip
+        data = base64.b64encode(self.png).decode()
+        # As HTML, because a notebook's PNG has no alt text in JupyterLab.
+        html = (
+            f'<img src="data:image/png;base64,{data}" alt="{escape(self.alt)}" '
+            f'width="{self.width}" style="max-width:100%">'
+        )
+        display({"text/html": html, "text/plain": self.alt}, raw=True)
         display(Markdown(f"*{self.caption}*"))
 
 
