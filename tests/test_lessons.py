@@ -15,6 +15,7 @@ import nbformat
 import numpy as np
 import pytest
 from numba import cuda, float32
+from numba.cuda.core import config
 from test_docs import headings, keys, rows
 from typer.testing import CliRunner
 
@@ -249,6 +250,8 @@ CASES = [
     for exercise in lesson_of(path).exercises()
     for answer in (answers.given(UNFILLED), *answers.answers_of(path.stem)[exercise.name])
     if exercise.role == "exercise" or answer.says != UNFILLED
+    # Checks run on the strict simulator anyway: in Numba's, that right answers pass will do.
+    if not config.ENABLE_CUDASIM or answer.says == PASSED
 ]
 
 
