@@ -12,7 +12,7 @@ PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time in .venv
-.PHONY: help ladder bench report test gate sanitize results site lint types format check clean FORCE
+.PHONY: help ladder bench report test gate sanitize results site lessons lint types format check clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ results: $(VENV)/.ladder ## the picture and tables of the documentation, from do
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
 	@$(BIN)/python -m convlab.site $(ARGS)
 
+lessons: $(VENV)/.lessons ## the notebooks, copied to my-lessons (ARGS=FOLDER) and opened in JupyterLab
+	@$(BIN)/convlab lessons $(ARGS)
+
 lint: $(VENV)/.style ## style and formatting, by ruff
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -74,13 +77,14 @@ clean: ## remove .venv, builds and caches
 # A file for each set of extras says that convlab stands in .venv, editable, with them.
 $(VENV)/.ladder: EXTRAS = plots$$(sed 's/^/,/' $(VENV)/.cuda)
 $(VENV)/.bench: EXTRAS = plots,peers$$(sed 's/^/,/' $(VENV)/.cuda)
+$(VENV)/.lessons: EXTRAS = lessons$$(sed 's/^/,/' $(VENV)/.cuda)
 # Not the extra `test`: it brings the compilers of CUDA 13, which cannot stand beside those of 12.
 $(VENV)/.test: EXTRAS = test-tools,$$(grep . $(VENV)/.cuda || echo gpu-cu13)
 $(VENV)/.style: EXTRAS = style
 $(VENV)/.site: EXTRAS = site
 
-$(VENV)/.ladder $(VENV)/.bench $(VENV)/.test: $(VENV)/.cuda
-$(VENV)/.ladder $(VENV)/.bench $(VENV)/.test $(VENV)/.style $(VENV)/.site: pyproject.toml | $(BIN)/python
+$(VENV)/.ladder $(VENV)/.bench $(VENV)/.lessons $(VENV)/.test: $(VENV)/.cuda
+$(VENV)/.ladder $(VENV)/.bench $(VENV)/.lessons $(VENV)/.test $(VENV)/.style $(VENV)/.site: pyproject.toml | $(BIN)/python
 	@extras="$(EXTRAS)"; \
 	echo "installing convlab[$$extras] in $(VENV): minutes the first time"; \
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable ".[$$extras]"

@@ -11,6 +11,7 @@ from convlab.commands.bench import bench
 from convlab.commands.check import check
 from convlab.commands.doctor import doctor
 from convlab.commands.ladder import ImageAlone, ladder
+from convlab.commands.lessons import lessons
 from convlab.commands.lint import lint
 from convlab.commands.report import report
 from convlab.commands.stages import stages
@@ -33,6 +34,9 @@ app.command()(trace)
 app.command()(lint)
 app.command()(bench)
 app.command()(report)
+
+
+app.command()(lessons)
 
 
 def main() -> None:
