@@ -267,6 +267,6 @@ filter.
 ## Where to read on
 
 - [01_direct](01_direct.ipynb): the first convolution, one thread for each output.
-- The words of GPUs, in one table: [documentation](../docs/README.md#the-words-of-gpus).
+- The words of GPUs, in one table: [documentation](../docs/glossary.md#the-words-of-gpus).
 - What the simulator finds, kind by kind: [findings](../docs/findings.md).
 """

@@ -34,8 +34,6 @@ app.command()(trace)
 app.command()(lint)
 app.command()(bench)
 app.command()(report)
-
-
 app.command()(lessons)
 
 
