@@ -62,6 +62,7 @@ REGISTER_BUDGET: dict[str, int] = {
 # ``Stage.vectorized`` says it.
 WIDE_PRE_PASSES: dict[str, tuple[str, ...]] = {"im2col_by_runs": ("LDG", "LDS", "STG")}
 MOST_PROCESSES = 8  # compile at a time, however many cores there are
+NO_LOAD = "LDS RZ, [RZ]"  # ptxas puts three before the first LDGSTS, never to be carried out
 MOST_REGISTERS = 255  # that a thread can have: the budget where nobody made one
 
 
@@ -190,6 +191,8 @@ def _row(
     known = arch in map(arch_of, CAPABILITIES)
     budget = REGISTER_BUDGET[kernel] if known else MOST_REGISTERS
     opcodes = cubin.opcodes()
+    opcodes.subtract(line.split()[0] for line in cubin.instructions() if line == NO_LOAD)
+    opcodes += Counter()
     float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
     wide = _wide_accesses(opcodes)
     findings = []
@@ -233,10 +236,13 @@ def _is_narrow_shared_load(opcode: str) -> bool:
 
 
 def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
-    """How many 128-bit loads and stores of each kind: LDG, STG (global), LDS, STS (shared)."""
+    """How many 128-bit loads and stores of each kind: LDG, STG (global), LDS, STS (shared). An
+    asynchronous copy, LDGSTS, is one of each of two."""
     counts: Counter[str] = Counter()
     for opcode, times in opcodes.items():
         kind, *modifiers = opcode.split(".")
-        if "128" in modifiers and kind in ("LDG", "STG", "LDS", "STS"):
-            counts[kind] += times
+        if "128" in modifiers:
+            for part in ("LDG", "STS") if kind == "LDGSTS" else (kind,):
+                counts[part] += times if part in ("LDG", "STG", "LDS", "STS") else 0
+    counts += Counter()  # only what there is
     return dict(sorted(counts.items()))
