@@ -49,6 +49,9 @@ REGISTER_BUDGET: dict[str, int] = {
     "im2win": 40,
     "im2win_full": 128,
     "im2win_transform": 40,
+    "im2win_transform_by_pixels": 64,
+    "im2win_transform_by_groups": 64,
+    "pack_filter_by_squares": 64,
     "pack_filter": 40,
 }
 # Pre-passes whose subject is wide access, and what they must have; of main kernels

@@ -45,7 +45,7 @@ def measure(engine: Engine | None) -> dict[str, Any]:
         "size": SIZE,
         "filter": FILTER,
         "padding": PADDING,
-        "large_copy": _rates(_copy(engine, LARGE_COPY), 2 * LARGE_COPY),
+        "large_copy": rates(copy_start(engine, LARGE_COPY), 2 * LARGE_COPY),
         "depths": rows,
         "ok": all(row["right"] for row in rows),
     }
@@ -59,7 +59,7 @@ def _row(problem: ConvProblem, engine: Engine) -> dict[str, Any]:
 
     depth_last = engine.to_device(host.transpose(0, 2, 3, 1).reshape(-1))
     by_runs = _kernel(problem, engine, [depth_last, columns])
-    timed = _rates(by_runs, nbytes)
+    timed = rates(by_runs, nbytes)
     right = _is_right(problem, host, engine.to_host(columns))
 
     plain = im2col_launch(problem)
@@ -70,8 +70,8 @@ def _row(problem: ConvProblem, engine: Engine) -> dict[str, Any]:
         "depth": problem.C_i,
         "bytes": nbytes,
         "depth_last": timed,
-        "plain": _rates(lambda stream: start(arrays, stream), nbytes),
-        "copy": _rates(_copy(engine, nbytes // 2), nbytes),
+        "plain": rates(lambda stream: start(arrays, stream), nbytes),
+        "copy": rates(copy_start(engine, nbytes // 2), nbytes),
         "torch_unfold": _torch_unfold(problem, host, nbytes),
         "right": right,
     }
@@ -84,7 +84,8 @@ def _kernel(problem: ConvProblem, engine: Engine, arrays: list[Any]) -> Start:
     return lambda stream: start(arrays, stream)
 
 
-def _copy(engine: Engine, nbytes: int) -> Start:
+def copy_start(engine: Engine, nbytes: int) -> Start:
+    """What starts a device copy of so many bytes: the measure for kernels that only move them."""
     from cuda.bindings import driver
 
     source, target = (engine.empty((nbytes // 4,)) for _ in range(2))
@@ -114,10 +115,11 @@ def _torch_unfold(problem: ConvProblem, host: np.ndarray, nbytes: int) -> dict[s
         with torch.cuda.stream(torch.cuda.ExternalStream(int(stream.handle))):
             torch.nn.functional.unfold(images, FILTER, padding=PADDING)
 
-    return _rates(start, nbytes)
+    return rates(start, nbytes)
 
 
-def _rates(start: Start, nbytes: int) -> dict[str, float]:
+def rates(start: Start, nbytes: int) -> dict[str, float]:
+    """Time, spread and bandwidth of what moves so many bytes."""
     from convlab.bench.timer import measure as time_graph  # needs a GPU
 
     timing = time_graph(start)
