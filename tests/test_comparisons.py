@@ -52,7 +52,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
     timer = ModuleType("convlab.bench.timer")
     timer.measure = measure
     monkeypatch.setitem(sys.modules, "convlab.bench.timer", timer)
-    monkeypatch.setattr(im2col, "_copy", lambda engine, nbytes: lambda stream: None)
+    monkeypatch.setattr(im2col, "copy_start", lambda engine, nbytes: lambda stream: None)
     monkeypatch.setattr(im2col, "_torch_unfold", lambda *_: None)
     engine = PretendedGpu(strict=False)
     monkeypatch.setattr(measured, "choose", lambda name: engine)

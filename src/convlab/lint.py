@@ -49,14 +49,20 @@ REGISTER_BUDGET: dict[str, int] = {
     "im2win": 40,
     "im2win_full": 128,
     "im2win_transform": 40,
-    "im2win_transform_by_pixels": 64,
-    "im2win_transform_by_groups": 64,
-    "pack_filter_by_squares": 64,
+    "im2win_transform_by_pixels": 40,
+    "im2win_transform_by_groups": 40,
+    "pack_filter_by_squares": 40,
     "pack_filter": 40,
 }
 # Pre-passes whose subject is wide access, and what they must have; of main kernels
 # ``Stage.vectorized`` says it.
-WIDE_PRE_PASSES: dict[str, tuple[str, ...]] = {"im2col_by_runs": ("LDG", "LDS", "STG")}
+WIDE_PRE_PASSES: dict[str, tuple[str, ...]] = {
+    "im2col_by_runs": ("LDG", "LDS", "STG"),
+    # Loads are as wide where rows are aligned, which they are not everywhere.
+    "im2win_transform_by_pixels": ("STG",),
+    "im2win_transform_by_groups": ("STG",),
+    "pack_filter_by_squares": ("STG",),
+}
 MOST_REGISTERS = 255  # that a thread can have: the budget where nobody made one
 
 

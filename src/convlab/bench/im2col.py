@@ -10,11 +10,12 @@ its definition, element by element, after the timed runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from convlab.bench.bandwidth import Start, copy_start, rates
 from convlab.bench.measured import run_module, table
 from convlab.engines import Engine
 from convlab.problem import ConvProblem
@@ -27,8 +28,6 @@ DEPTHS = (4, 8, 12, 16)
 BATCH, SIZE, FILTER, PADDING = 128, 56, 3, 1
 LARGE_COPY = 2**30  # bytes: what a copy reaches that takes long
 GOAL = 0.75  # of copy bandwidth
-
-Start = Callable[[Any], None]
 
 
 def problem_for(depth: int) -> ConvProblem:
@@ -84,22 +83,6 @@ def _kernel(problem: ConvProblem, engine: Engine, arrays: list[Any]) -> Start:
     return lambda stream: start(arrays, stream)
 
 
-def copy_start(engine: Engine, nbytes: int) -> Start:
-    """What starts a device copy of so many bytes: the measure for kernels that only move them."""
-    from cuda.bindings import driver
-
-    source, target = (engine.empty((nbytes // 4,)) for _ in range(2))
-    addresses = [array.__cuda_array_interface__["data"][0] for array in (target, source)]
-    arrays = source, target  # kept as long as the function is
-
-    def start(stream: Any) -> None:
-        (error,) = driver.cuMemcpyDtoDAsync(*addresses, arrays[0].nbytes, int(stream.handle))
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"CUDA driver: {error.name}")
-
-    return start
-
-
 def _torch_unfold(problem: ConvProblem, host: np.ndarray, nbytes: int) -> dict[str, Any] | None:
     """PyTorch's im2col on the same numbers; None where PyTorch, or its use of the GPU, is not."""
     try:
@@ -116,18 +99,6 @@ def _torch_unfold(problem: ConvProblem, host: np.ndarray, nbytes: int) -> dict[s
             torch.nn.functional.unfold(images, FILTER, padding=PADDING)
 
     return rates(start, nbytes)
-
-
-def rates(start: Start, nbytes: int) -> dict[str, float]:
-    """Time, spread and bandwidth of what moves so many bytes."""
-    from convlab.bench.timer import measure as time_graph  # needs a GPU
-
-    timing = time_graph(start)
-    return {
-        "time_ms": timing.median_ms,
-        "time_spread": timing.spread_percent,
-        "tb_per_s": nbytes / timing.median_ms / 1e9,
-    }
 
 
 def _is_right(problem: ConvProblem, host: np.ndarray, flat: np.ndarray) -> bool:

@@ -1,7 +1,7 @@
 """How fast s11's pre-passes move memory: ``python -m convlab.bench.transforms [--json FILE]``.
 
 The im2win transform and the filter's re-ordering, on the twelve layers at batch 128. Beside each,
-in the same run and timed the same way: a device copy that moves as many bytes. Bandwidth counts
+in the same run and timed the same way: the device copy of as many bytes. Bandwidth counts
 what has to be moved: pixels that a window reaches once, filters once, the results once. After the
 timed runs the first and the last image's windows and all filters are compared with their
 definition, element by element.
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.im2col import copy_start, rates
+from convlab.bench.bandwidth import copy_rates, rates
 from convlab.bench.measured import run_module, table
 from convlab.engines import Engine
 from convlab.problem import ConvProblem
@@ -62,7 +62,7 @@ def _row(name: str, problem: ConvProblem, engine: Engine) -> dict[str, Any]:
             "kernel": launch.name,
             "bytes": nbytes,
             **rates(lambda stream: start(flat, stream), nbytes),
-            "copy": rates(copy_start(engine, nbytes // 2), nbytes),
+            "copy": copy_rates(engine, nbytes),
         }
 
     windows, packed = (arrays[buffer.name] for buffer in program.buffers)

@@ -21,7 +21,7 @@ global memory for each of the H_f rows of windows that it is in:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import cuda, float32, uint32
 
@@ -36,8 +36,8 @@ WARP = 32
 BLOCKS = 6  # of 256 threads a multiprocessor
 FETCHED = 16  # numbers that a thread asks for before it stores the first
 MANY_CHANNELS = 32  # from here on a run of a tile's channels is at least a cache line
-COLUMNS_AT_MOST = 160  # of a tile of pixels
-TILE_ELEMENTS = 8192  # of a tile of few channels: 32 KiB
+TILE_ELEMENTS = (4096, 8192, 12288)  # of a tile of few channels; the last is all of 48 KiB
+MODEST_READS = 1.25
 
 
 def group_size(problem: ConvProblem) -> int:
@@ -109,17 +109,10 @@ def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FOURS: bool, SIDE: int) -
     return fill
 
 
-def pixel_columns(pixels: int, side: int) -> int:
-    """Columns of a tile: the more the better, but few that hold no pixel. Each tile counts as much
-    as ``side`` more columns."""
-    widths = range(side, COLUMNS_AT_MOST * side // WARP + 1, side)
-    return min(widths, key=lambda width: (blocks_for(pixels, width) * (width + side), width))
-
-
 def by_pixels_launch(problem: ConvProblem, side: int) -> Launch:
     """The transform of many channels, ``side`` of them a block."""
     rows, width = pixel_grid(problem)
-    columns = pixel_columns(rows * width, side)
+    columns = 2 * side
     blocks = problem.N_i * blocks_for(rows * width, columns) * blocks_for(problem.C_i, side)
     return Launch(
         make_transform_by_pixels(problem, columns, side),
@@ -192,38 +185,61 @@ def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> A
     return im2win_transform_by_pixels
 
 
-def by_groups_launch(problem: ConvProblem, side: int, elements: int = TILE_ELEMENTS) -> Launch:
-    """The transform of few channels: as many output rows a block as fit a tile, and as many columns
-    of them; of groups that do not fit, a part."""
+class Band(NamedTuple):
+    """What a tile of few channels holds: output rows, lines and columns."""
+
+    rows: int
+    lines: int
+    columns: int
+
+    def reads(self, problem: ConvProblem) -> float:
+        """Input rows that it reads for each that it needs and no band beside it reads."""
+        p = problem
+        return ((self.rows - 1) * p.s_h + p.H_f) / (self.rows * min(p.s_h, p.H_f))
+
+
+def band_for(problem: ConvProblem, side: int) -> Band:
+    """The smallest tile that reads little twice, since many small ones overlap best; where none
+    does, the one that reads least."""
+    bands = [_band_in(problem, size * side * side // WARP**2, side) for size in TILE_ELEMENTS]
+    modest = [band for band in bands if band.reads(problem) <= MODEST_READS]
+    return (modest or [min(bands, key=lambda band: band.reads(problem))])[0]
+
+
+def _band_in(problem: ConvProblem, elements: int, side: int) -> Band:
+    """As many output rows as fit a tile, or, of groups that do not fit, a part."""
     p = problem
     W_w, G = window_columns(p), group_size(p)
-    elements = elements * side * side // (WARP * WARP)
-    chunks = blocks_for(W_w, 4 * side)
-    columns = blocks_for(blocks_for(W_w, chunks), RUN) * RUN
-    if G * (columns + 1) > elements:
-        columns = side
-    lines = min(G, elements // (columns + 1) // RUN * RUN)
-    band = 1
-    if lines == G and p.d_h == 1:
-        band += min((elements // (columns + 1) - G) // (p.s_h * p.C_i), p.H_o - 1)
-    blocks = p.N_i * blocks_for(p.H_o, band) * blocks_for(W_w, columns) * blocks_for(G, lines)
+    columns = blocks_for(blocks_for(W_w, blocks_for(W_w, side)), RUN) * RUN
+    lines = elements // (columns + 1) // RUN * RUN
+    if lines < G or p.d_h > 1:  # whose rows are not the next row's, shifted
+        return Band(1, min(lines, G), columns)
+    rows = min(1 + (lines - G) // (p.s_h * p.C_i), p.H_o)
+    return Band(rows, (rows - 1) * p.s_h * p.C_i + G, columns)
+
+
+def by_groups_launch(problem: ConvProblem, side: int) -> Launch:
+    """The transform of few channels, a band of output rows a block."""
+    band = band_for(problem, side)
+    chunks = blocks_for(window_columns(problem), band.columns)
+    parts = blocks_for(group_size(problem), min(band.lines, group_size(problem)))
     return Launch(
-        make_transform_by_groups(problem, band, lines, columns, side),
-        grid=(blocks,),
+        make_transform_by_groups(problem, band, side),
+        grid=(problem.N_i * blocks_for(problem.H_o, band.rows) * chunks * parts,),
         block=(side * (side // RUN),),
         arguments=(Flat("input"), Flat("windows")),
     )
 
 
-def make_transform_by_groups(
-    problem: ConvProblem, BAND: int, PART: int, COLUMNS: int, SIDE: int
-) -> Any:
-    """Line s_h * C_i * b + g holds element g of the groups of the band's row b."""
+def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any:
+    """Line s_h * C_i * b + g of the tile holds element g of the groups of the band's row b."""
     p = problem
     _, C_i, H_i, W_i = p.input_shape
     H_f, H_o, W_w, G = p.H_f, p.H_o, window_columns(p), group_size(p)
     s_h, p_h, p_w, d_h = p.s_h, p.p_h, p.p_w, p.d_h
-    LINES, PITCH, THREADS = (BAND - 1) * s_h * C_i + PART, COLUMNS + 1, SIDE * (SIDE // RUN)
+    BAND, LINES, COLUMNS = band
+    PITCH, THREADS = COLUMNS + 1, SIDE * (SIDE // RUN)
+    PART = min(LINES, G)  # of a group
     TILE, QUADS = LINES * PITCH, PART // RUN
     STORES = BAND * COLUMNS * QUADS
     BANDS, CHUNKS, PARTS = blocks_for(H_o, BAND), blocks_for(W_w, COLUMNS), blocks_for(G, PART)
