@@ -247,7 +247,7 @@ MUTANTS = {
         "(row - u * d_h) % s_h == 0",
         "(row - u * d_h) % s_h >= 0",
     ),
-    "a band's rows all alike": ("s11", "im2win_tensor", "(b * s_h * C_i + quad", "(quad"),
+    "a band's rows all alike": ("s11", "im2win_tensor", "b * (s_h * C_i) + g", "g"),
     "band not guarded": ("s11", "im2win_tensor", "if m0 + b < H_o and", "if"),
     "channels beyond the last": ("s11", "im2win_tensor", "there = r < C_i and", "there ="),
     "groups not rounded up": (
@@ -256,7 +256,7 @@ MUTANTS = {
         "blocks_for(problem.H_f * problem.C_i, RUN) * RUN",
         "problem.H_f * problem.C_i",
     ),
-    "tail of a group not zeroed": ("s11", "im2win_tensor", "if g + 2 >= H_f * C_i", "if g < 0"),
+    "tail of a group not zeroed": ("s11", "im2win_tensor", "g >= ELEMENTS", "g < 0"),
     "packed zeros of window order not written": (
         "s11",
         "im2win_tensor",

@@ -33,9 +33,9 @@ from convlab.stages.s10_im2win import window_columns
 
 RUN = 4  # numbers that one instruction moves
 WARP = 32
-BLOCKS = 6  # of 256 threads a multiprocessor
+BLOCKS = 5  # of 256 threads, that a multiprocessor shall hold
 FETCHED = 16  # numbers that a thread asks for before it stores the first
-MANY_CHANNELS = 32  # from here on a run of a tile's channels is at least a cache line
+MANY_CHANNELS = 24  # from here on three quarters of a tile's lines are channels
 TILE_ELEMENTS = (4096, 8192, 12288)  # of a tile of few channels; the last is all of 48 KiB
 MODEST_READS = 1.25
 
@@ -186,16 +186,20 @@ def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> A
 
 
 class Band(NamedTuple):
-    """What a tile of few channels holds: output rows, lines and columns."""
+    """What a tile of few channels holds: how many output rows' groups, on how many lines and
+    columns. ``whole`` says that it is all channels of the input rows under them; otherwise it is a
+    part of one row's groups, because whole ones do not fit."""
 
     rows: int
     lines: int
     columns: int
+    whole: bool
 
     def reads(self, problem: ConvProblem) -> float:
         """Input rows that it reads for each that it needs and no band beside it reads."""
         p = problem
-        return ((self.rows - 1) * p.s_h + p.H_f) / (self.rows * min(p.s_h, p.H_f))
+        read = (self.rows - 1) * p.s_h + p.window_shape[0] if self.whole else p.H_f
+        return read / (self.rows * min(p.s_h, p.H_f))
 
 
 def band_for(problem: ConvProblem, side: int) -> Band:
@@ -207,22 +211,21 @@ def band_for(problem: ConvProblem, side: int) -> Band:
 
 
 def _band_in(problem: ConvProblem, elements: int, side: int) -> Band:
-    """As many output rows as fit a tile, or, of groups that do not fit, a part."""
     p = problem
-    W_w, G = window_columns(p), group_size(p)
+    W_w, window_lines = window_columns(p), p.window_shape[0] * p.C_i
     columns = blocks_for(blocks_for(W_w, blocks_for(W_w, side)), RUN) * RUN
     lines = elements // (columns + 1) // RUN * RUN
-    if lines < G or p.d_h > 1:  # whose rows are not the next row's, shifted
-        return Band(1, min(lines, G), columns)
-    rows = min(1 + (lines - G) // (p.s_h * p.C_i), p.H_o)
-    return Band(rows, (rows - 1) * p.s_h * p.C_i + G, columns)
+    if window_lines > lines:
+        return Band(1, min(lines, group_size(p)), columns, whole=False)
+    rows = min(1 + (lines - window_lines) // (p.s_h * p.C_i), p.H_o)
+    return Band(rows, (rows - 1) * p.s_h * p.C_i + window_lines, columns, whole=True)
 
 
 def by_groups_launch(problem: ConvProblem, side: int) -> Launch:
     """The transform of few channels, a band of output rows a block."""
     band = band_for(problem, side)
     chunks = blocks_for(window_columns(problem), band.columns)
-    parts = blocks_for(group_size(problem), min(band.lines, group_size(problem)))
+    parts = 1 if band.whole else blocks_for(group_size(problem), band.lines)
     return Launch(
         make_transform_by_groups(problem, band, side),
         grid=(problem.N_i * blocks_for(problem.H_o, band.rows) * chunks * parts,),
@@ -232,16 +235,20 @@ def by_groups_launch(problem: ConvProblem, side: int) -> Launch:
 
 
 def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any:
-    """Line s_h * C_i * b + g of the tile holds element g of the groups of the band's row b."""
+    """Line ``(b * s_h + u * d_h) * C_i + r`` of a whole tile is in the groups of the band's row b;
+    line g of a part is element g of it."""
     p = problem
     _, C_i, H_i, W_i = p.input_shape
     H_f, H_o, W_w, G = p.H_f, p.H_o, window_columns(p), group_size(p)
     s_h, p_h, p_w, d_h = p.s_h, p.p_h, p.p_w, p.d_h
-    BAND, LINES, COLUMNS = band
+    BAND, LINES, COLUMNS, WHOLE = band
     PITCH, THREADS = COLUMNS + 1, SIDE * (SIDE // RUN)
-    PART = min(LINES, G)  # of a group
+    ROW_STEP = 1 if WHOLE else d_h  # input rows from C_i lines to the next
+    SPREAD = (d_h - 1) * C_i if WHOLE else 0  # lines between those of one filter row and the next
+    PART, ELEMENTS = G if WHOLE else LINES, H_f * C_i  # of a group; the others are zeros
     TILE, QUADS = LINES * PITCH, PART // RUN
     STORES = BAND * COLUMNS * QUADS
+    INDEX = index_type(C_i * H_i * W_i)  # within an image
     BANDS, CHUNKS, PARTS = blocks_for(H_o, BAND), blocks_for(W_w, COLUMNS), blocks_for(G, PART)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -249,11 +256,21 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
         start, m0, k0, g0 = origin
         element = uint32(g0 + line)
         row, r = element // C_i, element % C_i
-        i_h, i_w = m0 * s_h + row * d_h - p_h, k0 + column - p_w
+        i_h, i_w = m0 * s_h + row * ROW_STEP - p_h, k0 + column - p_w
         there = 0 <= i_h < H_i and 0 <= i_w < W_i
-        return there, start + (r * H_i + i_h) * W_i + i_w
+        at = INDEX(0)
+        if there:
+            at = INDEX((r * H_i + i_h) * W_i + i_w)
+        return there, start + at
 
     fill = make_fill(place, LINES, COLUMNS, W_i % RUN == 0 and p_w % RUN == 0, SIDE)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(tile, b, k, g0, g):
+        if ELEMENTS < G and g >= ELEMENTS:
+            return float32(0)
+        line = b * (s_h * C_i) + g - g0 + g // C_i * SPREAD
+        return tile[line * PITCH + k]
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def im2win_transform_by_groups(input, windows):
@@ -272,16 +289,14 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
             k, b = place_ % COLUMNS, place_ // COLUMNS
             g = uint32(g0 + quad * RUN)
             if m0 + b < H_o and k0 + k < W_w and g < G:
-                at = (b * s_h * C_i + quad * RUN) * PITCH + k
-                x, y, z, w = tile[at], tile[at + PITCH], tile[at + 2 * PITCH], tile[at + 3 * PITCH]
-                if g + 1 >= H_f * C_i:  # the group's tail
-                    y = float32(0)
-                if g + 2 >= H_f * C_i:
-                    z = float32(0)
-                if g + 3 >= H_f * C_i:
-                    w = float32(0)
+                run = (
+                    read(tile, b, k, g0, g),
+                    read(tile, b, k, g0, g + 1),
+                    read(tile, b, k, g0, g + 2),
+                    read(tile, b, k, g0, g + 3),
+                )
                 group = (i * H_o + m0 + b) * W_w + k0 + k
-                store4(windows, group * G + g, (x, y, z, w))
+                store4(windows, group * G + g, run)
 
     return im2win_transform_by_groups
 
