@@ -127,10 +127,17 @@ def show(document: dict[str, Any]) -> str:
                 f"{100 * pass_['tb_per_s'] / copy:.0f} %",
             ]
         rows.append(cells)
+    fastest = max(row["transform"]["copy"]["tb_per_s"] for row in document["layers"])
+    beyond = [
+        f" {row['layer']}'s transform outruns its copy, and reaches "
+        f"{100 * row['transform']['tb_per_s'] / fastest:.0f} % of the fastest in the table."
+        for row in document["layers"]
+        if row["transform"]["tb_per_s"] > row["transform"]["copy"]["tb_per_s"]
+    ]
     return (
         f"{document['stage']}'s pre-passes at batch {document['batch']}, on an "
         f"{document['device']}. The copies move as many bytes as what they stand beside. The goal "
-        f"was {100 * GOAL:.0f} % of a copy.\n\n{table(head, rows)}"
+        f"was {100 * GOAL:.0f} % of a copy.{''.join(beyond)}\n\n{table(head, rows)}"
     )
 
 
