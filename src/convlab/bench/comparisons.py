@@ -1,9 +1,9 @@
 """The tables and the picture of docs/comparisons.md, from the results of other benchmarks.
 
 ``python -m convlab.bench.comparisons`` reads what ``convlab.bench.memory``, ``.im2col``,
-``.transforms`` and ``.channel_sweeps`` wrote to docs/results and rewrites what is between the page's markers; where
-there is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1
-where the page differs from what the results give.
+``.transforms`` and ``.channel_sweeps`` wrote to docs/results and rewrites what is between the
+page's markers; where there is no such file yet it says so and shows no number. ``--check`` rewrites
+nothing and exits 1 where the page differs from what the results give.
 """
 
 from __future__ import annotations
