@@ -63,7 +63,12 @@ def _run_and_judge(
 
 
 def pytest_collection_modifyitems(items):
-    """The gate compiles; Numba as its simulator cannot."""
+    """The gate compiles; Numba as its simulator cannot. What asks for the engine of this run is not
+    the same with another."""
+    for item in items:
+        asked = {"engine", "judged"} & set(item.fixturenames)
+        if asked and item.get_closest_marker("same_in_cudasim") is not None:
+            raise pytest.UsageError(f"{item.nodeid} is marked same_in_cudasim, but takes {asked}")
     if config.ENABLE_CUDASIM:
         mark = pytest.mark.skip(reason="Numba runs as its CUDA simulator, which compiles nothing")
         for item in items:

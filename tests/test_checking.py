@@ -22,6 +22,8 @@ from convlab.checking.views import Hanging, map_of_wrong, verdict
 from convlab.cli import app
 from convlab.stages import Program, s04_implicit_gemm, s05_shared_memory, stage_named
 
+pytestmark = pytest.mark.same_in_cudasim
+
 FEW = ("everything at once", checker.SPOILED)
 QUICK = ("s01", "s05", "s10")  # test_mutants.py runs those of the others
 OF_KERNELS = [stage for stage in LADDER if not stage.needs_library]

@@ -130,6 +130,7 @@ def test_the_whole_ladder_on_the_default_problem():
 
 def test_stages_without_their_library_are_left_out_in_a_line(monkeypatch):
     monkeypatch.setattr("convlab.engines.simulator.Simulator.why_no_library", lambda self: "none")
+    monkeypatch.setattr(ladder, "default_problem", lambda engine: workloads.TEACHING)  # seconds
     result = convlab_("ladder", "--engine", "simulator")
     assert result.exit_code == 0, result.output
     assert "left out        s03_im2col_blas, s03_unfold_einsum: none\n" in result.stdout
@@ -300,6 +301,8 @@ def test_yes_waits(monkeypatch):
         (("trace", "absent.json"), "trace 'absent.json' cannot be read: No such file"),
         (("trace", "notes.txt"), "'notes.txt' holds no trace"),
         (("trace", "notes.txt", "--block", "1"), "leave out --layer, --batch, --tile, --block"),
+        (("trace", "notes.txt", "--compiled", "sm_90"), "--block and --compiled"),
+        (("trace", "s05", "--compiled", "90"), "compiled is '90': it must be sm_ and digits"),
         (("trace", "notes.txt", "--html", "notes.txt"), "the trace itself: give another file"),
         (("ladder", "--json", "x" * 300), "which cannot be written (File name too long)"),
         (("stages", "--json", "x" * 252), "which cannot be written (File name too long)"),
@@ -355,6 +358,42 @@ def test_trace_prints_saves_and_opens_again(tmp_path):
     assert again.read_text() == html.read_text()
     tables_only = result.stdout.split("The page is in")[0]
     assert opened.stdout.split("The page is in")[0] == tables_only
+
+
+@pytest.mark.gate
+def test_trace_counts_loads_as_compiled(tmp_path):
+    saved = tmp_path / "s05.json"
+    result = convlab_("trace", "s05", "--compiled", "sm_90", "--json", saved)
+    assert result.exit_code == 0, result.output
+    said = "Loads from shared memory are counted as merged for sm_90."
+    assert said in result.stdout
+    assert said in convlab_("trace", saved).stdout
+
+    def passes(document):
+        (launch,) = document["launches"]
+        return sum(access["passes"] for access in launch["accesses"])
+
+    as_written = strict_json(convlab_("trace", "s05", "--json", "-").stdout)
+    assert "compiled" not in as_written["about"]
+    assert 0 < passes(strict_json(saved.read_text())) < passes(as_written)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("arch", ["sm_10", "sm_999"])
+def test_trace_knows_no_such_gpu(arch):
+    result = convlab_("trace", "s05", "--compiled", arch)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"convlab: no compiler here knows {arch}: ")
+
+
+def test_trace_names_the_compiler_that_is_missing(monkeypatch):
+    tool = {"name": "nvdisasm", "found": None, "install": "make gate"}
+    monkeypatch.setattr(doctor, "compilers", lambda: [tool])
+    monkeypatch.setattr("numba.cuda.core.config.ENABLE_CUDASIM", 0)
+    result = convlab_("trace", "s05", "--compiled", "sm_90")
+    assert result.exit_code == 2
+    assert result.stderr == "convlab: nvdisasm is missing, and --compiled needs it: run make gate\n"
 
 
 def test_trace_with_json_on_standard_output():
@@ -664,6 +703,7 @@ def compiler(monkeypatch):
                     yield built(stage, "kernel", problem, f"sm_{major}{minor}", **(found or {}))
 
         monkeypatch.setattr("convlab.lint.lint_stage", lint_stage)
+        monkeypatch.setattr("convlab.lint.processes", lambda: 1)  # others would compile for real
         monkeypatch.setattr("convlab.doctor.compilers", lambda: [])
         monkeypatch.setattr("numba.cuda.core.config.ENABLE_CUDASIM", 0)
         return asked

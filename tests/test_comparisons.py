@@ -22,6 +22,8 @@ from convlab.stages import stage_named
 from convlab.stages.im2col_matrix import columns_buffer
 from convlab.workloads import LAYER_NAMES, SWEEP_BASE, SWEEPS, paper_layer, sweep_problem
 
+pytestmark = pytest.mark.same_in_cudasim
+
 ROOT = Path(__file__).parents[1]
 
 

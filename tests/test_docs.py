@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from kernels.wrong import WRONG
 from typer.testing import CliRunner
 
 from convlab import Trace, checking, doctor, trace
-from convlab.bench import ladder, plots, textbook
+from convlab.bench import ladder, ladder_sample, plots, textbook
 from convlab.cli import app
 from convlab.engines import choose
 from convlab.engines.findings import Finding
 from convlab.lint import PROBLEMS, Row
 from convlab.oracle import random_tensors
+from convlab.site.listings import names
 from convlab.stages import LADDER, Program, stage_named
 from convlab.stages.im2win_tensor import group_size
 from convlab.workloads import LAYER_NAMES, MODEL, TEACHING, paper_layer
@@ -33,7 +34,6 @@ PAGE_NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
-sample = cache(plots.sample)  # runs the ladder: once is enough
 COMMAND = re.compile(r"^(?:\S*/)?(make|convlab)[ \t]+([a-z][\w-]*)", re.MULTILINE)
 
 
@@ -55,7 +55,9 @@ def named(program: str) -> set[str]:
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors that GitHub gives a page's headings."""
+    """The anchors that GitHub gives a page's headings; of a Python file the names in it."""
+    if page.suffix == ".py":
+        return set(names(page.read_text(encoding="utf-8")))
     lines = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
 
@@ -97,12 +99,6 @@ def test_every_stage_has_its_section(stage):
     assert stage.name.replace(" ", "-") in headings(ROOT / "docs/ladder.md")
 
 
-def test_the_sample_is_what_the_ladder_prints():
-    text = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"<!-- sample:begin -->\n```text\n(.*?)```\n<!--", text, re.DOTALL)
-    assert plots.same_but_for_rounding(shown, sample()), "make results writes it anew"
-
-
 def test_the_python_in_the_readme_runs(capsys):
     (example,) = (
         block
@@ -115,17 +111,26 @@ def test_the_python_in_the_readme_runs(capsys):
     assert float(error) < 1e-5
 
 
-@pytest.fixture(scope="module")
-def counts() -> dict[str, dict[str, float]]:
-    """What every stage's main kernel does on the default problem, by the stage's number."""
-    engine = choose("simulator")
-    problem = ladder.default_problem(engine)
-    numbered = [stage for stage in LADDER if not stage.name.startswith(("s02", "s03"))]
-    results = ladder.run(problem, numbered, engine, random_tensors(problem, 0))
-    return {result.stage.name[:3]: result.counts for result in results}
+@pytest.mark.same_in_cudasim
+def test_what_the_docs_show_and_say_of_results_and_of_a_run_on_the_simulator(
+    capsys, monkeypatch, tmp_path
+):
+    """One test, because the run takes long."""
+    file = tmp_path / "ladder.json"
+    monkeypatch.setattr(ladder_sample, "sample", partial(ladder_sample.sample, file))
+    assert plots.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert document["problem"]["output_shape"] == list(MODEL.output_shape)
+    counts = {
+        stage["name"][:3]: stage["counts"]
+        for stage in document["stages"]
+        if not stage["name"].startswith(("s02", "s03"))
+    }
+    the_counts_are_as_docs_ladder_md_reads_them(counts)
 
 
-def test_the_counts_are_as_docs_ladder_md_reads_them(counts):
+def the_counts_are_as_docs_ladder_md_reads_them(counts):
+    """``counts`` is what every stage's main kernel does, by the stage's number."""
     requests, sectors, shared, passes, ratio = (
         {stage: count[key] for stage, count in counts.items()}
         for key in (
@@ -162,7 +167,7 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 def test_the_twelve_layers_are_those_of_the_workloads():
     problems = {name: paper_layer(name) for name in LAYER_NAMES}
-    assert rows("docs/README.md", "## The twelve layers") == [
+    assert rows("docs/glossary.md", "## The twelve layers") == [
         [
             f"`{name}`", f"{p.C_i} x {p.H_i} x {p.W_i}", f"{p.C_o} of {p.H_f} x {p.W_f}",
             f"{p.s_h}", f"{p.C_o} x {p.H_o} x {p.W_o}", f"{p.K:,}", f"{p.flops / 1e9:,.1f}",
@@ -250,8 +255,3 @@ def test_every_key_of_the_json_is_told(verb):
     told = [row[0].strip("`") for row in rows("docs/json.md", f"## `convlab {verb} --json`")]
     assert len(told) == len(set(told))
     assert set(told) == set(keys(documents()[verb]))
-
-
-def test_picture_and_tables_are_what_the_results_give(capsys, monkeypatch):
-    monkeypatch.setattr(plots, "sample", sample)
-    assert plots.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err

@@ -16,6 +16,8 @@ from convlab.engines import simulated_launch
 from convlab.engines.findings import REMEDIES, SimulationError
 from convlab.engines.simulator import Simulator
 
+pytestmark = pytest.mark.same_in_cudasim
+
 STRICT, QUICK = Simulator(), Simulator(strict=False)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,6 +130,148 @@ def test_a_plan_can_be_captured_and_allocates_nothing(stage: Stage, engine: Engi
     stream.synchronize()
     assert len(held) == before
     assert oracle.judge(engine.to_host(output)).ok
+
+
+def on_gpu(engine: Engine, problem: ConvProblem, seed: int) -> tuple[Any, ...]:
+    """Input, weight, bias and a poisoned output; sums of these are exact in any order."""
+    numbers = random_tensors(problem, seed, integers=True)
+    poison = np.full(problem.output_shape, np.nan, np.float32)
+    return tuple(engine.to_device(tensor) for tensor in (*numbers, poison))
+
+
+packed_stages = pytest.mark.parametrize(
+    "stage", [stage for stage in STAGES if not stage.needs_library], ids=lambda stage: stage.name
+)
+
+
+@packed_stages
+@pytest.mark.parametrize("problem", AWKWARD, ids=str)
+def test_packed_launches_are_numbas_own(stage: Stage, problem: ConvProblem, engine: Engine) -> None:
+    """Bit by bit, with other arrays and without bias in later calls."""
+    plan = Plan(problem, stage, None, engine)
+    assert plan.packed
+    for seed in (3, 4):
+        input, weight, bias, output = on_gpu(engine, problem, seed)
+        for added in (bias, None):
+            plan(input, weight, output, added)
+            packed = engine.to_host(output)
+            assert np.isfinite(packed).all()
+            output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
+            for step in plan.steps(input, weight, output, added):
+                step(None)
+            assert np.array_equal(packed, engine.to_host(output))
+
+
+@pytest.mark.parametrize("name", ["s03_im2col", "s03_depth_last"])
+def test_packed_launches_of_a_batch_in_slices(name: str, engine: Engine) -> None:
+    stage = stage_named(name)
+    problem = AWKWARD[0]
+    whole = Plan(problem, stage, None, engine)
+    two_images = Plan(replace(problem, batch=2), stage, None, engine).workspace_bytes
+    sliced = Plan(problem, stage, None, engine, two_images)
+    assert len(sliced.program.launches) > len(whole.program.launches)
+    assert sliced.packed
+    input, weight, bias, output = on_gpu(engine, problem, 3)
+    expected = engine.to_host(whole(input, weight, output, bias))
+    output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
+    assert np.array_equal(expected, engine.to_host(sliced(input, weight, output, bias)))
+
+
+@pytest.mark.parametrize("name", ["s01", "s09", "s11"])
+def test_packed_launches_with_pytorch(name: str, engine: Engine) -> None:
+    """Its tensors and streams, its graphs of them, parameters that train, and host tensors."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
+    problem = AWKWARD[0]
+    plan = Plan(problem, stage_named(name), None, engine)
+    arrays = on_gpu(engine, problem, 3)
+    expected = engine.to_host(plan(arrays[0], arrays[1], arrays[3], arrays[2]))
+    input, weight, bias, output = (
+        torch.as_tensor(array, device="cuda").clone() for array in arrays
+    )
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    handle = stream.cuda_stream
+    plan(input, torch.nn.Parameter(weight), output.fill_(np.nan), bias, stream=None)
+    assert np.array_equal(expected, output.cpu().numpy())
+    output.fill_(np.nan)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        plan(input, weight, output, bias, stream=handle)
+    assert output.isnan().all()  # captured, not run
+    graph.replay()
+    assert np.array_equal(expected, output.cpu().numpy())
+    with pytest.raises(TypeError, match="Tensor in the host's memory"):
+        plan(input.cpu(), weight, output, bias)
+
+
+def test_packed_launches_in_cuda_cores_graph(engine: Engine) -> None:
+    from cuda.core import Device
+
+    problem = AWKWARD[0]
+    plan = Plan(problem, stage_named("s11"), None, engine)
+    input, weight, bias, output = on_gpu(engine, problem, 3)
+    expected = engine.to_host(plan(input, weight, output, bias))
+    output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
+    device = Device()
+    device.set_current()
+    builder = device.create_graph_builder().begin_building()
+    plan(input, weight, output, bias, stream=builder)
+    graph = builder.end_building().complete()
+    stream = device.create_stream()
+    graph.launch(stream)
+    stream.sync()
+    assert np.array_equal(expected, engine.to_host(output))
+
+
+def test_packed_launches_from_other_threads(engine: Engine) -> None:
+    """Threads that never used CUDA, at once, each with arrays of its own: no workspace to share."""
+    problem = AWKWARD[0]
+    plan = Plan(problem, stage_named("s01"), None, engine)
+    sets = [on_gpu(engine, problem, seed) for seed in range(8)]
+    expected = [
+        engine.to_host(plan(input, weight, output, bias)) for input, weight, bias, output in sets
+    ]
+    for *_, output in sets:
+        output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
+
+    def many(input: Any, weight: Any, bias: Any, output: Any) -> None:
+        for _ in range(200):
+            plan(input, weight, output, bias)
+
+    with ThreadPoolExecutor(len(sets)) as pool:
+        for done in [pool.submit(many, *arrays) for arrays in sets]:
+            done.result()
+    for (*_, output), right in zip(sets, expected, strict=True):
+        assert np.array_equal(right, engine.to_host(output))
+
+
+def test_conv2d_again_with_other_arrays(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from convlab import api, conv2d
+
+    monkeypatch.setattr(api, "_kept", api._Kept())
+    problem = AWKWARD[0]
+    options = {"stride": problem.stride, "padding": problem.padding, "dilation": problem.dilation}
+    for seed in range(3):
+        numbers = random_tensors(problem, seed)
+        input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
+        result = conv2d(input, weight, bias, **options)
+        assert Oracle(problem, *numbers).judge(engine.to_host(result)).ok
+        assert Oracle(problem, *numbers[:2], None).judge(conv2d(*numbers[:2], **options)).ok
+    assert len(api._kept.plans) == 1
+
+
+def test_a_packed_launch_that_cannot_be_raises(engine: Engine) -> None:
+    problem = AWKWARD[0]
+    made = Plan(problem, stage_named("s01"), None, engine)
+    (step,) = made.program.launches
+    too_large = replace(made.program, launches=(replace(step, block=(2048,)),))
+    plan = Plan.of(too_large, problem, made.stage, engine)
+    input, weight, bias, output = on_gpu(engine, problem, 3)
+    with pytest.raises(RuntimeError, match=r"^CUDA could not launch direct: CUDA_ERROR_"):
+        plan(input, weight, output, bias)
+    assert np.isnan(engine.to_host(output)).all()
+    made(input, weight, output, bias)  # what was refused harms nothing after it
+    assert np.isfinite(engine.to_host(output)).all()
 
 
 @stages

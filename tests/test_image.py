@@ -13,6 +13,8 @@ from convlab import image
 from convlab.engines import choose
 from convlab.oracle import reference
 
+pytestmark = pytest.mark.same_in_cudasim
+
 PIL_Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("matplotlib")
 

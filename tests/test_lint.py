@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import pytest
 from numba import cuda, float32, uint32
 from numba.core.errors import TypingError
@@ -10,7 +12,7 @@ from numba.cuda.core import config
 from convlab import LADDER, ConvProblem, Stage
 from convlab.device import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
 from convlab.engines.offline import compile_launch
-from convlab.lint import PROBLEMS, REGISTER_BUDGET, lint_stage
+from convlab.lint import PROBLEMS, REGISTER_BUDGET, NotCompiled, Task, lint_all, lint_stage
 from convlab.stages import stage_named
 from convlab.stages.base import Flat, Launch, Program
 from convlab.stages.depth_last import depth_last_buffer, im2col_launches
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.gate
 CONV9 = {"conv9": PROBLEMS["conv9"]}
 
 
+@pytest.mark.ladder_lint
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_every_kernel_is_within_its_budget(stage: Stage) -> None:
     rows = list(lint_stage(stage))
@@ -35,6 +38,33 @@ def test_every_kernel_is_within_its_budget(stage: Stage) -> None:
     assert {row.arch for row in rows} == {"sm_80", "sm_90"}
     assert {row.problem for row in rows} == set(PROBLEMS)
     assert not [row for row in rows if not row.ok]
+
+
+def test_two_processes_find_what_one_does() -> None:
+    conv9, awkward = PROBLEMS["conv9"], PROBLEMS["awkward"]
+    tasks = [
+        Task("s01_direct", "conv9", conv9, (9, 0)),
+        Task("s04_implicit_gemm", "awkward", awkward, (8, 0)),
+        Task("s01_direct", "conv9", conv9, (99, 9)),
+    ]
+    done = list(lint_all(tasks, 2))
+    assert done == list(lint_all(tasks, 1))
+    assert [[(row.stage, row.problem, row.arch) for row in rows] for rows in done[:2]] == [
+        [("s01_direct", "conv9", "sm_90")],
+        [("s04_implicit_gemm", "awkward", "sm_80")],
+    ]
+    assert isinstance(done[2], NotCompiled)
+    assert done[2].error == "UnknownGPU"
+
+
+def test_nobody_compiles_on_for_one_who_is_gone() -> None:
+    """As after Ctrl-C."""
+    tasks = [Task("s01_direct", "conv9", PROBLEMS["conv9"], (9, 0))] * 50
+    done = lint_all(tasks, 2)
+    next(done)
+    assert len(multiprocessing.active_children()) == 2
+    done.close()
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("switch", stage_named("s11").switches)

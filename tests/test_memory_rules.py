@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from convlab.engines import memory_rules
 
+pytestmark = pytest.mark.same_in_cudasim
+
 MEASURED = json.loads((Path(__file__).parent / "data/shared_passes_h200.json").read_text())
 PATTERNS = MEASURED["patterns"]
 

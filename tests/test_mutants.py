@@ -19,6 +19,8 @@ from strategies import Tensors, tensors
 from convlab import ConvProblem, Stage
 from convlab.stages import stage_named
 
+pytestmark = pytest.mark.same_in_cudasim
+
 # Nothing divides anything: two images, remainders in M, N and K of every tiny tile; windows that
 # read all four paddings.
 PROBLEM = ConvProblem(2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
@@ -83,8 +85,8 @@ MUTANTS = {
     "field's padding not zeroed": (
         "s02_cin",
         "receptive_field",
-        "                pixel = input[i, r0 + z, i_h, i_w]\n            S",
-        "                pixel = input[i, r0 + z, i_h, i_w]\n                S",
+        "                    pixel = input[i, r0 + z, i_h, i_w]\n                S",
+        "                    pixel = input[i, r0 + z, i_h, i_w]\n                    S",
     ),
     "field of one channel for all": ("s02_cin", "", "pixel = S[z, ", "pixel = S[0, "),
     "no barrier after the field": (

@@ -22,6 +22,8 @@ from convlab.oracle import (
 )
 from convlab.problem import ConvProblem
 
+pytestmark = pytest.mark.same_in_cudasim
+
 FLOAT32 = np.finfo(np.float32)
 DENORMAL = float(FLOAT32.smallest_subnormal)
 inf, nan = math.inf, math.nan

@@ -19,6 +19,8 @@ from packaging.utils import canonicalize_name
 import convlab
 from convlab.tracing.page import SCRIPTS
 
+pytestmark = pytest.mark.same_in_cudasim
+
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, TOOLS = PYPROJECT["project"], PYPROJECT["tool"]
@@ -133,7 +135,7 @@ def test_a_plain_install_has_all_that_modules_import_at_once():
 def test_the_viewer_is_package_data():
     """Hatchling packs every file below ``packages`` that git knows: nothing may leave these out."""
     build = TOOLS["hatch"].get("build", {}).get("targets", {})
-    assert "wheel" not in build
+    assert build.get("wheel", {}).keys() <= {"force-include"}
     viewer = ROOT / "src/convlab/tracing/viewer"
     ignored = subprocess.run(
         ["git", "-C", str(ROOT), "check-ignore", *map(str, viewer.iterdir())],

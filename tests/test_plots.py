@@ -9,8 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from convlab.bench import plots
+from convlab.bench import ladder_picture, ladder_results, ladder_sample, ladder_tables, plots
 from convlab.workloads import paper_layer
+
+pytestmark = pytest.mark.same_in_cudasim
 
 FLOPS = 2_000_000_000
 
@@ -79,7 +81,7 @@ s03_im2col_blas    OK       0.0568       -
 
 @pytest.fixture(autouse=True)
 def sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "sample", lambda: SAMPLE)
+    monkeypatch.setattr(ladder_sample, "sample", lambda: SAMPLE)
 
 
 def write(root: Path, document: dict[str, Any], name: str = plots.HEADLINE) -> Path:
@@ -121,49 +123,51 @@ def test_the_full_tables_show_every_file_the_headline_first(root, document):
 
 
 def test_the_picture(document, root):
-    results = plots.Results.read(write(root, document))
-    tree = ElementTree.fromstring(plots.picture(results))
+    results = ladder_results.Results.read(write(root, document))
+    tree = ElementTree.fromstring(ladder_picture.picture(results))
     svg = "{http://www.w3.org/2000/svg}"
     said = ["".join(text.itertext()) for text in tree.iter(f"{svg}text")]
     for text in (
         "s01 Direct convolutionseven loops, one thread per output",
-        f"0.50 TFLOP/s1.0{plots.TIMES}",
-        f"0.12 TFLOP/s0.25{plots.TIMES}",
+        f"0.50 TFLOP/s1.0{ladder_picture.TIMES}",
+        f"0.12 TFLOP/s0.25{ladder_picture.TIMES}",
         "failed",
-        f"4.0 TFLOP/s8.0{plots.TIMES}",
+        f"4.0 TFLOP/s8.0{ladder_picture.TIMES}",
         "8.0 without pre-passes",
         "convlab ladder --layer conv9 --batch 4",
     ):
         assert text in said
     assert any("(starts again from s09, s10)" in text for text in said)  # s05 stands above
     card, *_, pale, last = tree.iter(f"{svg}rect")
-    assert card.get("fill") == plots.CARD  # opaque: legible on light and dark pages
+    assert card.get("fill") == ladder_picture.CARD  # opaque: legible on light and dark pages
     assert float(pale.get("width")) == pytest.approx(2 * float(last.get("width")), abs=0.1)
-    right = plots.WIDTH - plots.MARGIN
+    right = ladder_picture.WIDTH - ladder_picture.MARGIN
     assert all(float(rect.get("x")) + float(rect.get("width")) <= right for rect in (pale, last))
 
 
 def test_stages_on_the_im2col_matrix_are_a_family_of_their_own(document, root):
     document["stages"].insert(1, entry("s03_im2col", 2.0, im2col=1.0, matrix_product=1.0))
-    picture = plots.picture(plots.Results.read(write(root, document)))
+    picture = ladder_picture.picture(ladder_results.Results.read(write(root, document)))
     said = "".join(ElementTree.fromstring(picture).itertext())
     assert "reads the im2col matrix" in said
     assert "s03_im2col im2col" in said  # the number alone is several stages'
-    assert picture.count(plots.FAMILIES["s03_"][1]) == 3  # legend, bar and what it would be
+    assert (
+        picture.count(ladder_picture.FAMILIES["s03_"][1]) == 3
+    )  # legend, bar and what it would be
 
 
 def test_where_nothing_was_timed_there_is_still_a_picture(document, root):
     document["stages"] = [entry("s01_direct", None)]
-    picture = plots.picture(plots.Results.read(write(root, document)))
+    picture = ladder_picture.picture(ladder_results.Results.read(write(root, document)))
     assert "failed" in picture
     ElementTree.fromstring(picture)
 
 
 def test_results_without_an_environment_are_told_without_it(document, root):
     del document["environment"]
-    results = plots.Results.read(write(root, document))
+    results = ladder_results.Results.read(write(root, document))
     assert results.machine == "Imaginary GPU <1>"
-    assert "Measured (Imaginary GPU <1>): [" in plots.full_tables([results])
+    assert "Measured (Imaginary GPU <1>): [" in ladder_tables.full_tables([results])
 
 
 def test_the_sample_is_kept_where_only_rounding_differs(root, monkeypatch):
@@ -178,7 +182,7 @@ def test_the_sample_is_kept_where_only_rounding_differs(root, monkeypatch):
         (("OK       0.0568", "OK       0.0668"), True),
         (("OK       0.0568", "WRONG    0.0568"), False),
     ):
-        monkeypatch.setattr(plots, "sample", lambda change=change: SAMPLE.replace(*change))
+        monkeypatch.setattr(ladder_sample, "sample", lambda change=change: SAMPLE.replace(*change))
         assert run(root, "--check") == (0 if same else 1)
 
 

@@ -12,6 +12,8 @@ from strategies import pair, problems
 
 from convlab.problem import ConvProblem
 
+pytestmark = pytest.mark.same_in_cudasim
+
 USUAL = dict(batch=2, in_channels=3, height=9, width=7, out_channels=5, kernel_size=3)
 
 

@@ -12,6 +12,8 @@ from convlab.device import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.engines.simulator import Simulator
 from convlab.tracing import trace
 
+pytestmark = pytest.mark.same_in_cudasim
+
 
 def requests(kernel, grid, block, *arrays) -> list[tuple[int, str, str, int]]:
     """Line within the kernel, array, operation and number of requests."""

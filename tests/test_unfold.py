@@ -13,6 +13,8 @@ import pytest
 import convlab
 from convlab.unfold import unfold, unfold_einsum, unfold_one_hot
 
+pytestmark = pytest.mark.same_in_cudasim
+
 
 @dataclass(frozen=True)
 class Case:

@@ -15,6 +15,8 @@ from convlab import Trace, open_trace, trace, trace_stage
 from convlab.bench import screenshots
 from convlab.tracing import card, page
 
+pytestmark = pytest.mark.same_in_cudasim
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -15,6 +15,8 @@ from convlab import Trace, trace, trace_stage
 from convlab.bench import browser, screenshots
 from convlab.tracing import write_page
 
+pytestmark = pytest.mark.same_in_cudasim
+
 try:
     browser.find()
 except browser.BrowserMissing as missing:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
+from threading import local
 from typing import Any
 
 import numpy as np
 
-from convlab.engines import choose
-from convlab.plans import check_fits, plan
+from convlab.engines import Engine, choose
+from convlab.engines.handles import address_of
+from convlab.plans import Plan, check_fits, plan
 from convlab.problem import ConvProblem, IntOrPair
 from convlab.stages import Tile
+
+# What stays of the plans of a thread's last calls on a GPU: so many, and so much workspace in all.
+KEPT_PLANS, KEPT_BYTES = 16, 2**28
 
 
 def conv2d(
@@ -33,7 +39,9 @@ def conv2d(
     shape (N_i, C_o, H_o, W_o), is of the same kind; ``out`` may give the array to write it to.
 
     ``stage="auto"`` is the end of the ladder on a GPU and s01, the quickest there, on a simulator.
-    A simulator takes a minute for a million multiply-adds or so: it is for small problems.
+    A simulator takes a minute for a million multiply-adds or so: it is for small problems. On a GPU
+    the work is done on the default stream, and what was prepared for a thread's last few problems
+    is kept, with at most 256 MiB of workspace, so that doing one again costs little host time.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
     :func:`plan` raises; ``out`` is then untouched.
@@ -69,7 +77,7 @@ def conv2d(
     if not on_device and chosen.is_gpu:
         copies = sum(map(math.prod, (input.shape, weight.shape, problem.output_shape)))
         check_fits("copying input, weight and output to the GPU", 4 * copies, chosen)
-    ready = plan(problem, stage, tile, engine)
+    ready = _ready(problem, stage, tile, chosen)
     if on_device:
         result = chosen.empty(problem.output_shape) if out is None else out
         return ready(input, weight, result, bias)
@@ -80,6 +88,53 @@ def conv2d(
         return chosen.to_host(result)
     out[...] = chosen.to_host(result)
     return out
+
+
+class _Kept(local):
+    """Plans of one thread: threads may have a default stream each, and no plan runs on two."""
+
+    def __init__(self) -> None:
+        self.plans: OrderedDict[Any, Plan] = OrderedDict()
+
+    def keep(self, key: Any, ready: Plan) -> None:
+        """Keep a plan, and of those before it as many as the limits allow."""
+        if ready.workspace_bytes > KEPT_BYTES:
+            return
+        self.plans[key] = ready
+        while len(self.plans) > KEPT_PLANS or self._workspace_bytes() > KEPT_BYTES:
+            self.plans.popitem(last=False)
+
+    def _workspace_bytes(self) -> int:
+        return sum(ready.workspace_bytes for ready in self.plans.values())
+
+
+_kept = _Kept()
+
+
+def _ready(problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine) -> Plan:
+    """The problem's plan: on a GPU the one that is kept, if it is."""
+    asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
+    if not (engine.is_gpu and asked):
+        # On a simulator each call gets a workspace that nobody wrote, because that finds mistakes.
+        return plan(problem, stage, tile, engine.name)
+    key = (_current_gpu(), problem, stage, tile)
+    ready = _kept.plans.get(key)
+    if ready is not None:
+        _kept.plans.move_to_end(key)
+        return ready
+    try:
+        ready = plan(problem, stage, tile, engine.name)
+    except MemoryError:  # what is kept may be what is missing
+        _kept.plans.clear()
+        ready = plan(problem, stage, tile, engine.name)
+    _kept.keep(key, ready)
+    return ready
+
+
+def _current_gpu() -> int:
+    from numba import cuda
+
+    return int(cuda.get_current_device().id)
 
 
 def _is_device_array(array: Any) -> bool:
@@ -138,9 +193,9 @@ def _memory(array: Any) -> tuple[int, int]:
     """The addresses that an array's elements lie between."""
     if isinstance(array, np.ndarray):
         return np.lib.array_utils.byte_bounds(array)
-    if hasattr(array, "__cuda_array_interface__"):
-        start = array.__cuda_array_interface__["data"][0]
-    else:  # the simulator's
+    if hasattr(array, "device_ctypes_pointer"):
+        start = address_of(array)
+    else:  # Numba's simulator's
         start = array.ctypes.data
     return start, start + 4 * math.prod(array.shape)
 

@@ -7,13 +7,17 @@ accesses where the stage claims them. Slow code is a finding here, as a wrong re
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from convlab.engines.offline import Capability, Cubin, compile_launch
+from convlab.engines.offline import Capability, CompilerMissing, Cubin, arch_of, compile_launch
 from convlab.problem import ConvProblem
-from convlab.stages import Stage
+from convlab.stages import Stage, stage_named
 from convlab.stages.base import Launch
 from convlab.workloads import paper_layer
 
@@ -29,12 +33,14 @@ PROBLEMS: dict[str, ConvProblem] = {
 }
 
 # Registers a thread, at most. A multiprocessor has 65,536: 128 a thread is what lets two blocks of
-# 256 threads live on it, 64 a block of 1,024. s07's is what scalar access takes.
+# 256 threads live on it, 64 a block of 1,024. s07's is what scalar access takes; cin_parallel's
+# keep all of a thread's loads on their way at once, in blocks too small to need 64 (of the largest
+# its launch bounds make 64).
 REGISTER_BUDGET: dict[str, int] = {
     "direct": 64,
     "fill_with_bias": 40,
     "cin_naive": 64,
-    "cin_parallel": 64,
+    "cin_parallel": 80,
     "cout_parallel": 64,
     "im2col": 40,
     "to_depth_last": 40,
@@ -48,6 +54,7 @@ REGISTER_BUDGET: dict[str, int] = {
     "double_buffer": 136,
     "im2win": 40,
     "im2win_full": 128,
+    "fused_im2win": 168,
     "im2win_transform": 40,
     "im2win_transform_by_pixels": 40,
     "im2win_transform_by_groups": 48,
@@ -63,6 +70,7 @@ WIDE_PRE_PASSES: dict[str, tuple[str, ...]] = {
     "im2win_transform_by_groups": ("STG",),
     "pack_filter_by_squares": ("STG",),
 }
+MOST_PROCESSES = 8  # compile at a time, however many cores there are
 MOST_REGISTERS = 255  # that a thread can have: the budget where nobody made one
 
 
@@ -110,8 +118,67 @@ def lint_stage(
                 aligned_output = problem.H_o * problem.W_o % 4 == 0
                 pre_pass = WIDE_PRE_PASSES.get(launch.name, ())
                 wide = _expected_wide(aligned_output) if claims else pre_pass
-                arch = f"sm_{capability[0]}{capability[1]}"
+                arch = arch_of(capability)
                 yield _row(stage, launch, name, str(tile or "-"), arch, cubin, wide)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A stage, by name, to be compiled for one problem and one GPU."""
+
+    stage: str
+    problem_name: str
+    problem: ConvProblem
+    capability: Capability
+
+    def __str__(self) -> str:
+        return f"{self.stage} on {self.problem_name}, {arch_of(self.capability)}"
+
+
+@dataclass(frozen=True)
+class NotCompiled:
+    """Why a task could not be done."""
+
+    error: str
+    said: str
+    compiler_missing: bool
+
+
+def processes() -> int:
+    """How many compile at a time: each takes a core and about 300 MiB."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, MOST_PROCESSES)
+
+
+def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row] | NotCompiled]:
+    """What became of each task, in their order, ``jobs`` of them compiled at a time.
+
+    Several are compiled by processes of their own, since Numba compiles one kernel at a time.
+    """
+    if min(jobs, len(tasks)) <= 1:
+        yield from map(_done, tasks)
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads hold
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _end_at_ctrl_c)
+    try:
+        yield from pool.map(_done, tasks)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_at_ctrl_c() -> None:
+    """At once and without a traceback: who asked for the work says what happened."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _done(task: Task) -> list[Row] | NotCompiled:
+    """Errors as data: not all of the compiler's can be sent from process to process."""
+    try:
+        problems = {task.problem_name: task.problem}
+        return list(lint_stage(stage_named(task.stage), problems, (task.capability,)))
+    except Exception as error:  # such as a typing error: Numba's have many types
+        said = " ".join(str(error).split())
+        return NotCompiled(type(error).__name__, said, isinstance(error, CompilerMissing))
 
 
 def _expected_wide(aligned_output: bool) -> tuple[str, ...]:
@@ -129,7 +196,7 @@ def _row(
     expected_wide: tuple[str, ...],
 ) -> Row:
     kernel = launch.name
-    known = arch in {f"sm_{major}{minor}" for major, minor in CAPABILITIES}
+    known = arch in map(arch_of, CAPABILITIES)
     budget = REGISTER_BUDGET[kernel] if known else MOST_REGISTERS
     opcodes = cubin.opcodes()
     float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))

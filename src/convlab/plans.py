@@ -27,7 +27,8 @@ class Plan:
     its own, so one plan must not run on two streams at once. Made by :func:`plan`.
 
     ``tile`` is the one its main kernel was made with, ``workspace_bytes`` the device memory that
-    the stage needs beside input, weight, bias and output.
+    the stage needs beside input, weight, bias and output. ``packed`` says whether a call only
+    writes addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's launch.
     """
 
     def __init__(
@@ -65,6 +66,14 @@ class Plan:
         self._starts = [engine.build(launch, self.program) for launch in self.program.launches]
         self._own = {buffer.name: engine.empty(buffer.shape) for buffer in self.program.buffers}
         self._no_bias = engine.to_device(np.zeros(problem.out_channels, np.float32))
+        shapes = {
+            "input": problem.input_shape,
+            "weight": problem.weight_shape,
+            "bias": (problem.out_channels,),
+            "output": problem.output_shape,
+        }
+        self._together = engine.prepack(self.program, shapes, self._own)
+        self.packed = self._together is not None
 
     def __call__(
         self, input: Any, weight: Any, out: Any, bias: Any = None, *, stream: Any = None
@@ -73,9 +82,17 @@ class Plan:
 
         All are the engine's arrays: float32, C-contiguous, starting at a multiple of 16 bytes, of
         the problem's ``input_shape``, ``weight_shape``, ``(out_channels,)`` and ``output_shape``.
-        Nothing is checked here (``conv2d`` checks). On a GPU the call returns before the work is
-        done.
+        Nothing is checked here (``conv2d`` checks), but on a GPU that an array is in its memory:
+        Numba's, PyTorch's, CuPy's or anybody's that has ``__cuda_array_interface__``. There the
+        call returns before the work is done. ``stream`` is None for the default one, a stream of
+        any library that has ``__cuda_stream__``, or a stream's handle.
+
+        Raises ``TypeError`` for an array in the host's memory or what is no stream,
+        ``RuntimeError`` with the driver's error where it refuses a launch; both on a GPU only.
         """
+        if self._together is not None:
+            self._together(input, weight, self._no_bias if bias is None else bias, out, stream)
+            return out
         for step in self.steps(input, weight, out, bias):
             step(stream)
         return out
@@ -119,7 +136,7 @@ def plan(
     ``tile=None`` takes the stage's production tile on a GPU and its tiny one on a simulator.
     ``workspace_limit``, in bytes, has a stage that can (``Stage.in_slices``) do fewer images at a
     time, so that its workspace stays within it. ``switches`` turn off techniques of stages that
-    have any (``Stage.switches``).
+    have any (``Stage.switches``) or ask for more (``Stage.options``): ``relu=True``.
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
     stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
@@ -135,8 +152,8 @@ def plan(
         stage = AUTO_STAGE_GPU if chosen.is_gpu else AUTO_STAGE_SIMULATOR
     step = stage_named(stage)
     for name, value in switches.items():
-        if name not in step.switches:
-            known = ", ".join(step.switches) or "none"
+        if name not in step.switches + step.options:
+            known = ", ".join(step.switches + step.options) or "none"
             raise ValueError(f"switch {name!r} is not one of {step.name}'s: {known}")
         if not isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}: a switch must be True or False")

@@ -7,12 +7,8 @@ tests hold :func:`convlab.engines.memory_rules.passes` to it. Needs a GPU and ``
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, float64
 
+from convlab.bench import ncu
 from convlab.device import BYTES_16, load4, store4
 from convlab.doctor import environment
 
@@ -135,20 +132,11 @@ def run_all() -> None:
 def counted() -> Iterator[dict[str, Any]]:
     """What the hardware took for each: passes, places in units of the access's width."""
     metrics = [METRIC.format(operation) for operation in ("ld", "st")]
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "ncu.csv"
-        subprocess.run(
-            ["ncu", "--clock-control", "none", "--metrics", ",".join(metrics), "--csv", "--page",
-             "raw", "--log-file", str(log), sys.executable, "-m", "convlab.bench.banks"],
-            check=True,
-        )  # fmt: skip
-        rows = list(csv.reader(io.StringIO(log.read_text(encoding="utf-8"))))
-    start = next(place for place, row in enumerate(rows) if row[:1] == ["ID"])
-    for (name, place, active), row in zip(launches(), rows[start + 2 :], strict=True):
-        cells = dict(zip(rows[start], row, strict=True))
+    launched = ncu.counted(metrics, "convlab.bench.banks")
+    for (name, place, active), (_, counts) in zip(launches(), launched, strict=True):
         operation, width = name.split("_")
         lanes = np.flatnonzero(active)
-        passes = int(float(cells[METRIC.format("ld" if operation == "load" else "st")]))
+        passes = counts[METRIC.format("ld" if operation == "load" else "st")]
         yield {
             "operation": operation, "width": int(width), "lanes": lanes.tolist(),
             "places": place[lanes].tolist(), "passes": passes,

@@ -17,7 +17,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from convlab.bench import channel_sweeps, im2col, memory, transforms
-from convlab.bench.plots import filled, regenerate
+from convlab.bench.generated import filled, regenerate
 from convlab.workloads import SWEEPS
 
 PAGE, PICTURE, RESULTS = "docs/comparisons.md", "docs/images/channel_sweeps.svg", "docs/results"

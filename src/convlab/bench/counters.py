@@ -9,13 +9,9 @@ Exits 1 where a count of global memory differs, or passes of shared memory by mo
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from convlab.bench import textbook
+from convlab.bench import ncu, textbook
 from convlab.doctor import environment
 from convlab.engines import EngineUnavailable, choose
 from convlab.oracle import random_tensors
@@ -71,35 +67,62 @@ class Row:
         return abs(counted - traced) <= allowed
 
 
-def stage_cases() -> Iterator[tuple[Stage, ConvProblem, Tile | None]]:
-    """Every stage of kernels alone, with tiles of three sizes, or without, on three problems."""
-    for stage in LADDER:
-        if stage.needs_library:
-            continue
-        yield stage, TEACHING, stage.tiny_tile
-        yield stage, MODEL, stage.model_tile or stage.tiny_tile
-        yield stage, SMALL, stage.production_tile(SMALL)
+@dataclass(frozen=True)
+class Cases:
+    """What is launched: textbook kernels, and stages of kernels alone with problem and tile."""
+
+    textbook: tuple[textbook.Case, ...]
+    stages: tuple[tuple[Stage, ConvProblem, Tile | None], ...]
 
 
-def run_all() -> None:
+def cases(only: Sequence[str] = ()) -> Cases:
+    """All, or those whose name begins with one of ``only``.
+
+    Stages with tiles of three sizes, or without, on three problems. Raises ``ValueError`` for a
+    name that none begins with.
+    """
+    stages = [stage for stage in LADDER if not stage.needs_library]
+    names = [case.name for case in textbook.CASES] + [stage.name for stage in stages]
+    for name in only:
+        if not any(other.startswith(name) for other in names):
+            raise ValueError(f"only is {name!r}: it must begin one of {', '.join(names)}")
+    chosen = {name for name in names if name.startswith(tuple(only or [""]))}
+    return Cases(
+        tuple(case for case in textbook.CASES if case.name in chosen),
+        tuple(
+            (stage, problem, tile)
+            for stage in stages
+            if stage.name in chosen
+            for problem, tile in (
+                (TEACHING, stage.tiny_tile),
+                (MODEL, stage.model_tile or stage.tiny_tile),
+                (SMALL, stage.production_tile(SMALL)),
+            )
+        ),
+    )
+
+
+def run_all(chosen: Cases) -> None:
     """Every launch once, on the GPU, for ncu to watch."""
     engine = choose("gpu")
-    for case in textbook.CASES:
+    for case in chosen.textbook:
         arrays = [cuda.to_device(array) for array in case.arguments()]
         case.kernel[case.grid, case.block](*arrays)
-    for stage, problem, tile in stage_cases():
+    for stage, problem, tile in chosen.stages:
         input, weight, bias = map(engine.to_device, random_tensors(problem, 0))
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
         Plan(problem, stage, tile, engine)(input, weight, output, bias)
     engine.synchronize()
 
 
-def trace_all(capability: tuple[int, int]) -> Iterator[tuple[str, str | None, str | None, Any]]:
+def trace_all(
+    chosen: Cases, capability: tuple[int, int]
+) -> Iterator[tuple[str, str | None, str | None, Any]]:
     """Name, problem, tile and trace of every launch, in the same order."""
-    for case in textbook.CASES:
+    for case in chosen.textbook:
         made = trace(case.kernel, case.grid, case.block, *case.arguments(), compiled=capability)
         yield case.name, None, None, made.main
-    for stage, problem, tile in stage_cases():
+    for stage, problem, tile in chosen.stages:
         shown = None if tile is None else str(tile)
         for launch in trace_stage(stage.name, problem, tile, compiled=capability).launches:
             yield stage.name, str(problem), shown, launch
@@ -123,45 +146,28 @@ def traced_counts(launch: LaunchTrace) -> dict[str, int]:
     }
 
 
-def counted_by_ncu() -> list[tuple[str, dict[str, int]]]:
+def counted_by_ncu(only: Sequence[str]) -> list[ncu.Launch]:
     """Kernel and counts of every launch of ``run_all``, which a process of its own runs."""
-    names = [metric for metrics in METRICS.values() for metric in metrics]
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "ncu.csv"
-        subprocess.run(
-            ["ncu", "--clock-control", "none", "--metrics", ",".join(names), "--csv", "--page",
-             "raw", "--log-file", str(log), sys.executable, "-m", "convlab.bench.counters",
-             "--run"],
-            check=True,
-        )  # fmt: skip
-        return parsed(log.read_text(encoding="utf-8"))
+    metrics = [metric for group in METRICS.values() for metric in group]
+    chosen = [word for name in only for word in ("--only", name)]
+    launches = ncu.counted(metrics, "convlab.bench.counters", "--run", *chosen)
+    return [(kernel, by_metrics_names(counts)) for kernel, counts in launches]
 
 
-def parsed(text: str) -> list[tuple[str, dict[str, int]]]:
-    """ncu's raw page: lines of its own, a head, units, then a line a launch."""
-    rows = list(csv.reader(io.StringIO(text)))
-    start = next(place for place, row in enumerate(rows) if row[:1] == ["ID"])
-    head, launches = rows[start], rows[start + 2 :]
-    found = []
-    for row in launches:
-        cells = dict(zip(head, row, strict=True))
-        counts = {
-            name: sum(int(float(cells[metric].replace(",", ""))) for metric in metrics)
-            for name, metrics in METRICS.items()
-        }
-        found.append((cells["Kernel Name"], counts))
-    return found
+def by_metrics_names(counts: dict[str, int]) -> dict[str, int]:
+    """ncu's counts under METRICS' names, each the sum of its group."""
+    return {name: sum(counts[metric] for metric in group) for name, group in METRICS.items()}
 
 
 def compared(
-    counted: Sequence[tuple[str, dict[str, int]]], capability: tuple[int, int]
+    counted: Sequence[ncu.Launch], chosen: Cases, capability: tuple[int, int]
 ) -> list[Row]:
     """A row a launch.
 
     Raises ``RuntimeError`` where the two did not see the same launches.
     """
     rows = []
-    traces = list(trace_all(capability))
+    traces = list(trace_all(chosen, capability))
     if len(traces) != len(counted):
         raise RuntimeError(f"ncu saw {len(counted)} launches, the simulator {len(traces)}")
     for (mangled, counts), (name, problem, tile, launch) in zip(counted, traces, strict=True):
@@ -198,27 +204,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Count, trace, compare, show."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", default=[],
+        help="only kernels and stages whose name begins so, such as s02; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
+        chosen = cases(options.only)
         choose("gpu")
-    except EngineUnavailable as error:
+    except (ValueError, EngineUnavailable) as error:
         print(error, file=sys.stderr)
         return 2
-    if chosen.run:
-        run_all()
+    if options.run:
+        run_all(chosen)
         return 0
     if shutil.which("ncu") is None:
         print("ncu is not on the path: it comes with NVIDIA's CUDA toolkit", file=sys.stderr)
         return 2
-    rows = compared(counted_by_ncu(), tuple(cuda.get_current_device().compute_capability))
-    if chosen.json is not None:
-        command = "python -m convlab.bench.counters"
+    capability = tuple(cuda.get_current_device().compute_capability)
+    rows = compared(counted_by_ncu(options.only), chosen, capability)
+    if options.json is not None:
+        restricted = "".join(f" --only {name}" for name in options.only)
+        command = f"python -m convlab.bench.counters{restricted}"
         document = {
             "environment": environment([]) | {"command": command},
             "rows": [asdict(row) for row in rows],
         }
-        chosen.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     for row in rows:
         differing = {name: (row.counted[name], row.traced[name]) for name in row.off()}
         tile = f" tile {row.tile}" if row.tile else ""

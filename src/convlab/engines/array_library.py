@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from convlab.engines.base import EngineUnavailable, Start
+from convlab.engines.handles import stream_handle
 from convlab.stages.base import LibraryCall
 
 
@@ -28,7 +29,7 @@ def build(call: LibraryCall) -> Start:
     library, convert, on_stream = _ADAPTERS[name]()
 
     def start(arrays: list[Any], stream: Any = None) -> None:
-        with on_stream(0 if stream is None else int(stream.handle)):
+        with on_stream(stream_handle(stream)):
             call.function(library, *map(convert, arrays))
 
     return start

@@ -13,6 +13,7 @@ from convlab.engines.memory_rules import SECTOR_BYTES
 from convlab.stages.base import Program, Step
 
 Start = Callable[..., None]
+Together = Callable[[Any, Any, Any, Any, Any], None]  # of input, weight, bias, output and a stream
 
 
 class EngineUnavailable(RuntimeError):
@@ -97,6 +98,13 @@ class Engine(Protocol):
         starts it and does nothing else. A GPU's returns before the work has ended.
 
         Raises :class:`EngineUnavailable` for a library call where there is no library."""
+
+    def prepack(
+        self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
+    ) -> Together | None:
+        """The program's steps, which are built, as one function that starts them at less cost than
+        one by one; None where there is no such way. ``shapes`` are the four tensors', ``held`` the
+        arrays of its buffers."""
 
     def why_no_library(self) -> str | None:
         """Why there is no array library for library calls, in one sentence; None when there is."""

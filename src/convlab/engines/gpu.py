@@ -13,7 +13,8 @@ from numba.cuda import types
 from numba.cuda.core import config
 
 from convlab.engines import array_library
-from convlab.engines.base import Counts, Start
+from convlab.engines.base import Counts, Start, Together
+from convlab.engines.handles import stream_handle
 from convlab.stages.base import Launch, LibraryCall, Program, Step
 
 
@@ -73,7 +74,9 @@ class Gpu:
 
     def free_bytes(self) -> int | None:
         context = cuda.current_context()
-        context.deallocations.clear()  # Numba frees later what nobody holds any more; free it now
+        # Numba frees later what nobody holds any more: arrays in one queue, code in another.
+        for queue in (context.memory_manager.deallocations, context.deallocations):
+            queue.clear()
         return int(context.get_memory_info().free)
 
     def empty(self, shape: tuple[int, ...]) -> Any:
@@ -95,12 +98,25 @@ class Gpu:
         launch.kernel.compile(signature(launch, program))
 
         @lru_cache(maxsize=4)  # a plan is called on one stream, seldom on two
-        def configured(stream: Any) -> Any:
+        def configured(handle: int) -> Any:
+            stream = cuda.external_stream(handle) if handle else 0
             with _small_grids_allowed():
                 return launch.kernel[launch.grid, launch.block, stream]
 
         configured(0)
-        return lambda arrays, stream=None: configured(0 if stream is None else stream)(*arrays)
+        return lambda arrays, stream=None: configured(stream_handle(stream))(*arrays)
+
+    def prepack(
+        self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
+    ) -> Together | None:
+        launches = [step for step in program.launches if isinstance(step, Launch)]
+        if len(launches) < len(program.launches):
+            return None  # what a library does needs arrays, not addresses
+        from convlab.engines import prepacked
+
+        compiled = [(step, step.kernel.compile(signature(step, program))) for step in launches]
+        buffers = {buffer.name: buffer.shape for buffer in program.buffers}
+        return prepacked.prepack(compiled, shapes | buffers, held)
 
     def peak_flops(self) -> float | None:
         device = cuda.get_current_device()

@@ -27,6 +27,10 @@ class CompilerMissing(RuntimeError):
     """The compiler wheels are not installed; the message says what to do."""
 
 
+class UnknownGPU(ValueError):
+    """The compilers that are here know no GPU of this compute capability."""
+
+
 @dataclass(frozen=True)
 class Cubin:
     """What one kernel compiled to: resources per thread or block, and the machine code's text."""
@@ -49,7 +53,8 @@ class Cubin:
 def compile_launch(launch: Launch, program: Program, capability: Capability) -> Cubin:
     """Build one launch's kernel for ``capability``, such as (9, 0).
 
-    Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed.
+    Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed,
+    :class:`UnknownGPU` when they do not know such a GPU.
     """
     lto_ir = _lto_ir(launch.kernel, signature(launch, program), capability)
     code, log = _link(lto_ir, capability)
@@ -61,6 +66,11 @@ def compile_launch(launch: Launch, program: Program, capability: Capability) -> 
         shared_bytes=_number(r"(\d+) bytes smem", log),
         sass=_disassemble(code),
     )
+
+
+def arch_of(capability: Capability) -> str:
+    """``sm_90`` for (9, 0)."""
+    return f"sm_{capability[0]}{capability[1]}"
 
 
 def _number(pattern: str, log: str) -> int:
@@ -76,7 +86,8 @@ def shared_load_bytes(
     ``types`` are Numba's types of the arguments. The compiler merges loads of neighbouring numbers
     where it unrolls a loop, which no simulator of the source can know.
 
-    Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed.
+    Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed,
+    :class:`UnknownGPU` when they do not know such a GPU.
     """
     lto_ir = _lto_ir(kernel, types, capability, lineinfo=True)
     code, _ = _link(lto_ir, capability, "-lineinfo")
@@ -100,7 +111,7 @@ def _lto_ir(
         raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
     from numba import cuda
     from numba.cuda import dispatcher
-    from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
+    from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError, NvvmSupportError
 
     options = kernel.targetoptions
     # Device functions are compiled for "the current device"; without one, this is it.
@@ -118,6 +129,8 @@ def _lto_ir(
                 fastmath=options.get("fastmath", False),
                 lineinfo=lineinfo,
             )
+    except CCSupportError as error:
+        raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
     except (CudaSupportError, NvvmSupportError, ImportError) as error:
         raise CompilerMissing(f"no CUDA compiler here ({error}): make gate installs it") from error
     return bytes(code)
@@ -128,8 +141,14 @@ def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str
         from cuda.bindings import nvjitlink
     except ImportError as error:
         raise CompilerMissing("nvJitLink is not here: make gate installs it") from error
-    options = [f"-arch=sm_{capability[0]}{capability[1]}", "-lto", "-verbose", *more]
-    handle = nvjitlink.create(len(options), options)
+    arch = arch_of(capability)
+    options = [f"-arch={arch}", "-lto", "-verbose", *more]
+    try:
+        handle = nvjitlink.create(len(options), options)
+    except nvjitlink.nvJitLinkError as error:
+        if "UNRECOGNIZED_ARCH" in str(error):
+            raise UnknownGPU(f"no compiler here knows {arch}: {error}") from error
+        raise
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, lto_ir, len(lto_ir), "kernel")
         nvjitlink.complete(handle)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.base import Start
-from convlab.stages.base import LibraryCall
+from convlab.stages.base import LibraryCall, Program
 
 
 class OnTheHost:
@@ -47,6 +47,9 @@ class OnTheHost:
                 call.function(np, *arrays)
 
         return start
+
+    def prepack(self, program: Program, shapes: object, held: object) -> None:
+        """None: starting costs nothing beside running."""
 
     def peak_flops(self) -> float | None:
         """None: a simulator is never timed."""

@@ -20,6 +20,7 @@ from convlab.stages import (
     s09_double_buffer,
     s10_im2win,
     s11_im2win_full,
+    s12_fused_im2win,
 )
 from convlab.stages.base import Buffer, Launch, LibraryCall, Program, Stage, Step
 from convlab.stages.tiles import Tile
@@ -42,6 +43,7 @@ LADDER: tuple[Stage, ...] = (
     s09_double_buffer.STAGE,
     s10_im2win.STAGE,
     s11_im2win_full.STAGE,
+    s12_fused_im2win.STAGE,
 )
 
 __all__ = [

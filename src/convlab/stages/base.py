@@ -137,7 +137,9 @@ class Stage:
     for all three. ``atomic_additions(problem)`` is how often something is added atomically to each
     output: GPUs flush denormals there, and the judge has to know. ``needs_library`` says that some
     step is a :class:`LibraryCall`, ``in_slices`` that ``prepare`` takes a ``workspace_limit`` in
-    bytes and then does as many images at a time as fit.
+    bytes and then does as many images at a time as fit. ``switches`` are techniques that can be
+    left out, ``options`` what can be asked for beyond the convolution: keyword arguments of
+    ``prepare``, true or false.
     """
 
     name: str
@@ -151,6 +153,7 @@ class Stage:
     model_tile: Tile | None = None
     vectorized: bool = False
     switches: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     atomic_additions: Callable[[ConvProblem], int] = lambda problem: 0
     needs_library: bool = False
     in_slices: bool = False

@@ -92,15 +92,18 @@ def make_stage_field(problem: ConvProblem, field: Field, THREADS: int) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def stage_field(input, S, i, r0, m0, n0, u0, v0, t):
-        for element in range(t, ELEMENTS, THREADS):
-            e = uint32(element)  # 32-bit divisions cost a third of 64-bit ones
-            z, y, x = e // (S_H * S_W), e % (S_H * S_W) // S_W, e % S_W
-            i_h = m0 * s_h + u0 * d_h + y - p_h
-            i_w = n0 * s_w + v0 * d_w + x - p_w
-            pixel = float32(0)
-            if r0 + z < C_i and 0 <= i_h < H_i and 0 <= i_w < W_i:
-                pixel = input[i, r0 + z, i_h, i_w]
-            S[z, y, x] = pixel
+        # As many turns for every thread: the compiler unrolls them and asks for all elements before
+        # it waits for any. With range(t, ELEMENTS, THREADS) lanes would leave at different turns.
+        for first in range(0, ELEMENTS, THREADS):
+            e = uint32(first) + t  # 32-bit divisions cost a third of 64-bit ones
+            if e < ELEMENTS:
+                z, y, x = e // (S_H * S_W), e % (S_H * S_W) // S_W, e % S_W
+                i_h = m0 * s_h + u0 * d_h + y - p_h
+                i_w = n0 * s_w + v0 * d_w + x - p_w
+                pixel = float32(0)
+                if r0 + z < C_i and 0 <= i_h < H_i and 0 <= i_w < W_i:
+                    pixel = input[i, r0 + z, i_h, i_w]
+                S[z, y, x] = pixel
 
     return stage_field
 

@@ -12,7 +12,7 @@ from numba import typeof
 from convlab import workloads
 from convlab.engines.findings import NotSimulated, SimulationError
 from convlab.engines.launch_arguments import three
-from convlab.engines.offline import Capability, shared_load_bytes
+from convlab.engines.offline import Capability, arch_of, shared_load_bytes
 from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
@@ -46,7 +46,7 @@ def trace(
 
     Raises ``ValueError`` for a launch that CUDA would refuse or a ``block_shown`` outside it,
     ``NotSimulated`` for what the simulator does not know, ``CompilerMissing`` where ``compiled``
-    needs what is not installed.
+    needs what is not installed, ``UnknownGPU`` for one that the compilers do not know.
     """
     sizes = three(grid, "grid")
     _check_shown(block_shown, getattr(kernel, "__name__", str(kernel)), math.prod(sizes))
@@ -94,6 +94,8 @@ def trace_stage(
     about = {"problem": str(problem), "idea": chosen.title, "source": chosen.source}
     if ready.tile is not None:
         about["tile"] = str(ready.tile)
+    if compiled is not None:
+        about["compiled"] = arch_of(compiled)
     return Trace(chosen.name, tuple(launches), about)
 
 

@@ -472,8 +472,8 @@ const KEYS = {
 
 function start() {
   $("title").textContent = trace.title;
-  const { problem, tile, idea } = trace.about;
-  $("about").textContent = [idea, problem, tile && `tile ${tile}`].filter(Boolean).join(" · ");
+  const { problem, tile, idea, compiled } = trace.about;
+  $("about").textContent = [idea, problem, tile && `tile ${tile}`, compiled && `compiled for ${compiled}`].filter(Boolean).join(" · ");
   trace.launches.forEach((launch, i) => {
     const button = make("button", { type: "button", text: `${i + 1}. ${launch.kernel}` });
     button.addEventListener("click", () => pickLaunch(i));

@@ -1,0 +1,154 @@
+"""How much host time a planned call takes, beside the same launches made by Numba.
+
+``python -m convlab.bench.calls [--json FILE]``: on a GPU. Calls are made in runs that the launch
+queue holds, and nothing is waited for inside a run, so that the host's time is seen and not the
+GPU's. Each figure is the median over runs, with the middle half's width.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import quantiles
+from typing import Any
+
+import numpy as np
+
+from convlab.api import conv2d
+from convlab.bench.measured import run_module, table
+from convlab.engines import Engine
+from convlab.oracle import random_tensors
+from convlab.plans import Plan
+from convlab.problem import ConvProblem
+from convlab.stages import LADDER, Stage
+
+PROBLEM = ConvProblem(1, 8, 14, 14, 16, 3)  # so small that the GPU keeps up
+RUNS, CALLS = 40, 50  # a GPU's queue holds about a thousand launches
+LIMIT_US = 15
+MADE_BY = {"plan": "planned call", "numba": "Numba's launches", "conv2d": "conv2d"}
+
+Put = Callable[[np.ndarray], Any]
+
+
+def measure(engine: Engine | None) -> dict[str, Any]:
+    """Host time of every way to call, for every stage that is measured and kind of array."""
+    assert engine is not None
+    rows = [
+        _row(stage, kind, put, engine)
+        for stage in LADDER
+        if _is_measured(stage)
+        for kind, put in _kinds(engine)
+    ]
+    return {
+        "ok": all(row["equal"] for row in rows),
+        "problem": str(PROBLEM),
+        "runs": RUNS,
+        "calls_a_run": CALLS,
+        "limit_us": LIMIT_US,
+        "rows": rows,
+    }
+
+
+def _is_measured(stage: Stage) -> bool:
+    """The first stage, and the long launches at the end of the ladder."""
+    return stage is LADDER[0] or stage.name >= "s09"
+
+
+def _kinds(engine: Engine) -> Iterator[tuple[str, Put]]:
+    """Kinds of arrays, and what puts a host array on the GPU as one."""
+    yield "Numba", engine.to_device
+    try:
+        import torch
+    except ImportError:
+        return
+    if torch.cuda.is_available():
+        yield "PyTorch", lambda host: torch.tensor(host, device="cuda")
+
+
+def _row(stage: Stage, kind: str, put: Put, engine: Engine) -> dict[str, Any]:
+    plan = Plan(PROBLEM, stage, None, engine)
+    input, weight, bias = map(put, random_tensors(PROBLEM, 6))
+    planned, by_numba = (put(np.full(PROBLEM.output_shape, np.nan, np.float32)) for _ in range(2))
+    steps = plan.steps(input, weight, by_numba, bias)
+
+    def numbas_launches() -> None:
+        for step in steps:
+            step(None)
+
+    ways: dict[str, Callable[[], Any]] = {
+        "plan": lambda: plan(input, weight, planned, bias),
+        "numba": numbas_launches,
+    }
+    if kind == "Numba":  # conv2d takes no others
+        out = put(np.empty(PROBLEM.output_shape, np.float32))
+        ways["conv2d"] = lambda: conv2d(input, weight, bias, stage=stage.name, out=out)
+    times = {way: _host_time(call, engine) for way, call in ways.items()}
+    return {
+        "stage": stage.name,
+        "arrays": kind,
+        "launches": len(steps),
+        "packed": plan.packed,
+        "equal": _bits(planned) == _bits(by_numba),
+        **{f"{way}_us": median for way, (median, _) in times.items()},
+        **{f"{way}_spread_percent": spread for way, (_, spread) in times.items()},
+    }
+
+
+def _host_time(call: Callable[[], Any], engine: Engine) -> tuple[float, float]:
+    """Median in microseconds and spread in percent of what a call takes the host."""
+    samples = []
+    for _ in range(RUNS + 1):
+        engine.synchronize()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        samples.append((time.perf_counter() - start) / CALLS * 1e6)
+    engine.synchronize()
+    low, median, high = quantiles(samples[1:], n=4)  # the first run warms up
+    return median, 100 * (high - low) / median
+
+
+def _bits(array: Any) -> bytes:
+    """What an array holds, NaN and all."""
+    if hasattr(array, "copy_to_host"):
+        array = array.copy_to_host()
+    elif hasattr(array, "cpu"):
+        array = array.cpu().numpy()
+    return np.asarray(array).tobytes()
+
+
+def show(document: dict[str, Any]) -> str:
+    """A table, a row a stage and kind of array."""
+    head = ["stage", "arrays", "launches", *(f"{name} us" for name in MADE_BY.values())]
+    rows = [
+        [
+            row["stage"] if row["equal"] else f"{row['stage']} (DIFFERS)",
+            row["arrays"],
+            str(row["launches"]),
+            *(_cell(row, way) for way in MADE_BY),
+        ]
+        for row in document["rows"]
+    ]
+    about = (
+        f"{document['device']}; {document['problem']}, the output given; medians and spreads of "
+        f"{document['runs']} runs of {document['calls_a_run']} calls. At most "
+        f"{document['limit_us']} us are wanted of a planned call.\n"
+    )
+    return f"{about}\n{table(head, rows, left=2)}"
+
+
+def _cell(row: dict[str, Any], way: str) -> str:
+    if f"{way}_us" not in row:
+        return "-"
+    return f"{row[f'{way}_us']:.1f} ±{row[f'{way}_spread_percent']:.0f}%"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, show and write; returns the exit code."""
+    about = "How much host time a planned call takes, beside Numba's launches."
+    return run_module("convlab.bench.calls", about, measure, show, arguments, needs_gpu=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Files of the documentation that are made from results: filled in, written, compared."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+RESULTS = "docs/results"
+
+
+def filled(path: Path, makers: dict[str, Callable[[str], str]]) -> str:
+    """The file's text with each marked section made anew; a maker gets what stands there now."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no {path}: run this in convlab's source folder") from error
+    for name, make in makers.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        marked = re.compile(f"(?<={begin}\n).*?(?={end})", re.DOTALL)
+        found = marked.findall(text)
+        if len(found) != 1:
+            raise ValueError(f"{path} must have {begin} and {end} once")
+        section = make(found[0])
+        text = text.replace(f"{begin}\n{found[0]}{end}", f"{begin}\n{section}{end}")
+    return text
+
+
+def differing(files: dict[Path, str]) -> list[Path]:
+    """The files that do not hold what they have to."""
+    return [
+        path
+        for path, text in files.items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+
+
+def regenerate(
+    module: str,
+    about: str,
+    generated: Callable[[Path], dict[Path, str]],
+    arguments: Sequence[str] | None,
+) -> int:
+    """The command of a module that makes files from results; returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
+    parser.add_argument("--root", type=Path, default=Path(), help="convlab's source folder")
+    chosen = parser.parse_args(arguments)
+    try:
+        files = generated(chosen.root)
+    except ValueError as error:
+        print(f"convlab: {error}", file=sys.stderr)
+        return 2
+    stale = differing(files)
+    for path in stale:
+        if chosen.check:
+            print(f"{path} is not what {RESULTS} gives: run make results", file=sys.stderr)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(files[path], encoding="utf-8", newline="\n")
+            print(f"wrote {path}")
+    return 1 if chosen.check and stale else 0

@@ -1,0 +1,89 @@
+"""What a peer is: somebody else's convolution, on the same problem and the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convlab.problem import ConvProblem
+
+Singles = NDArray[np.float32]
+
+Family = Literal["pytorch", "cudnn", "cublas", "cutlass", "cpu", "unfoldnd", "cupy", "ceiling"]
+Precision = Literal["fp32", "tf32"]
+Method = Literal["gemm", "direct", "fft", "winograd", "any"]
+
+
+class Unsupported(Exception):
+    """The peer cannot do this problem; says why in one sentence."""
+
+
+class Prepared(Protocol):
+    """A peer made ready for one problem: tensors on their device, workspace allocated, kernels
+    chosen. Not for several threads, and of no use after ``close``."""
+
+    @property
+    def workspace_bytes(self) -> int | None:
+        """What it asks for beside input, weight and output as it computes; None where nobody can
+        know."""
+
+    @property
+    def algorithm(self) -> str | None:
+        """What the library chose, where known. May start a profiler: ask after timing."""
+
+    @property
+    def capturable(self) -> bool:
+        """Whether ``run`` can be captured in a CUDA graph, once it has run outside of one."""
+
+    def run(self, stream: int | None) -> None:
+        """Start one convolution; it may not be done when this returns. ``stream`` is a raw CUDA
+        stream; 0 or None is the default one. May raise :class:`Unsupported` the first time."""
+
+    def poison(self) -> None:
+        """Fill with NaN the output that the last ``run``, or replays of its capture, write to."""
+
+    def output(self) -> Singles:
+        """That output on the host, NCHW, once all work on the device is done."""
+
+    def close(self) -> None:
+        """Give everything back. May be called twice."""
+
+
+Prepare = Callable[[ConvProblem, Singles, Singles, Singles | None], Prepared]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One peer. Making one imports nothing of its library."""
+
+    name: str
+    """What ``--peer`` takes, and the key in JSON: ``torch_fp32``, ``cudnn_implicit_gemm``, ..."""
+    title: str
+    """In words, for tables."""
+    family: Family
+    """Whose it is."""
+    precision: Precision
+    """What it multiplies in. ``tf32`` rounds each factor to 10 bits of fraction first."""
+    method: Method
+    """Which error bound fits and which class it is in; ``any``: the library chooses."""
+    on_gpu: bool
+    """False where the host computes: timed by the host's clock then."""
+    why_absent: Callable[[], str | None]
+    """One sentence why it cannot run here; None when it can."""
+    prepare: Prepare
+    """Makes it ready for a problem: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``
+    and bias ``[C_o]`` or None, float32 on the host. All compute without a bias, to do the same
+    work: a bias of anything but zeros raises :class:`Unsupported`, as does a problem that the peer
+    cannot do."""
+
+
+def require_no_bias(name: str, bias: Singles | None) -> None:
+    """Raise :class:`Unsupported` for a bias that would change the result."""
+    if bias is not None and bias.any():
+        raise Unsupported(
+            f"{name} is measured without a bias, but one that is not zero was given: give None"
+        )

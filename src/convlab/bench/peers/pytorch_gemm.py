@@ -1,0 +1,143 @@
+"""Convolution as PyTorch users build it from a matrix product: im2col and cuBLAS, unfoldNd.
+
+im2col + cuBLAS is the im2win paper's (000) baseline: *per image* as Caffe and PyTorch's old CPU and
+CUDA paths had it, a matrix and a product for each image in turn; *batched*, a matrix for all images
+and one batched product. Both take PyTorch's im2col kernel, which it starts once an image either
+way, and cuBLAS's SGEMM.
+
+unfoldNd is Faster Convolution's (002) unfold: a grouped convolution with one-hot filters, then
+einsum. The package's own function where it is installed, the same few lines where it is not.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from convlab.bench.peers.base import Peer, Prepared, Singles, require_no_bias
+from convlab.bench.peers.on_torch import Compute, Make, OnTorch, padded, why_no_torch
+from convlab.problem import ConvProblem
+
+
+def per_image(problem: ConvProblem, x: Any, w: Any) -> Compute:
+    """For each image: its im2col matrix, and the product that writes its output."""
+    p, filters = problem, w.reshape(problem.M, problem.K)
+    taken, padding = padded(problem, x)
+    columns = x.new_empty(1, p.K, p.H_o * p.W_o)
+    output = x.new_empty(p.output_shape)
+
+    def compute() -> Any:
+        images = taken()
+        for i in range(p.N_i):
+            _im2col(p, images[i : i + 1], padding, columns)
+            _library().mm(filters, columns[0], out=output[i].view(p.M, -1))
+        return output
+
+    return compute
+
+
+def batched(problem: ConvProblem, x: Any, w: Any) -> Compute:
+    """The im2col matrices of all images, and one batched product that writes the output."""
+    p, filters = problem, w.reshape(1, problem.M, problem.K).expand(problem.N_i, -1, -1)
+    taken, padding = padded(problem, x)
+    columns = x.new_empty(p.N_i, p.K, p.H_o * p.W_o)
+    output = x.new_empty(p.output_shape)
+
+    def compute() -> Any:
+        _im2col(p, taken(), padding, columns)
+        _library().bmm(filters, columns, out=output.view(p.N_i, p.M, -1))
+        return output
+
+    return compute
+
+
+def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
+    """unfoldNd's unfold, then einsum, then the output's shape."""
+    p, filters = problem, w.reshape(problem.M, problem.K)
+    taken, padding = padded(problem, x)
+    unfold = _unfold_of_the_package if find_spec("unfoldNd") else one_hot_unfold(p, x)
+
+    def compute() -> Any:
+        columns = unfold(
+            taken(), p.kernel_size, dilation=p.dilation, padding=padding, stride=p.stride
+        )
+        return _library().einsum("ok,nkl->nol", filters, columns).reshape(p.output_shape)
+
+    return compute
+
+
+def _unfold_of_the_package(*arguments: Any, **settings: Any) -> Any:
+    return import_module("unfoldNd").unfoldNd(*arguments, **settings)
+
+
+def one_hot_unfold(problem: ConvProblem, x: Any) -> Any:
+    """Unfold as a convolution: each channel by itself, a filter for each place in the window that
+    has a 1 there and zeros elsewhere. The filters are made here, once."""
+    torch = _library()
+    C_i, places = problem.C_i, problem.H_f * problem.W_f
+    one_hot = torch.eye(places, dtype=x.dtype, device=x.device)
+    filters = one_hot.reshape(places, 1, *problem.kernel_size).repeat(C_i, 1, 1, 1)
+
+    def unfold(images: Any, kernel_size: Any, *, dilation: Any, padding: Any, stride: Any) -> Any:
+        unfolded = torch.nn.functional.conv2d(
+            images, filters, None, stride, padding, dilation, groups=C_i
+        )
+        return unfolded.flatten(2)
+
+    return unfold
+
+
+def _im2col(problem: ConvProblem, images: Any, padding: tuple[int, int], columns: Any) -> None:
+    p = problem
+    _library().ops.aten.im2col.out(
+        images, p.kernel_size, p.dilation, padding, p.stride, out=columns
+    )
+
+
+def _library() -> Any:
+    import torch
+
+    return torch
+
+
+def _prepare(
+    name: str,
+    make: Make,
+    problem: ConvProblem,
+    input: Singles,
+    weight: Singles,
+    bias: Singles | None,
+) -> Prepared:
+    require_no_bias(name, bias)
+    return OnTorch(name, problem, input, weight, make)
+
+
+def _cublas(name: str, title: str, make: Make) -> Peer:
+    return Peer(
+        name=name,
+        title=f"{title}, fp32",
+        family="cublas",
+        precision="fp32",
+        method="gemm",
+        on_gpu=True,
+        why_absent=why_no_torch,
+        prepare=partial(_prepare, name, make),
+    )
+
+
+PEERS = (
+    _cublas("im2col_cublas_per_image", "im2col + cuBLAS, image by image", per_image),
+    _cublas("im2col_cublas_batched", "im2col + cuBLAS, batched", batched),
+    Peer(
+        name="unfoldnd",
+        title="unfoldNd: one-hot convolution and einsum, fp32",
+        family="unfoldnd",
+        precision="fp32",
+        method="gemm",
+        on_gpu=True,
+        why_absent=why_no_torch,
+        prepare=partial(_prepare, "unfoldnd", unfold_and_einsum),
+    ),
+)

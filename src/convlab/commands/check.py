@@ -1,0 +1,43 @@
+"""``convlab check``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from convlab import tables
+from convlab.commands.shared import JsonFile
+from convlab.shell import WRONG, console_for, numba_needed, refusing, write_json
+
+
+def check(
+    kernel: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py::KERNEL",
+            help="A @cuda.jit kernel, or a function that makes one; make_kernel if not named.",
+        ),
+    ],
+    stage: Annotated[
+        str, typer.Option("--as", metavar="STAGE", help="The stage that it is to do the work of.")
+    ],
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the numbers.")] = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Your own kernel as a stage: its answers, what the simulator finds, what it asks of memory.
+
+    Exits 1 when an answer is wrong or something is found.
+    """
+    console = console_for(json_file)
+    with numba_needed():
+        from convlab.checking import check as checked
+        from convlab.checking.checker import PROBLEMS
+        from convlab.checking.views import as_lines
+    names = [*PROBLEMS, "counts"]
+    with refusing(ValueError), tables.progress(names) as advance:
+        found = checked(kernel, stage, seed=seed, on_step=advance)
+    console.print(as_lines(found))
+    write_json(json_file, found.as_json())
+    if not found.ok:
+        raise typer.Exit(WRONG)

@@ -1,0 +1,23 @@
+"""``convlab doctor``."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from convlab import tables
+from convlab.commands.shared import JsonFile
+from convlab.shell import console_for, refuse, write_json
+
+
+def doctor(json_file: JsonFile = None) -> None:
+    """What is here: GPU, driver, engines, versions; what would be used, and why."""
+    console = console_for(json_file)
+    from convlab.doctor import facts
+
+    found = facts()
+    console.print(tables.doctor_table(found))
+    for warning in found["warnings"]:
+        console.print(Text(f"Warning: {warning}", "yellow"))
+    write_json(json_file, found)
+    if found["would_use"]["engine"] is None:
+        refuse("no engine works here: the lines above say why")

@@ -1,0 +1,186 @@
+"""``convlab ladder``: the main job."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+from typer.core import TyperCommand
+
+from convlab import tables
+from convlab.commands.shared import (
+    Batch,
+    JsonFile,
+    Layer,
+    Yes,
+    conclude,
+    duration,
+    problem_from,
+    stages_named,
+    too_slow,
+)
+from convlab.shell import (
+    INTERRUPTED,
+    check_writable,
+    console_for,
+    fail,
+    numba_needed,
+    refuse,
+    refusing,
+    write_json,
+    write_whole,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from convlab.bench.ladder import Result
+    from convlab.engines import Engine
+    from convlab.stages import Stage
+
+PHOTOGRAPH = ":photograph:"  # what --image without a path stands for
+DEFAULT_PICTURE = Path("ladder.png")
+RIGHT_HERE = "right on this problem; `make test` tries many others"
+
+
+class ImageAlone(TyperCommand):
+    """A command whose ``--image`` may stand without its path, which Typer has no option for."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        filled: list[str] = []
+        for position, word in enumerate(args, start=1):
+            filled.append(word)
+            alone = position == len(args) or args[position].startswith("-")
+            if word == "--image" and alone:
+                filled.append(PHOTOGRAPH)
+        return super().parse_args(ctx, filled)
+
+
+def ladder(
+    context: typer.Context,
+    layer: Layer = None,
+    batch: Batch = None,
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="auto, gpu, simulator or cudasim.")
+    ] = "auto",
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this stage, such as s05; may be repeated."),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[PATH]",
+            help="Run a picture through a bank of filters instead; without PATH, a photograph.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Where --image draws: ladder.png.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random tensors.")] = 0,
+    yes: Yes = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Every stage on one problem, judged element by element; timed on a GPU, counted without one.
+
+    Exits 1 when a stage is wrong, and says which, by how much and where first.
+    """
+    console = console_for(json_file)
+    if image is None and output is not None:
+        refuse("--output is where --image draws: give --image too")
+    if image is not None and (layer is not None or batch is not None):
+        refuse("--image is a problem of its own: leave out --layer and --batch")
+    picture_file = output or DEFAULT_PICTURE
+    if image is not None:
+        check_writable("--output", picture_file)
+        for option, other in (("--image", image), ("--json", json_file)):
+            if other is not None and Path(other).resolve() == picture_file.resolve():
+                refuse(f"--output is {str(picture_file)!r}, and so is {option}: give another file")
+
+    with numba_needed():
+        from convlab import image as pictures
+        from convlab.bench import ladder as runner
+        from convlab.engines import EngineUnavailable, choose
+        from convlab.oracle import random_tensors
+    with refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
+        chosen_engine = choose(engine)
+        chosen_stages, left_out = _stages_that_run(stage, chosen_engine)
+        picture = None
+        if image is None:
+            problem = problem_from(layer, batch, chosen_engine)
+        else:
+            path = None if image == PHOTOGRAPH else Path(image)
+            picture = pictures.load(path, pictures.pixels_for(chosen_engine))
+            problem = pictures.problem_for(picture)
+        seconds = runner.estimated_seconds(problem, chosen_stages, chosen_engine)
+        patience = runner.PATIENCE_SECONDS
+        if not yes and seconds is not None and seconds > patience:
+            refuse(too_slow(problem, seconds, chosen_engine, patience))
+    memory_permitting = partial(refusing, MemoryError, hint="; a smaller --batch takes less")
+    with memory_permitting():
+        if picture is None:
+            tensors = random_tensors(problem, seed)
+        else:
+            tensors = pictures.tensors_for(picture)
+
+    console.print(tables.ladder_heading(problem, chosen_engine))
+    if picture is not None and seconds is not None:
+        size = f"{problem.width} x {problem.height} pixels"
+        console.print(f"picture         scaled to {size}: about {duration(seconds)} here")
+    if left_out is not None:
+        console.print(Text(f"left out        {left_out}"), soft_wrap=True)
+    results: list[Result] = []
+    output_of: deque[np.ndarray] = deque(maxlen=1)
+    shown: tuple[Result, np.ndarray] | None = None
+    run = runner.run(problem, chosen_stages, chosen_engine, tensors, on_output=output_of.append)
+    names = [chosen.name for chosen in chosen_stages]
+    try:
+        with memory_permitting(), tables.progress(names) as advance:
+            for result in run:
+                results.append(result)
+                if output_of and (shown is None or shown[0].judged != "WRONG"):
+                    shown = result, output_of[0]  # the first wrong one's, else the last one's
+                output_of.clear()
+                advance()
+    except KeyboardInterrupt:
+        if results:
+            console.print("", tables.ladder_table(results, chosen_engine), sep="\n")
+        done = f"{len(results)} of {len(chosen_stages)} stages"
+        fail(f"interrupted after {done}; no file was written", INTERRUPTED)
+
+    # Made before anything is drawn, while a GPU's clocks are still what the stages met.
+    document = runner.as_json(problem, chosen_engine, results, arguments=context.obj)
+    console.print("", tables.ladder_table(results, chosen_engine), "", sep="\n")
+    console.print(tables.ladder_legend(chosen_engine))
+    if picture is not None:
+        owner, maps = (None, None) if shown is None else (shown[0], shown[1][0])
+        png = pictures.draw(picture, maps, owner, results, chosen_engine.device)
+        write_whole(picture_file, png)
+        console.print(Text(f"The picture and its feature maps are in {picture_file}"))
+    write_json(json_file, document)
+    right = "right" if chosen_engine.is_gpu else RIGHT_HERE
+    conclude(console, tables.ladder_errors(results), "stage", len(results), right)
+
+
+def _stages_that_run(
+    names: Sequence[str] | None, engine: Engine
+) -> tuple[tuple[Stage, ...], str | None]:
+    """The stages asked for, and what is left out of the whole ladder because it cannot run here.
+
+    Raises ``EngineUnavailable`` where one was asked for by name that cannot.
+    """
+    from convlab.engines import EngineUnavailable
+    from convlab.plans import stages_for
+
+    chosen = stages_named(names)
+    able, left_out = stages_for(engine)
+    if names and any(stage.name not in {other.name for other in able} for stage in chosen):
+        raise EngineUnavailable(str(left_out))
+    if left_out is None:
+        return chosen, None
+    return tuple(stage for stage in chosen if stage in able), left_out

@@ -1,0 +1,87 @@
+"""``convlab lint``: the compile gate."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import product
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from convlab import tables, workloads
+from convlab.commands.shared import (
+    JsonFile,
+    capability,
+    check_compilers,
+    conclude,
+    stages_named,
+)
+from convlab.shell import (
+    REFUSED,
+    WRONG,
+    console_for,
+    fail,
+    numba_needed,
+    refuse,
+    refuse_simulator,
+    refusing,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from convlab.lint import Row
+
+
+def lint(
+    stage: Annotated[
+        str | None, typer.Argument(metavar="STAGE", help="Only this stage, such as s05.")
+    ] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only for this layer of the paper: conv1 to conv12."),
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SM", help="Only for this GPU, such as sm_90; may be repeated."),
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Every kernel's machine code, without a GPU: registers, spills, 128-bit accesses, float64.
+
+    Exits 1 when a kernel is not what its stage promises, and says which and why.
+    """
+    console = console_for(json_file)
+    with numba_needed():
+        refuse_simulator()
+        from convlab import lint as gate
+    with refusing(ValueError):
+        chosen_stages = stages_named(None if stage is None else [stage])
+        problems = gate.PROBLEMS
+        if layer is not None:
+            problems = {layer.lower(): workloads.paper_layer(layer)}
+        capabilities = (
+            tuple(dict.fromkeys(capability("arch", sm) for sm in arch or ())) or gate.CAPABILITIES
+        )
+    check_compilers("lint")
+
+    tasks = [
+        gate.Task(step.name, name, problem, gpu)
+        for step, (name, problem), gpu in product(chosen_stages, problems.items(), capabilities)
+    ]
+    rows: list[Row] = []
+    with tables.progress(list(map(str, tasks))) as advance:
+        for task, done in zip(tasks, gate.lint_all(tasks, gate.processes()), strict=True):
+            if isinstance(done, gate.NotCompiled):
+                if done.compiler_missing:
+                    refuse(done.said)
+                # A GPU that the gate does not know may be one that the compiler does not know.
+                code = WRONG if task.capability in gate.CAPABILITIES else REFUSED
+                fail(f"{task} cannot be compiled: {done.error}: {done.said}", code)
+            rows += done
+            advance()
+    console.print(tables.lint_table(rows), "", tables.lint_legend(), sep="\n")
+    write_json(json_file, [{**asdict(row), "ok": row.ok} for row in rows])
+    if not rows:
+        console.print("There is no kernel to judge: a library does this stage's work.")
+        return
+    conclude(console, tables.lint_errors(rows), "kernel", len(rows), "within budget")

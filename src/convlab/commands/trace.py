@@ -1,0 +1,173 @@
+"""``convlab trace``."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from convlab import tables
+from convlab.commands.shared import (
+    Batch,
+    JsonFile,
+    Layer,
+    Yes,
+    capability,
+    check_compilers,
+    problem_from,
+    too_slow,
+)
+from convlab.shell import (
+    WRONG,
+    check_writable,
+    console_for,
+    numba_needed,
+    refuse,
+    refuse_simulator,
+    refusing,
+    write_json,
+    write_whole,
+)
+
+if TYPE_CHECKING:
+    from convlab.engines.offline import Capability
+    from convlab.tracing import Trace
+
+TRACING_TAKES = 2  # times as long as a run with every check, about
+
+
+def trace(
+    stage: Annotated[
+        str, typer.Argument(metavar="STAGE", help="Such as s05; or a trace that --json saved.")
+    ],
+    layer: Layer = None,
+    batch: Batch = None,
+    tile: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T: 8x32x8/1x1."),
+    ] = None,
+    block: Annotated[
+        int, typer.Option(min=0, metavar="N", help="The block whose requests are kept.")
+    ] = 0,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page to step through.")
+    ] = None,
+    compiled: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SM",
+            help="Count loads from shared memory as the compiler merges them for this GPU: sm_90.",
+        ),
+    ] = None,
+    yes: Yes = False,
+    json_file: JsonFile = None,
+) -> None:
+    """What a stage asks of memory, line by line and request by request, on the strict simulator.
+
+    Exits 1 when the simulator finds something wrong with a kernel.
+    """
+    console = console_for(json_file)
+    if html_file is not None:
+        check_writable("--html", html_file)
+        if json_file is not None and Path(json_file).resolve() == html_file.resolve():
+            refuse(f"--html is {str(html_file)!r}, and so is --json: give another file")
+    saved = Path(stage)
+    opens = saved.suffix == ".json" or saved.is_file()
+    if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
+        refuse(
+            f"{stage!r} is a trace that was saved: leave out --layer, --batch, --tile, --block "
+            "and --compiled"
+        )
+    if opens and html_file is not None and html_file.resolve() == saved.resolve():
+        refuse(f"--html is {str(html_file)!r}, the trace itself: give another file")
+    with refusing(ValueError):
+        gpu = None if compiled is None else capability("compiled", compiled)
+    with numba_needed():
+        if gpu is not None:
+            refuse_simulator()
+        from convlab.tracing import page
+        from convlab.tracing.table import as_tables
+    if opens:
+        made = _opened(saved)
+    else:
+        sizes = None if tile is None else _sizes(tile)
+        made = _traced(stage, layer, batch, sizes, block, gpu, yes)
+    console.print(as_tables(made))
+    if "compiled" in made.about:
+        console.print(
+            f"Loads from shared memory are counted as merged for {made.about['compiled']}."
+        )
+    if html_file is not None:
+        write_whole(html_file, page(made).encode())
+        console.print(Text(f"The page is in {html_file}: open it with a browser"))
+    write_json(json_file, made.as_json(), indent=None)
+    if any(launch.findings for launch in made.launches):
+        raise typer.Exit(WRONG)
+
+
+def _opened(file: Path) -> Trace:
+    from convlab.tracing import open_trace
+
+    try:
+        with refusing(ValueError):
+            return open_trace(file)
+    except OSError as error:
+        refuse(f"trace {str(file)!r} cannot be read: {error.strerror}")
+
+
+def _traced(
+    name: str,
+    layer: str | None,
+    batch: int | None,
+    sizes: list[int] | None,
+    block: int,
+    gpu: Capability | None,
+    yes: bool,
+) -> Trace:
+    """The trace of a stage; refused before any work where it cannot be or takes too long."""
+    with numba_needed():
+        from convlab.bench import ladder as runner
+        from convlab.engines import EngineUnavailable, choose
+        from convlab.engines.findings import NotSimulated
+        from convlab.engines.offline import CompilerMissing, UnknownGPU
+        from convlab.plans import program_for
+        from convlab.stages import Tile, stage_named
+        from convlab.tracing import trace_stage
+    with refusing(ValueError, EngineUnavailable):
+        engine = choose("simulator")
+        stage = stage_named(name)
+        problem = problem_from(layer, batch, engine)
+        if sizes is not None and stage.tiny_tile is None:
+            refuse(f"stage {stage.name} has no tiles: leave out --tile")
+        tile = stage.model_tile if sizes is None else Tile(*sizes)
+        program = program_for(problem, stage, tile, engine)
+        if not program.kernels:
+            refuse(f"stage {stage.name} has no kernel to trace: a library does its work")
+        blocks = max(math.prod(launch.grid) for launch in program.kernels)
+        if block >= blocks:
+            refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
+        seconds = TRACING_TAKES * (runner.estimated_seconds(problem, [stage], engine) or 0)
+        if not yes and seconds > runner.PATIENCE_SECONDS:
+            refuse(too_slow(problem, seconds, engine, runner.PATIENCE_SECONDS, gpu=False))
+    if gpu is not None:
+        check_compilers("--compiled")
+    memory = refusing(MemoryError, hint="; a smaller --batch takes less")
+    refused = refusing(NotSimulated, CompilerMissing, UnknownGPU)
+    with memory, refused, tables.progress([stage.name]) as advance:
+        made = trace_stage(stage.name, problem, tile, block_shown=block, compiled=gpu)
+        advance()
+    return made
+
+
+def _sizes(tile: str) -> list[int]:
+    """The sizes of a tile, as :class:`Tile` takes them."""
+    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:/(\d+)x(\d+))?", tile)
+    if found is None:
+        refuse(
+            f"tile is {tile!r}: it must be M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T, such as 8x32x8/1x1"
+        )
+    return [int(size) for size in found.groups() if size is not None]

@@ -1,0 +1,173 @@
+"""Launches whose parameters lie ready, so that a plan called again costs little host time.
+
+Numba's own launch looks the kernel up, converts every argument and packs all parameters each time:
+20 to 30 us, 40 to 70 us with PyTorch's tensors. Of all that, only the arrays' addresses change
+from call to call. So the rest is done once, here, and a call writes the addresses and calls the
+driver.
+
+All that is known of how numba-cuda launches stands in this module, and it is asked rather than
+assumed: Numba itself lays out the parameters, of an array with a marked address, and where the mark
+turns up is where addresses go. Where anything is not as expected, :func:`prepack` says None, and
+plans take Numba's own launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+from numba import cuda
+
+from convlab.engines.handles import address_of, stream_handle
+from convlab.stages.base import Argument, Flat, Images, Launch
+
+Shape = tuple[int, ...]
+
+TENSORS = ("input", "weight", "bias", "output")  # what differs from call to call, in order
+MARK = 0x5EED_0000_0000  # an address that no shape or stride can be
+# What looking into another version's kernels can raise.
+UNEXPECTED = (AttributeError, ImportError, LookupError, NotImplementedError, TypeError, ValueError)
+
+
+def prepack(
+    launches: Sequence[tuple[Launch, Any]], shapes: Mapping[str, Shape], held: Mapping[str, Any]
+) -> Prepacked | None:
+    """These launches, each with its compiled kernel, as one function of the four tensors.
+
+    ``shapes`` are all arrays' by name, ``held`` those that stay the same from call to call. None
+    where numba-cuda is not as this module knows it.
+    """
+    try:
+        return Prepacked([_Packed(step, kernel, shapes, held) for step, kernel in launches])
+    except UNEXPECTED:
+        return None
+
+
+class Prepacked:
+    """Launches in order, their parameters packed for arrays of certain shapes."""
+
+    def __init__(self, launches: list[_Packed]) -> None:
+        self._launches = launches
+        self._written: tuple[int, ...] = ()
+        # The parameters are this object's: a thread has them until its launches are handed over,
+        # when the driver has copied them.
+        self._lock = Lock()
+
+    def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
+        """Start them on a stream. Nothing but the arrays' addresses is looked at.
+
+        Raises ``TypeError`` for an array in the host's memory or what is no stream,
+        ``RuntimeError`` with the driver's error where it refuses a launch.
+        """
+        addresses = address_of(input), address_of(weight), address_of(bias), address_of(output)
+        handle = stream_handle(stream)
+        with self._lock:
+            if addresses != self._written:
+                self._written = ()  # Ctrl-C may come while some are and some are not
+                for packed in self._launches:
+                    packed.write(addresses)
+                self._written = addresses
+            for packed in self._launches:
+                (error,) = packed.launch(handle, packed.parameters, 0)
+                if error:
+                    packed.launch_again(error, handle)
+
+
+class _Packed:
+    """One launch: its parameters, eight bytes each, and the driver's call that reads them."""
+
+    def __init__(
+        self, step: Launch, kernel: Any, shapes: Mapping[str, Shape], held: Mapping[str, Any]
+    ) -> None:
+        self._name = step.name
+        if (
+            kernel.debug
+            or kernel.cooperative
+            or kernel.extensions
+            or kernel.launch_config_sensitive
+        ):
+            raise ValueError(f"{step.name} needs more for a launch than its arguments")
+        self._compiled = kernel._codelibrary.get_cufunc()  # held: it owns the machine code
+        numbers: list[int] = []
+        self._moving: list[tuple[int, int, int]] = []  # which parameter, whose address, plus what
+        for kind, argument in zip(kernel.argument_types, step.arguments, strict=True):
+            name, offset, shape = _place(argument, shapes)
+            laid_out = _laid_out(kernel, kind, shape)
+            address = len(numbers) + laid_out.index(MARK)
+            numbers += laid_out
+            if name in held:
+                numbers[address] = address_of(held[name]) + offset
+            else:
+                self._moving.append((address, TENSORS.index(name), offset))
+        self._values = (ctypes.c_uint64 * len(numbers))(*numbers)
+        first = ctypes.addressof(self._values)
+        self._pointers = (ctypes.c_void_p * len(numbers))(
+            *range(first, first + 8 * len(numbers), 8)
+        )
+        self.parameters = ctypes.addressof(self._pointers)
+        function = _function(self._compiled.handle)
+        self.launch = partial(
+            driver.cuLaunchKernel, function, *_three(step.grid), *_three(step.block), 0
+        )
+
+    def write(self, addresses: Sequence[int]) -> None:
+        """Put where the tensors begin into the parameters."""
+        values = self._values
+        for parameter, tensor, offset in self._moving:
+            values[parameter] = addresses[tensor] + offset
+
+    def launch_again(self, error: Any, stream: int) -> None:
+        """A thread's first use of CUDA needs a context; all else that fails is an error."""
+        if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
+            cuda.current_context()  # makes one current
+            (error,) = self.launch(stream, self.parameters, 0)
+        if error:
+            raise RuntimeError(f"CUDA could not launch {self._name}: {error.name}")
+
+
+def _function(handle: Any) -> Any:
+    """The current GPU's function of a kernel, which the driver then need not look up: 0.5 us."""
+    if not isinstance(handle, driver.CUkernel):
+        return driver.CUfunction(int(handle))
+    error, function = driver.cuKernelGetFunction(handle)
+    if error:
+        raise ValueError(f"the driver knows no function of a kernel: {error.name}")
+    return function
+
+
+def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def _place(argument: Argument, shapes: Mapping[str, Shape]) -> tuple[str, int, Shape]:
+    """Which array an argument is of, how many bytes behind its start it begins, and its shape."""
+    if isinstance(argument, Flat):
+        name, offset, shape = _place(argument.of, shapes)
+        return name, offset, (math.prod(shape),)
+    if isinstance(argument, Images):
+        images, *image = shapes[argument.name]
+        start, stop, _ = slice(argument.start, argument.stop).indices(images)
+        return argument.name, 4 * math.prod(image) * start, (stop - start, *image)
+    return argument, 0, shapes[argument]
+
+
+def _laid_out(kernel: Any, kind: Any, shape: Shape) -> list[int]:
+    """What Numba hands to the driver for a float32 array of that shape which begins at MARK."""
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray  # here, as it may not be there
+
+    strides = 4 * np.cumprod((1, *shape[:0:-1]))[::-1]
+    memory = SimpleNamespace(device_ctypes_pointer=ctypes.c_size_t(MARK))
+    array = DeviceNDArray(shape, tuple(map(int, strides)), np.float32, gpu_data=memory)
+    numbers: list[Any] = []
+    kernel._prepare_args(kind, array, 0, [], numbers)
+    if numbers.count(MARK) != 1 or not all(type(number) is int for number in numbers):
+        raise ValueError(f"Numba lays an array out as {numbers}")
+    return numbers

@@ -1,0 +1,224 @@
+"""s12: im2win without its tensor. The window-ordered slices are made in shared memory.
+
+Source: ours, beyond the paper. s11 writes the im2win tensor to global memory and reads it again:
+a pass over memory, and a workspace of several times the input. Its kernel only ever looks at K_B
+rows of N_B windows at a time, so here each block makes just that slice, from the input
+(:mod:`window_fetch`). The copies are asynchronous: they go to shared memory past the registers,
+into a ring of slices, and the block waits for a slice only when it is that one's turn. What is
+computed and in which order is Algorithm 3's; each step is written out (:mod:`unrolled_product`).
+
+The epilogue adds the bias and, with ``relu=True``, replaces what is negative by zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import BYTES_16, commit_copies, gpu_only, store4, wait_copies
+from convlab.problem import ConvProblem
+from convlab.stages import window_fetch
+from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
+from convlab.stages.s08_vectorized import RUN, make_multiply
+from convlab.stages.tile_choice import best_tile
+from convlab.stages.tiles import MODEL_TILE, SHARED_BYTES, Tile
+from convlab.stages.unrolled_product import make_compute, make_place, make_read
+
+
+def ring_slots(tile: Tile) -> int:
+    """Slices in shared memory: the one computed and two on their way, or one where it is small."""
+    return 3 if 3 * 4 * tile.K_B * (tile.M_B + tile.N_B) <= SHARED_BYTES else 2
+
+
+def blocks_at_once(tile: Tile) -> int:
+    """Blocks that a multiprocessor's 65,536 registers shall hold: a thread keeps its M_T x N_T
+    sums, and needs about 64 more for what it multiplies and for addresses."""
+    return max(1, 65536 // (tile.threads * (tile.M_T * tile.N_T + 64)))
+
+
+def make_turn(problem: ConvProblem, tile: Tile) -> Any:
+    """A turn of the loop over slices (Algorithm 3, lines 8-18): ask for a slice to come, multiply
+    this one, wait for the next. Its first step is in R_F0 and R_I0; the next slice's will be there
+    too, or in R_F1 and R_I1 where K_B is odd."""
+    M_B, N_B, K_B = tile.M_B, tile.N_B, tile.K_B
+    SLICES, SLOTS = blocks_for(problem.K, K_B), ring_slots(tile)
+    IN_FLIGHT, ODD = SLOTS - 2, K_B % 2 == 1
+    read, multiply = make_read(tile), make_multiply(tile)
+    compute = make_compute(tile, read)
+    fetch_filter = window_fetch.make_fetch_filter(tile, SLICES * K_B)
+    fetch_windows = window_fetch.make_fetch_windows(problem, tile)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(slice_, slot, input, packed, t, first, i_h, i_w, S_F, S_I):
+        if slice_ < SLICES:
+            fetch_filter(packed, slice_, slot, t, S_F)
+            fetch_windows(input, slice_, slot, t, first, i_h, i_w, S_I)
+        commit_copies()  # a group even of nothing: groups are waited for by their number
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def arrive(slice_, slot, ty, tx, S_F, S_I, R_F, R_I):
+        wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
+        cuda.syncthreads()  # and for everybody's; and nobody reads the slice before it any more
+        if slice_ < SLICES:
+            read(
+                S_F, S_I, slot * (K_B * M_B) + ty * RUN, slot * (K_B * N_B) + tx * RUN, 0, R_F, R_I
+            )
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def turn(
+        slice_, slot, input, packed, t, ty, tx, first, i_h, i_w,
+        S_F, S_I, R_F0, R_I0, R_F1, R_I1, R_O,
+    ):  # fmt: skip
+        before = slot - 1 if slot > 0 else SLOTS - 1  # its slice is done, and its place free
+        after = slot + 1 if slot + 1 < SLOTS else 0
+        fetch(slice_ + SLOTS - 1, before, input, packed, t, first, i_h, i_w, S_F, S_I)
+        at_F, at_I = slot * (K_B * M_B) + ty * RUN, slot * (K_B * N_B) + tx * RUN
+        compute(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)
+        if ODD:
+            arrive(slice_ + 1, after, ty, tx, S_F, S_I, R_F1, R_I1)
+            multiply(R_F0, R_I0, R_O)
+        else:
+            arrive(slice_ + 1, after, ty, tx, S_F, S_I, R_F0, R_I0)
+            multiply(R_F1, R_I1, R_O)
+        return after
+
+    return fetch, arrive, turn
+
+
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+    """The kernel with the problem's shapes and the tile as constants."""
+    p = problem
+    N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
+    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, BLOCKS, O_SHAPE = tile.threads, blocks_at_once(tile), (M_T, N_T)
+    SLICES, SLOTS = blocks_for(p.K, K_B), ring_slots(tile)
+    F_RING, I_RING = SLOTS * K_B * M_B, SLOTS * K_B * N_B
+    AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
+    TURNS = 2 if K_B % 2 else 1  # until the registers have the same roles again
+    place, write = make_place(tile), make_write(problem, tile, relu)
+    fetch, arrive, turn = make_turn(problem, tile)
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
+    def fused_im2win(input, packed, bias, output):
+        S_F = cuda.shared.array(F_RING, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_RING, float32, alignment=BYTES_16)
+        R_F0, R_F1 = cuda.local.array(M_T, float32), cuda.local.array(M_T, float32)
+        R_I0, R_I1 = cuda.local.array(N_T, float32), cuda.local.array(N_T, float32)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        first = cuda.local.array(TIMES, int64)
+        i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = place(t)
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        # Where the windows begin that this thread fetches from. Past the last one, fetch that
+        # again; its results are not written.
+        for c in range(TIMES):
+            window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)
+            i_n, pixel = window // (H_o * W_o), window % (H_o * W_o)
+            i_h[c] = pixel // W_o * s_h - p_h
+            i_w[c] = pixel % W_o * s_w - p_w
+            first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
+
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        for slice_ in range(SLOTS - 1):
+            fetch(slice_, slice_, input, packed, t, first, i_h, i_w, S_F, S_I)
+        slot = 0
+        arrive(0, slot, ty, tx, S_F, S_I, R_F0, R_I0)
+        for slice_ in range(0, SLICES, TURNS):
+            slot = turn(
+                slice_, slot, input, packed, t, ty, tx, first, i_h, i_w,
+                S_F, S_I, R_F0, R_I0, R_F1, R_I1, R_O,
+            )  # fmt: skip
+            if TURNS == 2 and slice_ + 1 < SLICES:
+                slot = turn(
+                    slice_ + 1, slot, input, packed, t, ty, tx, first, i_h, i_w,
+                    S_F, S_I, R_F1, R_I1, R_F0, R_I0, R_O,
+                )  # fmt: skip
+
+        write(R_O, bias, output, m0, n0, ty, tx)
+
+    return fused_im2win
+
+
+def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+    """s08's ``write``; with ``relu``, what is negative becomes zero. NaN stays, as in PyTorch."""
+    M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
+    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
+    WHOLE_RUNS, WHOLE_ROWS = PIXELS % RUN == 0, M % tile.M_B == 0
+    STEP = RUN if WHOLE_RUNS else 1
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def finish(value, b):
+        value += b
+        return float32(0) if relu and value < float32(0) else value
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def write(R_O, bias, output, m0, n0, ty, tx):
+        for j in range(0, N_T, RUN):
+            for c in range(0, RUN, STEP):
+                n = n0 + tx * RUN + j * COLUMNS + c
+                if n < N:
+                    i_n, pixel = n // PIXELS, n % PIXELS
+                    for i in range(M_T):
+                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
+                        if WHOLE_ROWS or m < M:
+                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
+                            if WHOLE_RUNS:
+                                x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
+                                z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)
+                                store4(output, at, (x, y, z, w))
+                            else:
+                                output[at] = finish(R_O[i, j + c], b)
+
+    return write
+
+
+def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
+    """As every stage's; ``relu`` replaces negative results by zero."""
+    check_tile(tile)
+    M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
+    K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
+    pack = Launch(
+        window_fetch.make_pack_filter(problem, tile, K_P, M_P),
+        grid=(blocks_for(K_P * M_P, tile.threads),),
+        block=(tile.threads,),
+        arguments=("weight", "packed"),
+    )
+    main = Launch(
+        make_kernel(problem, tile, relu),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
+    )
+    return Program((Buffer("packed", (M_P // tile.M_B, K_P, tile.M_B)),), (pack, main), tile)
+
+
+def check_tile(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile that does not suit the kernel."""
+    tile.require(
+        tile.M_T % RUN == tile.N_T % RUN == 0,
+        "M_T and N_T must be multiples of 4, because four numbers move at a time",
+    )
+    window_fetch.check_tile(tile)
+    tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
+
+
+STAGE = Stage(
+    name="s12_fused_im2win",
+    title="Fused im2win: the windows are made in shared memory",
+    source="im2win paper (000), Algorithm 3, without its tensor; ours",
+    builds_on=("s11_im2win_full",),
+    module=__name__,
+    prepare=prepare,
+    production_tile=best_tile,
+    tiny_tile=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
+    model_tile=MODEL_TILE,
+    vectorized=True,
+    options=("relu",),
+)

@@ -1,0 +1,166 @@
+"""Slices of the window-ordered matrix, straight from the input: what s12 has in place of the
+im2win tensor.
+
+Neighbouring threads fetch the same element of neighbouring windows, so that in every row of the
+slice they read along a row of the input. Asynchronous copies put it where it belongs, with zeros
+for what lies in the padding.
+
+With no tensor to lay out, the order of a window's K elements is free. It is: channels in groups of
+``group_size``; for each group the filter's places (u, v), row by row; for each place the channels
+of the group. If K_B divides C_i, a group has K_B channels and a slice is one place of one group:
+where it lies is looked up once for all its elements. If not (three input channels), a group is one
+channel, and every element is looked up. Either way the slices that follow one another read almost
+the same rows, which are still in L1: the whole window of one group comes before the next group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import copy_async, copy_async4, gpu_only
+from convlab.problem import ConvProblem
+from convlab.stages.base import blocks_for
+from convlab.stages.s08_vectorized import RUN
+from convlab.stages.tiles import Tile
+
+TABLE_BYTES = 48 * 1024  # of the 64 KiB of constant memory; beyond it, places are computed
+
+
+def fetching_columns(tile: Tile) -> tuple[int, int]:
+    """How many columns of a slice the block's threads fetch at a time, and how often they do."""
+    at_a_time = min(tile.N_B, tile.threads)
+    return at_a_time, tile.N_B // at_a_time
+
+
+def check_tile(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile whose columns do not share its threads evenly."""
+    at_a_time, times = fetching_columns(tile)
+    tile.require(
+        tile.threads % at_a_time == 0 and at_a_time * times == tile.N_B,
+        "its threads must be a multiple or a divisor of N_B, because each fetches whole columns",
+    )
+
+
+def group_size(problem: ConvProblem, tile: Tile) -> int:
+    """Channels of a group."""
+    return tile.K_B if problem.C_i % tile.K_B == 0 else 1
+
+
+def make_locate(problem: ConvProblem, tile: Tile) -> Any:
+    """``locate(at)``: how far from its window's first element lies the first channel of place
+    ``at``, counted through all groups: in rows, in columns and in memory."""
+    p = problem
+    GROUP, H_f, W_f = group_size(p, tile), p.H_f, p.W_f
+    d_h, d_w, ROW, CHANNELS = p.d_h, p.d_w, p.W_i, GROUP * p.H_i * p.W_i
+
+    def computed(at: Any) -> Any:
+        group, u, v = at // (H_f * W_f), at // W_f % H_f, at % W_f
+        return u * d_h, v * d_w, group * CHANNELS + u * d_h * ROW + v * d_w
+
+    places = range(blocks_for(p.K, tile.K_B) * tile.K_B // GROUP)
+    if 12 * len(places) > TABLE_BYTES or p.C_i * p.H_i * p.W_i >= 2**31:
+        return cuda.jit(device=True, **gpu_only(forceinline=True))(computed)
+    tables = np.array([computed(at) for at in places], np.int32).T
+    DOWN, ACROSS, OFFSETS = map(np.ascontiguousarray, tables)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def looked_up(at):
+        down, across = cuda.const.array_like(DOWN), cuda.const.array_like(ACROSS)
+        offsets = cuda.const.array_like(OFFSETS)
+        return down[at], across[at], offsets[at]
+
+    return looked_up
+
+
+def make_fetch_filter(tile: Tile, K_P: int) -> Any:
+    """A slice of the packed filter, which lies in memory as it will in the ring."""
+    M_B, K_B, THREADS = tile.M_B, tile.K_B, tile.threads
+    RUNS = blocks_for(K_B * M_B // RUN, THREADS)
+    EVEN = K_B * M_B // RUN % THREADS == 0
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch_filter(packed, slice_, slot, t, S_F):
+        source = (int64(cuda.blockIdx.y) * K_P + slice_ * K_B) * M_B + t * RUN
+        target = slot * (K_B * M_B) + t * RUN
+        for f in range(RUNS):
+            if EVEN or (t + f * THREADS) * RUN < K_B * M_B:
+                copy_async4(
+                    S_F, target + f * THREADS * RUN, packed, source + f * THREADS * RUN, True
+                )
+
+    return fetch_filter
+
+
+def make_fetch_windows(problem: ConvProblem, tile: Tile) -> Any:
+    """A slice of N_B windows, from the input. ``first``, ``i_h`` and ``i_w`` say where the windows
+    begin that this thread fetches from: in memory, in rows, in columns."""
+    p = problem
+    K, H_i, W_i, PLANE = p.K, p.H_i, p.W_i, p.H_i * p.W_i
+    N_B, K_B = tile.N_B, tile.K_B
+    AT_A_TIME, TIMES = fetching_columns(tile)
+    STEP = tile.threads // AT_A_TIME  # rows of the slice that are fetched at a time
+    ROWS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
+    ALL_INSIDE, TAIL = p.padding == ((0, 0), (0, 0)), K % K_B != 0
+    locate = make_locate(problem, tile)
+    index = int32 if p.N_i * p.C_i * p.H_i * p.W_i < 2**31 else int64  # the shorter is quicker
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def inside(i_h, i_w):
+        return ALL_INSIDE or (0 <= int32(i_h) < H_i and 0 <= int32(i_w) < W_i)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def one_place(input, slice_, slot, t, first, i_h, i_w, S_I):
+        k0 = int64(t // AT_A_TIME)
+        down, across, offset = locate(uint32(slice_))
+        for c in range(TIMES):
+            valid = inside(i_h[c] + down, i_w[c] + across)
+            source = first[c] + offset + k0 * PLANE
+            target = (slot * K_B + k0) * N_B + t % AT_A_TIME + c * AT_A_TIME
+            for f in range(ROWS):
+                if EVEN or k0 + f * STEP < K_B:
+                    copy_async(
+                        S_I, target + f * STEP * N_B, input, source + f * STEP * PLANE, valid
+                    )
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def place_by_place(input, slice_, slot, t, first, i_h, i_w, S_I):
+        k0 = int64(t // AT_A_TIME)
+        target = (slot * K_B + k0) * N_B + t % AT_A_TIME
+        for f in range(ROWS):
+            if EVEN or k0 + f * STEP < K_B:
+                k = uint32(slice_ * K_B + k0) + uint32(f * STEP)
+                down, across, offset = locate(k)
+                for c in range(TIMES):
+                    valid = inside(i_h[c] + down, i_w[c] + across)
+                    if TAIL:
+                        valid = valid and k < K
+                    near = target + f * STEP * N_B + c * AT_A_TIME
+                    copy_async(S_I, near, input, index(first[c] + offset), valid)
+
+    return one_place if group_size(p, tile) == K_B else place_by_place
+
+
+def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int) -> Any:
+    """The filter in the same order, packed[m // M_B, k, m % M_B], zeros beyond K and M: for every
+    row of blocks one matrix, so that a slice of it is one run of memory."""
+    p = problem
+    M, K, H_f, W_f, M_B, THREADS = p.M, p.K, p.H_f, p.W_f, tile.M_B, tile.threads
+    GROUP = group_size(p, tile)
+
+    @cuda.jit
+    def pack_filter(weight, packed):
+        e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        block, k, row = e // (K_P * M_B), e // M_B % K_P, e % M_B
+        m = block * M_B + row
+        if e < K_P * M_P:
+            value = float32(0)
+            if k < K and m < M:
+                place, r = k // GROUP, k % GROUP
+                r += place // (H_f * W_f) * GROUP
+                value = weight[m, r, place // W_f % H_f, place % W_f]
+            packed[block, k, row] = value
+
+    return pack_filter

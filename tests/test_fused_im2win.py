@@ -1,0 +1,134 @@
+"""s12: every way in which its slices are fetched, the ReLU, its workspace and its tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convlab import ConvProblem, Tile, plan, plans
+from convlab.engines import Engine
+from convlab.oracle import random_tensors
+from convlab.stages import s12_fused_im2win as s12
+from convlab.stages import stage_named, window_fetch
+from convlab.stages.tile_choice import best_tile, candidates, estimated_cost, slice_depth
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+S12 = s12.STAGE
+# Eight channels, so that a slice can be channels of one place; five, so that none can.
+MANY = ConvProblem(2, 8, 6, 7, 18, (3, 2), stride=(1, 2), padding=(1, 2), dilation=(2, 1))
+FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
+
+
+@pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])
+@pytest.mark.parametrize(
+    "tile",
+    [
+        Tile(16, 32, 8, 4, 4),  # a warp of 4 x 8
+        Tile(32, 32, 4, 4, 4),  # two of them
+        Tile(8, 16, 3, 4, 4),  # eight threads for 16 columns, an odd depth, a warp that is none
+        Tile(16, 8, 7, 4, 4),  # as many threads as columns; a tail of K
+        Tile(32, 8, 2, 4, 4),  # two rows of a slice at a time
+        Tile(12, 32, 1, 12, 8),  # slices of one step
+    ],
+    ids=str,
+)
+def test_every_way_to_fetch(tile: Tile, problem: ConvProblem, judged: Any) -> None:
+    tensors = random_tensors(problem, seed=tile.K_B)
+    assert judged(problem, S12, tensors, tile).ok
+
+
+def test_a_window_shorter_than_the_ring(judged: Any) -> None:
+    problem = ConvProblem(2, 4, 5, 5, 5, 1)
+    assert judged(problem, S12, random_tensors(problem, 1), Tile(16, 32, 4, 4, 4)).ok
+
+
+def test_places_that_do_not_fit_constant_memory_are_computed(
+    monkeypatch: pytest.MonkeyPatch, judged: Any
+) -> None:
+    monkeypatch.setattr(window_fetch, "TABLE_BYTES", 0)
+    for problem, depth in ((MANY, 4), (FEW, 3)):
+        tile = Tile(16, 32, depth, 4, 4)
+        plans._prepared.cache_clear()  # programs are kept
+        assert judged(problem, S12, random_tensors(problem, 2), tile).ok
+
+
+def test_relu_keeps_nan_and_what_is_positive(engine: Engine) -> None:
+    problem = ConvProblem(1, 3, 6, 6, 5, 3, padding=1)
+    input, weight, bias = random_tensors(problem, 3)
+    input[0, 1, 2, 2] = np.nan
+    results = []
+    for options in ({}, {"relu": True}):
+        ready = plan(problem, "s12", engine=engine.name, **options)
+        output = engine.to_device(np.full(problem.output_shape, 7, np.float32))
+        ready(*map(engine.to_device, (input, weight)), output, engine.to_device(bias))
+        results.append(engine.to_host(output))
+    plain, clipped = results
+    assert (plain < 0).any()
+    assert np.isnan(plain).any()
+    np.testing.assert_array_equal(clipped, np.where(plain < 0, np.float32(0), plain))
+
+
+def test_the_workspace_is_the_filter_alone() -> None:
+    for layer in LAYER_NAMES:
+        problem = paper_layer(layer)
+        tile = S12.production_tile(problem)
+        program = S12.prepare(problem, tile)
+        rows = -(-problem.M // tile.M_B) * tile.M_B
+        depth = -(-problem.K // tile.K_B) * tile.K_B
+        assert program.workspace_bytes == 4 * rows * depth
+        assert program.workspace_bytes <= 1.4 * 4 * problem.M * problem.K
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"),
+    [
+        ((16, 32, 4, 2, 4), "multiples of 4"),
+        ((24, 32, 4, 4, 4), "a multiple or a divisor of N_B"),
+        ((128, 128, 32, 8, 8), "shared memory"),
+    ],
+)
+def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        S12.prepare(MANY, Tile(*sizes))
+
+
+def test_the_ring_holds_three_slices_where_they_fit() -> None:
+    assert s12.ring_slots(Tile(128, 128, 16, 8, 8)) == 3
+    assert s12.ring_slots(Tile(128, 128, 20, 8, 8)) == 2
+
+
+@pytest.mark.parametrize(
+    ("channels", "filter_size", "depth"),
+    [(64, 3, 16), (24, 1, 8), (3, 11, 11), (3, 7, 7), (3, 3, 9), (1, 1, 1), (5, 1, 5)],
+)
+def test_how_deep_slices_are(channels: int, filter_size: int, depth: int) -> None:
+    problem = ConvProblem(1, channels, 16, 16, 8, filter_size)
+    assert slice_depth(problem) == depth
+
+
+def test_every_candidate_suits_every_layer() -> None:
+    for layer in LAYER_NAMES:
+        for tile in candidates(paper_layer(layer)):
+            s12.check_tile(tile)
+
+
+def test_the_choice_is_the_cheapest_by_the_model() -> None:
+    for layer in LAYER_NAMES:
+        problem = paper_layer(layer)
+        costs = {tile: estimated_cost(problem, tile) for tile in candidates(problem)}
+        assert costs[best_tile(problem)] == min(costs.values())
+
+
+def test_the_choice_follows_channels_and_multiprocessors() -> None:
+    wide, narrow = paper_layer("conv8"), paper_layer("conv9")
+    assert (best_tile(wide).M_B, best_tile(narrow).M_B) == (128, 64)
+    assert best_tile(paper_layer("conv1")).M_B == 96  # 128 would compute 32 channels of nothing
+    one_image = ConvProblem(1, 256, 14, 14, 256, 3, padding=1)
+    few, many = (best_tile(one_image, count) for count in (1, 132))
+    assert few.M_B * few.N_B > many.M_B * many.N_B  # smaller blocks, so that all have one
+
+
+def test_its_short_name() -> None:
+    assert stage_named("s12") is S12

@@ -1,0 +1,84 @@
+"""Peers that are PyTorch's, on the CPU: the same calls, the answer judged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import problems
+
+from convlab.bench.peers import PEERS, Peer, pytorch_gemm
+from convlab.bench.peers.on_torch import OnTorch, precision
+from convlab.oracle import Oracle, random_tensors
+from convlab.problem import ConvProblem
+from convlab.workloads import TEACHING
+
+torch = pytest.importorskip("torch", reason="runs peers of PyTorch's, which is optional")
+
+OF_TORCH = [peer for peer in PEERS if peer.family in ("pytorch", "cublas", "unfoldnd")]
+LOPSIDED = ConvProblem(1, 3, 6, 7, 2, (4, 2), padding="same")
+
+
+def judge(peer: Peer, problem: ConvProblem, seed: int) -> None:
+    input, weight, _ = random_tensors(problem, seed, bias=False, integers=True)
+    prepared = peer.prepare(problem, input, weight, None)
+    prepared.poison()
+    assert np.isnan(prepared.output()).all()
+    prepared.run(None)
+    verdict = Oracle(problem, input, weight).judge(prepared.output())
+    assert verdict.ok, f"{peer.name} on {problem}: {verdict}"
+    assert prepared.workspace_bytes is prepared.algorithm is None  # nobody knows, on a CPU
+    prepared.close()
+    prepared.close()
+    with pytest.raises(RuntimeError, match=f"{peer.name} has been closed"):
+        prepared.run(None)
+
+
+@pytest.mark.parametrize("problem", [TEACHING, LOPSIDED], ids=str)
+@pytest.mark.parametrize(
+    "peer", [p for p in OF_TORCH if "compile" not in p.name], ids=lambda peer: peer.name
+)
+def test_each_gives_the_same(peer, problem):
+    judge(peer, problem, 0)
+
+
+def test_compiled_gives_the_same_for_one_shape_after_another():
+    (peer,) = (peer for peer in OF_TORCH if peer.name == "torch_compile_fp32")
+    for problem in (TEACHING, LOPSIDED):
+        judge(peer, problem, 0)
+
+
+@given(problem=problems(), seed=st.integers(0, 2**16))
+@settings(max_examples=25)
+def test_the_one_hot_unfold_is_pytorchs(problem, seed):
+    (top, bottom), (left, right) = problem.padding
+    images = torch.from_numpy(random_tensors(problem, seed, bias=False)[0])
+    images = torch.nn.functional.pad(images, (left, right, top, bottom))
+    how = {"dilation": problem.dilation, "padding": 0, "stride": problem.stride}
+    unfold = pytorch_gemm.one_hot_unfold(problem, images)
+    expected = torch.nn.functional.unfold(images, problem.kernel_size, **how)
+    assert torch.equal(unfold(images, problem.kernel_size, **how), expected)
+
+
+def test_precision_is_put_back():
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32)
+    for tf32 in (False, True):
+        with precision(tf32):
+            assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == (True, tf32, tf32)
+    assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
+
+
+def test_what_goes_wrong_in_the_first_run_leaves_nothing():
+    input, weight, _ = random_tensors(TEACHING, 0, bias=False)
+
+    def make(problem, x, w):
+        def compute():
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried 9 GiB. If reserved, see docs")
+
+        return compute
+
+    with pytest.raises(Exception, match=r"mine: CUDA out of memory. Tried 9 GiB.$") as caught:
+        OnTorch("mine", TEACHING, input, weight, make)
+    assert type(caught.value).__name__ == "Unsupported"

@@ -1,0 +1,453 @@
+"""Planned calls without a GPU: what the driver is handed, beside what Numba's launch hands it."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda.bindings import driver
+from numba.cuda.core import config
+
+from convlab.engines import handles
+from convlab.engines.gpu import Gpu, signature
+from convlab.engines.handles import address_of, stream_handle
+from convlab.plans import Plan, _pick
+from convlab.problem import ConvProblem
+from convlab.stages import LADDER, Stage, stage_named
+from convlab.stages.base import Argument, Flat, Images, Launch, Program
+
+if config.ENABLE_CUDASIM:
+    pytest.skip("Numba runs as its CUDA simulator: it has no launch", allow_module_level=True)
+
+from numba.cuda import dispatcher
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+from convlab.engines import prepacked
+
+PROBLEM = ConvProblem(3, 5, 9, 7, 6, (3, 2), stride=(2, 1), padding=1)
+SHAPES = {
+    "input": PROBLEM.input_shape,
+    "weight": PROBLEM.weight_shape,
+    "bias": (6,),
+    "output": PROBLEM.output_shape,
+}
+KERNEL, HANDLE = 0xCE11, 0xC0DE
+without_library = [stage for stage in LADDER if not stage.needs_library]
+
+
+def device_array(shape: tuple[int, ...], address: int) -> DeviceNDArray:
+    """An array of Numba's that says it lies there."""
+    memory = SimpleNamespace(device_ctypes_pointer=ctypes.c_size_t(address))
+    strides = [4 * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return DeviceNDArray(shape, strides, np.float32, gpu_data=memory)
+
+
+def kernel_of(step: Launch, program: Program) -> Any:
+    """Numba's compiled kernel of a launch, but for the machine code."""
+    kernel = object.__new__(dispatcher._Kernel)
+    kernel.debug = kernel.cooperative = kernel.launch_config_sensitive = False
+    kernel.extensions = []
+    kernel.signature = SimpleNamespace(args=signature(step, program))
+    function = SimpleNamespace(kernel="compiled", handle=driver.CUkernel(KERNEL))
+    kernel._codelibrary = SimpleNamespace(get_cufunc=lambda: function)
+    return kernel
+
+
+class Driver:
+    """CUDA's, as far as launches go: keeps what it is handed, read as the GPU would read it."""
+
+    CUfunction, CUkernel, CUresult = driver.CUfunction, driver.CUkernel, driver.CUresult
+
+    def cuKernelGetFunction(self, kernel: Any) -> tuple[Any, Any]:
+        known = int(kernel) == KERNEL
+        error = "CUDA_SUCCESS" if known else "CUDA_ERROR_INVALID_HANDLE"
+        return getattr(driver.CUresult, error), driver.CUfunction(HANDLE if known else 0)
+
+    def __init__(self) -> None:
+        self.launches: list[dict[str, Any]] = []
+        self.answers: list[Any] = []
+        self.parameters: list[int] = []
+
+    def cuLaunchKernel(self, function: Any, *numbers: int) -> tuple[Any]:
+        *shape, shared, stream, pointers, extra = numbers
+        assert (int(function), shared, extra) == (HANDLE, 0, 0)
+        count = self.parameters[len(self.launches) % len(self.parameters)]
+        places = (ctypes.c_void_p * count).from_address(pointers)
+        values = [ctypes.c_uint64.from_address(place).value for place in places]
+        self.launches.append(
+            {
+                "grid": tuple(shape[:3]),
+                "block": tuple(shape[3:]),
+                "stream": stream,
+                "values": values,
+            }
+        )
+        return (self.answers.pop(0) if self.answers else driver.CUresult.CUDA_SUCCESS,)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    fake = Driver()
+    monkeypatch.setattr(prepacked, "driver", fake)
+    return fake
+
+
+def prepared(
+    fake: Driver, program: Program, held: dict[str, Any]
+) -> tuple[prepacked.Prepacked, list[tuple[Launch, Any]]]:
+    """A program's launches, packed, and their kernels."""
+    launches = [(step, kernel_of(step, program)) for step in program.launches]
+    shapes = SHAPES | {buffer.name: buffer.shape for buffer in program.buffers}
+    packed = prepacked.prepack(launches, shapes, held)
+    assert packed is not None
+    # Numba's ABI of an array: five numbers, then shape and strides, one parameter each.
+    fake.parameters = [sum(5 + 2 * kind.ndim for kind in k.argument_types) for _, k in launches]
+    return packed, launches
+
+
+def view_of(argument: Argument, arrays: dict[str, DeviceNDArray]) -> DeviceNDArray:
+    """What a plan hands to Numba's launch, cut out as NumPy cuts an array of that shape."""
+    whole = arrays[str(argument)]
+    host = np.empty(whole.shape, np.float32)
+    part = _pick(argument, {str(argument): host})
+    behind = part.ctypes.data - host.ctypes.data
+    return device_array(part.shape, address_of(whole) + behind)
+
+
+def handed_by_numba(
+    kernel: Any, step: Launch, arrays: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """The parameters that Numba's own launch hands over."""
+    handed: list[Any] = []
+    monkeypatch.setattr(dispatcher, "LaunchConfig", lambda **_: None)
+    monkeypatch.setattr(dispatcher, "launch", lambda stream, config, kernel, *a: handed.extend(a))
+    views = [view_of(argument, arrays) for argument in step.arguments]
+    kernel.launch(views, step.grid, step.block)
+    return handed
+
+
+def arrays_at(base: int) -> dict[str, DeviceNDArray]:
+    return {
+        name: device_array(shape, base + 0x10000 * place)
+        for place, (name, shape) in enumerate(SHAPES.items())
+    }
+
+
+def programs(stage: Stage) -> list[Program]:
+    """At its tile for a GPU, and in slices where it can."""
+    made = [stage.prepare(PROBLEM, stage.production_tile(PROBLEM))]
+    if stage.in_slices:
+        two = stage.prepare(replace(PROBLEM, batch=2), made[0].tile).workspace_bytes
+        made.append(stage.prepare(PROBLEM, made[0].tile, workspace_limit=two))
+        asked = [argument for step in made[1].launches for argument in step.arguments]
+        assert any(isinstance(getattr(argument, "of", argument), Images) for argument in asked)
+    return made
+
+
+@pytest.mark.parametrize("stage", without_library, ids=lambda stage: stage.name)
+def test_every_parameter_is_what_numbas_launch_hands_over(
+    stage: Stage, fake: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in programs(stage):
+        fake.launches.clear()
+        held = {
+            buffer.name: device_array(buffer.shape, 0x7F00_0000_0000 + 0x100000 * place)
+            for place, buffer in enumerate(program.buffers)
+        }
+        packed, launches = prepared(fake, program, held)
+        for base in (0x7E00_0000_0000, 0x7D00_0000_0000):  # other arrays in the second call
+            arrays = arrays_at(base)
+            packed(*arrays.values(), 7)
+            for (step, kernel), launched in zip(launches, fake.launches, strict=True):
+                handed = handed_by_numba(kernel, step, arrays | held, monkeypatch)
+                assert launched["values"] == handed
+                assert launched["grid"] == (*step.grid, 1, 1)[:3]
+                assert launched["block"] == (*step.block, 1, 1)[:3]
+                assert launched["stream"] == 7
+            fake.launches.clear()
+
+
+def test_a_part_of_a_tensor_begins_behind_its_start() -> None:
+    image = 5 * 9 * 7
+    cases: list[tuple[Argument, tuple[str, int, tuple[int, ...]]]] = [
+        ("input", ("input", 0, (3, 5, 9, 7))),
+        (Flat("input"), ("input", 0, (3 * image,))),
+        (Images("input", 1, 3), ("input", 4 * image, (2, 5, 9, 7))),
+        (Flat(Images("input", 2, 5)), ("input", 8 * image, (image,))),
+    ]
+    for argument, place in cases:
+        assert prepacked._place(argument, SHAPES) == place
+
+
+def test_a_part_of_a_buffer_begins_behind_its_start(fake: Driver) -> None:
+    """No stage has such an argument yet."""
+    program = stage_named("s01").prepare(PROBLEM, None)
+    step = replace(
+        program.launches[0], arguments=(Images("input", 1, 3), "weight", "bias", "output")
+    )
+    held = {"input": device_array(SHAPES["input"], 0x7000_0000_0000)}
+    packed, _ = prepared(fake, replace(program, launches=(step,)), held)
+    packed(*arrays_at(0x1000).values())
+    assert 0x7000_0000_0000 + 4 * 5 * 9 * 7 in fake.launches[0]["values"]
+
+
+def test_the_same_addresses_are_not_written_again(fake: Driver) -> None:
+    call, arrays = s01(fake), arrays_at(0x1000)
+    call(*arrays.values())
+    (packed,) = call._launches
+    packed.write = None  # type: ignore[assignment]
+    call(*arrays.values())
+    assert fake.launches[0] == fake.launches[1]
+    with pytest.raises(TypeError):
+        call(*arrays_at(0x2000).values())
+
+
+def test_a_call_that_is_interrupted_harms_no_later_one(
+    fake: Driver,
+) -> None:
+    call, first, second = s01(fake), arrays_at(0x1000_0000), arrays_at(0x2000_0000)
+    call(*first.values())
+    (packed,) = call._launches
+    write, moving = packed.write, packed._moving
+
+    def interrupted(addresses: Any) -> None:
+        packed._moving = moving[:2]
+        write(addresses)
+        packed._moving = moving
+        raise KeyboardInterrupt
+
+    packed.write = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        call(*second.values())
+    packed.write = write  # type: ignore[method-assign]
+    call(*first.values())
+    assert fake.launches[1] == fake.launches[0]
+
+
+def s01(fake: Driver) -> prepacked.Prepacked:
+    stage = stage_named("s01")
+    return prepared(fake, stage.prepare(PROBLEM, None), {})[0]
+
+
+def test_a_handle_of_a_function_is_taken_as_it_is(fake: Driver) -> None:
+    for handle in (HANDLE, driver.CUfunction(HANDLE)):
+        assert int(prepacked._function(handle)) == HANDLE
+
+
+def test_a_launch_that_the_driver_refuses_raises(fake: Driver) -> None:
+    fake.answers = [driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES]
+    refused = "^CUDA could not launch direct: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES$"
+    with pytest.raises(RuntimeError, match=refused):
+        s01(fake)(*arrays_at(0x1000).values())
+    assert len(fake.launches) == 1
+
+
+def test_a_thread_without_a_context_gets_one(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(prepacked.cuda, "current_context", lambda: made.append("context"))
+    fake.answers = [driver.CUresult.CUDA_ERROR_INVALID_CONTEXT]
+    call = s01(fake)
+    call(*arrays_at(0x1000).values())
+    assert made == ["context"]
+    assert fake.launches[0] == fake.launches[1]
+    fake.answers = 2 * [driver.CUresult.CUDA_ERROR_INVALID_CONTEXT]
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_CONTEXT"):
+        call(*arrays_at(0x1000).values())
+
+
+def test_threads_do_not_mix_their_arrays(fake: Driver) -> None:
+    """One thread is inside a launch, its addresses written, while another calls."""
+    plain, inside = fake.cuLaunchKernel, threading.Event()
+
+    def slow(*numbers: Any) -> tuple[Any]:
+        inside.set()
+        time.sleep(0.1)  # the driver lets other threads run, too
+        return plain(*numbers)
+
+    fake.cuLaunchKernel = slow  # type: ignore[method-assign]
+    call = s01(fake)
+    first = threading.Thread(target=call, args=tuple(arrays_at(0x1000_0000).values()))
+    first.start()
+    assert inside.wait(5)
+    call(*arrays_at(0x2000_0000).values())
+    first.join()
+    highest = [max(launch["values"]) >> 28 for launch in fake.launches]
+    assert highest == [1, 2]
+
+
+class Surprise:
+    """A kernel of a numba-cuda that is not as expected."""
+
+    def __init__(self, **changed: Any) -> None:
+        self.changed = changed
+
+    def __call__(self, step: Launch, program: Program) -> Any:
+        kernel = kernel_of(step, program)
+        for name, value in self.changed.items():
+            setattr(kernel, name, value)
+        return kernel
+
+
+SURPRISES = {
+    "no code library": Surprise(_codelibrary=None),
+    "no handle": Surprise(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace())),
+    "another handle": Surprise(
+        _codelibrary=SimpleNamespace(
+            get_cufunc=lambda: SimpleNamespace(handle=driver.CUkernel(KERNEL + 1))
+        )
+    ),
+    "no such method": Surprise(_prepare_args=None),
+    "other arguments": Surprise(_prepare_args=lambda kind, value: None),
+    "no address": Surprise(_prepare_args=lambda *a: a[-1].extend([0, 0, 1, 4, 7, 1, 4])),
+    "two addresses": Surprise(_prepare_args=lambda *a: a[-1].extend(2 * [prepacked.MARK])),
+    "not numbers": Surprise(
+        _prepare_args=lambda *a: a[-1].extend([prepacked.MARK, ctypes.c_uint32(4)])
+    ),
+    "debug": Surprise(debug=True),
+    "cooperative": Surprise(cooperative=True),
+    "sensitive": Surprise(launch_config_sensitive=True),
+    "extensions": Surprise(extensions=[object()]),
+}
+
+
+@pytest.mark.parametrize("surprise", SURPRISES)
+def test_where_numba_is_not_as_expected_nothing_is_packed(surprise: str, fake: Driver) -> None:
+    program = stage_named("s01").prepare(PROBLEM, None)
+    (step,) = program.launches
+    assert prepacked.prepack([(step, kernel_of(step, program))], SHAPES, {}) is not None
+    assert prepacked.prepack([(step, SURPRISES[surprise](step, program))], SHAPES, {}) is None
+
+
+class Recording(Gpu):
+    """The GPU engine with everything that needs a GPU taken out: what is launched, and how."""
+
+    device = "none"  # type: ignore[assignment]
+
+    def __init__(self, surprise: Surprise | None = None) -> None:
+        self.kernel_for = surprise or Surprise()
+        self.plain: list[tuple[str, Any]] = []
+        self.address = 0x7000_0000_0000
+
+    def free_bytes(self) -> None:
+        return None
+
+    def empty(self, shape: tuple[int, ...]) -> DeviceNDArray:
+        self.address += 0x1000000
+        return device_array(shape, self.address)
+
+    def to_device(self, host: np.ndarray) -> DeviceNDArray:
+        return self.empty(host.shape)
+
+    def build(self, step: Any, program: Program) -> Any:
+        if isinstance(step, Launch):
+            step.kernel.compile = lambda _: self.kernel_for(step, program)
+        return lambda arrays, stream=None: self.plain.append((step.name, stream))
+
+
+def test_where_numba_has_put_its_arrays_elsewhere_nothing_is_packed(
+    fake: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = stage_named("s01").prepare(PROBLEM, None)
+    (step,) = program.launches
+    monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv.devicearray", None)
+    assert prepacked.prepack([(step, kernel_of(step, program))], SHAPES, {}) is None
+
+
+@pytest.mark.parametrize("name", ["s09", "s11"])
+def test_a_plan_takes_the_packed_launches(name: str, fake: Driver) -> None:
+    engine = Recording()
+    plan = Plan(PROBLEM, stage_named(name), None, engine)
+    fake.parameters = [
+        sum(5 + 2 * plan.program.ndim(argument) for argument in step.arguments)
+        for step in plan.program.launches
+    ]
+    input, weight, out = (engine.empty(SHAPES[key]) for key in ("input", "weight", "output"))
+    assert plan(input, weight, out, stream=9) is out
+    assert engine.plain == []
+    assert len(fake.launches) == len(plan.program.launches)
+    handed = {value for launch in fake.launches for value in launch["values"]}
+    assert {address_of(array) for array in (input, weight, out, plan._no_bias)} <= handed
+
+
+@pytest.mark.parametrize(
+    ("name", "surprise"), [("s11", SURPRISES["no handle"]), ("s03_im2col_blas", Surprise())]
+)
+def test_a_plan_takes_numbas_launches_where_it_must(
+    name: str, surprise: Surprise, fake: Driver
+) -> None:
+    engine = Recording(surprise)
+    plan = Plan(PROBLEM, stage_named(name), None, engine)
+    input, weight, out = (engine.empty(SHAPES[key]) for key in ("input", "weight", "output"))
+    assert not plan.packed
+    assert plan(input, weight, out, stream=9) is out
+    assert fake.launches == []
+    assert engine.plain == [(step.name, 9) for step in plan.program.launches]
+
+
+# Arrays and streams.
+
+
+class Tensor:
+    """As much of PyTorch's tensor as is asked."""
+
+    def __init__(self, is_cuda: bool = True) -> None:
+        self.is_cuda = is_cuda
+
+    def data_ptr(self) -> int:
+        return 0xABC0
+
+
+class Interface:
+    """Somebody's array on a GPU; CuPy's has ``data.ptr`` beside it."""
+
+    __cuda_array_interface__ = {"data": (0xABC0, False), "shape": (1,), "version": 3}  # noqa: RUF012
+
+
+class CuPys(Interface):
+    data = SimpleNamespace(ptr=0xABC0)
+
+
+@pytest.mark.parametrize("array", [device_array((1,), 0xABC0), Tensor(), Interface(), CuPys()])
+def test_where_an_array_lies(array: Any) -> None:
+    assert address_of(array) == 0xABC0
+    assert address_of(array) == 0xABC0  # by the reader that is kept
+
+
+@pytest.mark.parametrize("array", [np.ones(3, np.float32), Tensor(is_cuda=False), [1.0], None])
+def test_what_is_not_on_a_gpu_is_refused(array: Any) -> None:
+    name = type(array).__name__
+    for _ in range(2):
+        with pytest.raises(TypeError, match=f"^an array is a {name} in the host's memory: a plan"):
+            address_of(array)
+
+
+def test_a_tensor_that_moves_is_looked_at_again() -> None:
+    assert address_of(Tensor()) == 0xABC0
+    with pytest.raises(TypeError):
+        address_of(Tensor(is_cuda=False))
+    assert Tensor in handles._readers
+
+
+class Stream:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 0x55
+
+
+def test_a_stream_by_any_name() -> None:
+    from numba import cuda
+
+    numbas = cuda.cudadrv.driver.Stream(driver.CUstream(0x55))
+    default = cuda.cudadrv.driver.Stream(driver.CUstream(0))
+    for stream, handle in ((None, 0), (0, 0), (0x55, 0x55), (Stream(), 0x55), (numbas, 0x55)):
+        assert stream_handle(stream) == handle
+    assert stream_handle(default) == 0
+    with pytest.raises(TypeError, match=r"^stream is 'fast': it must be None, a stream's handle"):
+        stream_handle("fast")

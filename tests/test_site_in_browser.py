@@ -1,0 +1,65 @@
+"""The built site in a real browser: it fits a phone, finds what is searched for, and is quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from convlab.bench import browser
+from convlab.site import build
+
+pytestmark = pytest.mark.site
+SITE = Path(__file__).parents[1] / build.SITE
+PHONE, DESKTOP = (390, 800), (1280, 900)
+
+try:
+    browser.find()
+except browser.BrowserMissing as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    pytest.importorskip("sphinx", reason="the site needs Sphinx: make site installs it")
+    assert build.build(SITE.parents[1]) == 0
+    with browser.Browser() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_no_page_is_wider_than_its_window(chromium, size, dark):
+    chromium.window(*size, dark=dark)
+    too_wide = {}
+    for path in sorted(SITE.rglob("*.html")):
+        chromium.open(path)
+        wide = chromium.run("document.documentElement.scrollWidth")
+        if wide > size[0]:
+            too_wide[path.relative_to(SITE).as_posix()] = wide
+    assert too_wide == {}
+    assert chromium.errors == []
+    assert [one for one in chromium.asked_for if not one.startswith("file:")] == []
+
+
+def test_every_row_of_the_ladder_can_be_read_on_a_phone(chromium):
+    chromium.window(*PHONE)
+    chromium.open(SITE / "index.html")
+    cut = chromium.run(
+        "[...document.querySelectorAll('.rungs .name')].filter(one => "
+        "one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    )
+    assert cut == []
+    # Not with the mouse: the theme scrolls smoothly, and a middle that moves cannot be hit.
+    chromium.run("document.querySelector('.rungs li:nth-child(11) a').click()")
+    chromium.wait("document.title.startsWith('s05_shared_memory')")
+
+
+def test_the_search_finds_pages(chromium):
+    chromium.window(*DESKTOP)
+    chromium.open(SITE / "index.html")
+    chromium.run("location.href = 'search.html?q=coalesced'")
+    chromium.wait("document.querySelectorAll('#search-results ul.search li').length > 0")
+    chromium.wait("document.querySelector('#search-results').innerText.includes('Glossary')")
+    assert chromium.errors == []
