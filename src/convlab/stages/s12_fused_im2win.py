@@ -185,12 +185,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     check_tile(tile)
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
-    pack = Launch(
-        window_fetch.make_pack_filter(problem, tile, K_P, M_P),
-        grid=(blocks_for(K_P * M_P, tile.threads),),
-        block=(tile.threads,),
-        arguments=("weight", "packed"),
-    )
+    pack = window_fetch.pack_launch(problem, tile, K_P, M_P)
     main = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
