@@ -124,9 +124,9 @@ class Plan:
         ]
 
     def for_weight(self, weight: Any, bias: Any = None, *, stream: Any = None) -> PlanForWeight:
-        """A plan called as ``(input, out, *, stream=None)`` that does what the plan does with this weight
-        and bias, and leaves out what depends on the weight alone: a filter's re-ordering is done
-        now, once. For inference, where weights are constant.
+        """A plan called as ``(input, out, *, stream=None)``, that does what this one does with that
+        weight and bias and leaves out what depends on the weight alone: a filter's re-ordering is
+        done now, once. For inference, where weights are constant.
 
         It has a workspace of its own, of the plan's size, and keeps ``weight`` and ``bias``. Write
         other numbers into the weight, and it still computes with what was there at this call.
