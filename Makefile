@@ -12,7 +12,7 @@ PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time in .venv
-.PHONY: help ladder test gate sanitize results site lint types format check clean FORCE
+.PHONY: help ladder bench report test notebooks gate sanitize results site lessons lint types format check clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,9 +23,18 @@ help: ## this list
 ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: judged, and timed or counted
 	@$(BIN)/convlab ladder $(ARGS)
 
+bench: $(VENV)/.bench ## stages and peers on a GPU, into bench.json; goes on where it was interrupted
+	@$(BIN)/convlab bench $(ARGS)
+
+report: $(VENV)/.ladder ## report.html and report.md, from bench.json
+	@$(BIN)/convlab report --html report.html --markdown report.md $(ARGS)
+
 # Each process keeps a CUDA context, hundreds of MiB on a GPU: a few are enough.
 test: $(VENV)/.test ## the tests, on whichever engine this machine has
-	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) -m "not gate and not site" $(ARGS)
+	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) -m "not gate and not site and not notebooks" $(ARGS)
+
+notebooks: $(VENV)/.test ## run every notebook of the lessons, judge every answer to their exercises
+	@$(BIN)/python -m pytest -n auto -m notebooks $(ARGS)
 
 gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, and read the machine code
 	@$(BIN)/convlab lint
@@ -43,9 +52,13 @@ results: $(VENV)/.ladder ## the picture and tables of the documentation, from do
 	@$(BIN)/python -m convlab.bench.plots $(ARGS)
 	@$(BIN)/python -m convlab.bench.comparisons $(ARGS)
 	@$(BIN)/python -m convlab.bench.tile_tables $(ARGS)
+	@$(BIN)/python -m convlab.bench.report_docs $(ARGS)
 
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
 	@$(BIN)/python -m convlab.site $(ARGS)
+
+lessons: $(VENV)/.lessons ## the notebooks, copied to my-lessons (ARGS=FOLDER) and opened in JupyterLab
+	@$(BIN)/convlab lessons $(ARGS)
 
 lint: $(VENV)/.style ## style and formatting, by ruff
 	@$(BIN)/ruff check
@@ -67,13 +80,15 @@ clean: ## remove .venv, builds and caches
 
 # A file for each set of extras says that convlab stands in .venv, editable, with them.
 $(VENV)/.ladder: EXTRAS = plots$$(sed 's/^/,/' $(VENV)/.cuda)
+$(VENV)/.bench: EXTRAS = plots,peers$$(sed 's/^/,/' $(VENV)/.cuda)
+$(VENV)/.lessons: EXTRAS = lessons$$(sed 's/^/,/' $(VENV)/.cuda)
 # Not the extra `test`: it brings the compilers of CUDA 13, which cannot stand beside those of 12.
 $(VENV)/.test: EXTRAS = test-tools,$$(grep . $(VENV)/.cuda || echo gpu-cu13)
 $(VENV)/.style: EXTRAS = style
 $(VENV)/.site: EXTRAS = site
 
-$(VENV)/.ladder $(VENV)/.test: $(VENV)/.cuda
-$(VENV)/.ladder $(VENV)/.test $(VENV)/.style $(VENV)/.site: pyproject.toml | $(BIN)/python
+$(VENV)/.ladder $(VENV)/.bench $(VENV)/.lessons $(VENV)/.test: $(VENV)/.cuda
+$(VENV)/.ladder $(VENV)/.bench $(VENV)/.lessons $(VENV)/.test $(VENV)/.style $(VENV)/.site: pyproject.toml | $(BIN)/python
 	@extras="$(EXTRAS)"; \
 	echo "installing convlab[$$extras] in $(VENV): minutes the first time"; \
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable ".[$$extras]"

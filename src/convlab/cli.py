@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import typer
 
+from convlab.commands.bench import bench
 from convlab.commands.check import check
 from convlab.commands.doctor import doctor
 from convlab.commands.ladder import ImageAlone, ladder
+from convlab.commands.lessons import lessons
 from convlab.commands.lint import lint
+from convlab.commands.report import report
 from convlab.commands.stages import stages
 from convlab.commands.trace import trace
 from convlab.commands.tune import tune
@@ -31,6 +34,9 @@ app.command()(check)
 app.command()(trace)
 app.command()(lint)
 app.command()(tune)
+app.command()(bench)
+app.command()(report)
+app.command()(lessons)
 
 
 def main() -> None:

@@ -2,11 +2,13 @@
 
 A graph holds the launches ready to go, so that Numba's launch cost on the host (about 30 us a
 kernel) is not counted as kernel time; flushing means every repeat reads its inputs from memory.
+What no graph can hold is started anew each time, and what the host computes is timed by its clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,8 @@ from numba import cuda
 WARM_UP, REPEATS = 3, 20
 AT_MOST_MS = 3000.0  # of timed work; slow stages get fewer repeats, never fewer than five
 FEWEST_REPEATS = 5
+MOST_REPEATS = 200  # where a spread is to be reached
+HOST_REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -36,25 +40,75 @@ class Timing:
         return cls(float(median), float(100 * (high - low) / median), len(samples_ms))
 
 
-def measure(call: Callable[[Any], Any]) -> Timing:
-    """Time ``call(stream)``, which starts the work on that stream and waits for nothing."""
+def measure(
+    call: Callable[[Any], Any],
+    *,
+    spread_percent: float | None = None,
+    before_repeats: Callable[[], Any] = lambda: None,
+    as_graph: bool = True,
+) -> Timing:
+    """Time ``call(stream)``, which starts the work on that stream and waits for nothing.
+
+    With ``spread_percent`` it is repeated until the spread is that small, or it has taken too long.
+    ``before_repeats`` is called once, before the repeats that are timed; ``as_graph=False`` times
+    work that cannot be captured, its launches included.
+    """
     stream = cuda.stream()
     for _ in range(WARM_UP):
         call(stream)
     stream.synchronize()
-    with captured(call, stream) as graph, _flusher(stream) as flush:
+    with _starter(call, stream, as_graph) as start, _flusher(stream) as flush:
+        before_repeats()
+        cuda.synchronize()
         samples: list[float] = []
-        while len(samples) < FEWEST_REPEATS or (
-            len(samples) < REPEATS and sum(samples) < AT_MOST_MS
-        ):
+        while not enough(samples, spread_percent):
             flush()
-            start, end = cuda.event(), cuda.event()
-            start.record(stream)
-            _check(driver.cuGraphLaunch(graph, int(stream.handle)))
+            begin, end = cuda.event(), cuda.event()
+            begin.record(stream)
+            start()
             end.record(stream)
             end.synchronize()
-            samples.append(cuda.event_elapsed_time(start, end))
+            samples.append(cuda.event_elapsed_time(begin, end))
     return Timing.of(samples)
+
+
+def measure_host(
+    call: Callable[[Any], Any], before_repeats: Callable[[], Any] = lambda: None
+) -> Timing:
+    """Time ``call(None)``, which computes on the host and returns when it is done."""
+    before_repeats()
+    samples: list[float] = []
+    while len(samples) < HOST_REPEATS or (len(samples) < REPEATS and sum(samples) < AT_MOST_MS):
+        begin = time.perf_counter()
+        call(None)
+        samples.append(1e3 * (time.perf_counter() - begin))
+    return Timing.of(samples)
+
+
+def enough(samples_ms: Sequence[float], spread_percent: float | None = None) -> bool:
+    """Whether there are repeats enough: ``REPEATS``, or as many as fit into ``AT_MOST_MS``; with
+    ``spread_percent`` more, up to ``MOST_REPEATS``, until the spread is that small. It is looked
+    at once every ``REPEATS``, so that it is no lucky moment that ends them."""
+    count = len(samples_ms)
+    if count < FEWEST_REPEATS:
+        return False
+    if sum(samples_ms) >= AT_MOST_MS:
+        return True
+    if spread_percent is None or count % REPEATS:
+        return count >= REPEATS and spread_percent is None
+    return count >= MOST_REPEATS or Timing.of([*samples_ms]).spread_percent <= spread_percent
+
+
+@contextmanager
+def _starter(
+    call: Callable[[Any], Any], stream: Any, as_graph: bool
+) -> Iterator[Callable[[], Any]]:
+    """What starts the work once."""
+    if not as_graph:
+        yield lambda: call(stream)
+        return
+    with captured(call, stream) as graph:
+        yield lambda: _check(driver.cuGraphLaunch(graph, int(stream.handle)))
 
 
 @contextmanager

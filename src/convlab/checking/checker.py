@@ -48,7 +48,12 @@ EVERYTHING = PROBLEMS["everything at once"]
 
 
 def check(
-    kernel: Any, stage: str, *, seed: int = 0, on_step: Callable[[], object] = lambda: None
+    kernel: Any,
+    stage: str,
+    *,
+    seed: int = 0,
+    on_step: Callable[[], object] = lambda: None,
+    model: ConvProblem | None = None,
 ) -> Check:
     """Check a kernel against the contract of a stage, on the strict simulator.
 
@@ -57,7 +62,8 @@ def check(
     that makes one (``make_kernel(problem)`` for a stage without tiles). Or it is such a function
     that makes a whole :class:`~convlab.stages.Program`, as the stages' ``prepare`` do, with buffers
     and launches of its own. ``"FILE.py::NAME"`` names any of these. ``seed`` chooses the numbers;
-    ``on_step`` is called after each problem.
+    ``on_step`` is called after each problem; ``model`` is what is counted on, Conv9 in small where
+    none is given.
 
     Raises ``ValueError`` for an unknown stage, or where there is no kernel to check.
     """
@@ -78,7 +84,7 @@ def check(
     machine = compiled(*_mains(step, made)) if ended else None
     refused = machine is not None and machine.error is not None
     clean = not found and not refused and all(answer.ok for answer in answers)
-    counts = tuple(_counts(step, made, seed)) if clean else ()
+    counts = tuple(_counts(step, made, seed, model or workloads.MODEL)) if clean else ()
     title = kernel if isinstance(kernel, str) else _title(kernel)
     return Check(title, step.name, tuple(answers), tuple(found.values()), counts, machine)
 
@@ -254,9 +260,9 @@ def _where_wrong(oracle: Oracle, output: np.ndarray) -> np.ndarray:
     return np.stack([oracle.is_wrong(image, output[image]) for image in range(len(output))])
 
 
-def _counts(stage: Stage, make: Maker, seed: int) -> Iterator[Count]:
-    """The kernel's counts and the stage's, on Conv9 in small."""
-    problem, tile = workloads.MODEL, stage.model_tile or stage.tiny_tile
+def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Iterator[Count]:
+    """The kernel's counts and the stage's."""
+    tile = stage.model_tile or stage.tiny_tile
     yours = _traced(stage, _program(stage, make, problem, tile), problem, seed)
     ours = _traced(stage, stage.prepare(problem, tile), problem, seed)
     for unit, number in (

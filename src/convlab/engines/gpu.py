@@ -74,7 +74,9 @@ class Gpu:
 
     def free_bytes(self) -> int | None:
         context = cuda.current_context()
-        context.deallocations.clear()  # Numba frees later what nobody holds any more; free it now
+        # Numba frees later what nobody holds any more: arrays in one queue, code in another.
+        for queue in (context.memory_manager.deallocations, context.deallocations):
+            queue.clear()
         return int(context.get_memory_info().free)
 
     def empty(self, shape: tuple[int, ...]) -> Any:

@@ -1,0 +1,50 @@
+"""Answers to the exercises of lesson 00."""
+
+from convlab.lessons.answers import given, right, wrong
+
+NUMBER = "cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x"
+WORK = "    if i < a.size:\n        out[i] = a[i] + 10"
+SUM = """    if i < a.size:
+        total = a[i]
+        if i + 1 < a.size:
+            total += a[i + 1]
+        out[i] = total"""
+PLACE = "row, column = i // columns, i % columns"
+
+ANSWERS = {
+    "any_number": [
+        wrong("no guard", "out of bounds", ("if i < a.size:", "if True:"), line="a[i] + 10"),
+        wrong("a guard one too wide", "out of bounds", ("i < a.size", "i <= a.size")),
+        wrong("the number in the block alone", "answer", (NUMBER, "cuda.threadIdx.x")),
+        wrong("block and thread added", "answer", (NUMBER, "cuda.blockIdx.x + cuda.threadIdx.x")),
+        wrong("the grid's size for the block's", "answer", ("cuda.blockDim.x", "cuda.gridDim.x")),
+        wrong("in place", "input changed", (WORK, WORK.replace("out[i] = a[i] + 10", "a[i] += 10; out[i] = a[i]"))),
+        wrong("added to what was there", "answer", ("out[i] =", "out[i] +=")),
+        wrong("every thread does everything", "counts", (WORK, "    for i in range(a.size):\n        out[i] = a[i] + 10")),
+        wrong("a name that does not exist", "broken", ("cuda.threadIdx.x", "cuda.threadId.x")),
+        right("with cuda.grid", (NUMBER, "cuda.grid(1)")),
+        right("returning early", (WORK, "    if i >= a.size:\n        return\n    out[i] = a[i] + 10")),
+        right("striding through the array", (WORK, "    for k in range(i, a.size, cuda.gridsize(1)):\n        out[k] = 10 + a[k]")),
+    ],
+    "neighbours": [
+        given("out of bounds"),
+        wrong("the last one left out", "answer", (SUM, "    if i < a.size - 1:\n        out[i] = a[i] + a[i + 1]")),
+        wrong("round the corner", "answer", (SUM, "    if i < a.size:\n        out[i] = a[i] + a[(i + 1) % a.size]")),
+        wrong("a guard one too wide", "out of bounds", ("i + 1 < a.size", "i + 1 <= a.size"), line="total += a[i + 1]"),
+        wrong("the last one twice", "answer", (SUM, "    if i < a.size:\n        out[i] = a[i] + a[min(i + 1, a.size - 1)]")),
+        wrong("the left neighbour", "answer", ("total += a[i + 1]", "total += a[i - 1]")),
+        wrong("added to the neighbour's output", "global race", (SUM, "    if i < a.size:\n        out[i] = a[i]\n        if i > 0:\n            out[i - 1] += a[i]")),
+        right("two cases", (SUM, "    if i + 1 < a.size:\n        out[i] = a[i] + a[i + 1]\n    elif i < a.size:\n        out[i] = a[i]")),
+        right("a zero instead", (SUM, "    if i < a.size:\n        out[i] = a[i] + (a[i + 1] if i < a.size - 1 else 0)")),
+    ],
+    "double": [
+        given("counts"),
+        wrong("rows and columns exchanged", "out of bounds", (PLACE, "column, row = i // columns, i % columns")),
+        wrong("divided by the rows", "answer", (PLACE, "row, column = i // rows, i % rows")),
+        wrong("reads mended, writes not", "answer", ("out[row, column]", "out[i % rows, i // rows]")),
+        wrong("the remainder alone mended", "answer", (PLACE, "row, column = i // rows % rows, i % columns")),
+        wrong("every second one first", "counts", (PLACE, "k = 2 * i % a.size + 2 * i // a.size\n        row, column = k // columns, k % columns")),
+        right("with divmod", (PLACE, "row, column = divmod(i, columns)")),
+        right("by subtraction", (PLACE, "row = i // columns\n        column = i - row * columns")),
+    ],
+}

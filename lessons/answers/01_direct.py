@@ -1,0 +1,47 @@
+"""Answers to the exercises of lesson 01."""
+
+from convlab.lessons.answers import given, right, wrong
+
+BORDER = "if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                        pixel = input[i, r, i_h, i_w]"
+ADD = "total += pixel * weight[j, r, u, v]"
+PIXEL = "pixel = float32(0)  # outside the image is padding\n"
+LOOPS = """        for r in range(C_i):
+            for u in range(H_f):
+                for v in range(W_f):
+"""
+ROWS = "n = thread % W_o\n        m = thread // W_o % H_o\n"
+NUMBERS = """        n = thread % W_o
+        m = thread // W_o % H_o
+        j = thread // (W_o * H_o) % C_o
+        i = thread // (W_o * H_o * C_o)
+"""
+
+ANSWERS = {
+    "loops": [
+        wrong("padding forgotten", "answer", (" - p_h", ""), (" - p_w", "")),
+        wrong("no border", "out of bounds", (BORDER, "pixel = input[i, r, i_h, i_w]"), line="input[i, r, i_h, i_w]"),
+        wrong("a border one too wide", "out of bounds", ("i_w < W_i", "i_w <= W_i")),
+        wrong("the border's own pixels left out", "answer", ("0 <= i_h", "0 < i_h")),
+        wrong("the first channel alone", "answer", ("range(C_i)", "range(1)")),
+        wrong("stride forgotten", "answer", ("n * s_w", "n")),
+        wrong("dilation forgotten", "answer", ("u * d_h", "u")),
+        wrong("rows and columns of the filter exchanged", "out of bounds", ("weight[j, r, u, v]", "weight[j, r, v, u]")),
+        wrong("the last term, not the sum", "answer", ("total += pixel", "total = pixel")),
+        wrong("padding skipped, not multiplied", "answer", (BORDER + "\n                    " + ADD, BORDER + "\n                        " + ADD)),
+        wrong("everything fetched twice", "counts", (ADD, "total += (pixel * weight[j, r, u, v] + pixel * weight[j, r, u, v]) / 2")),
+        wrong("a name that does not exist", "broken", ("range(H_f)", "range(F_h)")),
+        right("one loop over all terms", (LOOPS, "        for k in range(C_i * H_f * W_f):\n            r, u, v = k // (H_f * W_f), k // W_f % H_f, k % W_f\n            if True:\n                if True:\n")),
+        right("loops in another order", (LOOPS, "        for u in range(H_f):\n            for v in range(W_f):\n                for r in range(C_i):\n")),
+        right("the border as two questions", ("if 0 <= i_h < H_i and 0 <= i_w < W_i:", "if not (i_h < 0 or i_h >= H_i or i_w < 0 or i_w >= W_i):")),
+    ],
+    "order": [
+        given("counts"),
+        wrong("one line mended", "answer", ("m = thread // W_o % H_o", "m = thread % H_o")),
+        wrong("the image's sizes for the output's", "out of bounds", (ROWS, "n = thread % W_i\n        m = thread // W_i % H_o\n")),
+        wrong("the written place exchanged", "answer", ("output[i, j, m, n]", "output[i, j, n % H_o, m % W_o]")),
+        wrong("channels first", "counts", (NUMBERS, "        j = thread % C_o\n        n = thread // C_o % W_o\n        m = thread // (C_o * W_o) % H_o\n        i = thread // (W_o * H_o * C_o)\n")),
+        wrong("rows still first", "counts", (ROWS, "n = thread // H_o % W_o\n        m = thread - thread // H_o * H_o\n")),
+        right("from the outside in", (NUMBERS, "        i = thread // (C_o * H_o * W_o)\n        rest = thread % (C_o * H_o * W_o)\n        j, pixel = rest // (H_o * W_o), rest % (H_o * W_o)\n        m, n = pixel // W_o, pixel % W_o\n")),
+        right("by subtraction", (ROWS, "m = thread // W_o % H_o\n        n = thread - thread // W_o * W_o\n")),
+    ],
+}

@@ -1,0 +1,272 @@
+# %% [markdown]
+"""
+# Start here: how a GPU runs threads
+
+You know NumPy. This notebook shows what a GPU does differently, with kernels of three lines. No GPU
+is needed: a simulator runs them and shows what happens. It takes half an hour.
+
+**How these notebooks work.** Read from top to bottom and run each cell with **Shift+Enter**. What you
+see below the cells is stored from an earlier run: run them all the same, as later ones need them. Where a
+cell says `FILL ME IN`, write your lines in its place, run the cell, then run the check below it. A
+check never breaks anything: it says what is wrong, and you try again. If a cell does not end, press
+the button with the square (■). The worked answers are in the folder
+[solutions](solutions/00_start_here.ipynb).
+"""
+
+# %% setup=true
+import numpy as np
+from numba import cuda
+
+from convlab import trace
+from convlab.lessons import On, check_kernel, one_request, run
+from convlab.lessons import what_is_wrong, where, who_does_what
+
+print(where())
+
+# %% [markdown]
+"""
+## 1. A kernel is what one thread does
+
+In NumPy you say what happens to a whole array: `out = a + 10`. On a GPU you write a **kernel**: what
+*one thread* does. The GPU then runs it in thousands of threads at the same time. Each thread knows
+its own number, and so it finds its own element.
+"""
+
+
+# %%
+@cuda.jit  # makes a kernel of the function
+def add_ten(a, out):
+    i = cuda.threadIdx.x  # my number: 0, 1, 2, ...
+    out[i] = a[i] + 10
+
+
+a = np.arange(8, dtype=np.float32)
+out = np.zeros(8, np.float32)
+run(add_ten, 1, 8, a, out)  # on a GPU one writes add_ten[1, 8](a, out): 1 block of 8 threads
+print(out)
+
+# %% [markdown]
+"""
+Eight threads ran, one for each element. Nobody wrote a loop. The picture is made from what the threads
+really did:
+"""
+
+# %%
+who_does_what(trace(add_ten, 1, 8, a, out).main, "out")
+
+# %% [markdown]
+"""
+## 2. Blocks: when one group of threads is not enough
+
+Threads come in **blocks**. A block has at most 1,024 threads, so a large array needs many blocks; all
+blocks together are the **grid**. Two more numbers say where a thread stands:
+
+| name | is |
+| --- | --- |
+| `cuda.threadIdx.x` | my number in my block |
+| `cuda.blockIdx.x` | my block's number |
+| `cuda.blockDim.x` | how many threads a block has |
+
+With blocks of 4 threads, block 0 has elements 0 to 3, block 1 elements 4 to 7, and so on.
+
+### Your turn: any number of elements
+
+Write a kernel that adds ten to *every* element, however many there are. Blocks here have 32 threads,
+and there are enough blocks for all elements; where the array's length is not a multiple of 32, the last
+block has threads too many. They must do nothing: `a[i]` past the end of an array is not an error on a
+GPU, it is somebody else's memory.
+
+<details><summary>Tip: my number among all threads</summary>
+
+All blocks before mine have `cuda.blockIdx.x * cuda.blockDim.x` threads together. Add my number in my
+block.
+</details>
+<details><summary>Tip: how to do nothing</summary>
+
+`if i < a.size:` and then the work, indented.
+</details>
+"""
+
+
+# %% exercise="any_number"
+@cuda.jit
+def add_ten_to_all(a, out):
+    ### BEGIN SOLUTION: my number among all threads; where it is inside the array, the work
+    i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    if i < a.size:
+        out[i] = a[i] + 10
+    ### END SOLUTION
+
+
+# %% check="any_number"
+def wanted(a):  # what NumPy does
+    return a + 10
+
+
+def launch(size):  # as many blocks of 32 threads as it takes
+    numbers = np.arange(1, size + 1, dtype=np.float32)
+    return On(grid=(size + 31) // 32, block=32, inputs=(numbers,))
+
+
+check_kernel(add_ten_to_all, wanted, map(launch, (1, 31, 32, 100)), each_once=True)
+
+# %% [markdown]
+"""
+## 3. What the simulator sees: find the bug
+
+A GPU does not tell when a kernel reads where it should not: it returns some number, and the result is
+wrong now and then. The simulator looks at every single access and tells. So do the **traces** that these
+notebooks use.
+
+This kernel adds to each element its right neighbour; the last one has none and stays as it is. It has
+one fault. Run the check, read what it found, and mend the kernel.
+"""
+
+
+# %% hunt="neighbours"
+@cuda.jit
+def add_neighbour(a, out):
+    i = cuda.grid(1)  # short for blockIdx.x * blockDim.x + threadIdx.x
+    ### BEGIN SOLUTION
+    if i < a.size:
+        total = a[i]
+        if i + 1 < a.size:
+            total += a[i + 1]
+        out[i] = total
+    ### PLANTED
+    #: if i < a.size:
+    #:     out[i] = a[i] + a[i + 1]
+    ### END SOLUTION
+
+
+# %% check="neighbours"
+def wanted_sums(a):
+    sums = a.copy()
+    sums[:-1] += a[1:]
+    return sums
+
+
+check_kernel(add_neighbour, wanted_sums, map(launch, (5, 32, 70)))
+
+# %% [markdown]
+"""
+## 4. Threads have no order
+
+Nothing says which thread comes first. So a thread must not write what another one reads, unless they
+wait for each other. This kernel adds the left neighbour *in place*. Whether `a[i - 1]` is the old value
+or already the new one depends on who is faster. That is a **race**. The simulator finds it, even where
+the result happens to be right:
+"""
+
+
+# %%
+@cuda.jit
+def add_left_in_place(a):
+    i = cuda.grid(1)
+    if 0 < i < a.size:
+        a[i] = a[i] + a[i - 1]
+
+
+what_is_wrong(add_left_in_place, 1, 8, np.ones(8, np.float32))
+
+# %% [markdown]
+"""
+## 5. Thirty-two at a time: warps and sectors
+
+The hardware runs threads in groups of 32, called **warps**. When a warp reads `a[i]`, that is *one*
+request to memory with 32 addresses, one for each **lane** of the warp. And memory does not hand out
+single numbers: it moves **sectors** of 32 bytes, eight `float32` numbers.
+
+Here is the first request of the kernel from section 2:
+"""
+
+
+# %%
+@cuda.jit
+def add_ten_here(a, out):
+    i = cuda.grid(1)
+    if i < a.size:
+        out[i] = a[i] + 10
+
+
+a = np.arange(64, dtype=np.float32)
+one_request(trace(add_ten_here, 2, 32, a, np.zeros_like(a)).main, "a")
+
+# %% [markdown]
+"""
+Thirty-two neighbours, four sectors, nothing wasted. One says that such a request is **coalesced**. Most
+of what makes a kernel fast or slow is visible in such a picture.
+
+### Find the bug, second part: right and slow
+
+This kernel doubles a matrix. Its answer is right, but it makes memory move eight times as much as it
+needs to. Look at the picture below the cell, then mend the kernel so that neighbouring threads touch
+neighbouring elements.
+"""
+
+
+# %% hunt="double"
+@cuda.jit
+def double(a, out):
+    rows, columns = a.shape
+    i = cuda.grid(1)
+    if i < a.size:
+        ### BEGIN SOLUTION
+        row, column = i // columns, i % columns
+        ### PLANTED
+        #: row, column = i % rows, i // rows
+        ### END SOLUTION
+        out[row, column] = 2 * a[row, column]
+
+
+matrix = np.arange(32 * 64, dtype=np.float32).reshape(32, 64)
+one_request(trace(double, 64, 32, matrix, np.zeros_like(matrix)).main, "a")
+
+# %% [markdown]
+"""
+<details><summary>Tip: which elements are neighbours?</summary>
+
+NumPy stores a matrix row after row. `a[0, 0]` and `a[0, 1]` lie side by side; `a[0, 0]` and `a[1, 0]`
+are a whole row apart. So when `i` grows by one, the *column* should grow by one.
+</details>
+"""
+
+# %% check="double"
+check_kernel(
+    double,
+    lambda a: 2 * a,
+    [
+        On(grid=64, block=32, inputs=(matrix,)),
+        On(grid=3, block=32, inputs=(matrix[:5, :16].copy(),)),
+    ],
+    fewest_sectors=True,
+)
+
+# %% [markdown]
+"""
+## Questions
+
+Think first, then unfold.
+
+<details><summary>A block has at most 1,024 threads. How many blocks of 256 threads does an array of 1,000 elements need, and how many threads do nothing?</summary>
+
+Four blocks: 3 x 256 = 768 are too few. Four have 1,024 threads, so 24 do nothing.
+</details>
+
+<details><summary>A warp reads <code>a[2 * i]</code>, every second number. How many sectors does it need?</summary>
+
+Eight: 32 numbers spread over 64 places, 256 bytes, of which half are moved for nothing.
+</details>
+
+<details><summary>All 32 lanes of a warp read the same number. How many sectors?</summary>
+
+One. It is fetched once and handed to all. That is common in convolutions: many threads use the same
+filter.
+</details>
+
+## Where to read on
+
+- [01_direct](01_direct.ipynb): the first convolution, one thread for each output.
+- The words of GPUs, in one table: [documentation](../docs/glossary.md#the-words-of-gpus).
+- What the simulator finds, kind by kind: [findings](../docs/findings.md).
+"""

@@ -1,0 +1,142 @@
+"""What follows from rows: speedups, means, the fastest of several, how many bytes and how near the
+roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convlab.bench.results import Results, tensor_bytes
+from convlab.bench.roofline import percent_of_roofline
+from convlab.bench.rows import Row
+from convlab.workloads import paper_layer
+
+BASELINE = "s01_direct"
+GEMM_CLASS = ("gemm", "direct")
+Layer = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A system, or on each layer the fastest of several, under one name."""
+
+    name: str
+    title: str
+    members: tuple[str, ...]
+
+    def best(self, results: Results, layer: Layer) -> Row | None:
+        """The fastest member's row on a layer; None where none has a number."""
+        rows = [results.row(*layer, member) for member in self.members]
+        timed = [row for row in rows if row is not None and row.time_ms is not None]
+        return min(timed, key=lambda row: row.time_ms or math.inf, default=None)
+
+    def time_ms(self, results: Results, layer: Layer) -> float | None:
+        """Its time on a layer."""
+        row = self.best(results, layer)
+        return None if row is None else row.time_ms
+
+
+def contender(results: Results, name: str) -> Contender:
+    """One system as it is."""
+    return Contender(name, results.systems[name]["title"], (name,))
+
+
+def stages(results: Results) -> list[Contender]:
+    """The stages, in the ladder's order."""
+    return [contender(results, name) for name in results.names("stage")]
+
+
+def peers(results: Results) -> list[Contender]:
+    """The peers that have at least one number."""
+    timed = {row.system for row in results.rows.values() if row.ok}
+    return [contender(results, name) for name in results.names("peer") if name in timed]
+
+
+def fastest(results: Results) -> list[Contender]:
+    """The fastest of PyTorch and of cuDNN, and of cuDNN's algorithms that do every multiplication
+    as we do, in fp32; only those of which something has a number."""
+    groups = (
+        ("torch_fastest", "the fastest of PyTorch, fp32", "pytorch", None),
+        ("cudnn_fastest", "the fastest of cuDNN, fp32", "cudnn", None),
+        ("cudnn_gemm_class", "the fastest of cuDNN's GEMM class, fp32", "cudnn", GEMM_CLASS),
+    )
+    found = []
+    for name, title, family, methods in groups:
+        members = tuple(
+            system["name"]
+            for system in results.systems.values()
+            if system["family"] == family
+            and system["precision"] == "fp32"
+            and (methods is None or system["method"] in methods)
+        )
+        group = Contender(name, title, members)
+        if any(group.best(results, layer) is not None for layer in results.layers()):
+            found.append(group)
+    return found
+
+
+def speedup(results: Results, one: Contender, over: Contender, layer: Layer) -> float | None:
+    """How many times as fast as the other; None unless both have a number there."""
+    mine, other = one.time_ms(results, layer), over.time_ms(results, layer)
+    return other / mine if mine and other else None
+
+
+def mean_speedup(results: Results, one: Contender, over: Contender) -> tuple[float, int] | None:
+    """The geometric mean of the speedups, and over how many layers; None where there is none."""
+    ratios = [speedup(results, one, over, layer) for layer in results.layers()]
+    known = [ratio for ratio in ratios if ratio]
+    return (geometric_mean(known), len(known)) if known else None
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Of numbers above zero."""
+    logarithms = [math.log(value) for value in values]
+    return math.exp(math.fsum(logarithms) / len(logarithms))
+
+
+def percent(results: Results, row: Row | None) -> float | None:
+    """How near a row comes to the roofline of its precision; above 100 only where an algorithm does
+    fewer multiplications than the convolution has."""
+    if row is None or row.time_ms is None:
+        return None
+    precision = results.systems[row.system]["precision"]
+    problem = paper_layer(row.layer, row.batch)
+    return percent_of_roofline(problem, row.time_ms, results.machine, precision)
+
+
+def memory(row: Row) -> tuple[int | None, int | None]:
+    """The workspace in bytes, computed and measured: the peak without input, filter and output."""
+    own = tensor_bytes(paper_layer(row.layer, row.batch))
+    return row.workspace_bytes, None if row.peak_bytes is None else row.peak_bytes - own
+
+
+def best_stage(results: Results) -> Contender | None:
+    """The stage with the highest geometric mean over the baseline, of those on all its layers."""
+    every = stages(results)
+    first = next((one for one in every if one.name == BASELINE), None)
+    if first is None:
+        return None
+    means = [(mean_speedup(results, one, first), one) for one in every]
+    most = max((mean[1] for mean, _ in means if mean), default=0)
+    complete = [(mean[0], one) for mean, one in means if mean and mean[1] == most]
+    return max(complete, key=lambda pair: pair[0])[1] if complete else None
+
+
+def numberless(results: Results, rows: Iterable[Row] | None = None) -> list[dict[str, Any]]:
+    """The rows that have no number, those of one system with the same reason together."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in results.rows.values() if rows is None else rows:
+        if not row.ok:
+            key = row.system, row.state, str(row.reason)
+            found.setdefault(key, []).append(row.layer)
+    return [
+        {"system": system, "state": state, "reason": reason, "layers": layers}
+        for (system, state, reason), layers in found.items()
+    ]
+
+
+def layers_in_words(names: Sequence[str], of: int) -> str:
+    """``all layers``, or which."""
+    return "all layers" if len(names) == of and of > 1 else ", ".join(names)

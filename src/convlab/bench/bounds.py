@@ -1,0 +1,201 @@
+"""How a benchmark's outputs are judged: element by element, and by norm. docs/judging.md has the
+reasons and the sources.
+
+The oracle's bound holds for every order of a float32 sum, and so it is wide where there are
+thousands of terms: TF32 would pass. Norms are sharper, because the benchmark's numbers are random
+and rounding errors then cancel. So float32 has to meet both; what computes another sum than a
+float32 dot product has to meet a norm of its own.
+
+One :class:`Judge` holds the float64 answer to a layer, worked out once, a part for some images
+each, so that many processor cores work out and judge side by side.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+
+from convlab.oracle import ROUNDOFF, Oracle, Singles, Verdict
+from convlab.problem import ConvProblem
+
+FP32 = "fp32"  # the oracle's bound, and a norm
+RULES = (FP32, "tf32", "fft", "winograd")
+FP32_SHARE = 8  # times sqrt(K) roundings; random sums make about 0.3
+TF32_LIMIT = 2.0**-9
+WINOGRAD_LIMIT = 2.0**-14  # TF32 in its place would not pass
+LARGEST = 16  # one element's error may be so many times the limit on the root mean square
+FFT_ETA = 6.7  # of a radix-2 butterfly, in units of roundoff: 1 + 4 * sqrt(2)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What came of judging one output: by which ``bound``, its largest error as a part of that,
+    and what is wrong, in a sentence; None when nothing is."""
+
+    bound: str
+    error_over_bound: float
+    reason: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.reason is None
+
+
+def bounds_for(precision: str, method: str) -> tuple[str, ...]:
+    """The rules that an output may meet, the sharpest first; the first that it meets is its."""
+    if precision == "tf32":
+        return ("tf32",)
+    if method in ("fft", "winograd"):
+        return (method,)
+    if method == "any":  # the library chooses: it may compute either sum
+        return (FP32, "fft", "winograd")
+    return (FP32,)
+
+
+def limit(problem: ConvProblem, bound: str) -> float:
+    """The relative error in the 2-norm that a rule allows."""
+    if bound == FP32:
+        return FP32_SHARE * math.sqrt(problem.K) * ROUNDOFF
+    if bound == "tf32":
+        return TF32_LIMIT
+    if bound == "winograd":
+        return WINOGRAD_LIMIT
+    if bound == "fft":
+        points = math.prod(1 << (size - 1).bit_length() for size in problem.padded_shape)
+        transforms = 3 * math.log2(max(points, 2)) * FFT_ETA
+        return (transforms + problem.C_i + 2) * ROUNDOFF
+    raise ValueError(f"bound is {bound!r}: it must be one of {', '.join(RULES)}")
+
+
+class Judge:
+    """The answer to one convolution without bias, to judge any number of outputs by.
+
+    Raises ``MemoryError`` where the host has no room for it: 16 bytes an output.
+    """
+
+    def __init__(self, problem: ConvProblem, input: Singles, weight: Singles) -> None:
+        self.problem = problem
+        workers = max(1, min(problem.batch, os.cpu_count() or 1))
+        self._pool = ThreadPoolExecutor(workers)
+        edges = np.linspace(0, problem.batch, min(problem.batch, 2 * workers) + 1).astype(int)
+        self._parts = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+        self._oracles: list[Oracle] = self._each(
+            lambda part: Oracle(
+                replace(problem, batch=part.stop - part.start), input[part], weight
+            ),
+            self._parts,
+        )
+
+    def judge(
+        self, output: Singles, precision: str = "fp32", method: str = "gemm", atomics: int = 0
+    ) -> Judged:
+        """Judge every element of an output; ``atomics`` as for :meth:`Oracle.judge`.
+
+        Raises ``ValueError`` when its shape or dtype is not the problem's.
+        """
+        if output.shape != self.problem.output_shape:
+            raise ValueError(
+                f"output has shape {output.shape}: for this problem it must have "
+                f"{self.problem.output_shape}"
+            )
+        tried = []
+        for bound in bounds_for(precision, method):
+            judged = self._by_norm(output, bound)
+            if judged.ok and bound == FP32:
+                judged = self._by_element(output, atomics, judged.error_over_bound)
+            if judged.ok:
+                return judged
+            tried.append(judged)
+        return replace(tried[-1], reason=self._unwritten(output) or tried[-1].reason)
+
+    def _by_element(self, output: Singles, atomics: int, by_norm: float) -> Judged:
+        verdicts = self._each(
+            lambda pair: pair[0].judge(output[pair[1]], atomics),
+            list(zip(self._oracles, self._parts, strict=True)),
+        )
+        together = _together(verdicts, self._parts)
+        reason = None if together.ok else str(together)
+        return Judged(FP32, max(by_norm, together.error_over_bound), reason)
+
+    def _by_norm(self, output: Singles, bound: str) -> Judged:
+        allowed = limit(self.problem, bound)
+        sums = self._each(
+            lambda pair: _norms(pair[0].expected, output[pair[1]]),
+            list(zip(self._oracles, self._parts, strict=True)),
+        )
+        errors, sizes = (math.fsum(one[place] for one in sums) for place in (0, 1))
+        largest = max((one[2] for one in sums), key=_nan_is_most)
+        size = math.sqrt(sizes / output.size)
+        if size == 0:
+            over = 0.0 if errors == 0 else math.inf
+        else:
+            relative = math.sqrt(errors / sizes) if math.isfinite(errors) else math.inf
+            over = max(relative, largest / LARGEST / size if largest < math.inf else math.inf)
+            over = over / allowed if over == over else math.inf
+        if over <= 1:
+            return Judged(bound, over)
+        return Judged(
+            bound,
+            over,
+            f"the error is {over:.3g} times what {bound} may make: {allowed:.3g} of the output's "
+            f"2-norm, {LARGEST * allowed:.3g} of its root mean square in one element",
+        )
+
+    def _unwritten(self, output: Singles) -> str | None:
+        """A sentence about the poison that is left in an output, if any is."""
+        left = sum(
+            self._each(lambda part: int(np.count_nonzero(np.isnan(output[part]))), self._parts)
+        )
+        if left == output.size:
+            return "it wrote nothing: every output still holds the NaN that it was filled with"
+        if left:
+            return f"{left:,} of {output.size:,} outputs are NaN: not written, or not numbers"
+        return None
+
+    def _each(self, work: Callable[[_Part], _Made], parts: Iterable[_Part]) -> list[_Made]:
+        return list(self._pool.map(work, parts))
+
+    def close(self) -> None:
+        """End its threads."""
+        self._pool.shutdown(wait=False)
+
+
+_Part = TypeVar("_Part")
+_Made = TypeVar("_Made")
+
+
+def _nan_is_most(value: float) -> float:
+    return value if value == value else math.inf
+
+
+def _norms(expected: np.ndarray, output: Singles) -> tuple[float, float, float]:
+    """The sums of squares of error and answer, and the largest error; infinite for a NaN."""
+    errors = sizes = largest = 0.0
+    for one, answer in zip(output, expected, strict=True):  # an image: little memory
+        error = one - answer
+        if not np.isfinite(error).all():
+            return math.inf, 1.0, math.inf
+        errors += float(np.vdot(error, error))
+        sizes += float(np.vdot(answer, answer))
+        largest = max(largest, float(np.abs(error, out=error).max()))
+    return errors, sizes, largest
+
+
+def _together(verdicts: list[Verdict], parts: list[slice]) -> Verdict:
+    """One verdict of those of some images each."""
+    largest = max(verdict.error_over_bound for verdict in verdicts)
+    wrong = sum(verdict.wrong for verdict in verdicts)
+    total = sum(verdict.total for verdict in verdicts)
+    for verdict, part in zip(verdicts, parts, strict=True):
+        if verdict.first is not None:
+            image, *rest = verdict.first
+            first = (image + part.start, rest[0], rest[1], rest[2])
+            return Verdict(False, largest, wrong, total, first, verdict.got, verdict.expected)
+    return Verdict(True, largest, 0, total)

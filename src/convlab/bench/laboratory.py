@@ -1,0 +1,129 @@
+"""Where systems are really measured: the current NVIDIA GPU, as processes of their own see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from convlab.bench import watch
+from convlab.bench.measuring import SETTLED_PERCENT, Clock
+from convlab.bench.peers import Prepared
+from convlab.bench.roofline import TF32_LANES, Machine
+from convlab.bench.systems import System, system_named
+from convlab.bench.watch import Look
+from convlab.doctor import environment
+from convlab.problem import ConvProblem
+
+
+class Gpu:
+    """The GPU, for one process. ``allowed`` is how many processes may compute on it: ours, and
+    those that did before we came and left it idle."""
+
+    def __init__(self, allowed: int | None = None) -> None:
+        from convlab.engines import choose
+
+        self._engine = choose("gpu")
+        self.allowed = allowed
+        self._uuid = current_gpu()
+
+    def system_named(self, name: str) -> System:
+        """The stage or peer of that name."""
+        return system_named(name)
+
+    def compile(self, name: str, problem: ConvProblem) -> None:
+        """Make a system's kernels for a problem, ahead of time."""
+        system_named(name).compile(problem)
+
+    def facts(self) -> dict[str, Any]:
+        """The GPU's ceilings, computed and measured, and what is kept with measurements."""
+        return {"machine": machine(self._engine).as_json(), "environment": environment([])}
+
+    def free_bytes(self) -> int | None:
+        """Memory that can still be allocated."""
+        return self._engine.free_bytes()
+
+    def synchronize(self) -> None:
+        """Wait for all work on the GPU."""
+        self._engine.synchronize()
+
+    def time(self, prepared: Prepared, on_gpu: bool) -> Clock:
+        """Time its ``run``."""
+        from convlab.bench import timer
+
+        if not on_gpu:
+            return timer.measure_host(prepared.run, prepared.poison)
+        return timer.measure(
+            lambda stream: prepared.run(int(stream.handle)),
+            spread_percent=SETTLED_PERCENT,
+            before_repeats=prepared.poison,
+            as_graph=prepared.capturable,
+        )
+
+    def look(self) -> Callable[[], Look]:
+        """Ask how the GPU is."""
+        return watch.look(self._uuid)
+
+    def others(self) -> Callable[[], int | None]:
+        """Ask how many more processes compute on it than are allowed."""
+        count = watch.processes(self._uuid)
+
+        def more() -> int | None:
+            found = count()
+            if found is None or self.allowed is None:
+                return None
+            return max(0, found - self.allowed)
+
+        return more
+
+
+def current_gpu() -> str | None:
+    """The UUID of the GPU that CUDA takes first, without making a context on it; None where the
+    driver does not say."""
+    from cuda.bindings import driver
+
+    try:
+        driver.cuInit(0)
+        error, device = driver.cuDeviceGet(0)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            return None
+        error, uuid = driver.cuDeviceGetUuid(device)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            return None
+        digits = bytes(uuid.bytes).hex()
+    except Exception:  # no driver at all
+        return None
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return f"GPU-{'-'.join(parts)}"
+
+
+def machine(engine: Any) -> Machine:
+    """The current GPU's ceilings."""
+    from numba import cuda
+
+    from convlab.bench.peers import ceilings
+
+    device = cuda.get_current_device()
+    lanes = TF32_LANES.get(tuple(device.compute_capability))
+    kilohertz = device.CLOCK_RATE
+    tf32 = 2e3 * lanes * device.MULTIPROCESSOR_COUNT * kilohertz if lanes else None
+    # Two transfers a clock: every memory that GPUs have had for long is of double data rate.
+    bandwidth = 2e3 * device.MEMORY_CLOCK_RATE * device.GLOBAL_MEMORY_BUS_WIDTH / 8
+    return Machine(
+        engine.device,
+        engine.peak_flops(),
+        tf32,
+        bandwidth or None,
+        int(device.L2_CACHE_SIZE),
+        int(device.MULTIPROCESSOR_COUNT),
+        _known(ceilings.sgemm_tflops),
+        _known(ceilings.copy_bytes_per_second),
+    )
+
+
+def _known(measure: Callable[[], float | None]) -> float | None:
+    """A ceiling, or None where what measures it is not here."""
+    try:
+        value = measure()
+    except Exception:  # a library that is missing, or broken in its own way
+        return None
+    return None if value is None else float(value)

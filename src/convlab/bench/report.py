@@ -1,0 +1,348 @@
+"""A report: results as blocks of words, tables and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convlab.bench import analysis, report_plots
+from convlab.bench.analysis import Contender
+from convlab.bench.report_document import Block, Heading, Paragraph, Table, Tiles
+from convlab.bench.report_why import Why
+from convlab.bench.results import Results, agreement, tensor_bytes
+from convlab.bench.rows import Row
+from convlab.workloads import paper_layer
+
+TITLE = "Convolution on a GPU: stages and peers"
+NOTHING = "-"
+# What stands where a number would, for what is not plainly not there.
+SHORT = {
+    "wrong": "wrong", "refused": "refused", "unsteady": "unsteady", "busy": "busy",
+    "failed": "failed", "out of memory": "memory",
+}  # fmt: skip
+PACKAGES = ("convlab", "numba-cuda", "numba", "numpy", "torch")
+AGREES_PERCENT = 5.0
+MIB = 2**20
+TB = 1e12
+
+
+def blocks(
+    results: Results,
+    other: Results | None = None,
+    why: Sequence[Why] = (),
+    *,
+    plots: bool = True,
+) -> list[Block]:
+    """The whole report; ``other`` is a second run to compare with, ``why`` the traced counts.
+
+    Raises :class:`convlab.image.PlotsMissing` with ``plots`` where matplotlib is not here.
+    """
+    parts: list[Block] = [Paragraph(_measured_on(results)), *_headline(results)]
+    stages, every = analysis.stages(results), _comparators(results)
+    parts += [Heading("TFLOP/s")]
+    if plots:
+        parts.append(report_plots.throughput(results, _most_important(results)))
+    parts += [Paragraph(HOW_TO_READ), throughput_table(results)]
+    parts += [Heading("Milliseconds"), time_table(results)]
+    best = analysis.best_stage(results)
+    parts.append(Heading("Speedup"))
+    if best is not None:
+        if plots:
+            parts.append(report_plots.speedups(results, best, every))
+        parts.append(speedup_table(results, best, every))
+        parts.append(Paragraph("Every stage over each, geometric mean over the layers:"))
+    parts.append(mean_table(results, stages, every))
+    parts += [Heading("Roofline")]
+    if plots:
+        parts.append(report_plots.roofline(results))
+    parts += [Paragraph(_roof_in_words(results)), roofline_table(results)]
+    parts += [Heading("Memory")]
+    if plots:
+        parts.append(report_plots.memory(results))
+    parts += [Paragraph(MEMORY), memory_table(results)]
+    if why:
+        parts += [Heading("Why not faster"), Paragraph(WHY), *why_blocks(results, why)]
+    if missing := analysis.numberless(results):
+        parts += [Heading("Without a number"), numberless_table(results, missing)]
+    if other is not None:
+        parts += [Heading("A second run"), *_second_run(results, other)]
+    parts += [Heading("How it was measured"), Paragraph(HOW), *_commands(results)]
+    return parts
+
+
+HOW_TO_READ = (
+    "Operations of the convolution as it is defined (`2 * M * N * K`), over the median time, every "
+    "transform and pre-pass included; ~ where the runs' spread stayed above 2 %. Why a number is "
+    "missing is told below."
+)
+MEMORY = (
+    "Device memory beside input, filter and output, in MiB: the most that any layer takes, as each "
+    "system asks for it, and as the GPU's free memory showed it when it was given back (in steps "
+    "of 2 MiB, with what a library keeps for itself)."
+)
+WHY = (
+    "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator on "
+    "Conv9 in small with a tile in small, beside the share of the fp32 peak that was measured "
+    "(geometric mean over the layers). A GPU's tiles are larger, so the last stages ask for less "
+    "there."
+)
+HOW = (
+    "CUDA events around replays of a captured graph, L2 flushed before each, until the middle half "
+    "of the runs lies within 2 % of the median or 3 seconds are over. Every output is filled with "
+    "NaN and judged against a float64 answer before the timing and after it. Each family runs in a "
+    "process of its own. A time above the roofline, on a busy GPU, with falling clocks or a spread "
+    "above 20 % is no number."
+)
+
+
+def _measured_on(results: Results) -> str:
+    environment = results.environment
+    gpu = environment.get("gpu") or {}
+    packages = environment.get("packages") or {}
+    clocks = environment.get("clocks_mhz") or {}
+    versions = [f"{name} {packages[name]}" for name in PACKAGES if packages.get(name)]
+    known = [
+        results.device,
+        *(
+            f"{word} {gpu[key]}"
+            for key, word in (("driver", "driver"), ("cuda", "CUDA"))
+            if gpu.get(key)
+        ),
+        *versions,
+    ]
+    if clocks.get("max_sm"):
+        known.append(f"up to {clocks['max_sm']} MHz")
+    date = str(environment.get("date") or "")[:10]
+    batches = sorted({batch for _, batch in results.layers()})
+    return (
+        f"{', '.join(known)}; {date}. float32 NCHW, batch "
+        f"{', '.join(map(str, batches)) or NOTHING}, no bias."
+    )
+
+
+def _headline(results: Results) -> list[Block]:
+    best = analysis.best_stage(results)
+    if best is None:
+        return []
+    tiles = []
+    for over in _comparators(results):
+        mean = analysis.mean_speedup(results, best, over)
+        important = over.name == analysis.BASELINE or over.name not in results.systems
+        if mean is not None and over.name != best.name and important:
+            tiles.append((f"{mean[0]:.2f} x", f"`{best.name}` over {over.title.partition(':')[0]}"))
+    rows = [best.best(results, layer) for layer in results.layers()]
+    fastest = max((row.tflops for row in rows if row is not None and row.tflops), default=None)
+    if fastest is not None:
+        tiles.append((f"{fastest:.1f}", f"TFLOP/s of `{best.name}` at most"))
+    return [Tiles(tuple(tiles))]
+
+
+def _comparators(results: Results) -> list[Contender]:
+    """What a stage is held against: s01, each peer, and the fastest of some."""
+    first = [one for one in analysis.stages(results) if one.name == analysis.BASELINE]
+    return [*first, *analysis.peers(results), *analysis.fastest(results)]
+
+
+def _most_important(results: Results) -> list[Contender]:
+    """Few enough for one plot: s01, im2col with BLAS, the last two stages, the fastest peers."""
+    names = results.names("stage")
+    few = [name for name in names if name in (analysis.BASELINE, "s03_im2col_blas")] + names[-2:]
+    chosen = [Contender(name, name, (name,)) for name in dict.fromkeys(few)]
+    return [*chosen, *analysis.fastest(results)]
+
+
+def _everybody(results: Results) -> list[Contender]:
+    return [*analysis.stages(results), *analysis.peers(results)]
+
+
+def _by_layer(results: Results, cell: str) -> Table:
+    layers = results.layers()
+    head = ("system", *(layer.replace("conv", "Conv") for layer, _ in layers))
+    rows = tuple(
+        (f"`{one.name}`", *(_cell(results.row(*layer, one.name), cell) for layer in layers))
+        for one in _everybody(results)
+    )
+    return Table(head, rows)
+
+
+def throughput_table(results: Results) -> Table:
+    """TFLOP/s of every system on every layer."""
+    return _by_layer(results, "tflops")
+
+
+def time_table(results: Results) -> Table:
+    """Milliseconds of every system on every layer."""
+    return _by_layer(results, "time_ms")
+
+
+def _cell(row: Row | None, name: str) -> str:
+    value = None if row is None else getattr(row, name)
+    if row is None or value is None:
+        return SHORT.get(NOTHING if row is None else row.state, NOTHING)
+    return f"{'' if row.settled else '~'}{_digits(value)}"
+
+
+def _digits(value: float) -> str:
+    """Three digits that mean something: 0.123, 1.23, 12.3, 123."""
+    return (
+        f"{value:.{max(0, min(3, 2 - len(str(int(abs(value)))) + 1 if abs(value) >= 1 else 3))}f}"
+    )
+
+
+def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -> Table:
+    """One stage over each of the others, layer by layer, and the geometric mean."""
+    layers = results.layers()
+    head = (
+        f"{one.name} over", *(layer.replace("conv", "Conv") for layer, _ in layers), "mean"
+    )  # fmt: skip
+    rows = []
+    for other in over:
+        mean = analysis.mean_speedup(results, one, other)
+        if mean is None or other.name == one.name:
+            continue
+        ratios = [analysis.speedup(results, one, other, layer) for layer in layers]
+        cells = [NOTHING if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+        rows.append((f"`{other.name}`", *cells, f"**{mean[0]:.2f}**"))
+    return Table(head, tuple(rows))
+
+
+def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Contender]) -> Table:
+    """Every stage over each of the others: the geometric mean over the layers that both have."""
+    head = ("over", *(stage.name for stage in stages))
+    rows = []
+    for other in over:
+        means = [analysis.mean_speedup(results, stage, other) for stage in stages]
+        if any(means):
+            cells = [NOTHING if mean is None else f"{mean[0]:.2f}" for mean in means]
+            rows.append((f"`{other.name}`", *cells))
+    return Table(head, tuple(rows))
+
+
+def _roof_in_words(results: Results) -> str:
+    machine, parts = results.machine, []
+    if machine.fp32_flops:
+        parts.append(f"{machine.fp32_flops / TB:.1f} TFLOP/s in fp32")
+    if machine.tf32_flops:
+        parts.append(f"{machine.tf32_flops / TB:.0f} in TF32 on the tensor cores")
+    if machine.memory_bytes_per_second:
+        parts.append(f"{machine.memory_bytes_per_second / TB:.2f} TB/s of memory")
+    measured = []
+    if machine.sgemm_tflops:
+        measured.append(f"cuBLAS SGEMM reaches {machine.sgemm_tflops:.1f} TFLOP/s")
+    if machine.copy_bytes_per_second:
+        measured.append(f"a copy {machine.copy_bytes_per_second / TB:.2f} TB/s (read and written)")
+    roofs = f"The roofs follow from the clocks: {', '.join(parts)}." if parts else ""
+    return (
+        f"{roofs} {'Measured: ' + ', '.join(measured) + '.' if measured else ''} In the table, "
+        "percent of the roofline: of the arithmetic peak of the system's precision or of memory, "
+        "whichever takes longer."
+    ).strip()
+
+
+def roofline_table(results: Results) -> Table:
+    """Percent of the roofline of every system on every layer."""
+    layers = results.layers()
+    head = ("percent of the roofline", *(name.replace("conv", "Conv") for name, _ in layers))
+    rows = []
+    for one in _everybody(results):
+        shares = [analysis.percent(results, results.row(*layer, one.name)) for layer in layers]
+        rows.append(
+            (f"`{one.name}`", *(NOTHING if share is None else f"{share:.0f}" for share in shares))
+        )
+    return Table(head, tuple(rows))
+
+
+def memory_table(results: Results) -> Table:
+    """Workspaces in MiB, computed and measured, and the mean of all memory over the tensors'."""
+    rows = []
+    for one in _everybody(results):
+        found = [row for row in results.rows.values() if row.system == one.name and row.ok]
+        pairs = [analysis.memory(row) for row in found]
+        totals = [
+            row.peak_bytes / tensor_bytes(paper_layer(row.layer, row.batch))
+            for row in found
+            if row.peak_bytes
+        ]
+        rows.append((
+            f"`{one.name}`",
+            *(_mib([pair[place] for pair in pairs]) for place in (0, 1)),
+            f"{analysis.geometric_mean(totals):.2f}" if totals else NOTHING,
+        ))  # fmt: skip
+    return Table(
+        ("system", "workspace, computed", "workspace, measured", "all memory over the tensors'"),
+        tuple(rows),
+    )
+
+
+def _mib(values: Sequence[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{max(known) / MIB:,.1f}" if known else NOTHING
+
+
+def why_blocks(results: Results, why: Sequence[Why]) -> list[Block]:
+    """Traced counts beside the measured share of the peak, and what follows in words."""
+    rows, words = [], []
+    for one in why:
+        shares = [
+            share
+            for layer in results.layers()
+            if (row := results.row(*layer, one.stage)) is not None
+            and row.tflops
+            and results.machine.fp32_flops
+            for share in [100 * row.tflops * TB / results.machine.fp32_flops]
+        ]
+        measured = analysis.geometric_mean(shares) if shares else None
+        tightest = one.tightest
+        rows.append((
+            f"`{one.stage}`",
+            *map(_count, (one.requests, one.sectors, one.passes, one.bytes_per_flop)),
+            NOTHING if tightest is None else f"{tightest[1]:.0f} %",
+            NOTHING if measured is None else f"{measured:.1f} %",
+        ))  # fmt: skip
+        words.append(Paragraph(f"`{one.stage}`: {one.sentence(measured)}"))
+    head = (
+        "stage", "requests / warp FMA", "sectors / warp FMA", "passes / warp FMA", "bytes / FLOP",
+        "counts allow", "measured",
+    )  # fmt: skip
+    return [Table(head, tuple(rows)), *words]
+
+
+def _count(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3g}"
+
+
+def numberless_table(results: Results, missing: Sequence[dict[str, object]]) -> Table:
+    """What has no number, where, and why."""
+    layers = len(results.layers())
+    rows = []
+    for entry in missing:
+        names = entry["layers"]
+        assert isinstance(names, list)
+        where = analysis.layers_in_words(names, layers)
+        rows.append((f"`{entry['system']}`", where, str(entry["state"]), str(entry["reason"])))
+    return Table(("system", "layers", "what", "why"), tuple(rows), left=4)
+
+
+def _second_run(results: Results, other: Results) -> list[Block]:
+    found = agreement(results, other)
+    if not found:
+        return [Paragraph("The two runs have no system in common that both gave a number.")]
+    worst = max(median for _, _, median, _ in found)
+    near = sum(median <= AGREES_PERCENT for _, _, median, _ in found)
+    same = "the same" if results.identity == other.identity else "another"
+    words = (
+        f"Against a run of {str(other.environment.get('date'))[:16].replace('T', ' ')} UTC on "
+        f"{other.device} ({same} machine, versions and code): {near} of {len(found)} systems agree "
+        f"within {AGREES_PERCENT:g} % in the median over their layers; the furthest is "
+        f"{worst:.1f} % apart."
+    )
+    rows = tuple(
+        (f"`{name}`", str(layers), f"{median:.2f}", f"{largest:.2f}")
+        for name, layers, median, largest in found
+    )
+    head = ("system", "layers", "median difference, %", "largest difference, %")
+    return [Paragraph(words), Table(head, rows)]
+
+
+def _commands(results: Results) -> list[Block]:
+    commands = [f"`{command}`" for command in dict.fromkeys(results.commands)]
+    return [Paragraph(f"Measured with {', '.join(commands)}.")] if commands else []

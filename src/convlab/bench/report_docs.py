@@ -1,0 +1,103 @@
+"""The documentation's results: ``python -m convlab.bench.report_docs``.
+
+Reads ``docs/results/bench_h200.json``, which ``convlab bench`` wrote, and rewrites docs/results.md,
+its pictures and the table between README.md's markers; where there is no such file yet it says so
+and shows no number. ``--check`` rewrites nothing and exits 1 where a file differs from what the
+results give. A second run, ``bench_h200_again.json``, is compared with the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from convlab.bench import analysis, report
+from convlab.bench.generated import filled, regenerate
+from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
+from convlab.bench.report_why import counted
+from convlab.bench.results import Results, open_results
+from convlab.stages import stage_named
+
+README, PAGE, IMAGES = "README.md", "docs/results.md", "docs/images"
+FIRST, SECOND = "docs/results/bench_h200.json", "docs/results/bench_h200_again.json"
+MARKER = "bench"
+PICTURES = "bench-"
+COMMAND = f"convlab bench --json {FIRST}"
+NOT_YET = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """Every file that shows the results, and what it has to hold.
+
+    Raises ``ValueError`` saying what is missing or is no result.
+    """
+    results, second = (_open(root / file) for file in (FIRST, SECOND))
+    shown = [name for name in (README, PAGE) if _has_marker(root / name)]
+    if results is None:
+        return {root / name: filled(root / name, {MARKER: lambda _: NOT_YET}) for name in shown}
+    why = list(counted([stage_named(name) for name in results.names("stage")]))
+    blocks = report.blocks(results, second, why)
+    pages = {
+        README: f"\n{as_markdown('', readme_blocks(results))}\n",
+        PAGE: f"\n{as_markdown('', _deeper(blocks), f'images/{PICTURES}')}\n",
+    }
+    files = {
+        root / name: filled(root / name, {MARKER: lambda _, text=pages[name]: text})  # type: ignore[misc]
+        for name in shown
+    }
+    data = hashlib.sha256(json.dumps(results.as_json()["rows"]).encode()).hexdigest()[:12]
+    for name, text in picture_files(blocks, PICTURES).items():
+        files[root / IMAGES / name] = _kept(root / IMAGES / name, f"{text}<!-- rows {data} -->\n")
+    return files
+
+
+def _kept(file: Path, new: str) -> str:
+    """The picture that is there, where it shows the same rows in the same words: another version of
+    matplotlib lays them out another way."""
+    old = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return old if same_but_for_layout(old, new) else new
+
+
+def readme_blocks(results: Results) -> list[Block]:
+    """README's table: the best stage over s01 and over the fastest peers, layer by layer."""
+    best = analysis.best_stage(results)
+    if best is None:
+        return []
+    first = [one for one in analysis.stages(results) if one.name == analysis.BASELINE]
+    return [report.speedup_table(results, best, [*first, *analysis.fastest(results)])]
+
+
+def _deeper(blocks: Sequence[Block]) -> list[Block]:
+    """What is below the page's own title and words."""
+    return [block for block in blocks if not isinstance(block, Heading) or block.text]
+
+
+def _open(file: Path) -> Results | None:
+    return open_results(file) if file.is_file() else None
+
+
+def _has_marker(page: Path) -> bool:
+    """README and page get their markers when there is something to show."""
+    return page.is_file() and f"<!-- {MARKER}:begin -->" in page.read_text(encoding="utf-8")
+
+
+def same_but_for_layout(one: str, other: str) -> bool:
+    """Whether two pictures are of the same rows and say the same words."""
+    said = [
+        re.findall(r"<text[^>]*>([^<]*)</text>|<!-- rows (\w+) -->", text) for text in (one, other)
+    ]
+    return said[0] == said[1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Regenerate, or with ``--check`` only compare; returns the exit code."""
+    about = f"Make {PAGE}, its pictures and the table of {README} from {FIRST}."
+    return regenerate("convlab.bench.report_docs", about, generated, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

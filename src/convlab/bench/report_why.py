@@ -1,0 +1,98 @@
+"""Why a stage is not faster: what the strict simulator counts, beside what a GPU measured.
+
+A multiprocessor starts four multiply-adds of a warp a clock, and meanwhile takes one memory
+instruction of a warp, serves one pass of its shared memory, or moves four sectors out of its L1
+cache (128 bytes a clock each; NVIDIA's CUDA C++ Programming Guide and the Hopper tuning guide). So
+counts tell how much of the peak a kernel could reach if nothing else were in its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from convlab.bench import ladder
+from convlab.engines import choose
+from convlab.oracle import random_tensors
+from convlab.stages import Stage
+from convlab.workloads import MODEL
+
+WARP = 32
+PER_CLOCK = 4  # multiply-adds of a warp that a multiprocessor starts
+SECTORS_PER_CLOCK = 4
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Why:
+    """What a stage's main kernel asks of a multiprocessor for each multiply-add of a warp, counted
+    on Conv9 in small: ``requests``, ``sectors`` of global memory, ``passes`` of shared memory.
+    ``bytes_per_flop`` is what global memory moves. None where nothing can be counted."""
+
+    stage: str
+    requests: float | None = None
+    sectors: float | None = None
+    passes: float | None = None
+    bytes_per_flop: float | None = None
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """How much of the arithmetic peak each leaves, in percent, the tightest first."""
+        found = {}
+        for name, count, per_clock in (
+            ("memory instructions", self.requests, 1),
+            ("sectors of global memory", self.sectors, SECTORS_PER_CLOCK),
+            ("passes of shared memory", self.passes, 1),
+        ):
+            if count:
+                found[name] = min(100.0, 100 * per_clock / (PER_CLOCK * count))
+        return dict(sorted(found.items(), key=lambda pair: pair[1]))
+
+    @property
+    def tightest(self) -> tuple[str, float] | None:
+        """What leaves least, and how much; None where nothing was counted."""
+        return next(iter(self.limits.items()), None)
+
+    def sentence(self, measured_percent: float | None) -> str:
+        """The counts beside the measured time, in words."""
+        if self.tightest is None:
+            return "A library does its main step, which no simulator counts."
+        name, allowed = self.tightest
+        counted = {
+            "memory instructions": self.requests,
+            "sectors of global memory": self.sectors,
+            "passes of shared memory": self.passes,
+        }[name]
+        each = f"{counted:.2g} {name} for each multiply-add of a warp"
+        if allowed >= 100:
+            said = f"Nothing that is counted holds it up: {each}"
+        else:
+            said = f"{each} leave at most {allowed:.0f} % of the peak"
+        if measured_percent is None:
+            return f"{said}."
+        if measured_percent > allowed:
+            return f"{said}; a GPU's larger tile asks for less, and reaches more."
+        if measured_percent >= 0.6 * allowed:
+            return f"{said}, and most of that is reached."
+        rest = "waiting (for memory, at barriers, at the ends of tiles), pre-passes and index sums"
+        return f"{said}; the rest goes into what counts do not show: {rest}."
+
+
+def counted(stages: Sequence[Stage]) -> Iterator[Why]:
+    """Count each stage on Conv9 in small, with its tile in small, by the strict simulator."""
+    engine = choose("simulator")
+    tensors = random_tensors(MODEL, SEED)
+    warp_multiply_adds = MODEL.flops / 2 / WARP
+    for result in ladder.run(MODEL, stages, engine, tensors):
+        counts = result.counts
+        if counts is None or not counts["global_requests"]:
+            yield Why(result.stage.name)
+            continue
+        requests = (counts["global_requests"] or 0) + (counts["shared_requests"] or 0)
+        yield Why(
+            result.stage.name,
+            requests / warp_multiply_adds,
+            (counts["global_sectors"] or 0) / warp_multiply_adds,
+            (counts["shared_passes"] or 0) / warp_multiply_adds,
+            counts["bytes_per_flop"],
+        )

@@ -1,0 +1,246 @@
+"""A file of results: rows, and what they were measured with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import convlab
+from convlab.bench.roofline import Machine
+from convlab.bench.rows import LASTING, Row
+from convlab.bench.systems import System
+from convlab.problem import ConvProblem
+from convlab.workloads import paper_layer
+
+FORMAT, VERSION = "convlab bench", 1
+# What a time depends on, below the package: kernels, engines, peers, and how they are measured.
+MEASURED_BY = (
+    "stages", "device", "engines", "bench/peers", "plans.py", "unfold.py", "problem.py",
+    "workloads.py", "oracle.py", "bench/timer.py", "bench/measuring.py", "bench/bounds.py",
+    "bench/systems.py", "bench/laboratory.py", "bench/roofline.py",
+)  # fmt: skip
+# The libraries of peers, under the names that they are installed by.
+LIBRARIES = (
+    "torch", "triton", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
+    "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cutlass", "unfoldNd",
+)  # fmt: skip
+SHORT = 12  # digits of a fingerprint
+
+
+@dataclass
+class Results:
+    """The rows by what they are of, the systems and layers they name, and the machine."""
+
+    machine: Machine
+    environment: dict[str, Any]
+    identity: str
+    rows: dict[tuple[str, int, str], Row] = field(default_factory=dict)
+    systems: dict[str, dict[str, Any]] = field(default_factory=dict)
+    commands: list[str] = field(default_factory=list)
+    finished: str | None = None
+
+    @property
+    def device(self) -> str:
+        return self.machine.device
+
+    def add(self, row: Row, system: System) -> None:
+        """Take a row in, in the place of an older one of the same case."""
+        self.rows[row.key] = row
+        self.systems[system.name] = system.as_json()
+
+    def layers(self) -> list[tuple[str, int]]:
+        """Layer and batch, in the paper's order."""
+        return sorted({(row.layer, row.batch) for row in self.rows.values()}, key=_order)
+
+    def row(self, layer: str, batch: int, system: str) -> Row | None:
+        """The row of that case; None where it was not tried."""
+        return self.rows.get((layer, batch, system))
+
+    def names(self, kind: str) -> list[str]:
+        """The stages' or the peers' names, in their order."""
+        return [name for name, system in self.systems.items() if system["kind"] == kind]
+
+    def take_up(self, older: Results) -> int:
+        """Keep from an interrupted run what this one would only measure again: same machine, same
+        versions, same code, and no accident. Returns how many rows that is."""
+        kept = [
+            row
+            for row in older.rows.values()
+            if row.identity == self.identity and row.state in LASTING
+        ]
+        for row in kept:
+            self.rows[row.key] = row
+            self.systems[row.system] = older.systems[row.system]
+        if kept:
+            self.commands = [*older.commands, *self.commands]
+        return len(kept)
+
+    def as_json(self) -> dict[str, Any]:
+        """The results as a document of :mod:`json`."""
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "device": self.device,
+            "machine": self.machine.as_json(),
+            "environment": self.environment,
+            "identity": self.identity,
+            "commands": self.commands,
+            "finished": self.finished,
+            "layers": [_layer_json(layer, batch) for layer, batch in self.layers()],
+            "systems": list(self.systems.values()),
+            "rows": [
+                row.as_json()
+                for row in sorted(
+                    self.rows.values(), key=lambda row: _order((row.layer, row.batch))
+                )
+            ],
+        }
+        return {key: _strict(value) for key, value in document.items()}
+
+    @classmethod
+    def from_json(cls, document: Any) -> Results:
+        """What :meth:`as_json` wrote. Raises ``ValueError`` saying what is wrong with it."""
+        try:
+            if document["format"] != FORMAT:
+                raise ValueError(f"its format is {document['format']!r}, not {FORMAT!r}")
+            if document["version"] != VERSION:
+                raise ValueError(f"its version is {document['version']}, not {VERSION}")
+            known = {one.name for one in fields(Machine)}
+            rows = [Row.from_json(_loose(row)) for row in document["rows"]]
+            results = cls(
+                Machine(
+                    **{key: value for key, value in document["machine"].items() if key in known}
+                ),
+                document["environment"],
+                document["identity"],
+                {row.key: row for row in rows},
+                {system["name"]: system for system in document["systems"]},
+                list(document["commands"]),
+                document["finished"],
+            )
+            for row in rows:
+                results.systems[row.system]  # every row's system is told
+                paper_layer(row.layer, row.batch)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"it is no result of convlab bench: {error!r}") from error
+        return results
+
+
+def open_results(path: Path) -> Results:
+    """The results in a file. Raises ``ValueError`` naming the file and what is wrong with it."""
+    try:
+        return Results.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ValueError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is no file of results: {error}") from error
+
+
+def _order(layer: tuple[str, int]) -> tuple[int, str, int]:
+    name, batch = layer
+    digits = name.removeprefix("conv")
+    return (int(digits) if digits.isdecimal() else 0, name, batch)
+
+
+def _layer_json(layer: str, batch: int) -> dict[str, Any]:
+    problem = paper_layer(layer, batch)
+    return {
+        "layer": layer,
+        "batch": batch,
+        "problem": str(problem),
+        "flops": problem.flops,
+        "least_bytes": problem.least_bytes,
+        "tensor_bytes": tensor_bytes(problem),
+    }
+
+
+def tensor_bytes(problem: ConvProblem) -> int:
+    """Input, filter and output: what every convolution needs."""
+    shapes = (problem.input_shape, problem.weight_shape, problem.output_shape)
+    return 4 * sum(map(math.prod, shapes))
+
+
+def _strict(value: Any) -> Any:
+    """The value with nothing in it that strict JSON cannot hold."""
+    if isinstance(value, Mapping):
+        return {key: _strict(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _loose(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with the numbers that :func:`_strict` wrote as words."""
+    read = dict(row)
+    if isinstance(read.get("error_over_bound"), str):
+        read["error_over_bound"] = float(read["error_over_bound"])
+    return read
+
+
+def library_versions() -> dict[str, str | None]:
+    """The versions of the peers' libraries, those that are here."""
+    found: dict[str, str | None] = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def identity(environment: Mapping[str, Any], gpu: str | None) -> str:
+    """A short word for machine, versions and code together: what rows must have in common to stand
+    in one table. The GPU's own number goes into it and cannot be read from it."""
+    packages = environment["packages"]
+    same = {
+        "gpu": [environment["gpu"], gpu],
+        "python": environment["python"],
+        "packages": {name: packages[name] for name in sorted(packages)},
+        "code": code_fingerprint(),
+    }
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:SHORT]
+
+
+def code_fingerprint(root: Path | None = None, parts: Iterable[str] = MEASURED_BY) -> str:
+    """A short word for the source that times depend on."""
+    folder = Path(convlab.__file__).parent if root is None else root
+    digest = hashlib.sha256()
+    for part in parts:
+        path = folder / part
+        found = [path] if path.is_file() else sorted(path.rglob("*"))
+        for file in found:
+            if file.is_file() and file.suffix in {".py", ".cu", ".cpp", ".h"}:
+                digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
+                digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()[:SHORT]
+
+
+def agreement(one: Results, other: Results) -> list[tuple[str, int, float, float]]:
+    """How far two runs agree, for each system that both measured: its name, on how many layers, and
+    median and largest difference over these, in percent of the first's time."""
+    found = []
+    for name in one.systems:
+        differences = sorted(
+            100 * abs(again.time_ms - row.time_ms) / row.time_ms
+            for key, row in one.rows.items()
+            if row.system == name
+            and row.time_ms
+            and (again := other.rows.get(key)) is not None
+            and again.time_ms
+        )
+        if differences:
+            found.append((name, len(differences), _median(differences), differences[-1]))
+    return found
+
+
+def _median(values: Sequence[float]) -> float:
+    middle = len(values) // 2
+    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2

@@ -1,0 +1,133 @@
+"""The benchmark: layers x systems into rows, one after the other, each saved as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+import numpy as np
+
+from convlab.bench.bounds import Judge
+from convlab.bench.measuring import SETTLED_PERCENT, Judging, Outcome
+from convlab.bench.roofline import Machine, too_fast
+from convlab.bench.rows import Row
+from convlab.bench.systems import System
+from convlab.oracle import random_tensors
+from convlab.problem import ConvProblem
+from convlab.workloads import paper_layer
+
+SEED = 0
+
+
+class Measurers(Protocol):
+    """Those who measure: :class:`~convlab.bench.crew.Crew`, or a test's own."""
+
+    def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]: ...
+    def layer(
+        self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]
+    ) -> AbstractContextManager[None]: ...
+    def measure(self, system: System, judge: Judging) -> Outcome: ...
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row to be: a system on a layer."""
+
+    layer: str
+    problem: ConvProblem
+    system: System
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        return self.layer, self.problem.batch, self.system.name
+
+
+def cases_for(layers: Sequence[str], batch: int, systems: Sequence[System]) -> list[Case]:
+    """Every system on every layer, layer by layer. Raises ``ValueError`` for an unknown layer."""
+    problems = {layer.lower(): paper_layer(layer, batch) for layer in layers}
+    return [
+        Case(layer, problem, system) for layer, problem in problems.items() for system in systems
+    ]
+
+
+def run(
+    cases: Sequence[Case],
+    crew: Measurers,
+    machine: Machine,
+    identity: str,
+    *,
+    on_compiled: Callable[[], None] = lambda: None,
+    on_layer: Callable[[str], None] = lambda layer: None,
+) -> Iterator[Row]:
+    """Measure the cases and yield their rows, layer by layer; kernels are compiled before."""
+    stages = [(case.problem, case.system) for case in cases if case.system.kind == "stage"]
+    for _ in crew.compile(stages):
+        on_compiled()
+    for layer in dict.fromkeys(case.layer for case in cases):
+        on_layer(layer)
+        yield from _layer([case for case in cases if case.layer == layer], crew, machine, identity)
+
+
+def _layer(
+    cases: Sequence[Case], crew: Measurers, machine: Machine, identity: str
+) -> Iterator[Row]:
+    problem = cases[0].problem
+    try:
+        input, weight, _ = random_tensors(problem, SEED, bias=False)
+        judge = Judge(problem, input, weight)
+    except MemoryError:
+        reason = f"the host has no memory for {problem} and its float64 answer"
+        for case in cases:
+            outcome = Outcome().without_number("out of memory", reason)
+            yield row_of(case, outcome, machine, identity, 0.0)
+        return
+    try:
+        with crew.layer(problem, (input, weight)):
+            for case in cases:
+                started = time.monotonic()
+                outcome = crew.measure(case.system, _judging(judge, case))
+                yield row_of(case, outcome, machine, identity, time.monotonic() - started)
+    finally:
+        judge.close()
+
+
+def _judging(judge: Judge, case: Case) -> Judging:
+    system = case.system
+    atomics = system.atomics(case.problem)
+    return lambda output: judge.judge(output, system.precision, system.method, atomics)
+
+
+def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:
+    """The row of an outcome: with its number, unless that is above the roofline."""
+    problem, system = case.problem, case.system
+    if outcome.state == "measured":
+        assert outcome.time_ms is not None
+        above = too_fast(problem, outcome.time_ms, machine, system.precision, system.method)
+        if above is not None:
+            outcome = replace(outcome).without_number("refused", above)
+    time_ms, spread = outcome.time_ms, outcome.time_spread
+    return Row(
+        case.layer,
+        problem.batch,
+        system.name,
+        outcome.state,
+        outcome.reason,
+        time_ms,
+        spread,
+        outcome.repeats,
+        None if spread is None else spread <= SETTLED_PERCENT,
+        None if time_ms is None else problem.flops / time_ms / 1e9,
+        outcome.bound,
+        None if outcome.error_over_bound is None else float(outcome.error_over_bound),
+        outcome.workspace_bytes,
+        outcome.peak_bytes,
+        outcome.algorithm,
+        outcome.clocks_mhz,
+        round(seconds, 3),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        identity,
+    )

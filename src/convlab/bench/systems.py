@@ -1,0 +1,194 @@
+"""What a benchmark measures: convlab's stages and the peers, seen alike."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convlab.bench.peers import PEERS, Peer, Prepared, peer_named
+from convlab.engines import choose
+from convlab.plans import Plan, program_for
+from convlab.problem import ConvProblem
+from convlab.stages import LADDER, Stage, stage_named
+
+STAGE_FAMILY = "convlab"
+DEFAULT_STAGES = (
+    "s01_direct", "s03_im2col_blas", "s07_microkernel", "s08_vectorized", "s09_double_buffer",
+    "s10_im2win", "s11_im2win_full",
+)  # fmt: skip
+QUICK_STAGES = ("s01_direct", "s03_im2col_blas", "s09_double_buffer", "s11_im2win_full")
+SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel; the host takes minutes
+ALL, NONE = "all", "none"
+NAN_BITS = 0x7FC00000
+
+
+@dataclass(frozen=True)
+class System:
+    """Something that computes a convolution, to be measured.
+
+    As :class:`~convlab.bench.peers.Peer` has it, and: ``kind`` is ``stage`` or ``peer``;
+    ``compile`` makes ready what takes no GPU memory, ahead of time; ``atomics`` is how often each
+    output is added to atomically.
+    """
+
+    name: str
+    title: str
+    kind: str
+    family: str
+    precision: str
+    method: str
+    on_gpu: bool
+    why_absent: Callable[[], str | None]
+    prepare: Callable[[ConvProblem, Any, Any, Any], Prepared]
+    compile: Callable[[ConvProblem], None] = lambda problem: None
+    atomics: Callable[[ConvProblem], int] = lambda problem: 0
+
+    def as_json(self) -> dict[str, Any]:
+        """What the results say of it."""
+        names = ("name", "title", "kind", "family", "precision", "method", "on_gpu")
+        return {name: getattr(self, name) for name in names}
+
+
+def system_named(name: str) -> System:
+    """The stage or peer of that name. Raises ``ValueError`` for any other."""
+    if any(name == peer.name for peer in PEERS):
+        return of_peer(peer_named(name))
+    return of_stage(stage_named(name))
+
+
+def of_peer(peer: Peer) -> System:
+    """A peer, to be measured."""
+    return System(
+        peer.name,
+        peer.title,
+        "peer",
+        peer.family,
+        peer.precision,
+        peer.method,
+        peer.on_gpu,
+        peer.why_absent,
+        peer.prepare,
+    )
+
+
+def of_stage(stage: Stage) -> System:
+    """A stage of the ladder with its production tile, to be measured."""
+
+    def why_absent() -> str | None:
+        return choose("gpu").why_no_library() if stage.needs_library else None
+
+    def compile(problem: ConvProblem) -> None:
+        engine = choose("gpu")
+        program = program_for(problem, stage, None, engine)
+        for launch in program.kernels:
+            engine.build(launch, program)
+
+    return System(
+        stage.name,
+        stage.title,
+        "stage",
+        STAGE_FAMILY,
+        "fp32",
+        "direct" if stage.name.startswith(("s01", "s02")) else "gemm",
+        True,
+        why_absent,
+        lambda problem, input, weight, bias: PreparedStage(stage, problem, input, weight),
+        compile,
+        stage.atomic_additions,
+    )
+
+
+class PreparedStage:
+    """A stage's plan with its tensors on the GPU. The bias is zeros, as peers compute without."""
+
+    algorithm: str | None = None
+    capturable = True
+
+    def __init__(
+        self, stage: Stage, problem: ConvProblem, input: np.ndarray, weight: np.ndarray
+    ) -> None:
+        self._engine = choose("gpu")
+        self._plan: Plan | None = Plan(problem, stage, None, self._engine)
+        self.workspace_bytes: int | None = self._plan.workspace_bytes
+        self._arrays = [self._engine.to_device(tensor) for tensor in (input, weight)]
+        self._out = self._engine.empty(problem.output_shape)
+        self._streams: dict[int, Any] = {}
+
+    def run(self, stream: int | None) -> None:
+        """Start the stage's launches on a raw CUDA stream."""
+        assert self._plan is not None, "it is closed"
+        input, weight = self._arrays
+        self._plan(input, weight, self._out, stream=self._stream(stream))
+
+    def _stream(self, handle: int | None) -> Any:
+        from numba import cuda
+
+        if not handle:
+            return None
+        if handle not in self._streams:
+            self._streams[handle] = cuda.external_stream(handle)
+        return self._streams[handle]
+
+    def poison(self) -> None:
+        """Fill the output with NaN."""
+        from cuda.bindings import driver
+
+        address = self._out.__cuda_array_interface__["data"][0]
+        (error,) = driver.cuMemsetD32(address, NAN_BITS, self._out.size)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"CUDA driver: {error.name}")
+
+    def output(self) -> np.ndarray:
+        """The output on the host."""
+        self._engine.synchronize()
+        return self._engine.to_host(self._out)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._plan, self._arrays, self._out, self._streams = None, [], None, {}
+        gc.collect()  # arrays and what was made of them may hold each other
+        self._engine.free_bytes()  # which frees what nobody holds any more
+
+
+def chosen(
+    stages: Sequence[str] | None, peers: Sequence[str] | None, quick: bool = False
+) -> tuple[System, ...]:
+    """The systems of these names, stages in the ladder's order, then peers in theirs.
+
+    None takes the default ones, ``all`` every one, ``none`` no one. Raises ``ValueError`` for an
+    unknown name, or where nothing is left.
+    """
+    usual = QUICK_STAGES if quick else DEFAULT_STAGES
+    wanted = _names(stages, usual, [stage.name for stage in LADDER], _stage_name)
+    others = _names(
+        peers,
+        [peer.name for peer in PEERS if peer.on_gpu and not peer.name.startswith(SLOW_START)],
+        [peer.name for peer in PEERS],
+        lambda name: peer_named(name).name,
+    )
+    found = [of_stage(stage) for stage in LADDER if stage.name in wanted]
+    found += [of_peer(peer) for peer in PEERS if peer.name in others]
+    if not found:
+        raise ValueError("--stage and --peer are both none: there is nothing to measure")
+    return tuple(found)
+
+
+def _stage_name(name: str) -> str:
+    return stage_named(name).name
+
+
+def _names(
+    given: Sequence[str] | None,
+    usual: Sequence[str],
+    every: Sequence[str],
+    known: Callable[[str], str],
+) -> set[str]:
+    if given is None or not len(given):
+        return set(usual)
+    if ALL in given:
+        return set(every)
+    return {known(name) for name in given if name != NONE}

@@ -1,0 +1,97 @@
+"""Looking at a GPU from outside: clocks, and whether somebody else is at work on it.
+
+nvidia-smi is only asked, and no setting is touched. A question is started and its answer collected
+later, so that looking costs the work being timed nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+IDLE_PERCENT = 5  # of the time: a desktop's own drawing stays below
+MEMORY_PERCENT = 10  # of all memory, held by others
+FIELDS = (
+    "clocks.sm", "clocks.mem", "clocks.max.sm", "utilization.gpu", "memory.used", "memory.total",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """What nvidia-smi said at one moment: MHz, percent, MiB; None where it does not know."""
+
+    sm: int | None = None
+    memory: int | None = None
+    max_sm: int | None = None
+    utilisation: int | None = None
+    used_mib: int | None = None
+    total_mib: int | None = None
+
+
+class Question:
+    """A question to nvidia-smi that is already under way."""
+
+    def __init__(self, options: Sequence[str]) -> None:
+        command = ["nvidia-smi", *options, "--format=csv,noheader,nounits"]
+        self._process: subprocess.Popen[str] | None
+        try:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+        except OSError:
+            self._process = None
+
+    def lines(self) -> list[str] | None:
+        """The answer; None where there is none."""
+        if self._process is None:
+            return None
+        try:
+            text, _ = self._process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            return None
+        return None if self._process.returncode else text.splitlines()
+
+
+def look(gpu: str | None) -> Callable[[], Look]:
+    """Ask how the GPU of that UUID is; call what is returned for the answer."""
+    asked = Question([f"--query-gpu={','.join(FIELDS)}", *_of(gpu)])
+    return lambda: _look(asked.lines())
+
+
+def processes(gpu: str | None) -> Callable[[], int | None]:
+    """Ask how many processes compute on it, ours among them; None where nobody knows."""
+    asked = Question(["--query-compute-apps=pid", *_of(gpu)])
+
+    def count() -> int | None:
+        lines = asked.lines()
+        return None if lines is None else len([line for line in lines if line.strip()])
+
+    return count
+
+
+def _of(gpu: str | None) -> list[str]:
+    return [f"--id={gpu}"] if gpu else []
+
+
+def _look(lines: Sequence[str] | None) -> Look:
+    answers = (lines[0] if lines else "").split(", ")
+    if len(answers) != len(FIELDS):
+        return Look()
+    return Look(*(int(answer) if answer.strip().isdecimal() else None for answer in answers))
+
+
+def why_busy(seen: Look) -> str | None:
+    """Why a GPU on which we do nothing yet is no place to measure, in one sentence; None when it
+    is one."""
+    if seen.utilisation is not None and seen.utilisation > IDLE_PERCENT:
+        return f"other processes keep the GPU busy {seen.utilisation} % of the time"
+    if seen.used_mib is not None and seen.total_mib:
+        if 100 * seen.used_mib > MEMORY_PERCENT * seen.total_mib:
+            return (
+                f"other processes hold {seen.used_mib / 1024:.1f} of the GPU's "
+                f"{seen.total_mib / 1024:.0f} GiB"
+            )
+    return None

@@ -1,0 +1,260 @@
+"""``convlab bench``: stages and peers on a GPU, into a file of results."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from convlab import workloads
+from convlab.shell import (
+    INTERRUPTED,
+    REFUSED,
+    STANDARD_OUTPUT,
+    WRONG,
+    console_for,
+    fail,
+    numba_needed,
+    refusing,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from convlab.bench.results import Results
+    from convlab.bench.rows import Row
+    from convlab.bench.runner import Case
+
+DEFAULT_FILE = "bench.json"
+QUICK_LAYERS = ("conv5", "conv9", "conv12")
+IDLE_SECONDS = 20  # how long to wait for a busy GPU
+
+
+def bench(
+    context: typer.Context,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="conv1 to conv12; may be repeated. All of them."),
+    ] = None,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A stage, all or none; may be repeated. A selection."),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A peer, all or none; may be repeated. All on the GPU."),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="How many images.")] = (
+        workloads.PAPER_BATCH
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="Three layers and four stages.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure anew what the file has already.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=1, metavar="S", help="The longest that one row may take.")
+    ] = 180.0,
+    json_file: Annotated[
+        str,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="The results, kept after every row; - is standard output.",
+        ),
+    ] = DEFAULT_FILE,
+) -> None:
+    """Time stages and peers on a GPU: judged, repeated, each in a process of its own.
+
+    An interrupted run goes on where it stopped. Exits 1 when something was wrong or impossible.
+    """
+    console = console_for(json_file)
+    # The float64 answers are worked out in as many threads as there are cores: a BLAS with threads
+    # of its own in each of them takes about twice as long. NumPy reads this when it is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with numba_needed():
+        from convlab.bench import runner, systems, watch
+        from convlab.bench.crew import Crew, WorkerDied
+        from convlab.bench.laboratory import current_gpu
+        from convlab.bench.results import Results, identity, library_versions, open_results
+        from convlab.bench.roofline import Machine
+        from convlab.engines import EngineUnavailable, choose
+    with refusing(ValueError, EngineUnavailable):
+        _a_gpu_is_needed()
+        choose("gpu")
+        chosen = systems.chosen(stage, peer, quick)
+        layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
+        cases = runner.cases_for(layers, batch, chosen)
+        older = None
+        if json_file != STANDARD_OUTPUT and Path(json_file).exists() and not again:
+            older = open_results(Path(json_file))
+    gpu = current_gpu()
+    foreign = watch.processes(gpu)()
+    _wait_until_idle(gpu, console)
+    crew = Crew(row_seconds=seconds, foreign=foreign)
+    try:
+        with refusing(WorkerDied):
+            facts = crew.facts()
+        machine, known = Machine(**facts["machine"]), facts["environment"]
+        known["packages"] = known["packages"] | library_versions()
+        known["command"] = shlex.join(["convlab", *context.obj])
+        results = Results(machine, known, identity(known, gpu), commands=[known["command"]])
+        kept = 0 if older is None else results.take_up(older)
+        todo = [case for case in cases if case.key not in results.rows]
+        console.print(_heading(results, cases, todo, kept, json_file), soft_wrap=True)
+        started = time.monotonic()
+        try:
+            with _bars(todo) as bars:
+                rows = runner.run(todo, crew, machine, results.identity, on_compiled=bars.compiled)
+                for case, row in zip(todo, rows, strict=True):
+                    results.add(row, case.system)
+                    bars.measured(case, row)
+                    _save(results, json_file)
+        except KeyboardInterrupt:
+            left = len([case for case in todo if case.key not in results.rows])
+            fail(
+                f"interrupted, {left} of {len(cases)} rows are left: the same command goes on",
+                INTERRUPTED,
+            )
+    finally:
+        crew.close()
+    results.finished = datetime.now(UTC).isoformat(timespec="seconds")
+    _save(results, json_file)
+    shown = [results.rows[case.key] for case in cases]
+    _conclude(console, results, shown, time.monotonic() - started, json_file)
+
+
+def _a_gpu_is_needed() -> None:
+    """A simulator has no time worth knowing. Raises ``ValueError``."""
+    from convlab.engines import unavailable
+
+    reason = unavailable("gpu")
+    if reason is not None:
+        raise ValueError(
+            f"convlab bench needs a GPU, as a simulator's times mean nothing: {reason}"
+        )
+
+
+def _wait_until_idle(gpu: str | None, console: Console) -> None:
+    """Refuse to measure beside somebody else's work."""
+    from convlab.bench import watch
+
+    until = time.monotonic() + IDLE_SECONDS
+    while (busy := watch.why_busy(watch.look(gpu)())) is not None:
+        if time.monotonic() > until:
+            fail(f"{busy}: times would mean nothing; try again when it is idle", REFUSED)
+        console.print(Text(f"Waiting: {busy}", "yellow"))
+        time.sleep(5)
+
+
+def _heading(
+    results: Results, cases: Sequence[Case], todo: Sequence[Case], kept: int, json_file: str
+) -> Text:
+    layers, systems = ({getattr(case, name) for case in cases} for name in ("layer", "system"))
+    lines = [
+        f"runs on  {results.device}",
+        f"rows     {len(cases)}: {len(layers)} layers x {len(systems)} systems, batch "
+        f"{cases[0].problem.batch}",
+    ]
+    if kept:
+        lines.append(
+            f"kept     {len(cases) - len(todo)} of them, measured before in {json_file}; --again "
+            "measures them anew"
+        )
+    return Text("\n".join(lines))
+
+
+class _Bars:
+    """Two bars on standard error: kernels compiled, rows measured with the time that is left."""
+
+    def __init__(self, progress: Progress, todo: Sequence[Case]) -> None:
+        from convlab.bench.crew import weights
+
+        self._progress = progress
+        self._weights = dict(
+            zip(
+                [case.key for case in todo],
+                weights([case.problem for case in todo]),
+                strict=True,
+            )
+        )
+        stages = sum(case.system.kind == "stage" for case in todo)
+        self._compiling: TaskID | None = None
+        if stages:
+            self._compiling = progress.add_task("compiling", total=stages)
+        self._measuring = progress.add_task("measuring", total=sum(self._weights.values()) or 1)
+
+    def compiled(self) -> None:
+        if self._compiling is not None:
+            self._progress.advance(self._compiling)
+
+    def measured(self, case: Case, row: Row) -> None:
+        self._progress.update(
+            self._measuring,
+            advance=self._weights[case.key],
+            description=f"{row.layer} {row.system}"[:40],
+        )
+
+
+@contextmanager
+def _bars(todo: Sequence[Case]) -> Iterator[_Bars]:
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description:40}"),
+        BarColumn(bar_width=24),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        refresh_per_second=4,
+        speed_estimate_period=120,
+    ) as progress:
+        yield _Bars(progress, todo)
+
+
+def _save(results: Results, json_file: str) -> None:
+    if json_file != STANDARD_OUTPUT:
+        write_json(json_file, results.as_json(), indent=1)
+
+
+def _conclude(
+    console: Console, results: Results, rows: Sequence[Row], seconds: float, json_file: str
+) -> None:
+    from convlab.bench.rows import JUDGED_WRONG
+    from convlab.commands.bench_summary import summary
+
+    console.print("", summary(results, rows, console.width), "", sep="\n")
+    if json_file == STANDARD_OUTPUT:
+        sys.stdout.write(json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
+    else:
+        console.print(
+            Text(
+                f"The results are in {json_file}: convlab report {json_file} --html report.html "
+                "shows them"
+            ),
+            soft_wrap=True,
+        )
+    wrong = [row for row in rows if row.state in JUDGED_WRONG]
+    numbers = sum(row.ok for row in rows)
+    console.print(Text(f"{numbers} of {len(rows)} rows have a number ({seconds:.0f} seconds)."))
+    if wrong:
+        raise typer.Exit(WRONG)

@@ -1,0 +1,94 @@
+"""What ``convlab bench`` and ``convlab report`` print: a table of TFLOP/s, and what has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from convlab.bench import analysis
+from convlab.bench.results import Results, agreement
+from convlab.bench.rows import JUDGED_WRONG, Row
+
+
+def summary(results: Results, rows: Sequence[Row] | None = None, width: int = 80) -> Group:
+    """Every system: its mean speedup over s01, how many TFLOP/s it reaches, on each layer where
+    ``width`` has room for that; and each reason for a missing number."""
+    shown = [*results.rows.values()] if rows is None else rows
+    layers = sorted({(row.layer, row.batch) for row in shown}, key=results.layers().index)
+    names = list(dict.fromkeys(row.system for row in shown))
+    by_layer = max(map(len, names)) + 7 + 6 * len(layers) <= width
+    table = _table("TFLOP/s")
+    columns = [layer for layer, _ in layers] if by_layer else ["lowest", "median", "highest"]
+    for column in ("over s01", "layers", *columns)[0 : None if by_layer else 5]:
+        if not (by_layer and column == "layers"):
+            table.add_column(column, justify="right", no_wrap=True)
+    first = (
+        analysis.contender(results, analysis.BASELINE)
+        if analysis.BASELINE in results.systems
+        else None
+    )
+    for name in names:
+        mine = [results.row(*layer, name) for layer in layers]
+        speeds = sorted(row.tflops for row in mine if row is not None and row.tflops is not None)
+        if not speeds:
+            continue
+        mean = first and analysis.mean_speedup(results, analysis.contender(results, name), first)
+        cells = [Text("-" if not mean else f"{mean[0]:.2f}")]
+        if by_layer:
+            cells += map(_cell, mine)
+        else:
+            middle = speeds[len(speeds) // 2]
+            cells += [Text(f"{len(speeds)}"), *map(_number, (speeds[0], middle, speeds[-1]))]
+        table.add_row(name, *cells)
+    return Group(table, Text(LEGEND, "dim"), *_reasons(results, shown, len(layers)))
+
+
+def _table(first: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    table.add_column(first, no_wrap=True)
+    return table
+
+
+def _number(tflops: float) -> Text:
+    return Text(f"{tflops:.{1 if tflops >= 10 else 2}f}")
+
+
+LEGEND = (
+    "TFLOP/s: of the convolution as defined, median time; ~ where the spread stayed above 2 %. "
+    "over s01: geometric mean of the speedups."
+)
+
+
+def _cell(row: Row | None) -> Text:
+    if row is None:
+        return Text("")
+    if row.tflops is None:
+        return Text("-", "bold red" if row.state in JUDGED_WRONG else "yellow")
+    return Text("" if row.settled else "~").append_text(_number(row.tflops))
+
+
+def _reasons(results: Results, rows: Sequence[Row], layers: int) -> list[Text]:
+    lines = []
+    for entry in analysis.numberless(results, rows):
+        style = "bold red" if entry["state"] in JUDGED_WRONG else "yellow"
+        where = analysis.layers_in_words(entry["layers"], layers)
+        said = "" if entry["state"] == entry["reason"] else f": {entry['reason']}"
+        lines.append(
+            Text.assemble(f"{entry['system']} on {where}: ", (entry["state"], style), said)
+        )
+    return [Text(), *lines] if lines else []
+
+
+def agreement_table(one: Results, other: Results) -> Table:
+    """How far two runs agree, system by system."""
+    table = _table("system")
+    for name in ("layers", "median\ndifference %", "largest\ndifference %"):
+        table.add_column(name, justify="right")
+    for name, layers, median, largest in agreement(one, other):
+        style = "" if median <= 5 else "yellow"
+        table.add_row(name, f"{layers}", Text(f"{median:.2f}", style), f"{largest:.2f}")
+    return table

@@ -1,0 +1,93 @@
+"""``convlab report``: a file of results as a page, as Markdown, or in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from convlab import tables
+from convlab.commands.bench import DEFAULT_FILE
+from convlab.shell import check_writable, console_for, numba_needed, refuse, refusing, write_whole
+
+if TYPE_CHECKING:
+    from convlab.bench.report_why import Why
+    from convlab.bench.results import Results
+
+
+def report(
+    results_files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RESULTS.json]",
+            help=f"What convlab bench wrote: {DEFAULT_FILE}. A second file is compared with it.",
+        ),
+    ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page that works offline.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write Markdown, and its plots beside it."),
+    ] = None,
+    counts: Annotated[
+        bool, typer.Option("--counts/--no-counts", help="Count on the simulator why not faster.")
+    ] = True,
+) -> None:
+    """Tables and plots of what was measured: TFLOP/s, roofline, speedups, memory, why not faster.
+
+    Without --html and --markdown, a table here.
+    """
+    files = results_files or [Path(DEFAULT_FILE)]
+    if len(files) > 2:
+        refuse(f"{len(files)} files of results were given: give one, or two to be compared")
+    for option, file in (("--html", html_file), ("--markdown", markdown_file)):
+        if file is not None:
+            check_writable(option, file)
+            if file.resolve() in {one.resolve() for one in files}:
+                refuse(f"{option} is {str(file)!r}, the results themselves: give another file")
+    console = console_for(None)
+    with numba_needed():
+        from convlab.bench import report as reports
+        from convlab.bench.report_document import as_html, as_markdown, picture_files
+        from convlab.bench.results import open_results
+        from convlab.commands.bench_summary import agreement_table, summary
+        from convlab.image import PlotsMissing
+    with refusing(ValueError):
+        first, *others = map(open_results, files)
+    if not first.rows:
+        refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
+    if html_file is None and markdown_file is None:
+        console.print(summary(first, width=console.width))
+        for other in others:
+            console.print("", agreement_table(first, other), sep="\n")
+        return
+    why = _counted(first) if counts else []
+    with refusing(PlotsMissing):
+        blocks = reports.blocks(first, others[0] if others else None, why)
+    if html_file is not None:
+        write_whole(html_file, as_html(reports.TITLE, blocks).encode())
+        console.print(Text(f"The page is in {html_file}: open it with a browser"))
+    if markdown_file is not None:
+        pictures = f"{markdown_file.stem}-"
+        for name, picture in picture_files(blocks, pictures).items():
+            write_whole(markdown_file.with_name(name), picture.encode())
+        write_whole(markdown_file, as_markdown(reports.TITLE, blocks, pictures).encode())
+        console.print(Text(f"The tables are in {markdown_file}, the plots beside it"))
+
+
+def _counted(results: Results) -> list[Why]:
+    """What the simulator counts of the stages that were measured, if it can run here."""
+    from convlab.bench.report_why import counted
+    from convlab.stages import stage_named
+
+    stages = [stage_named(name) for name in results.names("stage")]
+    found = []
+    if stages:
+        with tables.progress([stage.name for stage in stages]) as advance:
+            for why in counted(stages):
+                found.append(why)
+                advance()
+    return found

@@ -1,0 +1,210 @@
+"""Answers that learners give, wrong ones and right ones, and what the checks say of them.
+
+``lessons/answers/NN_name.py`` holds, for every exercise and hunt of a lesson, at least five wrong
+answers and two right ones that look different from ours, as changes of ours.
+``python -m convlab.lessons.answers`` runs them all and writes the table ``docs/lesson-answers.md``;
+with ``--check`` it writes nothing. It exits 1 where a check's verdict is not the one expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import linecache
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from convlab.lessons import build, places
+from convlab.lessons.feedback import PASSED, UNFILLED, Feedback
+from convlab.lessons.source import LEARNER, Cell, Lesson, read, without_marks
+
+PAGE = "docs/lesson-answers.md"
+GIVEN = "as the learner finds it"
+_numbers = count()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer: our solution with pieces replaced. ``says`` is what the check must give as a
+    reason, ``passed`` for a right one; ``line`` a piece of a line that it must point at."""
+
+    what: str
+    says: str
+    changes: tuple[tuple[str, str], ...] = ()
+    line: str = ""
+
+    def of(self, solution: str) -> str:
+        """The answer's text. Raises ``ValueError`` where a piece is not there exactly once."""
+        for old, new in self.changes:
+            if solution.count(old) != 1:
+                raise ValueError(
+                    f"answer {self.what!r}: {old!r} is there {solution.count(old)} times"
+                )
+            solution = solution.replace(old, new)
+        return solution
+
+
+def wrong(what: str, says: str, *changes: tuple[str, str], line: str = "") -> Answer:
+    """A wrong answer, and the reason that the check must give."""
+    return Answer(what, says, changes, line)
+
+
+def right(what: str, *changes: tuple[str, str]) -> Answer:
+    """A right answer that looks different from ours."""
+    return Answer(what, PASSED, changes)
+
+
+def given(says: str) -> Answer:
+    """A hunt as the learner finds it, and the reason that the check must give."""
+    return Answer(GIVEN, says)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the check said of an answer."""
+
+    lesson: str
+    exercise: str
+    answer: Answer
+    feedback: Feedback
+
+    @property
+    def ok(self) -> bool:
+        """Whether it said what it must."""
+        if self.answer.says == PASSED:
+            return self.feedback.passed
+        lines = [line.code for problem in self.feedback.problems for line in problem.lines]
+        named = not self.answer.line or any(self.answer.line in line for line in lines)
+        return self.answer.says in self.feedback.reasons and named
+
+
+def answers_of(lesson: str) -> dict[str, tuple[Answer, ...]]:
+    """The answers of a lesson by exercise, as its file has them; none where there is no file."""
+    path = places.CHECKOUT / "lessons/answers" / f"{lesson}.py"
+    if not path.is_file():
+        return {}
+    there: dict[str, Any] = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), there)
+    return {name: tuple(answers) for name, answers in there["ANSWERS"].items()}
+
+
+def judged(lesson: Lesson, exercise: Cell, answer: Answer) -> Verdict:
+    """Put the answer into the exercise's cell, run what the lesson needs and then its check."""
+    if answer.what == GIVEN:
+        text = exercise.of(LEARNER)
+    else:
+        text = answer.of(without_marks(exercise.text))
+    return Verdict(lesson.name, exercise.name, answer, _checked(lesson, exercise, text))
+
+
+def _checked(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
+    """Run setup, the checks before (later ones use their functions), this cell and its check."""
+    there: dict[str, Any] = {}
+    for cell in lesson.cells:
+        if cell.role == "setup":
+            _run(cell.text, there)
+        elif cell.role == "check" and cell.name != exercise.name:
+            _run(_definitions(cell.text), there)
+        elif cell == exercise:
+            _run(text, there)
+            feedback = _run(lesson.check_of(exercise.name).text, there)
+            assert isinstance(feedback, Feedback)
+            return feedback
+    raise ValueError(f"{lesson.name} has no exercise {exercise.name!r}")
+
+
+def _definitions(text: str) -> str:
+    """The cell without what it shows."""
+    tree = ast.parse(text)
+    return ast.unparse([node for node in tree.body if not isinstance(node, ast.Expr)])  # type: ignore[arg-type]
+
+
+def _run(text: str, there: dict[str, Any]) -> Any:
+    """Run a cell as notebooks do: its last value is what it gives, its lines can be looked up."""
+    file = f"<answer {next(_numbers)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    tree = ast.parse(text)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    with redirect_stdout(StringIO()):
+        exec(compile(tree, file, "exec"), there)
+        if last is None:
+            return None
+        assert isinstance(last, ast.Expr)
+        return eval(compile(ast.Expression(last.value), file, "eval"), there)
+
+
+def verdicts(lesson: Lesson) -> Iterator[Verdict]:
+    """Of every answer to every exercise of the lesson."""
+    answers = answers_of(lesson.name)
+    for exercise in lesson.exercises():
+        if exercise.role == "exercise":
+            yield judged(lesson, exercise, given(UNFILLED))
+        for answer in answers.get(exercise.name, ()):
+            yield judged(lesson, exercise, answer)
+
+
+HEAD = """# Answers to the lessons' exercises
+
+Wrong answers of the kind that learners write, and right ones that look different from ours, with
+what the check of the notebook says. `python -m convlab.lessons.answers` runs them and writes this
+table; [lessons.md](lessons.md) says where the answers are.
+"""
+
+
+def table(found: Sequence[Verdict]) -> str:
+    """The page."""
+    lines = [HEAD]
+    for lesson in dict.fromkeys(verdict.lesson for verdict in found):
+        lines += [f"## {lesson}", ""]
+        lines += ["| exercise | answer | the check says |", "| --- | --- | --- |"]
+        for verdict in found:
+            if verdict.lesson == lesson:
+                mark = "" if verdict.ok else " (NOT WHAT IT MUST)"
+                cells = verdict.exercise, verdict.answer.what, f"{_said(verdict)}{mark}"
+                lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    few = sum(verdict.answer.says == PASSED for verdict in found)
+    as_it_must = "each" if all(verdict.ok for verdict in found) else "NOT all"
+    lines.append(f"{len(found)} answers, {few} of them right; {as_it_must} judged as it must be.")
+    return "\n".join(lines) + "\n"
+
+
+def _said(verdict: Verdict) -> str:
+    return ", ".join(verdict.feedback.reasons) or PASSED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m convlab.lessons.answers", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args(arguments)
+    try:
+        lessons = [read(path) for path in build.sources(options.names)]
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    found = []
+    for lesson in lessons:
+        for verdict in verdicts(lesson):
+            found.append(verdict)
+            said = ", ".join(verdict.feedback.reasons) or PASSED
+            mark = "ok   " if verdict.ok else f"WRONG, must be {verdict.answer.says}:"
+            print(
+                f"{mark} {lesson.name}, {verdict.exercise}: {verdict.answer.what}: {said}",
+                flush=True,
+            )
+    if not options.check and not options.names:
+        page: Path = places.CHECKOUT / PAGE
+        page.write_text(table(found), encoding="utf-8")
+        print(f"wrote {page}")
+    return int(not all(verdict.ok for verdict in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Pictures that compare: counts of launches, and times that were measured on a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from convlab.lessons import places
+from convlab.lessons.pictures import COLOURS, INK, Picture, finished, sheet
+from convlab.stages import short_name, stage_named
+from convlab.tracing import LaunchTrace
+
+Count = Callable[[LaunchTrace], float]
+COUNTS: dict[str, Count] = {
+    "requests to global memory": lambda launch: launch.total("requests", launch.of(space="global")),
+    "sectors of global memory": lambda launch: launch.total("sectors"),
+    "sectors a request": lambda launch: (
+        launch.total("sectors") / launch.total("requests", launch.of(space="global"))
+    ),
+    "requests to shared memory": lambda launch: launch.total("requests", launch.of(space="shared")),
+    "passes of shared memory": lambda launch: launch.total("passes"),
+    "bytes an operation": lambda launch: launch.bytes_per_flop or 0,
+}
+
+
+def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
+    """Counts of several launches as bars, a panel for each count. Raises ``ValueError`` for one
+    that is not in ``COUNTS``."""
+    for count in counts:
+        if count not in COUNTS:
+            raise ValueError(f"count is {count!r}: it must be one of {', '.join(COUNTS)}")
+    values = {count: [COUNTS[count](one) for one in launches.values()] for count in counts}
+    figure, panels = sheet(7.4, 0.36 * len(launches) + 0.6, len(counts))
+    names = list(launches)
+    for place, (panel, (count, numbers)) in enumerate(zip(panels, values.items(), strict=True)):
+        _bars(panel, names if place == 0 else [""] * len(names), numbers, count)
+    said = "; ".join(
+        f"{count}: " + ", ".join(f"{n} {_brief(v)}" for n, v in zip(names, numbers, strict=True))
+        for count, numbers in values.items()
+    )
+    return finished(figure, f"Bars. {said}", f"Counted by the simulator: {said}.")
+
+
+def _bars(panel: Any, names: Sequence[str], values: Sequence[float], title: str) -> None:
+    panel.set_axis_on()
+    panel.set_facecolor("none")
+    rows = range(len(values))
+    panel.barh(rows, values, color=[COLOURS[row % len(COLOURS)] for row in rows], height=0.7)
+    most = max(values) or 1
+    for row, value in enumerate(values):
+        panel.text(value + most * 0.02, row, _brief(value), va="center", fontsize=9.5, color=INK)
+    panel.set_xlim(0, most * 1.4)
+    panel.set_yticks(list(rows), names, fontsize=10, color=INK)
+    panel.invert_yaxis()
+    panel.set_xticks([])
+    panel.tick_params(length=0)
+    for side in panel.spines.values():
+        side.set_visible(False)
+    panel.set_title(title, fontsize=10, color=INK, loc="left")
+
+
+def _brief(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
+
+
+def stored(layer: str = "conv9") -> dict[str, Any]:
+    """What was measured of the ladder on an H200 on a layer: ``convlab ladder --json``'s document.
+
+    Raises ``ValueError`` naming the layers there are.
+    """
+    folder = places.results()
+    file = folder / f"ladder_{layer}_h200.json"
+    if not file.is_file():
+        there = sorted(one.name.split("_")[1] for one in folder.glob("ladder_*_h200.json"))
+        raise ValueError(f"layer is {layer!r}: measured were {', '.join(there)}")
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return document
+
+
+def measured(*stages: str, layer: str = "conv9") -> Picture:
+    """How long these stages took on an H200, from the stored results."""
+    document = stored(layer)
+    entries = {entry["name"]: entry for entry in document["stages"]}
+    times = {}
+    for stage in stages:
+        name = stage_named(stage).name
+        if name not in entries or entries[name]["time_ms"] is None:
+            raise ValueError(f"stage is {name}: it was not measured on {layer}")
+        times[short_name(name)] = entries[name]["time_ms"]
+    figure, (panel,) = sheet(6.4, 0.36 * len(times) + 0.6)
+    _bars(panel, list(times), list(times.values()), f"milliseconds for {layer.capitalize()}")
+    said = ", ".join(f"{name} {_brief(time)} ms" for name, time in times.items())
+    problem = document["problem"]
+    images, channels, height, width = problem["input_shape"]
+    filters = "x".join(map(str, problem["kernel_size"]))
+    about = (
+        f"{images} images of {channels} channels and {height}x{width} pixels, "
+        f"{problem['out_channels']} filters of {filters}: {problem['flops'] / 1e9:.1f} billion "
+        "floating-point operations"
+    )
+    date = document["environment"]["date"][:10]
+    caption = f"Measured on an {document['device']}, {date}: {said}. {about}."
+    return finished(figure, f"Bars of times on an {document['device']}: {said}", caption)

@@ -1,0 +1,171 @@
+"""Makes the lessons' notebooks from their sources and runs them, so that outputs are stored.
+
+``python -m convlab.lessons.build [NAME...]`` in a checkout writes ``lessons/NAME.ipynb`` and
+``lessons/solutions/NAME.ipynb`` of the lessons named, or of all. With ``--check`` nothing is
+written, and it exits 1 where a notebook's cells are not what its source gives. With
+``--for-nbgrader FOLDER`` it writes nbgrader's source notebooks there instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from convlab.lessons import places
+from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Cell, Lesson, read
+
+CELL_SECONDS = 120
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+
+
+def sources(names: Sequence[str] = ()) -> list[Path]:
+    """The lessons' source files; only those named, where any are.
+
+    Raises ``ValueError`` for a name that there is not, or outside a checkout.
+    """
+    if not places.in_checkout():
+        raise ValueError("lessons are built in a checkout of convlab's repository")
+    found = {path.stem: path for path in sorted((places.CHECKOUT / "lessons/source").glob("*.py"))}
+    for name in names:
+        if name not in found:
+            raise ValueError(f"lesson is {name!r}: it must be one of {', '.join(found)}")
+    return [found[name] for name in names or found]
+
+
+def place(lesson: str, kind: str) -> Path:
+    """Where a lesson's notebook of a kind is stored."""
+    folder = places.CHECKOUT / "lessons"
+    return (folder / "solutions" if kind == SOLUTION else folder) / f"{lesson}.ipynb"
+
+
+def notebook(lesson: Lesson, kind: str) -> Any:
+    """The notebook, an ``nbformat`` one, without outputs."""
+    from nbformat import v4
+
+    made = v4.new_notebook(
+        cells=[
+            _notebook_cell(lesson, number, cell, kind) for number, cell in enumerate(lesson.cells)
+        ],
+        metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}},
+    )
+    return made
+
+
+def _notebook_cell(lesson: Lesson, number: int, cell: Cell, kind: str) -> Any:
+    from nbformat import v4
+
+    text = cell.of(kind)
+    if cell.type == "markdown":
+        # Solutions are a folder deeper.
+        if kind == SOLUTION:
+            text = text.replace("](../", "](../../").replace("](solutions/", "](")
+        made = v4.new_markdown_cell(text)
+    else:
+        made = v4.new_code_cell(text)
+    made.id = f"{lesson.name.split('_')[0]}-{number:02d}"
+    if cell.role:
+        made.metadata["tags"] = [cell.role]
+    if cell.role == "exercise":
+        made.metadata["nbgrader"] = _nbgrader(lesson, cell, solution=True)
+    elif cell.role == "check" and _judged(lesson, cell).role == "exercise":
+        made.metadata["nbgrader"] = _nbgrader(lesson, cell, grade=True, locked=True, points=1)
+    return made
+
+
+def _judged(lesson: Lesson, check: Cell) -> Cell:
+    return next(cell for cell in lesson.exercises() if cell.name == check.name)
+
+
+def _nbgrader(lesson: Lesson, cell: Cell, **is_so: Any) -> dict[str, Any]:
+    """nbgrader's metadata, version 3 of its schema."""
+    no = dict.fromkeys(("grade", "solution", "locked", "task"), False)
+    return no | is_so | {"schema_version": 3, "grade_id": f"{cell.role}-{lesson.name}-{cell.name}"}
+
+
+def execute(made: Any, folder: Path) -> None:
+    """Run a notebook's cells in ``folder`` and keep their outputs in it.
+
+    Raises nbclient's ``CellExecutionError`` where a cell raises.
+    """
+    from nbclient import NotebookClient
+
+    NotebookClient(
+        made, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+    ).execute()  # fmt: skip
+    made.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    for cell in made.cells:
+        for output in cell.get("outputs", ()):
+            output.get("metadata", {}).pop("transient", None)
+
+
+def as_text(made: Any) -> str:
+    import nbformat
+
+    nbformat.validate(made)
+    return str(nbformat.writes(made)).rstrip("\n") + "\n"
+
+
+def stale(lesson: Lesson) -> list[Path]:
+    """The stored notebooks whose cells are not what the source gives."""
+    import nbformat
+
+    found = []
+    for kind in (LEARNER, SOLUTION):
+        path, fresh = place(lesson.name, kind), notebook(lesson, kind)
+        if not path.is_file():
+            found.append(path)
+            continue
+        stored = nbformat.read(path, as_version=4)
+        if [_content(cell) for cell in stored.cells] != [_content(cell) for cell in fresh.cells]:
+            found.append(path)
+    return found
+
+
+def _content(cell: Any) -> tuple[Any, ...]:
+    return cell.id, cell.cell_type, cell.source, cell.metadata.get("nbgrader")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m convlab.lessons.build", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where stale")
+    parser.add_argument("--for-nbgrader", type=Path, metavar="FOLDER")
+    options = parser.parse_args(arguments)
+    try:
+        paths = sources(options.names)
+        lessons = [read(path) for path in paths]
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.check:
+        old = [path for lesson in lessons for path in stale(lesson)]
+        for path in old:
+            print(f"{path} is not what its source gives: python -m convlab.lessons.build")
+        return int(bool(old))
+    for lesson in lessons:
+        if options.for_nbgrader is not None:
+            folder = options.for_nbgrader / "source" / lesson.name
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder / f"{lesson.name}.ipynb", notebook(lesson, NBGRADER))
+            continue
+        for kind in (LEARNER, SOLUTION):
+            made, path = notebook(lesson, kind), place(lesson.name, kind)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            execute(made, path.parent)
+            _write(path, made)
+    return 0
+
+
+def _write(path: Path, made: Any) -> None:
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(as_text(made), encoding="utf-8")
+    beside.replace(path)
+    print(f"wrote {path}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

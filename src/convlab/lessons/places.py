@@ -1,0 +1,33 @@
+"""Where the lessons and the measured results are: in the checkout, else in the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+CHECKOUT = PACKAGE.parents[2]
+
+
+def in_checkout() -> bool:
+    """Whether convlab runs from a checkout of its repository."""
+    return (CHECKOUT / "lessons/source").is_dir()
+
+
+def notebooks() -> Path:
+    """The folder of the learners' notebooks, which has ``solutions`` in it.
+
+    Raises ``FileNotFoundError`` where the installation holds none.
+    """
+    return _folder(CHECKOUT / "lessons", PACKAGE / "notebooks")
+
+
+def results() -> Path:
+    """The folder of the measurements, ``docs/results``. Raises as :func:`notebooks`."""
+    return _folder(CHECKOUT / "docs/results", PACKAGE / "results")
+
+
+def _folder(here: Path, packed: Path) -> Path:
+    found = here if in_checkout() else packed
+    if not found.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(found)!r}: install convlab again")
+    return found

@@ -1,0 +1,235 @@
+"""A laboratory without a GPU: systems that go wrong in every way there is, and a clock that says
+what it is told. Processes of the benchmark open it by name: ``bench_fakes:Fakes``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from convlab.bench.peers import Unsupported
+from convlab.bench.roofline import Machine
+from convlab.bench.systems import System
+from convlab.bench.watch import Look
+from convlab.bench.worker import serve
+from convlab.oracle import reference
+from convlab.problem import ConvProblem
+
+GIB = 2**30
+MACHINE = Machine("a fake GPU", 60e12, 400e12, 4e12, 0, 100)
+ENVIRONMENT = {
+    "command": "convlab",
+    "date": "2026-11-21T12:00:00+00:00",
+    "python": "3.12.3",
+    "packages": {"convlab": "0.1.0", "numpy": "2.4.6", "torch": None},
+    "gpu": {"name": "a fake GPU", "driver": "580", "cuda": "13.0"},
+    "clocks_mhz": {"sm": 1980, "memory": 3200, "max_sm": 1980},
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    median_ms: float = 10.0
+    spread_percent: float = 0.5
+    repeats: int = 20
+
+
+class Fake:
+    """A prepared convolution that NumPy does; what it does wrong is handed in."""
+
+    algorithm: str | None = "numpy"
+    capturable = True
+    workspace_bytes: int | None = 12345
+
+    def __init__(self, problem, input, weight, place, spoil=lambda output, run: output):
+        self.right = reference(problem, input, weight).astype(np.float32)
+        self.out = np.zeros_like(self.right)
+        self.spoil, self.runs, self.place = spoil, 0, place
+        place.taken += GIB
+
+    def run(self, stream):
+        self.runs += 1
+        written = self.spoil(self.right.copy(), self.runs)
+        if written is not None:
+            self.out = written
+
+    def poison(self):
+        self.out = np.full_like(self.right, np.nan)
+
+    def output(self):
+        return self.out
+
+    def close(self):
+        self.place.taken = 0
+
+
+def one_wrong(output, run):
+    output[0, 0, 0, 0] += 1
+    return output
+
+
+def writes_nothing(output, run):
+    return None
+
+
+def skips_one(output, run):
+    output[-1, -1, -1, -1] = np.nan
+    return output
+
+
+def wrong_later(output, run):
+    return one_wrong(output, run) if run > 3 else output
+
+
+def noisy(size: float) -> Callable[[np.ndarray, int], np.ndarray]:
+    def spoil(output, run):
+        errors = np.random.default_rng(run).standard_normal(output.shape)
+        return (output + size * np.sqrt((output**2).mean()) * errors).astype(np.float32)
+
+    return spoil
+
+
+def raising(error: Exception):
+    def spoil(output, run):
+        raise error
+
+    return spoil
+
+
+def crash(output, run):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(output, run):
+    time.sleep(600)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Called as PyTorch's is."""
+
+
+SPOILED: dict[str, Any] = {
+    "right": lambda output, run: output,
+    "wrong": one_wrong,
+    "writes_nothing": writes_nothing,
+    "skips_one": skips_one,
+    "wrong_later": wrong_later,
+    "tf32": noisy(3e-4),
+    "tf32_too_wrong": noisy(0.02),
+    "any": noisy(4.5e-5),
+    "crash": crash,
+    "hang": hang,
+    "sticky": raising(RuntimeError("CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS")),
+    "oom": raising(OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")),
+    "oom_host": raising(MemoryError("stage s03's workspace needs 9 GiB")),
+    "oom_driver": raising(RuntimeError("CUDA driver: CUDA_ERROR_OUT_OF_MEMORY")),
+    "unsupported": raising(Unsupported("CUDNN_STATUS_NOT_SUPPORTED for this filter")),
+    "absent": None,
+    "above_roofline": lambda output, run: output,
+    "above_bandwidth": lambda output, run: output,
+    "unsteady": lambda output, run: output,
+    "steady_at_last": lambda output, run: output,
+    "busy": lambda output, run: output,
+    "throttled": lambda output, run: output,
+    "host": lambda output, run: output,
+}
+TIMES = {
+    "above_roofline": Timing(1e-6),
+    "above_bandwidth": Timing(0.002),
+    "unsteady": Timing(spread_percent=45.0),
+    "host": Timing(900.0, 3.0, 3),
+}
+
+
+class Fakes:
+    """The laboratory."""
+
+    def __init__(self, allowed: int | None = None) -> None:
+        self.allowed, self.taken, self.current = allowed, 0, ""
+        self.timed = self.looks = 0
+
+    def facts(self):
+        return {"machine": MACHINE.as_json(), "environment": ENVIRONMENT}
+
+    def compile(self, name: str, problem: ConvProblem) -> None:
+        if name == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def system_named(self, name: str) -> System:
+        self.current, self.timed, self.looks = name, 0, 0
+        spoil = SPOILED[name]
+        return System(
+            name,
+            f"a fake: {name}",
+            "stage" if name in ("right", "crash") else "peer",
+            "convlab" if name in ("right", "crash") else "fakes",
+            "tf32" if name.startswith("tf32") else "fp32",
+            "any" if name == "any" else "gemm",
+            name != "host",
+            lambda: "its library is not installed" if spoil is None else None,
+            lambda problem, input, weight, bias: Fake(problem, input, weight, self, spoil),
+        )
+
+    def free_bytes(self):
+        return 100 * GIB - self.taken
+
+    def synchronize(self):
+        pass
+
+    def time(self, prepared, on_gpu):
+        self.timed += 1
+        prepared.run(1)
+        prepared.poison()
+        prepared.run(1)
+        if self.current == "steady_at_last" and self.timed < 3:
+            return Timing(spread_percent=60.0)
+        return TIMES.get(self.current, Timing())
+
+    def look(self):
+        self.looks += 1
+        clock = 1000 if self.current == "throttled" and self.looks % 2 == 0 else 1980
+        return lambda: Look(clock, 3200, 1980, 0, 0, 80000)
+
+    def others(self):
+        return lambda: 2 if self.current == "busy" else 0
+
+
+def _pipe() -> tuple[Any, Any]:
+    read, write = os.pipe()
+    return os.fdopen(read, "r"), os.fdopen(write, "w")
+
+
+class InThread:
+    """A worker without a process, for what is not about processes: quick to start."""
+
+    def __init__(self, laboratory: str, log: Any) -> None:
+        module, _, name = laboratory.partition(":")
+        commands, self._commands = _pipe()
+        self._answers, answers = _pipe()
+        opened = getattr(import_module(module), name)
+        self._thread = Thread(target=serve, args=(opened, commands, answers), daemon=True)
+        self._thread.start()
+
+    def send(self, **command: Any) -> None:
+        self._commands.write(json.dumps(command) + "\n")
+        self._commands.flush()
+
+    def answer(self, deadline: float) -> dict[str, Any]:
+        return json.loads(self._answers.readline())
+
+    def end(self) -> None:
+        self._commands.close()
+        self._thread.join()
+        self._answers.close()
+
+
+def system(name: str, /, **changed: Any) -> System:
+    return replace(Fakes().system_named(name), **changed)

@@ -1,0 +1,64 @@
+"""Results as a GPU would give them, made up: times that follow from how fast each system is here
+said to be, on all twelve layers."""
+
+from __future__ import annotations
+
+from bench_fakes import ENVIRONMENT
+
+from convlab.bench.measuring import Outcome
+from convlab.bench.results import Results, tensor_bytes
+from convlab.bench.roofline import Machine
+from convlab.bench.runner import Case, row_of
+from convlab.bench.systems import STAGE_FAMILY, System
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+H200_LIKE = Machine(
+    "a GPU that was made up", 66.9e12, 535e12, 4.9e12, 60 * 2**20, 132, 51.2, 4.2e12
+)
+# Name, kind, family, method, precision, its speed in TFLOP/s, and MiB of workspace.
+SYSTEMS = (
+    ("s01_direct", "stage", STAGE_FAMILY, "direct", "fp32", 4.1, 0),
+    ("s03_im2col_blas", "stage", STAGE_FAMILY, "gemm", "fp32", 19.0, 900),
+    ("s07_microkernel", "stage", STAGE_FAMILY, "gemm", "fp32", 13.0, 0),
+    ("s09_double_buffer", "stage", STAGE_FAMILY, "gemm", "fp32", 25.0, 0),
+    ("s11_im2win_full", "stage", STAGE_FAMILY, "gemm", "fp32", 30.0, 250),
+    ("torch_fp32", "peer", "pytorch", "any", "fp32", 38.0, None),
+    ("torch_tf32", "peer", "pytorch", "any", "tf32", 100.0, None),
+    ("cudnn_gemm", "peer", "cudnn", "gemm", "fp32", 20.0, 1500),
+    ("cudnn_implicit_precomp_gemm", "peer", "cudnn", "gemm", "fp32", 36.0, 1),
+    ("cudnn_fft", "peer", "cudnn", "fft", "fp32", 60.0, 4000),
+)
+
+
+def system(name: str, kind: str, family: str, method: str, precision: str) -> System:
+    return System(
+        name, f"{name} in words", kind, family, precision, method, True, lambda: None,
+        lambda *tensors: None,
+    )  # fmt: skip
+
+
+def sample(
+    *, batch: int = 128, identity: str = "one", slower: float = 1.0, layers=LAYER_NAMES
+) -> Results:
+    """A whole run; one peer is absent everywhere and one is not supported on large strides."""
+    results = Results(H200_LIKE, dict(ENVIRONMENT), identity, commands=["convlab bench"])
+    for name in layers:
+        problem = paper_layer(name, batch)
+        for number, (*about, speed, mib) in enumerate(SYSTEMS):
+            chosen = system(*about)
+            wobble = 1 + 0.25 * ((int(name[4:]) * 7 + number * 3) % 5 - 2) / 2
+            outcome = Outcome(
+                "measured", None,
+                slower * max(problem.flops / speed / wobble, 0.25 * problem.least_bytes) / 1e9,
+                0.4 + number / 4, 20, "fp32", 0.02,
+                None if mib is None else mib * 2**20 // 2 ** (number % 3),
+                tensor_bytes(problem) + (mib or 100) * 2**20 // 2 ** (number % 3) + 2**21,
+            )  # fmt: skip
+            if chosen.method == "fft" and problem.s_h > 1:
+                outcome = Outcome().without_number("unsupported", "strides are not for it")
+            case = Case(name, problem, chosen)
+            results.add(row_of(case, outcome, H200_LIKE, identity, 1.0), chosen)
+        absent = system("cupy_fp32", "peer", "cupy", "any", "fp32")
+        outcome = Outcome().without_number("absent", "CuPy is not installed")
+        results.add(row_of(Case(name, problem, absent), outcome, H200_LIKE, identity, 0.0), absent)
+    return results

@@ -1,0 +1,183 @@
+"""The command: what it refuses, what it keeps, how it goes on; on fakes and without a GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bench_fakes import SPOILED, InThread, system
+from typer.testing import CliRunner
+
+from convlab.bench import laboratory, peers, systems, watch
+from convlab.bench.systems import DEFAULT_STAGES, QUICK_STAGES, chosen
+from convlab.cli import app
+from convlab.engines import unavailable
+from convlab.stages import LADDER
+
+pytestmark = pytest.mark.same_in_cudasim
+
+needs_no_gpu = pytest.mark.skipif(unavailable("gpu") is None, reason="there is a GPU here")
+
+
+def run(*words: str):
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+
+
+@needs_no_gpu
+def test_a_simulator_is_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    file = tmp_path / "bench.json"
+    result = run("bench", "--json", str(file))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("convlab: convlab bench needs a GPU, as a simulator's times")
+    assert result.stderr.count("\n") == 1
+    assert not file.exists()
+
+
+@pytest.fixture
+def lab(monkeypatch, tmp_path):
+    """The command with a laboratory of fakes, where all the systems asked for are fakes."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # or the command sets it, for good
+    monkeypatch.setattr("convlab.engines.unavailable", lambda name: None)
+    monkeypatch.setattr("convlab.engines._made", {"gpu": object()})
+    monkeypatch.setattr("convlab.bench.crew.LABORATORY", "bench_fakes:Fakes")
+    monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
+    monkeypatch.setattr(laboratory, "current_gpu", lambda: "GPU-1")
+    monkeypatch.setattr(watch, "look", lambda gpu: lambda: watch.Look(1980, 3200, 1980, 0, 0, 1000))
+    monkeypatch.setattr(watch, "processes", lambda gpu: lambda: 0)
+    names = ["right", "wrong", "unsupported", "tf32"]
+    monkeypatch.setattr(
+        systems, "chosen", lambda stage, peer, quick: tuple(map(system, peer or names))
+    )
+    return tmp_path / "bench.json"
+
+
+def bench(file, *words):
+    return run("bench", "--layer", "conv12", "--batch", "1", "--json", str(file), *words)
+
+
+def test_a_run_is_kept_and_told(lab):
+    result = bench(lab)
+    assert result.exit_code == 1  # one is wrong
+    document = json.loads(lab.read_text())
+    assert [row["state"] for row in document["rows"]] == [
+        "measured",
+        "wrong",
+        "unsupported",
+        "measured",
+    ]
+    assert document["finished"]
+    assert document["identity"]
+    assert document["commands"] == [document["environment"]["command"]]
+    assert "2 of 4 rows have a number" in result.stdout
+    assert "wrong on conv12: wrong: " in result.stdout
+
+
+def test_only_what_is_right_exits_0(lab):
+    assert bench(lab, "--peer", "right", "--peer", "unsupported").exit_code == 0
+
+
+def test_a_second_run_measures_only_what_is_missing(lab):
+    bench(lab, "--peer", "right", "--peer", "sticky")
+    first = json.loads(lab.read_text())["rows"]
+    result = bench(lab, "--peer", "right", "--peer", "sticky", "--peer", "tf32")
+    rows = {row["system"]: row for row in json.loads(lab.read_text())["rows"]}
+    assert rows["right"] == first[0]  # the very row, its date and all
+    assert set(rows) == {"right", "sticky", "tf32"}
+    assert "kept     1 of them" in result.stdout
+    assert len(json.loads(lab.read_text())["commands"]) == 2
+
+
+def test_again_measures_everything_anew(lab):
+    bench(lab, "--peer", "right")
+    document = json.loads(lab.read_text())
+    document["rows"][0]["time_ms"] = 123.0
+    lab.write_text(json.dumps(document))
+    bench(lab, "--peer", "right")
+    assert json.loads(lab.read_text())["rows"][0]["time_ms"] == 123.0
+    bench(lab, "--peer", "right", "--again")
+    assert json.loads(lab.read_text())["rows"][0]["time_ms"] == 10.0
+
+
+def test_an_interrupted_run_has_kept_its_rows_and_goes_on(lab, monkeypatch):
+    from convlab.bench.crew import Crew
+
+    measure, calls = Crew.measure, []
+
+    def interrupted(self, chosen, judge):
+        calls.append(chosen.name)
+        if chosen.name == "unsupported" and len(calls) == 3:
+            raise KeyboardInterrupt
+        return measure(self, chosen, judge)
+
+    monkeypatch.setattr(Crew, "measure", interrupted)
+    result = bench(lab)
+    assert result.exit_code == 130
+    assert "interrupted, 2 of 4 rows are left: the same command goes on" in result.stderr
+    document = json.loads(lab.read_text())
+    assert [row["system"] for row in document["rows"]] == ["right", "wrong"]
+    assert document["finished"] is None
+    bench(lab)
+    assert calls == ["right", "wrong", "unsupported", "unsupported", "tf32"]
+    assert json.loads(lab.read_text())["finished"]
+
+
+def test_standard_output_gets_the_document_alone(lab):
+    result = run("bench", "--layer", "conv12", "--batch", "1", "--peer", "right", "--json", "-")
+    assert json.loads(result.stdout)["rows"][0]["state"] == "measured"
+
+
+def test_a_busy_gpu_is_refused_before_anything_is_measured(lab, monkeypatch):
+    monkeypatch.setattr("convlab.commands.bench.IDLE_SECONDS", 0)
+    monkeypatch.setattr(watch, "look", lambda gpu: lambda: watch.Look(utilisation=90))
+    result = bench(lab)
+    assert result.exit_code == 2
+    assert "other processes keep the GPU busy 90 % of the time" in result.stderr
+    assert not lab.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--layer", "conv13"], "layer is 'conv13': it must be one of conv1"),
+        (["--batch", "0"], "batch"),
+        (["--seconds", "0"], "seconds"),
+    ],
+)
+def test_bad_arguments_get_a_line(lab, words, said):
+    result = run("bench", *words, "--json", str(lab))
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_no_result_is_not_overwritten(lab):
+    lab.write_text("{}")
+    result = bench(lab)
+    assert result.exit_code == 2
+    assert "is no file of results" in result.stderr
+    assert lab.read_text() == "{}"
+
+
+def test_which_systems_are_chosen():
+    names = {one.name for one in chosen(None, None)}
+    assert set(DEFAULT_STAGES) <= names
+    assert "cpp_seven_loops" not in names
+    assert "torch_fp32" in names
+    assert {one.name for one in chosen(None, ["none"], quick=True)} == set(QUICK_STAGES)
+    every = [one.name for one in chosen(["all"], ["all"])]
+    assert every == [*(stage.name for stage in LADDER), *(peer.name for peer in peers.PEERS)]
+    two = chosen(["s11", "s01"], ["torch_fp32"])
+    assert [one.name for one in two] == ["s01_direct", "s11_im2win_full", "torch_fp32"]
+    with pytest.raises(ValueError, match="nothing to measure"):
+        chosen(["none"], ["none"])
+    with pytest.raises(ValueError, match="stage is 's99'"):
+        chosen(["s99"], None)
+    with pytest.raises(ValueError, match="peer is 'nobody'"):
+        chosen(None, ["nobody"])
+
+
+def test_names_of_stages_and_peers_differ():
+    names = [stage.name for stage in LADDER] + [peer.name for peer in peers.PEERS]
+    assert len(names) == len(set(names))
+    assert set(SPOILED).isdisjoint(names)

@@ -1,0 +1,176 @@
+"""Files of results: kept after every row, taken up again where nothing has changed, compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from bench_samples import sample
+from test_docs import keys
+from test_docs import rows as documented
+
+from convlab.bench import results as module
+from convlab.bench.results import (
+    Results,
+    agreement,
+    code_fingerprint,
+    identity,
+    open_results,
+)
+from convlab.bench.rows import STATES, Row
+
+pytestmark = pytest.mark.same_in_cudasim
+
+
+def test_a_document_reads_back_the_same():
+    document = json.loads(json.dumps(sample().as_json(), allow_nan=False))
+    assert Results.from_json(document).as_json() == document
+
+
+def test_infinite_errors_survive():
+    results = sample(layers=["conv12"])
+    row = results.row("conv12", 128, "cupy_fp32")
+    results.rows[row.key] = replace(
+        row, state="wrong", reason="it wrote nothing", error_over_bound=float("inf")
+    )
+    text = json.dumps(results.as_json(), allow_nan=False)
+    again = Results.from_json(json.loads(text))
+    assert again.rows[row.key].error_over_bound == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": "something"}, "its format is 'something'"),
+        ({"version": 99}, "its version is 99"),
+        ({"machine": None}, "it is no result of convlab bench"),
+        ({"rows": [{"layer": "conv1"}]}, "it is no result of convlab bench"),
+        ({"systems": []}, "it is no result of convlab bench"),
+    ],
+)
+def test_other_documents_are_refused_in_a_sentence(tmp_path, change, said):
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps(sample(layers=["conv12"]).as_json() | change))
+    with pytest.raises(ValueError, match=said) as caught:
+        open_results(file)
+    assert str(file) in str(caught.value)
+
+
+def test_a_missing_file_and_no_json_are_told(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        open_results(tmp_path / "none.json")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ValueError, match="is no file of results"):
+        open_results(tmp_path / "bad.json")
+
+
+def with_states() -> Results:
+    """A row of every state."""
+    results = sample(layers=["conv12"])
+    row = results.row("conv12", 128, "cupy_fp32")
+    results.rows.clear()
+    for state in STATES:
+        name = state.replace(" ", "_")
+        results.systems[name] = {"name": name, "kind": "peer"}
+        if state == "measured":
+            numbers = {"time_ms": 1.0, "time_spread": 1.0, "repeats": 20, "tflops": 1.0}
+            kept = replace(row, system=name, state=state, reason=None, **numbers)
+        else:
+            kept = replace(row, system=name, state=state, reason="why")
+        results.rows[kept.key] = kept
+    return results
+
+
+def test_an_interrupted_run_is_taken_up_but_accidents_are_tried_again():
+    new = replace(sample(), rows={}, commands=["convlab bench again"])
+    assert new.take_up(with_states()) == 5
+    kept = {row.state for row in new.rows.values()}
+    assert kept == {"measured", "wrong", "refused", "unsupported", "out of memory"}
+    assert new.commands == ["convlab bench", "convlab bench again"]
+
+
+def test_another_machine_version_or_code_is_measured_again():
+    new = replace(sample(identity="two"), rows={})
+    assert new.take_up(sample(identity="one")) == 0
+    assert new.rows == {}
+
+
+ENVIRONMENT = {
+    "gpu": {"name": "a GPU", "driver": "1"}, "python": "3.12.3", "packages": {"numba": "1"},
+    "date": "now", "command": "convlab bench",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gpu": {"name": "a GPU", "driver": "2"}},
+        {"python": "3.12.4"},
+        {"packages": {"numba": "2"}},
+        {"packages": {"numba": "1", "torch": "2.11"}},
+    ],
+)
+def test_identity_changes_with_machine_and_versions(change):
+    assert identity(ENVIRONMENT | change, "GPU-1") != identity(ENVIRONMENT, "GPU-1")
+    assert identity(ENVIRONMENT, "GPU-2") != identity(ENVIRONMENT, "GPU-1")
+
+
+def test_identity_changes_with_the_code_and_nothing_else(monkeypatch):
+    before = identity(ENVIRONMENT, None)
+    assert identity(ENVIRONMENT | {"date": "later", "command": "other"}, None) == before
+    monkeypatch.setattr(module, "code_fingerprint", lambda: "other")
+    assert identity(ENVIRONMENT, None) != before
+
+
+def test_the_fingerprint_is_of_the_source(tmp_path):
+    (tmp_path / "stages").mkdir()
+    kernel = tmp_path / "stages/s01.py"
+    kernel.write_text("a = 1\n")
+    (tmp_path / "plans.py").write_text("b = 1\n")
+    (tmp_path / "tables.py").write_text("c = 1\n")
+    parts = ("stages", "plans.py")
+    before = code_fingerprint(tmp_path, parts)
+    (tmp_path / "tables.py").write_text("c = 2\n")  # times do not depend on it
+    assert code_fingerprint(tmp_path, parts) == before
+    kernel.write_text("a = 2\n")
+    assert code_fingerprint(tmp_path, parts) != before
+    kernel.write_text("a = 1\n")
+    assert code_fingerprint(tmp_path, parts) == before
+
+
+def test_what_times_depend_on_is_there():
+    from pathlib import Path
+
+    import convlab
+
+    for part in module.MEASURED_BY:
+        assert (Path(convlab.__file__).parent / part).exists(), part
+
+
+def test_agreement_is_the_median_over_layers_of_each_system():
+    one, other = sample(), sample(slower=1.03)
+    worse = other.rows["conv4", 128, "s01_direct"]
+    other.rows[worse.key] = replace(worse, time_ms=2 * worse.time_ms)
+    found = {
+        name: (layers, median, largest) for name, layers, median, largest in agreement(one, other)
+    }
+    assert found["s01_direct"] == pytest.approx((12, 3.0, 106.0))
+    assert found["cudnn_fft"][0] == 8
+    assert "cupy_fp32" not in found
+
+
+def test_rows_are_in_the_order_of_the_layers():
+    layers = [layer["layer"] for layer in sample().as_json()["layers"]]
+    assert layers == [f"conv{number}" for number in range(1, 13)]
+    assert isinstance(next(iter(sample().rows.values())), Row)
+
+
+def test_every_key_of_the_document_is_told():
+    results = sample(layers=["conv12"])
+    row = results.row("conv12", 128, "s01_direct")
+    clocks = {"before": 1980, "after": 1980, "max": 1980}
+    results.rows = {row.key: replace(row, clocks_mhz=clocks)}
+    told = [line[0].strip("`") for line in documented("docs/json.md", "## `convlab bench --json`")]
+    assert len(told) == len(set(told))
+    assert set(told) == set(keys(results.as_json()))

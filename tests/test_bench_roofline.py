@@ -1,0 +1,72 @@
+"""What no time may be below, and how near a time comes to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from bench_samples import H200_LIKE
+
+from convlab.bench.roofline import (
+    Machine,
+    floor_seconds,
+    least_flops,
+    percent_of_roofline,
+    too_fast,
+)
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+pytestmark = pytest.mark.same_in_cudasim
+
+CONV7, CONV9 = paper_layer("conv7"), paper_layer("conv9")
+NO_CACHE = replace(H200_LIKE, l2_bytes=0)
+
+
+@pytest.mark.parametrize("layer", LAYER_NAMES)
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_what_is_refused_is_what_is_below_the_floor(layer, precision):
+    problem = paper_layer(layer)
+    floor = 1e3 * floor_seconds(problem, NO_CACHE, precision)
+    assert too_fast(problem, 1.001 * floor, NO_CACHE, precision, "gemm") is None
+    assert "above the roofline" in too_fast(problem, 0.999 * floor, NO_CACHE, precision, "gemm")
+
+
+def test_arithmetic_and_bytes_each_refuse():
+    assert "TFLOP/s" in too_fast(CONV9, 0.40, H200_LIKE, "fp32", "gemm")
+    assert "TB/s" in too_fast(CONV7, 0.30, H200_LIKE, "tf32", "gemm")
+
+
+def test_tensor_cores_have_a_peak_of_their_own():
+    assert too_fast(CONV9, 0.2, H200_LIKE, "fp32", "gemm")
+    assert too_fast(CONV9, 0.2, H200_LIKE, "tf32", "gemm") is None
+
+
+@pytest.mark.parametrize("method", ["fft", "winograd", "any"])
+def test_algorithms_with_fewer_multiplications_may_pass_the_peak(method):
+    assert too_fast(CONV9, 0.2, H200_LIKE, "fp32", "gemm")
+    assert too_fast(CONV9, 0.2, H200_LIKE, "fp32", method) is None
+    assert too_fast(CONV9, 0.01, H200_LIKE, "fp32", method)
+    assert least_flops(CONV9, method) == CONV9.flops / 9
+
+
+def test_an_output_that_fits_the_cache_need_not_reach_memory():
+    problem = paper_layer("conv12", 8)
+    bare = 1e3 * problem.least_bytes / H200_LIKE.memory_bytes_per_second
+    fast = replace(NO_CACHE, fp32_flops=1e18)
+    assert too_fast(problem, 0.97 * bare, fast, "fp32", "gemm")
+    assert too_fast(problem, 0.97 * bare, replace(fast, l2_bytes=2**26), "fp32", "gemm") is None
+
+
+def test_an_unknown_machine_refuses_nothing_and_has_no_percent():
+    unknown = Machine("a new GPU")
+    assert too_fast(CONV9, 1e-9, unknown, "fp32", "gemm") is None
+    assert floor_seconds(CONV9, unknown) is None
+    assert percent_of_roofline(CONV9, 1.0, unknown) is None
+
+
+def test_percent_of_the_roofline():
+    floor = 1e3 * floor_seconds(CONV9, H200_LIKE)
+    assert percent_of_roofline(CONV9, floor, H200_LIKE) == pytest.approx(100)
+    assert percent_of_roofline(CONV9, 2 * floor, H200_LIKE) == pytest.approx(50)
+    bytes_bound = 1e5 * CONV7.least_bytes / 4.9e12
+    assert percent_of_roofline(CONV7, 1.0, H200_LIKE) == pytest.approx(bytes_bound, rel=1e-3)

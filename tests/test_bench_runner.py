@@ -1,0 +1,215 @@
+"""Every way in which a measurement can go wrong gives a row with a reason and never a number, and
+spoils no other row. Systems are fakes, processes are real."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from bench_fakes import GIB, MACHINE, SPOILED, system
+
+from convlab.bench import measuring, runner
+from convlab.bench.crew import Crew, WorkerDied, weights
+from convlab.bench.rows import NUMBERS, Row
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+pytestmark = pytest.mark.same_in_cudasim
+
+EXPECTED = {
+    "right": ("measured", None),
+    "wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
+    "writes_nothing": ("wrong", "it wrote nothing"),
+    "skips_one": ("wrong", "1 of 12,800 outputs are NaN"),
+    "wrong_later": ("wrong", "after it was timed, "),
+    "tf32": ("measured", None),
+    "tf32_too_wrong": ("wrong", "what tf32 may make"),
+    "any": ("measured", None),
+    "crash": ("failed", "its process was killed by signal 9"),
+    "hang": ("failed", "gave no answer in 3 seconds"),
+    "sticky": ("failed", "raised RuntimeError: CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "oom": ("out of memory", "Tried to allocate 20.00 GiB"),
+    "oom_host": ("out of memory", "stage s03's workspace needs 9 GiB"),
+    "oom_driver": ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+    "unsupported": ("unsupported", "CUDNN_STATUS_NOT_SUPPORTED for this filter"),
+    "absent": ("absent", "its library is not installed"),
+    "above_roofline": ("refused", "a fake GPU can do 60 in fp32 at most"),
+    "above_bandwidth": ("refused", "a fake GPU's memory moves 4 at most"),
+    "unsteady": ("unsteady", "spread over 45 % of their median"),
+    "steady_at_last": ("measured", None),
+    "busy": ("busy", "2 other processes are on the GPU"),
+    "throttled": ("unsteady", "clock fell from 1980 to 1000 MHz"),
+    "host": ("measured", None),
+}
+
+
+def run(names, unknown=False, **options):
+    crew = Crew("bench_fakes:Fakes", compilers=1, **options)
+    systems = [system(name) for name in names]
+    if unknown:
+        systems.append(system("right", name="unknown"))
+    cases = runner.cases_for(["conv12"], 1, systems)
+    try:
+        return {row.system: row for row in runner.run(cases, crew, MACHINE, "same")}
+    finally:
+        crew.close()
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory) -> dict[str, Row]:
+    """A row of every fake, one after the other, in processes that are shared where that goes."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+        patch.setenv("PYTHONPATH", path)
+        return run(SPOILED, row_seconds=3.0)
+
+
+def test_every_fake_is_expected_something_of(rows):
+    assert list(rows) == list(SPOILED) == list(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_how_it_ends(rows, name):
+    state, reason = EXPECTED[name]
+    row = rows[name]
+    assert row.state == state, row.reason
+    if reason is None:
+        assert row.reason is None
+    else:
+        assert any(words in row.reason for words in reason.split("|"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_number_or_a_reason(rows, name):
+    numbers = [getattr(rows[name], number) is not None for number in NUMBERS]
+    assert all(numbers) if EXPECTED[name][0] == "measured" else not any(numbers)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_memory_is_told_where_it_was_seen(rows, name):
+    row = rows[name]
+    ran = row.state not in ("failed", "out of memory", "absent", "unsupported")
+    assert row.peak_bytes == (GIB if ran and name != "host" else None)
+    assert row.workspace_bytes == (12345 if ran else None)
+
+
+def test_a_row_says_what_it_was_measured_with(rows):
+    row = rows["right"]
+    assert row.key == ("conv12", 1, "right")
+    assert (row.time_ms, row.time_spread, row.repeats, row.settled) == (10.0, 0.5, 20, True)
+    assert row.tflops == pytest.approx(paper_layer("conv12", 1).flops / 10 / 1e9)
+    assert row.bound == "fp32"
+    assert 0 < row.error_over_bound < 1
+    assert row.clocks_mhz == {"before": 1980, "after": 1980, "max": 1980}
+    assert row.algorithm == "numpy"
+    assert row.identity == "same"
+    assert row.date.endswith("+00:00")
+    assert rows["host"].settled is False
+
+
+def test_the_bound_is_that_of_the_kind(rows):
+    assert rows["tf32"].bound == "tf32"
+    assert rows["any"].bound in ("fft", "winograd")
+
+
+@pytest.mark.parametrize(
+    ("state", "change"),
+    [
+        ("measured", {"reason": "why"}),
+        ("measured", {"time_ms": None}),
+        ("wrong", {}),
+        ("busy", {"time_ms": None, "time_spread": None, "repeats": None, "tflops": None}),
+        ("guessed", {}),
+    ],
+)
+def test_no_row_has_a_number_and_a_reason(state, change):
+    numbers = {"time_ms": 1.0, "time_spread": 1.0, "repeats": 3, "tflops": 1.0}
+    with pytest.raises(ValueError, match="must"):
+        Row("conv1", 1, "s01", state, **(numbers | change))
+
+
+def test_unsteady_measurements_are_tried_again_and_then_given_up(monkeypatch):
+    from bench_fakes import Fakes
+
+    from convlab.bench.bounds import Judged
+
+    place = Fakes()
+    problem = paper_layer("conv12", 1)
+    from convlab.oracle import random_tensors
+
+    tensors = random_tensors(problem, 0, bias=False)[:2]
+    for name, tries in (("right", 1), ("steady_at_last", 3), ("unsteady", 3), ("busy", 3)):
+        chosen = place.system_named(name)
+        outcome = measuring.measure(chosen, problem, tensors, place, lambda o: Judged("fp32", 0.1))
+        assert place.timed == tries
+        assert (outcome.time_ms is None) == (name in ("unsteady", "busy"))
+
+
+def test_what_failed_in_one_process_is_not_in_the_next():
+    rows = run(["sticky", "crash", "right"])
+    assert [row.state for row in rows.values()] == ["failed", "failed", "measured"]
+
+
+def test_a_system_that_nobody_knows_there_is_a_row_too():
+    rows = run(["right"], unknown=True)
+    assert rows["unknown"].state == "failed"
+    assert rows["unknown"].reason == "KeyError: 'unknown'"
+
+
+def test_a_laboratory_that_cannot_open_is_said():
+    crew = Crew("bench_fakes:Nowhere")
+    try:
+        with pytest.raises(WorkerDied, match="ended"):
+            crew.facts()
+    finally:
+        crew.close()
+
+
+def test_nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("convlab.bench.crew.FAST_FOLDER", tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run(["right", "wrong"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_for_tensors_is_said(tmp_path, monkeypatch):
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(OSError, match="no room for"):
+        run(["right"])
+
+
+def test_too_little_host_memory_is_a_row(monkeypatch):
+    def full(*tensors):
+        raise MemoryError
+
+    monkeypatch.setattr(runner, "Judge", full)
+    rows = run(["right"])
+    assert rows["right"].state == "out of memory"
+    assert "the host has no memory" in rows["right"].reason
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("[CUresult.CUDA_ERROR_OUT_OF_MEMORY] Call to cuMemAlloc failed"),
+        RuntimeError("cuDNN: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    ],
+)
+def test_out_of_memory_in_everybody_s_words(error):
+    assert measuring.is_out_of_memory(error)
+
+
+def test_other_errors_are_no_lack_of_memory():
+    assert not measuring.is_out_of_memory(RuntimeError("an illegal memory access was encountered"))
+
+
+def test_the_time_left_is_told_by_weights():
+    problems = [paper_layer(name) for name in LAYER_NAMES]
+    found = dict(zip(LAYER_NAMES, weights(problems), strict=True))
+    assert max(found, key=found.get) == "conv4"
+    assert min(found.values()) > 0.5

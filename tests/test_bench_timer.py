@@ -1,0 +1,86 @@
+"""When there are repeats enough, and the host's clock; the GPU's is tried on one."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from numba.cuda.core import config
+
+if config.ENABLE_CUDASIM:  # it has no streams to time on
+    pytest.skip("Numba runs as its CUDA simulator", allow_module_level=True)
+
+from convlab.bench import watch
+from convlab.bench.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host
+from convlab.bench.watch import Look, why_busy
+
+pytestmark = pytest.mark.same_in_cudasim
+
+
+def test_without_a_spread_to_reach_there_are_as_many_as_ever():
+    assert not enough([1.0] * (REPEATS - 1))
+    assert enough([1.0] * REPEATS)
+
+
+def test_a_spread_that_is_not_small_goes_on_to_the_most():
+    wild = [1.0, 2.0] * MOST_REPEATS
+    counts = [count for count in range(1, MOST_REPEATS + 1) if enough(wild[:count], 2.0)]
+    assert counts == [MOST_REPEATS]
+
+
+def test_a_small_spread_ends_it_at_the_next_look():
+    steady = [1.0] * MOST_REPEATS
+    assert [count for count in range(1, 50) if enough(steady[:count], 2.0)] == [20, 40]
+
+
+def test_slow_work_is_repeated_five_times_at_least():
+    slow = [AT_MOST_MS] * 10
+    assert [count for count in range(1, 8) if enough(slow[:count], 2.0)] == [5, 6, 7]
+
+
+def test_the_host_is_timed_by_its_clock():
+    calls = []
+    timing = measure_host(lambda stream: time.sleep(0.2), lambda: calls.append("poisoned"))
+    assert calls == ["poisoned"]
+    assert timing.median_ms == pytest.approx(200, rel=0.5)
+    assert 3 <= timing.repeats <= 20
+
+
+IDLE = Look(345, 3201, 1980, 0, 0, 143000)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"utilisation": 3}, None),
+        ({"utilisation": 97}, "other processes keep the GPU busy 97 % of the time"),
+        ({"used_mib": 900}, None),
+        ({"used_mib": 40 * 1024}, "other processes hold 40.0 of the GPU's 140 GiB"),
+        ({"utilisation": None, "used_mib": None, "total_mib": None}, None),
+    ],
+)
+def test_a_busy_gpu_is_told(change, said):
+    from dataclasses import replace
+
+    assert why_busy(replace(IDLE, **change)) == said
+
+
+@pytest.mark.parametrize(
+    ("answer", "look"),
+    [
+        (["1980, 3201, 1980, 0, 12, 143771"], Look(1980, 3201, 1980, 0, 12, 143771)),
+        (["1980, [N/A], 1980, 0, 12, 143771"], Look(1980, None, 1980, 0, 12, 143771)),
+        ([], Look()),
+        (None, Look()),
+        (["something else"], Look()),
+    ],
+)
+def test_what_nvidia_smi_says(answer, look):
+    assert watch._look(answer) == look
+
+
+def test_a_machine_without_nvidia_smi_is_no_error(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert watch.look(None)() == Look()
+    assert watch.processes("GPU-1")() is None

@@ -1,0 +1,423 @@
+"""Reports: what they say follows from the rows, and they can be read anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from bench_samples import SYSTEMS, sample
+from typer.testing import CliRunner
+
+from convlab.bench import analysis, report, report_docs, report_plots
+from convlab.bench.analysis import Contender
+from convlab.bench.report_document import (
+    Figure,
+    Heading,
+    Paragraph,
+    Table,
+    as_html,
+    as_markdown,
+    picture_files,
+)
+from convlab.bench.report_why import Why, counted
+from convlab.cli import app
+from convlab.stages import stage_named
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+pytestmark = pytest.mark.same_in_cudasim
+
+WHY = (
+    Why("s01_direct", 2.0, 2.5, 0.0, 2.5),
+    Why("s03_im2col_blas"),
+    Why("s11_im2win_full", 0.2, 0.1, 0.2, 0.16),
+)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return sample()
+
+
+@pytest.fixture(scope="module")
+def blocks(results):
+    return report.blocks(results, sample(slower=1.02, identity="two"), WHY)
+
+
+# What follows from rows.
+
+
+def test_speedup_is_the_ratio_of_times(results):
+    one, over = (analysis.contender(results, name) for name in ("s11_im2win_full", "s01_direct"))
+    times = [results.row("conv5", 128, name).time_ms for name in ("s01_direct", "s11_im2win_full")]
+    assert analysis.speedup(results, one, over, ("conv5", 128)) == pytest.approx(
+        times[0] / times[1]
+    )
+
+
+def test_the_mean_is_geometric_and_over_the_layers_that_both_have(results):
+    one, over = (analysis.contender(results, name) for name in ("s11_im2win_full", "cudnn_fft"))
+    mean, layers = analysis.mean_speedup(results, one, over)
+    ratios = [analysis.speedup(results, one, over, layer) for layer in results.layers()]
+    known = [ratio for ratio in ratios if ratio]
+    assert layers == len(known) == 8
+    product = 1.0
+    for ratio in known:
+        product *= ratio
+    assert mean == pytest.approx(product ** (1 / 8))
+    back = analysis.mean_speedup(results, over, one)
+    assert mean * back[0] == pytest.approx(1)
+
+
+def test_the_fastest_of_cudnn_and_of_its_gemm_class(results):
+    groups = {one.name: one for one in analysis.fastest(results)}
+    assert groups["torch_fastest"].members == ("torch_fp32",)  # TF32 is another precision
+    assert "cudnn_fft" in groups["cudnn_fastest"].members
+    assert groups["cudnn_gemm_class"].members == ("cudnn_gemm", "cudnn_implicit_precomp_gemm")
+    for layer in results.layers():
+        fastest = groups["cudnn_fastest"].best(results, layer)
+        times = [results.row(*layer, name).time_ms for name in groups["cudnn_fastest"].members]
+        assert fastest.time_ms == min(time for time in times if time)
+    assert groups["cudnn_fastest"].best(results, ("conv5", 128)).system == "cudnn_fft"
+    assert groups["cudnn_fastest"].best(results, ("conv1", 128)).system != "cudnn_fft"
+
+
+def test_nobody_of_a_group_measured_means_no_group(results):
+    few = replace(results, rows={k: r for k, r in results.rows.items() if "cudnn" not in k[2]})
+    assert [one.name for one in analysis.fastest(few)] == ["torch_fastest"]
+    assert Contender("none", "none", ("cudnn_fft",)).best(few, ("conv5", 128)) is None
+
+
+def test_percent_of_the_roofline_takes_the_peak_of_the_precision(results):
+    fp32, tf32 = (results.row("conv5", 128, name) for name in ("torch_fp32", "torch_tf32"))
+    assert analysis.percent(results, fp32) == pytest.approx(100 * fp32.tflops / 66.9)
+    assert analysis.percent(results, tf32) == pytest.approx(100 * tf32.tflops / 535)
+    assert analysis.percent(results, None) is None
+
+
+def test_memory_measured_is_without_the_tensors(results):
+    computed, measured = analysis.memory(results.row("conv9", 128, "s03_im2col_blas"))
+    assert measured - computed == 2**21
+    assert analysis.memory(results.row("conv9", 128, "cupy_fp32")) == (None, None)
+
+
+def test_reasons_of_one_system_are_told_together(results):
+    found = {entry["system"]: entry for entry in analysis.numberless(results)}
+    assert found["cupy_fp32"]["layers"] == list(LAYER_NAMES)
+    assert found["cudnn_fft"]["layers"] == ["conv1", "conv2", "conv3", "conv4"]
+    assert analysis.layers_in_words(LAYER_NAMES, 12) == "all layers"
+
+
+def test_the_best_stage_is_the_fastest_that_ran_everywhere(results):
+    assert analysis.best_stage(results).name == "s11_im2win_full"
+    lame = dict(results.rows)
+    row = lame["conv1", 128, "s11_im2win_full"]
+    numbers = dict.fromkeys(("time_ms", "time_spread", "repeats", "tflops"))
+    lame[row.key] = replace(row, state="wrong", reason="it is", **numbers)
+    assert analysis.best_stage(replace(results, rows=lame)).name == "s09_double_buffer"
+
+
+# Why not faster.
+
+
+def test_counts_say_how_much_of_the_peak_they_leave():
+    direct = WHY[0]
+    assert direct.tightest == ("memory instructions", 12.5)
+    assert direct.limits["sectors of global memory"] == 40
+    assert "leave at most 12 % of the peak" in direct.sentence(6.0)
+    assert "do not show" in direct.sentence(6.0)
+    assert "most of that is reached" in direct.sentence(10.0)
+    assert "Nothing that is counted" in WHY[2].sentence(40.0)
+    assert "library" in WHY[1].sentence(40.0)
+
+
+def test_stages_are_counted_by_the_simulator():
+    stages = [stage_named(name) for name in ("s01", "s11")]
+    first, last = counted(stages)
+    assert first.stage == "s01_direct"
+    assert last.stage == "s11_im2win_full"
+    assert first.requests == pytest.approx(2, rel=0.1)  # a load of each factor, little reuse
+    assert last.requests < first.requests / 5
+    assert last.passes > 0
+    assert first.tightest[1] < last.tightest[1]
+
+
+# What is written.
+
+
+def test_every_system_and_layer_is_in_the_tables(results, blocks):
+    throughput = report.throughput_table(results)
+    assert [row[0].strip("`") for row in throughput.rows] == [name for name, *_ in SYSTEMS]
+    assert throughput.head[1:] == tuple(f"Conv{number}" for number in range(1, 13))
+    for table in (block for block in blocks if isinstance(block, Table)):
+        assert all(len(row) == len(table.head) for row in table.rows)
+
+
+def test_numbers_that_are_missing_have_their_reason(results, blocks):
+    text = as_markdown("t", blocks)
+    assert "| `cudnn_fft` | conv1, conv2, conv3, conv4 | unsupported | strides are not" in text
+    assert "| `cupy_fp32` | all layers | absent | CuPy is not installed |" in text
+
+
+def test_a_refused_number_shows_nowhere(results):
+    row = results.row("conv9", 128, "torch_fp32")
+    numbers = dict.fromkeys(("time_ms", "time_spread", "repeats", "tflops"))
+    refused = replace(row, state="refused", reason="refused, above the roofline", **numbers)
+    changed = replace(results, rows=results.rows | {row.key: refused})
+    table = {line[0]: line for line in report.throughput_table(changed).rows}
+    assert table["`torch_fp32`"][9] == "refused"
+    assert "above the roofline" in as_markdown("t", report.blocks(changed, plots=False))
+
+
+def test_two_runs_are_compared(blocks):
+    text = as_markdown("t", blocks)
+    assert "10 of 10 systems agree within 5 %" in text
+    assert "the furthest is 2.0 % apart" in text
+    assert "(another machine, versions and code)" in text
+    nothing = replace(sample(), rows={})
+    assert "no system in common" in as_markdown("t", report._second_run(sample(), nothing))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0123, "0.012"),
+        (0.72, "0.720"),
+        (1.234, "1.23"),
+        (23.45, "23.4"),
+        (163.64, "164"),
+        (720.2, "720"),
+    ],
+)
+def test_numbers_have_three_digits(value, shown):
+    assert report._digits(value) in (shown, f"{float(shown) + 0.1:.1f}")
+
+
+class Page(HTMLParser):
+    """What a page holds, and whether its elements close."""
+
+    VOID = frozenset({"meta", "wbr", "br"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.links, self.ids, self.headings = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        known = dict(attrs)
+        self.links += [known[name] for name in ("src", "href", "xlink:href") if name in known]
+        if "id" in known:
+            self.ids.append(known["id"])
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+
+
+def test_the_page_stands_alone(blocks):
+    text = as_html("A <title>", blocks)
+    page = Page(text)
+    assert page.open == []
+    assert all(link.startswith("#") for link in page.links)
+    assert "url(" not in text.replace("url(#", "")
+    assert "@import" not in text
+    assert len(page.ids) == len(set(page.ids)), "ids of several pictures must differ"
+    assert "<title>A &lt;title&gt;</title>" in text
+    wanted = ["TFLOP/s", "Speedup", "Roofline", "Memory", "Why not faster", "Without a number"]
+    assert [heading for heading in page.headings if heading in wanted] == wanted
+    assert "prefers-color-scheme: dark" in text
+    assert "max-width: 620px" in text
+
+
+def test_pictures_on_the_page_have_the_page_s_colours(blocks):
+    text = as_html("t", blocks)
+    pictures = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+    assert "var(--ink)" in pictures
+    assert "var(--panel)" in pictures
+    assert not re.search(r"#(000000|ffffff|1f2328)", pictures)
+
+
+def test_words_in_html_are_no_markup():
+    text = as_html("t", [Paragraph("a < b & `x_y`"), Table(("h",), (("<b>",),))])
+    assert "a &lt; b &amp; <code>x_<wbr>y</code>" in text
+    assert "&lt;b&gt;" in text
+
+
+def test_figures_are_drawn_the_same_every_time(results, blocks):
+    figures = [block for block in blocks if isinstance(block, Figure)]
+    assert [figure.name for figure in figures] == ["throughput", "speedups", "roofline", "memory"]
+    again = [block for block in report.blocks(results, None, WHY) if isinstance(block, Figure)]
+    assert [figure.wide for figure in figures] == [figure.wide for figure in again]
+    for figure in figures:
+        assert figure.wide != figure.narrow
+        assert "<text" in figure.wide
+        assert "DejaVu Sans" in figure.wide
+
+
+def words_of(figure: Figure) -> str:
+    return " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", figure.wide))
+
+
+def test_plots_name_their_axes_and_what_they_show(results, blocks):
+    by_name = {block.name: words_of(block) for block in blocks if isinstance(block, Figure)}
+    assert "FLOP per byte that has to move" in by_name["roofline"]
+    assert "TFLOP/s" in by_name["roofline"]
+    assert "memory 4.9 TB/s" in by_name["roofline"]
+    for stage in results.names("stage"):
+        assert stage in by_name["roofline"]
+        assert stage in by_name["memory"]
+    for peer in ("torch_fp32", "cudnn_gemm_class", "cudnn_fastest"):
+        assert peer in by_name["speedups"]
+    assert "layer (Conv1 to Conv12 of the paper)" in by_name["throughput"]
+
+
+def test_markdown_names_the_files_that_go_with_it(blocks):
+    text = as_markdown("t", blocks, "r-")
+    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+    assert shown == list(picture_files(blocks, "r-"))
+
+
+@pytest.mark.parametrize("kind", ["stage", "peer"])
+def test_a_few_rows_make_a_report_too(kind):
+    few = sample(layers=["conv9"])
+    few.rows = {
+        key: row for key, row in few.rows.items() if few.systems[row.system]["kind"] == kind
+    }
+    few.systems = {name: one for name, one in few.systems.items() if one["kind"] == kind}
+    page = Page(as_html("t", report.blocks(few, None, WHY)))
+    assert page.open == []
+
+
+# The command.
+
+
+@pytest.fixture
+def file(tmp_path, results):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(results.as_json()))
+    return path
+
+
+def run(*words: str, columns: int = 100):
+    return CliRunner().invoke(app, ["report", *map(str, words)], env={"COLUMNS": str(columns)})
+
+
+def test_the_terminal_gets_a_table_that_fits(file):
+    for columns in (80, 160):
+        result = run(file, columns=columns)
+        assert result.exit_code == 0
+        assert max(map(len, result.stdout.splitlines())) <= columns
+        assert "…" not in result.stdout
+        assert "s11_im2win_full" in result.stdout
+        assert "CuPy is not installed" in result.stdout
+    assert "conv12" in run(file, columns=160).stdout
+
+
+def test_two_files_are_compared_in_the_terminal(file):
+    result = run(file, file)
+    assert re.search(r"s01_direct +12 +0\.00 +0\.00", result.stdout)
+
+
+def test_pages_and_pictures_are_written(file, tmp_path):
+    page, text = tmp_path / "r.html", tmp_path / "r.md"
+    result = run(file, "--html", page, "--markdown", text, "--no-counts")
+    assert result.exit_code == 0, result.stderr
+    assert Page(page.read_text()).open == []
+    for name in re.findall(r"\]\((r-\w+\.svg)\)", text.read_text()):
+        assert (tmp_path / name).read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.json"], "'none.json' cannot be read: No such file or directory"),
+        (["{file}", "{file}", "{file}"], "3 files of results were given"),
+        (["{file}", "--html", "{file}"], "--html is .*, the results themselves"),
+        (["{file}", "--html", "no/such/r.html"], "there is no folder"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(file, words, said):
+    result = run(*(word.format(file=file) for word in words))
+    assert result.exit_code == 2
+    assert re.search(said, result.stderr)
+    assert result.stderr.count("\n") == 1
+
+
+# The documentation.
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """A source folder with the two files that show results; pictures in it are quickly drawn."""
+    svg = "<svg><text>{}</text></svg>\n"
+    monkeypatch.setattr(report_plots, "_svg", lambda salt, *_: svg.format(salt))
+    (tmp_path / "docs/results").mkdir(parents=True)
+    (tmp_path / "docs/images").mkdir()
+    marked = "before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n"
+    for name in (report_docs.README, report_docs.PAGE):
+        (tmp_path / name).write_text(marked)
+    return tmp_path
+
+
+def test_without_results_the_documentation_shows_no_number(source, capsys):
+    assert report_docs.main(["--root", str(source)]) == 0
+    for name in (report_docs.README, report_docs.PAGE):
+        text = (source / name).read_text()
+        assert "Not measured yet: `convlab bench --json docs/results/bench_h200.json`" in text
+        assert text.startswith("before\n")
+        assert text.endswith("after\n")
+        assert "old" not in text
+    assert report_docs.main(["--root", str(source), "--check"]) == 0
+
+
+def test_the_documentation_follows_the_results(source, capsys):
+    few = sample(layers=["conv5", "conv9"])
+    (source / report_docs.FIRST).write_text(json.dumps(few.as_json()))
+    assert report_docs.main(["--root", str(source), "--check"]) == 1
+    assert report_docs.main(["--root", str(source)]) == 0
+    assert report_docs.main(["--root", str(source), "--check"]) == 0
+    page = (source / report_docs.PAGE).read_text()
+    for picture in re.findall(r"\]\((images/bench-\w+\.svg)\)", page):
+        assert (source / "docs" / picture).is_file()
+    assert "over each" not in (source / report_docs.README).read_text()
+    assert "`cudnn_gemm_class`" in (source / report_docs.README).read_text()
+    few = sample(layers=["conv5", "conv9"], slower=2.0)
+    (source / report_docs.FIRST).write_text(json.dumps(few.as_json()))
+    assert report_docs.main(["--root", str(source), "--check"]) == 1
+    capsys.readouterr()
+
+
+def test_results_that_are_none_are_said(source, capsys):
+    (source / report_docs.FIRST).write_text("{}")
+    assert report_docs.main(["--root", str(source)]) == 2
+    assert "is no file of results" in capsys.readouterr().err
+
+
+def test_pictures_are_compared_by_their_words(blocks):
+    one = next(block.wide for block in blocks if isinstance(block, Figure))
+    assert report_docs.same_but_for_layout(one, one.replace('width="', 'width="1'))
+    assert not report_docs.same_but_for_layout(one, one.replace("TFLOP", "GFLOP"))
+    assert not report_docs.same_but_for_layout(*(f"{one}<!-- rows {n} -->" for n in (1, 2)))
+
+
+def test_the_documentation_is_what_the_results_give(capsys):
+    root = Path(__file__).parents[1]
+    assert report_docs.main(["--root", str(root), "--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_heading_is_a_heading():
+    assert as_markdown("", [Heading("Memory")]) == "## Memory\n"
+    assert paper_layer("conv1").batch == 128
