@@ -83,15 +83,17 @@ def _grows(document: dict[str, Any], name: str, system: str) -> str:
 def _size_claims(document: dict[str, Any], name: str) -> Sequence[tuple[str, str, str]]:
     return (
         (
-            'C_in parallel is "even outperforming the CUTLASS optimized implementation"', "3.2, Figure 1",
+            'C_in parallel is "even outperforming the CUTLASS optimized implementation"',
+            "3.2, Figure 1",
             _against(document, name, "s02_cin", "cutlass_optimized"),
         ),
         (
-            'both "scaled well with spatial dimensions"', "3.2, Figure 1",
+            'both "scaled well with spatial dimensions"',
+            "3.2, Figure 1",
             f"C_in parallel {_grows(document, name, 's02_cin')}; "
             f"C_out parallel {_grows(document, name, 's02_cout')}",
         ),
-    )  # fmt: skip
+    )
 
 
 def _channel_claims(document: dict[str, Any], name: str) -> Sequence[tuple[str, str, str]]:
@@ -111,18 +113,21 @@ def _filter_claims(document: dict[str, Any], name: str) -> Sequence[tuple[str, s
     known = last in ratios(document, name, "cutlass_optimized", sweeps.BASELINE)
     return (
         (
-            'C_in parallel "outperforms all other methods including the optimized CUTLASS kernel"', "Figure 4",
+            'C_in parallel "outperforms all other methods including the optimized CUTLASS kernel"',
+            "Figure 4",
             _against(document, name, "s02_cin", "cutlass_optimized"),
         ),
         (
-            'C_out parallel "significantly outperforms the strong CUTLASS baselines"', "3.5",
+            'C_out parallel "significantly outperforms the strong CUTLASS baselines"',
+            "3.5",
             _against(document, name, "s02_cout", "cutlass_optimized"),
         ),
         (
-            'no data for CUTLASS optimized at 64: it "requires K" <= 32', "Figure 4",
+            'no data for CUTLASS optimized at 64: it "requires K" <= 32',
+            "Figure 4",
             f"at {last} it " + ("runs" if known else "refuses, as there"),
         ),
-    )  # fmt: skip
+    )
 
 
 SWEEP_CLAIMS: dict[str, Callable[[dict[str, Any], str], Sequence[tuple[str, str, str]]]] = {
@@ -149,11 +154,11 @@ def headline(document: dict[str, Any]) -> Shown:
     claims = (
         ('"upto a 270x speedup over our C++ baseline"', "abstract", most(sweeps.BASELINE)),
         (
-            '"upto a 2.8x speedup over a highly optimized CUTLASS kernel"', "abstract",
-            f"{most('cutlass_optimized')} over optimized, "
-            f"{most('cutlass_analytic')} over analytic",
+            '"upto a 2.8x speedup over a highly optimized CUTLASS kernel"',
+            "abstract",
+            f"{most('cutlass_optimized')} over optimized, {most('cutlass_analytic')} over analytic",
         ),
-    )  # fmt: skip
+    )
     return Shown({}, f"{sweeps.heading(document)}\n", claims)
 
 
@@ -192,19 +197,22 @@ def unfold(document: dict[str, Any]) -> Shown:
 
     claims = (
         (
-            'with no other acceleration conv2d_fast "offers more than 2x speed up compared to F.conv2d"', "4",
+            'conv2d_fast alone "offers more than 2x speed up compared to F.conv2d"',
+            "4",
             ratio("conv2d", "fast_torch"),
         ),
         ('F.conv2d with TF32 in cuDNN: "over 15x speedup"', "4", ratio("conv2d", "conv2d_tf32")),
         (
-            '"the native unfold functional" with TF32 in matmul: "~ 2x speedup"', "4",
+            '"the native unfold functional" with TF32 in matmul: "~ 2x speedup"',
+            "4",
             ratio("fast_torch", "fast_torch_tf32"),
         ),
         (
-            '"the generalized unfoldNd functional" with TF32 in matmul: "~ 2x speedup"', "4",
+            '"the generalized unfoldNd functional" with TF32 in matmul: "~ 2x speedup"',
+            "4",
             ratio("fast_unfoldnd", "fast_unfoldnd_tf32"),
         ),
-    )  # fmt: skip
+    )
     return Shown({"002-table-1": chart}, unfold_table.show(document), claims)
 
 
@@ -235,7 +243,8 @@ def kernels_by_depth(document: dict[str, Any]) -> Shown:
     )
     share = [row["depth_last"]["tb_per_s"] / row["copy"]["tb_per_s"] for row in document["depths"]]
     claim = (
-        'a kernel for each dpitch, "to ensure the coalescing memory access of each warp"', "introduction",
+        'a kernel for each dpitch, "to ensure the coalescing memory access of each warp"',
+        "introduction",
         f"{100 * min(share):.0f} to {100 * max(share):.0f} % of a copy's bandwidth",
-    )  # fmt: skip
+    )
     return Shown({"003-kernels": chart}, im2col.show(document), (claim,))
