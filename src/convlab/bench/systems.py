@@ -75,15 +75,16 @@ def of_peer(peer: Peer) -> System:
     )
 
 
-def of_stage(stage: Stage) -> System:
-    """A stage of the ladder with its production tile, to be measured."""
+def of_stage(stage: Stage, **switches: bool) -> System:
+    """A stage of the ladder with its production tile, to be measured; ``switches`` turn off
+    techniques of stages that have any."""
 
     def why_absent() -> str | None:
         return choose("gpu").why_no_library() if stage.needs_library else None
 
     def compile(problem: ConvProblem) -> None:
         engine = choose("gpu")
-        program = program_for(problem, stage, None, engine)
+        program = program_for(problem, stage, None, engine, **switches)
         for launch in program.kernels:
             engine.build(launch, program)
 
@@ -96,7 +97,9 @@ def of_stage(stage: Stage) -> System:
         "direct" if stage.name.startswith(("s01", "s02")) else "gemm",
         True,
         why_absent,
-        lambda problem, input, weight, bias: PreparedStage(stage, problem, input, weight),
+        lambda problem, input, weight, bias: PreparedStage(
+            stage, problem, input, weight, **switches
+        ),
         compile,
         stage.atomic_additions,
     )
@@ -109,10 +112,15 @@ class PreparedStage:
     capturable = True
 
     def __init__(
-        self, stage: Stage, problem: ConvProblem, input: np.ndarray, weight: np.ndarray
+        self,
+        stage: Stage,
+        problem: ConvProblem,
+        input: np.ndarray,
+        weight: np.ndarray,
+        **switches: bool,
     ) -> None:
         self._engine = choose("gpu")
-        self._plan: Plan | None = Plan(problem, stage, None, self._engine)
+        self._plan: Plan | None = Plan(problem, stage, None, self._engine, **switches)
         self.workspace_bytes: int | None = self._plan.workspace_bytes
         self._arrays = [self._engine.to_device(tensor) for tensor in (input, weight)]
         self._out = self._engine.empty(problem.output_shape)

@@ -73,12 +73,15 @@ def measure(
 
 
 def measure_host(
-    call: Callable[[Any], Any], before_repeats: Callable[[], Any] = lambda: None
+    call: Callable[[Any], Any],
+    before_repeats: Callable[[], Any] = lambda: None,
+    at_most_ms: float = AT_MOST_MS,
 ) -> Timing:
-    """Time ``call(None)``, which computes on the host and returns when it is done."""
+    """Time ``call(None)``, which computes on the host and returns when it is done: three times or
+    more, until it took ``at_most_ms``."""
     before_repeats()
     samples: list[float] = []
-    while len(samples) < HOST_REPEATS or (len(samples) < REPEATS and sum(samples) < AT_MOST_MS):
+    while len(samples) < HOST_REPEATS or (len(samples) < REPEATS and sum(samples) < at_most_ms):
         begin = time.perf_counter()
         call(None)
         samples.append(1e3 * (time.perf_counter() - begin))

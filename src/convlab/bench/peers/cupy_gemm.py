@@ -65,7 +65,7 @@ class Im2col:
     def run(self, stream: int | None = None) -> None:
         """Start one convolution."""
         p = self._problem
-        with _on(self._cupy, stream or 0):
+        with on_stream(self._cupy, stream or 0):
             if self._padded is not self._input:
                 self._padded.fill(0)
                 self._padded[:, :, p.p_h : p.p_h + p.H_i, p.p_w : p.p_w + p.W_i] = self._input
@@ -105,7 +105,8 @@ def windows_of(library: Any, problem: ConvProblem, padded: Any) -> Any:
     )
 
 
-def _on(cupy: Any, stream: int) -> AbstractContextManager[Any]:
+def on_stream(cupy: Any, stream: int) -> AbstractContextManager[Any]:
+    """CuPy's work inside the ``with`` goes to a raw CUDA stream."""
     chosen: AbstractContextManager[Any]
     if hasattr(cupy.cuda.Stream, "from_external"):
         chosen = cupy.cuda.Stream.from_external(_Stream(stream))

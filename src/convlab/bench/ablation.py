@@ -1,0 +1,120 @@
+"""What each technique of s11 is worth: ``python -m convlab.bench.ablation [--json FILE]``.
+
+Figure 4 of the im2win paper (000): the whole kernel, and the kernel without prefetching, without
+vectorised access and without the micro-kernel, on the twelve layers at batch 128. Each variant is
+s11 with one switch off (:mod:`convlab.stages.s11_ablation`), measured as ``convlab bench`` measures
+stages; the im2win transform is part of every time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from convlab.bench.analysis import geometric_mean
+from convlab.bench.laboratory import Gpu
+from convlab.bench.measured import run_module, table
+from convlab.bench.runner import cases_for
+from convlab.bench.seed_runs import measure_cases, number_of, numberless
+from convlab.bench.systems import System, of_stage
+from convlab.engines import Engine
+from convlab.problem import ConvProblem
+from convlab.stages import stage_named
+from convlab.workloads import LAYER_NAMES, PAPER_BATCH
+
+WHOLE = "s11_im2win_full"
+# By the variant's name: the switch of s11 that is off, and the variant in the paper's words.
+VARIANTS = {
+    "without_prefetch": ("prefetch", "without prefetching and double buffers"),
+    "without_vectorized": ("vectorized", "without vectorized access"),
+    "without_microkernel": ("microkernel", "without the micro-kernel"),
+}
+NAMES = (WHOLE, *VARIANTS)
+LABORATORY = "convlab.bench.ablation:Variants"
+
+
+def variant(name: str) -> System:
+    """s11, whole or with a technique left out. Raises ``KeyError`` for any other name."""
+    stage = stage_named(WHOLE)
+    if name == WHOLE:
+        return of_stage(stage)
+    switch, words = VARIANTS[name]
+    return replace(of_stage(stage, **{switch: False}), name=name, title=f"s11 {words}")
+
+
+class Variants(Gpu):
+    """The GPU, for processes that know the variants by name."""
+
+    def system_named(self, name: str) -> System:
+        """The variant of that name."""
+        return variant(name)
+
+    def compile(self, name: str, problem: ConvProblem) -> None:
+        """Make the variant's kernels."""
+        variant(name).compile(problem)
+
+
+def measure(engine: Engine | None) -> dict[str, Any]:
+    """Every variant on every layer."""
+    cases = cases_for(LAYER_NAMES, PAPER_BATCH, [variant(name) for name in NAMES])
+    return measure_cases(cases, LABORATORY)
+
+
+def layers_of(document: dict[str, Any]) -> list[str]:
+    """The layers that were measured, in order."""
+    return list(dict.fromkeys(row["layer"] for row in document["rows"]))
+
+
+def tflops(document: dict[str, Any], layer: str, name: str) -> float | None:
+    """TFLOP/s of a variant on a layer; None where there is no number."""
+    return number_of(document, layer, name, "tflops")
+
+
+def worth(document: dict[str, Any], name: str) -> list[float]:
+    """How many times as fast the whole is as the variant, on each layer where both have a time."""
+    pairs = [
+        (number_of(document, layer, name, "time_ms"), number_of(document, layer, WHOLE, "time_ms"))
+        for layer in layers_of(document)
+    ]
+    return [without / whole for without, whole in pairs if without and whole]
+
+
+def show(document: dict[str, Any]) -> str:
+    """The tables: TFLOP/s by layer, and what each technique is worth."""
+    head = ("layer", *(f"{name} TFLOP/s" for name in NAMES))
+    rows = [
+        (layer, *(_number(tflops(document, layer, name)) for name in NAMES))
+        for layer in layers_of(document)
+    ]
+    gains = []
+    for name, (_, words) in VARIANTS.items():
+        ratios = worth(document, name)
+        if ratios:
+            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            gains.append((words, f"{geometric_mean(ratios):.2f}", spread, f"{len(ratios)}"))
+    reasons = "".join(
+        f"- {system} on {', '.join(layers)}: {state}, {reason}\n"
+        for system, state, reason, layers in numberless(document)
+    )
+    return (
+        f"Batch {PAPER_BATCH} on an {document['device']}; every time with its transform.\n\n"
+        f"{table(head, rows)}\nThe whole s11 is so many times as fast as s11\n\n"
+        f"{table(('', 'geometric mean', 'from, to', 'layers'), gains)}"
+        + (f"\nWithout a number:\n\n{reasons}" if reasons else "")
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    about = "s11 whole and without each of its techniques, on the twelve layers."
+    return run_module("convlab.bench.ablation", about, measure, show, arguments, needs_gpu=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Lines with markers over named places, as plain SVG text: the same numbers give the same bytes.
+
+The card is white and everything on it has its own colour, so that it reads on light and dark pages.
+Markers differ in shape as well as in colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from xml.sax.saxutils import escape
+
+Values = Sequence[float | None]
+
+WIDTH, PLOT_HEIGHT, MARGIN = 860, 300, 28
+LEFT, TOP = 74, 78  # where the plot begins
+LEGEND_ROW, LEGEND_COLUMNS = 22, 3
+CARD, INK, QUIET, LINE = "#ffffff", "#1f2328", "#59636e", "#d1d9e0"
+# Each at least 3:1 on white.
+COLOURS = (
+    "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e", "#6e7781", "#0f7f86", "#a6308c",
+    "#7d6608", "#24292f",
+)  # fmt: skip
+FONT = "-apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn: a line for each of ``series`` over ``places``; None leaves a gap. ``log``
+    draws powers of ten, for numbers above zero."""
+
+    title: str
+    places: Sequence[str]
+    across: str
+    upwards: str
+    series: Mapping[str, Values]
+    log: bool = False
+    joined: bool = True
+
+    def svg(self) -> str:
+        """The picture."""
+        rows = -(-len(self.series) // LEGEND_COLUMNS)
+        bottom = TOP + PLOT_HEIGHT
+        height = bottom + 56 + LEGEND_ROW * rows
+        drawn = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" role="img" font-family="{FONT}" font-size="12">',
+            f"<title>{escape(self.title)}</title>",
+            f"<desc>{escape(self._in_words())}</desc>",
+            f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" '
+            f'fill="{CARD}" stroke="{LINE}"/>',
+            _text(MARGIN, 34, self.title, INK, size=16, bold=True),
+            _text(MARGIN, 58, self.upwards, QUIET),
+            *self._grid(bottom),
+            _text((LEFT + WIDTH - MARGIN) / 2, bottom + 40, self.across, QUIET, anchor="middle"),
+        ]
+        for number, (name, values) in enumerate(self.series.items()):
+            drawn += self._line(number, values)
+            x = LEFT + number % LEGEND_COLUMNS * (WIDTH - LEFT) / LEGEND_COLUMNS
+            y = bottom + 62 + number // LEGEND_COLUMNS * LEGEND_ROW
+            drawn += [_marker(number, x, y - 4), _text(x + 12, y, name, INK)]
+        return "\n".join([*drawn, "</svg>\n"])
+
+    def _known(self) -> list[float]:
+        return [value for values in self.series.values() for value in values if value is not None]
+
+    def _ticks(self) -> list[float]:
+        known = self._known() or [1.0]
+        if not self.log:
+            return linear_ticks(max(known))
+        return log_ticks(min(known), max(known))
+
+    def _down(self, value: float) -> float:
+        ticks = self._ticks()
+        low, high = ticks[0], ticks[-1]
+        if self.log:
+            low, high, value = (math.log10(one) for one in (low, high, value))
+        return TOP + (high - value) / (high - low) * PLOT_HEIGHT
+
+    def _across(self, place: int) -> float:
+        step = (WIDTH - MARGIN - LEFT) / len(self.places)
+        return LEFT + (place + 0.5) * step
+
+    def _grid(self, bottom: float) -> Iterator[str]:
+        for tick in self._ticks():
+            y = self._down(tick)
+            stroke = QUIET if self.log and tick == 1 else LINE
+            yield (
+                f'<line x1="{LEFT}" x2="{WIDTH - MARGIN}" y1="{y:.1f}" y2="{y:.1f}" '
+                f'stroke="{stroke}"/>'
+            )
+            yield _text(LEFT - 10, y + 4, f"{tick:,.10g}", QUIET, anchor="end")
+        for place, name in enumerate(self.places):
+            yield _text(self._across(place), bottom + 20, name, QUIET, anchor="middle")
+
+    def _line(self, number: int, values: Values) -> Iterator[str]:
+        colour = COLOURS[number % len(COLOURS)]
+        points = [
+            None if value is None else (self._across(place), self._down(value))
+            for place, value in enumerate(values)
+        ]
+        for one, other in pairwise(points):
+            if self.joined and one and other:
+                yield (
+                    f'<line x1="{one[0]:.1f}" y1="{one[1]:.1f}" x2="{other[0]:.1f}" '
+                    f'y2="{other[1]:.1f}" stroke="{colour}" stroke-width="1.5"/>'
+                )
+        for point in points:
+            if point:
+                yield _marker(number, *point)
+
+    def _in_words(self) -> str:
+        return "; ".join(
+            f"{name}: " + ", ".join("none" if v is None else f"{v:.3g}" for v in values)
+            for name, values in self.series.items()
+        )
+
+
+def linear_ticks(highest: float) -> list[float]:
+    """From zero to at least the highest, in steps of 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(highest / 5 or 1))
+    step = next(power * times for times in (1, 2, 5, 10) if highest <= 6 * power * times)
+    count = math.ceil(highest / step - 1e-9)
+    return [step * number for number in range(count + 1)]
+
+
+def log_ticks(lowest: float, highest: float) -> list[float]:
+    """Powers of ten around these numbers; within two of them also their doubles and fives."""
+    first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
+    last = max(last, first + 1)
+    if last - first > 2:
+        return [10.0**power for power in range(first, last + 1)]
+    fine = [
+        times * 10.0**power for power in range(first, last) for times in (1, 2, 5)
+    ] + [10.0**last]  # fmt: skip
+    below = max(tick for tick in fine if tick <= lowest * (1 + 1e-9))
+    above = min(tick for tick in fine if tick >= highest * (1 - 1e-9))
+    kept = [tick for tick in fine if below <= tick <= above]
+    return kept if len(kept) > 1 else [below, next(tick for tick in fine if tick > below)]
+
+
+def _marker(number: int, x: float, y: float) -> str:
+    colour = COLOURS[number % len(COLOURS)]
+    shape = (number + number // 5) % 5  # so that a colour that comes again has another shape
+    if shape == 0:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
+    corners = {
+        1: ((-4, -4), (4, -4), (4, 4), (-4, 4)),
+        2: ((0, -5), (5, 4), (-5, 4)),
+        3: ((0, -5.5), (5.5, 0), (0, 5.5), (-5.5, 0)),
+        4: ((0, 5), (5, -4), (-5, -4)),
+    }[shape]
+    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
+    return f'<polygon points="{points}" fill="{colour}"/>'
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    fill: str,
+    *,
+    size: int = 12,
+    bold: bool = False,
+    anchor: str = "start",
+) -> str:
+    weight = ' font-weight="600"' if bold else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}" text-anchor="{anchor}"'
+        f"{weight}>{escape(text)}</text>"
+    )

@@ -1,0 +1,237 @@
+"""The im2win paper's (000) Figures 2, 3 and 4 and Table 3 from our results: what is drawn, the
+tables, what was claimed there and what is found here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from convlab.bench import ablation, analysis
+from convlab.bench.analysis import Contender, geometric_mean
+from convlab.bench.charts import Chart
+from convlab.bench.measured import table
+from convlab.bench.results import Results, tensor_bytes
+from convlab.bench.seed_figures import Shown
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+GIB = 2**30
+PER_IMAGE, BATCHED, DIRECT, IM2WIN = (
+    "im2col_cublas_per_image", "im2col_cublas_batched", "s01_direct", "s11_im2win_full",
+)  # fmt: skip
+S11, FASTEST = "im2winGPU (s11)", "convlab's fastest"
+CUDNN, GEMM_CLASS = "cudnn_fastest", "cudnn_gemm_class"
+# 000, Table 3: what cuDNN 8.0 chose on an RTX 3090.
+TABLE_3 = dict(
+    zip(
+        LAYER_NAMES,
+        ("IMPLICIT_GEMM",) * 4 + ("WINOGRAD",) + ("IMPLICIT_GEMM",) * 2 + ("FFT",)
+        + ("WINOGRAD",) * 3 + ("IMPLICIT_GEMM",),
+        strict=True,
+    )
+)  # fmt: skip
+
+# 000, from what `convlab bench` wrote.
+
+
+def of_interest(results: Results) -> dict[str, Contender]:
+    """The paper's four systems, and beside them what else matters, by what they are called."""
+    groups = {one.name: one for one in analysis.fastest(results)}
+    best = analysis.best_stage(results)
+    wanted = [
+        ("direct (s01)", DIRECT),
+        ("im2col + cuBLAS, per image", PER_IMAGE),
+        ("im2col + cuBLAS, batched", BATCHED),
+        ("the fastest of cuDNN", CUDNN),
+        ("the fastest of cuDNN's GEMM class", GEMM_CLASS),
+        (S11, IM2WIN),
+    ]
+    found = {
+        words: groups.get(name) or analysis.contender(results, name)
+        for words, name in wanted
+        if name in groups or name in results.systems
+    }
+    if best is not None and best.name != IM2WIN:
+        found[f"{FASTEST} ({best.name})"] = best
+    return found
+
+
+def figure_2(results: Results) -> Shown:
+    """TFLOP/s of the systems on each layer."""
+    layers, systems = results.layers(), of_interest(results)
+    rows = {words: [one.best(results, layer) for layer in layers] for words, one in systems.items()}
+    series = {
+        words: [None if row is None else row.tflops for row in found]
+        for words, found in rows.items()
+    }
+    chart = Chart(
+        f"Figure 2 on an {results.device}: TFLOP/s on the twelve layers",
+        _places(layers), "layer, Conv ...", "TFLOP/s of the convolution as defined", series,
+    )  # fmt: skip
+    claims = (
+        (
+            '"about on average 3.5x TFLOPS than that of im2col+cuBLAS convolution"', "4.2",
+            _over(results, systems, "im2col + cuBLAS, per image", "im2col + cuBLAS, batched"),
+        ),
+        (
+            '"5x to 155x TFLOPS compared with the direct convolution"', "4.2",
+            _over(results, systems, "direct (s01)"),
+        ),
+        (
+            'cuDNN: "on average achieving" 1.1x; "up to 1.8x TFLOPS (the first benchmark)"',
+            "1 and 4.2",
+            _over(
+                results, systems, "the fastest of cuDNN", "the fastest of cuDNN's GEMM class"
+            ),
+        ),
+    )  # fmt: skip
+    return Shown({"000-figure-2": chart}, _by_layer(layers, series, "{:.1f}"), claims)
+
+
+def _ours(systems: dict[str, Contender]) -> list[tuple[str, str]]:
+    """Ours among the systems: a short name, and what it is called there."""
+    best = [words for words in systems if words.startswith(FASTEST)]
+    return [("s11", S11)] + [(systems[words].name.partition("_")[0], words) for words in best]
+
+
+def _over(results: Results, systems: dict[str, Contender], *others: str) -> str:
+    """How many times as fast ours are as each of the others."""
+    found = []
+    for short, mine in _ours(systems):
+        for other in others:
+            ratios: list[float] = []
+            if mine in systems and other in systems:
+                every = (
+                    analysis.speedup(results, systems[mine], systems[other], layer)
+                    for layer in results.layers()
+                )
+                ratios = [ratio for ratio in every if ratio]
+            found.append(f"{short} over {other}: {_ratios(ratios)}")
+    return "; ".join(found)
+
+
+def memory_bytes(results: Results, one: Contender, layer: tuple[str, int]) -> int | None:
+    """Input, filter, output and workspace of what is fastest there; None where it is not known."""
+    row = one.best(results, layer)
+    if row is None or row.workspace_bytes is None:
+        return None
+    return tensor_bytes(paper_layer(*layer)) + row.workspace_bytes
+
+
+def figure_3(results: Results) -> Shown:
+    """GiB of the systems on each layer."""
+    layers, systems = results.layers(), of_interest(results)
+    in_bytes = {
+        words: [memory_bytes(results, one, layer) for layer in layers]
+        for words, one in systems.items()
+    }
+    series = {
+        words: [None if one is None else one / GIB for one in values]
+        for words, values in in_bytes.items()
+    }
+    chart = Chart(
+        f"Figure 3 on an {results.device}: memory on the twelve layers",
+        _places(layers), "layer, Conv ...", "GiB: input, filter, output and workspace", series,
+        log=True,
+    )  # fmt: skip
+
+    def less(*others: str) -> str:
+        found = []
+        for short, mine in _ours(systems):
+            for other in others:
+                pairs = zip(in_bytes.get(mine, []), in_bytes.get(other, []), strict=False)
+                parts = [1 - one / two for one, two in pairs if one and two]
+                mean = f"{100 * sum(parts) / len(parts):.1f} %" if parts else "not measured"
+                found.append(f"{short} less than {other}: {mean}")
+        return "; ".join(found)
+
+    claims = (
+        (
+            '"23.1% less memory than cuBLAS", on average', "4.3",
+            less("im2col + cuBLAS, per image", "im2col + cuBLAS, batched"),
+        ),
+        (
+            '"32.8% less memory than cuDNN", on average', "4.3",
+            less("the fastest of cuDNN"),
+        ),
+        (
+            '"slightly higher memory usage than the direct convolution"', "4.3",
+            less("direct (s01)"),
+        ),
+    )  # fmt: skip
+    return Shown({"000-figure-3": chart}, _by_layer(layers, series, "{:.2f}"), claims)
+
+
+def table_3(results: Results) -> Shown:
+    """cuDNN's fastest algorithm on each layer."""
+    groups = {one.name: one for one in analysis.fastest(results)}
+    cudnn = groups.get(CUDNN)
+    rows, same = [], 0
+    for layer in results.layers():
+        row = cudnn.best(results, layer) if cudnn else None
+        name = row.system.removeprefix("cudnn_").upper() if row else "-"
+        same += name == TABLE_3[layer[0]]
+        spent = f"{row.time_ms:.3f}" if row and row.time_ms else "-"
+        rows.append((layer[0], TABLE_3[layer[0]], name, spent))
+    head = ("layer", "cuDNN 8.0 on an RTX 3090", f"today's on an {results.device}", "ms")
+    claim = (
+        '"the fastest algorithm automatically chosen by cuDNN"', "4.2, Table 3",
+        f"the same algorithm on {same} of {len(rows)} layers",
+    )  # fmt: skip
+    return Shown({}, table(head, rows, left=3), (claim,))
+
+
+def _places(layers: Sequence[tuple[str, int]]) -> list[str]:
+    return [name.removeprefix("conv") for name, _ in layers]
+
+
+def _by_layer(
+    layers: Sequence[tuple[str, int]], series: dict[str, list[float | None]], form: str
+) -> str:
+    rows = [
+        (name, *(_form(values[place], form) for values in series.values()))
+        for place, (name, _) in enumerate(layers)
+    ]
+    return table(("layer", *series), rows)
+
+
+# 000's Figure 4, from convlab.bench.ablation.
+
+
+def figure_4(document: dict[str, Any]) -> Shown:
+    """The ablation."""
+    layers = ablation.layers_of(document)
+    words = {ablation.WHOLE: "s11 whole"} | {
+        name: about for name, (_, about) in ablation.VARIANTS.items()
+    }
+    series = {
+        about: [ablation.tflops(document, layer, name) for layer in layers]
+        for name, about in words.items()
+    }
+    chart = Chart(
+        f"Figure 4 on an {document['device']}: s11 whole and without each technique",
+        [layer.removeprefix("conv") for layer in layers], "layer, Conv ...",
+        "TFLOP/s of the convolution as defined", series,
+    )  # fmt: skip
+    gains = {
+        about.removeprefix("without "): geometric_mean(ratios)
+        for name, (_, about) in ablation.VARIANTS.items()
+        if (ratios := ablation.worth(document, name))
+    }
+    found = sorted(gains.items(), key=lambda pair: -pair[1])
+    claim = (
+        '"the micro-kernel technique gives the greatest performance boost, followed by the '
+        'vectorized load, and the prefetching gives the poorest performance boost"',
+        "4.4",
+        ", then ".join(f"{about} {gain:.2f}x" for about, gain in found),
+    )  # fmt: skip
+    return Shown({"000-figure-4": chart}, ablation.show(document), (claim,))
+
+
+def _ratios(values: Sequence[float]) -> str:
+    if not values:
+        return "not measured"
+    return f"{geometric_mean(values):.2f}x ({min(values):.2f} to {max(values):.2f})"
+
+
+def _form(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

@@ -1,0 +1,121 @@
+"""The page docs/seed-results.md: the seeds' figures and tables again, from docs/results.
+
+``python -m convlab.bench.seed_results`` reads what the benchmarks wrote and rewrites what is
+between the page's markers, and the pictures; where there are no results yet it says so and shows no
+number.
+``--check`` rewrites nothing and exits 1 where a file differs from what the results give.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from convlab.bench import seed_figures, seed_paper, seed_systems
+from convlab.bench.generated import RESULTS, filled, regenerate
+from convlab.bench.measured import table
+from convlab.bench.results import open_results
+from convlab.bench.seed_figures import Shown
+
+PAGE, IMAGES, PREFIX = "docs/seed-results.md", "docs/images", "seed-"
+# By what the results are called here: the file, and the command that writes it.
+FILES = {
+    "bench": ("bench_h200.json", "convlab bench"),
+    "ablation": ("ablation_h200.json", "python -m convlab.bench.ablation"),
+    "sweeps": ("sweeps_h200.json", "python -m convlab.bench.sweeps"),
+    "unfold_table": ("unfold_table_h200.json", "python -m convlab.bench.unfold_table"),
+    "im2col": ("im2col_h200.json", "python -m convlab.bench.im2col"),
+}
+# By marker: which results, and what makes figure, tables and claims of them.
+SECTIONS: dict[str, tuple[str, Callable[[Any], Shown]]] = {
+    "000-figure-2": ("bench", seed_paper.figure_2),
+    "000-figure-3": ("bench", seed_paper.figure_3),
+    "000-table-3": ("bench", seed_paper.table_3),
+    "000-figure-4": ("ablation", seed_paper.figure_4),
+    "001-abstract": ("sweeps", seed_figures.headline),
+    "001-figure-1": ("sweeps", partial(seed_figures.sweep, name="size")),
+    "001-figure-2": ("sweeps", partial(seed_figures.sweep, name="in_channels")),
+    "001-figure-3": ("sweeps", partial(seed_figures.sweep, name="out_channels")),
+    "001-figure-4": ("sweeps", partial(seed_figures.sweep, name="kernel_size")),
+    "002-table-1": ("unfold_table", seed_figures.unfold),
+    "003-kernels": ("im2col", seed_figures.kernels_by_depth),
+}
+SYSTEMS = "systems"
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """The page and its pictures, as they have to be.
+
+    Raises ``ValueError`` saying what is missing or is no result.
+    """
+    results = {name: found for name in FILES if (found := _read(root, name)) is not None}
+    shown = {
+        marker: _shown(root, name, show, results[name])
+        for marker, (name, show) in SECTIONS.items()
+        if name in results
+    }
+    makers: dict[str, Callable[[str], str]] = {
+        marker: _maker(_section(FILES[name], shown.get(marker)))
+        for marker, (name, _) in SECTIONS.items()
+    }
+    commands = {name: command(*file) for name, file in FILES.items()}
+    makers[SYSTEMS] = _maker(seed_systems.show(results, commands))
+    files = {root / PAGE: filled(root / PAGE, makers)}
+    for one in shown.values():
+        for name, chart in one.charts.items():
+            files[root / IMAGES / f"{PREFIX}{name}.svg"] = chart.svg()
+    return files
+
+
+def _maker(text: str) -> Callable[[str], str]:
+    return lambda _: f"\n{text}\n"
+
+
+def command(file: str, module: str) -> str:
+    """What writes a file of results."""
+    return f"{module} --json {RESULTS}/{file}"
+
+
+def _read(root: Path, name: str) -> Any:
+    file = root / RESULTS / FILES[name][0]
+    if not file.is_file():
+        return None
+    if name == "bench":
+        return open_results(file)
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is no JSON: {error}") from error
+
+
+def _shown(root: Path, name: str, show: Callable[[Any], Shown], results: Any) -> Shown:
+    try:
+        return show(results)
+    except (KeyError, TypeError, IndexError) as error:
+        file = root / RESULTS / FILES[name][0]
+        raise ValueError(f"{file} is no result of {FILES[name][1]}: {error!r}") from error
+
+
+def _section(file: tuple[str, str], shown: Shown | None) -> str:
+    by = command(*file)
+    if shown is None:
+        return f"Not measured yet: `{by}` on a GPU writes it.\n"
+    pictures = "".join(
+        f"![{chart.title}](images/{PREFIX}{name}.svg)\n\n" for name, chart in shown.charts.items()
+    )
+    claims = table(("the document says", "where", "here"), shown.claims, left=3)
+    return f"{pictures}{claims}\n{shown.text}\nBy `{by}`: [{file[0]}](results/{file[0]}).\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Regenerate, or with ``--check`` only compare; returns the exit code."""
+    about = f"Make {PAGE} and its pictures from {RESULTS}."
+    return regenerate("convlab.bench.seed_results", about, generated, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

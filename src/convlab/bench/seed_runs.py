@@ -1,0 +1,91 @@
+"""What the benchmarks of the seeds' figures share: cases measured as ``convlab bench`` does, each
+in a process of its family, judged before and after; a row each, as JSON."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from convlab.bench import runner, watch
+from convlab.bench.crew import Crew
+from convlab.bench.laboratory import current_gpu
+from convlab.bench.results import identity, library_versions
+from convlab.bench.roofline import Machine
+from convlab.bench.rows import JUDGED_WRONG, Row
+from convlab.bench.runner import Case
+
+
+def measure_cases(cases: Sequence[Case], laboratory: str | None = None) -> dict[str, Any]:
+    """The machine, what was installed and the rows of these cases, as a document of :mod:`json`.
+
+    ``laboratory`` is where systems are looked up by name (``MODULE:CLASS``, as
+    :class:`~convlab.bench.crew.Crew` takes it). A line for each row goes to standard error as it
+    comes. Raises :class:`~convlab.bench.crew.WorkerDied` where no process can measure.
+    """
+    gpu = current_gpu()
+    crew = Crew(laboratory, foreign=watch.processes(gpu)())
+    try:
+        facts = crew.facts()
+        machine, known = Machine(**facts["machine"]), facts["environment"]
+        known["packages"] = known["packages"] | library_versions()
+        rows = []
+        _say(f"compiling for {len(cases)} rows")
+        for row in runner.run(cases, crew, machine, identity(known, gpu)):
+            rows.append(row)
+            _say(f"{len(rows):4} of {len(cases)}  {row.layer:16} {row.system:32} {_outcome(row)}")
+    finally:
+        crew.close()
+    return {
+        "machine": machine.as_json(),
+        "packages": known["packages"],
+        "identity": identity(known, gpu),
+        "systems": list({case.system.name: case.system.as_json() for case in cases}.values()),
+        "rows": [
+            {"problem": str(case.problem)} | _strict(row.as_json())
+            for case, row in zip(cases, rows, strict=True)
+        ],
+        "ok": not any(row.state in JUDGED_WRONG for row in rows),
+    }
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _outcome(row: Row) -> str:
+    return f"{row.time_ms:.4f} ms" if row.ok else f"{row.state}: {row.reason}"
+
+
+def _strict(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with its infinite errors as words: strict JSON has no infinity."""
+    return {
+        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }
+
+
+def row_of(document: Mapping[str, Any], layer: str, system: str) -> dict[str, Any] | None:
+    """The row of that system there; None where there is none."""
+    for row in document["rows"]:
+        if row["layer"] == layer and row["system"] == system:
+            found: dict[str, Any] = row
+            return found
+    return None
+
+
+def number_of(document: Mapping[str, Any], layer: str, system: str, key: str) -> float | None:
+    """One number of that row, such as ``time_ms``; None where it has none."""
+    row = row_of(document, layer, system)
+    return None if row is None or row[key] is None else float(row[key])
+
+
+def numberless(document: Mapping[str, Any]) -> list[tuple[str, str, str, list[str]]]:
+    """System, state, reason and where, of the rows without a number; alike ones together."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in document["rows"]:
+        if row["state"] != "measured":
+            key = row["system"], row["state"], row["reason"]
+            found.setdefault(key, []).append(row["layer"])
+    return [(*key, layers) for key, layers in found.items()]

@@ -1,0 +1,162 @@
+"""Speedup over seven loops in C++: ``python -m convlab.bench.sweeps [--json FILE]``.
+
+Figures 1 to 4 of source 001: one image, and one size at a time changed: its sides, its channels,
+the number of filters, their sides. All seven systems of the document are there, and beside them
+CUTLASS on tensor cores and s11. The document gives no sizes but a filter of 64 x 64, too large for
+CUTLASS's optimized iterator, which ends at 32 x 32. Those here are ours, and small enough that the
+C++ loops, on one processor core, take about a second at most.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from convlab.bench.laboratory import Gpu
+from convlab.bench.measured import run_module, table
+from convlab.bench.measuring import Clock
+from convlab.bench.peers import Prepared
+from convlab.bench.runner import Case
+from convlab.bench.seed_runs import measure_cases, number_of, numberless
+from convlab.bench.systems import system_named
+from convlab.engines import Engine
+from convlab.problem import ConvProblem
+
+BASELINE = "cpp_seven_loops"
+# In the document's words, and what it does not have.
+SYSTEMS = {
+    BASELINE: "Baseline: C++, g++ -O3, one core",
+    "s02_cin_naive": "CUDA naive",
+    "s02_cout": "CUDA C_out parallel",
+    "s02_cin": "CUDA C_in parallel",
+    "cutlass_analytic": "CUTLASS analytic",
+    "cutlass_optimized": "CUTLASS optimized",
+    "torch_compile_fp32": "torch.compile, fp32",
+    "torch_compile_tf32": "torch.compile, TF32",
+    "cutlass_tf32": "CUTLASS optimized, TF32",
+    "s11_im2win_full": "convlab's s11",
+}
+BASE = ConvProblem(1, 4, 128, 128, 16, 3)
+SWEEPS: dict[str, tuple[int, ...]] = {
+    "size": (32, 64, 128, 256, 512, 1024),
+    "in_channels": (1, 4, 16, 64, 256),
+    "out_channels": (1, 4, 16, 64, 256),
+    "kernel_size": (1, 3, 7, 16, 32, 64),
+}
+LABORATORY = "convlab.bench.sweeps:Sweeping"
+HOST_MS = 500.0  # of timed work on the host, where a run is short
+
+
+class Sweeping(Gpu):
+    """The GPU, and a quick clock for the C++ loops, of which there are many sizes."""
+
+    def time(self, prepared: Prepared, on_gpu: bool) -> Clock:
+        """Time its ``run``; on the host at least three times, and no more once it took half a
+        second."""
+        if on_gpu:
+            return super().time(prepared, on_gpu)
+        from convlab.bench import timer
+
+        return timer.measure_host(prepared.run, prepared.poison, at_most_ms=HOST_MS)
+
+
+def problem_at(sweep: str, value: int) -> ConvProblem:
+    """The base with one of its sizes changed."""
+    if sweep == "size":
+        return replace(BASE, height=value, width=value)
+    return replace(BASE, **{sweep: value})  # type: ignore[arg-type]
+
+
+def measure(engine: Engine | None) -> dict[str, Any]:
+    """Every system at every point; a problem that several sweeps share is measured once."""
+    points = [
+        {"sweep": sweep, "value": value, "problem": str(problem_at(sweep, value))}
+        for sweep, values in SWEEPS.items()
+        for value in values
+    ]
+    problems = dict.fromkeys(problem_at(*_place(point)) for point in points)
+    systems = [system_named(name) for name in SYSTEMS]
+    cases = [Case(str(problem), problem, system) for problem in problems for system in systems]
+    return measure_cases(cases, LABORATORY) | {"points": points}
+
+
+def _place(point: dict[str, Any]) -> tuple[str, int]:
+    return point["sweep"], point["value"]
+
+
+def values_of(document: dict[str, Any], sweep: str) -> list[int]:
+    """The values that a sweep went through."""
+    return [point["value"] for point in document["points"] if point["sweep"] == sweep]
+
+
+def speedups(document: dict[str, Any], sweep: str, name: str) -> list[float | None]:
+    """How many times as fast as the C++ loops, point by point; None unless both have a time."""
+    found: list[float | None] = []
+    for point in document["points"]:
+        if point["sweep"] == sweep:
+            mine, theirs = (
+                number_of(document, point["problem"], one, "time_ms") for one in (name, BASELINE)
+            )
+            found.append(theirs / mine if mine and theirs else None)
+    return found
+
+
+def show(document: dict[str, Any]) -> str:
+    """The tables: one a sweep, the baseline's time and every other system's speedup."""
+    sections = [show_sweep(document, sweep) for sweep in SWEEPS]
+    return f"{heading(document)}\n\n" + "\n".join(
+        f"#### {sweep}\n\n{section}" for sweep, section in zip(SWEEPS, sections, strict=True)
+    )
+
+
+def heading(document: dict[str, Any]) -> str:
+    """What the numbers are."""
+    return (
+        f"On an {document['device']}, one image: how many times as fast as seven loops in C++ on "
+        f"one core of its host. Where a size is not changed it is that of {BASE}: input, then "
+        "filters."
+    )
+
+
+def show_sweep(document: dict[str, Any], sweep: str) -> str:
+    """One sweep's table, and why numbers are missing from it."""
+    others = [name for name in SYSTEMS if name != BASELINE]
+    columns = [speedups(document, sweep, name) for name in others]
+    points = [point for point in document["points"] if point["sweep"] == sweep]
+    rows = [
+        (
+            f"{point['value']}",
+            _time(number_of(document, point["problem"], BASELINE, "time_ms")),
+            *(_ratio(column[place]) for column in columns),
+        )
+        for place, point in enumerate(points)
+    ]
+    where = {point["problem"]: f"{point['value']}" for point in points}
+    reasons = [
+        f"- {SYSTEMS[system]} at {', '.join(where[layer] for layer in layers if layer in where)}: "
+        f"{state}, {reason}\n"
+        for system, state, reason, layers in numberless(document)
+        if any(layer in where for layer in layers)
+    ]
+    head = (sweep, "C++ ms", *(SYSTEMS[name] for name in others))
+    return table(head, rows) + ("\nWithout a number:\n\n" + "".join(reasons) if reasons else "")
+
+
+def _time(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    about = "Speedups over seven loops in C++ along image size, channels and filter size."
+    return run_module("convlab.bench.sweeps", about, measure, show, arguments, needs_gpu=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

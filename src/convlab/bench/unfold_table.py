@@ -1,0 +1,304 @@
+"""PyTorch's convolution beside unfold, einsum and fold: ``python -m convlab.bench.unfold_table``.
+
+Table 1 of source 002: ``F.conv2d`` and ``conv2d_fast``, which unfolds by PyTorch or by unfoldNd,
+each with and without TF32 in cuDNN and in the matrix product; one image of 3 x 1024 x 1024, 16
+filters of 3 x 3, a bias. Beside the six rows: :func:`convlab.unfold.unfold_einsum` on PyTorch's
+arrays and on CuPy's, and s11.
+
+Two times are taken. ``time_ms`` is the GPU's, by replays of a graph, as every benchmark here. The
+other is of the first call, in a process that has just started and calls the six rows in turn
+(:mod:`convlab.bench.first_calls`): with all that libraries do once, as the document's profiler
+must have recorded it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from convlab.bench.laboratory import Gpu
+from convlab.bench.measured import run_module, table
+from convlab.bench.peers import Prepared
+from convlab.bench.peers.cupy_gemm import on_stream
+from convlab.bench.peers.cupy_gemm import why_absent as why_no_cupy
+from convlab.bench.peers.on_torch import Compute, OnTorch, why_no_torch
+from convlab.bench.runner import Case
+from convlab.bench.seed_runs import measure_cases, number_of, row_of
+from convlab.bench.systems import System, system_named
+from convlab.engines import Engine
+from convlab.problem import ConvProblem
+from convlab.unfold import unfold_einsum
+
+PROBLEM = ConvProblem(1, 3, 1024, 1024, 16, 3)
+LABORATORY = "convlab.bench.unfold_table:Rows"
+FIRST_CALLS_SECONDS = 240.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table: what computes (``conv2d``, ``torch``, ``unfoldnd`` or ``convlab``), where
+    TF32 is allowed, and the document's milliseconds; None for what is ours."""
+
+    by: str
+    cudnn: bool
+    matmul: bool
+    claimed_ms: float | None
+
+    @property
+    def title(self) -> str:
+        """The row in words."""
+        allowed = " and ".join(
+            name for name, on in (("cuDNN", self.cudnn), ("matmul", self.matmul)) if on
+        )
+        called = {
+            "conv2d": "F.conv2d",
+            "torch": "conv2d_fast, PyTorch's unfold",
+            "unfoldnd": "conv2d_fast, unfoldNd",
+            "convlab": "unfold_einsum on PyTorch's arrays",
+        }[self.by]
+        return f"{called}; TF32 in {allowed}" if allowed else f"{called}; no TF32"
+
+
+LINES = {
+    "conv2d": Line("conv2d", False, False, 121.819),
+    "conv2d_tf32": Line("conv2d", True, False, 8.000),
+    "fast_torch": Line("torch", True, False, 49.807),
+    "fast_torch_tf32": Line("torch", True, True, 24.682),
+    "fast_unfoldnd": Line("unfoldnd", True, False, 60.777),
+    "fast_unfoldnd_tf32": Line("unfoldnd", True, True, 22.265),
+    "unfold_einsum": Line("convlab", False, False, None),
+    "unfold_einsum_tf32": Line("convlab", False, True, None),
+}
+CUPY, OURS = "unfold_einsum_cupy", "s11_im2win_full"
+
+
+def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
+    """What the row calls, with a bias of zeros: its addition is part of the document's times.
+
+    cuDNN chooses as PyTorch has it do unless told otherwise (no ``benchmark``), as in the document.
+    """
+    import torch
+
+    bias = x.new_zeros(problem.C_o)
+    convolve = CALLED[line.by](problem)
+
+    def compute() -> Any:
+        flags, matmul = torch.backends.cudnn.flags, torch.backends.cuda.matmul
+        with flags(enabled=True, benchmark=False, allow_tf32=line.cudnn):
+            matmul.allow_tf32 = line.matmul  # OnTorch puts it back
+            return convolve(x, w, bias)
+
+    return compute
+
+
+def _conv2d(problem: ConvProblem) -> Callable[[Any, Any, Any], Any]:
+    import torch
+
+    return lambda x, w, bias: torch.nn.functional.conv2d(x, w, bias)
+
+
+def _fast(library: str, problem: ConvProblem) -> Callable[[Any, Any, Any], Any]:
+    """Algorithm 1 of the document, step by step: pad, unfold, einsum, fold, bias."""
+    import torch
+
+    functions = torch.nn.functional
+    if library == "unfoldnd":
+        package: Any = import_module("unfoldNd")
+        unfold, fold = package.unfoldNd, package.foldNd
+    else:
+        unfold, fold = functions.unfold, functions.fold
+    out = (problem.H_o, problem.W_o)
+
+    def convolve(x: Any, w: Any, bias: Any) -> Any:
+        padded = functions.pad(x, (0, 0, 0, 0))  # a copy, for nothing, as there
+        columns = unfold(padded, kernel_size=problem.kernel_size, stride=1)
+        products = torch.einsum("bis,oi->bos", columns, w.view(problem.C_o, -1))
+        folded = fold(products, output_size=out, kernel_size=(1, 1), stride=(1, 1))
+        folded += bias.view(1, -1, 1, 1)
+        return folded
+
+    return convolve
+
+
+CALLED: dict[str, Callable[[ConvProblem], Callable[[Any, Any, Any], Any]]] = {
+    "conv2d": _conv2d,
+    "torch": partial(_fast, "torch"),
+    "unfoldnd": partial(_fast, "unfoldnd"),
+    "convlab": lambda problem: unfold_einsum,
+}
+
+
+class OnCupy:
+    """:func:`~convlab.unfold.unfold_einsum` on CuPy's arrays; each call is started anew, because
+    cuBLAS cannot be captured from CuPy."""
+
+    workspace_bytes: int | None = None  # CuPy's pool keeps it
+    algorithm: str | None = None
+    capturable = False
+
+    def __init__(self, problem: ConvProblem, input: Any, weight: Any, bias: Any) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._arrays = [cupy.asarray(tensor) for tensor in (input, weight)]
+        self._arrays.append(cupy.zeros(problem.C_o, "f4"))
+        self._output: Any = None
+
+    def run(self, stream: int | None) -> None:
+        """Start one convolution."""
+        self._output = None
+        with on_stream(self._cupy, stream or 0):
+            self._output = unfold_einsum(*self._arrays)
+
+    def poison(self) -> None:
+        """Fill the output with NaN."""
+        self._cupy.cuda.runtime.deviceSynchronize()
+        self._output.fill(float("nan"))
+        self._cupy.cuda.runtime.deviceSynchronize()
+
+    def output(self) -> Any:
+        """The output on the host."""
+        self._cupy.cuda.runtime.deviceSynchronize()
+        return self._cupy.asnumpy(self._output)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._arrays, self._output = [], None
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+
+def row_system(name: str) -> System:
+    """The system of a row's name; a stage or a peer for any other."""
+    if name == CUPY:
+        title = "unfold_einsum on CuPy's arrays; no TF32"
+        return _system(name, title, "fp32", _why_no_compat(why_no_cupy), OnCupy)
+    if name not in LINES:
+        return system_named(name)
+    line = LINES[name]
+    # unfoldNd unfolds by a convolution, so cuDNN's TF32 rounds what is unfolded.
+    rounds = line.matmul or (line.cudnn and line.by in ("conv2d", "unfoldnd"))
+    absent = {"unfoldnd": _why_no_unfoldnd, "convlab": _why_no_compat(why_no_torch)}
+
+    def prepare(problem: ConvProblem, input: Any, weight: Any, bias: Any) -> Prepared:
+        return OnTorch(name, problem, input, weight, partial(computation, line))
+
+    return _system(
+        name, line.title, "tf32" if rounds else "fp32", absent.get(line.by, why_no_torch), prepare
+    )
+
+
+def _system(
+    name: str, title: str, precision: str, why_absent: Callable[[], str | None], prepare: Any
+) -> System:
+    method = "any" if name == "conv2d" else "gemm"
+    family = "cupy" if name == CUPY else "pytorch"
+    return System(name, title, "peer", family, precision, method, True, why_absent, prepare)
+
+
+def _why_no_unfoldnd() -> str | None:
+    if find_spec("unfoldNd") is None:
+        return "unfoldNd is not installed: pip install unfoldNd"
+    return why_no_torch()
+
+
+def _why_no_compat(why_no_library: Callable[[], str | None]) -> Callable[[], str | None]:
+    def why() -> str | None:
+        if find_spec("array_api_compat") is None:
+            return "array-api-compat is not installed: pip install array-api-compat"
+        return why_no_library()
+
+    return why
+
+
+class Rows(Gpu):
+    """The GPU, for processes that know the rows by name."""
+
+    def system_named(self, name: str) -> System:
+        """The row of that name."""
+        return row_system(name)
+
+    def compile(self, name: str, problem: ConvProblem) -> None:
+        """Make the kernels of a stage."""
+        row_system(name).compile(problem)
+
+
+def measure(engine: Engine | None) -> dict[str, Any]:
+    """All rows, and the first calls of the document's six."""
+    names = (*LINES, CUPY, OURS)
+    cases = [Case(str(PROBLEM), PROBLEM, row_system(name)) for name in names]
+    first = first_calls([name for name, line in LINES.items() if line.claimed_ms is not None])
+    return measure_cases(cases, LABORATORY) | {"first_calls": first}
+
+
+def first_calls(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By row: how long its first call took, in one new process that calls them in turn: ``{"ms":
+    ...}``, or ``{"reason": ...}`` where it could not be called."""
+    command = [sys.executable, "-m", "convlab.bench.first_calls", *names]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FIRST_CALLS_SECONDS)
+        found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        reason = f"its process ended with {type(error).__name__}"
+        return {name: {"reason": reason} for name in names}
+    return found
+
+
+def time_of(document: dict[str, Any], name: str) -> float | None:
+    """A row's time on the GPU; None where it has none."""
+    return number_of(document, str(PROBLEM), name, "time_ms")
+
+
+def show(document: dict[str, Any]) -> str:
+    """The table, and why numbers are missing from it."""
+    tick = {True: "yes", False: "no"}
+    rows, reasons = [], []
+    for name in (*LINES, CUPY, OURS):
+        row = row_of(document, str(PROBLEM), name)
+        if row is None:
+            continue
+        line = LINES.get(name)
+        first = document["first_calls"].get(name, {})
+        rows.append(
+            (
+                row_title(document, name).partition(";")[0],
+                tick[line.cudnn] if line else "no",
+                tick[line.matmul] if line else "no",
+                _ms(line.claimed_ms if line else None),
+                _ms(first.get("ms")),
+                _ms(row["time_ms"]),
+            )
+        )
+        if row["state"] != "measured":
+            reasons.append(f"- {row_title(document, name)}: {row['state']}, {row['reason']}\n")
+    head = (
+        "what is called", "cuDNN TF32", "matmul TF32", "002's ms", "first call ms", "on the GPU ms",
+    )  # fmt: skip
+    return f"{PROBLEM} (input, then filters) on an {document['device']}.\n\n{table(head, rows)}" + (
+        "\nWithout a time:\n\n" + "".join(reasons) if reasons else ""
+    )
+
+
+def row_title(document: dict[str, Any], name: str) -> str:
+    """A row in words."""
+    return next(str(one["title"]) for one in document["systems"] if one["name"] == name)
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    about = "PyTorch's conv2d and convolution as unfold and einsum, with and without TF32."
+    return run_module("convlab.bench.unfold_table", about, measure, show, arguments, needs_gpu=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

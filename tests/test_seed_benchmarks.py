@@ -1,0 +1,222 @@
+"""The benchmarks behind docs/seed-results.md, on a pretended GPU: what they measure, how they
+judge, what they show."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import seed_fakes
+from bench_fakes import InThread
+
+from convlab.bench import ablation, crew, first_calls, measured, sweeps, unfold_table
+from convlab.bench.seed_runs import number_of, numberless, row_of
+from convlab.engines.simulator import Simulator
+from convlab.problem import ConvProblem
+
+pytestmark = pytest.mark.same_in_cudasim
+
+SMALL = ConvProblem(1, 2, 6, 6, 3, 3)
+
+
+class PretendedGpu(Simulator):
+    name, is_gpu, device = "gpu", True, "pretended GPU"
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch):
+    """A GPU, and laboratories that know every name, in threads instead of processes."""
+    engine = PretendedGpu(strict=False)
+    monkeypatch.setattr(measured, "choose", lambda name: engine)
+    monkeypatch.setattr(crew, "Worker", InThread)
+    for module in (ablation, sweeps, unfold_table):
+        monkeypatch.setattr(module, "LABORATORY", "seed_fakes:Named")
+    monkeypatch.setattr(seed_fakes, "HOW", {})
+    # Layers, points and images that NumPy does at once.
+    monkeypatch.setattr(ablation, "PAPER_BATCH", 1)
+    monkeypatch.setattr(ablation, "LAYER_NAMES", ("conv11", "conv12"))
+    monkeypatch.setattr(sweeps, "BASE", SMALL)
+    monkeypatch.setattr(sweeps, "SWEEPS", {"size": (6, 9), "kernel_size": (1, 3)})
+    monkeypatch.setattr(unfold_table, "PROBLEM", SMALL)
+    return engine
+
+
+def run(module, tmp_path, expected=0):
+    file = tmp_path / "results.json"
+    assert module.main(["--json", str(file)]) == expected
+    return json.loads(file.read_text())
+
+
+def test_the_ablation_compares_the_whole_with_each_part_left_out(tmp_path, capsys):
+    document = run(ablation, tmp_path)
+    assert [(row["layer"], row["system"]) for row in document["rows"]] == [
+        (layer, name) for layer in ("conv11", "conv12") for name in ablation.NAMES
+    ]
+    assert {row["state"] for row in document["rows"]} == {"measured"}
+    assert ablation.worth(document, "without_prefetch") == pytest.approx([1.2, 1.2])
+    out, err = capsys.readouterr()
+    assert "| without the micro-kernel | 12.00 | 12.00 to 12.00 | 2 |" in out
+    assert "8 of 8" in err
+    assert document["environment"]["command"].startswith("python -m convlab.bench.ablation --json")
+
+
+def test_a_variant_is_s11_with_one_switch_off():
+    small = ConvProblem(1, 4, 8, 8, 8, 3)
+    for name, (switch, _) in ablation.VARIANTS.items():
+        assert ablation.variant(name).name == name
+        assert switch in ablation.stage_named(ablation.WHOLE).switches
+    whole = ablation.stage_named(ablation.WHOLE)
+    tile = whole.tiny_tile
+    programs = {
+        name: whole.prepare(small, tile, **({ablation.VARIANTS[name][0]: False} if name in
+        ablation.VARIANTS else {})) for name in ablation.NAMES
+    }  # fmt: skip
+    assert programs["without_microkernel"].tile.M_T == programs["without_microkernel"].tile.N_T == 1
+    assert programs[ablation.WHOLE].tile.M_T > 1
+
+
+def test_a_laboratory_hands_the_switch_to_the_kernel(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "convlab.bench.systems.PreparedStage",
+        lambda stage, problem, input, weight, **switches: seen.append((stage.name, switches)),
+    )
+    for name in ablation.NAMES:
+        ablation.variant(name).prepare(SMALL, None, None, None)
+    assert seen == [
+        ("s11_im2win_full", {}),
+        ("s11_im2win_full", {"prefetch": False}),
+        ("s11_im2win_full", {"vectorized": False}),
+        ("s11_im2win_full", {"microkernel": False}),
+    ]
+
+
+def test_a_wrong_variant_has_a_reason_and_no_number(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(seed_fakes.HOW, "without_prefetch", "wrong")
+    document = run(ablation, tmp_path, expected=1)
+    assert document["ok"] is False
+    row = row_of(document, "conv12", "without_prefetch")
+    assert row["state"] == "wrong"
+    assert row["time_ms"] is row["tflops"] is None
+    assert ablation.worth(document, "without_prefetch") == []
+    said = capsys.readouterr().out
+    assert "- without_prefetch on conv12: wrong, the error is " in said
+    assert "| conv12 | 0.0 | - |" in said
+
+
+def test_the_sweeps_are_over_cpp(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(seed_fakes.HOW, "cutlass_optimized", "unsupported")
+    monkeypatch.setattr(
+        seed_fakes, "SLOW", {sweeps.BASELINE: 900.0, "s02_cin": 5.0, "torch_compile_fp32": 2000.0}
+    )
+    document = run(sweeps, tmp_path)
+    # The base is in both sweeps and measured once.
+    assert len(document["rows"]) == 3 * len(sweeps.SYSTEMS)
+    assert len(document["points"]) == 4
+    assert sweeps.speedups(document, "size", "s02_cin") == [180.0, 180.0]
+    assert sweeps.speedups(document, "kernel_size", "torch_compile_fp32") == [0.45, 0.45]
+    assert sweeps.speedups(document, "size", "cutlass_optimized") == [None, None]
+    said = capsys.readouterr().out
+    assert "- CUTLASS optimized at 6, 9: unsupported, CUDNN_STATUS_NOT_SUPPORTED" in said
+    assert "| 6 | 900 | " in said
+    assert sweeps.SYSTEMS.keys() >= {
+        "cpp_seven_loops", "s02_cin_naive", "s02_cin", "s02_cout", "cutlass_analytic",
+        "cutlass_optimized", "torch_compile_fp32",
+    }  # fmt: skip
+
+
+def test_sweeps_change_one_size():
+    assert sweeps.problem_at("size", 9) == ConvProblem(1, 2, 9, 9, 3, 3)
+    assert sweeps.problem_at("kernel_size", 1) == ConvProblem(1, 2, 6, 6, 3, 1)
+
+
+def test_without_a_baseline_there_is_no_speedup(monkeypatch, tmp_path):
+    monkeypatch.setitem(seed_fakes.HOW, sweeps.BASELINE, "absent")
+    document = run(sweeps, tmp_path)
+    assert sweeps.speedups(document, "size", "s02_cin") == [None, None]
+    assert [entry[:2] for entry in numberless(document)] == [(sweeps.BASELINE, "absent")]
+
+
+def test_the_host_is_timed_briefly(monkeypatch):
+    timer = ModuleType("convlab.bench.timer")
+    timer.measure_host = lambda call, before, at_most_ms: SimpleNamespace(median_ms=at_most_ms)
+    monkeypatch.setitem(sys.modules, "convlab.bench.timer", timer)
+    monkeypatch.setattr("convlab.bench.timer", timer, raising=False)
+    place = sweeps.Sweeping.__new__(sweeps.Sweeping)
+    prepared = SimpleNamespace(run=None, poison=None)
+    assert place.time(prepared, on_gpu=False).median_ms == sweeps.HOST_MS
+
+
+def test_the_unfold_table_has_six_rows_and_ours(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(seed_fakes.HOW, "fast_unfoldnd", "absent")
+    monkeypatch.setattr(
+        unfold_table, "first_calls", lambda names: {name: {"ms": 99.5} for name in names[:5]}
+    )
+    document = run(unfold_table, tmp_path)
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 10
+    assert rows[0].startswith("| F.conv2d | no | no | 121.819 | 99.500 | 10.000 |")
+    assert rows[4].startswith("| conv2d_fast, unfoldNd | yes | no | 60.777 | 99.500 | - |")
+    assert rows[5].startswith("| conv2d_fast, unfoldNd | yes | yes | 22.265 | - | 10.000 |")
+    assert number_of(document, str(SMALL), "conv2d", "time_ms") == 10.0
+
+
+def test_where_tf32_may_round_the_row_is_judged_as_tf32():
+    precisions = {name: unfold_table.row_system(name).precision for name in unfold_table.LINES}
+    assert precisions == {
+        "conv2d": "fp32",
+        "conv2d_tf32": "tf32",
+        "fast_torch": "fp32",  # no convolution in it, and its product in fp32
+        "fast_torch_tf32": "tf32",
+        "fast_unfoldnd": "tf32",
+        "fast_unfoldnd_tf32": "tf32",
+        "unfold_einsum": "fp32",
+        "unfold_einsum_tf32": "tf32",
+    }
+    assert unfold_table.row_system("s11").kind == "stage"
+
+
+def test_what_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(unfold_table, "find_spec", lambda name: None)
+    for name, package in (("fast_unfoldnd", "unfoldNd"), ("unfold_einsum", "array-api-compat")):
+        assert f"pip install {package}" in unfold_table.row_system(name).why_absent()
+
+
+def test_first_calls_tell_of_each_row_in_turn(monkeypatch):
+    reasons = {"conv2d": None, "fast_unfoldnd": "unfoldNd is not installed"}
+    monkeypatch.setattr(
+        first_calls, "row_system", lambda name: SimpleNamespace(why_absent=lambda: reasons[name])
+    )
+    monkeypatch.setattr(first_calls, "_tensors", lambda: [np.zeros(1), np.zeros(1)])
+    monkeypatch.setattr(first_calls, "computation", lambda *_: lambda: None)
+    assert first_calls.measure([*reasons], lambda call: 7.5) == {
+        "conv2d": {"ms": 7.5},
+        "fast_unfoldnd": {"reason": "unfoldNd is not installed"},
+    }
+
+
+def test_a_process_of_first_calls_that_says_nothing_is_a_reason(monkeypatch):
+    monkeypatch.setattr(
+        unfold_table.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="", returncode=1)
+    )
+    assert unfold_table.first_calls(["conv2d"]) == {
+        "conv2d": {"reason": "its process ended with IndexError"}
+    }
+
+
+def test_the_rows_compute_the_convolution():
+    """Each row's own calls, by PyTorch on the CPU."""
+    torch = pytest.importorskip("torch")
+    from convlab.oracle import Oracle, random_tensors
+
+    input, weight, _ = random_tensors(SMALL, 0, bias=False)
+    oracle = Oracle(SMALL, input, weight)
+    for name, line in unfold_table.LINES.items():
+        if line.by == "unfoldnd":
+            pytest.importorskip("unfoldNd")
+        tensors = [torch.from_numpy(array) for array in (input, weight)]
+        output = unfold_table.computation(line, SMALL, *tensors)()
+        assert oracle.judge(output.numpy()).ok, name
