@@ -36,7 +36,10 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "The simulator": (
         "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
     ),
-    "Measured": ("measuring", "judging", "results", "measurements", "comparisons", "compile-gate"),
+    "Measured": (
+        "measuring", "judging", "results", "measurements", "comparisons", "seed-results",
+        "compile-gate",
+    ),
     "Reference": ("api", "json", "seeds", "design", "contributing"),
 }  # fmt: skip
 CHECKOUT = ("docs/conf.py", "docs/README.md", "src/convlab/stages")
