@@ -133,6 +133,24 @@ def test_sweeps_change_one_size():
     assert sweeps.problem_at("kernel_size", 1) == ConvProblem(1, 2, 6, 6, 3, 1)
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted, nothing was written"),
+        (crew.WorkerDied("its process ended"), 2, "no process can measure here: its process ended"),
+    ],
+)
+def test_what_stops_a_benchmark_is_one_line(monkeypatch, tmp_path, capsys, error, code, said):
+    def stopped(cases, laboratory):
+        raise error
+
+    monkeypatch.setattr(sweeps, "measure_cases", stopped)
+    file = tmp_path / "sweeps.json"
+    assert sweeps.main(["--json", str(file)]) == code
+    assert capsys.readouterr().err == f"convlab: {said}\n"
+    assert not file.exists()
+
+
 def test_without_a_baseline_there_is_no_speedup(monkeypatch, tmp_path):
     monkeypatch.setitem(seed_fakes.HOW, sweeps.BASELINE, "absent")
     document = run(sweeps, tmp_path)

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from convlab.bench.crew import WorkerDied
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
 
+INTERRUPTED = 130  # what shells give for Ctrl-C
 GPU_ONLY = "its times mean nothing without one"
 
 
@@ -25,7 +27,7 @@ def run_module(
     needs_gpu: bool,
 ) -> int:
     """Measure, show, and write ``--json FILE``; returns the exit code: 1 where something measured
-    was judged wrong (``ok`` false), 2 where it cannot run."""
+    was judged wrong (``ok`` false), 2 where it cannot run, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
     chosen = parser.parse_args(arguments)
@@ -37,7 +39,14 @@ def run_module(
             print(f"convlab: {error}: {GPU_ONLY}", file=sys.stderr)
             return 2
     typed = f"python -m {module}" + (f" --json {chosen.json}" if chosen.json else "")
-    document = measure(engine)
+    try:
+        document = measure(engine)
+    except KeyboardInterrupt:
+        print("convlab: interrupted, nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except WorkerDied as error:
+        print(f"convlab: no process can measure here: {error}", file=sys.stderr)
+        return 2
     document["device"] = None if engine is None else engine.device
     document["environment"] = None if engine is None else environment([]) | {"command": typed}
     print(show(document))

@@ -36,8 +36,10 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "The simulator": (
         "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
     ),
-    "Measured": ("measuring", "judging", "results", "measurements", "comparisons", "tiles",
-                 "compile-gate"),
+    "Measured": (
+        "measuring", "judging", "results", "measurements", "fast", "tiles", "comparisons",
+        "seed-results", "compile-gate",
+    ),
     "Reference": ("api", "json", "seeds", "design", "contributing"),
 }  # fmt: skip
 CHECKOUT = ("docs/conf.py", "docs/README.md", "src/convlab/stages")
