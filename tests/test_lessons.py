@@ -32,16 +32,23 @@ from convlab.lessons import (
     check_kernel,
     exercises,
     measured,
+    measured_memory,
+    measured_parts,
+    measured_sweep,
     one_request,
     one_thread,
     places,
+    region_and_field,
     side_by_side,
     traced,
     what_is_wrong,
+    who_adds,
     who_does_what,
+    with_field,
     words,
 )  # fmt: skip
 from convlab.lessons.feedback import PASSED, UNFILLED
+from convlab.lessons.measurements import result
 from convlab.lessons.source import (
     LEARNER,
     NBGRADER,
@@ -55,7 +62,7 @@ from convlab.lessons.source import (
     stage_kernel,
     without_marks,
 )  # fmt: skip
-from convlab.stages import s01_direct, s05_shared_memory
+from convlab.stages import s01_direct, s02_cin_naive, s05_shared_memory
 
 ROOT = Path(__file__).parents[1]
 SOURCES = build.sources()
@@ -470,6 +477,67 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     assert time["s05"] > 0.95 * time["s01"]  # and not faster than s01
     assert time["s06"] < time["s05"] / 1.5  # s06: there the gain comes
     assert time["s01"] < 10 * time["s11"]  # 01: a respectable start
+
+
+def test_what_lesson_02_says_of_the_h200_is_what_was_measured():
+    time = {entry["name"]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    least = min(time[name] for name in ("s02_cin_naive", "s02_cin", "s02_cout"))
+    assert least > 0.9 * time["s01_direct"]  # none of them is a step forward
+    points = [p for p in result("channel_sweeps_h200")["points"] if p["sweep"] == "kernel_size"]
+    small, *_, large = points  # they do well with very large filters
+    for name in ("s02_cin", "s02_cout"):
+        for point, wins in ((small, False), (large, True)):
+            times = {stage: one["time_ms"] for stage, one in point["stages"].items()}
+            assert (times[name] < times["s01_direct"]) == wins
+
+
+def test_threads_of_every_channel_add_to_an_output():
+    launch = trace_stage("s02_cin_naive", PROBLEM).main
+    picture = who_adds(launch, PROBLEM)
+    assert "2 grids of 6 x 8 threads" in picture.alt
+    assert "2 threads add" in picture.alt
+    assert "requests" not in picture.caption
+    atomic = side_by_side({"s02": launch}, "atomic additions")
+    assert f"s02 {launch.of('output')[0].requests}" in atomic.alt
+
+
+def test_a_block_s_field_is_its_region_and_a_rim():
+    problem = ConvProblem(1, 1, 12, 40, 1, 5)
+    picture = region_and_field(trace_stage("s02_cin", problem).main, problem)
+    assert "fetches 12 x 36 pixels of an input channel and computes 8 x 32" in picture.alt
+
+
+def test_a_kernel_for_a_field_is_made_from_the_problem_alone():
+    made = with_field(s02_cin_naive.make_kernel)
+    assert check(made, "s02_cin_naive").passed
+    ours = trace_stage("s02_cin_naive", PROBLEM).main
+    assert traced(made, "s02_cin_naive", PROBLEM).accesses == ours.accesses
+    assert check(with_field(None), "s02_cin_naive").verdict == "broken"
+
+    def unfilled(problem, field):
+        raise NotImplementedError()
+
+    assert check(with_field(unfilled), "s02_cin_naive").verdict == UNFILLED
+
+
+def test_what_else_was_measured_is_shown_as_stored():
+    parts = {one["name"]: one["launch_ms"] for one in bars.stored()["stages"]}["s03_im2col"]
+    picture = measured_parts("s03_im2col")
+    assert f"im2col {parts['im2col']:.3g} ms" in picture.caption
+    (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
+    taken = layer["measured_bytes"]["s03_im2col"] / 2**20
+    assert f"s03_im2col {taken:,.0f} MiB" in measured_memory("s03_im2col").caption
+    sweep = measured_sweep("kernel_size", "s02_cin")
+    point = next(p for p in result("channel_sweeps_h200")["points"] if p["sweep"] == "kernel_size")
+    times = {name: one["time_ms"] for name, one in point["stages"].items()}
+    assert f"s02_cin: {times['s01_direct'] / times['s02_cin']:.2f} at {point['value']}" in sweep.alt
+    for wrong in (
+        lambda: measured_sweep("nothing", "s02_cin"), lambda: measured_memory("s01"),
+        lambda: measured_memory("s03_im2col", layer="conv0"),
+        lambda: measured_parts("s02_cin", layer="conv4"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="measured"):
+            wrong()
 
 
 def test_a_learner_s_kernel_is_traced_in_the_stage_s_place():

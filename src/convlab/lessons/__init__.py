@@ -1,15 +1,18 @@
 """What the lessons' notebooks import: checks that say what is wrong, and pictures of kernels."""
 
 from convlab.lessons.bars import measured, side_by_side
+from convlab.lessons.channels import region_and_field, who_adds, with_field
 from convlab.lessons.exercises import On, check, check_kernel, what_is_wrong
 from convlab.lessons.feedback import Feedback
 from convlab.lessons.launching import run, traced, where
 from convlab.lessons.maps import block_of_product, one_thread, who_does_what
+from convlab.lessons.measurements import measured_memory, measured_parts, measured_sweep
 from convlab.lessons.pictures import Picture
 from convlab.lessons.requests import one_request
 
 __all__ = [
     "Feedback", "On", "Picture", "block_of_product", "check", "check_kernel", "measured",
-    "one_request", "one_thread", "run", "side_by_side", "traced", "what_is_wrong", "where",
-    "who_does_what",
+    "measured_memory", "measured_parts", "measured_sweep", "one_request", "one_thread",
+    "region_and_field", "run", "side_by_side", "traced", "what_is_wrong", "where", "who_adds",
+    "who_does_what", "with_field",
 ]  # fmt: skip
