@@ -29,6 +29,7 @@ from convlab.lessons import (
     bars,
     build,
     check,
+    check_im2col,
     check_kernel,
     exercises,
     measured,
@@ -44,6 +45,7 @@ from convlab.lessons import (
     what_is_wrong,
     who_adds,
     who_does_what,
+    windows_written_out,
     with_field,
     words,
 )  # fmt: skip
@@ -62,7 +64,7 @@ from convlab.lessons.source import (
     stage_kernel,
     without_marks,
 )  # fmt: skip
-from convlab.stages import s01_direct, s02_cin_naive, s05_shared_memory
+from convlab.stages import im2col_matrix, s01_direct, s02_cin_naive, s05_shared_memory
 
 ROOT = Path(__file__).parents[1]
 SOURCES = build.sources()
@@ -145,8 +147,10 @@ def test_exercises_of_a_stage_are_the_stage_s_own_code(path):
         cell = text.split(f'{exercise.role}="{exercise.name}"')[1].split("# %%")[0]
         if (found := re.search(r'stage_kernel\(\s*"(\w+)"', cell)) is None:
             continue
+        named = re.search(r'\bname="(\w+)"', cell)
+        name = named[1] if named else "make_kernel"
         called = re.search(r"def (\w+)\(problem", exercise.text)
-        own = stage_code(found[1]).replace("def make_kernel(", f"def {called[1]}(")
+        own = stage_code(found[1], name).replace(f"def {name}(", f"def {called[1]}(")
         assert without_marks(exercise.text) == own
 
 
@@ -491,6 +495,23 @@ def test_what_lesson_02_says_of_the_h200_is_what_was_measured():
             assert (times[name] < times["s01_direct"]) == wins
 
 
+def test_what_lesson_03_says_of_the_h200_is_what_was_measured():
+    entries = {entry["name"]: entry for entry in bars.stored()["stages"]}
+    time = {name: entry["time_ms"] for name, entry in entries.items()}
+    parts = {name: entry["launch_ms"] for name, entry in entries.items()}
+    assert time["s03_im2col"] < time["s01_direct"] / 2  # much faster than s01
+    assert time["s03_im2col_per_image"] > 3 * time["s03_im2col"]  # image by image it is slow
+    shown = ("s01_direct", "s03_im2col", "s03_im2col_per_image", "s11_im2win_full")
+    assert min(shown, key=time.__getitem__) == "s11_im2win_full"  # the fastest of them
+    assert parts["s03_im2col"]["im2col"] > time["s03_im2col"] / 5  # a good part of the time
+    assert parts["s03_im2col_blas"]["blas"] < parts["s03_im2col"]["matrix_product"]  # faster at it
+    assert parts["s03_depth_last"]["im2col_by_runs"] < parts["s03_im2col"]["im2col"]  # less time
+    (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
+    taken = layer["measured_bytes"]
+    assert taken["s03_im2col"] > 3 * layer["tensor_bytes"]  # several times as much memory
+    assert taken["s03_im2col_per_image"] < layer["tensor_bytes"] / 10  # hardly any
+
+
 def test_threads_of_every_channel_add_to_an_output():
     launch = trace_stage("s02_cin_naive", PROBLEM).main
     picture = who_adds(launch, PROBLEM)
@@ -505,6 +526,47 @@ def test_a_block_s_field_is_its_region_and_a_rim():
     problem = ConvProblem(1, 1, 12, 40, 1, 5)
     picture = region_and_field(trace_stage("s02_cin", problem).main, problem)
     assert "fetches 12 x 36 pixels of an input channel and computes 8 x 32" in picture.alt
+
+
+def test_the_im2col_matrix_is_drawn_as_the_kernel_writes_it():
+    picture = windows_written_out(ConvProblem(1, 2, 3, 4, 1, 2), column=4)
+    assert "2 channels of 3 x 4 numbered pixels" in picture.alt
+    assert "matrix of 8 rows and 6 columns" in picture.alt
+    assert "24 pixels became 48 numbers; a pixel is there up to 4 times" in picture.caption
+    assert "output pixel 4 (row 1, column 1)" in picture.caption
+
+
+def in_numpy(input, problem):
+    there: dict = {}
+    lesson = lesson_of(build.sources(["03_im2col"])[0])
+    for cell in lesson.cells:
+        if cell.role == "setup":
+            exec(cell.text, there)
+    return there["im2col_in_numpy"](input, problem)
+
+
+def test_the_stages_im2col_passes_and_nothing_that_is_handed_over_raises():
+    assert check_im2col(im2col_matrix.make_im2col, in_numpy).passed
+    for made in (None, 7, print, lambda *sizes: None, lambda *sizes: 1 / 0, lambda: None):
+        found = check_im2col(made, in_numpy)
+        assert found.verdict == "broken"
+        assert "Traceback" not in str(found)
+
+
+def test_a_wrong_im2col_is_told_the_problem():
+    def make_im2col(problem, WIDTH, BY_IMAGE):
+        @cuda.jit
+        def zeros(input, columns):
+            e = cuda.grid(1)
+            if e < columns.size:
+                columns[e] = float32(0)
+
+        return zeros
+
+    found = check_im2col(make_im2col, in_numpy)
+    assert found.verdict == "answer"
+    assert "On 'a single pixel' (" in found.problems[0].what
+    assert "the kernel wrote 0, wanted is 1." in found.problems[0].what
 
 
 def test_a_kernel_for_a_field_is_made_from_the_problem_alone():

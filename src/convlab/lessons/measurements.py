@@ -101,7 +101,7 @@ def measured_parts(*stages: str, layer: str = "conv9") -> Picture:
     for kind, part in enumerate(kinds):
         widths = [parts.get(part, 0) for parts in shown.values()]
         lefts = [
-            sum(time for one, time in parts.items() if kinds.index(one) < kind)
+            sum(list(parts.values())[: list(parts).index(part)]) if part in parts else 0
             for parts in shown.values()
         ]
         panel.barh(range(len(bars)), widths, left=lefts, height=0.7, color=COLOURS[kind],
