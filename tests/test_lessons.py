@@ -31,6 +31,7 @@ from convlab.lessons import (
     check,
     check_im2col,
     check_kernel,
+    column_of_windows,
     exercises,
     measured,
     measured_memory,
@@ -50,6 +51,8 @@ from convlab.lessons import (
     words,
 )  # fmt: skip
 from convlab.lessons.feedback import PASSED, UNFILLED
+from convlab.lessons.im2col import numbered
+from convlab.lessons.implicit import windows_seen
 from convlab.lessons.measurements import result
 from convlab.lessons.source import (
     LEARNER,
@@ -64,7 +67,13 @@ from convlab.lessons.source import (
     stage_kernel,
     without_marks,
 )  # fmt: skip
-from convlab.stages import im2col_matrix, s01_direct, s02_cin_naive, s05_shared_memory
+from convlab.stages import (
+    im2col_matrix,
+    s01_direct,
+    s02_cin_naive,
+    s04_implicit_gemm,
+    s05_shared_memory,
+)
 
 ROOT = Path(__file__).parents[1]
 SOURCES = build.sources()
@@ -510,6 +519,33 @@ def test_what_lesson_03_says_of_the_h200_is_what_was_measured():
     taken = layer["measured_bytes"]
     assert taken["s03_im2col"] > 3 * layer["tensor_bytes"]  # several times as much memory
     assert taken["s03_im2col_per_image"] < layer["tensor_bytes"] / 10  # hardly any
+
+
+def test_what_lesson_04_says_of_the_h200_is_what_was_measured():
+    time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    assert time["s04"] > 2.5 * time["s01"]  # several times slower than s01
+    lost, left = time["s04"] - time["s01"], time["s05"] - time["s01"]
+    assert left < lost / 3  # s05 makes up for most of it
+    layer = ConvProblem(1, 2, 8, 32, 8, 3, padding=1)
+    ours, before = (trace_stage(stage, layer).main for stage in ("s04", "s01"))
+    for count in ("requests", "sectors"):  # it asks for as much as s01
+        assert ours.total(count) == before.total(count)
+
+
+@pytest.mark.parametrize("stage", [s01_direct, s04_implicit_gemm])
+def test_a_kernel_tells_which_windows_it_sees(stage):
+    problem = ConvProblem(2, 2, 5, 6, 3, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2))
+    seen = windows_seen(stage.make_kernel, stage.STAGE.name, problem)
+    assert np.array_equal(seen, in_numpy(numbered(problem), problem))
+
+
+def test_a_column_of_windows_is_found_in_the_input():
+    problem = ConvProblem(1, 2, 5, 6, 8, 3, padding=1)
+    made = s04_implicit_gemm.make_kernel
+    picture = column_of_windows(made, "s04", problem, column=6)
+    assert "18 terms, 6 of them padding, the others in 12 pixels" in picture.alt
+    with pytest.raises(ValueError, match="columns 0 to 29"):
+        column_of_windows(made, "s04", problem, column=30)
 
 
 def test_threads_of_every_channel_add_to_an_output():

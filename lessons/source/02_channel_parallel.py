@@ -288,5 +288,5 @@ at the same outputs. Parts of a sum are worth sharing out only when they are lar
 - Accelerating 2D Convolutions on GPU (001): section 2.2 for the C_in-parallel kernel, section 2.3 and
   Algorithm 2 for the C_out-parallel one, sections 3.2 to 3.5 for the sweeps.
 - Races and what else the simulator finds: [findings](../docs/findings.md).
-- Next: [03_im2col](../docs/ladder.md#s03_im2col) writes out what every output sees.
+- Next: [03_im2col](03_im2col.ipynb) writes out what every output sees.
 """

@@ -225,7 +225,7 @@ measured_parts("s03_im2col", "s03_im2col_blas", "s03_depth_last")
   can move four numbers with each instruction, and making the matrix (`im2col_by_runs`) takes less time; in
   exchange the input has to be put into that order first (`to_depth_last`).
 
-The rest of the ladder gets rid of the matrix. [Lesson 04](../docs/ladder.md#s04_implicit_gemm) does not store it, and
+The rest of the ladder gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store it, and
 s10 and s11 store something smaller, the im2win tensor. s11, in the picture above, is the fastest of them.
 
 ## Questions
@@ -264,5 +264,5 @@ each column, the product comes out with pixels side by side, as the output tenso
   kernel of one's own. [unfold.py](../src/convlab/unfold.py) has it, and stage `s03_unfold_einsum`.
 - CUDA IM2COL Kernels Design (003), equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch of 4) for the
   kernel that moves four numbers at a time: [depth_last.py](../src/convlab/stages/depth_last.py).
-- Next: [04_implicit_gemm](../docs/ladder.md#s04_implicit_gemm), the same product without the matrix.
+- Next: [04_implicit_gemm](04_implicit_gemm.ipynb), the same product without the matrix.
 """
