@@ -29,19 +29,31 @@ from convlab.lessons import (
     bars,
     build,
     check,
+    check_im2col,
     check_kernel,
+    column_of_windows,
     exercises,
     measured,
+    measured_memory,
+    measured_parts,
+    measured_sweep,
     one_request,
     one_thread,
     places,
+    region_and_field,
     side_by_side,
     traced,
     what_is_wrong,
+    who_adds,
     who_does_what,
+    windows_written_out,
+    with_field,
     words,
 )  # fmt: skip
 from convlab.lessons.feedback import PASSED, UNFILLED
+from convlab.lessons.im2col import numbered
+from convlab.lessons.implicit import windows_seen
+from convlab.lessons.measurements import result
 from convlab.lessons.source import (
     LEARNER,
     NBGRADER,
@@ -55,7 +67,13 @@ from convlab.lessons.source import (
     stage_kernel,
     without_marks,
 )  # fmt: skip
-from convlab.stages import s01_direct, s05_shared_memory
+from convlab.stages import (
+    im2col_matrix,
+    s01_direct,
+    s02_cin_naive,
+    s04_implicit_gemm,
+    s05_shared_memory,
+)
 
 ROOT = Path(__file__).parents[1]
 SOURCES = build.sources()
@@ -138,8 +156,10 @@ def test_exercises_of_a_stage_are_the_stage_s_own_code(path):
         cell = text.split(f'{exercise.role}="{exercise.name}"')[1].split("# %%")[0]
         if (found := re.search(r'stage_kernel\(\s*"(\w+)"', cell)) is None:
             continue
+        named = re.search(r'\bname="(\w+)"', cell)
+        name = named[1] if named else "make_kernel"
         called = re.search(r"def (\w+)\(problem", exercise.text)
-        own = stage_code(found[1]).replace("def make_kernel(", f"def {called[1]}(")
+        own = stage_code(found[1], name).replace(f"def {name}(", f"def {called[1]}(")
         assert without_marks(exercise.text) == own
 
 
@@ -471,6 +491,152 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     assert time["s05"] > 0.95 * time["s01"]  # and not faster than s01
     assert time["s06"] < time["s05"] / 1.5  # s06: there the gain comes
     assert time["s01"] < 10 * time["s11"]  # 01: a respectable start
+
+
+def test_what_lesson_02_says_of_the_h200_is_what_was_measured():
+    time = {entry["name"]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    least = min(time[name] for name in ("s02_cin_naive", "s02_cin", "s02_cout"))
+    assert least > 0.9 * time["s01_direct"]  # none of them is a step forward
+    points = [p for p in result("channel_sweeps_h200")["points"] if p["sweep"] == "kernel_size"]
+    small, *_, large = points  # they do well with very large filters
+    for name in ("s02_cin", "s02_cout"):
+        for point, wins in ((small, False), (large, True)):
+            times = {stage: one["time_ms"] for stage, one in point["stages"].items()}
+            assert (times[name] < times["s01_direct"]) == wins
+
+
+def test_what_lesson_03_says_of_the_h200_is_what_was_measured():
+    entries = {entry["name"]: entry for entry in bars.stored()["stages"]}
+    time = {name: entry["time_ms"] for name, entry in entries.items()}
+    parts = {name: entry["launch_ms"] for name, entry in entries.items()}
+    assert time["s03_im2col"] < time["s01_direct"] / 2  # much faster than s01
+    assert time["s03_im2col_per_image"] > 3 * time["s03_im2col"]  # image by image it is slow
+    shown = ("s01_direct", "s03_im2col", "s03_im2col_per_image", "s11_im2win_full")
+    assert min(shown, key=time.__getitem__) == "s11_im2win_full"  # the fastest of them
+    assert parts["s03_im2col"]["im2col"] > time["s03_im2col"] / 5  # a good part of the time
+    assert parts["s03_im2col_blas"]["blas"] < parts["s03_im2col"]["matrix_product"]  # faster at it
+    assert parts["s03_depth_last"]["im2col_by_runs"] < parts["s03_im2col"]["im2col"]  # less time
+    (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
+    taken = layer["measured_bytes"]
+    assert taken["s03_im2col"] > 3 * layer["tensor_bytes"]  # several times as much memory
+    assert taken["s03_im2col_per_image"] < layer["tensor_bytes"] / 10  # hardly any
+
+
+def test_what_lesson_04_says_of_the_h200_is_what_was_measured():
+    time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    assert time["s04"] > 2.5 * time["s01"]  # several times slower than s01
+    lost, left = time["s04"] - time["s01"], time["s05"] - time["s01"]
+    assert left < lost / 3  # s05 makes up for most of it
+    layer = ConvProblem(1, 2, 8, 32, 8, 3, padding=1)
+    ours, before = (trace_stage(stage, layer).main for stage in ("s04", "s01"))
+    for count in ("requests", "sectors"):  # it asks for as much as s01
+        assert ours.total(count) == before.total(count)
+
+
+@pytest.mark.parametrize("stage", [s01_direct, s04_implicit_gemm])
+def test_a_kernel_tells_which_windows_it_sees(stage):
+    problem = ConvProblem(2, 2, 5, 6, 3, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2))
+    seen = windows_seen(stage.make_kernel, stage.STAGE.name, problem)
+    assert np.array_equal(seen, in_numpy(numbered(problem), problem))
+
+
+def test_a_column_of_windows_is_found_in_the_input():
+    problem = ConvProblem(1, 2, 5, 6, 8, 3, padding=1)
+    made = s04_implicit_gemm.make_kernel
+    picture = column_of_windows(made, "s04", problem, column=6)
+    assert "18 terms, 6 of them padding, the others in 12 pixels" in picture.alt
+    with pytest.raises(ValueError, match="columns 0 to 29"):
+        column_of_windows(made, "s04", problem, column=30)
+
+
+def test_threads_of_every_channel_add_to_an_output():
+    launch = trace_stage("s02_cin_naive", PROBLEM).main
+    picture = who_adds(launch, PROBLEM)
+    assert "2 grids of 6 x 8 threads" in picture.alt
+    assert "2 threads add" in picture.alt
+    assert "requests" not in picture.caption
+    atomic = side_by_side({"s02": launch}, "atomic additions")
+    assert f"s02 {launch.of('output')[0].requests}" in atomic.alt
+
+
+def test_a_block_s_field_is_its_region_and_a_rim():
+    problem = ConvProblem(1, 1, 12, 40, 1, 5)
+    picture = region_and_field(trace_stage("s02_cin", problem).main, problem)
+    assert "fetches 12 x 36 pixels of an input channel and computes 8 x 32" in picture.alt
+
+
+def test_the_im2col_matrix_is_drawn_as_the_kernel_writes_it():
+    picture = windows_written_out(ConvProblem(1, 2, 3, 4, 1, 2), column=4)
+    assert "2 channels of 3 x 4 numbered pixels" in picture.alt
+    assert "matrix of 8 rows and 6 columns" in picture.alt
+    assert "24 pixels became 48 numbers; a pixel is there up to 4 times" in picture.caption
+    assert "output pixel 4 (row 1, column 1)" in picture.caption
+
+
+def in_numpy(input, problem):
+    there: dict = {}
+    lesson = lesson_of(build.sources(["03_im2col"])[0])
+    for cell in lesson.cells:
+        if cell.role == "setup":
+            exec(cell.text, there)
+    return there["im2col_in_numpy"](input, problem)
+
+
+def test_the_stages_im2col_passes_and_nothing_that_is_handed_over_raises():
+    assert check_im2col(im2col_matrix.make_im2col, in_numpy).passed
+    for made in (None, 7, print, lambda *sizes: None, lambda *sizes: 1 / 0, lambda: None):
+        found = check_im2col(made, in_numpy)
+        assert found.verdict == "broken"
+        assert "Traceback" not in str(found)
+
+
+def test_a_wrong_im2col_is_told_the_problem():
+    def make_im2col(problem, WIDTH, BY_IMAGE):
+        @cuda.jit
+        def zeros(input, columns):
+            e = cuda.grid(1)
+            if e < columns.size:
+                columns[e] = float32(0)
+
+        return zeros
+
+    found = check_im2col(make_im2col, in_numpy)
+    assert found.verdict == "answer"
+    assert "On 'a single pixel' (" in found.problems[0].what
+    assert "the kernel wrote 0, wanted is 1." in found.problems[0].what
+
+
+def test_a_kernel_for_a_field_is_made_from_the_problem_alone():
+    made = with_field(s02_cin_naive.make_kernel)
+    assert check(made, "s02_cin_naive").passed
+    ours = trace_stage("s02_cin_naive", PROBLEM).main
+    assert traced(made, "s02_cin_naive", PROBLEM).accesses == ours.accesses
+    assert check(with_field(None), "s02_cin_naive").verdict == "broken"
+
+    def unfilled(problem, field):
+        raise NotImplementedError()
+
+    assert check(with_field(unfilled), "s02_cin_naive").verdict == UNFILLED
+
+
+def test_what_else_was_measured_is_shown_as_stored():
+    parts = {one["name"]: one["launch_ms"] for one in bars.stored()["stages"]}["s03_im2col"]
+    picture = measured_parts("s03_im2col")
+    assert f"im2col {parts['im2col']:.3g} ms" in picture.caption
+    (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
+    taken = layer["measured_bytes"]["s03_im2col"] / 2**20
+    assert f"s03_im2col {taken:,.0f} MiB" in measured_memory("s03_im2col").caption
+    sweep = measured_sweep("kernel_size", "s02_cin")
+    point = next(p for p in result("channel_sweeps_h200")["points"] if p["sweep"] == "kernel_size")
+    times = {name: one["time_ms"] for name, one in point["stages"].items()}
+    assert f"s02_cin: {times['s01_direct'] / times['s02_cin']:.2f} at {point['value']}" in sweep.alt
+    for wrong in (
+        lambda: measured_sweep("nothing", "s02_cin"), lambda: measured_memory("s01"),
+        lambda: measured_memory("s03_im2col", layer="conv0"),
+        lambda: measured_parts("s02_cin", layer="conv4"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="measured"):
+            wrong()
 
 
 def test_a_learner_s_kernel_is_traced_in_the_stage_s_place():

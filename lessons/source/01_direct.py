@@ -204,7 +204,7 @@ Think first, then unfold.
 
 Different output channels are different outputs: nobody gets in anybody's way. Different input channels
 are added into the *same* output. As threads they would all write to one place, which is a race, unless
-they add atomically, one after the other. Lesson [02](../docs/ladder.md#s02_cin_naive) tries that.
+they add atomically, one after the other. Lesson [02](02_channel_parallel.ipynb) tries that.
 </details>
 
 <details><summary>The kernel returns early for threads past the last output. Why is that fine here?</summary>
@@ -224,5 +224,5 @@ to come.
   [ladder](../docs/ladder.md#s01_direct).
 - The im2win paper (000), section 2.1 for the letters and Equation 1, section 2.2 for the direct
   convolution: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Next on the ladder: [s05, shared memory](05_shared_memory.ipynb).
+- Next on the ladder: [s02, channel-parallel](02_channel_parallel.ipynb).
 """

@@ -34,7 +34,7 @@ PIXEL = ConvProblem(1, 1, 1, 1, 1, 1)
 PROBLEMS = {
     "a single pixel": PIXEL,
     "a 1 x 1 filter": ConvProblem(2, 3, 5, 4, 6, 1),
-    "prime sizes": ConvProblem(1, 2, 7, 5, 3, (2, 3)),
+    "prime sizes": ConvProblem(1, 2, 7, 5, 3, (3, 2)),
     "several images, many channels": ConvProblem(3, 7, 3, 3, 13, 2),
     "a stride larger than the filter": ConvProblem(2, 2, 9, 11, 5, 2, stride=(4, 3)),
     "padding wider than the image": ConvProblem(1, 2, 2, 3, 3, 3, padding=((3, 1), (0, 2))),

@@ -20,6 +20,9 @@ COUNTS: dict[str, Count] = {
     ),
     "requests to shared memory": lambda launch: launch.total("requests", launch.of(space="shared")),
     "passes of shared memory": lambda launch: launch.total("passes"),
+    "atomic additions": lambda launch: sum(
+        access.requests for access in launch.accesses if access.operation == "atomic"
+    ),
     "bytes an operation": lambda launch: launch.bytes_per_flop or 0,
 }
 

@@ -110,20 +110,13 @@ def check_kernel(
         total += 1
         right = np.asarray(wanted(*launch.inputs))
         try:
-            made, output, changed = _traced(kernel, launch, right)
+            made, wrong = tried(kernel, launch, right)
         except NotSimulated as error:
             return graded(broken(title, in_one_line(error)))
         except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
             return graded(broken(title, raised_in_words(error)))
-        for finding in made.findings:
-            problem = of_finding(finding, function_of(kernel))
-            problems.setdefault((finding.kind, finding.line, finding.other_line), problem)
-        same = np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
-        if changed:
-            what = "The kernel changed its input, which is only to be read."
-            problems.setdefault(INPUT, Problem(INPUT, what))
-        if not same.all():
-            problems.setdefault(ANSWER, _wrong_element(output, right, ~same))
+        for what, problem in wrong.items():
+            problems.setdefault(what, problem)
         traces.append(made)
     first = [problems.pop(ANSWER)] if ANSWER in problems else []
     found = [*first, *problems.values()]
@@ -133,6 +126,25 @@ def check_kernel(
     rows = [_sectors(traces)] if fewest_sectors else []
     rows += [_elements(traces)] if each_once else []
     return graded(judged_by_counts(title, answers, rows))
+
+
+def tried(kernel: Any, launch: On, right: np.ndarray) -> tuple[LaunchTrace, dict[Any, Problem]]:
+    """The trace of a launch whose output should be ``right``, and what is wrong, each thing once.
+
+    Raises whatever the kernel raises.
+    """
+    made, output, changed = _traced(kernel, launch, right)
+    problems: dict[Any, Problem] = {}
+    for finding in made.findings:
+        key = finding.kind, finding.line, finding.other_line
+        problems.setdefault(key, of_finding(finding, function_of(kernel)))
+    same = np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
+    if changed:
+        what = "The kernel changed its input, which is only to be read."
+        problems[INPUT] = Problem(INPUT, what)
+    if not same.all():
+        problems[ANSWER] = _wrong_element(output, right, ~same)
+    return made, problems
 
 
 def _traced(kernel: Any, launch: On, like: np.ndarray) -> tuple[LaunchTrace, np.ndarray, bool]:

@@ -61,6 +61,16 @@ def traced(
     ``made`` is ``make_kernel(problem, tile)``, without ``tile`` for a stage that has none;
     ``tile=None`` takes the stage's tile for counting.
     """
+    output = np.full(problem.output_shape, np.nan, np.float32)
+    tensors = random_tensors(problem, seed)
+    return traced_on(tensors, output, made, stage, problem, tile, block_shown=block_shown)
+
+
+def traced_on(
+    tensors: tuple[np.ndarray, np.ndarray, np.ndarray], output: np.ndarray, made: Any, stage: str,
+    problem: ConvProblem, tile: Tile | None = None, *, block_shown: int = 0,
+) -> LaunchTrace:  # fmt: skip
+    """As :func:`traced`, on an input, weight and bias of one's own, into ``output``."""
     step = stage_named(stage)
     tile = tile or step.model_tile
     program = step.prepare(problem, tile)
@@ -69,8 +79,7 @@ def traced(
     kernel = made(problem) if tile is None else made(problem, tile)
     steps = (*program.launches[:-1], replace(main, kernel=kernel))
     ready = Plan.of(replace(program, launches=steps), problem, step, Simulator(strict=False))
-    input, weight, bias = random_tensors(problem, seed)
-    output = np.full(problem.output_shape, np.nan, np.float32)
+    input, weight, bias = tensors
     for start in ready.steps(input, weight, output, bias)[:-1]:
         start(None)
     _, arrays = ready.bound(input, weight, output, bias)[-1]

@@ -87,6 +87,15 @@ def cell(
         )  # fmt: skip
 
 
+def frame(panel: Any, column: float, row: float, wide: float, high: float) -> None:
+    """A thick frame around boxes of a grid."""
+    from matplotlib.patches import Rectangle
+
+    panel.add_patch(
+        Rectangle((column, row), wide, high, fill=False, edgecolor=INK, linewidth=2, zorder=3)
+    )
+
+
 def note(panel: Any, column: float, row: float, text: str, size: float = 8, **more: Any) -> None:
     """Words beside a grid."""
     more = {"ha": "left", "va": "center", "color": INK} | more

@@ -93,9 +93,13 @@ def _in_sectors(launch: LaunchTrace, request: Request) -> Picture:
     rows = math.ceil(len(shown) / columns)
     wide = per_sector + 1
     scale = min(0.27, 7.4 / (columns * wide))
-    figure, (panel,) = sheet(max(4.2, columns * wide * scale + 0.3), (rows * 1.3 + 2) * scale + 0.2)
-    limits(panel, (-0.3, max(columns * wide, 4.2 / scale - 1)), (-1.8, rows * 1.3 + 0.1))
-    note(panel, 0, -0.9, _head(launch, request), 9, family="monospace")
+    head = _head(launch, request)
+    least = max(4.2, 0.078 * len(head) + 0.4)  # inches: room for the line of code
+    figure, (panel,) = sheet(
+        max(least, columns * wide * scale + 0.3), (rows * 1.3 + 2) * scale + 0.2
+    )
+    limits(panel, (-0.3, max(columns * wide, least / scale - 1)), (-1.8, rows * 1.3 + 0.1))
+    note(panel, 0, -0.9, head, 9, family="monospace")
     for place, sector in enumerate(shown):
         left, top = place // rows * wide, place % rows * 1.3
         for one in range(per_sector):

@@ -139,7 +139,8 @@ def stage_kernel(
     called: str = "make_kernel",
 ) -> tuple[str, str]:
     """A stage's code as a cell: what it imports, its constants and the function ``name``, which is
-    ``called`` so there.
+    ``called`` so there. ``stage`` may also be the file of a kernel that stages share, without its
+    ending: ``im2col_matrix``.
 
     Twice: as it is, with the blanks marked as solutions; and with the faults ``planted``, pairs of
     (what the stage says, what stands there instead).
@@ -188,7 +189,8 @@ def _planted(region: re.Match[str]) -> str:
 def stage_code(stage: str, name: str = "make_kernel") -> str:
     """A function of a stage's file without its annotations, after the imports and constants that
     it uses."""
-    module = stage_named(stage).module
+    shared = (STAGES / f"{stage}.py").is_file() and not re.match(r"s\d\d", stage)
+    module = f"convlab.stages.{stage}" if shared else stage_named(stage).module
     source = (STAGES / f"{module.rsplit('.', 1)[1]}.py").read_text(encoding="utf-8")
     tree, lines = ast.parse(source), source.splitlines()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}

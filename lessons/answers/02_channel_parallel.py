@@ -1,0 +1,45 @@
+"""Answers to the exercises of lesson 02."""
+
+from convlab.lessons.answers import given, right, wrong
+
+ATOMIC = "cuda.atomic.add(output, ((i * C_o + j) * H_o + m) * W_o + n, partial)"
+PLACE = "((i * C_o + j) * H_o + m) * W_o + n"
+BORDER = "if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                        pixel = input[i, r, i_h, i_w]"
+ADD = "partial += pixel * weight[j, r, u, v]"
+LOOPS = "            for u in range(H_f):\n                for v in range(W_f):\n"
+XYZ = "x, y, z = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.threadIdx.z)"
+NUMBER = "t = uint32((z * B_Y + y) * B_X + x)"
+FROM_T = "t = uint32((cuda.threadIdx.z * B_Y + cuda.threadIdx.y) * B_X + cuda.threadIdx.x)\n        "
+OWN = "S[z, y * s_h + u * d_h, x * s_w + v * d_w]"
+
+ANSWERS = {
+    "parts": [
+        wrong("added, but not atomically", "global race", (ATOMIC, f"output[{PLACE}] += partial"), line="+= partial"),
+        wrong("written, not added", "global race", (ATOMIC, f"output[{PLACE}] = partial")),
+        wrong("an atomic addition for each product", "counts", (ADD, f"cuda.atomic.add(output, {PLACE}, pixel * weight[j, r, u, v])"), (f"            {ATOMIC}", "            pass")),
+        wrong("the sum begins once for all output channels", "answer", ("        for j in range(C_o):\n            partial = float32(0)\n", "        partial = float32(0)\n        for j in range(C_o):\n")),
+        wrong("all input channels, in every thread", "answer", (ADD, "for c in range(C_i):\n                        partial += pixel * weight[j, c, u, v]")),
+        wrong("only one output channel", "answer", ("for j in range(C_o):", "for j in range(1):")),
+        wrong("no border", "out of bounds", (BORDER, "pixel = input[i, r, i_h, i_w]"), line="input[i, r, i_h, i_w]"),
+        wrong("padding forgotten", "answer", (" - p_h", ""), (" - p_w", "")),
+        wrong("channels of the filter exchanged", "out of bounds", ("weight[j, r, u, v]", "weight[r, j, u, v]")),
+        wrong("rows and columns of the output exchanged", "answer", (PLACE, "((i * C_o + j) * W_o + n) * H_o + m")),
+        wrong("the first image's outputs for all", "answer", (PLACE, "(j * H_o + m) * W_o + n")),
+        wrong("four indices for an array of one dimension", "broken", (ATOMIC, "cuda.atomic.add(output, (i, j, m, n), partial)")),
+        right("one loop over the filter", (LOOPS, "            for k in range(H_f * W_f):\n                u, v = k // W_f, k % W_f\n                if True:\n")),
+        right("columns before rows", (LOOPS, "            for v in range(W_f):\n                for u in range(H_f):\n")),
+        right("added backwards, channel after channel", ("for j in range(C_o):", "for j in range(C_o - 1, -1, -1):"), (PLACE, "n + W_o * (m + H_o * (j + C_o * i))")),
+    ],
+    "lanes": [
+        given("counts"),
+        wrong("rows for columns", "counts", (XYZ, f"{FROM_T}y, x, z = t % B_Y, t // B_Y % B_X, t // (B_X * B_Y)"), (NUMBER, "")),
+        wrong("channels in the middle", "counts", (XYZ, f"{FROM_T}y, z, x = t % B_Y, t // B_Y % B_Z, t // (B_Y * B_Z)"), (NUMBER, "")),
+        wrong("the field's channel exchanged", "answer", (OWN, "S[B_Z - 1 - z, y * s_h + u * d_h, x * s_w + v * d_w]")),
+        wrong("the same number for all rows", "answer", (NUMBER, "t = uint32(z * B_X + x)")),
+        wrong("a barrier taken out", "shared race", ("                cuda.syncthreads()  # nobody computes before all have fetched\n", "")),
+        wrong("written, not added", "global race", (ATOMIC, f"output[{PLACE}] += partial")),
+        right("from the thread's number", (XYZ, f"{FROM_T}x, y, z = t % B_X, t // B_X % B_Y, t // (B_X * B_Y)"), (NUMBER, "")),
+        right("by subtraction", (XYZ, f"{FROM_T}z = t // (B_X * B_Y)\n        y = (t - z * B_X * B_Y) // B_X\n        x = t - (z * B_Y + y) * B_X"), (NUMBER, "")),
+        right("the number summed up", (NUMBER, "t = uint32(x + B_X * y + B_X * B_Y * z)")),
+    ],
+}

@@ -1,0 +1,46 @@
+"""Answers to the exercises of lesson 03."""
+
+from convlab.lessons.answers import given, right, wrong
+
+TERM = "r, u, v = k // (H_f * W_f), k % (H_f * W_f) // W_f, k % W_f"
+PIXEL = "i, pixel = n // PIXELS, INDEX(n % PIXELS)"
+INSIDE = "if n < N and 0 <= i_h < H_i and 0 <= i_w < W_i:"
+FETCH = "value = input[i, r, i_h, i_w]"
+ZERO = "        value = float32(0)  # outside the image is padding, beyond the last window nothing\n"
+PLACE = "k, n = uint32(e // WIDTH), e % WIDTH"
+STORE = "columns[e] = value"
+GUARD = "if k >= K:"
+
+ANSWERS = {
+    "windows": [
+        wrong("beyond the last window not thought of", "out of bounds", ("n < N and ", ""), line=FETCH),
+        wrong("no border", "out of bounds", (INSIDE, "if n < N:"), line=FETCH),
+        wrong("a border one too wide", "out of bounds", ("i_h < H_i", "i_h <= H_i")),
+        wrong("padding forgotten", "answer", (" - p_h", ""), (" - p_w", "")),
+        wrong("stride forgotten", "answer", (" * s_h", "")),
+        wrong("dilation forgotten", "answer", ("v * d_w", "v")),
+        wrong("rows and columns of the filter exchanged", "answer", (TERM, "r, v, u = k // (H_f * W_f), k % (H_f * W_f) // H_f, k % H_f")),
+        wrong("channels fastest", "answer", (TERM, "r, u, v = k % C_i, k // C_i // W_f, k // C_i % W_f"), ("N, K, PIXELS = p.N, p.K,", "C_i = p.C_i\n    N, K, PIXELS = p.N, p.K,")),
+        wrong("rows of the output as long as the input's", "answer", ("pixel // W_o", "pixel // W_i"), ("pixel % W_o", "pixel % W_i")),
+        wrong("the first image alone", "answer", (PIXEL, "i, pixel = 0, INDEX(n % PIXELS)")),
+        wrong("no value for padding", "broken", (ZERO, "")),
+        wrong("one where it is padding", "answer", ("value = float32(0)", "value = float32(1)")),
+        wrong("everything fetched twice", "counts", (FETCH, "value = (input[i, r, i_h, i_w] + input[i, r, i_h, i_w]) / 2")),
+        wrong("an index that is a list", "broken", (FETCH, "value = input[[i, r, i_h, i_w]]")),
+        right("by subtraction", (TERM, "r = k // (H_f * W_f)\n        u = (k - r * H_f * W_f) // W_f\n        v = k - (r * H_f + u) * W_f")),
+        right("row and column of the output first", (PIXEL, "i, pixel = n // PIXELS, INDEX(n % PIXELS)\n        m, o = pixel // W_o, pixel - pixel // W_o * W_o"), ("pixel // W_o * s_h", "m * s_h"), ("pixel % W_o * s_w", "o * s_w")),
+        right("the border as questions one by one", (INSIDE, "if n >= N or i_h < 0 or i_h >= H_i or i_w < 0 or i_w >= W_i:\n            value = float32(0)\n        else:")),
+    ],
+    "order": [
+        given("counts"),
+        wrong("only the store mended", "answer", (PLACE, "k, n = uint32(e % K), e // K"), (GUARD, "if n >= WIDTH:")),
+        wrong("only the column mended", "answer", (PLACE, "k, n = uint32(e % K), e % WIDTH")),
+        wrong("the old guard", "out of bounds", (GUARD, "if n >= WIDTH:")),
+        wrong("rows of N", "answer", (PLACE, "k, n = uint32(e // N), e % N")),
+        wrong("the matrix turned round", "answer", (STORE, "columns[n * K + k] = value")),
+        wrong("the last row left out", "answer", (GUARD, "if k >= K - 1:")),
+        wrong("every second column first", "counts", (PLACE, "k, n = uint32(e // WIDTH), e % WIDTH\n        n = n * 5 % WIDTH if WIDTH % 5 else n * 7 % WIDTH"), (STORE, "columns[k * WIDTH + n] = value")),
+        right("the place from row and column", (STORE, "columns[k * WIDTH + n] = value")),
+        right("with divmod", (PLACE, "k, n = divmod(e, WIDTH)")),
+    ],
+}

@@ -1,0 +1,268 @@
+# %% [markdown]
+"""
+# s03: im2col, make the convolution a matrix product
+
+People have spent decades on making matrix products fast. **im2col** ("image to columns") turns a convolution
+into one: it writes out what every output sees. Here you write the kernel that does it, and see what it
+costs. You should have done [01_direct](01_direct.ipynb). It takes three quarters of an hour.
+"""
+
+# %% setup=true
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+import convlab
+from convlab import ConvProblem
+from convlab.lessons import check_im2col, measured, measured_memory, measured_parts
+from convlab.lessons import one_request, traced_im2col, windows_written_out
+
+# %% [markdown]
+"""
+## The idea
+
+An output is a sum: over all input channels and all places of the filter, pixel times weight. Write the
+weights of filter `j` in a row and the pixels under it in a column, and that sum is *row times column*.
+So put all filters below each other and all windows beside each other:
+
+| matrix | has | rows | columns |
+| --- | --- | --- | --- |
+| filters | a filter in each row | `M = C_o` | `K = C_i * H_f * W_f` |
+| windows | what an output pixel sees in each column | `K` | `N = N_i * H_o * W_o` |
+| output | filters times windows | `M` | `N` |
+
+The filter tensor lies in memory as the matrix of filters already. The matrix of windows has to be made.
+For one image with two channels and a filter of 2 x 2:
+"""
+
+# %%
+tiny = ConvProblem(batch=1, in_channels=2, height=3, width=4, out_channels=1, kernel_size=2)
+windows_written_out(tiny, column=4)
+
+# %% [markdown]
+"""
+In NumPy that takes four lines. `sliding_window_view` shows all windows without copying; the last line puts
+the axes in order, (channel, filter row, filter column) before (image, row, column), and writes it out:
+"""
+
+
+# %% setup=true
+def im2col_in_numpy(input, problem):
+    p = problem
+    padded = np.pad(input, ((0, 0), (0, 0), *p.padding))
+    windows = sliding_window_view(padded, p.window_shape, axis=(2, 3))
+    windows = windows[:, :, :: p.s_h, :: p.s_w, :: p.d_h, :: p.d_w]  # strides and dilation
+    return windows.transpose(1, 4, 5, 0, 2, 3).reshape(p.K, p.N)
+
+
+# %% [markdown]
+"""
+And the convolution is then one product, `@` in NumPy. Is it the same?
+"""
+
+# %%
+problem = ConvProblem(2, 3, 8, 10, out_channels=4, kernel_size=3, padding=1)
+random = np.random.default_rng(0)
+input = random.standard_normal(problem.input_shape, dtype=np.float32)
+weight = random.standard_normal(problem.weight_shape, dtype=np.float32)
+
+filters = weight.reshape(problem.M, problem.K)
+product = filters @ im2col_in_numpy(input, problem)
+ours = product.reshape(4, 2, 8, 10).transpose(1, 0, 2, 3)  # the images' axis first
+print(np.allclose(ours, convlab.conv2d(input, weight, padding=1), atol=1e-4))
+
+# %% [markdown]
+"""
+## Your turn
+
+Write the kernel that makes the matrix of windows. Each **element** of it gets a thread. Element `e` of
+`columns` is in row `k` (which term) and column `n` (which output pixel); both are given. Rows are `WIDTH`
+long, a little longer than `N`, so that each begins with a sector of its own: beyond `N` write 0.
+
+- Which pixel of the output is `n`? Image `i`, and in that image pixel number `pixel`. An image has
+  `PIXELS = H_o * W_o` of them, `W_o` in a row. (`INDEX(...)` makes an index that is large enough: write
+  `pixel = INDEX(...)`.)
+- Which term is `k`? Channel `r`, filter row `u`, filter column `v`; `v` counts fastest, then `u`.
+- Where in the input is that? Row `i_h`, column `i_w`: output row times stride, plus filter row times
+  dilation, minus padding, as in s01.
+- `value` is that pixel, or `float32(0)` outside the image and beyond the last column.
+
+The last lines write `value` into its place. `BY_IMAGE` is for a stage that makes a matrix for each image.
+
+<details><summary>Tip: taking a number apart</summary>
+
+As hours, minutes and seconds: `v = k % W_f`, `u = k % (H_f * W_f) // W_f`, `r = k // (H_f * W_f)`.
+With `n` likewise: `i = n // PIXELS` and `pixel = INDEX(n % PIXELS)`. The output's row is `pixel // W_o`, its
+column `pixel % W_o`.
+</details>
+<details><summary>Tip: the input's row and column</summary>
+
+`i_h = pixel // W_o * s_h + u * d_h - p_h`, and `i_w = pixel % W_o * s_w + v * d_w - p_w`.
+</details>
+<details><summary>Tip: three things to ask before fetching</summary>
+
+`n < N`, `0 <= i_h < H_i` and `0 <= i_w < W_i`. Without the first one, threads beyond the last window look for
+an image that there is not.
+</details>
+"""
+
+# %% exercise="windows"
+stage_kernel(
+    "im2col_matrix",
+    blank(
+        "take n and k apart, find the place in the input, fetch value",
+        first="i, pixel = n // PIXELS",
+        last="value = input[i, r, i_h, i_w]",
+    ),
+    name="make_im2col",
+    called="make_im2col",
+)
+
+# %% check="windows"
+check_im2col(make_im2col, im2col_in_numpy)
+
+# %% [markdown]
+"""
+The check numbers the pixels 1, 2, 3, ..., so where it says "the kernel wrote 7, wanted is 9", these are
+pixels: count them in the input.
+
+## What the memory sees
+
+Nothing is computed here, numbers are only moved. So all that matters is how. Neighbouring threads write
+neighbours in a row of the matrix:
+"""
+
+# %%
+layer = ConvProblem(1, 2, 16, 32, out_channels=8, kernel_size=3, padding=1)
+launch = traced_im2col(convlab.stages.im2col_matrix.make_im2col, layer)
+one_request(launch, "columns", "store")
+
+# %% [markdown]
+"""
+And they read neighbours in a row of the input, because neighbouring windows see neighbouring pixels:
+"""
+
+# %%
+one_request(launch, "input", number=3)
+
+# %% [markdown]
+"""
+## Find the bug
+
+Pass the check above first: this cell gives its answer away.
+
+This kernel writes the right matrix. Its author thought: a window is a column, so let neighbouring threads
+write the terms of one window. Look at what that does to a warp's stores, and mend it. Two or three lines
+are to blame.
+"""
+
+# %% hunt="order"
+stage_kernel(
+    "im2col_matrix",
+    planted=(
+        ("k, n = uint32(e // WIDTH), e % WIDTH\n        if k >= K:", "k, n = uint32(e % K), e // K\n        if n >= WIDTH:"),
+        ("columns[e] = value", "columns[k * WIDTH + n] = value"),
+    ),
+    name="make_im2col",
+    called="make_slow",
+)
+
+# %%
+one_request(traced_im2col(make_slow, layer), "columns", "store")
+
+# %% check="order"
+check_im2col(make_slow, im2col_in_numpy)
+
+# %% [markdown]
+"""
+<details><summary>Tip: which elements are neighbours?</summary>
+
+The matrix lies in memory row after row. The neighbour of row `k`, column `n` is row `k`, column `n + 1`: the
+same term of the *next window*. So when `e` grows by one, `n` should grow by one.
+</details>
+<details><summary>Tip: what to return early for</summary>
+
+When `e` counts rows, threads too many have `k >= K`.
+</details>
+
+## What it costs
+
+Memory. In a layer with a 3 x 3 filter and stride 1, an inner pixel is in nine windows, and so nine times in the
+matrix:
+"""
+
+# %%
+measured_memory("s03_im2col", "s03_im2col_per_image")
+
+# %% [markdown]
+"""
+The matrix takes several times as much memory as input, filter and output together. One image's matrix at
+a time (`s03_im2col_per_image`) takes hardly any, since the next image overwrites it.
+
+## On a real GPU
+"""
+
+# %%
+measured("s01", "s03_im2col", "s03_im2col_per_image", "s11")
+
+# %% [markdown]
+"""
+With one matrix for all images, im2col is much faster than s01, although it moves all these numbers: once
+the convolution is a matrix product, it can use a very good one. (The product in `s03_im2col` uses what you
+will learn in lessons 05 to 08.) Image by image it is slow: a product of one image is too small to keep all
+of the GPU busy, and there are many of them. So one has to pay, in memory or in time.
+
+Where does the time go? `im2col` is your kernel:
+"""
+
+# %%
+measured_parts("s03_im2col", "s03_im2col_blas", "s03_depth_last")
+
+# %% [markdown]
+"""
+- Making the matrix takes a good part of the time, and computes nothing.
+- `s03_im2col_blas` leaves the product to NVIDIA's own library, cuBLAS, which is faster at it.
+- `s03_depth_last` makes the same matrix from an input in which the channels of a pixel lie side by side. So it
+  can move four numbers with each instruction, and making the matrix (`im2col_by_runs`) takes less time; in
+  exchange the input has to be put into that order first (`to_depth_last`).
+
+The rest of the ladder gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store it, and
+s10 and s11 store something smaller, the im2win tensor. s11, in the picture above, is the fastest of them.
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>An input has 64 channels of 56 x 56 pixels, the filter is 3 x 3 with stride 1 and no padding. How many numbers has an image's matrix?</summary>
+
+`K` = 64 x 3 x 3 = 576 rows and `N` = 54 x 54 = 2,916 columns: about 1.7 million numbers, made from 200,704.
+</details>
+
+<details><summary>With which stride does im2col with a 3 x 3 filter copy nothing twice?</summary>
+
+With stride 3 or more: then no two windows overlap. With stride 2 a pixel is in up to four windows.
+</details>
+
+<details><summary>With a 1 x 1 filter and stride 1, what is the matrix of windows?</summary>
+
+The input itself, channel by channel: `K` = `C_i` rows, each with all pixels of a channel. For one image
+nothing would have to be copied at all.
+</details>
+
+<details><summary>The paper writes a window into each <em>row</em>. Is ours wrong?</summary>
+
+No: theirs is the same matrix turned round, and the product then has its factors exchanged. With a window in
+each column, the product comes out with pixels side by side, as the output tensor has them.
+</details>
+
+## Where to read on
+
+- The kernel: [im2col_matrix.py](../src/convlab/stages/im2col_matrix.py), the stages:
+  [ladder](../docs/ladder.md#s03_im2col), memory of every layer:
+  [comparisons](../docs/comparisons.md#memory-of-im2col-and-im2win).
+- The im2win paper (000), section 2.3 and Figure 1: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and folding, without a
+  kernel of one's own. [unfold.py](../src/convlab/unfold.py) has it, and stage `s03_unfold_einsum`.
+- CUDA IM2COL Kernels Design (003), equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch of 4) for the
+  kernel that moves four numbers at a time: [depth_last.py](../src/convlab/stages/depth_last.py).
+- Next: [04_implicit_gemm](04_implicit_gemm.ipynb), the same product without the matrix.
+"""

@@ -1,0 +1,224 @@
+# %% [markdown]
+"""
+# s04: implicit GEMM, the matrix product without the matrix
+
+im2col makes a convolution a matrix product, and pays with a matrix that is several times as large as the
+input. But each of its numbers is a pixel, and a little arithmetic says which. So leave the matrix away and
+look its numbers up when they are needed. (**GEMM**, "general matrix multiplication", is what libraries call
+a matrix product.) You should have done [01_direct](01_direct.ipynb) and read the idea of
+[03_im2col](03_im2col.ipynb). It takes half an hour.
+"""
+
+# %% setup=true
+from convlab import ConvProblem, trace_stage
+from convlab.lessons import check, column_of_windows, measured, measured_memory, one_request
+from convlab.lessons import side_by_side
+from convlab.stages import s04_implicit_gemm
+
+# %% [markdown]
+"""
+## The idea
+
+In s01 a convolution was seven loops. As a matrix product it is three: rows `m`, columns `n`, and the terms
+`k` over which is summed.
+
+```python
+for m in range(M):
+    for n in range(N):
+        for k in range(K):
+            output[m, n] += filters[m, k] * windows[k, n]
+```
+
+There are `M = C_o` output channels, `N = N_i * H_o * W_o` output pixels of all images, and
+`K = C_i * H_f * W_f` terms in each sum.
+
+`m` and `n` say which output, so they become threads again, and each thread runs the loop over `k`. There
+is no array `windows`. From `k` and `n` a thread computes where in the input that number is. Output pixel 6 is the first one of the
+second row, so the left part of its window is padding:
+"""
+
+# %%
+problem = ConvProblem(
+    batch=1, in_channels=2, height=5, width=6, out_channels=8, kernel_size=3, padding=1
+)
+column_of_windows(s04_implicit_gemm.make_kernel, "s04", problem, column=6)
+
+# %% [markdown]
+"""
+## Your turn
+
+A block has 32 x 8 threads, and `m` and `n` are given. Two places are left for you:
+
+- **Which output is row `m`, column `n`?** Its channel `o_c`, its image `i_n`, its row `o_h` and column `o_w`.
+  An image has `H_o * W_o` output pixels, `W_o` in a row.
+- **Which numbers are term `k`?** Its input channel `i_c`, filter row `f_h` and filter column `f_w`; then the row
+  `i_h` and the column `i_w` of the input, and its `pixel`, 0 outside the image; then add pixel times weight to
+  `total`. `weight` has one dimension here: it *is* the `M` x `K` matrix of filters, row after row.
+
+These are lines 2 to 6 and 8 to 14 of Algorithm 1 in the im2win paper.
+
+<details><summary>Tip: taking a number apart</summary>
+
+As with hours, minutes and seconds: `f_w = k % W_f`, `f_h = k % (H_f * W_f) // W_f`,
+`i_c = k // (H_f * W_f)`. The output's row and column come from `n` likewise.
+</details>
+<details><summary>Tip: the pixel</summary>
+
+`i_h = o_h * s_h + f_h * d_h - p_h` and `i_w = o_w * s_w + f_w * d_w - p_w`. Where both are inside the image,
+the pixel is `input[i_n, i_c, i_h, i_w]`, else `float32(0)`.
+</details>
+<details><summary>Tip: the weight</summary>
+
+Row `o_c`, column `k` of a matrix with `K` columns is element `o_c * K + k`.
+</details>
+"""
+
+# %% exercise="indices"
+stage_kernel(
+    "s04",
+    blank(
+        "o_c, i_n, o_h and o_w: which output is row m, column n?",
+        first="o_c = m",
+        last="o_w = n % W_o",
+    ),
+    blank(
+        "i_c, f_h and f_w from k, then i_h and i_w; add up pixel times weight",
+        first="i_c = k // (H_f * W_f)",
+        last="total += pixel * weight",
+    ),
+)
+
+# %% check="indices"
+check(make_kernel, "s04")
+
+# %% [markdown]
+"""
+## What the memory sees
+
+The same as in s01: neighbouring threads have neighbouring columns `n`, which are neighbouring pixels. And all
+lanes of a warp are in the same row `m` and want the same weight:
+"""
+
+# %%
+layer = ConvProblem(1, 2, 8, 32, out_channels=8, kernel_size=3, padding=1)
+ours = trace_stage("s04", layer).main
+one_request(ours, "weight", number=4)
+
+# %%
+one_request(ours, "input", number=7)
+
+# %% [markdown]
+"""
+Counted over the whole launch, s04 asks for as much as s01:
+"""
+
+# %%
+before = trace_stage("s01", layer).main
+side_by_side(
+    {"s01": before, "s04": ours},
+    "requests to global memory",
+    "sectors of global memory",
+    "bytes an operation",
+)
+
+# %% [markdown]
+"""
+## Find the bug
+
+Pass the check above first: this cell gives its answer away.
+
+Somebody tried this kernel on a hundred layers, all with filters of 3 x 3, 5 x 5 and 7 x 7, and it was always
+right. Then came a filter of 2 x 4. The picture shows what the kernel takes for a window of that one. Which terms
+are not where they should be, and which lines are to blame?
+"""
+
+# %% hunt="oblong"
+stage_kernel(
+    "s04",
+    planted=(
+        ("f_h = k % (H_f * W_f) // W_f", "f_h = k % (H_f * W_f) // H_f"),
+        ("f_w = k % W_f", "f_w = k % H_f"),
+    ),
+    called="make_square",
+)
+
+# %%
+oblong = ConvProblem(1, 1, 6, 8, out_channels=8, kernel_size=(2, 4))
+column_of_windows(make_square, "s04", oblong, column=1)
+
+# %% check="oblong"
+check(make_square, "s04")
+
+# %% [markdown]
+"""
+<details><summary>Tip: what should the picture show?</summary>
+
+A window of 2 rows and 4 columns: terms 0 to 3 beside each other, terms 4 to 7 below them.
+</details>
+<details><summary>Tip: when does the next filter row begin?</summary>
+
+When a whole row of the filter is done, and that is `W_f` terms. Taking a number apart, one always divides by
+how many there are of the *faster* kind.
+</details>
+
+## On a real GPU
+"""
+
+# %%
+measured("s01", "s03_im2col", "s04", "s05")
+
+# %% [markdown]
+"""
+s04 is several times slower than s01, though it asks memory for the same. **What is counted here is not
+everything.** For each term a thread takes `k` apart, and for that it divides, twice; a GPU has no instruction
+for dividing whole numbers, and each division becomes several others. Then come the addresses and the
+questions about the border. All that for *one* multiplication and addition. s01's loops count `r`, `u` and `v`
+up by one, which costs next to nothing.
+
+So why go this way? Because the convolution now has the *shape* of a matrix product, without the matrix:
+"""
+
+# %%
+measured_memory("s03_im2col", "s10", "s11")
+
+# %% [markdown]
+"""
+s04 takes no memory beside input, filter and output, so it has no bar; s10 and s11, which come later, store
+something smaller than im2col's matrix. Everything that people know about fast matrix
+products can be done from here on. The very next step, s05, fetches each number once for a whole block, and
+takes `k` apart once for each number *fetched* instead of once for each multiplication. That alone makes up for
+most of what was lost.
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>Why is <code>n</code> along <code>threadIdx.x</code> and not <code>m</code>?</summary>
+
+Lanes of a warp have neighbouring `threadIdx.x`. With `n` there, they read neighbouring pixels and write
+neighbouring outputs. With `m` there, each lane would want another filter, `K` numbers further on: 32 sectors
+for 32 numbers.
+</details>
+
+<details><summary>Why does <code>weight</code> need no arithmetic like that for the input?</summary>
+
+The filter tensor `[j, r, u, v]` lies in memory row after row, and a row of the matrix is one filter. Its
+elements are in the order in which `k` counts. Padding, stride and overlap make the input's matter difficult,
+and a filter has none of them.
+</details>
+
+<details><summary>In another order of the terms, with <code>r</code> counting fastest, would the sum be the same?</summary>
+
+Yes, up to rounding, as long as `weight` is read in that order too. im2win chooses such an order, and it is a
+large part of why that is fast.
+</details>
+
+## Where to read on
+
+- The whole file: [s04_implicit_gemm.py](../src/convlab/stages/s04_implicit_gemm.py), and what was measured:
+  [ladder](../docs/ladder.md#s04_implicit_gemm).
+- The im2win paper (000), Algorithm 1, and section 2.4 on how cuDNN does it:
+  [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- What a GPU's compiler makes of a kernel: [compile gate](../docs/compile-gate.md).
+- Next: [05_shared_memory](05_shared_memory.ipynb).
+"""
