@@ -18,9 +18,9 @@ from convlab.stages import LADDER, Stage, stage_named
 STAGE_FAMILY = "convlab"
 DEFAULT_STAGES = (
     "s01_direct", "s03_im2col_blas", "s07_microkernel", "s08_vectorized", "s09_double_buffer",
-    "s10_im2win", "s11_im2win_full",
+    "s10_im2win", "s11_im2win_full", "s12_fused_im2win",
 )  # fmt: skip
-QUICK_STAGES = ("s01_direct", "s03_im2col_blas", "s09_double_buffer", "s11_im2win_full")
+QUICK_STAGES = ("s01_direct", "s03_im2col_blas", "s11_im2win_full", "s12_fused_im2win")
 SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel; the host takes minutes
 ALL, NONE = "all", "none"
 NAN_BITS = 0x7FC00000

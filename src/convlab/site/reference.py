@@ -14,6 +14,7 @@ MODULES = {
     "convlab.tracing": "Traces and their views.",
     "convlab.checking": "What a check of your own kernel found.",
     "convlab.engines": "Where kernels run, and which engine is taken.",
+    "convlab.plans": "What a plan makes for a weight that stays.",
     "convlab.stages.base": "How a stage names the arguments of its kernels.",
     "convlab.tracing.records": "What a trace holds: plain data.",
     "convlab.checking.records": "What the compiler said.",
@@ -22,6 +23,7 @@ MODULES = {
 }
 # Of modules that have no list of their own: what the others' names hand out.
 NAMED = {
+    "convlab.plans": ("PlanForWeight",),
     "convlab.stages.base": ("Flat", "Images"),
     "convlab.tracing.records": ("Access", "Array", "Footprint", "Request", "Work"),
     "convlab.checking.records": ("Machine",),
