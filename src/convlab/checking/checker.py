@@ -224,6 +224,16 @@ def _try(
     return answer, ()
 
 
+def check_tile(
+    kernel: Any, stage: str, tile: Tile, seed: int = 0
+) -> tuple[Answer, tuple[Finding, ...]]:
+    """The answer and the findings with another tile than the stage's own small one, on the problem
+    that has everything at once. Raises ``ValueError`` as :func:`check`."""
+    step = stage_named(stage)
+    name = f"everything at once, with tile {tile}"
+    return _try(replace(step, tiny_tile=tile), _maker(kernel, step), name, EVERYTHING, seed)
+
+
 def _raised(error: BaseException) -> str:
     """What the kernel raised, and the thread, file and line, which the simulator notes."""
     notes = getattr(error, "__notes__", ())
