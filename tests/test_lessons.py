@@ -480,6 +480,8 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     assert time["s05"] > 0.95 * time["s01"]  # and not faster than s01
     assert time["s06"] < time["s05"] / 1.5  # s06: there the gain comes
     assert time["s06"] < time["s01"] / 1.2  # 06: for the first time since s04, less than s01
+    assert time["s07"] < time["s06"] / 1.2  # 07: clearly less time than s06,
+    assert time["s07"] < time["s01"] / 2  # and less than half of s01's
     assert time["s01"] < 10 * time["s11"]  # 01: a respectable start
 
 

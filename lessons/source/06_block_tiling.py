@@ -244,5 +244,5 @@ changed line further up and it would be a race.
 - The im2win paper (000), section 3.3, "Tiling": `M_B`, `N_B`, `K_B` at the block level, `M_T` and `N_T`
   at the thread level: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Step through every request: `convlab trace s06 --html s06.html` writes a [page](../docs/trace.md).
-- Next on the ladder: [s07, the micro-kernel](../docs/ladder.md#s07_microkernel).
+- Next on the ladder: [s07, the micro-kernel](07_microkernel.ipynb).
 """
