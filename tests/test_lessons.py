@@ -35,6 +35,7 @@ from convlab.lessons import (
     one_request,
     one_thread,
     places,
+    requests,
     side_by_side,
     traced,
     what_is_wrong,
@@ -464,6 +465,21 @@ def test_a_request_of_shared_memory_has_the_trace_s_passes():
     assert f"{first.passes} pass" in one_request(launch, "S_I").alt
 
 
+@pytest.mark.parametrize("array", ["S_F", "S_I"])
+@pytest.mark.parametrize("operation", ["load", "store"])
+def test_wide_requests_of_shared_memory_have_the_trace_s_passes(array, operation):
+    launch = trace_stage("s08", PROBLEM).main
+    for one in launch.requests:
+        if (one.array, one.operation) != (array, operation):
+            continue
+        passes = requests._served(launch, one)[1]
+        assert len(passes) == one.passes
+        served = {lane for words in passes for lanes in words.values() for lane in lanes}
+        assert served == {*one.lanes}
+        banks = [[word % 32 for word in words] for words in passes]
+        assert all(len(set(row)) == len(row) for row in banks)
+
+
 def test_bars_say_what_was_counted_and_measured():
     launch = trace_stage("s01", PROBLEM).main
     picture = side_by_side({"s01": launch}, "requests to global memory")
@@ -482,6 +498,7 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     assert time["s06"] < time["s01"] / 1.2  # 06: for the first time since s04, less than s01
     assert time["s07"] < time["s06"] / 1.2  # 07: clearly less time than s06,
     assert time["s07"] < time["s01"] / 2  # and less than half of s01's
+    assert time["s08"] < time["s07"] / 1.1  # 08: again less time
     assert time["s01"] < 10 * time["s11"]  # 01: a respectable start
 
 

@@ -239,5 +239,5 @@ write, that is harder to see than it looks. A number in a local array is the thr
 - The im2win paper (000), section 3.3, "Micro-kernel", and section 4.4, where techniques are taken away
   one by one: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - How it is held that registers stay registers: [the compile gate](../docs/compile-gate.md).
-- Next on the ladder: [s08, vectorised access](../docs/ladder.md#s08_vectorized).
+- Next on the ladder: [s08, vectorised access](08_vectorized.ipynb).
 """

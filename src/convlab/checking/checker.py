@@ -228,10 +228,12 @@ def check_tile(
     kernel: Any, stage: str, tile: Tile, seed: int = 0
 ) -> tuple[Answer, tuple[Finding, ...]]:
     """The answer and the findings with another tile than the stage's own small one, on the problem
-    that has everything at once. Raises ``ValueError`` as :func:`check`."""
+    that has everything at once, and channels for two tiles. Raises ``ValueError`` as
+    :func:`check`."""
     step = stage_named(stage)
     name = f"everything at once, with tile {tile}"
-    return _try(replace(step, tiny_tile=tile), _maker(kernel, step), name, EVERYTHING, seed)
+    problem = replace(EVERYTHING, out_channels=tile.M_B + EVERYTHING.out_channels)
+    return _try(replace(step, tiny_tile=tile), _maker(kernel, step), name, problem, seed)
 
 
 def _raised(error: BaseException) -> str:
