@@ -19,7 +19,7 @@ from numba.cuda.core import config
 from test_docs import headings, keys, rows
 from typer.testing import CliRunner
 
-from convlab import ConvProblem, trace, trace_stage
+from convlab import ConvProblem, Tile, trace, trace_stage
 from convlab.checking import checker
 from convlab.cli import app
 from convlab.commands import lessons as command
@@ -41,6 +41,7 @@ from convlab.lessons import (
     one_thread,
     places,
     region_and_field,
+    requests,
     side_by_side,
     traced,
     what_is_wrong,
@@ -67,13 +68,22 @@ from convlab.lessons.source import (
     stage_kernel,
     without_marks,
 )  # fmt: skip
+from convlab.lessons.tiling import (
+    outputs_of_threads,
+    reads_for_a_product,
+    reads_in_turn,
+    thread_in_tile,
+    tile_of_threads,
+)
 from convlab.stages import (
     im2col_matrix,
     s01_direct,
     s02_cin_naive,
     s04_implicit_gemm,
     s05_shared_memory,
+    stage_named,
 )
+from convlab.workloads import paper_layer
 
 ROOT = Path(__file__).parents[1]
 SOURCES = build.sources()
@@ -159,7 +169,9 @@ def test_exercises_of_a_stage_are_the_stage_s_own_code(path):
         named = re.search(r'\bname="(\w+)"', cell)
         name = named[1] if named else "make_kernel"
         called = re.search(r"def (\w+)\(problem", exercise.text)
-        own = stage_code(found[1], name).replace(f"def {name}(", f"def {called[1]}(")
+        parts = re.search(r"parts=\((.*?)\)", cell)
+        of = tuple(re.findall(r"\w+", parts[1])) if parts else ()
+        own = stage_code(found[1], name, of).replace(f"def {name}(", f"def {called[1]}(")
         assert without_marks(exercise.text) == own
 
 
@@ -475,6 +487,21 @@ def test_a_request_of_shared_memory_has_the_trace_s_passes():
     assert f"{first.passes} pass" in one_request(launch, "S_I").alt
 
 
+@pytest.mark.parametrize("array", ["S_F", "S_I"])
+@pytest.mark.parametrize("operation", ["load", "store"])
+def test_wide_requests_of_shared_memory_have_the_trace_s_passes(array, operation):
+    launch = trace_stage("s08", PROBLEM).main
+    for one in launch.requests:
+        if (one.array, one.operation) != (array, operation):
+            continue
+        passes = requests._served(launch, one)[1]
+        assert len(passes) == one.passes
+        served = {lane for words in passes for lanes in words.values() for lane in lanes}
+        assert served == {*one.lanes}
+        banks = [[word % 32 for word in words] for words in passes]
+        assert all(len(set(row)) == len(row) for row in banks)
+
+
 def test_bars_say_what_was_counted_and_measured():
     launch = trace_stage("s01", PROBLEM).main
     picture = side_by_side({"s01": launch}, "requests to global memory")
@@ -490,6 +517,10 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     assert time["s04"] > 2 * time["s05"]  # 05: far faster than s04,
     assert time["s05"] > 0.95 * time["s01"]  # and not faster than s01
     assert time["s06"] < time["s05"] / 1.5  # s06: there the gain comes
+    assert time["s06"] < time["s01"] / 1.2  # 06: for the first time since s04, less than s01
+    assert time["s07"] < time["s06"] / 1.2  # 07: clearly less time than s06,
+    assert time["s07"] < time["s01"] / 2  # and less than half of s01's
+    assert time["s08"] < time["s07"] / 1.1  # 08: again less time
     assert time["s01"] < 10 * time["s11"]  # 01: a respectable start
 
 
@@ -637,6 +668,33 @@ def test_what_else_was_measured_is_shown_as_stored():
     ):  # fmt: skip
         with pytest.raises(ValueError, match="measured"):
             wrong()
+
+
+def test_what_the_lessons_say_of_the_measured_tiles():
+    tile = {n: stage_named(n).production_tile(paper_layer("Conv9")) for n in ("s05", "s06")}
+    assert tile["s06"].M_B > tile["s05"].M_B  # 06: the tile measured for s06 is larger
+    assert tile["s06"].N_B > tile["s05"].N_B
+
+
+def test_a_tile_s_pictures_are_the_kernel_s():
+    tile = Tile(M_B=4, N_B=32, K_B=4, M_T=2, N_T=2)
+    launch = trace_stage("s07", PROBLEM, tile).main
+    threads = outputs_of_threads(launch, PROBLEM)
+    assert threads[:, :32].max() == tile.threads - 1
+    assert set(threads[:, 32:].flat) == {-1}
+    assert "in 2 of the rows and 2 of the columns" in tile_of_threads(launch, PROBLEM, 5).alt
+    assert "4 reads from shared memory: 2 numbers" in thread_in_tile(launch, PROBLEM, 5).alt
+    assert "F F I I F F" in reads_in_turn({"s07": launch}).alt
+    assert reads_for_a_product(launch) == 1
+
+
+def test_a_tile_s_pictures_know_of_runs_of_four():
+    launch = trace_stage("s08", PROBLEM, Tile(M_B=16, N_B=16, K_B=4, M_T=4, N_T=4)).main
+    picture = thread_in_tile(launch, PROBLEM, 1)
+    assert "2 reads from shared memory, each of which brings 4 numbers: 4" in picture.alt
+    assert "turned round" in picture.caption
+    assert "F4 I4 F4" in reads_in_turn({"s08": launch}).alt
+    assert reads_for_a_product(launch) == 2 / 16
 
 
 def test_a_learner_s_kernel_is_traced_in_the_stage_s_place():

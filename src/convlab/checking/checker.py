@@ -224,6 +224,18 @@ def _try(
     return answer, ()
 
 
+def check_tile(
+    kernel: Any, stage: str, tile: Tile, seed: int = 0
+) -> tuple[Answer, tuple[Finding, ...]]:
+    """The answer and the findings with another tile than the stage's own small one, on the problem
+    that has everything at once, and channels for two tiles. Raises ``ValueError`` as
+    :func:`check`."""
+    step = stage_named(stage)
+    name = f"everything at once, with tile {tile}"
+    problem = replace(EVERYTHING, out_channels=tile.M_B + EVERYTHING.out_channels)
+    return _try(replace(step, tiny_tile=tile), _maker(kernel, step), name, problem, seed)
+
+
 def _raised(error: BaseException) -> str:
     """What the kernel raised, and the thread, file and line, which the simulator notes."""
     notes = getattr(error, "__notes__", ())

@@ -11,11 +11,12 @@ from convlab.lessons.maps import block_of_product, one_thread, who_does_what
 from convlab.lessons.measurements import measured_memory, measured_parts, measured_sweep
 from convlab.lessons.pictures import Picture
 from convlab.lessons.requests import one_request
+from convlab.lessons.tiling import reads_in_turn, thread_in_tile, tile_of_threads
 
 __all__ = [
     "Feedback", "On", "Picture", "block_of_product", "check", "check_im2col", "check_kernel",
     "column_of_windows", "measured", "measured_memory", "measured_parts", "measured_sweep",
-    "one_request", "one_thread", "region_and_field", "run", "side_by_side", "traced",
-    "traced_im2col", "what_is_wrong", "where", "who_adds", "who_does_what", "windows_written_out",
-    "with_field",
+    "one_request", "one_thread", "reads_in_turn", "region_and_field", "run", "side_by_side",
+    "thread_in_tile", "tile_of_threads", "traced", "traced_im2col", "what_is_wrong", "where",
+    "who_adds", "who_does_what", "windows_written_out", "with_field",
 ]  # fmt: skip

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from convlab.checking import check as checked
-from convlab.checking.checker import EVERYTHING
+from convlab.checking.checker import check_tile
 from convlab.checking.loading import is_kernel
 from convlab.engines.findings import NotSimulated
 from convlab.lessons.feedback import ANSWER, Feedback, Problem, Row, graded
-from convlab.lessons.launching import traced
 from convlab.lessons.learners_code import function_of, unfilled
 from convlab.lessons.words import (
     AS_FEW,
@@ -43,7 +42,7 @@ def check(
 
     It passes when its answers are right on small problems that careless kernels get wrong, the
     strict simulator finds nothing, and it asks memory for ``at_most`` times what the stage asks.
-    ``also`` is a tile with which the simulator must find nothing either: of other
+    ``also`` is a tile with which it must be right too and the simulator find nothing: of other
     proportions than the stage's own small one, on which careless kernels are right by chance.
     Nothing that is wrong with it raises; an unknown stage does (``ValueError``).
     """
@@ -61,14 +60,10 @@ def check(
     except ValueError as error:
         return graded(broken(title, in_one_line(error)))
     if found.ok and also is not None:
-        findings = traced(made, stage, EVERYTHING, also, seed=seed).findings
-        found = replace(found, findings=tuple(replace(f, file=_file(made)) for f in findings))
+        answer, findings = check_tile(made, step.name, also, seed)
+        answers = found.answers if answer.ok else (*found.answers, answer)
+        found = replace(found, answers=answers, findings=findings)
     return graded(feedback_on(title, found, short_name(step.name), at_most))
-
-
-def _file(made: Any) -> str:
-    function = function_of(made)
-    return "" if function is None else function.__code__.co_filename
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,20 @@ def function_of(made: Any) -> FunctionType | None:
 
 
 def unfilled(made: Any) -> tuple[Line, ...]:
-    """The lines that are still to be replaced by the learner's own."""
+    """The lines that are still to be replaced by the learner's own, in ``made`` and in the
+    functions of the same cell that it calls."""
     function = function_of(made)
+    found = _unfilled(function)
+    if function is None:
+        return found
+    for name in function.__code__.co_names:
+        part = function_of(function.__globals__.get(name))
+        if part is not None and part.__code__.co_filename == function.__code__.co_filename:
+            found += _unfilled(part)
+    return found
+
+
+def _unfilled(function: FunctionType | None) -> tuple[Line, ...]:
     try:
         lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
         tree = ast.parse(textwrap.dedent("".join(lines)))

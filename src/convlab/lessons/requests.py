@@ -23,6 +23,7 @@ from convlab.tracing.records import Request
 from convlab.tracing.table import code_of
 
 MOST_SECTORS = 40
+LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
 
 
 def request_of(
@@ -130,14 +131,31 @@ def _in_words(request: Request) -> str:
     return f"{request.passes} pass{'es' * (request.passes != 1)}"
 
 
+def _served(launch: LaunchTrace, request: Request) -> tuple[int, list[dict[int, list[int]]]]:
+    """How many lanes shared memory serves at a time, and for each pass the words it gives, with
+    the lanes that want them. Wide accesses are served some lanes after the other, as
+    :mod:`convlab.engines.memory_rules` says."""
+    for at_once in LANES_AT_ONCE[request.width]:
+        passes: list[dict[int, list[int]]] = []
+        for first in range(0, 32, at_once):
+            rows: list[dict[int, list[int]]] = []
+            depth: dict[int, int] = defaultdict(int)
+            for word, lanes in _lanes_by_word(launch, request).items():
+                if some := [lane for lane in lanes if first <= lane < first + at_once]:
+                    if depth[word % BANKS] == len(rows):
+                        rows.append({})
+                    rows[depth[word % BANKS]][word] = some
+                    depth[word % BANKS] += 1
+            passes += rows
+        if len(passes) == request.passes:
+            break
+    return at_once, passes
+
+
 def _in_banks(launch: LaunchTrace, request: Request) -> Picture:
     lanes = _lanes_by_word(launch, request)
-    row_of: dict[int, int] = {}
-    depth: dict[int, int] = defaultdict(int)
-    for word in lanes:
-        row_of[word] = depth[word % BANKS]
-        depth[word % BANKS] += 1
-    rows = max(depth.values())
+    at_once, passes = _served(launch, request)
+    rows = len(passes)
     figure, (panel,) = sheet(7.4, 0.225 * rows + 0.75)
     limits(panel, (-0.3, BANKS + 0.3), (-2.4, rows + 0.2))
     note(panel, 0, -1.8, _head(launch, request), 9, family="monospace")
@@ -145,22 +163,34 @@ def _in_banks(launch: LaunchTrace, request: Request) -> Picture:
         note(panel, bank + 0.5, -0.5, str(bank), 6, ha="center")
         for row in range(rows):
             cell(panel, bank, row, NOBODY)
-    for word, wanted in lanes.items():
-        label = _label(wanted)
-        cell(panel, word % BANKS, row_of[word], _colour(wanted), label, size=6)
+    for row, words in enumerate(passes):
+        for word, wanted in words.items():
+            cell(panel, word % BANKS, row, _colour(wanted), _label(wanted), size=6)
+    banks = len({word % BANKS for word in lanes})
     alt = (
         f"Lanes {spans(request.lanes)} of warp {request.warp} want {len(lanes)} different words of "
-        f"{request.array}, which lie in {len(depth)} of the 32 banks: {request.passes} "
+        f"{request.array}, which lie in {banks} of the 32 banks: {request.passes} "
         f"pass{'es' * (request.passes != 1)}."
     )
+    is_several = {word: some for words in passes for word, some in words.items()}
     caption = (
         f"One request for the shared array `{request.array}` in `{_code(launch, request)}`. "
         f"Columns are the 32 banks of shared memory, rows the passes; a number in a box is "
-        f"the lane that wants it.{_several(lanes)} {_in_words(request)}: "
-        + (
-            "no bank is asked for two different numbers."
-            if request.passes == 1
-            else "a bank gives one number in each pass, and some are asked for several."
-        )
+        f"the lane that wants it.{_several(is_several)} {_in_words(request)}: "
+        + _why_so_many(request, at_once)
     )
     return finished(figure, alt, caption)
+
+
+def _why_so_many(request: Request, at_once: int) -> str:
+    groups = len({lane // at_once for lane in request.lanes})
+    if groups == 1:
+        if request.passes == 1:
+            return "no bank is asked for two different numbers."
+        return "a bank gives one number in each pass, and some are asked for several."
+    each = f"each lane wants {request.width // WORD_BYTES} numbers, and {at_once} lanes are served"
+    if request.passes == groups:
+        return f"{each} at a time; no bank is asked for two different numbers by them."
+    return (
+        f"{each} at a time; a bank gives one number in each pass, and some are asked for several."
+    )

@@ -137,17 +137,19 @@ def stage_kernel(
     planted: Sequence[tuple[str, str]] = (),
     name: str = "make_kernel",
     called: str = "make_kernel",
+    parts: Sequence[str] = (),
 ) -> tuple[str, str]:
     """A stage's code as a cell: what it imports, its constants and the function ``name``, which is
-    ``called`` so there. ``stage`` may also be the file of a kernel that stages share, without its
-    ending: ``im2col_matrix``.
+    ``called`` so there; before it the functions of the same file that are named as its ``parts``.
+    ``stage`` may also be the file of a kernel that stages share, without its ending:
+    ``im2col_matrix``.
 
     Twice: as it is, with the blanks marked as solutions; and with the faults ``planted``, pairs of
     (what the stage says, what stands there instead).
 
     Raises ``ValueError`` where a blank or fault is not found in exactly one place.
     """
-    right = given = stage_code(stage, name).replace(f"def {name}(", f"def {called}(")
+    right = given = stage_code(stage, name, tuple(parts)).replace(f"def {name}(", f"def {called}(")
     for blank in blanks:
         right = _marked(right, blank)
     for old, new in planted:
@@ -186,23 +188,26 @@ def _planted(region: re.Match[str]) -> str:
 
 
 @cache
-def stage_code(stage: str, name: str = "make_kernel") -> str:
+def stage_code(stage: str, name: str = "make_kernel", parts: tuple[str, ...] = ()) -> str:
     """A function of a stage's file without its annotations, after the imports and constants that
-    it uses."""
+    it uses, and after its ``parts``, other functions of the file."""
     shared = (STAGES / f"{stage}.py").is_file() and not re.match(r"s\d\d", stage)
     module = f"convlab.stages.{stage}" if shared else stage_named(stage).module
     source = (STAGES / f"{module.rsplit('.', 1)[1]}.py").read_text(encoding="utf-8")
     tree, lines = ast.parse(source), source.splitlines()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if name not in functions:
-        raise ValueError(f"{module} has no function {name!r}")
-    function = functions[name]
-    body = _lines(lines, function.body[0].lineno, function.end_lineno)
-    arguments = ", ".join(one.arg for one in function.args.args)
-    used = {node.id for part in function.body for node in ast.walk(part)
+    for one in (*parts, name):
+        if one not in functions:
+            raise ValueError(f"{module} has no function {one!r}")
+    chosen = [functions[one] for one in (*parts, name)]
+    used = {node.id for function in chosen for part in function.body for node in ast.walk(part)
             if isinstance(node, ast.Name)}  # fmt: skip
-    head = [*_needed(tree, lines, used, module), "", "", f"def {name}({arguments}):", *body]
-    return "\n".join(head).strip()
+    code = list(_needed(tree, lines, used - set(parts), module))
+    for function in chosen:
+        arguments = ", ".join(one.arg for one in function.args.args)
+        body = _lines(lines, function.body[0].lineno, function.end_lineno)
+        code += ["", "", f"def {function.name}({arguments}):", *body]
+    return "\n".join(code).strip()
 
 
 def _needed(tree: ast.Module, lines: Sequence[str], used: set[str], module: str) -> Iterator[str]:

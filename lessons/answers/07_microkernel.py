@@ -1,0 +1,55 @@
+"""Answers to the exercises of lesson 07."""
+
+from convlab.lessons.answers import given, right, wrong
+
+FILL_F = """for i in range(M_T):
+                    R_F[i] = S_F[ty + i * ROWS, k]
+"""
+FILL_I = """for j in range(N_T):
+                    R_I[j] = S_I[k, tx + j * COLUMNS]
+"""
+ALL = """for i in range(M_T):
+                    for j in range(N_T):
+                        R_O[i, j] += R_F[i] * R_I[j]
+"""
+FILLED = "                " + FILL_F + "                " + FILL_I + "                "
+SAME_WINDOW = """for j in range(N_T):
+                    value = S_I[k, tx + j * COLUMNS]
+                    for i in range(M_T):
+                        R_O[i, j] += R_F[i] * value
+"""
+READ = "S_I[k, tx * N_T + j]"
+PLACE = "n = n0 + tx * N_T + j"
+
+ANSWERS = {
+    "outer": [
+        wrong("rows side by side read", "answer", ("S_F[ty + i * ROWS, k]", "S_F[ty * M_T + i, k]")),
+        wrong("columns side by side read", "answer", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx * N_T + j]")),
+        wrong("the next column", "answer", ("tx + j * COLUMNS]", "tx + j]")),
+        wrong("columns N_T apart", "out of bounds", ("tx + j * COLUMNS]", "tx + j * N_T]")),
+        wrong("ROWS and COLUMNS exchanged", "out of bounds", ("S_F[ty + i * ROWS, k]", "S_F[ty + i * COLUMNS, k]"), ("tx + j * COLUMNS]", "tx + j * ROWS]")),
+        wrong("rows and columns of the sums exchanged", "out of bounds", ("R_O[i, j] +=", "R_O[j, i] +=")),
+        wrong("each with its own, not all with all", "answer", (ALL, "for i in range(min(M_T, N_T)):\n                    R_O[i, i] += R_F[i] * R_I[i]\n")),
+        wrong("both read for every product", "counts", (FILLED + ALL, "                " + ALL.replace("R_F[i]", "S_F[ty + i * ROWS, k]").replace("R_I[j]", "S_I[k, tx + j * COLUMNS]"))),
+        wrong("the windows read for every product", "counts", (FILL_I + "                " + ALL, ALL.replace("R_I[j]", "S_I[k, tx + j * COLUMNS]"))),
+        wrong("multiplied before it is read", "uninitialised", (FILLED + ALL, "                " + ALL + FILLED.rstrip(" "))),
+        wrong("M_T columns", "uninitialised", (FILL_I, FILL_I.replace("N_T", "M_T"))),
+        wrong("the last term, not the sum", "answer", ("R_O[i, j] +=", "R_O[i, j] =")),
+        wrong("all terms of a slice", "out of bounds", ("for k in range(K_B):  # compute", "for k in range(K):")),
+        wrong("the first term of the slice", "answer", ("S_I[k, tx + j * COLUMNS]", "S_I[0, tx + j * COLUMNS]")),
+        right("the windows' number in a variable", (FILL_I + "                " + ALL, SAME_WINDOW)),
+        right("columns outside, rows inside", (ALL, "for j in range(N_T):\n                    for i in range(M_T):\n                        R_O[i, j] += R_I[j] * R_F[i]\n")),
+        right("the windows first, terms from the last", (FILLED, "                k = K_B - 1 - k\n                " + FILL_I + "                " + FILL_F + "                ")),
+    ],
+    "columns": [
+        given("counts"),
+        wrong("only the read mended", "answer", ("n = n0 + tx + j * COLUMNS", PLACE)),
+        wrong("only the write mended", "answer", ("S_I[k, tx + j * COLUMNS]", READ)),
+        wrong("columns N_T apart", "out of bounds", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + j * N_T]"), ("n = n0 + tx + j * COLUMNS", "n = n0 + tx + j * N_T")),
+        wrong("rows side by side, too", "counts", ("S_I[k, tx + j * COLUMNS]", READ), ("n = n0 + tx + j * COLUMNS", PLACE), ("S_F[ty + i * ROWS, k]", "S_F[ty * M_T + i, k]"), ("m = m0 + ty + i * ROWS", "m = m0 + ty * M_T + i")),
+        wrong("the slice's rows one longer", "counts", ("S_I[k, tx + j * COLUMNS]", READ), ("n = n0 + tx + j * COLUMNS", PLACE), ("(M_B, K_B), (K_B, N_B), (M_T, N_T)", "(M_B, K_B), (K_B, N_B + 1), (M_T, N_T)")),
+        wrong("threads in columns", "counts", ("ty, tx = t // COLUMNS, t % COLUMNS", "ty, tx = t % ROWS, t // ROWS")),
+        right("from the right to the left", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + (N_T - 1 - j) * COLUMNS]"), ("n = n0 + tx + j * COLUMNS", "n = n0 + tx + (N_T - 1 - j) * COLUMNS")),
+        right("threads from the right to the left", ("ty, tx = t // COLUMNS, t % COLUMNS", "ty, tx = t // COLUMNS, COLUMNS - 1 - t % COLUMNS")),
+    ],
+}

@@ -1,0 +1,243 @@
+# %% [markdown]
+"""
+# s07: the micro-kernel, all with all
+
+In s06 a thread computes several outputs of one column. Here it computes a small matrix of them, several
+rows *and* several columns. It reads a few numbers of the filter and a few of the input into registers and
+multiplies all with all. The more of both, the fewer reads for each product. You should have done
+[s06, block tiling](06_block_tiling.ipynb). It takes half an hour.
+"""
+
+# %% setup=true
+from convlab import ConvProblem, Tile, trace_stage
+from convlab.lessons import check, measured, one_request, reads_in_turn
+from convlab.lessons import side_by_side, thread_in_tile, tile_of_threads, traced
+
+# %% [markdown]
+"""
+## The idea
+
+In s06 a number of the windows, once read, serves the `M_T` outputs of a thread. But each number of the
+filter still serves one. Here is why: the outputs lie in one column, and every row of the filter crosses
+that column once.
+"""
+
+# %%
+problem = ConvProblem(
+    batch=1, in_channels=4, height=6, width=16, out_channels=16, kernel_size=3, padding=1
+)
+s06 = trace_stage("s06", problem, Tile(M_B=16, N_B=32, K_B=8, M_T=4)).main
+thread_in_tile(s06, problem, thread=9)
+
+# %% [markdown]
+"""
+Now give the thread `N_T` columns as well. It reads `M_T` numbers of the filter and `N_T` of the windows,
+and where a row and a column cross there is an output of its own. So it can multiply each of the one
+with each of the other. This is called an **outer product**:
+"""
+
+# %%
+tile = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
+ours = trace_stage("s07", problem, tile).main
+thread_in_tile(ours, problem, thread=9)
+
+# %% [markdown]
+"""
+Reads grow with the *edges* of the little matrix, `M_T + N_T`. Products grow with its *area*,
+`M_T * N_T`. At 8 x 8, the im2win paper's size, 16 reads serve 64 products. This inner part, a few reads
+into registers and then arithmetic and nothing else, is called the **micro-kernel**.
+
+Whose rows and columns are they? The block has `ROWS = M_B // M_T` rows of threads and
+`COLUMNS = N_B // N_T` columns of them. A thread's rows lie `ROWS` apart, as in s06, and its columns lie
+`COLUMNS` apart:
+"""
+
+# %%
+tile_of_threads(ours, problem, thread=9)
+
+# %% [markdown]
+"""
+## Your turn
+
+Loading and writing are given. In the last lines of the kernel you see which outputs are this thread's:
+sum `R_O[i, j]` is in row `ty + i * ROWS` and column `tx + j * COLUMNS` of the tile. The arrays of registers
+are there too: `R_F` for `M_T` numbers of the filter, `R_I` for `N_T` numbers of the windows, `R_O` for the
+`M_T` x `N_T` sums, which are zero already. One place is left for you, the micro-kernel. For each term `k`
+of the slice:
+
+1. Read this thread's `M_T` numbers of `S_F[row, k]` into `R_F`.
+2. Read its `N_T` numbers of `S_I[k, column]` into `R_I`.
+3. Multiply each number in `R_F` with each in `R_I` and add it to its sum in `R_O`.
+
+<details><summary>Tip: the loops</summary>
+
+One loop over `k` from 0 to `K_B`, and three parts in it: a loop over `i` that fills `R_F`, a loop over `j`
+that fills `R_I`, and a loop over `i` with a loop over `j` in it that multiplies.
+</details>
+<details><summary>Tip: which row, which column?</summary>
+
+Number `i` of `R_F` belongs to row `ty + i * ROWS` of the slice `S_F`, number `j` of `R_I` to column
+`tx + j * COLUMNS` of `S_I`. What is read must be what the last lines write.
+</details>
+<details><summary>Tip: why not read inside the innermost loop?</summary>
+
+The answer would be right, with two reads from shared memory for each product, as in s05. The two short
+loops before are what makes it a micro-kernel: read once, use `N_T` or `M_T` times.
+</details>
+"""
+
+# %% exercise="outer"
+stage_kernel(
+    "s07",
+    blank(
+        "for each term fill R_F and R_I, then multiply all with all and add to R_O",
+        first="for k in range(K_B):  # compute",
+        last="R_O[i, j] += R_F[i] * R_I[j]",
+    ),
+)
+
+# %% check="outer"
+high = Tile(M_B=32, N_B=8, K_B=2, M_T=8, N_T=2)  # is tried, too
+check(make_kernel, "s07", also=high)
+
+# %% [markdown]
+"""
+## What the memory sees
+
+The same tile of outputs, first with one column for each thread and then with four. The reads of the
+windows come in groups now as well, and there are far fewer for each product:
+"""
+
+# %%
+reads_in_turn({"s06": s06, "s07": ours})
+
+# %%
+side_by_side(
+    {"s06": s06, "s07": ours},
+    "requests to global memory",
+    "requests to shared memory",
+    "passes of shared memory",
+)
+
+# %% [markdown]
+"""
+Global memory is asked for as much as before, give or take: the tile is the same. It is shared
+memory that is asked for less.
+
+A warp's threads now stand in several rows *and* columns of the block. So a request for `S_I` wants only a
+few different numbers, each for several lanes. They are neighbours, and so in different banks:
+"""
+
+# %%
+one_request(ours, "S_I")
+
+# %% [markdown]
+"""
+And when the warp writes its outputs, neighbours lie in one sector of global memory:
+"""
+
+# %%
+one_request(ours, "output", operation="store")
+
+# %% [markdown]
+"""
+## Find the bug
+
+Pass the check above first: this cell gives its answer away.
+
+This kernel is right, and it reads as seldom as yours. Somebody found it tidier to give a thread columns
+that lie side by side. Run the cells below and compare their three pictures with those above: who has
+which output, what a warp writes with one request, and what it reads with one. Then mend the kernel.
+"""
+
+# %% hunt="columns"
+stage_kernel(
+    "s07",
+    planted=(
+        ("R_I[j] = S_I[k, tx + j * COLUMNS]", "R_I[j] = S_I[k, tx * N_T + j]"),
+        ("n = n0 + tx + j * COLUMNS", "n = n0 + tx * N_T + j"),
+    ),
+    called="make_slow",
+)
+
+# %%
+slow = traced(make_slow, "s07", problem, tile)
+tile_of_threads(slow, problem, thread=9)
+
+# %%
+one_request(slow, "output", operation="store")
+
+# %%
+model = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4)  # more columns of threads, as in the check
+one_request(traced(make_slow, "s07", problem, model), "S_I")
+
+# %% check="columns"
+check(make_slow, "s07")
+
+# %% [markdown]
+"""
+<details><summary>Tip: what is wrong with side by side?</summary>
+
+A *thread* has neighbours one after the other. But what counts is what the 32 lanes of a warp want at
+the same *time*. For `j = 0` lane 0 wants column 0, lane 1 column `N_T`, lane 2 column `2 * N_T`. In memory
+that is one number out of `N_T`.
+</details>
+<details><summary>Tip: where to mend it</summary>
+
+In two places, which must agree: where the column is read, and where it is written. Lane 0 and lane 1
+should want neighbours.
+</details>
+
+## On a real GPU
+"""
+
+# %%
+measured("s01", "s05", "s06", "s07", "s08")
+
+# %% [markdown]
+"""
+s07 takes clearly less time than s06, and less than half of s01's. The im2win paper found the same: when
+it took its techniques away one by one, the micro-kernel was the one that was missed most.
+
+- Arithmetic no longer waits for two numbers each time. It works on registers and mostly on what is
+  already there.
+- Both loops have bounds that the compiler knows, so it writes them out: a long row of multiplications
+  and additions, with no counting and no jumping between them.
+- Registers are few. A thread has at most 255, and those of a whole multiprocessor are shared by all its
+  threads: the more a thread takes, the fewer threads fit. 8 x 8 sums, 8 and 8 numbers read and some for
+  addresses do fit; 16 x 16 sums alone would be more than there are.
+
+What is left: reads from shared memory are still one number each. s08 makes them four.
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>A thread tile of 16 x 4 has as many outputs as one of 8 x 8. Which reads less?</summary>
+
+8 x 8: 16 reads for 64 products, against 20. For the same area the square has the shortest edges.
+</details>
+
+<details><summary>In s06 columns side by side were no question. What about rows that lie side by side here?</summary>
+
+Again it is the lanes of a warp that count. They stand in a few rows of threads, say in two. In `S_F` one
+row of the tile follows the other, `K_B` numbers each. For `i = 0` the two rows of threads want rows 0 and
+1 of the tile, `K_B` numbers apart; with a thread's rows side by side they would want rows 0 and `M_T`,
+`M_T * K_B` apart. With `K_B = 16` and `M_T = 4` the first is two banks, the second the same bank twice.
+</details>
+
+<details><summary>Why is <code>R_F</code> read before the multiplications and not <code>S_F</code> in them? The compiler could keep the number, too.</summary>
+
+It could where it can prove that nobody changes it in between. For shared memory, which other threads
+write, that is harder to see than it looks. A number in a local array is the thread's own.
+</details>
+
+## Where to read on
+
+- The whole file: [s07_microkernel.py](../src/convlab/stages/s07_microkernel.py), and what was
+  measured: [ladder](../docs/ladder.md#s07_microkernel).
+- The im2win paper (000), section 3.3, "Micro-kernel", and section 4.4, where techniques are taken away
+  one by one: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- How it is held that registers stay registers: [the compile gate](../docs/compile-gate.md).
+- Next on the ladder: [s08, vectorised access](08_vectorized.ipynb).
+"""
