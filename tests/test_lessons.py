@@ -138,8 +138,10 @@ def test_exercises_of_a_stage_are_the_stage_s_own_code(path):
         cell = text.split(f'{exercise.role}="{exercise.name}"')[1].split("# %%")[0]
         if (found := re.search(r'stage_kernel\(\s*"(\w+)"', cell)) is None:
             continue
-        called = re.search(r"def (\w+)\(problem", exercise.text)
-        own = stage_code(found[1]).replace("def make_kernel(", f"def {called[1]}(")
+        called = re.search(r"def (\w+)\((?:problem|tile)", exercise.text)
+        name = re.search(r'[^_]name="(\w+)"', cell)
+        name = "make_kernel" if name is None else name[1]
+        own = stage_code(found[1], name).replace(f"def {name}(", f"def {called[1]}(")
         assert without_marks(exercise.text) == own
 
 
@@ -464,12 +466,23 @@ def test_bars_say_what_was_counted_and_measured():
     assert "H200" in picture.caption
 
 
+def parts_of(stage: str, layer: str = "conv9") -> tuple[float, float]:
+    """Milliseconds of the pre-passes and of the main kernel."""
+    (entry,) = (one for one in bars.stored(layer)["stages"] if one["name"].startswith(stage))
+    *before, main = entry["launch_ms"].values()
+    return sum(before), main
+
+
 def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
     assert time["s04"] > 2 * time["s05"]  # 05: far faster than s04,
     assert time["s05"] > 0.95 * time["s01"]  # and not faster than s01
     assert time["s06"] < time["s05"] / 1.5  # s06: there the gain comes
     assert time["s01"] < 10 * time["s11"]  # 01: a respectable start
+    assert time["s08"] / 2 < time["s09"] < time["s08"] / 1.1  # 09: clearly faster, not twice
+    assert time["s10"] > max(time["s04"], 5 * time["s09"])  # 10: slower, and many times slower
+    transform, main = parts_of("s10")
+    assert transform < main / 5  # the smallest part
 
 
 def test_a_learner_s_kernel_is_traced_in_the_stage_s_place():
