@@ -483,6 +483,11 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     assert time["s10"] > max(time["s04"], 5 * time["s09"])  # 10: slower, and many times slower
     transform, main = parts_of("s10")
     assert transform < main / 5  # the smallest part
+    assert parts_of("s11")[1] < 0.85 * parts_of("s09")[1]  # 11: the main kernel is far ahead,
+    assert parts_of("s09")[0] < parts_of("s11")[0] / 5  # packing the filter is next to nothing
+    gain = {one: parts_of("s09", one)[1] / parts_of("s11", one)[1] for one in ("conv9", "conv7")}
+    assert gain["conv9"] - 1 > 2 * (gain["conv7"] - 1)  # on three channels it gains much less
+    assert time["s11"] < time["s09"]
 
 
 def test_a_learner_s_kernel_is_traced_in_the_stage_s_place():

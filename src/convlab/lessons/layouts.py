@@ -113,7 +113,52 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
         f"({shapes[0]}: channels stand below each other). A colour is a column of the input. "
         f"The im2col matrix ({shapes[1]} = {sizes[1]} numbers) has a column for each window; the "
         f"im2win tensor ({shapes[2]} = {sizes[2]} numbers) has a row for each row of the output "
-        "and channel. Framed is the window of one output, in each of the three: in im2win it is one "
-        "run for each channel, and its right neighbour's run overlaps with it."
+        "and channel. Framed is the window of one output, in each of the three: in im2win it is "
+        "one run for each channel, and its right neighbour's run overlaps with it."
+    )
+    return finished(figure, alt, caption)
+
+
+def im2win_orders(problem: ConvProblem, row: int = 0, windows: tuple[int, ...] = (0, 1)) -> Picture:
+    """A row of output pixels' part of s10's im2win tensor and, below it, of s11's, which has
+    channels innermost. Frames show windows: their places in the row of the output."""
+    p = problem
+    outer = made_of_numbers("s10", p)[0, :, row]
+    inner = made_of_numbers("s11", p)[row].reshape(1, -1)
+    wide = max(outer.shape[1], inner.shape[1])
+    scale = min(0.3, 7.2 / (wide + 0.6))
+    gap = p.C_i + 3.2
+    figure, (panel,) = sheet(7.4, (gap + 3.2) * scale + 0.1)
+    limits(panel, (-0.3, max(wide + 0.3, 7.2 / scale)), (-1.6, gap + 1.8))
+    runs = []
+    inks = (INK, "#b0413e")
+    for top, tensor in ((0.0, outer), (gap, inner)):
+        for (line, column), number in np.ndenumerate(tensor):
+            own = (number - 1) % p.W_i
+            colour = NOBODY if number == 0 else COLOURS[own % len(COLOURS)]
+            cell(panel, column, top + line, colour, str(number), size=6.5)
+        group = tensor.shape[1] // (p.W_i + sum(p.padding[1]))
+        length = p.W_f * group
+        for one, ink in zip(windows, inks, strict=False):
+            for line in range(len(tensor)):
+                start = one * p.s_w * group
+                lower = 0.12 * windows.index(one)
+                cell(
+                    panel, start + lower, top + line + lower, "none", edge=ink,
+                    wide=length - 2 * lower, high=1 - 2 * lower,
+                )  # fmt: skip
+        runs.append((len(tensor), length, group * p.s_w))
+    note(panel, 0, -0.9, "s10: a row for each channel", 9)
+    note(panel, 0, gap - 0.9, "s11: channels innermost", 9)
+    (several, short, _), (_, long, step) = runs
+    said = (
+        f"in s10 a window is {several} runs of {short} numbers, in s11 one run of {long}, and the "
+        f"next window's begins {step} numbers further on"
+    )
+    alt = f"The part of the im2win tensor under one row of the output, in two orders: {said}."
+    caption = (
+        "What the transforms of s10 and s11 write for one row of the output, of an input whose "
+        f"pixels are numbered ({p.C_i} channels, {p.H_f} x {p.W_f} filter). A colour is a column "
+        f"of the input{'; 0 is padding or only fills up' * (0 in inner)}. Framed in black and red are two windows: {said}."
     )
     return finished(figure, alt, caption)
