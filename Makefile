@@ -12,7 +12,7 @@ PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time in .venv
-.PHONY: help ladder bench report test gate sanitize results site lessons lint types format check clean FORCE
+.PHONY: help ladder bench report test notebooks gate sanitize results site lessons lint types format check clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,7 +31,10 @@ report: $(VENV)/.ladder ## report.html and report.md, from bench.json
 
 # Each process keeps a CUDA context, hundreds of MiB on a GPU: a few are enough.
 test: $(VENV)/.test ## the tests, on whichever engine this machine has
-	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) -m "not gate and not site" $(ARGS)
+	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) -m "not gate and not site and not notebooks" $(ARGS)
+
+notebooks: $(VENV)/.test ## run every notebook of the lessons, judge every answer to their exercises
+	@$(BIN)/python -m pytest -n auto -m notebooks $(ARGS)
 
 gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, and read the machine code
 	@$(BIN)/convlab lint

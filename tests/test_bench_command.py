@@ -14,6 +14,8 @@ from convlab.cli import app
 from convlab.engines import unavailable
 from convlab.stages import LADDER
 
+pytestmark = pytest.mark.same_in_cudasim
+
 needs_no_gpu = pytest.mark.skipif(unavailable("gpu") is None, reason="there is a GPU here")
 
 

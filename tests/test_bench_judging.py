@@ -10,6 +10,8 @@ from convlab.oracle import random_tensors, reference
 from convlab.problem import ConvProblem
 from convlab.workloads import LAYER_NAMES, paper_layer
 
+pytestmark = pytest.mark.same_in_cudasim
+
 PROBLEM = ConvProblem(3, 64, 14, 14, 16, 3)
 TYPICAL = {"tf32": ("tf32", "gemm"), "fft": ("fp32", "fft"), "winograd": ("fp32", "winograd")}
 

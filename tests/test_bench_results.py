@@ -20,6 +20,8 @@ from convlab.bench.results import (
 )
 from convlab.bench.rows import STATES, Row
 
+pytestmark = pytest.mark.same_in_cudasim
+
 
 def test_a_document_reads_back_the_same():
     document = json.loads(json.dumps(sample().as_json(), allow_nan=False))

@@ -16,6 +16,8 @@ from convlab.bench.roofline import (
 )
 from convlab.workloads import LAYER_NAMES, paper_layer
 
+pytestmark = pytest.mark.same_in_cudasim
+
 CONV7, CONV9 = paper_layer("conv7"), paper_layer("conv9")
 NO_CACHE = replace(H200_LIKE, l2_bytes=0)
 

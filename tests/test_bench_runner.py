@@ -13,6 +13,8 @@ from convlab.bench.crew import Crew, WorkerDied, weights
 from convlab.bench.rows import NUMBERS, Row
 from convlab.workloads import LAYER_NAMES, paper_layer
 
+pytestmark = pytest.mark.same_in_cudasim
+
 EXPECTED = {
     "right": ("measured", None),
     "wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),

@@ -14,6 +14,8 @@ from convlab.bench import watch
 from convlab.bench.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host
 from convlab.bench.watch import Look, why_busy
 
+pytestmark = pytest.mark.same_in_cudasim
+
 
 def test_without_a_spread_to_reach_there_are_as_many_as_ever():
     assert not enough([1.0] * (REPEATS - 1))

@@ -107,7 +107,7 @@ def test_the_python_in_the_readme_runs(capsys):
     )
     exec(compile(example, "README.md", "exec"), {})
     *plan, error = capsys.readouterr().out.split()
-    assert "s11_im2win_full" in " ".join(plan)
+    assert "s12_fused_im2win" in " ".join(plan)
     assert float(error) < 1e-5
 
 

@@ -14,6 +14,8 @@ from numba.cuda.core import config
 from convlab.lessons import build
 from convlab.lessons.source import LEARNER, SOLUTION, read
 
+pytestmark = pytest.mark.notebooks
+
 SECONDS = 60  # what a notebook may take on two cores
 SOURCES = build.sources()
 IN_CUDASIM = ("00", "05")  # the others do nothing that these do not

@@ -36,6 +36,8 @@ from convlab.oracle import Oracle, random_tensors, reference
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
 
+pytestmark = pytest.mark.same_in_cudasim
+
 FOLDER = Path(peers.__file__).parent
 LOPSIDED = ConvProblem(1, 3, 6, 7, 2, (4, 2), padding="same")
 SOME = [TEACHING, LOPSIDED, ConvProblem(3, 4, 5, 9, 8, (3, 5), (1, 2), (2, 0), (1, 2))]

@@ -28,6 +28,8 @@ from convlab.cli import app
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
+pytestmark = pytest.mark.same_in_cudasim
+
 WHY = (
     Why("s01_direct", 2.0, 2.5, 0.0, 2.5),
     Why("s03_im2col_blas"),

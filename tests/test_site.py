@@ -24,6 +24,8 @@ from convlab.site.stage_pages import lint_rows
 from convlab.stages import LADDER, stage_named
 from convlab.tracing.records import Request
 
+pytestmark = pytest.mark.same_in_cudasim
+
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 needs_a_build = pytest.mark.site

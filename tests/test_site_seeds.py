@@ -12,6 +12,8 @@ from convlab.site.links import LINK
 from convlab.site.listings import names
 from convlab.stages import stage_named
 
+pytestmark = pytest.mark.same_in_cudasim
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/seeds.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from convlab.engines import Engine, choose
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage, Tile, stage_named
-from convlab.stages.base import Argument, Flat, Images, Program, Step
+from convlab.stages.base import SOURCES, Argument, Flat, Images, Program, Step
 
 # What "auto" means until the best stage is chosen from the problem: the end of the ladder on a
 # GPU; on a simulator, where every thread costs, the stage with the fewest and simplest.
@@ -63,16 +64,21 @@ class Plan:
         self.tile, self.workspace_bytes = self.program.tile, self.program.workspace_bytes
         hint = "; workspace_limit=BYTES takes fewer images at a time" if stage.in_slices else ""
         check_fits(f"stage {stage.name}'s workspace", self.workspace_bytes, engine, hint)
-        self._starts = [engine.build(launch, self.program) for launch in self.program.launches]
         self._own = {buffer.name: engine.empty(buffer.shape) for buffer in self.program.buffers}
         self._no_bias = engine.to_device(np.zeros(problem.out_channels, np.float32))
+        self._use(self.program)
+
+    def _use(self, program: Program) -> None:
+        """Have the calls do that program, on this plan's workspace."""
+        problem, self.program = self.problem, program
+        self._starts = [self.engine.build(launch, program) for launch in program.launches]
         shapes = {
             "input": problem.input_shape,
             "weight": problem.weight_shape,
             "bias": (problem.out_channels,),
             "output": problem.output_shape,
         }
-        self._together = engine.prepack(self.program, shapes, self._own)
+        self._together = self.engine.prepack(program, shapes, self._own)
         self.packed = self._together is not None
 
     def __call__(
@@ -117,9 +123,45 @@ class Plan:
             for launch in self.program.launches
         ]
 
+    def for_weight(self, weight: Any, bias: Any = None, *, stream: Any = None) -> PlanForWeight:
+        """A plan called as ``(input, out, *, stream=None)`` that does what the plan does with this weight
+        and bias, and leaves out what depends on the weight alone: a filter's re-ordering is done
+        now, once. For inference, where weights are constant.
+
+        It has a workspace of its own, of the plan's size, and keeps ``weight`` and ``bias``. Write
+        other numbers into the weight, and it still computes with what was there at this call.
+        """
+        own = Plan.of(self.program, self.problem, self.stage, self.engine)
+        arrays = {"weight": weight, "bias": bias, **own._own}
+        rest = []
+        for step, start, once in zip(
+            self.program.launches, own._starts, _of_the_weight(self.program), strict=True
+        ):
+            if once:
+                start([_pick(argument, arrays) for argument in step.arguments], stream)
+            else:
+                rest.append(step)
+        own._use(replace(self.program, launches=tuple(rest)))
+
+        return PlanForWeight(own, weight, bias)
+
     def __repr__(self) -> str:
         tile = "" if self.tile is None else f", tile {self.tile}"
         return f"Plan({self.problem}: {self.stage.name}{tile} on {self.engine.name})"
+
+
+@dataclass(frozen=True)
+class PlanForWeight:
+    """A plan with its weight and bias, made by :meth:`Plan.for_weight`. ``plan`` has the steps that
+    are left."""
+
+    plan: Plan
+    weight: Any
+    bias: Any
+
+    def __call__(self, input: Any, out: Any, *, stream: Any = None) -> Any:
+        """Write the convolution of ``input`` to ``out`` and return ``out``, as a plan does."""
+        return self.plan(input, self.weight, out, self.bias, stream=stream)
 
 
 def plan(
@@ -205,6 +247,18 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
     if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
         raise ValueError(f"{argument} is not C-contiguous: a plan's arrays must be")
     return array.reshape(-1)
+
+
+def _of_the_weight(program: Program) -> list[bool]:
+    """Which steps come to the same for every input: they take neither input nor output, and no
+    buffer that a step before them has to do with that does."""
+    found, others = [], {"input", "output"}
+    for step in program.launches:
+        names = {str(argument) for argument in step.arguments}
+        found.append(others.isdisjoint(names))
+        if not found[-1]:
+            others |= names - set(SOURCES)
+    return found
 
 
 def stages_for(engine: Engine) -> tuple[tuple[Stage, ...], str | None]:

@@ -1,9 +1,9 @@
 """The tables and the picture of docs/comparisons.md, from the results of other benchmarks.
 
-``python -m convlab.bench.comparisons`` reads what ``convlab.bench.memory``, ``.im2col`` and
-``.channel_sweeps`` wrote to docs/results and rewrites what is between the page's markers; where
-there is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1
-where the page differs from what the results give.
+``python -m convlab.bench.comparisons`` reads what ``convlab.bench.memory``, ``.im2col``,
+``.transforms`` and ``.channel_sweeps`` wrote to docs/results and rewrites what is between the
+page's markers; where there is no such file yet it says so and shows no number. ``--check`` rewrites
+nothing and exits 1 where the page differs from what the results give.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from convlab.bench import channel_sweeps, im2col, memory
+from convlab.bench import channel_sweeps, im2col, memory, transforms
 from convlab.bench.generated import filled, regenerate
 from convlab.workloads import SWEEPS
 
@@ -25,6 +25,7 @@ PAGE, PICTURE, RESULTS = "docs/comparisons.md", "docs/images/channel_sweeps.svg"
 SECTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
     "memory": ("memory.json", "memory", memory.show),
     "im2col": ("im2col_h200.json", "im2col", im2col.show),
+    "transforms": ("transforms_h200.json", "transforms", transforms.show),
     "channel_sweeps": ("channel_sweeps_h200.json", "channel_sweeps", channel_sweeps.show),
 }
 

@@ -28,6 +28,7 @@ from convlab.plans import Plan
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage, Tile
 from convlab.tracing import LaunchTrace, trace, trace_stage
+from convlab.tracing.records import Access
 from convlab.workloads import MODEL, TEACHING
 
 TOLERANCE = 0.06  # of passes: the hardware counts some twice when it arbitrates
@@ -133,6 +134,8 @@ def traced_counts(launch: LaunchTrace) -> dict[str, int]:
 
     def total(count: str, space: str, operation: str) -> int:
         chosen = [one for one in launch.of(space=space) if one.operation == operation]
+        if (space, operation) == ("shared", "store"):  # the hardware counts no copies among them
+            chosen = [one for one in chosen if not _by_a_copy(launch, one)]
         return launch.total(count, chosen)
 
     return {
@@ -144,6 +147,11 @@ def traced_counts(launch: LaunchTrace) -> dict[str, int]:
         "shared_load_passes": total("passes", "shared", "load"),
         "shared_store_passes": total("passes", "shared", "store"),
     }
+
+
+def _by_a_copy(launch: LaunchTrace, access: Access) -> bool:
+    """Whether it is an asynchronous copy that stores."""
+    return "copy_async" in launch.source[access.file][access.line]
 
 
 def counted_by_ncu(only: Sequence[str]) -> list[ncu.Launch]:

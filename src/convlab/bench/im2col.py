@@ -10,11 +10,12 @@ its definition, element by element, after the timed runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from convlab.bench.bandwidth import Start, copy_start, rates
 from convlab.bench.measured import run_module, table
 from convlab.engines import Engine
 from convlab.problem import ConvProblem
@@ -27,8 +28,6 @@ DEPTHS = (4, 8, 12, 16)
 BATCH, SIZE, FILTER, PADDING = 128, 56, 3, 1
 LARGE_COPY = 2**30  # bytes: what a copy reaches that takes long
 GOAL = 0.75  # of copy bandwidth
-
-Start = Callable[[Any], None]
 
 
 def problem_for(depth: int) -> ConvProblem:
@@ -45,7 +44,7 @@ def measure(engine: Engine | None) -> dict[str, Any]:
         "size": SIZE,
         "filter": FILTER,
         "padding": PADDING,
-        "large_copy": _rates(_copy(engine, LARGE_COPY), 2 * LARGE_COPY),
+        "large_copy": rates(copy_start(engine, LARGE_COPY), 2 * LARGE_COPY),
         "depths": rows,
         "ok": all(row["right"] for row in rows),
     }
@@ -59,7 +58,7 @@ def _row(problem: ConvProblem, engine: Engine) -> dict[str, Any]:
 
     depth_last = engine.to_device(host.transpose(0, 2, 3, 1).reshape(-1))
     by_runs = _kernel(problem, engine, [depth_last, columns])
-    timed = _rates(by_runs, nbytes)
+    timed = rates(by_runs, nbytes)
     right = _is_right(problem, host, engine.to_host(columns))
 
     plain = im2col_launch(problem)
@@ -70,8 +69,8 @@ def _row(problem: ConvProblem, engine: Engine) -> dict[str, Any]:
         "depth": problem.C_i,
         "bytes": nbytes,
         "depth_last": timed,
-        "plain": _rates(lambda stream: start(arrays, stream), nbytes),
-        "copy": _rates(_copy(engine, nbytes // 2), nbytes),
+        "plain": rates(lambda stream: start(arrays, stream), nbytes),
+        "copy": rates(copy_start(engine, nbytes // 2), nbytes),
         "torch_unfold": _torch_unfold(problem, host, nbytes),
         "right": right,
     }
@@ -82,21 +81,6 @@ def _kernel(problem: ConvProblem, engine: Engine, arrays: list[Any]) -> Start:
     program = Program((depth_last_buffer(problem), columns_buffer(problem)), (launch,))
     start = engine.build(launch, program)
     return lambda stream: start(arrays, stream)
-
-
-def _copy(engine: Engine, nbytes: int) -> Start:
-    from cuda.bindings import driver
-
-    source, target = (engine.empty((nbytes // 4,)) for _ in range(2))
-    addresses = [array.__cuda_array_interface__["data"][0] for array in (target, source)]
-    arrays = source, target  # kept as long as the function is
-
-    def start(stream: Any) -> None:
-        (error,) = driver.cuMemcpyDtoDAsync(*addresses, arrays[0].nbytes, int(stream.handle))
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"CUDA driver: {error.name}")
-
-    return start
 
 
 def _torch_unfold(problem: ConvProblem, host: np.ndarray, nbytes: int) -> dict[str, Any] | None:
@@ -114,18 +98,7 @@ def _torch_unfold(problem: ConvProblem, host: np.ndarray, nbytes: int) -> dict[s
         with torch.cuda.stream(torch.cuda.ExternalStream(int(stream.handle))):
             torch.nn.functional.unfold(images, FILTER, padding=PADDING)
 
-    return _rates(start, nbytes)
-
-
-def _rates(start: Start, nbytes: int) -> dict[str, float]:
-    from convlab.bench.timer import measure as time_graph  # needs a GPU
-
-    timing = time_graph(start)
-    return {
-        "time_ms": timing.median_ms,
-        "time_spread": timing.spread_percent,
-        "tb_per_s": nbytes / timing.median_ms / 1e9,
-    }
+    return rates(start, nbytes)
 
 
 def _is_right(problem: ConvProblem, host: np.ndarray, flat: np.ndarray) -> bool:

@@ -22,7 +22,7 @@ from convlab.stages import s11_ablation
 from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.im2win_tensor import (
     group_size,
-    make_pack_filter,
+    pack_launch,
     transform_launch,
     windows_buffer,
 )
@@ -172,12 +172,6 @@ def prepare(
     )
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     K_P = blocks_for(problem.W_f * group_size(problem), tile.K_B) * tile.K_B
-    pack = Launch(
-        make_pack_filter(problem, K_P, M_P, tile.threads),
-        grid=(blocks_for(K_P * M_P, tile.threads),),
-        block=(tile.threads,),
-        arguments=("weight", "packed"),
-    )
     main = Launch(
         kernel,
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
@@ -186,7 +180,11 @@ def prepare(
     )
     return Program(
         (windows_buffer(problem), Buffer("packed", (K_P, M_P))),
-        (transform_launch(problem, tile.N_B), pack, main),
+        (
+            transform_launch(problem, tile.N_B),
+            pack_launch(problem, K_P, M_P, tile.N_B),
+            main,
+        ),
         tile,
     )
 

@@ -150,7 +150,8 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     """s08's ``write``; with ``relu``, what is negative becomes zero. NaN stays, as in PyTorch."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
-    WHOLE_RUNS, WHOLE_ROWS = PIXELS % RUN == 0, M % tile.M_B == 0
+    WHOLE_RUNS = PIXELS % RUN == 0  # no run of four crosses into the next image
+    WHOLE_ROWS, WHOLE_COLUMNS = M % tile.M_B == 0, N % tile.N_B == 0
     STEP = RUN if WHOLE_RUNS else 1
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -163,7 +164,7 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         for j in range(0, N_T, RUN):
             for c in range(0, RUN, STEP):
                 n = n0 + tx * RUN + j * COLUMNS + c
-                if n < N:
+                if WHOLE_COLUMNS or n < N:
                     i_n, pixel = n // PIXELS, n % PIXELS
                     for i in range(M_T):
                         m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
@@ -184,12 +185,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     check_tile(tile)
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
-    pack = Launch(
-        window_fetch.make_pack_filter(problem, tile, K_P, M_P),
-        grid=(blocks_for(K_P * M_P, tile.threads),),
-        block=(tile.threads,),
-        arguments=("weight", "packed"),
-    )
+    pack = window_fetch.pack_launch(problem, tile, K_P, M_P)
     main = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),

@@ -22,10 +22,11 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import copy_async, copy_async4, gpu_only
 from convlab.problem import ConvProblem
-from convlab.stages.base import blocks_for
+from convlab.stages.base import Flat, Launch, blocks_for
 from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tiles import Tile
 
+WARP = 32
 TABLE_BYTES = 48 * 1024  # of the 64 KiB of constant memory; beyond it, places are computed
 
 
@@ -143,24 +144,48 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile) -> Any:
     return one_place if group_size(p, tile) == K_B else place_by_place
 
 
-def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int) -> Any:
-    """The filter in the same order, packed[m // M_B, k, m % M_B], zeros beyond K and M: for every
-    row of blocks one matrix, so that a slice of it is one run of memory."""
-    p = problem
-    M, K, H_f, W_f, M_B, THREADS = p.M, p.K, p.H_f, p.W_f, tile.M_B, tile.threads
-    GROUP = group_size(p, tile)
+def pack_launch(problem: ConvProblem, tile: Tile, K_P: int, M_P: int) -> Launch:
+    """The filter's re-ordering, square by square."""
+    side = min(WARP, tile.M_B)  # narrower only where a simulator runs tiny tiles
+    return Launch(
+        make_pack_filter(problem, tile, K_P, M_P, side),
+        grid=(blocks_for(K_P, side), blocks_for(M_P, side)),
+        block=(side, side // 4),
+        arguments=(Flat("weight"), Flat("packed")),
+    )
 
-    @cuda.jit
+
+def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int, SIDE: int) -> Any:
+    """The filter in the same order, packed[m // M_B, k, m % M_B], zeros beyond K and M: for every
+    row of blocks one matrix, so that a slice of it is one run of memory.
+
+    A row of the filter lies along k, a row of the result along m: squares go through shared memory,
+    so that both are read and written along their rows.
+    """
+    p = problem
+    M, K, PLACES, M_B = p.M, p.K, p.H_f * p.W_f, tile.M_B
+    GROUP = group_size(p, tile)
+    SQUARE, STEP = (SIDE, SIDE + 1), SIDE // 4  # a column lies in as many banks as a row
+
+    @cuda.jit(**gpu_only(launch_bounds=SIDE * STEP))
     def pack_filter(weight, packed):
-        e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
-        block, k, row = e // (K_P * M_B), e // M_B % K_P, e % M_B
-        m = block * M_B + row
-        if e < K_P * M_P:
+        square = cuda.shared.array(SQUARE, float32)
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+        e0, m0 = uint32(cuda.blockIdx.x) * SIDE, uint32(cuda.blockIdx.y) * SIDE
+        for y in range(0, SIDE, STEP):
+            e, m = e0 + tx, m0 + y + ty
             value = float32(0)
-            if k < K and m < M:
-                place, r = k // GROUP, k % GROUP
-                r += place // (H_f * W_f) * GROUP
-                value = weight[m, r, place // W_f % H_f, place % W_f]
-            packed[block, k, row] = value
+            if e < K and m < M:
+                value = weight[m * K + e]
+            square[y + ty, tx] = value
+        cuda.syncthreads()  # nobody empties the square before all have filled it
+        for y in range(0, SIDE, STEP):
+            e, m = e0 + y + ty, m0 + tx
+            if e < K_P and m < M_P:
+                k = e
+                if e < K:
+                    r, place = e // PLACES, e % PLACES
+                    k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
+                packed[(m // M_B * K_P + k) * M_B + m % M_B] = square[tx, y + ty]
 
     return pack_filter

@@ -1,0 +1,52 @@
+"""``Plan.for_weight``: what depends on the weight alone is done once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from convlab import LADDER, ConvProblem
+from convlab.engines import Engine
+from convlab.oracle import Oracle, random_tensors
+from convlab.plans import Plan, stages_for
+from convlab.stages import Stage
+
+PROBLEM = ConvProblem(2, 4, 5, 6, 6, (2, 3), stride=(1, 2), padding=1)
+PACKING = {  # the stages that re-order the filter
+    "s03_im2col", "s03_im2col_per_image", "s03_depth_last", "s08_vectorized", "s09_double_buffer",
+    "s11_im2win_full", "s12_fused_im2win",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+def test_every_stage_with_a_constant_weight(stage: Stage, engine: Engine) -> None:
+    if stage not in stages_for(engine)[0]:
+        pytest.skip(str(stages_for(engine)[1]))
+    plan = Plan(PROBLEM, stage, stage.tiny_tile, engine)
+    first, weight, bias = random_tensors(PROBLEM, 1)
+    second = random_tensors(PROBLEM, 2)[0]
+    on = engine.to_device
+    kept, other = on(weight), on(weight + np.float32(1))
+    ready = plan.for_weight(kept, on(bias))
+    left_out = len(plan.program.launches) - len(ready.plan.program.launches)
+    assert left_out == (stage.name in PACKING)
+    for input in (first, second):
+        # The plan itself goes on with another weight in between: their workspaces are two.
+        plan(on(input), other, engine.empty(PROBLEM.output_shape), None)
+        output = on(np.full(PROBLEM.output_shape, np.nan, np.float32))
+        assert ready(on(input), output) is output
+        oracle = Oracle(PROBLEM, input, weight, bias)
+        verdict = oracle.judge(engine.to_host(output), stage.atomic_additions(PROBLEM))
+        assert verdict.ok, str(verdict)
+
+
+def test_no_bias_and_a_weight_that_is_written_to_later(engine: Engine) -> None:
+    stage = next(stage for stage in LADDER if stage.name == "s12_fused_im2win")
+    plan = Plan(PROBLEM, stage, None, engine)
+    input, weight, _ = random_tensors(PROBLEM, 3)
+    kept = engine.to_device(weight)
+    ready = plan.for_weight(kept)
+    kept[:] = 0
+    output = engine.empty(PROBLEM.output_shape)
+    ready(engine.to_device(input), output)
+    assert Oracle(PROBLEM, input, weight, None).judge(engine.to_host(output)).ok
