@@ -43,7 +43,10 @@ def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
     if not passes:
         raise ValueError(f"stage is {step.name}, which has no pre-pass on the input")
     ready.steps(input, weight, output, bias)[passes[0]](None)
-    return np.asarray(bound[passes[0]][1][-1]).astype(int)
+    step_there, arrays = bound[passes[0]]
+    name = str(step_there.arguments[-1])
+    (shape,) = (buffer.shape for buffer in ready.program.buffers if buffer.name == name)
+    return np.asarray(arrays[-1]).reshape(shape).astype(int)
 
 
 def windows_of(problem: ConvProblem) -> list[np.ndarray]:
@@ -159,6 +162,7 @@ def im2win_orders(problem: ConvProblem, row: int = 0, windows: tuple[int, ...] =
     caption = (
         "What the transforms of s10 and s11 write for one row of the output, of an input whose "
         f"pixels are numbered ({p.C_i} channels, {p.H_f} x {p.W_f} filter). A colour is a column "
-        f"of the input{'; 0 is padding or only fills up' * (0 in inner)}. Framed in black and red are two windows: {said}."
+        f"of the input{'; 0 is padding or only fills up' * (0 in inner)}. Framed in black and red "
+        f"are two windows: {said}."
     )
     return finished(figure, alt, caption)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from convlab.lessons import places
 from convlab.lessons.bars import stored
 from convlab.lessons.pictures import COLOURS, FAINT, INK, Picture, finished, sheet
-from convlab.stages import short_name, stage_named
+from convlab.problem import ConvProblem
+from convlab.stages import Tile, short_name, stage_named
+from convlab.tracing import trace_stage
 
 
 def _row(panel: Any, row: int, name: str, parts: dict[str, float], colours: dict[str, str]) -> None:
@@ -125,3 +128,75 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
         f"these three take together (1 is the dotted line), for {memory()['batch']} images."
     )
     return finished(figure, f"Bars of workspace over tensors. {'; '.join(told)}.", caption)
+
+
+def global_traffic(problem: ConvProblem, tile: Tile, *stages: str) -> Picture:
+    """Which arrays of global memory the launches of stages read and write, and how large they
+    are."""
+    rows: list[tuple[str, str, int, bool]] = []
+    told = []
+    for stage in stages:
+        total = 0
+        for launch in trace_stage(stage, problem, tile).launches:
+            sizes = {
+                one.name: one.itemsize * math.prod(one.shape)
+                for one in launch.arrays if one.space == "global"
+            }  # fmt: skip
+            for verb, operation in (("reads", "load"), ("writes", "store")):
+                for name in sorted({a.array for a in launch.accesses if a.operation == operation}):
+                    if name in sizes:
+                        label = f"{stage}: {launch.kernel} {verb} {name}"
+                        rows.append((label, name, sizes[name], name == "windows"))
+                        total += sizes[name]
+        told.append(f"{stage} {total / 1024:.0f} KiB")
+    figure, (panel,) = sheet(7.4, 0.25 * len(rows) + 0.5)
+    panel.set_axis_on()
+    panel.set_facecolor("none")
+    most = max(size for _, _, size, _ in rows)
+    for row, (_, _, size, marked) in enumerate(rows):
+        panel.barh(row, size, color=COLOURS[1 if marked else 0], height=0.75)
+        kib = f" {size / 1024:.0f}" if size >= 1024 else f" {size / 1024:.1f}"
+        panel.text(size, row, kib, va="center", fontsize=8.5, color=INK)
+    panel.set_xlim(0, most * 1.15)
+    panel.set_yticks(range(len(rows)), [label for label, *_ in rows], fontsize=8.5, color=INK)
+    panel.set_ylim(len(rows) - 0.4, -0.6)
+    panel.set_xticks([])
+    panel.tick_params(length=0)
+    for side in panel.spines.values():
+        side.set_visible(False)
+    panel.set_title("KiB", fontsize=10, color=INK, loc="left")
+    each = ", ".join(told)
+    caption = (
+        "The arrays of global memory that the kernels of each stage read and write, and their "
+        f"sizes in KiB; orange is the im2win tensor. Each array counted once for each line: {each}."
+    )
+    alt = f"Bars of KiB. {'; '.join(f'{label} {size / 1024:.1f}' for label, _, size, _ in rows)}."
+    return finished(figure, alt, caption)
+
+
+def as_bars(
+    values: dict[str, float], unit: str, caption: str, right: float | None = None
+) -> Picture:
+    """Numbers as bars, each with its name; a dotted line where ``right`` is."""
+    figure, panel = _panel(len(values), list(values), max(values.values()), unit)
+    for row, (name, value) in enumerate(values.items()):
+        _row(panel, row, name, {"": value}, {"": COLOURS[row % len(COLOURS)]})
+    if right is not None:
+        panel.axvline(right, color=INK, linewidth=1, linestyle=":")
+    said = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
+    return finished(figure, f"Bars, {unit}: {said}.", f"{caption} {said}.")
+
+
+def ladder_speeds(layer: str = "conv9") -> Picture:
+    """How fast each step of the ladder is on an H200, from the stored results: floating-point
+    operations a second."""
+    document = stored(layer)
+    names = [one for one in document["stages"] if one["tflops"]]
+    steps = {short_name(one["name"]): one["tflops"] for one in names}
+    where = f"{document['device']}, {document['environment']['date'][:10]}"
+    caption = (
+        f"Every stage on {layer.capitalize()}, on an {where}: the convolution's operations divided "
+        "by the time of the whole stage, transforms and all, in TFLOP/s (10^12 a second). More is "
+        "better."
+    )
+    return as_bars(steps, f"TFLOP/s on {layer.capitalize()}", caption)

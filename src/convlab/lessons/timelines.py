@@ -22,7 +22,17 @@ from convlab.engines.simulated_launch import SimulatedLaunch
 from convlab.lessons.exercises import check
 from convlab.lessons.feedback import COUNTS, Feedback, Problem, Row
 from convlab.lessons.launching import AFTER, ready_for
-from convlab.lessons.pictures import COLOURS, FAINT, INK, Picture, cell, finished, note, sheet
+from convlab.lessons.pictures import (
+    COLOURS,
+    FAINT,
+    INK,
+    PAPER,
+    Picture,
+    cell,
+    finished,
+    note,
+    sheet,
+)  # fmt: skip
 from convlab.problem import ConvProblem
 from convlab.stages import Tile
 
@@ -225,6 +235,44 @@ def _bar(
     panel: Any, start: float, stop: float, top: float, high: float, colour: str, number: int
 ) -> None:
     cell(panel, start, top, colour, str(number), wide=stop + 1 - start, high=high, size=8)
+
+
+def ring_of_slices(one: Diary) -> Picture:
+    """Which slice is in which slot of shared memory, and when: of a diary whose slices come by
+    asynchronous copies. Raises ``ValueError`` where they do not."""
+    firsts = [asked[0].address for asked in one.by_slice(ASK)]
+    places = sorted(set(firsts))
+    if len(places) < 2:
+        raise ValueError("the diary has no asynchronous copies into several slots")
+    longest = len(one.events)
+    figure, (panel,) = sheet(7.4, 0.42 * len(places) + 0.75)
+    panel.set_xlim(-0.08 * longest, longest * 1.01)
+    panel.set_ylim(1.25 * len(places) + 0.5, -0.4)
+    told = []
+    both = zip(firsts, one.flights(), one.by_slice(MULTIPLY), strict=True)
+    for number, (first, (asked, came), worked) in enumerate(both):
+        top = places.index(first) * 1.25
+        colour = COLOURS[number % len(COLOURS)]
+        cell(panel, asked, top, PAPER, wide=came + 1 - asked, high=1, hatch="////", edge=colour)
+        start, stop = worked[0].time, worked[-1].time
+        cell(panel, start, top, colour, str(number), wide=stop + 1 - start, high=1, size=8)
+        told.append(f"slice {number} comes into slot {places.index(first)}")
+    for place in range(len(places)):
+        note(panel, -0.01 * longest, place * 1.25 + 0.5, f"slot {place}", 8, ha="right")
+    note(panel, 0, 1.25 * len(places) + 0.2, "what thread 0 does, first to last", 8, color=FAINT)
+    most = max(
+        sum(asked <= moment <= came for asked, came in one.flights()[1:])
+        for moment in (event.time for event in one.of(MULTIPLY))
+    )
+    several = f"{most} slice{'s' * (most != 1)}"
+    alt = f"The slots of shared memory over time: {'; '.join(told)}. Up to {several} at a time."
+    caption = (
+        "Each line is a slot of the ring in shared memory, from left to right what thread 0 does. "
+        "Hatched: a slice is on its way into the slot. Coloured, with its number: it is "
+        f"multiplied. While slices are multiplied, at most {several} "
+        f"{'are' if most != 1 else 'is'} on the way."
+    )
+    return finished(figure, alt, caption)
 
 
 def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
