@@ -34,8 +34,8 @@ from convlab.lessons import (
     column_of_windows,
     exercises,
     measured,
+    measured_kernels,
     measured_memory,
-    measured_parts,
     measured_sweep,
     one_request,
     one_thread,
@@ -166,9 +166,9 @@ def test_exercises_of_a_stage_are_the_stage_s_own_code(path):
         cell = text.split(f'{exercise.role}="{exercise.name}"')[1].split("# %%")[0]
         if (found := re.search(r'stage_kernel\(\s*"(\w+)"', cell)) is None:
             continue
-        named = re.search(r'\bname="(\w+)"', cell)
+        named = re.search(r'[^_]name="(\w+)"', cell)
         name = named[1] if named else "make_kernel"
-        called = re.search(r"def (\w+)\(problem", exercise.text)
+        called = re.search(r"def (\w+)\((?:problem|tile)", exercise.text)
         parts = re.search(r"parts=\((.*?)\)", cell)
         of = tuple(re.findall(r"\w+", parts[1])) if parts else ()
         own = stage_code(found[1], name, of).replace(f"def {name}(", f"def {called[1]}(")
@@ -512,6 +512,13 @@ def test_bars_say_what_was_counted_and_measured():
     assert "H200" in picture.caption
 
 
+def parts_of(stage: str, layer: str = "conv9") -> tuple[float, float]:
+    """Milliseconds of the pre-passes and of the main kernel."""
+    (entry,) = (one for one in bars.stored(layer)["stages"] if one["name"].startswith(stage))
+    *before, main = entry["launch_ms"].values()
+    return sum(before), main
+
+
 def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
     assert time["s04"] > 2 * time["s05"]  # 05: far faster than s04,
@@ -522,6 +529,19 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     assert time["s07"] < time["s01"] / 2  # and less than half of s01's
     assert time["s08"] < time["s07"] / 1.1  # 08: again less time
     assert time["s01"] < 10 * time["s11"]  # 01: a respectable start
+    assert time["s08"] / 2 < time["s09"] < time["s08"] / 1.1  # 09: clearly faster, not twice
+    assert time["s10"] > max(time["s04"], 5 * time["s09"])  # 10: slower, and many times slower
+    transform, main = parts_of("s10")
+    assert transform < main / 5  # the smallest part
+    assert parts_of("s11")[1] < 0.85 * parts_of("s09")[1]  # 11: the main kernel is far ahead,
+    assert parts_of("s09")[0] < parts_of("s11")[0] / 5  # packing the filter is next to nothing
+    gain = {one: parts_of("s09", one)[1] / parts_of("s11", one)[1] for one in ("conv9", "conv7")}
+    assert gain["conv9"] - 1 > 2 * (gain["conv7"] - 1)  # on three channels it gains much less
+    assert time["s11"] < time["s09"]
+    assert time["s04"] / time["s07"] > 3 * time["s07"] / time["s11"]  # 13: most of the gain
+    blas = sum(parts_of("s03_im2col_blas"))
+    assert sum(parts_of("s11")) < blas < 3.5 * sum(parts_of("s11"))  # 14: ahead, by less
+    assert time["s01"] < 155 / 5 * time["s11"]  # far less than 155 times
 
 
 def test_what_lesson_02_says_of_the_h200_is_what_was_measured():
@@ -652,7 +672,7 @@ def test_a_kernel_for_a_field_is_made_from_the_problem_alone():
 
 def test_what_else_was_measured_is_shown_as_stored():
     parts = {one["name"]: one["launch_ms"] for one in bars.stored()["stages"]}["s03_im2col"]
-    picture = measured_parts("s03_im2col")
+    picture = measured_kernels("s03_im2col")
     assert f"im2col {parts['im2col']:.3g} ms" in picture.caption
     (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
     taken = layer["measured_bytes"]["s03_im2col"] / 2**20
@@ -664,7 +684,7 @@ def test_what_else_was_measured_is_shown_as_stored():
     for wrong in (
         lambda: measured_sweep("nothing", "s02_cin"), lambda: measured_memory("s01"),
         lambda: measured_memory("s03_im2col", layer="conv0"),
-        lambda: measured_parts("s02_cin", layer="conv4"),
+        lambda: measured_kernels("s02_cin", layer="conv4"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="measured"):
             wrong()

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 import convlab
 from convlab import ConvProblem
-from convlab.lessons import check_im2col, measured, measured_memory, measured_parts
+from convlab.lessons import check_im2col, measured, measured_memory, measured_kernels
 from convlab.lessons import one_request, traced_im2col, windows_written_out
 
 # %% [markdown]
@@ -215,7 +215,7 @@ Where does the time go? `im2col` is your kernel:
 """
 
 # %%
-measured_parts("s03_im2col", "s03_im2col_blas", "s03_depth_last")
+measured_kernels("s03_im2col", "s03_im2col_blas", "s03_depth_last")
 
 # %% [markdown]
 """

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from dataclasses import replace
+from inspect import Parameter, Signature
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -14,7 +17,7 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
-from convlab.stages import Launch, Tile, stage_named
+from convlab.stages import Launch, Program, Tile, stage_named
 from convlab.tracing import LaunchTrace, trace
 
 
@@ -61,9 +64,8 @@ def traced(
     ``made`` is ``make_kernel(problem, tile)``, without ``tile`` for a stage that has none;
     ``tile=None`` takes the stage's tile for counting.
     """
-    output = np.full(problem.output_shape, np.nan, np.float32)
-    tensors = random_tensors(problem, seed)
-    return traced_on(tensors, output, made, stage, problem, tile, block_shown=block_shown)
+    main, arrays = ready_for(made, stage, problem, tile, seed)
+    return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
 
 
 def traced_on(
@@ -71,16 +73,69 @@ def traced_on(
     problem: ConvProblem, tile: Tile | None = None, *, block_shown: int = 0,
 ) -> LaunchTrace:  # fmt: skip
     """As :func:`traced`, on an input, weight and bias of one's own, into ``output``."""
+    main, arrays = ready_on(tensors, output, made, stage, problem, tile)
+    return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
+
+
+AFTER = ("bias", "output")  # what a kernel touches once its sums are complete
+
+
+def ready_for(
+    made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None, seed: int = 0
+) -> tuple[Launch, list[Any]]:
+    """The main launch of a stage and its arrays, pre-passes done, with a learner's kernel in the
+    stage's place: ``made`` makes it, or a whole ``Program`` as :func:`part_of` does; None leaves
+    the stage's own."""
+    output = np.full(problem.output_shape, np.nan, np.float32)
+    return ready_on(random_tensors(problem, seed), output, made, stage, problem, tile)
+
+
+def ready_on(
+    tensors: tuple[np.ndarray, np.ndarray, np.ndarray], output: np.ndarray, made: Any, stage: str,
+    problem: ConvProblem, tile: Tile | None = None,
+) -> tuple[Launch, list[Any]]:  # fmt: skip
+    """The same, on an input, weight and bias of one's own, into ``output``."""
     step = stage_named(stage)
     tile = tile or step.model_tile
     program = step.prepare(problem, tile)
+    made_for = (problem,) if tile is None else (problem, tile)
+    theirs = program if made is None else made(*made_for)
+    if isinstance(theirs, Program):
+        program = theirs
     main = program.launches[-1]
     assert isinstance(main, Launch)
-    kernel = made(problem) if tile is None else made(problem, tile)
-    steps = (*program.launches[:-1], replace(main, kernel=kernel))
-    ready = Plan.of(replace(program, launches=steps), problem, step, Simulator(strict=False))
+    if not isinstance(theirs, Program):
+        main = replace(main, kernel=theirs)
+    program = replace(program, launches=(*program.launches[:-1], main))
+    ready = Plan.of(program, problem, step, Simulator(strict=False))
     input, weight, bias = tensors
     for start in ready.steps(input, weight, output, bias)[:-1]:
         start(None)
     _, arrays = ready.bound(input, weight, output, bias)[-1]
-    return trace(kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
+    return main, list(arrays)
+
+
+def part_of(stage: str, **parts: Any) -> Any:
+    """A function that makes a stage's ``Program`` with a learner's function in the place of one of
+    its module's, as in ``part_of("s11", make_fetch=make_fetch)``: what checks and pictures take
+    for a ``make_kernel``.
+
+    Raises ``ValueError`` for a function that the module does not have.
+    """
+    step = stage_named(stage)
+    module = importlib.import_module(step.module)
+    for name in parts:
+        if not hasattr(module, name):
+            raise ValueError(f"{step.name} has no function {name!r}")
+    (made,) = parts.values()
+
+    def make_program(problem: ConvProblem, tile: Tile | None = None) -> Program:
+        with mock.patch.multiple(module, **parts):
+            return step.prepare(problem, tile)
+
+    make_program.__wrapped__ = made  # type: ignore[attr-defined]  # its lines are the learner's
+    wanted = ("problem",) if step.tiny_tile is None else ("problem", "tile")
+    make_program.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in wanted]
+    )
+    return make_program

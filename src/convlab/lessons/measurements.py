@@ -76,7 +76,7 @@ def _two(value: float) -> str:
     return f"{value:.2f}"
 
 
-def measured_parts(*stages: str, layer: str = "conv9") -> Picture:
+def measured_kernels(*stages: str, layer: str = "conv9") -> Picture:
     """How long each kernel of these stages took on an H200: the parts of a stage as one bar.
 
     Raises ``ValueError`` for a stage that was not measured on the layer.

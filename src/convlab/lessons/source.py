@@ -214,6 +214,11 @@ def _needed(tree: ast.Module, lines: Sequence[str], used: set[str], module: str)
     """Imports and constants; other functions of the file are imported from it."""
     constants: list[str] = []
     own: list[str] = []
+    for node in tree.body:  # what constants are made of is used, too
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name | ast.Tuple):
+            assigned = {n.id for n in ast.walk(node.targets[0]) if isinstance(n, ast.Name)}
+            if assigned & used:
+                used |= {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
     for node in tree.body:
         match node:
             case ast.ImportFrom(module=str(source)) | ast.ImportFrom(module=str(source)):

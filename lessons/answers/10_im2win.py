@@ -1,0 +1,66 @@
+"""Answers to the exercises of lesson 10."""
+
+from convlab.lessons.answers import given, right, wrong
+
+NUMBERS = """        u = e % H_f
+        k = e // H_f % W_w
+        m = e // (H_f * W_w) % H_o
+        r = e // (H_f * W_w * H_o) % C_i
+        i = e // (H_f * W_w * H_o * C_i)
+"""
+FROM_OUTSIDE = """        i = e // (C_i * H_o * W_w * H_f)
+        r = e // (H_o * W_w * H_f) - i * C_i
+        row, place = e // (W_w * H_f), e % (W_w * H_f)
+        m = row % H_o
+        k, u = place // H_f, place % H_f
+"""
+BORDER = "            if 0 <= i_h < H_i and 0 <= i_w < W_i:\n"
+STORE = "windows[i, r, m, k * H_f + u] = value"
+WORK = "        if i < N_i:\n"
+TERMS = """            i_c = k // (H_f * W_f)  # lines 6-9, in window order
+            f_w = k % (H_f * W_f) // H_f
+            f_h = k % H_f
+"""
+PIXEL = "pixel = windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]"
+PLACE = """        o_h = n % (H_o * W_o) // W_o
+        o_w = n % W_o
+"""
+
+ANSWERS = {
+    "transform": [
+        wrong("columns counted fastest", "answer", (STORE, STORE.replace("k * H_f + u", "u * W_w + k"))),
+        wrong("padding forgotten", "answer", (" - p_h", ""), (" - p_w", "")),
+        wrong("stride forgotten", "answer", ("i_h = m * s_h", "i_h = m")),
+        wrong("no border", "out of bounds", (BORDER, "            if True:\n"), line="input[i, r, i_h, i_w]"),
+        wrong("no guard for the last block", "out of bounds", (WORK, "        if True:\n")),
+        wrong("padding left as it was", "answer", ("            " + STORE, "                " + STORE)),
+        wrong("the image's columns for the tensor's", "answer", ("e // H_f % W_w", "e // H_f % W_i")),
+        wrong("dilation forgotten", "answer", ("u * d_h", "u")),
+        wrong("a name that does not exist", "broken", ("u = e % H_f", "u = e % F_h")),
+        right("from the outside in", (NUMBERS, FROM_OUTSIDE)),
+        right("returning early", (WORK, "        if i >= N_i:\n            return\n        if True:\n")),
+    ],
+    "terms": [
+        wrong("row after row, as in the image", "answer", ("f_w = k % (H_f * W_f) // H_f", "f_w = k % W_f"), ("f_h = k % H_f", "f_h = k % (H_f * W_f) // W_f"), (PIXEL, PIXEL.replace("(o_w * s_w + f_w * d_w) * H_f + f_h", "o_w * s_w * H_f + f_h * W_f + f_w"))),
+        wrong("stride forgotten", "answer", ("o_w * s_w", "o_w")),
+        wrong("dilation forgotten", "answer", ("f_w * d_w", "f_w")),
+        wrong("the filter's width for its height", "out of bounds", ("% (H_f * W_f) // H_f", "% (H_f * W_f) // W_f"), ("f_h = k % H_f", "f_h = k % W_f")),
+        wrong("one channel's terms in all", "out of bounds", ("f_w = k % (H_f * W_f) // H_f", "f_w = k // H_f")),
+        wrong("the column not times its height", "answer", ("(o_w * s_w + f_w * d_w) * H_f + f_h", "o_w * s_w + f_w * d_w + f_h")),
+        wrong("the row of the image, as in the paper's listing", "out of bounds", ("i_c, o_h, (", "i_c, o_h + f_h, (")),
+        wrong("a name that does not exist", "broken", ("f_h = k % H_f", "f_h = k % F_h")),
+        wrong("every pixel fetched twice", "counts", (PIXEL, PIXEL + "\n            pixel += windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]\n            pixel /= 2")),
+        right("row after row, and found in the tensor", ("f_w = k % (H_f * W_f) // H_f", "f_w = k % W_f"), ("f_h = k % H_f", "f_h = k // W_f % H_f")),
+        right("what is left, step by step", (TERMS, "            i_c, rest = k // (H_f * W_f), k % (H_f * W_f)\n            f_w = rest // H_f\n            f_h = rest - f_w * H_f\n")),
+    ],
+    "rows": [
+        given("counts"),
+        wrong("one line mended", "answer", ("o_h = n % (H_o * W_o) // W_o", "o_h = n % H_o")),
+        wrong("the other line mended", "answer", ("o_w = n % W_o", "o_w = n % (H_o * W_o) // H_o")),
+        wrong("the image left in the row", "out of bounds", ("o_h = n % (H_o * W_o) // W_o", "o_h = n // W_o")),
+        wrong("written elsewhere instead", "answer", (PLACE, "        o_h = n % H_o\n        o_w = n % (H_o * W_o) // H_o\n"), ("output[i_n, o_c, o_h, o_w]", "output[i_n, o_c, n % (H_o * W_o) // W_o, n % W_o]")),
+        right("even columns first, of which a request has all anyway", (PLACE, "        o_h = n % (H_o * W_o) // W_o\n        half = (W_o + 1) // 2\n        o_w = n % W_o\n        o_w = 2 * o_w if o_w < half else 2 * (o_w - half) + 1\n")),
+        right("with divmod", (PLACE, "        o_h, o_w = divmod(n % (H_o * W_o), W_o)\n")),
+        right("by subtraction", (PLACE, "        o_h = n // W_o % H_o\n        o_w = n - n // W_o * W_o\n")),
+    ],
+}

@@ -1,0 +1,39 @@
+"""Answers to the exercises of lesson 12."""
+
+from convlab.lessons.answers import given, right, wrong
+
+FILTER = "            fetch_filter(packed, slice_, slot, t, S_F)\n"
+WINDOWS = "            fetch_windows(input, slice_, slot, t, first, i_h, i_w, S_I)\n"
+COMMIT = "        commit_copies()  # a group even of nothing: groups are waited for by their number\n"
+WAIT = "        wait_copies(IN_FLIGHT)  # for this thread's part of the slice,\n"
+BARRIER = "        cuda.syncthreads()  # and for everybody's; and nobody reads the slice before it any more\n"
+
+ANSWERS = {
+    "ring": [
+        wrong("nobody waits for copies", "copy in flight", (WAIT, "")),
+        wrong("no barrier", "shared race", (BARRIER, "")),
+        wrong("the barrier first", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),
+        wrong("a group only where there is a slice", "copy in flight", (COMMIT, "    " + COMMIT)),
+        wrong("no group at all", "copy in flight", (COMMIT, "")),
+        wrong("waits for one too few", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(IN_FLIGHT + 1)")),
+        wrong("the windows forgotten", "answer", (WINDOWS, "")),
+        wrong("the filter forgotten", "answer", (FILTER, "")),
+        wrong("always into slot 0", "answer", (WINDOWS, WINDOWS.replace("slot, t", "0, t"))),
+        wrong("waits for all, always", "counts", ("wait_copies(IN_FLIGHT)", "wait_copies(0)")),
+        right("two groups a slice: the filter is waited for early", (FILTER, FILTER + "            commit_copies()\n")),
+        right("the windows first", (FILTER + WINDOWS, WINDOWS + FILTER)),
+        right("a group in both cases", (COMMIT, "            commit_copies()\n        else:\n            commit_copies()\n")),
+        right("by the number of slots", (WAIT + BARRIER, "        wait_copies(SLOTS - 2)\n" + BARRIER)),
+    ],
+    "impatient": [
+        given("counts"),
+        wrong("all but two, always", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(2)")),
+        wrong("as many as there are slots", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(SLOTS)")),
+        wrong("not waited for", "copy in flight", (WAIT, "")),
+        wrong("waits after the barrier", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),
+        wrong("waits for all a second time", "counts", (WAIT, WAIT + "        wait_copies(0)\n")),
+        wrong("asked for later", "counts", ("wait_copies(IN_FLIGHT)", "wait_copies(IN_FLIGHT - 1 if IN_FLIGHT else 0)")),
+        right("by the number of slots", ("wait_copies(IN_FLIGHT)", "wait_copies(SLOTS - 2)")),
+        right("by the size of the ring", ("wait_copies(IN_FLIGHT)", "wait_copies(max(0, SLOTS - 2))")),
+    ],
+}

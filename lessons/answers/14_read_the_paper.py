@@ -1,0 +1,35 @@
+"""Answers to the exercises of lesson 14."""
+
+from convlab.lessons.answers import given, right, wrong
+
+TENSOR = "tensor = problem.N_i * problem.C_i * problem.H_o * problem.W_i * problem.H_f"
+MATRIX = "matrix = problem.N * problem.K"
+COLUMN = "f_w = k % (H_f * W_f) // H_f"
+ROW = "f_h = k % H_f"
+PIXEL = "windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]"
+PLAIN = ((COLUMN, "f_w = k % W_f"), (ROW, "f_h = k % (H_f * W_f) // W_f"))
+
+ANSWERS = {
+    "sizes": [
+        wrong("a third, as in the paper", "answer", ("1 - tensor / matrix", "matrix / tensor - 1")),
+        wrong("the output's width for the input's", "answer", (TENSOR, TENSOR.replace("W_i", "W_o"))),
+        wrong("the input's height for the output's", "answer", (TENSOR, TENSOR.replace("H_o", "H_i"))),
+        wrong("the filter's width for its height", "answer", (TENSOR, TENSOR.replace("H_f", "W_f"))),
+        wrong("one image", "answer", (TENSOR, TENSOR.replace("problem.N_i * ", ""))),
+        wrong("the filter's matrix", "answer", (MATRIX, "matrix = problem.M * problem.K")),
+        wrong("what is left, not what is less", "answer", ("1 - tensor / matrix", "tensor / matrix")),
+        wrong("a name that does not exist", "broken", (MATRIX, "matrix = problem.n * problem.K")),
+        right("written out", (MATRIX, "matrix = problem.N_i * problem.H_o * problem.W_o * problem.C_i * problem.H_f * problem.W_f")),
+        right("the difference divided", ("1 - tensor / matrix", "(matrix - tensor) / matrix")),
+    ],
+    "printed": [
+        given("out of bounds"),
+        wrong("the row mended, the place not", "answer", *PLAIN, (PIXEL, "windows[i_n, i_c, o_h, o_w * s_w + f_w]")),
+        wrong("the place mended, the row not", "out of bounds", *PLAIN, (PIXEL, PIXEL.replace("o_h,", "o_h * s_w + f_h,"))),
+        wrong("row and column exchanged in the place", "answer", *PLAIN, (PIXEL, PIXEL.replace("(o_w * s_w + f_w * d_w) * H_f + f_h", "o_w * s_w * H_f + f_h * W_f + f_w"))),
+        wrong("dilation forgotten", "answer", *PLAIN, (PIXEL, PIXEL.replace("f_w * d_w", "f_w"))),
+        wrong("pixels by columns, weights by rows", "answer", (PIXEL, PIXEL.replace("(o_w * s_w + f_w * d_w) * H_f + f_h", "o_w * s_w * H_f + k % (H_f * W_f)")), (COLUMN, "f_w = k % W_f"), (ROW, "f_h = k % (H_f * W_f) // W_f")),
+        right("the printed order, found in the tensor", *PLAIN),
+        right("the printed order, by subtraction", (COLUMN, "f_w = k - k // W_f * W_f"), (ROW, "f_h = k // W_f % H_f")),
+    ],
+}

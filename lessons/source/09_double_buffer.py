@@ -1,0 +1,226 @@
+# %% [markdown]
+"""
+# s09: double buffering, fetch the next slice while this one is multiplied
+
+Since s05 a block fetches a slice, waits, multiplies it, waits, and fetches the next. While it fetches it
+does not multiply, and while it multiplies it does not fetch. Here it does both at once. You should have
+met slices and barriers ([05_shared_memory](05_shared_memory.ipynb)). It takes three quarters of an hour.
+"""
+
+# %% setup=true
+from convlab import ConvProblem, Tile, trace_stage
+from convlab.lessons import check_prefetch, diary, measured
+from convlab.lessons import side_by_side, timeline
+
+# %% [markdown]
+"""
+## The idea
+
+A thread does not wait when it **asks** for a number of global memory. It goes on, and waits only at the
+first line that **needs** the number. On the way are some hundred cycles; a multiplication takes four. So
+all depends on what a thread can do between asking and needing.
+
+s08 does nothing there. It asks for a number and stores it into shared memory in the next instruction,
+which needs it. This is its thread 0 on a small problem of four slices:
+"""
+
+# %%
+timeline(s08=diary("s08"))
+
+# %% [markdown]
+"""
+A GPU helps itself: while the warps of one block wait, it runs those of another. But with 64 sums and all
+their operands in its registers each thread takes up so much room that few other warps are left to run.
+
+The remedy is **two of everything**: while the threads multiply slice 1 from one half of shared memory,
+slice 2 is on its way, and goes into the other half. Then the halves change roles. s08's second barrier
+goes as well: nobody fetches over what others still read, because what is fetched goes elsewhere.
+"""
+
+# %%
+timeline(s08=diary("s08"), s09=diary("s09"))
+
+# %% [markdown]
+"""
+The same is done once more, in small. From shared memory to registers is also a way, of some 30 cycles. So
+there are two sets of registers for the operands, `R_F0`, `R_I0` and `R_F1`, `R_I1`: step `k + 1` is read
+into the one while step `k` is multiplied from the other.
+
+## Your turn
+
+The loop has one **round** more than there are slices, so that every round can be written alike:
+
+| round | asks for | multiplies | at its end |
+| --- | --- | --- | --- |
+| 0 | slice 0 | nothing yet | puts slice 0 into shared memory |
+| 1 | slice 1 | slice 0 | puts slice 1 beside it |
+| 2 | slice 2 | slice 1 | puts slice 2 over slice 0 |
+| last | nothing more | the last slice | |
+
+These functions are given:
+
+| call | does |
+| --- | --- |
+| `fetch(...)` | asks for a slice; its numbers go to the registers `fetched_F`, `fetched_I` |
+| `put(fetched_F, fetched_I, t, row, S_F, S_I)` | stores them into shared memory, from row `row` on: this is where they are needed |
+| `read(S_F, S_I, row, ty, tx, R_F, R_I)` | operands of one step, shared memory to registers; the slice's step `k` is in row `k0 + k` |
+| `multiply(R_F, R_I, R_O)` | adds their products to the thread's sums |
+
+`S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. `k0` is where the
+slice begins that is multiplied. Two places are left for you:
+
+- **The steps of a slice, one ahead.** Step 0 is in `R_F0`, `R_I0` already (the line that put it there is
+  in your second place). Read step `k + 1` into the other registers *before* you multiply step `k`. As
+  the names of registers cannot be computed, each turn of your loop does two steps. What comes after the
+  loop is given: it reads step `K_B - 1` and multiplies step `K_B - 2`. (The very last product comes at
+  the end of the round.)
+- **The change of roles.** Turn to the other buffer, put there what was fetched, wait for all, and read
+  step 0 of it into `R_F0`, `R_I0`.
+
+<details><summary>Tip: which steps does the loop do?</summary>
+
+With `K_B = 8` steps are 0 to 7. The given lines after the loop read step 7 and multiply step 6. So the
+loop multiplies 0 to 5, two in a turn: `for k in range(0, K_B - 2, 2)`.
+</details>
+<details><summary>Tip: one turn of it</summary>
+
+Read step `k + 1` into `R_F1`, `R_I1`. Multiply step `k`, which is in `R_F0`, `R_I0`. Now these two are
+free: read step `k + 2` into them. Multiply step `k + 1`.
+</details>
+<details><summary>Tip: the other buffer</summary>
+
+`k0` is 0 or `K_B`. `K_B - k0` is the other one. Write `uint32(K_B - k0)`, so that the compiler knows that
+it is never negative.
+</details>
+"""
+
+# %% exercise="rounds"
+stage_kernel(
+    "s09",
+    blank(
+        "all steps but the last two: read a step ahead, multiply",
+        first="for k in range(0, K_B - 2, 2):",
+        last="multiply(R_F1, R_I1, R_O)",
+    ),
+    blank(
+        "the other buffer: put, wait, read its step 0",
+        first="k0 = uint32(K_B - k0)",
+        last="read(S_F, S_I, k0, ty, tx, R_F0, R_I0)",
+    ),
+)
+
+# %% check="rounds"
+check_prefetch(make_kernel, "s09")
+
+# %% [markdown]
+"""
+This check also looks at the order: how much is multiplied between asking and needing. A kernel that reads
+each step only when it is needed has the right answer and the right counts, and waits all the same.
+
+## What the memory sees
+
+Nothing new. Not one request fewer, not one more: only their order has changed, and one barrier a slice is
+gone. A count cannot show what this stage is for; the timeline can.
+"""
+
+# %%
+problem = ConvProblem(
+    batch=1, in_channels=4, height=8, width=16, out_channels=16, kernel_size=3, padding=1
+)
+tile = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
+launches = {stage: trace_stage(stage, problem, tile).main for stage in ("s08", "s09")}
+side_by_side(launches, "requests to global memory", "requests to shared memory")
+
+# %% [markdown]
+"""
+What it costs is room: shared memory holds two slices where it held one, and each thread keeps in
+registers what it has asked for.
+
+## Find the bug
+
+Pass the check above first: this cell gives its answer away.
+
+This kernel is right, has all the buffers and costs as much room as yours, and gains nothing by it. Compare
+its timeline with the one of s09 above. What is on its way while slices are multiplied? Then mend it.
+"""
+
+# %% hunt="late"
+stage_kernel(
+    "s09",
+    planted=(
+        (
+            "            if slice_ < SLICES:\n                fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I)\n",
+            "",
+        ),
+        (
+            "                put(fetched_F, fetched_I, t, k0, S_F, S_I)\n",
+            "                fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I)\n"
+            "                put(fetched_F, fetched_I, t, k0, S_F, S_I)\n",
+        ),
+    ),
+    called="make_slow",
+)
+
+# %%
+timeline(yours=diary("s09", make_slow))
+
+# %% check="late"
+check_prefetch(make_slow, "s09")
+
+# %% [markdown]
+"""
+<details><summary>Tip</summary>
+
+Find the line that asks, `fetch`, and the line that needs, `put`. What does the thread do between the two?
+Where in the round could it ask, so that all the multiplications lie between? The slice that it asks for
+must not be past the last one.
+</details>
+
+## On a real GPU
+"""
+
+# %%
+measured("s07", "s08", "s09", "s11")
+
+# %% [markdown]
+"""
+s09 is clearly faster than s08 with the very same requests: that much of s08's time was waiting. It is not
+twice as fast, for two reasons.
+
+- Other warps filled part of the waiting already. Double buffering takes registers and shared memory away
+  from them. The paper says of its own GPU that this technique helped the least of all, for that reason.
+- What is left is not waiting but work. The input still comes one number at a time, and for each one a
+  thread divides, takes remainders and asks whether it is in the image. [Lesson 11](11_im2win_full.ipynb)
+  takes that away.
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>s08 has two barriers a slice. Which one is gone, and why is the other one still needed?</summary>
+
+The one after the multiplication is gone: it kept fast threads from storing the next slice over the one
+that slow threads still read. Now it is stored elsewhere. The other one stays: a thread reads what others
+have put, so all must have put it.
+</details>
+
+<details><summary>Could a fast thread run ahead by two rounds, and so store over what a slow one still reads after all?</summary>
+
+No. To get to its next <code>put</code> it must pass the barrier of this round, and that lets nobody through
+before the slow thread has come to it too, done with reading.
+</details>
+
+<details><summary>The paper asks for the next slice after its inner loop (line 14 of Algorithm 3). What does that change?</summary>
+
+Between asking and needing then lies one step instead of a whole slice, as the last step alone is left to
+multiply. Ours asks at the beginning of the round.
+</details>
+
+## Where to read on
+
+- The whole file: [s09_double_buffer.py](../src/convlab/stages/s09_double_buffer.py), and what was
+  measured: [ladder](../docs/ladder.md#s09_double_buffer).
+- The im2win paper (000), section 3.3, "Double buffer and prefetching", and lines 8 to 19 of its
+  Algorithm 3; section 4.4 for what it gained there: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- Next on the ladder: [s10, im2win](10_im2win.ipynb).
+"""

@@ -1,0 +1,265 @@
+# %% [markdown]
+"""
+# s10: im2win, another order for the input
+
+s09 is as far as the ladder goes on the input as it lies in memory. Now the input itself is put into
+another order, by a kernel of its own that runs before: the order in which windows read it. That is the
+idea of the im2win paper. You need what a kernel and a request are ([00](00_start_here.ipynb)) and the
+loops of [01_direct](01_direct.ipynb). It takes three quarters of an hour.
+"""
+
+# %% setup=true
+from convlab import ConvProblem, trace_stage
+from convlab.lessons import check, im2col_beside_im2win, measured, measured_parts
+from convlab.lessons import one_request, part_of, side_by_side, traced, workspaces
+
+# %% [markdown]
+"""
+## The idea
+
+Take the 2 x 2 filter in the picture below. Its first window covers the pixels 1, 2, 4 and 5. In memory
+pixels lie row after row, so that 1 and 2 are neighbours, 4 and 5 are, but 2 and 4 are not: each row of the
+window is somewhere else, and each channel again.
+
+There are two ways to write windows out:
+
+- **im2col** copies every window whole, each into a column of its own. Then the convolution is a matrix
+  product. But a pixel is stored once for every window that it is in, up to `H_f * W_f` times.
+- **im2win** uses that neighbouring windows share columns of pixels. For each row of the output it takes
+  the `H_f` rows of the input below it and writes them **column by column**. A window is then one run of
+  numbers, and the next window's run begins inside it. A pixel is stored only once for every *row* of
+  windows that it is in, up to `H_f` times.
+
+This is the example of the paper's Figure 1, made by the kernels themselves:
+"""
+
+# %%
+im2col_beside_im2win(ConvProblem(1, 3, 3, 3, out_channels=2, kernel_size=2))
+
+# %% [markdown]
+"""
+Look for the second window, 2, 3, 5, 6, in all three. In the im2col matrix it is the second column. In the
+im2win tensor it is the run 2, 5, 3, 6: the first two are the last two of the window before.
+
+With padding, the zeros around the image are written out too, so that whoever reads the tensor need not ask
+what is inside the image:
+"""
+
+# %%
+im2col_beside_im2win(ConvProblem(1, 1, 3, 4, out_channels=2, kernel_size=3, padding=1), window=5)
+
+# %% [markdown]
+"""
+How much more it takes depends on the layer. For layers of real networks:
+"""
+
+# %%
+workspaces("s03_im2col", "s10", layers=("conv1", "conv3", "conv4", "conv5", "conv7", "conv9"))
+
+# %% [markdown]
+"""
+## Your turn: the transform
+
+The tensor is `windows[i, r, m, e]`: image, channel, row of the output, and the place `e` in its row. In the
+paper it is Equation 2:
+
+`windows[i, r, m, k * H_f + u] = input[i, r, m * s_h + u, k]`
+
+for each column `k` and each `u` of the `H_f` rows. With padding and dilation the row of the input is
+`m * s_h + u * d_h - p_h` and its column `k - p_w`. `W_w` is the number of columns that are written out, so
+that a row of the tensor has `W_w * H_f` numbers.
+
+Each thread writes one number. Which one follows from its number `e`, taken apart as in lesson 01: `u`
+counts fastest, then `k`, then `m`, then `r`, then `i`.
+
+<details><summary>Tip: taking the number apart</summary>
+
+What counts fastest is a remainder: `u = e % H_f`. The next one is what is left, divided, and then a
+remainder again: `k = e // H_f % W_w`. For `m` divide by `H_f * W_w`, and so on.
+</details>
+<details><summary>Tip: padding</summary>
+
+`value = float32(0)`; only where row and column are in the image, it is the pixel. It is stored in any
+case: the memory held something else before.
+</details>
+<details><summary>Tip: threads too many</summary>
+
+The last block has more threads than there are numbers left. What is too large for them is `i`, as it is
+what counts slowest: they have work to do only if `i < N_i`.
+</details>
+"""
+
+# %% exercise="transform"
+stage_kernel(
+    "s10",
+    blank(
+        "which number is mine, which pixel belongs there, 0 for padding",
+        first="u = e % H_f",
+        last="windows[i, r, m, k * H_f + u] = value",
+    ),
+    name="make_transform",
+    called="make_transform",
+)
+
+# %% check="transform"
+check(part_of("s10", make_transform=make_transform), "s10")
+
+# %% [markdown]
+"""
+## Your turn: the kernel on it
+
+It is s04's. A thread computes one output: it goes through the `K` terms of its window and works out for
+each which pixel and which weight meet. Only now the window is a run of `windows`. The order of terms is the
+window's: first down a column, then on to the next column, then the next channel.
+
+Given are the term's number `k` and the thread's image `i_n`, its row `o_h` and its column `o_w` of the
+output. Find the channel `i_c`, the filter's column `f_w` and row `f_h`, and the `pixel`. The window of
+output column `o_w` begins at the tensor's column `o_w * s_w`; the filter's next column is `d_w` further.
+
+<details><summary>Tip: channel, column, row</summary>
+
+A channel has `H_f * W_f` terms, so the channel is `k // (H_f * W_f)`, and what is left is the number in
+the channel. Of that, rows count fastest: `f_h` is a remainder by `H_f`.
+</details>
+<details><summary>Tip: the pixel</summary>
+
+In the row `windows[i_n, i_c, o_h]` column `c` of pixels begins at `c * H_f`, and `f_h` counts from there.
+</details>
+"""
+
+# %% exercise="terms"
+stage_kernel(
+    "s10",
+    blank(
+        "channel, column and row of term k in window order, and the pixel there",
+        first="i_c = k // (H_f * W_f)  # lines 6-9",
+        last="pixel = windows[i_n, i_c, o_h,",
+    ),
+)
+
+# %% check="terms"
+check(make_kernel, "s10")
+
+# %% [markdown]
+"""
+## What the memory sees
+
+For the thread, all is in order now: its next number is mostly the neighbour of its last one. But a
+GPU does not read thread by thread. A *warp* makes a request, and what matters is whether the 32 lanes
+want neighbours *at the same time*. Here is one request of s04, on the input as it lies in memory:
+"""
+
+# %%
+problem = ConvProblem(
+    batch=1, in_channels=2, height=16, width=16, out_channels=8, kernel_size=3, padding=1
+)
+before = trace_stage("s04", problem).main
+ours = trace_stage("s10", problem).main
+one_request(before, "input", number=7)
+
+# %% [markdown]
+"""
+And one of s10. Neighbouring lanes have neighbouring windows, and these begin `s_w * H_f` numbers apart:
+"""
+
+# %%
+one_request(ours, "windows", number=4)
+
+# %%
+side_by_side({"s04": before, "s10": ours}, "requests to global memory", "sectors of global memory")
+
+# %% [markdown]
+"""
+The order that suits one thread on a CPU, number after number, does not suit a warp. What is hatched in one
+request is wanted by the next ones, so it is not lost; but the caches have to serve each sector several
+times.
+
+## Find the bug
+
+Pass the checks above first: this cell gives an answer away.
+
+This kernel is right, and it makes memory work harder still. Compare the picture with the last one: which
+outputs do neighbouring threads compute? Mend it.
+"""
+
+# %% hunt="rows"
+stage_kernel(
+    "s10",
+    planted=(
+        ("o_h = n % (H_o * W_o) // W_o\n", "o_h = n % H_o\n"),
+        ("o_w = n % W_o\n", "o_w = n % (H_o * W_o) // H_o\n"),
+    ),
+    called="make_slow",
+)
+
+# %%
+one_request(traced(make_slow, "s10", problem), "windows", number=4)
+
+# %% check="rows"
+check(make_slow, "s10", at_most=1.1)
+
+# %% [markdown]
+"""
+<details><summary>Tip</summary>
+
+Thread 1's `n` is 1. In which row and column of the output is that, and where does its window begin in the
+tensor? And where would it begin if thread 1 had the output to the right of thread 0's?
+</details>
+
+## On a real GPU
+"""
+
+# %%
+measured_parts("s04", "s10", "s09")
+
+# %% [markdown]
+"""
+s10 is slower than s04, and many times slower than s09. That is honest, and the paper expects it too:
+this is its *basic* algorithm.
+
+- The divisions of s04 are all still there, for every single term.
+- A warp's requests take more sectors, as you have seen.
+- The transform comes on top, though it is the smallest part.
+
+So why all this? Because of what has *become possible*. In s09 the input is fetched one number at a time: in
+the image a window's pixels begin anywhere and end after three. In the tensor they are one long run. That
+is what a fetch by fours needs, and the [next lesson](11_im2win_full.ipynb) takes it.
+"""
+
+# %%
+measured("s01", "s04", "s10")
+
+# %% [markdown]
+"""
+## Questions
+
+Think first, then unfold.
+
+<details><summary>An image of 56 x 56 pixels, a 3 x 3 filter, no padding, stride 1. How many numbers has the im2win tensor of a channel, and how many the im2col matrix?</summary>
+
+The output has 54 x 54 pixels. im2win: 54 rows of 56 x 3 numbers, 9,072. im2col: 54 x 54 windows of 9, that
+is 26,244. The image itself has 3,136.
+</details>
+
+<details><summary>For which filters is the im2win tensor as large as the im2col matrix?</summary>
+
+For those that are one pixel wide, and where windows do not overlap sideways, as with a stride as large as
+the filter is wide. Then no column of pixels is shared by two windows of a row.
+</details>
+
+<details><summary>The paper says that the 36 numbers of its Figure 1 are "1/3 less" than the 48 of im2col. Are they?</summary>
+
+36 is a quarter less than 48. (48 is a third more than 36.) Such things happen in papers; count for
+yourself. [Lesson 14](14_read_the_paper.ipynb) has more of them.
+</details>
+
+## Where to read on
+
+- The whole file: [s10_im2win.py](../src/convlab/stages/s10_im2win.py), and what was measured:
+  [ladder](../docs/ladder.md#s10_im2win).
+- The im2win paper (000), section 3.1 with Figure 1 and Equation 2, section 3.2 with Algorithm 2:
+  [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- Memory of im2col and im2win, on all layers:
+  [comparisons](../docs/comparisons.md#memory-of-im2col-and-im2win).
+- Next on the ladder: [s11, the whole of im2win](11_im2win_full.ipynb).
+"""

@@ -1,0 +1,241 @@
+# %% [markdown]
+"""
+# s11: the whole of im2win, four numbers at a time
+
+s10 has the right order and a slow kernel, s09 a fast kernel and the wrong order. This lesson brings them
+together: it is the paper's Algorithm 3. You should have done [09](09_double_buffer.ipynb) and
+[10](10_im2win.ipynb). It takes three quarters of an hour.
+"""
+
+# %% setup=true
+from convlab import ConvProblem, Tile, trace_stage
+from convlab.lessons import check, im2win_orders, measured, measured_parts
+from convlab.lessons import one_request, part_of, side_by_side, traced
+
+# %% [markdown]
+"""
+## The idea
+
+One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes.
+Since s08 the filter is fetched so. The input was not: in an image a window's pixels begin anywhere.
+
+In s10's tensor they begin anywhere, too. A window there is one run for each channel, of `H_f * W_f`
+numbers: nine, say, which is no multiple of four. One more change mends that: put the **channels
+innermost**. For each column of the input the numbers of *all* channels come together, a group of
+`H_f * C_i`, and where that is no multiple of four, zeros fill it up. Then
+
+- all numbers of a window are **one** run, `W_f` groups long;
+- every window begins at a multiple of four numbers, as groups do;
+- the next number of a window is always the next one in memory: there is nothing left to work out.
+"""
+
+# %%
+im2win_orders(ConvProblem(1, 2, 3, 5, out_channels=2, kernel_size=2))
+
+# %% [markdown]
+"""
+The order of a window's numbers is now: column by column, in a column row by row, in a row channel by
+channel. A sum does not care about the order of its terms as long as the filter has the same. So the filter
+is packed in that order too, once, by a small kernel, with zeros where the tensor has zeros.
+
+The rest of the kernel is s09's: tiles, registers, two buffers. What changes is how a slice is fetched and
+put.
+
+## Your turn: fetch by fours
+
+A slice has `N_B` windows and `K_B` terms of each, that is `K_RUNS = K_B // RUN` runs of `RUN = 4`
+numbers a window. Thread `t` of `THREADS` fetches `I_RUNS` of them: numbers `t`, `t + THREADS`, and so on.
+Run `e` is in window `e // K_RUNS` of the tile, and there it is run number `e % K_RUNS`.
+
+Where that window begins in memory has been worked out before the loop over slices: `first[f]` for the
+`f`-th run of this thread. So the run's first term is `k = slice_ * K_B + e % K_RUNS * RUN`, and it lies at
+`first[f] + k`. (With a dilation in width `d_w` the columns of a window are `d_w` groups apart, and
+`k // G * G * (d_w - 1)` has to be added. Without, that is zero, and the compiler leaves it out.)
+
+`load4(windows, place)` gives four numbers at once. Put them into `fetched_I[f, 0]` to `fetched_I[f, 3]`.
+The loop for the filter is given and works alike.
+
+<details><summary>Tip: what does not exist</summary>
+
+Past the last term (`k < K_W` does not hold) there are four zeros: `(float32(0), float32(0), float32(0),
+float32(0))`. And where the runs are fewer than the threads, the last threads have none:
+`e < N_B * K_RUNS`.
+</details>
+<details><summary>Tip: four at once</summary>
+
+`a, b, c, d = load4(windows, place)` takes them apart; so does an assignment to four places of
+`fetched_I[f, ...]`, as in the loop for the filter.
+</details>
+"""
+
+# %% exercise="fetch"
+stage_kernel(
+    "s11",
+    blank(
+        "each of my runs of the windows' slice: load four numbers, or zeros past the end",
+        first="for f in range(I_RUNS):",
+        last="fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = run",
+    ),
+    name="make_fetch",
+    called="make_fetch",
+)
+
+# %% check="fetch"
+check(part_of("s11", make_fetch=make_fetch), "s11")
+
+# %% [markdown]
+"""
+## Your turn: put by ones
+
+In shared memory the slice must lie as `read` wants it: `S_I[k, column]`, a row for each term, so that
+neighbouring threads find neighbouring windows. A run of four terms of *one* window therefore goes to four
+rows, one number each. The slice that is put begins at row `k0`.
+
+Run `e` of this thread is the same as before: window `e // K_RUNS` is the column, and its terms begin at
+`e % K_RUNS * RUN`.
+
+<details><summary>Tip: four rows</summary>
+
+`for c in range(RUN):` and in it one store: row `k0 + e % K_RUNS * RUN + c`, column `e // K_RUNS`, number
+`fetched_I[f, c]`.
+</details>
+"""
+
+# %% exercise="put"
+stage_kernel(
+    "s11",
+    blank(
+        "each of my runs: its four numbers into four rows of S_I",
+        first="for f in range(I_RUNS):",
+        last="S_I[k0 + e % K_RUNS * RUN + c, e // K_RUNS] = fetched_I[f, c]",
+    ),
+    name="make_put",
+    called="make_put",
+)
+
+# %% check="put"
+check(part_of("s11", make_put=make_put), "s11")
+
+# %% [markdown]
+"""
+## What the memory sees
+
+A warp fetches 32 runs with one instruction, 512 bytes. Each lane's four numbers are neighbours, and so are
+the runs of a window:
+"""
+
+# %%
+problem = ConvProblem(
+    batch=1, in_channels=4, height=8, width=16, out_channels=16, kernel_size=3, padding=1
+)
+tile = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
+launches = {stage: trace_stage(stage, problem, tile).main for stage in ("s09", "s11")}
+one_request(launches["s11"], "windows")
+
+# %%
+side_by_side(launches, "requests to global memory", "sectors of global memory")
+
+# %% [markdown]
+"""
+Far fewer requests, of four numbers a lane. (For somewhat more sectors, because four numbers are only half
+a sector and windows are walked through one by one.) What no count shows is what is gone beside them: s09 divides,
+takes remainders and compares for every single number of the input; here there is one comparison for four.
+
+## Find the bug
+
+Pass the checks above first: this cell gives an answer away.
+
+`put` stores into rows that are far apart. This kernel's `S_I` has rows as long as they need to be, and that
+is its fault: look how the lanes of one store share the banks. Below it is the same store of the stage. Mend
+the kernel. (Lesson 05 had a remedy that nearly fits here. But `read` takes four neighbours of a row at
+once, and those must begin at a multiple of four numbers.)
+"""
+
+# %% hunt="skew"
+stage_kernel(
+    "s11",
+    planted=(("(2 * K_B, N_B + SKEW)", "(2 * K_B, N_B)"),),
+    called="make_slow",
+)
+
+# %%
+one_request(traced(part_of("s11", make_kernel=make_slow), "s11", problem, tile), "S_I", "store")
+
+# %%
+one_request(launches["s11"], "S_I", "store")
+
+# %% check="skew"
+check(part_of("s11", make_kernel=make_slow), "s11", at_most=1.1)
+
+# %% [markdown]
+"""
+<details><summary>Tip: who meets whom?</summary>
+
+Lanes 0 and 1 have two runs of the same window, and so store into the same column, four rows apart. Rows
+that are a multiple of 32 numbers long begin in the same bank, all of them.
+</details>
+<details><summary>Tip: how much longer?</summary>
+
+One number longer would do for the banks and break the reads by fours. So make them longer by as little as
+keeps rows at multiples of four. The cell has a name for that.
+</details>
+
+## On a real GPU
+"""
+
+# %%
+measured_parts("s08", "s09", "s11")
+
+# %% [markdown]
+"""
+The main kernel is far ahead of s09's: this is what the order is for. But the transform has to be paid every
+time, as an input comes only once. (The filter's packing costs next to nothing, and in a network that is
+used and no longer trained it is done once for all images.)
+
+On this layer the kernel gains more than the transform costs. On a layer with three channels, as the first
+one of a network is, the kernel gains much less: a window has few terms, and of them a quarter are zeros
+that only fill up.
+"""
+
+# %%
+measured_parts("s09", "s11", layer="conv7")
+
+# %%
+measured("s01", "s09", "s11")
+
+# %% [markdown]
+"""
+Could one have the order without the pass over memory? That is what [s12](12_fused_im2win.ipynb) does.
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>With three channels and a 3 x 3 filter, how many numbers has a group, and how many of them are zeros?</summary>
+
+3 x 3 = 9 numbers and three zeros: 12 is the next multiple of four. A quarter of the tensor, of what is
+fetched and of what is multiplied is for nothing. With 64 channels there are no zeros at all.
+</details>
+
+<details><summary>Why may the terms of a sum come in another order than in s09? Are the results the same?</summary>
+
+The sum is the same, but numbers of 32 bits are rounded after every addition, so that the last digits may
+differ. The checks judge by an error bound that holds for every order.
+</details>
+
+<details><summary>The paper's own code keeps channels outermost and takes numbers one by one from global memory. Why then does it still call its loads vectorized?</summary>
+
+Its loads from <em>shared</em> memory are: section 3.3 says so. Loading by fours from global memory needs windows
+that begin at multiples of four, and that is what the channels innermost bring.
+</details>
+
+## Where to read on
+
+- The whole files: [s11_im2win_full.py](../src/convlab/stages/s11_im2win_full.py) and its transform,
+  [im2win_tensor.py](../src/convlab/stages/im2win_tensor.py); what was measured:
+  [ladder](../docs/ladder.md#s11_im2win_full).
+- The im2win paper (000), Algorithm 3 and section 3.3, "Vectorized load/store"; section 4.4 leaves out one
+  technique after the other: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). Here too:
+  `convlab.plan(problem, stage="s11", vectorized=False)`.
+- Next on the ladder: [s12, im2win without its tensor](12_fused_im2win.ipynb).
+"""

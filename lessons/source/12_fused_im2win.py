@@ -1,0 +1,220 @@
+# %% [markdown]
+"""
+# s12: im2win without its tensor
+
+s11 writes the im2win tensor to global memory, and then reads it again. s12 never writes it: each block
+makes the slice that it needs, in shared memory, from the input. This goes beyond the paper. You should have
+done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb). It takes three quarters of an hour.
+"""
+
+# %% setup=true
+from convlab import ConvProblem, Tile, trace_stage
+from convlab.lessons import check_prefetch, diary, global_traffic, measured_parts, measured
+from convlab.lessons import one_request, part_of, ring_of_slices, timeline
+
+# %% [markdown]
+"""
+## The idea
+
+This is what the launches of s11 and s12 move through global memory, on a small problem:
+"""
+
+# %%
+problem = ConvProblem(
+    batch=1, in_channels=8, height=16, width=16, out_channels=32, kernel_size=3, padding=1
+)
+tile = Tile(M_B=32, N_B=64, K_B=8, M_T=4, N_T=4)
+global_traffic(problem, tile, "s11", "s12")
+
+# %% [markdown]
+"""
+`windows` is written once and read again, and it is several times as large as the input. All that a block
+ever looks at is one slice of it at a time: `K_B` terms of `N_B` windows. So s12 fetches just these terms from
+the input, wherever they lie, and puts them into shared memory in window order. (A window's terms may come in
+any order, as long as the filter has the same. s12's is: 8 or 16 channels of one place of the filter, then
+the next place. Then a slice is one place, and where that lies is worked out once for all its terms.)
+
+Neighbouring lanes take the same term of neighbouring windows, and these are neighbours in the image:
+"""
+
+# %%
+ours = trace_stage("s12", problem, tile).main
+one_request(ours, "input", number=8)
+
+# %% [markdown]
+"""
+**Asynchronous copies.** In s09 and s11 a number on its way has a register waiting for it. Here it has not:
+`copy_async` asks for a number of global memory to be written into shared memory *by itself*. The
+thread goes on at once, and has its registers for sums. Where the place is in the padding, a zero is
+written. There are three calls to know:
+
+| call | does |
+| --- | --- |
+| `copy_async(...)` | asks for a copy; inside `fetch_filter` and `fetch_windows` |
+| `commit_copies()` | makes a **group** of what this thread has asked for since its last `commit_copies()` |
+| `wait_copies(n)` | waits until at most the `n` last groups of this thread are still on their way |
+
+As no registers are needed, more than one slice can be on its way. Shared memory is a **ring** of `SLOTS`
+slots, three as a rule: while the slice in one slot is multiplied, the next two come into the others.
+"""
+
+# %%
+ring_of_slices(diary("s12"))
+
+# %% [markdown]
+"""
+## Your turn
+
+Below are the parts of a round. The main kernel (not shown) first fetches slices 0 and 1, then calls
+`turn` for one slice after the other; `turn` is given. Two places are left for you, in `fetch` and in
+`arrive`:
+
+- **`fetch`** asks for slice `slice_`, to come into slot `slot`. There are `SLICES` of them. Past the last
+  one nothing is asked for, and yet a group is committed: groups are waited for by counting them, so every
+  call must make one.
+- **`arrive`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be on their way. Your
+  own part of the slice is there when `wait_copies` says so. But others have fetched the other parts, and
+  each thread can wait only for its own copies. (That all then read step 0 of it is given.)
+
+| call | does |
+| --- | --- |
+| `fetch_filter(packed, slice_, slot, t, S_F)` | asks for this thread's part of the filter's slice |
+| `fetch_windows(input, slice_, slot, t, first, i_h, i_w, S_I)` | and of the windows' |
+
+<details><summary>Tip: one group, always</summary>
+
+`commit_copies()` stands outside of the `if`.
+</details>
+<details><summary>Tip: wait for whom?</summary>
+
+First `wait_copies(IN_FLIGHT)` for your own copies, then `cuda.syncthreads()` for everybody's. In the other
+order you would know that others have *come*, and not that their copies have.
+</details>
+<details><summary>Tip: what else does the barrier do?</summary>
+
+After it nobody reads the slice before this one any more. So its slot is free, and the next round's
+`fetch` may fill it.
+</details>
+"""
+
+# %% exercise="ring"
+stage_kernel(
+    "s12",
+    blank(
+        "ask for both parts of the slice; in any case make a group",
+        first="fetch_filter(packed, slice_, slot, t, S_F)",
+        last="commit_copies()",
+    ),
+    blank(
+        "wait for my copies, then for everybody",
+        first="wait_copies(IN_FLIGHT)",
+        last="cuda.syncthreads()",
+    ),
+    name="make_turn",
+    called="make_turn",
+)
+
+# %% check="ring"
+check_prefetch(part_of("s12", make_turn=make_turn), "s12")
+
+# %% [markdown]
+"""
+## What the memory sees
+
+The number of multiplications between asking and needing is larger again:
+"""
+
+# %%
+timeline(s09=diary("s09"), s12=diary("s12"))
+
+# %% [markdown]
+"""
+From the input the windows' terms come one by one again, as in s09: a window's pixels begin anywhere. What made
+that expensive in s09 was the arithmetic around every number, and that is gone: where a place of the filter
+lies is looked up in a small table.
+
+Two more things in s12 are not in s11 and are not about memory. The steps of a slice are written out, so that
+no loop is left to count. And a warp's threads are 4 x 8 of the tile instead of 2 x 16, so that more of them
+share what they read from shared memory ([unrolled_product.py](../src/convlab/stages/unrolled_product.py)).
+
+## Find the bug
+
+Pass the check above first: this cell gives an answer away.
+
+This `make_turn` is right, and has a ring of three slots. Look how it uses them, and compare with the picture
+above. Which line keeps the copies from being two slices ahead?
+"""
+
+# %% hunt="impatient"
+stage_kernel(
+    "s12",
+    planted=(("wait_copies(IN_FLIGHT)", "wait_copies(0)"),),
+    name="make_turn",
+    called="make_slow",
+)
+
+# %%
+ring_of_slices(diary("s12", part_of("s12", make_turn=make_slow)))
+
+# %% check="impatient"
+check_prefetch(part_of("s12", make_turn=make_slow), "s12")
+
+# %% [markdown]
+"""
+<details><summary>Tip</summary>
+
+`wait_copies(n)` waits until at most `n` groups are still on their way. For how many slices does a thread have
+to wait here, and how many does it wait for?
+</details>
+
+## On a real GPU
+"""
+
+# %%
+measured_parts("s09", "s11", "s12")
+
+# %%
+measured("s01", "s09", "s11")
+
+# %% [markdown]
+"""
+The first picture says which parts there are. s12 has no transform: what is left before its main kernel is
+packing the filter, which a network that is no longer trained needs once. Its workspace is only that packed
+filter, where s11 takes several times the input.
+
+How it compares with what others have written is in the [results](../docs/results.md) and, layer by layer,
+in the page on [how it came to be fast](../docs/fast.md).
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>Why does <code>fetch</code> commit a group even when there is nothing left to fetch?</summary>
+
+<code>wait_copies(1)</code> means: all groups but the last one. In the last rounds nothing new is asked for. If
+no group were made either, "the last one" would be the very slice that is needed, and nobody would wait
+for it.
+</details>
+
+<details><summary>A copy is on its way into a slot. What happens if a thread reads the slot?</summary>
+
+It gets the old number or the new one, as it happens. The simulator reports a <em>copy in flight</em>, with
+the line that asked and the line that read.
+</details>
+
+<details><summary>Windows overlap, so s12 fetches most pixels several times. Why is that not what s11 did away with?</summary>
+
+Each fetch is answered from the caches nearly always, since the same block and its neighbours have just
+fetched the same rows. s11's tensor is far larger than the caches: it went to memory and back.
+</details>
+
+## Where to read on
+
+- The whole files: [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py),
+  [window_fetch.py](../src/convlab/stages/window_fetch.py) and how a tile is chosen for each layer,
+  [tile_choice.py](../src/convlab/stages/tile_choice.py).
+- The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:
+  [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- Copies in flight and all else that the simulator finds: [findings](../docs/findings.md).
+- Next: [measure it](13_measure_it.ipynb).
+"""

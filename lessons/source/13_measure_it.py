@@ -1,0 +1,249 @@
+# %% [markdown]
+"""
+# Measure it: how fast is it really?
+
+You have climbed the ladder, and counted. This lesson is about seconds: how one measures a kernel, what
+goes wrong when one does, and what the ladder's numbers say. With a GPU you can measure your own; without
+one you have the stored results of an NVIDIA H200. You should have done a few stages. It takes half an hour.
+"""
+
+# %% setup=true
+import statistics
+
+from convlab import ConvProblem, workloads
+from convlab.lessons import PretendGPU, as_bars, check_function, gpus, ladder_speeds
+from convlab.lessons import measured, pretended, where
+
+print(where())
+
+# %% [markdown]
+"""
+## The idea
+
+A stopwatch around a kernel measures almost anything but the kernel. Four things get in between:
+
+- **A launch does not wait.** `kernel[grid, block](a, out)` only puts work into the GPU's queue and returns. A
+  clock that is read then has measured how long it takes to write a note.
+- **The first launch compiles.** Numba makes machine code of a kernel when it meets it first. That takes a
+  second, and the kernel perhaps a millisecond.
+- **Caches remember.** The second launch finds in the cache what the first one has read. In a network other
+  layers come in between, and it would not.
+- **Now and then something else happens.** A mean of ten runs with one hiccup among them is nobody's time.
+
+So that you can see what each of them does, here is a GPU that only pretends, and whose right answer is
+known. Its kernel takes 1.0 milliseconds from memory and 0.7 from the cache. It has four buttons: `launch()`,
+`wait()`, `flush_cache()`, and `clock()`, which says the time in milliseconds.
+"""
+
+
+# %%
+def without_waiting(gpu, repeats):
+    gpu.launch()
+    gpu.wait()
+    start = gpu.clock()
+    for _ in range(repeats):
+        gpu.launch()
+    return (gpu.clock() - start) / repeats
+
+
+def with_compiling(gpu, repeats):
+    start = gpu.clock()
+    for _ in range(repeats):
+        gpu.launch()
+    gpu.wait()
+    return (gpu.clock() - start) / repeats
+
+
+def from_the_cache(gpu, repeats):
+    gpu.launch()
+    gpu.wait()
+    times = []
+    for _ in range(repeats):
+        start = gpu.clock()
+        gpu.launch()
+        gpu.wait()
+        times.append(gpu.clock() - start)
+    return statistics.median(times)
+
+
+ways = (without_waiting, with_compiling, from_the_cache)
+found = {way.__name__.replace("_", " "): way(PretendGPU(1.0, 0.7), 21) for way in ways}
+as_bars(found, "milliseconds", "One kernel, measured in three wrong ways; dotted is what it takes:", 1.0)
+
+# %% [markdown]
+"""
+## Your turn: from times to figures
+
+A time alone says little: is 1 millisecond fast? It depends on how much was to be done. Three figures are
+usual:
+
+- the **median** of the repeated times: half of them are shorter, half longer;
+- **TFLOP/s**: floating-point operations divided by the time, in units of 10^12 a second. A convolution has two
+  operations, a product and a sum, for each term of each output: `2 * M * N * K`;
+- the **speedup** over another time: that one divided by ours.
+
+Write a function that gives all three. `times_ms` is a list of milliseconds, `problem` has `M`, `N` and
+`K`, `other_ms` is the time to compare with.
+
+<details><summary>Tip: units</summary>
+
+A millisecond is a thousandth of a second: `ms / 1000`. Operations divided by seconds, divided by `1e12`.
+</details>
+<details><summary>Tip: the median</summary>
+
+`statistics.median(times_ms)`.
+</details>
+"""
+
+
+# %% exercise="figures"
+def figures(times_ms, problem, other_ms):
+    ### BEGIN SOLUTION: the median, TFLOP/s and the speedup over the other time
+    median = statistics.median(times_ms)
+    operations = 2 * problem.M * problem.N * problem.K
+    tflops = operations / (median / 1000) / 1e12
+    speedup = other_ms / median
+    ### END SOLUTION
+    return median, tflops, speedup
+
+
+# %% check="figures"
+def wanted_figures(times_ms, problem, other_ms):
+    ordered = sorted(times_ms)
+    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    return middle, problem.flops / middle / 1e9, other_ms / middle
+
+
+layer = workloads.paper_layer("conv9")
+small = ConvProblem(batch=2, in_channels=3, height=9, width=9, out_channels=5, kernel_size=3, stride=2)
+cases = [([1.0, 1.2, 9.0], layer, 6.0), ([0.5, 0.7], small, 0.3), ([2.0], layer, 2.0)]
+check_function(figures, wanted_figures, cases)
+
+# %% [markdown]
+"""
+## Find the bug
+
+Pass the check above first.
+
+This function shall measure the pretending GPU: the time of one launch that reads from memory, hiccups left
+aside. It makes all of the mistakes from above. Mend it; the picture shows how far off it is.
+"""
+
+
+# %% hunt="stopwatch"
+def measure(gpu, repeats):
+    ### BEGIN SOLUTION
+    gpu.launch()
+    times = []
+    for _ in range(repeats):
+        gpu.flush_cache()
+        gpu.wait()
+        start = gpu.clock()
+        gpu.launch()
+        gpu.wait()
+        times.append(gpu.clock() - start)
+    return statistics.median(times)
+    ### PLANTED
+    #: times = []
+    #: for _ in range(repeats):
+    #:     gpu.wait()
+    #:     start = gpu.clock()
+    #:     gpu.launch()
+    #:     times.append(gpu.clock() - start)
+    #: return statistics.mean(times)
+    ### END SOLUTION
+
+
+# %%
+found = {f"{cold} ms": measure(PretendGPU(cold, cached), 21) for cold, cached in ((1.0, 0.7), (5.0, 4.0))}
+as_bars(found, "milliseconds", "What the function above finds for two kernels of 1 and 5 milliseconds:")
+
+# %% check="stopwatch"
+check_function(measure, pretended, gpus((1.0, 0.7), (5.0, 4.0), (3.0, 1.0)), within=0.03)
+
+# %% [markdown]
+"""
+<details><summary>Tip: what is missing?</summary>
+
+None of the four things from the beginning has been thought of. A launch before the loop, something
+before the clock is started, something before it is stopped, and another mean.
+</details>
+<details><summary>Tip: the order</summary>
+
+`flush_cache()` is work for the GPU, too. If you do not wait for it before you read the clock, you measure
+it as well.
+</details>
+
+This repository does likewise, with two refinements: the times are taken by the GPU itself, between two
+marks in its queue (CUDA events), and the answer is judged before *and after* the measurement, so that
+nothing wrong can be fast ([measuring](../docs/measuring.md)).
+
+## What the ladder says
+
+All stages on one layer, from the stored results:
+"""
+
+# %%
+ladder_speeds("conv9")
+
+# %% [markdown]
+"""
+With a GPU of your own, run this in a terminal; it takes a minute or two and prints the same as a table:
+
+```sh
+convlab ladder --layer conv9
+convlab ladder --layer conv9 --json mine.json
+```
+
+And compare: are the *steps* the same, even where the numbers are not? A GPU with less memory bandwidth for
+its arithmetic will show larger steps where numbers are fetched less often.
+
+The same layer does not have to be representative. On one with three channels the bars look different:
+"""
+
+# %%
+ladder_speeds("conv7")
+
+# %%
+measured("s01", "s05", "s07", "s09", "s11")
+
+# %% [markdown]
+"""
+Three things to read off:
+
+- Most of the gain lies between s04 and s07, in the steps that fetch a number once and use it many times.
+- Not every step gains. s04 and s10 are slower than what they start from, and each is needed for what comes
+  after it.
+- How near is that to what is possible? A GPU has a highest speed of arithmetic and a highest speed of memory,
+  and a layer is bound by one of the two: the [roofline](../docs/measuring.md#the-roofline).
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>A kernel that only copies numbers: what would you report instead of TFLOP/s?</summary>
+
+Bytes a second: all that it must read and write at least, divided by the time.
+</details>
+
+<details><summary>Somebody reports the best of 100 runs for one program and the mean for another. What is wrong with that?</summary>
+
+The best run has no hiccup and the warmest cache; the mean has everything. The two would differ for one and the
+same program. The im2win paper reports the best of 100 runs (section 4.2); we report medians, with their
+spread.
+</details>
+
+<details><summary>Two stages differ by 1 percent. Is one of them faster?</summary>
+
+Look at the spread. If repeated runs of one stage differ by as much, nobody knows. Measure them in turns, and
+more often; a GPU's clock also changes with its temperature.
+</details>
+
+## Where to read on
+
+- How this repository measures: [measuring](../docs/measuring.md); everything that was measured:
+  [results](../docs/results.md), and the ladder layer by layer: [ladder](../docs/ladder.md#measured).
+- The im2win paper (000), sections 4.1 and 4.2: what was measured there, and how:
+  [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- Next and last: [read the paper with us](14_read_the_paper.ipynb).
+"""

@@ -1,0 +1,222 @@
+# %% [markdown]
+"""
+# Read the paper with us
+
+The ladder follows a paper: *Im2win: An Efficient Convolution Paradigm on GPU* by Lu, Chu, Guo and Liu
+([arXiv 2306.14316](https://arxiv.org/abs/2306.14316)). You have written most of what is in it. Now read it:
+an hour with the paper open beside this page. Papers are written by people, and this one too has slips; to
+find them is part of reading.
+"""
+
+# %% setup=true
+from convlab import ConvProblem, workloads
+from convlab.lessons import check, check_function, diary, im2col_beside_im2win, ladder_speeds
+from convlab.lessons import measured, measured_parts, timeline, workspaces
+
+# %% [markdown]
+"""
+## The idea
+
+Read in this order, which is not the order of the pages, and ask the question before you read:
+
+| read | ask | lesson |
+| --- | --- | --- |
+| the abstract | What is claimed? Against whom? Write the numbers down. | |
+| 2.1, Equation 1 | Which letter runs over what? Over which of them is summed? | [01](01_direct.ipynb) |
+| Figure 1, 3.1 | What is stored, how often, and in which order? | [10](10_im2win.ipynb) |
+| Algorithms 1 and 2 | Which line differs? | [10](10_im2win.ipynb) |
+| Algorithm 3, 3.3 | Which line is which technique? Where are the barriers? | [05](05_shared_memory.ipynb), [09](09_double_buffer.ipynb), [11](11_im2win_full.ipynb) |
+| 4.1, 4.2 | How was it measured? | [13](13_measure_it.ipynb) |
+| 4.2 to 4.4, the figures | Does it hold what the abstract claims? | this one |
+
+## Figure 1, again
+
+It is worth to draw a paper's figures anew, from code that works. Yours:
+"""
+
+# %%
+im2col_beside_im2win(ConvProblem(1, 3, 3, 3, out_channels=2, kernel_size=2))
+
+# %% [markdown]
+"""
+The text below the equation says that the tensor has "1/3 less elements" than the matrix. Count.
+
+## Your turn: how large is it?
+
+Section 3.1 gives the tensor's size: `N_i x C_i x H_o x (W_i * H_f)`. The im2col matrix has a column for each
+output pixel of each image and a row for each term, so it has `N * K` elements. Write both down, and by which
+part the tensor is the smaller one: 0.25 if it is a quarter less. There is no padding here, and the stride
+is 1.
+
+`problem` has all the letters: `problem.N_i`, `problem.C_i`, `problem.H_o`, `problem.W_i`, `problem.H_f`,
+`problem.N`, `problem.K`.
+
+<details><summary>Tip: a part less</summary>
+
+36 instead of 48 is 12 less, and 12 is a quarter *of 48*: `1 - 36 / 48`.
+</details>
+"""
+
+
+# %% exercise="sizes"
+def sizes(problem):
+    ### BEGIN SOLUTION: elements of the im2col matrix and of the im2win tensor, and the part less
+    matrix = problem.N * problem.K
+    tensor = problem.N_i * problem.C_i * problem.H_o * problem.W_i * problem.H_f
+    less = 1 - tensor / matrix
+    ### END SOLUTION
+    return matrix, tensor, less
+
+
+# %% check="sizes"
+def wanted_sizes(problem):
+    pixels, rows = problem.H_o * problem.W_o, problem.H_o * problem.H_f
+    matrix = problem.N_i * pixels * problem.C_i * problem.H_f * problem.W_f
+    tensor = problem.N_i * problem.C_i * rows * problem.W_i
+    return matrix, tensor, (matrix - tensor) / matrix
+
+
+figure_1 = ConvProblem(1, 3, 3, 3, out_channels=2, kernel_size=2)
+layers = [workloads.paper_layer(name) for name in ("conv5", "conv9")]
+wide = ConvProblem(2, 5, 4, 9, out_channels=3, kernel_size=(2, 3))
+check_function(sizes, wanted_sizes, [(problem,) for problem in (figure_1, *layers, wide)])
+
+# %% [markdown]
+"""
+## The memory that is claimed
+
+The abstract says 23.1 % less memory than im2col with cuBLAS. Figure 3 has no numbers to read off, so here
+is what our stages store beside input, filter and output on the paper's twelve layers. PyTorch has
+im2col's matrix for one image at a time, and uses it again for the next one; the third bar is such a stage:
+"""
+
+# %%
+workspaces("s03_im2col", "s10", "s03_im2col_per_image")
+
+# %% [markdown]
+"""
+Against the matrix of the whole batch, im2win is far ahead on every layer. Against the matrix of one image
+it is not: that is nearly nothing. So a claim in percent needs to say *of what*. Ours are in
+[comparisons](../docs/comparisons.md#memory-of-im2col-and-im2win), layer by layer and with both.
+
+## Find the bug: Algorithm 2, as printed
+
+Below is s10's kernel with lines 8 to 10 of the paper's Algorithm 2 taken at their word:
+
+- line 8: `f_h = k_res / W_f`, `f_w = k_res % W_f`, where `k_res` is what is left of `k` in its channel;
+- line 9: `i_h = o_h * s + f_h`, `i_w = o_w * s + f_w`;
+- line 10: the im2win tensor at `(i_n, i_c, i_h, i_w)`.
+
+These are the indices of the *image*, copied from Algorithm 1. Is that where the pixel is in the tensor? Run
+the check, see what it says, look at Figure 1 above, and mend the kernel. More than one order of the terms
+is right, as long as the weight is the one that belongs to the pixel.
+"""
+
+# %% hunt="printed"
+stage_kernel(
+    "s10",
+    planted=(
+        ("f_w = k % (H_f * W_f) // H_f\n", "f_w = k % W_f\n"),
+        ("f_h = k % H_f\n", "f_h = k % (H_f * W_f) // W_f\n"),
+        (
+            "windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]",
+            "windows[i_n, i_c, o_h * s_w + f_h, o_w * s_w + f_w]",
+        ),
+    ),
+    called="make_printed",
+)
+
+# %% check="printed"
+check(make_printed, "s10")
+
+# %% [markdown]
+"""
+<details><summary>Tip: what are the tensor's rows?</summary>
+
+Its third index is the row of the *output*, `o_h`: everything below that row of windows is in this one row of
+the tensor.
+</details>
+<details><summary>Tip: and the place in the row?</summary>
+
+Equation 2: column `k` and row `u` of the filter are at `k * H_f + u`. Here the column is the one that the
+window begins at, `o_w * s_w`, plus the filter's own, `f_w * d_w`.
+</details>
+
+Such a slip is no shame: the authors' program does it right, and only the listing was copied. But whoever
+builds from the listing finds out late. What else we noticed is written down line by line, with what we made
+of it: [from seed to code](../docs/seeds.md#000-the-im2win-paper). Two of them, for you to find:
+
+<details><summary>Equation 2 has a subscript too many on its right side. Which?</summary>
+
+The right side is <code>I(i, r, m + u, n + v)</code>, and the left one has neither <code>n</code> nor <code>v</code>,
+but <code>k</code>. It should be column <code>k</code>, and row <code>m * s + u</code>, for strides other than 1.
+</details>
+<details><summary>What is wrong with line 19 of Algorithm 3?</summary>
+
+It multiplies <code>R_I[1]</code> by <code>R_I[1]</code>: the input by itself. One of them is the filter's,
+<code>R_F[1]</code>. (We read it in a copy that was scanned; compare yours.)
+</details>
+
+## Algorithm 3
+
+Read it beside this picture. Lines 3 to 7 are what comes before the first multiplication. Lines 14 and 15
+ask for the next slice, line 16 is the barrier. Ours asks earlier than line 14 does:
+"""
+
+# %%
+timeline(s11=diary("s11"))
+
+# %% [markdown]
+"""
+## On a real GPU
+
+Section 4.2: 3.5 times im2col with cuBLAS, 5 to 155 times direct convolution, on an RTX 3090, the best of
+100 runs each. The input's transform is not said to be in the time. In ours it is:
+"""
+
+# %%
+ladder_speeds("conv9")
+
+# %%
+measured_parts("s03_im2col_blas", "s09", "s11")
+
+# %%
+measured("s01", "s03_im2col_blas", "s11")
+
+# %% [markdown]
+"""
+On this layer and this GPU s11 is ahead of im2col with a library's matrix product, transform and all, though
+by less than 3.5 times; it is another GPU and another library. "Direct" can be very slow or
+fairly quick; ours, s01, is far less than 155 times slower, because its threads read neighbours. A speedup
+says as much about the slow one as about the fast one.
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>The abstract: "up to 1.8x TFLOPS compared with the best performant convolutions in cuDNN". On how many of the twelve layers would that have to hold?</summary>
+
+On one. "Up to" names the best case; on average it is 1.1 (section 1). Read averages first.
+</details>
+
+<details><summary>In section 4.4 double buffering helps least, and the reason given is that it halves shared memory and registers. How would you test that reason?</summary>
+
+Change one thing at a time: the same kernel without prefetching but with as much shared memory taken, or a
+tile of half the size with it. Here, <code>convlab.plan(problem, stage="s11", prefetch=False)</code> leaves it out,
+and so the paper's Figure 4 can be measured again.
+</details>
+
+<details><summary>Winograd and FFT convolutions need fewer operations. How can they be compared in TFLOP/s?</summary>
+
+By the convolution's operations divided by the time, whatever was really computed. Then a figure above the
+GPU's highest speed is possible, and no mistake.
+</details>
+
+## Where to read on
+
+- The im2win paper (000), now from the first page on: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- Each equation, algorithm, table and figure, and the file that has it: [from seed to code](../docs/seeds.md).
+- What came out when all of it was measured: [results](../docs/results.md) and
+  [comparisons](../docs/comparisons.md).
+- And then write a stage of your own: [contributing](../docs/contributing.md).
+"""

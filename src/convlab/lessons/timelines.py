@@ -1,0 +1,305 @@
+"""Pictures of an order: when a thread asks for numbers, gets them, multiplies, and waits.
+
+A diary is what one thread of the first block does, instruction by instruction, on the strict
+simulator. It has no seconds: what it shows is what a thread has to do between asking for a number
+and needing it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from convlab.engines.access_log import GLOBAL, ISSUED, LANDED, WIDE
+from convlab.engines.launch_arguments import three
+from convlab.engines.requests import Requests
+from convlab.engines.simulated_launch import SimulatedLaunch
+from convlab.lessons.exercises import check
+from convlab.lessons.feedback import COUNTS, Feedback, Problem, Row
+from convlab.lessons.launching import AFTER, ready_for
+from convlab.lessons.pictures import (
+    COLOURS,
+    FAINT,
+    INK,
+    PAPER,
+    Picture,
+    cell,
+    finished,
+    note,
+    sheet,
+)  # fmt: skip
+from convlab.problem import ConvProblem
+from convlab.stages import Tile
+
+ASK, ARRIVE, READ, MULTIPLY, BARRIER = "ask", "arrive", "read", "multiply", "barrier"
+# One block, one warp, four slices of K_B = 8 without remainders: what a diary is kept of.
+SMALL = ConvProblem(1, 8, 5, 9, 16, 2)
+SMALL_TILE = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something the thread did: one of the words above, at its place in the thread's order. A
+    multiplication and the addition after it are one. ``address`` is that of shared memory."""
+
+    what: str
+    time: int
+    address: int = 0
+
+
+@dataclass
+class Diary:
+    """What one thread did, in order; ``slices`` of ``steps`` terms each."""
+
+    slices: int
+    steps: int
+    events: list[Event] = field(default_factory=list)
+
+    def of(self, what: str) -> list[Event]:
+        return [event for event in self.events if event.what == what]
+
+    def by_slice(self, what: str) -> list[list[Event]]:
+        """The events of a kind, shared out evenly among the slices, in order."""
+        found = self.of(what)
+        each = len(found) // self.slices
+        return [found[n * each : (n + 1) * each] for n in range(self.slices)]
+
+    def flights(self) -> list[tuple[int, int]]:
+        """For each slice when its first number was asked for and when its last one arrived."""
+        both = zip(self.by_slice(ASK), self.by_slice(ARRIVE), strict=True)
+        return [(asked[0].time, came[-1].time) for asked, came in both]
+
+    def meanwhile(self) -> float:
+        """Multiplications between asking for a number and its arrival, on average, over all
+        numbers but the first slice's, which has nothing to wait beside."""
+        done = np.array([event.time for event in self.of(MULTIPLY)])
+        each = []
+        for asked, came in list(zip(self.by_slice(ASK), self.by_slice(ARRIVE), strict=True))[1:]:
+            for number, one in enumerate(asked, 1):  # four numbers asked for at once come as four
+                end = came[number * len(came) // len(asked) - 1]
+                each.append(int(((one.time < done) & (done < end.time)).sum()))
+        return float(np.mean(each)) if each else 0.0
+
+    def steps_ahead(self) -> float:
+        """How many steps ahead of their multiplication operands are read, on average."""
+        reads, done = self.of(READ), np.array([event.time for event in self.of(MULTIPLY)])
+        total = self.slices * self.steps
+        a_step = len(done) / total
+        wanted = [number * total // len(reads) for number in range(len(reads))]
+        past = [int((done < event.time).sum()) / a_step for event in reads]
+        return float(np.mean([step - now for step, now in zip(wanted, past, strict=True)]))
+
+
+class _Scribe:
+    """Hears of a launch (:class:`convlab.engines.simulated_launch.Recorder`)."""
+
+    loads_of: Mapping[tuple[str, int], int] = {}
+
+    def __init__(self) -> None:
+        self.launch: SimulatedLaunch | None = None
+        self.barriers: list[int] = []
+        self.multiplied: list[int] = []
+        self.columns: Any = None
+
+    def _here(self) -> int:
+        assert self.launch is not None
+        assert self.launch.log is not None
+        return len(self.launch.log.addresses)
+
+    def barrier(self, site: int, threads: int) -> None:
+        if self.launch is not None and self.launch.block_number == 0:
+            self.barriers.append(self._here())
+
+    def worked(self) -> None:
+        if self.launch is not None and (self.launch.block_number, self.launch.thread) == (0, 0):
+            self.multiplied.append(self._here())
+
+    def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
+        if self.columns is None:
+            assert launch.log is not None
+            self.columns = launch.log.columns()
+
+    def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
+        pass
+
+
+class _Operations(Counter[int]):
+    """Counts operations, and tells the scribe of each."""
+
+    scribe: _Scribe
+
+    def __setitem__(self, site: int, count: int) -> None:
+        self.scribe.worked()
+        super().__setitem__(site, count)
+
+
+def diary(stage: str, made: Any = None) -> Diary:
+    """What thread 0 of a stage's main kernel does on a small problem of four slices; ``made`` is
+    a learner's function in the place of the stage's, as for :func:`convlab.lessons.traced`."""
+    main, arrays = ready_for(made, stage, SMALL, SMALL_TILE)
+    scribe = _Scribe()
+    grid, block = three(main.grid, "grid"), three(main.block, "block")
+    launch = SimulatedLaunch(main.kernel, grid, block, tuple(arrays), 0, False, None, scribe)
+    scribe.launch = launch
+    assert launch.arithmetic is not None
+    launch.arithmetic.operations = counting = _Operations()
+    counting.scribe = scribe
+    assert launch.log is not None
+    spans = launch.log.spans
+    launch.run()
+    return _written(scribe, {span.start for span in spans if span.name in AFTER}, spans)
+
+
+def _written(scribe: _Scribe, after: set[int], spans: Any) -> Diary:
+    columns = scribe.columns
+    starts = np.array([span.start for span in spans])
+    names = np.array([span.start in after for span in spans])
+    found: list[tuple[float, str, int]] = [(at - 0.5, BARRIER, 0) for at in scribe.barriers]
+    # A product and the addition that follows it are two operations, one instruction.
+    found += [(at - 0.25, MULTIPLY, 0) for at in scribe.multiplied[::2]]
+    copies = bool((columns.kind & ISSUED != 0).any())
+    end = len(columns.address)
+    for at in np.flatnonzero((columns.thread == 0) & (columns.kind & WIDE == 0)).tolist():
+        address, kind = int(columns.address[at]), int(columns.kind[at])
+        if address >= GLOBAL:
+            far = int(np.flatnonzero(starts <= address)[np.argmax(starts[starts <= address])])
+            if names[far]:
+                end = min(end, at)
+            elif not copies:
+                found.append((at, ASK, 0))
+        elif kind & ISSUED:
+            found.append((at, ASK, address))
+        elif kind & LANDED or kind & 3 == 1:
+            found.append((at, ARRIVE, address))
+        else:
+            found.append((at, READ, address))
+    found = sorted(one for one in found if one[0] < end)
+    events = [Event(what, time, address) for time, (_, what, address) in enumerate(found)]
+    return Diary(SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B, events)
+
+
+def timeline(**diaries: Diary) -> Picture:
+    """Diaries below each other: when each slice is on its way, when it is multiplied, where the
+    thread waits for the others."""
+    longest = max(len(one.events) for one in diaries.values())
+    high = 4.6
+    figure, (panel,) = sheet(7.4, 1.25 * len(diaries) + 0.25)
+    panel.set_xlim(-0.17 * longest, longest * 1.01)
+    panel.set_ylim(high * len(diaries) - 0.4, -0.6)
+    told = []
+    for place, (name, one) in enumerate(diaries.items()):
+        top = place * high
+        note(panel, -0.17 * longest, top, name, 11, weight="bold")
+        for row, text in enumerate(("slice is on its way", "slice is multiplied"), 1):
+            note(panel, -0.01 * longest, top + row * 1.1 - 0.05, text, 7.5, ha="right")
+        worked = one.by_slice(MULTIPLY)
+        flights = one.flights()
+        both = _overlaps(flights)  # two on their way at a time
+        for number, (asked, came) in enumerate(flights):
+            colour = COLOURS[number % len(COLOURS)]
+            thin, level = (0.45, number % 2 * 0.45) if both else (0.9, 0)
+            _bar(panel, asked, came, top + 0.6 + level, thin, colour, number)
+            if worked[number]:
+                start, stop = worked[number][0].time, worked[number][-1].time
+                _bar(panel, start, stop, top + 1.7, 0.9, colour, number)
+        for event in one.of(BARRIER):
+            panel.plot([event.time + 0.5] * 2, [top + 0.45, top + 2.75], color=INK, linewidth=1.6)
+        panel.plot([0, len(one.events)], [top + 2.75] * 2, color=FAINT, linewidth=0.8)
+        told.append(
+            f"{name} asks, and then does {one.meanwhile():.0f} multiply-adds before it needs what "
+            f"it asked for; it waits at {len(one.of(BARRIER))} barriers"
+        )
+    note(panel, 0, high * len(diaries) - 0.9, "what thread 0 does, first to last", 8, color=FAINT)
+    alt = f"Timelines of thread 0. {'; '.join(told)}."
+    caption = (
+        "What thread 0 does, from left to right, as the simulator ran it; a box with a number is a "
+        "slice of that number, a black line a barrier. The upper row shows from when a slice is "
+        f"asked for until it lies in shared memory, the lower row when it is multiplied. {told[0]}"
+        + "".join(f"; {one}" for one in told[1:])
+        + ". There are no seconds here: on a GPU what is asked for takes some hundred cycles to "
+        "come."
+    )
+    return finished(figure, alt, caption)
+
+
+def _overlaps(flights: list[tuple[int, int]]) -> bool:
+    return any(came > nxt[0] for (_, came), nxt in pairwise(flights))
+
+
+def _bar(
+    panel: Any, start: float, stop: float, top: float, high: float, colour: str, number: int
+) -> None:
+    cell(panel, start, top, colour, str(number), wide=stop + 1 - start, high=high, size=8)
+
+
+def ring_of_slices(one: Diary) -> Picture:
+    """Which slice is in which slot of shared memory, and when: of a diary whose slices come by
+    asynchronous copies. Raises ``ValueError`` where they do not."""
+    firsts = [asked[0].address for asked in one.by_slice(ASK)]
+    places = sorted(set(firsts))
+    if len(places) < 2:
+        raise ValueError("the diary has no asynchronous copies into several slots")
+    longest = len(one.events)
+    figure, (panel,) = sheet(7.4, 0.42 * len(places) + 0.75)
+    panel.set_xlim(-0.08 * longest, longest * 1.01)
+    panel.set_ylim(1.25 * len(places) + 0.5, -0.4)
+    told = []
+    both = zip(firsts, one.flights(), one.by_slice(MULTIPLY), strict=True)
+    for number, (first, (asked, came), worked) in enumerate(both):
+        top = places.index(first) * 1.25
+        colour = COLOURS[number % len(COLOURS)]
+        cell(panel, asked, top, PAPER, wide=came + 1 - asked, high=1, hatch="////", edge=colour)
+        start, stop = worked[0].time, worked[-1].time
+        cell(panel, start, top, colour, str(number), wide=stop + 1 - start, high=1, size=8)
+        told.append(f"slice {number} comes into slot {places.index(first)}")
+    for place in range(len(places)):
+        note(panel, -0.01 * longest, place * 1.25 + 0.5, f"slot {place}", 8, ha="right")
+    note(panel, 0, 1.25 * len(places) + 0.2, "what thread 0 does, first to last", 8, color=FAINT)
+    most = max(
+        sum(asked <= moment <= came for asked, came in one.flights()[1:])
+        for moment in (event.time for event in one.of(MULTIPLY))
+    )
+    several = f"{most} slice{'s' * (most != 1)}"
+    alt = f"The slots of shared memory over time: {'; '.join(told)}. Up to {several} at a time."
+    caption = (
+        "Each line is a slot of the ring in shared memory, from left to right what thread 0 does. "
+        "Hatched: a slice is on its way into the slot. Coloured, with its number: it is "
+        f"multiplied. While slices are multiplied, at most {several} "
+        f"{'are' if most != 1 else 'is'} on the way."
+    )
+    return finished(figure, alt, caption)
+
+
+def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
+    """:func:`convlab.lessons.check`, and whether as much is done as in the stage while numbers
+    are on their way."""
+    found = check(made, stage, **options)
+    if not found.passed:
+        return found
+    yours, ours = diary(stage, made), diary(stage)
+    rows = [
+        _at_least("multiply-adds while a slice is on its way", yours.meanwhile(), ours.meanwhile()),
+        _at_least("steps read ahead", yours.steps_ahead(), ours.steps_ahead()),
+    ]
+    few = [row for row in rows if not row.ok]
+    found = replace(found, rows=(*found.rows, *rows))
+    if not few:
+        return found
+    told = " and ".join(f"{row.yours:.3g} {row.unit}, where {row.target:.3g} go" for row in few)
+    problem = Problem(
+        COUNTS,
+        f"Too few {told}: the thread stands and waits for what it has only just asked for.",
+        advice=f"The picture shows it: timeline(ours=diary({stage!r}), yours=diary({stage!r}, "
+        f"{getattr(made, '__name__', 'make_kernel')})).",
+    )
+    headline = "Right, but not there yet: it waits where it could multiply."
+    return replace(found, headline=headline, problems=(problem,))
+
+
+def _at_least(unit: str, yours: float, ours: float) -> Row:
+    return Row(unit, round(yours, 2), round(ours, 2), yours >= ours / 1.25)
