@@ -31,10 +31,10 @@ report: $(VENV)/.ladder ## report.html and report.md, from bench.json
 
 # Each process keeps a CUDA context, hundreds of MiB on a GPU: a few are enough.
 test: $(VENV)/.test ## the tests, on whichever engine this machine has
-	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) -m "not gate and not site and not notebooks" $(ARGS)
+	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) -m "not gate and not site and not notebooks and not answers" $(ARGS)
 
-notebooks: $(VENV)/.test ## run every notebook of the lessons, judge every answer to their exercises
-	@$(BIN)/python -m pytest -n auto -m notebooks $(ARGS)
+notebooks: $(VENV)/.test ## run every notebook of the lessons, judge every answer to their exercises; ten minutes
+	@$(BIN)/python -m pytest -n auto -m "notebooks or answers" $(ARGS)
 
 gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, and read the machine code
 	@$(BIN)/convlab lint

@@ -287,7 +287,7 @@ CASES = [
 ]
 
 
-@pytest.mark.notebooks
+@pytest.mark.answers
 @pytest.mark.parametrize(("path", "name", "answer"), CASES)
 def test_answers_are_judged_as_they_must_be(path, name, answer):
     lesson = lesson_of(path)
