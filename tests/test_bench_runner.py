@@ -42,6 +42,12 @@ EXPECTED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def processes_find_the_fakes(monkeypatch):
+    path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+
+
 def run(names, unknown=False, **options):
     crew = Crew("bench_fakes:Fakes", compilers=1, **options)
     systems = [system(name) for name in names]

@@ -7,6 +7,7 @@ WINDOWS = "            fetch_windows(input, slice_, slot, t, first, i_h, i_w, S_
 COMMIT = "        commit_copies()  # a group even of nothing: groups are waited for by their number\n"
 WAIT = "        wait_copies(IN_FLIGHT)  # for this thread's part of the slice,\n"
 BARRIER = "        cuda.syncthreads()  # and for everybody's; and nobody reads the slice before it any more\n"
+CASES = "        if {}:\n            wait_copies(1)\n        else:\n            wait_copies(0)\n"
 
 ANSWERS = {
     "ring": [
@@ -23,7 +24,6 @@ ANSWERS = {
         right("two groups a slice: the filter is waited for early", (FILTER, FILTER + "            commit_copies()\n")),
         right("the windows first", (FILTER + WINDOWS, WINDOWS + FILTER)),
         right("a group in both cases", (COMMIT, "            commit_copies()\n        else:\n            commit_copies()\n")),
-        right("by the number of slots", (WAIT + BARRIER, "        wait_copies(SLOTS - 2)\n" + BARRIER)),
     ],
     "impatient": [
         given("counts"),
@@ -32,8 +32,7 @@ ANSWERS = {
         wrong("not waited for", "copy in flight", (WAIT, "")),
         wrong("waits after the barrier", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),
         wrong("waits for all a second time", "counts", (WAIT, WAIT + "        wait_copies(0)\n")),
-        wrong("asked for later", "counts", ("wait_copies(IN_FLIGHT)", "wait_copies(IN_FLIGHT - 1 if IN_FLIGHT else 0)")),
-        right("by the number of slots", ("wait_copies(IN_FLIGHT)", "wait_copies(SLOTS - 2)")),
-        right("by the size of the ring", ("wait_copies(IN_FLIGHT)", "wait_copies(max(0, SLOTS - 2))")),
+        right("by the number in flight", (WAIT, CASES.format("IN_FLIGHT == 1"))),
+        right("by the number of slots", (WAIT, CASES.format("SLOTS == 3"))),
     ],
 }

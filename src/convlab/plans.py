@@ -245,8 +245,7 @@ def tile_for(problem: ConvProblem, stage: Stage, engine: Engine) -> Tile | None:
 
 def tile_by_rule(problem: ConvProblem, stage: Stage, engine: Engine) -> Tile | None:
     """The stage's production tile on the engine's GPU, whatever is remembered."""
-    multiprocessors = engine.multiprocessors()
-    if multiprocessors is None or not stage.candidates(problem):
+    if not stage.candidates(problem) or (multiprocessors := engine.multiprocessors()) is None:
         return stage.production_tile(problem)
     return stage.production_tile(problem, multiprocessors)
 
