@@ -14,6 +14,8 @@ from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
 
+pytestmark = pytest.mark.same_in_cudasim
+
 torch = pytest.importorskip("torch", reason="runs peers of PyTorch's, which is optional")
 
 OF_TORCH = [peer for peer in PEERS if peer.family in ("pytorch", "cublas", "unfoldnd")]

@@ -17,6 +17,8 @@ from convlab.bench.measuring import Outcome
 from convlab.bench.runner import Case, row_of
 from convlab.workloads import LAYER_NAMES, paper_layer
 
+pytestmark = pytest.mark.same_in_cudasim
+
 ROOT = Path(__file__).parents[1]
 SVG = "{http://www.w3.org/2000/svg}"
 
