@@ -32,6 +32,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Wait, however long it takes.")
 
 
 def stages_named(names: Sequence[str] | None) -> tuple[Stage, ...]:
+    """The stages of these names in the ladder's order; without names, all."""
     from convlab.stages import LADDER, stage_named
 
     wanted = LADDER if not names else [stage_named(name) for name in names]
@@ -39,6 +40,7 @@ def stages_named(names: Sequence[str] | None) -> tuple[Stage, ...]:
 
 
 def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvProblem:
+    """The layer of that name, or the engine's default problem, with that many images."""
     from convlab.bench.ladder import default_problem
 
     if layer is not None:
@@ -51,6 +53,7 @@ def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvPr
 def too_slow(
     problem: ConvProblem, seconds: float, engine: Engine, patience: float, gpu: bool = True
 ) -> str:
+    """The sentence for what takes longer than ``patience``: how long, and what to do instead."""
     alone = seconds / problem.batch
     one = f" --batch 1 (about {duration(alone)})," if alone <= patience else ""
     or_gpu = " or a GPU" if gpu else ""
@@ -61,6 +64,7 @@ def too_slow(
 
 
 def duration(seconds: float) -> str:
+    """Seconds as people say them: "5 minutes"."""
     for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
@@ -88,6 +92,7 @@ def check_compilers(user: str) -> None:
 
 
 def conclude(console: Console, errors: Sequence[Text], noun: str, judged: int, right: str) -> None:
+    """Print what is wrong and exit with 1, or say that all is right."""
     for line in errors:
         console.print(line, soft_wrap=True)
     if errors:
