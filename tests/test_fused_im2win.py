@@ -12,7 +12,14 @@ from convlab.engines import Engine
 from convlab.oracle import random_tensors
 from convlab.stages import s12_fused_im2win as s12
 from convlab.stages import stage_named, window_fetch
-from convlab.stages.tile_choice import best_tile, candidates, estimated_cost, slice_depth
+from convlab.stages.tile_choice import (
+    SPLITS,
+    best_splits,
+    best_tile,
+    candidates,
+    estimated_cost,
+    slice_depth,
+)
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 S12 = s12.STAGE
@@ -52,6 +59,16 @@ def test_places_that_do_not_fit_constant_memory_are_computed(
         tile = Tile(16, 32, depth, 4, 4)
         plans._prepared.cache_clear()  # programs are kept
         assert judged(problem, S12, random_tensors(problem, 2), tile).ok
+
+
+@pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])
+@pytest.mark.parametrize("splits", [2, 3, 5, 100])
+@pytest.mark.parametrize("tile", [Tile(16, 32, 4, 4, 4), Tile(8, 16, 3, 4, 4)], ids=str)
+def test_sums_split_among_blocks(
+    tile: Tile, splits: int, problem: ConvProblem, judged: Any
+) -> None:
+    tensors = random_tensors(problem, seed=splits)
+    assert judged(problem, S12, tensors, tile, splits=splits).ok
 
 
 def test_relu_keeps_nan_and_what_is_positive(engine: Engine) -> None:
@@ -101,11 +118,13 @@ def test_the_ring_holds_three_slices_where_they_fit() -> None:
 
 @pytest.mark.parametrize(
     ("channels", "filter_size", "depth"),
-    [(64, 3, 16), (24, 1, 8), (3, 11, 11), (3, 7, 7), (3, 3, 9), (1, 1, 1), (5, 1, 5)],
+    [(64, 3, 16), (24, 1, 8), (3, 11, 16), (5, 8, 16), (3, 7, 7), (3, 3, 10), (1, 1, 1), (5, 1, 5)],
 )
 def test_how_deep_slices_are(channels: int, filter_size: int, depth: int) -> None:
     problem = ConvProblem(1, channels, 16, 16, 8, filter_size)
     assert slice_depth(problem) == depth
+    padded = ConvProblem(1, channels, 16, 16, 8, filter_size, padding=1)
+    assert slice_depth(padded) == (9 if depth == 10 else depth)
 
 
 def test_every_candidate_suits_every_layer() -> None:
@@ -117,17 +136,40 @@ def test_every_candidate_suits_every_layer() -> None:
 def test_the_choice_is_the_cheapest_by_the_model() -> None:
     for layer in LAYER_NAMES:
         problem = paper_layer(layer)
-        costs = {tile: estimated_cost(problem, tile) for tile in candidates(problem)}
-        assert costs[best_tile(problem)] == min(costs.values())
+        costs = {
+            (tile, splits): estimated_cost(problem, tile, splits=splits)
+            for tile in candidates(problem)
+            for splits in SPLITS
+            if splits <= -(-problem.K // tile.K_B)
+        }
+        tile = best_tile(problem)
+        assert costs[tile, best_splits(problem, tile)] == min(costs.values())
+
+
+def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None:
+    one_image = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
+    assert best_splits(one_image, best_tile(one_image)) >= 8
+    assert best_splits(one_image, best_tile(one_image, 1), 1) == 1
+    assert best_splits(paper_layer("conv8"), best_tile(paper_layer("conv8"))) == 1
+    assert best_splits(one_image, Tile(16, 32, 4, 4, 4)) == 1  # a tile that nobody measured
+    assert S12.atomic_additions(one_image) >= best_splits(one_image, best_tile(one_image))
+    assert S12.atomic_additions(paper_layer("conv8")) == 0
+
+
+def test_split_sums_are_cleared_first_and_whole_ones_are_not_split() -> None:
+    problem = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
+    tile = best_tile(problem)
+    names = [[launch.name for launch in S12.prepare(problem, tile, **options).launches]
+             for options in ({}, {"whole_sums": True}, {"relu": True})]  # fmt: skip
+    assert names == [["pack_filter", "clear", "fused_im2win"]] + 2 * [
+        ["pack_filter", "fused_im2win"]
+    ]
 
 
 def test_the_choice_follows_channels_and_multiprocessors() -> None:
     wide, narrow = paper_layer("conv8"), paper_layer("conv9")
     assert (best_tile(wide).M_B, best_tile(narrow).M_B) == (128, 64)
     assert best_tile(paper_layer("conv1")).M_B == 96  # 128 would compute 32 channels of nothing
-    one_image = ConvProblem(1, 256, 14, 14, 256, 3, padding=1)
-    few, many = (best_tile(one_image, count) for count in (1, 132))
-    assert few.M_B * few.N_B > many.M_B * many.N_B  # smaller blocks, so that all have one
 
 
 def test_its_short_name() -> None:

@@ -12,7 +12,7 @@ import pytest
 from convlab import ConvProblem
 from convlab.bench import tile_tables
 from convlab.stages import s12_fused_im2win as s12
-from convlab.stages.tile_choice import RATES, best_tile, candidates, estimated_cost
+from convlab.stages.tile_choice import RATES, best_splits, best_tile, candidates, estimated_cost
 from convlab.workloads import UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -37,7 +37,7 @@ def test_the_model_is_close_to_the_best_on_most(measured: dict[str, Any]) -> Non
     assert [choice.name for choice in found][12:] == list(UNTUNED)
     ratios = [choice.ratio for choice in found]
     assert None not in ratios  # every tile that it takes was measured
-    assert sum(ratio <= 1.1 for ratio in ratios) >= 50
+    assert sum(ratio <= 1.05 for ratio in ratios) >= 50
     assert max(ratios) < 1.2
 
 
@@ -141,8 +141,10 @@ def test_more_images_never_cost_less_and_more_multiprocessors_never_more() -> No
         assert costs == sorted(costs, reverse=True)
 
 
-def test_one_image_gets_small_blocks_and_deep_slices_many_large_ones() -> None:
-    assert astuple(best_tile(ONE_IMAGE)) == (32, 32, 32, 4, 4)
+def test_one_image_gets_small_blocks_and_split_sums_many_large_ones() -> None:
+    one = best_tile(ONE_IMAGE)
+    assert one.M_B * one.N_B < 128 * 64
+    assert best_splits(ONE_IMAGE, one) >= 8
     many = best_tile(ConvProblem(512, 256, 14, 14, 256, 3, padding=1))
     assert many.M_B * many.N_B == 128 * 64
 

@@ -7,6 +7,11 @@ rows of N_B windows at a time, so here each block makes just that slice, from th
 into a ring of slices, and the block waits for a slice only when it is that one's turn. What is
 computed and in which order is Algorithm 3's; each step is written out (:mod:`unrolled_product`).
 
+Where there are few outputs, as with one image, the blocks along z share the slices of each sum
+(split K): ``output`` begins as zeros, and every block adds its part atomically. In which order is
+the GPU's affair, so from three parts on the last bits may differ from call to call;
+``whole_sums=True`` never splits.
+
 The epilogue adds the bias and, with ``relu=True``, replaces what is negative by zero.
 """
 
@@ -21,9 +26,11 @@ from convlab.problem import ConvProblem
 from convlab.stages import window_fetch
 from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.s08_vectorized import RUN, make_multiply
-from convlab.stages.tile_choice import best_tile, candidates
+from convlab.stages.tile_choice import best_splits, best_tile, candidates, most_splits
 from convlab.stages.tiles import MODEL_TILE, SHARED_BYTES, Tile
 from convlab.stages.unrolled_product import make_compute, make_place, make_read
+
+CLEARING = 256  # threads of a block that clears
 
 
 def ring_slots(tile: Tile) -> int:
@@ -38,9 +45,9 @@ def blocks_at_once(tile: Tile) -> int:
 
 
 def make_turn(problem: ConvProblem, tile: Tile) -> Any:
-    """A turn of the loop over slices (Algorithm 3, lines 8-18): ask for a slice to come, multiply
-    this one, wait for the next. Its first step is in R_F0 and R_I0; the next slice's will be there
-    too, or in R_F1 and R_I1 where K_B is odd."""
+    """A turn of the loop over slices up to ``end`` (Algorithm 3, lines 8-18): ask for a slice to
+    come, multiply this one, wait for the next. Its first step is in R_F0 and R_I0; the next
+    slice's will be there too, or in R_F1 and R_I1 where K_B is odd."""
     M_B, N_B, K_B = tile.M_B, tile.N_B, tile.K_B
     SLICES, SLOTS = blocks_for(problem.K, K_B), ring_slots(tile)
     IN_FLIGHT, ODD = SLOTS - 2, K_B % 2 == 1
@@ -50,43 +57,43 @@ def make_turn(problem: ConvProblem, tile: Tile) -> Any:
     fetch_windows = window_fetch.make_fetch_windows(problem, tile)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(slice_, slot, input, packed, t, first, i_h, i_w, S_F, S_I):
-        if slice_ < SLICES:
+    def fetch(slice_, end, slot, input, packed, t, first, i_h, i_w, S_F, S_I):
+        if slice_ < end:
             fetch_filter(packed, slice_, slot, t, S_F)
             fetch_windows(input, slice_, slot, t, first, i_h, i_w, S_I)
         commit_copies()  # a group even of nothing: groups are waited for by their number
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def arrive(slice_, slot, ty, tx, S_F, S_I, R_F, R_I):
+    def arrive(slice_, end, slot, ty, tx, S_F, S_I, R_F, R_I):
         wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
         cuda.syncthreads()  # and for everybody's; and nobody reads the slice before it any more
-        if slice_ < SLICES:
+        if slice_ < end:
             read(
                 S_F, S_I, slot * (K_B * M_B) + ty * RUN, slot * (K_B * N_B) + tx * RUN, 0, R_F, R_I
             )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def turn(
-        slice_, slot, input, packed, t, ty, tx, first, i_h, i_w,
+        slice_, end, slot, input, packed, t, ty, tx, first, i_h, i_w,
         S_F, S_I, R_F0, R_I0, R_F1, R_I1, R_O,
     ):  # fmt: skip
         before = slot - 1 if slot > 0 else SLOTS - 1  # its slice is done, and its place free
         after = slot + 1 if slot + 1 < SLOTS else 0
-        fetch(slice_ + SLOTS - 1, before, input, packed, t, first, i_h, i_w, S_F, S_I)
+        fetch(slice_ + SLOTS - 1, end, before, input, packed, t, first, i_h, i_w, S_F, S_I)
         at_F, at_I = slot * (K_B * M_B) + ty * RUN, slot * (K_B * N_B) + tx * RUN
         compute(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)
         if ODD:
-            arrive(slice_ + 1, after, ty, tx, S_F, S_I, R_F1, R_I1)
+            arrive(slice_ + 1, end, after, ty, tx, S_F, S_I, R_F1, R_I1)
             multiply(R_F0, R_I0, R_O)
         else:
-            arrive(slice_ + 1, after, ty, tx, S_F, S_I, R_F0, R_I0)
+            arrive(slice_ + 1, end, after, ty, tx, S_F, S_I, R_F0, R_I0)
             multiply(R_F1, R_I1, R_O)
         return after
 
     return fetch, arrive, turn
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> Any:
     """The kernel with the problem's shapes and the tile as constants."""
     p = problem
     N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
@@ -96,8 +103,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     SLICES, SLOTS = blocks_for(p.K, K_B), ring_slots(tile)
     F_RING, I_RING = SLOTS * K_B * M_B, SLOTS * K_B * N_B
     AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
+    SHARE = blocks_for(SLICES, splits)  # of a block, in slices
     TURNS = 2 if K_B % 2 else 1  # until the registers have the same roles again
-    place, write = make_place(tile), make_write(problem, tile, relu)
+    place, write = make_place(tile), make_write(problem, tile, relu, splits)
     fetch, arrive, turn = make_turn(problem, tile)
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
@@ -123,21 +131,25 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             i_w[c] = pixel % W_o * s_w - p_w
             first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
 
+        begin, end = 0, SLICES
+        if splits > 1:
+            begin = int32(cuda.blockIdx.z) * SHARE
+            end = min(begin + SHARE, SLICES)
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        for slice_ in range(SLOTS - 1):
-            fetch(slice_, slice_, input, packed, t, first, i_h, i_w, S_F, S_I)
+        for slot in range(SLOTS - 1):
+            fetch(begin + slot, end, slot, input, packed, t, first, i_h, i_w, S_F, S_I)
         slot = 0
-        arrive(0, slot, ty, tx, S_F, S_I, R_F0, R_I0)
-        for slice_ in range(0, SLICES, TURNS):
+        arrive(begin, end, slot, ty, tx, S_F, S_I, R_F0, R_I0)
+        for slice_ in range(begin, end, TURNS):
             slot = turn(
-                slice_, slot, input, packed, t, ty, tx, first, i_h, i_w,
+                slice_, end, slot, input, packed, t, ty, tx, first, i_h, i_w,
                 S_F, S_I, R_F0, R_I0, R_F1, R_I1, R_O,
             )  # fmt: skip
-            if TURNS == 2 and slice_ + 1 < SLICES:
+            if TURNS == 2 and slice_ + 1 < end:
                 slot = turn(
-                    slice_ + 1, slot, input, packed, t, ty, tx, first, i_h, i_w,
+                    slice_ + 1, end, slot, input, packed, t, ty, tx, first, i_h, i_w,
                     S_F, S_I, R_F1, R_I1, R_F0, R_I0, R_O,
                 )  # fmt: skip
 
@@ -146,11 +158,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     return fused_im2win
 
 
-def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """s08's ``write``; with ``relu``, what is negative becomes zero. NaN stays, as in PyTorch."""
+def make_write(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> Any:
+    """s08's ``write``; with ``relu``, what is negative becomes zero. NaN stays, as in PyTorch. A
+    block that has only a part of each sum adds it to what is there; the first part has the bias."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
-    WHOLE_RUNS = PIXELS % RUN == 0  # no run of four crosses into the next image
+    WHOLE_RUNS = PIXELS % RUN == 0 and splits == 1  # no run of four crosses into the next image
     WHOLE_ROWS, WHOLE_COLUMNS = M % tile.M_B == 0, N % tile.N_B == 0
     STEP = RUN if WHOLE_RUNS else 1
 
@@ -170,7 +183,10 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
                         m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
                         if WHOLE_ROWS or m < M:
                             at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
-                            if WHOLE_RUNS:
+                            if splits > 1:
+                                b = b if cuda.blockIdx.z == 0 else float32(0)
+                                cuda.atomic.add(output, at, R_O[i, j + c] + b)
+                            elif WHOLE_RUNS:
                                 x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
                                 z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)
                                 store4(output, at, (x, y, z, w))
@@ -180,19 +196,48 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     return write
 
 
-def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """As every stage's; ``relu`` replaces negative results by zero."""
+def make_clear(elements: int) -> Any:
+    """``output`` as zeros, for sums that are added to it."""
+
+    @cuda.jit(**gpu_only(launch_bounds=CLEARING))
+    def clear(output):
+        at = int64(cuda.blockIdx.x) * CLEARING + cuda.threadIdx.x
+        if at < elements:
+            output[at] = float32(0)
+
+    return clear
+
+
+def prepare(
+    problem: ConvProblem,
+    tile: Tile,
+    relu: bool = False,
+    whole_sums: bool = False,
+    splits: int | None = None,
+) -> Program:
+    """As every stage's; ``relu`` replaces negative results by zero. ``splits`` is among how many
+    blocks a sum is split: the model's choice, but 1 with ``whole_sums`` and with ``relu``, which
+    needs the sums."""
     check_tile(tile)
+    if splits is None:
+        splits = 1 if relu or whole_sums else best_splits(problem, tile)
+    slices = blocks_for(problem.K, tile.K_B)
+    splits = blocks_for(slices, blocks_for(slices, splits))  # so that each has some
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
     pack = window_fetch.pack_launch(problem, tile, K_P, M_P)
     main = Launch(
-        make_kernel(problem, tile, relu),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        make_kernel(problem, tile, relu, splits),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B), splits),
         block=(tile.threads,),
         arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
     )
-    return Program((Buffer("packed", (M_P // tile.M_B, K_P, tile.M_B)),), (pack, main), tile)
+    elements = problem.M * problem.N
+    clear = Launch(
+        make_clear(elements), (blocks_for(elements, CLEARING),), (CLEARING,), (Flat("output"),)
+    )
+    launches = (pack, main) if splits == 1 else (pack, clear, main)
+    return Program((Buffer("packed", (M_P // tile.M_B, K_P, tile.M_B)),), launches, tile)
 
 
 def check_tile(tile: Tile) -> None:
@@ -217,5 +262,6 @@ STAGE = Stage(
     tiny_tile=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
     model_tile=MODEL_TILE,
     vectorized=True,
-    options=("relu",),
+    options=("relu", "whole_sums"),
+    atomic_additions=most_splits,
 )

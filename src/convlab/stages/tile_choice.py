@@ -1,4 +1,5 @@
-"""Which tile suits a problem: a model of what a GPU's busiest multiprocessor has to do.
+"""Which tile suits a problem, and among how many blocks to split its sums: a model of what a GPU's
+busiest multiprocessor has to do.
 
 All blocks cost the same, so a GPU is done when the multiprocessor with the most of them is, which
 has ``busiest = ceil(blocks / multiprocessors)``. Two things can be what it waits for. In clocks:
@@ -20,8 +21,15 @@ Where both count, neither is hidden wholly behind the other: the time is taken t
 sum of their squares. Channels and pixels that do not exist cost what others do: they are in the
 blocks. Memory is not in the model, because it is the same for all tiles.
 
-The constants are fitted to what an H200 took for 593 tiles on 55 problems. docs/tiles.md has what
-the model chooses beside the best tile of each.
+Split sums make ``splits`` times as many blocks, each with so many fewer slices: work for
+multiprocessors that would have none, or less than the busiest. The price is a launch that clears
+the output, and ``splits`` atomic additions to each:
+
+    SPLIT + ADDITION * splits * M * N
+
+The constants are fitted to what an H200 took in 800 cases: the tiles and splits worth trying on 55
+problems. Fitted to every other problem, they choose for the rest what takes 1.2 % longer than the
+best, 17 % at worst. docs/tiles.md has what the model chooses beside the best tile of each.
 """
 
 from __future__ import annotations
@@ -35,34 +43,42 @@ from convlab.stages.tiles import Tile
 
 MULTIPROCESSORS = 132  # of an H200, where nobody says
 REGISTERS, BESIDE_SUMS = 65536, 64  # a multiprocessor's; what a thread needs beside its sums
-FMA_A_CLOCK = 94.5  # multiply-adds of the best tile, where 128 is what the arithmetic could do
-OVERHEAD = 32
-SLICE, COPY, STEP, FMA = 67.0, 12.0, 18.0, 1.5  # clocks
+FMA_A_CLOCK = 102.0  # multiply-adds of the best tile, where 128 is what the arithmetic could do
+OVERHEAD = 55
+SLICE, COPY, STEP, FMA = 4.0, 3.0, 38.0, 0.74  # clocks
+SPLIT, ADDITION = 20000.0, 0.004  # clocks
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 
 # (M_B, N_B, M_T, N_T): multiply-adds a clock on an H200 where nothing is left over, over the best
 # one's. Eight more were measured; nowhere was one faster than the best of these by 2 %.
 RATES: dict[tuple[int, int, int, int], float] = {
     (128, 64, 8, 8): 1.0,
-    (64, 128, 8, 8): 0.98,
-    (96, 128, 12, 8): 0.93,
+    (64, 128, 8, 8): 0.94,
+    (96, 128, 12, 8): 0.82,
     (64, 64, 8, 4): 0.91,
-    (64, 32, 8, 4): 0.89,
-    (32, 64, 4, 8): 0.80,
-    (32, 32, 4, 4): 0.70,
-    (16, 128, 4, 8): 0.65,
+    (64, 32, 8, 4): 0.895,
+    (32, 64, 4, 8): 0.685,
+    (32, 32, 4, 4): 0.52,
+    (16, 128, 4, 8): 0.4,
 }
 FEW_OUTPUTS = 6 * 64 * 64 * MULTIPROCESSORS  # six blocks of 64 x 64 for each
 DEEP, DEPTH = (32, 32, 4, 4), 32  # the one that is also tried with slices so deep: fewer barriers
 
 
 def slice_depth(problem: ConvProblem) -> int:
-    """K_B: 16 or 8 channels of one place of the filter where that divides C_i. Else the depth from
-    6 to 16 with the fewest steps of k beyond K, the smallest of them."""
+    """K_B: 16 or 8 channels of one place of the filter where that divides C_i. Else 16 elements
+    where that makes at most 2 % more steps of k than K, for large K; else the depth from 6 to 16
+    with the fewest steps, the smallest of them. An odd depth has two slices in a turn: where there
+    are only two or three, and no padding to look after, the next even one is quicker."""
     for channels in (16, 8):
         if problem.C_i % channels == 0:
             return channels
+    if blocks_for(problem.K, 16) * 16 <= 1.02 * problem.K:
+        return 16
     depths = range(min(6, problem.K), min(16, problem.K) + 1)
-    return min(depths, key=lambda depth: (blocks_for(problem.K, depth) * depth, depth))
+    depth = min(depths, key=lambda depth: (blocks_for(problem.K, depth) * depth, depth))
+    few, bare = 8 < depth < problem.K <= 3 * depth, problem.padding == ((0, 0), (0, 0))
+    return depth + 1 if few and bare and depth % 2 else depth
 
 
 def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
@@ -85,12 +101,12 @@ def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
 
 
 def estimated_cost(
-    problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPROCESSORS
+    problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPROCESSORS, splits: int = 1
 ) -> float:
     """What the model says of a tile of :func:`candidates`, in clocks."""
-    blocks = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
+    blocks = splits * blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
     busiest = blocks_for(blocks, multiprocessors)
-    slices = blocks_for(problem.K, tile.K_B)
+    slices = blocks_for(blocks_for(problem.K, tile.K_B), splits)
     rate = FMA_A_CLOCK * RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
     throughput = busiest * tile.M_B * tile.N_B * (slices * tile.K_B + OVERHEAD) / rate
 
@@ -99,9 +115,32 @@ def estimated_cost(
     copies = tile.K_B * (tile.N_B + tile.M_B / RUN) / tile.threads
     slice_ = SLICE + COPY * copies + tile.K_B * (STEP + FMA * sums)
     latency = blocks_for(busiest, at_once) * slices * slice_
-    return math.hypot(throughput, latency)
+    price = 0.0 if splits == 1 else SPLIT + ADDITION * splits * problem.M * problem.N
+    return math.hypot(throughput, latency) + price
+
+
+def best_splits(problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPROCESSORS) -> int:
+    """Among how many blocks the model would split each sum. 1 for a tile that it does not know."""
+    if (tile.M_B, tile.N_B, tile.M_T, tile.N_T) not in RATES:
+        return 1
+    slices = blocks_for(problem.K, tile.K_B)
+    return min(
+        (splits for splits in SPLITS if splits <= slices),
+        key=lambda splits: estimated_cost(problem, tile, multiprocessors, splits),
+    )
+
+
+def most_splits(problem: ConvProblem) -> int:
+    """The most among any of :func:`candidates`; 0 where none splits: what is added atomically."""
+    most = max((best_splits(problem, tile) for tile in candidates(problem)), default=1)
+    return most if most > 1 else 0
 
 
 def best_tile(problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS) -> Tile:
     """The tile that the model takes to be the fastest."""
-    return min(candidates(problem), key=lambda tile: estimated_cost(problem, tile, multiprocessors))
+
+    def cost(tile: Tile) -> float:
+        splits = best_splits(problem, tile, multiprocessors)
+        return estimated_cost(problem, tile, multiprocessors, splits)
+
+    return min(candidates(problem), key=cost)
