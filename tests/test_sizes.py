@@ -203,16 +203,29 @@ def test_the_table_has_times_kernels_and_ratios():
     shown = size_tables.show(document(GEMM, 1.0))
     assert (
         f"| {UNTUNED['resnet50_1']} | 2 | {UNTUNED['resnet50_1'].flops / 2e9:.1f} | 64x128x16/8x8 "
-        "| 1 | `sm80_xmma_fprop_implicit_gemm 256x64x8` | 1 | torch_fp32 | 0.5 | 0.5 |" in shown
+        "| 1 | `sm80_xmma_fprop_implicit_gemm 256x64x8` | 1 | torch_fp32 | 0.50 | 0.50 |" in shown
     )
     fitted = "as the GEMM class, problems that the tile model was fitted to"
     assert f"| {fitted} | 1 | 0.50 | 0.50 | 0.50 | 1 | 1 |" in shown
 
 
-def test_what_is_below_the_limit_is_listed_with_where_it_is_explained():
-    slow = size_tables.slow(document(GEMM, 1.0, "one_image_1"))
-    assert f"| {UNTUNED['one_image_1']} | 2 | 1 | 0.50 | [one image](#one-image) |" in slow
-    assert "None is below 0.7" in size_tables.slow(document(GEMM, 1.5))
+def test_what_is_slower_is_listed_with_where_it_is_explained():
+    slow = size_tables.slow(document(GEMM, 1.0, "one_image_2"))
+    assert slow.startswith("On 1 of 1 problems, on 1 below 0.7.\n")
+    assert f"| {UNTUNED['one_image_2']} | 2 | 1 | 0.50 | [one image](#one-image) |" in slow
+    assert size_tables.slow(document(GEMM, 1.6)).startswith("On 1 of 1 problems, on 0 below 0.7.")
+    assert size_tables.slow(document(GEMM, 3.0)) == "On 0 of 1 problems, on 0 below 0.7.\n"
+
+
+def test_the_slowest_comes_first():
+    rows = [
+        one
+        for name, time in (("vgg16_2", 1.8), ("resnet50_3", 1.2), ("few_filters", 1.5))
+        for one in document(GEMM, time, name)["rows"]
+    ]
+    found = size_tables.slower({"rows": rows})
+    assert [size.name for size in found] == ["resnet50_3", "few_filters", "vgg16_2"]
+    assert [size.kind for size in found] == ["others", "channels that 8 does not divide", "others"]
 
 
 @pytest.mark.parametrize(
@@ -232,18 +245,16 @@ def test_the_page_is_what_the_results_give(capsys):
     assert size_tables.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
 
 
-def test_whatever_is_below_the_limit_is_explained():
+def test_whatever_is_slower_is_explained():
+    page = (ROOT / size_tables.PAGE).read_text()
+    sections = re.split("^### ", page.partition("slow:end")[2], flags=re.MULTILINE)[1:]
+    told = {heading.lower(): text for heading, _, text in (one.partition("\n") for one in sections)}
+    assert told.keys() <= {*size_tables.KINDS, "others"}
     file = ROOT / size_tables.FILE
     if not file.exists():  # nothing is claimed then
-        assert "Not measured yet" in (ROOT / size_tables.PAGE).read_text()
+        assert "Not measured yet" in page
         return
-    below = size_tables.below(json.loads(file.read_text()))
-    page = (ROOT / size_tables.PAGE).read_text()
-    told = {
-        heading.lower(): text.strip()
-        for heading, text in re.findall(r"^### (.+)\n([^#]+)", page.partition("slow:end")[2], re.M)
-    }
-    for size in below:
+    for size in size_tables.slower(json.loads(file.read_text())):
         assert len(told.get(size.kind, "")) > 80, size.problem
 
 
