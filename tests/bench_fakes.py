@@ -193,6 +193,10 @@ class Fakes:
             return Timing(spread_percent=60.0)
         return TIMES.get(self.current, Timing())
 
+    def time_called(self, prepared):
+        prepared.run(1)
+        return replace(TIMES.get(self.current, Timing()), median_ms=12.0)
+
     def look(self):
         self.looks += 1
         clock = 1000 if self.current == "throttled" and self.looks % 2 == 0 else 1980

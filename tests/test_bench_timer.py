@@ -38,6 +38,11 @@ def test_slow_work_is_repeated_five_times_at_least():
     assert [count for count in range(1, 8) if enough(slow[:count], 2.0)] == [5, 6, 7]
 
 
+def test_ordinary_calls_may_be_given_less_time():
+    assert next(n for n in range(1, 30) if enough([50.0] * n, at_most_ms=500.0)) == 10
+    assert not enough([50.0] * 10)
+
+
 def test_the_host_is_timed_by_its_clock():
     calls = []
     timing = measure_host(lambda stream: time.sleep(0.2), lambda: calls.append("poisoned"))

@@ -76,13 +76,39 @@ def test_the_fastest_of_cudnn_and_of_its_gemm_class(results):
     groups = {one.name: one for one in analysis.fastest(results)}
     assert groups["torch_fastest"].members == ("torch_fp32",)  # TF32 is another precision
     assert "cudnn_fft" in groups["cudnn_fastest"].members
-    assert groups["cudnn_gemm_class"].members == ("cudnn_gemm", "cudnn_implicit_precomp_gemm")
     for layer in results.layers():
         fastest = groups["cudnn_fastest"].best(results, layer)
         times = [results.row(*layer, name).time_ms for name in groups["cudnn_fastest"].members]
         assert fastest.time_ms == min(time for time in times if time)
     assert groups["cudnn_fastest"].best(results, ("conv5", 128)).system == "cudnn_fft"
     assert groups["cudnn_fastest"].best(results, ("conv1", 128)).system != "cudnn_fft"
+
+
+FFT = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8; void fft2d_c2r_16x16<float>(int)"
+WINOGRAD = "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(int)"
+GEMM = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_stage3"
+
+
+@pytest.mark.parametrize(
+    ("system", "kernels", "counts"),
+    [
+        ("torch_fp32", GEMM, True),
+        ("torch_fp32", "void implicit_convolve_sgemm<float, float, 1024>(int, int)", True),
+        ("torch_fp32", FFT, False),
+        ("torch_fp32", WINOGRAD, False),
+        ("torch_fp32", None, False),
+        ("torch_tf32", GEMM, False),
+        ("cudnn_fft", "FFT", False),
+        ("cudnn_gemm", "GEMM", True),
+    ],
+)
+def test_the_gemm_class_is_who_does_every_multiplication(results, system, kernels, counts):
+    key = ("conv9", 128, system)
+    fast = {"time_ms": 0.01, "state": "measured", "tflops": 1.0, "repeats": 20, "time_spread": 1.0}
+    fast |= {"reason": None, "algorithm": kernels}
+    changed = replace(results, rows=results.rows | {key: replace(results.rows[key], **fast)})
+    (group,) = (one for one in analysis.fastest(changed) if one.name == analysis.GEMM_CLASS)
+    assert (group.best(changed, ("conv9", 128)).system == system) is counts
 
 
 def test_nobody_of_a_group_measured_means_no_group(results):

@@ -106,6 +106,29 @@ UNTUNED: dict[str, ConvProblem] = {
     "few_filters": ConvProblem(8, 20, 120, 90, 6, (1, 7), stride=(1, 2), padding=(0, 3)),
 }
 
+# The tile model's constants were fitted to the problems above; none of these has been seen by it.
+# MobileNet's layers of 1 x 1 filters (Howard et al., Table 1); the late layers of ResNet-50 for one
+# image; what Inception's, U-Net's and DeepLab's layers look like; sizes that are prime.
+_MOBILENET = (
+    (32, 112, 64, 1, 1), (64, 56, 128, 1, 1), (128, 28, 256, 1, 1), (256, 28, 256, 1, 1),
+    (512, 14, 512, 1, 1), (1024, 7, 1024, 1, 1),
+)  # fmt: skip
+_LATE_LAYERS = (
+    (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2), (2048, 7, 512, 1, 1),
+)  # fmt: skip
+UNSEEN: dict[str, ConvProblem] = {
+    **_padded("mobilenet", NETWORK_BATCH, _MOBILENET),
+    **_padded("one_image_late", 1, _LATE_LAYERS),
+    "four_images": ConvProblem(4, 256, 14, 14, 256, 3, padding=1),
+    "inception_row": ConvProblem(32, 128, 17, 17, 128, (1, 7), padding=(0, 3)),
+    "inception_column": ConvProblem(32, 128, 17, 17, 192, (7, 1), padding=(3, 0)),
+    "unet": ConvProblem(2, 64, 256, 256, 64, 3, padding=1),
+    "deeplab": ConvProblem(4, 256, 33, 33, 256, 3, padding=6, dilation=6),
+    "prime_stride": ConvProblem(3, 17, 41, 43, 31, 7, stride=3, padding=2),
+    "prime_padded": ConvProblem(11, 29, 53, 47, 59, 3, padding=1),
+    "prime_1x1": ConvProblem(13, 127, 31, 37, 131, 1),
+}
+
 # Where the channel-parallel stages are looked at, as source 001 does: one image, few channels, and
 # one size at a time changed. It gives no sizes but its largest filter, 64 x 64.
 SWEEP_BASE = ConvProblem(1, 4, 256, 256, 16, 3)

@@ -14,6 +14,8 @@ from convlab.bench.watch import Look
 from convlab.doctor import environment
 from convlab.problem import ConvProblem
 
+CALLED_AT_MOST_MS = 500.0  # of ordinary calls, which are timed beside the graph's replays
+
 
 class Gpu:
     """The GPU, for one process. ``allowed`` is how many processes may compute on it: ours, and
@@ -57,6 +59,16 @@ class Gpu:
             spread_percent=SETTLED_PERCENT,
             before_repeats=prepared.poison,
             as_graph=prepared.capturable,
+        )
+
+    def time_called(self, prepared: Prepared) -> Clock:
+        """Time its ``run`` without a graph, so that the host's time for launches shows."""
+        from convlab.bench import timer
+
+        return timer.measure(
+            lambda stream: prepared.run(int(stream.handle)),
+            as_graph=False,
+            at_most_ms=CALLED_AT_MOST_MS,
         )
 
     def look(self) -> Callable[[], Look]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,9 +52,19 @@ def run_module(
     document["environment"] = None if engine is None else environment([]) | {"command": typed}
     print(show(document))
     if chosen.json is not None:
-        chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        chosen.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_results(chosen.json, document)
     return 0 if document.get("ok", True) else 1
+
+
+def write_results(file: Path, document: dict[str, Any]) -> None:
+    """Write the results whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        new.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        os.replace(new, file)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

@@ -52,6 +52,9 @@ class Place(Protocol):
     def time(self, prepared: Prepared, on_gpu: bool) -> Clock:
         """Time its ``run``, its output poisoned before the runs that are timed."""
 
+    def time_called(self, prepared: Prepared) -> Clock:
+        """Time its ``run`` called as anybody would, its launches included."""
+
     def look(self) -> Callable[[], Look]:
         """Ask how the GPU is; call what is returned for the answer."""
 
@@ -74,6 +77,7 @@ class Outcome:
     peak_bytes: int | None = None
     algorithm: str | None = None
     clocks_mhz: dict[str, int | None] | None = None
+    called_ms: float | None = None
     healthy: bool = field(default=True)  # whether the process may go on to the next
 
     def as_json(self) -> dict[str, Any]:
@@ -83,7 +87,7 @@ class Outcome:
     def without_number(self, state: State, reason: str) -> Outcome:
         """Say why there is none."""
         self.state, self.reason = state, reason
-        self.time_ms = self.time_spread = self.repeats = None
+        self.time_ms = self.time_spread = self.repeats = self.called_ms = None
         return self
 
 
@@ -133,6 +137,8 @@ def _measure(
     before = prepared.output()
     if not _judged(judge(before), "", outcome):
         return
+    if system.on_gpu:
+        outcome.called_ms = place.time_called(prepared).median_ms
     for _ in range(TRIES):
         clocks, others = place.look(), place.others()
         timing = place.time(prepared, system.on_gpu)

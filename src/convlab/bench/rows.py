@@ -28,7 +28,8 @@ class Row:
     ``error_over_bound`` its largest error as a part of that. ``workspace_bytes`` is computed,
     ``peak_bytes`` the device memory that was seen to be taken, tensors included. ``clocks_mhz``
     are the multiprocessors' as timing began and as it ended. ``identity`` stands for machine,
-    versions and code.
+    versions and code. ``called_ms`` is the median of ordinary calls, launches included; None on the
+    host and in older results.
 
     Raises ``ValueError`` for a number without the state ``measured``, or that state without one.
     """
@@ -52,6 +53,7 @@ class Row:
     seconds: float | None = None
     date: str | None = None
     identity: str | None = None
+    called_ms: float | None = None
 
     def __post_init__(self) -> None:
         if self.state not in STATES:

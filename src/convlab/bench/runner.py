@@ -130,4 +130,5 @@ def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, second
         round(seconds, 3),
         datetime.now(UTC).isoformat(timespec="seconds"),
         identity,
+        outcome.called_ms,
     )

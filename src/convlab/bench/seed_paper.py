@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from convlab.bench import ablation, analysis
-from convlab.bench.analysis import Contender, geometric_mean
+from convlab.bench.analysis import GEMM_CLASS, Contender, geometric_mean
 from convlab.bench.charts import Chart
 from convlab.bench.measured import table
 from convlab.bench.results import Results, tensor_bytes
@@ -19,7 +19,7 @@ PER_IMAGE, BATCHED, DIRECT, IM2WIN = (
     "im2col_cublas_per_image", "im2col_cublas_batched", "s01_direct", "s11_im2win_full",
 )  # fmt: skip
 S11, FASTEST = "im2winGPU (s11)", "convlab's fastest"
-CUDNN, GEMM_CLASS = "cudnn_fastest", "cudnn_gemm_class"
+CUDNN = "cudnn_fastest"
 # 000, Table 3: what cuDNN 8.0 chose on an RTX 3090.
 TABLE_3 = dict(
     zip(

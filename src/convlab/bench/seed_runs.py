@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convlab.bench import runner, watch
@@ -13,12 +13,21 @@ from convlab.bench.crew import Crew
 from convlab.bench.laboratory import current_gpu
 from convlab.bench.results import identity, library_versions
 from convlab.bench.roofline import Machine
-from convlab.bench.rows import JUDGED_WRONG, Row
+from convlab.bench.rows import JUDGED_WRONG, LASTING, Row
 from convlab.bench.runner import Case
 
 
-def measure_cases(cases: Sequence[Case], laboratory: str | None = None) -> dict[str, Any]:
+def measure_cases(
+    cases: Sequence[Case],
+    laboratory: str | None = None,
+    *,
+    older: Mapping[str, Any] | None = None,
+    keep: Callable[[dict[str, Any]], None] = lambda document: None,
+) -> dict[str, Any]:
     """The machine, what was installed and the rows of these cases, as a document of :mod:`json`.
+
+    Rows of an ``older`` such document that measuring again would not change (same machine, versions
+    and code) are taken over. ``keep`` gets the document so far, after each row.
 
     ``laboratory`` is where systems are looked up by name (``MODULE:CLASS``, as
     :class:`~convlab.bench.crew.Crew` takes it). A line for each row goes to standard error as it
@@ -30,24 +39,31 @@ def measure_cases(cases: Sequence[Case], laboratory: str | None = None) -> dict[
         facts = crew.facts()
         machine, known = Machine(**facts["machine"]), facts["environment"]
         known["packages"] = known["packages"] | library_versions()
-        rows = []
-        _say(f"compiling for {len(cases)} rows")
-        for row in runner.run(cases, crew, machine, identity(known, gpu)):
-            rows.append(row)
-            _say(f"{len(rows):4} of {len(cases)}  {row.layer:16} {row.system:32} {_outcome(row)}")
+        document: dict[str, Any] = {
+            "machine": machine.as_json(),
+            "packages": known["packages"],
+            "identity": identity(known, gpu),
+            "systems": list({case.system.name: case.system.as_json() for case in cases}.values()),
+            "rows": _taken_over(older or {"rows": []}, identity(known, gpu)),
+        }
+        rows = document["rows"]
+        have = {(row["layer"], row["problem"], row["system"]) for row in rows}
+        todo = [
+            case for case in cases if (case.layer, str(case.problem), case.system.name) not in have
+        ]
+        _say(f"compiling for {len(todo)} rows" + (f", {len(rows)} are there" if rows else ""))
+        measured = runner.run(todo, crew, machine, document["identity"])
+        for number, (case, row) in enumerate(zip(todo, measured, strict=True), start=1):
+            rows.append({"problem": str(case.problem)} | _strict(row.as_json()))
+            keep(document)
+            _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {_outcome(row)}")
     finally:
         crew.close()
-    return {
-        "machine": machine.as_json(),
-        "packages": known["packages"],
-        "identity": identity(known, gpu),
-        "systems": list({case.system.name: case.system.as_json() for case in cases}.values()),
-        "rows": [
-            {"problem": str(case.problem)} | _strict(row.as_json())
-            for case, row in zip(cases, rows, strict=True)
-        ],
-        "ok": not any(row.state in JUDGED_WRONG for row in rows),
-    }
+    return document | {"ok": not any(row["state"] in JUDGED_WRONG for row in rows)}
+
+
+def _taken_over(older: Mapping[str, Any], same: str) -> list[dict[str, Any]]:
+    return [row for row in older["rows"] if row["identity"] == same and row["state"] in LASTING]
 
 
 def _say(line: str) -> None:

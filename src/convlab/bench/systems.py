@@ -108,7 +108,6 @@ def of_stage(stage: Stage, **switches: bool) -> System:
 class PreparedStage:
     """A stage's plan with its tensors on the GPU. The bias is zeros, as peers compute without."""
 
-    algorithm: str | None = None
     capturable = True
 
     def __init__(
@@ -122,6 +121,7 @@ class PreparedStage:
         self._engine = choose("gpu")
         self._plan: Plan | None = Plan(problem, stage, None, self._engine, **switches)
         self.workspace_bytes: int | None = self._plan.workspace_bytes
+        self.algorithm = None if self._plan.tile is None else str(self._plan.tile)
         self._arrays = [self._engine.to_device(tensor) for tensor in (input, weight)]
         self._out = self._engine.empty(problem.output_shape)
         self._streams: dict[int, Any] = {}

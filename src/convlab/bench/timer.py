@@ -46,6 +46,7 @@ def measure(
     spread_percent: float | None = None,
     before_repeats: Callable[[], Any] = lambda: None,
     as_graph: bool = True,
+    at_most_ms: float = AT_MOST_MS,
 ) -> Timing:
     """Time ``call(stream)``, which starts the work on that stream and waits for nothing.
 
@@ -61,7 +62,7 @@ def measure(
         before_repeats()
         cuda.synchronize()
         samples: list[float] = []
-        while not enough(samples, spread_percent):
+        while not enough(samples, spread_percent, at_most_ms):
             flush()
             begin, end = cuda.event(), cuda.event()
             begin.record(stream)
@@ -88,14 +89,18 @@ def measure_host(
     return Timing.of(samples)
 
 
-def enough(samples_ms: Sequence[float], spread_percent: float | None = None) -> bool:
-    """Whether there are repeats enough: ``REPEATS``, or as many as fit into ``AT_MOST_MS``; with
+def enough(
+    samples_ms: Sequence[float],
+    spread_percent: float | None = None,
+    at_most_ms: float = AT_MOST_MS,
+) -> bool:
+    """Whether there are repeats enough: ``REPEATS``, or as many as fit into ``at_most_ms``; with
     ``spread_percent`` more, up to ``MOST_REPEATS``, until the spread is that small. It is looked
     at once every ``REPEATS``, so that it is no lucky moment that ends them."""
     count = len(samples_ms)
     if count < FEWEST_REPEATS:
         return False
-    if sum(samples_ms) >= AT_MOST_MS:
+    if sum(samples_ms) >= at_most_ms:
         return True
     if spread_percent is None or count % REPEATS:
         return count >= REPEATS and spread_percent is None

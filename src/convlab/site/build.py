@@ -37,8 +37,8 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
     ),
     "Measured": (
-        "measuring", "judging", "results", "measurements", "fast", "tiles", "comparisons",
-        "seed-results", "compile-gate",
+        "measuring", "judging", "results", "measurements", "fast", "fast-table", "tiles", "sizes",
+        "comparisons", "seed-results", "compile-gate",
     ),
     "Reference": ("api", "json", "seeds", "design", "contributing"),
 }  # fmt: skip

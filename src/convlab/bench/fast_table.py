@@ -1,0 +1,281 @@
+"""The tables of docs/fast-table.md: s12 beside what it was to beat, layer by layer.
+
+``python -m convlab.bench.fast_table`` reads docs/results/bench_h200.json, which ``convlab bench``
+wrote on a GPU, and rewrites what is between the page's markers; where there is no such file yet it
+says so and shows no number. ``--check`` rewrites nothing and exits 1 where the page differs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from convlab.bench import analysis
+from convlab.bench.analysis import GEMM_CLASS, TORCH, Contender, Layer, geometric_mean
+from convlab.bench.generated import RESULTS, filled, regenerate
+from convlab.bench.measured import table
+from convlab.bench.results import Results, open_results
+from convlab.bench.rows import Row
+from convlab.bench.seed_paper import memory_bytes
+from convlab.workloads import paper_layer
+
+PAGE, FILE = "docs/fast-table.md", f"{RESULTS}/bench_h200.json"
+COMMAND = f"convlab bench --json {FILE}"
+OURS, DIRECT, IM2WIN = "s12_fused_im2win", "s01_direct", "s11_im2win_full"
+BATCHED, PER_IMAGE = "im2col_cublas_batched", "im2col_cublas_per_image"
+FASTEST = "cudnn_fastest"
+NOTHING, MIB = "-", 2**20
+CLAIMED = "*the paper, of im2win*"
+
+# By what the columns are called: who, and what the paper (000) claims of im2win over it.
+RIVALS = {
+    "cuDNN's GEMM class": (GEMM_CLASS, ""),
+    "cuDNN's fastest": (FASTEST, "1.1, up to 1.8"),
+    "PyTorch fp32": (TORCH, ""),
+    "im2col + cuBLAS, batched": (BATCHED, "3.5 on average"),
+    "im2col + cuBLAS, per image": (PER_IMAGE, "3.5 on average"),
+    "s01": (DIRECT, "5 to 155"),
+}
+CALLED = ("PyTorch fp32", "im2col + cuBLAS, batched", "im2col + cuBLAS, per image")
+STORED = {
+    "s12": (OURS, ""),
+    "s11": (IM2WIN, ""),
+    "im2col + cuBLAS, batched": (BATCHED, "23.1 %"),
+    "im2col + cuBLAS, per image": (PER_IMAGE, "23.1 %"),
+    "cuDNN's GEMM class": (GEMM_CLASS, ""),
+    "cuDNN's fastest": (FASTEST, "32.8 %"),
+    "PyTorch fp32": (TORCH, ""),
+}
+
+
+def contenders(results: Results) -> dict[str, Contender]:
+    """Everybody who is in a table, by name."""
+    groups = {one.name: one for one in analysis.fastest(results)}
+    names = {OURS, IM2WIN, *(name for name, _ in RIVALS.values())}
+    return {
+        name: groups.get(name) or Contender(name, name, (name,))
+        for name in names
+        if name in groups or name in results.systems
+    }
+
+
+def ratios(
+    results: Results, one: Contender | None, over: Contender | None, called: bool = False
+) -> list[float | None]:
+    """How many times as fast one is as the other, on each layer; None where a time is missing.
+    ``called`` takes the times of ordinary calls."""
+    found: list[float | None] = []
+    for layer in results.layers():
+        mine, other = (_time(results, who, layer, called) for who in (one, over))
+        found.append(other / mine if mine and other else None)
+    return found
+
+
+def _time(results: Results, one: Contender | None, layer: Layer, called: bool) -> float | None:
+    row = None if one is None else one.best(results, layer)
+    return None if row is None else row.called_ms if called else row.time_ms
+
+
+def speed_table(results: Results) -> str:
+    """s12's time on each layer and its speed over each of the others', and the means."""
+    everybody = contenders(results)
+    ours = everybody.get(OURS)
+    columns = [ratios(results, ours, everybody.get(name)) for name, _ in RIVALS.values()]
+    rows = [
+        (
+            name,
+            *_numbers(None if ours is None else ours.best(results, (name, batch))),
+            *(_cell(column[place]) for column in columns),
+        )
+        for place, (name, batch) in enumerate(results.layers())
+    ]
+    rows += _means(columns, ("", ""))
+    rows.append((CLAIMED, "", "", *(claim for _, claim in RIVALS.values())))
+    return table(("layer", "s12 ms", "TFLOP/s", *RIVALS), rows)
+
+
+def called_table(results: Results) -> str:
+    """Ordinary calls beside replays of a graph, which hide what launches cost."""
+    everybody = contenders(results)
+    who = {"s12": OURS} | {words: RIVALS[words][0] for words in CALLED}
+    columns = [(everybody.get(name), called) for name in who.values() for called in (False, True)]
+    rows = [
+        (layer[0], *(_cell(_time(results, one, layer, called), 3) for one, called in columns))
+        for layer in results.layers()
+    ]
+    means = (
+        _of_known(ratios(results, everybody.get(OURS), one, called), geometric_mean)
+        for one, called in columns[2:]
+    )
+    rows.append(("**s12 is so many times as fast**", "", "", *(f"**{mean}**" for mean in means)))
+    head = [f"{words}, {how}" for words in who for how in ("graph ms", "called ms")]
+    return table(("layer", *head), rows)
+
+
+def memory_table(results: Results) -> str:
+    """Workspaces in MiB, and how much less s12 needs in all, on average over the layers."""
+    everybody = contenders(results)
+    found = {words: everybody.get(name) for words, (name, _) in STORED.items()}
+    rows = []
+    for layer in results.layers():
+        cells = [_stored(one.best(results, layer) if one else None) for one in found.values()]
+        rows.append((layer[0], f"{_filter_bytes(layer) / MIB:,.2f}", *cells))
+    less = ["", *(_less(results, everybody.get(OURS), one) for one in found.values())]
+    rows.append(("**s12 needs less by**", *less))
+    rows.append((CLAIMED, "", *(claim for _, claim in STORED.values())))
+    return table(("layer", "filter", *STORED), rows)
+
+
+def _filter_bytes(layer: Layer) -> int:
+    problem = paper_layer(*layer)
+    return 4 * problem.M * problem.K
+
+
+def _stored(row: Row | None) -> str:
+    if row is None or row.workspace_bytes is None:
+        return NOTHING
+    return f"{row.workspace_bytes / MIB:,.2f}"
+
+
+def _less(results: Results, one: Contender | None, than: Contender | None) -> str:
+    """By how much less one needs than another, input, filter and output included."""
+    if one is None or than is None or one == than:
+        return ""
+    needs = [
+        (memory_bytes(results, one, layer), memory_bytes(results, than, layer))
+        for layer in results.layers()
+    ]
+    parts = [1 - mine / other for mine, other in needs if mine and other]
+    return f"**{100 * sum(parts) / len(parts):.1f} %**" if parts else NOTHING
+
+
+def goals_table(results: Results) -> str:
+    """What was aimed at, and what was found."""
+    rows = [
+        (what, wanted, found, "" if reached is None else "yes" if reached else "no")
+        for what, wanted, found, reached in _goals(results)
+    ]
+    return table(("", "aimed at", "found", "reached"), rows, left=4)
+
+
+Goal = tuple[str, str, str, bool | None]
+
+
+def _goals(results: Results) -> Iterator[Goal]:
+    everybody = contenders(results)
+    ours = everybody.get(OURS)
+
+    def known(name: str, called: bool = False) -> list[float]:
+        every = ratios(results, ours, everybody.get(name), called)
+        return [ratio for ratio in every if ratio is not None]
+
+    for words, name, mean, least in (
+        ("over cuDNN's GEMM class", GEMM_CLASS, 1.3, 0.9),
+        ("over PyTorch fp32", TORCH, 1.0, None),
+        ("over im2col + cuBLAS, batched", BATCHED, 3.0, None),
+        ("over im2col + cuBLAS, per image", PER_IMAGE, 8.0, None),
+    ):
+        wanted = f"{mean:.1f} on average" + (f", {least} on every layer" if least else "")
+        found = known(name)
+        enough = bool(found) and geometric_mean(found) >= mean
+        reached = enough and (least is None or min(found) >= least)
+        yield words, wanted, _spread(found), reached if found else None
+        if name in (BATCHED, PER_IMAGE) and (called := known(name, called=True)):
+            yield (
+                f"{words}, called", wanted, _spread(called), geometric_mean(called) >= mean,
+            )  # fmt: skip
+    yield "over s01", "the range, beside the paper's 5 to 155", _spread(known(DIRECT)), None
+    more = [
+        row.workspace_bytes - _filter_bytes(layer)
+        for layer in results.layers()
+        if ours is not None
+        and (row := ours.best(results, layer)) is not None
+        and row.workspace_bytes is not None
+    ]
+    if more:
+        said = f"{max(more) / MIB:,.2f} MiB more at most"
+        yield "s12's workspace", "the re-ordered filter", said, max(more) == 0
+    machine = results.machine
+    for layer in results.layers():
+        row = ours.best(results, layer) if ours else None
+        if row is None or row.tflops is None or row.time_ms is None:
+            continue
+        if layer[0] in ("conv4", "conv8") and machine.sgemm_tflops:
+            share = row.tflops / machine.sgemm_tflops
+            found_words = f"{row.tflops:.1f} of {machine.sgemm_tflops:.1f} TFLOP/s: {share:.1%}"
+            yield f"{layer[0]}, share of cuBLAS's SGEMM, all in", "85 %", found_words, share >= 0.85
+        if layer[0] == "conv7" and machine.copy_bytes_per_second:
+            rate = paper_layer(*layer).least_bytes / row.time_ms / 1e9
+            copy = machine.copy_bytes_per_second / 1e12
+            found_words = f"{rate:.2f} of {copy:.2f} TB/s: {rate / copy:.1%}"
+            yield "conv7, share of a copy's bandwidth, necessary bytes", "60 %", found_words, (
+                rate / copy >= 0.6
+            )  # fmt: skip
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "not measured"
+    return f"{geometric_mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def _numbers(row: Row | None) -> tuple[str, str]:
+    if row is None or row.time_ms is None or row.tflops is None:
+        return NOTHING, NOTHING
+    return f"{row.time_ms:.3f}", f"{row.tflops:.1f}"
+
+
+def _means(
+    columns: Sequence[Sequence[float | None]], before: Sequence[str]
+) -> list[tuple[str, ...]]:
+    made: dict[str, Callable[[Sequence[float]], float]] = {
+        "**geometric mean**": geometric_mean, "least": min, "most": max,
+    }  # fmt: skip
+    return [
+        (words, *before, *(_of_known(column, make) for column in columns))
+        for words, make in made.items()
+    ]
+
+
+def _of_known(column: Sequence[float | None], make: Callable[[Sequence[float]], float]) -> str:
+    known = [value for value in column if value is not None]
+    return _cell(make(known)) if known else NOTHING
+
+
+def _cell(value: float | None, digits: int = 2) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+SECTIONS: dict[str, Callable[[Results], str]] = {
+    "goals": goals_table,
+    "speed": speed_table,
+    "called": called_table,
+    "memory": memory_table,
+}
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """The page as it has to be.
+
+    Raises ``ValueError`` saying what is missing or is no result.
+    """
+    results = open_results(root / FILE) if (root / FILE).is_file() else None
+    makers = {name: _maker(make, results) for name, make in SECTIONS.items()}
+    return {root / PAGE: filled(root / PAGE, makers)}
+
+
+def _maker(make: Callable[[Results], str], results: Results | None) -> Callable[[str], str]:
+    if results is None:
+        return lambda _: f"\nNot measured yet: `{COMMAND}` on a GPU writes it.\n\n"
+    return lambda _: f"\n{make(results)}\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Regenerate, or with ``--check`` only compare; returns the exit code."""
+    about = f"Make the tables of {PAGE} from {FILE}."
+    return regenerate("convlab.bench.fast_table", about, generated, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""The tables of docs/sizes.md: s12 beside others on sizes that nobody tuned for.
+
+``python -m convlab.bench.size_tables`` reads docs/results/sizes_h200.json, which
+``convlab.bench.sizes`` wrote on a GPU, and rewrites what is between the page's markers; where there
+is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1 where
+the page differs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convlab.bench.analysis import TORCH, geometric_mean, in_gemm_class
+from convlab.bench.generated import RESULTS, filled, regenerate
+from convlab.bench.measured import table
+from convlab.bench.rows import Row
+from convlab.bench.seed_runs import numberless
+from convlab.problem import ConvProblem
+from convlab.workloads import UNSEEN, UNTUNED
+
+PAGE, FILE = "docs/sizes.md", f"{RESULTS}/sizes_h200.json"
+COMMAND = f"python -m convlab.bench.sizes --json {FILE}"
+PROBLEMS = UNTUNED | UNSEEN
+OURS = "s12_fused_im2win"
+SYSTEMS = (OURS, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
+GROUPS = {
+    "ResNet-50": "resnet50",
+    "VGG-16": "vgg16",
+    "One image": "one_image",
+    "MobileNet, 1 x 1 filters": "mobilenet",
+    "Other shapes": "",
+}
+LIMIT = 0.7  # what convlab wants nothing to be below
+HEAD = (
+    "problem", "s12 ms", "TFLOP/s", "tile", "PyTorch ms", "its kernel", "GEMM class ms", "whose",
+    "PyTorch / s12", "GEMM class / s12",
+)  # fmt: skip
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Size:
+    """A problem and its rows, by system."""
+
+    name: str
+    problem: ConvProblem
+    rows: Mapping[str, Row]
+
+    def time_ms(self, system: str) -> float | None:
+        """A system's time; None where it has none."""
+        row = self.rows.get(system)
+        return None if row is None else row.time_ms
+
+    @property
+    def gemm_class(self) -> Row | None:
+        """The fastest that does every multiplication: of cuDNN's three, and PyTorch's choice."""
+        others = [
+            row
+            for name, row in self.rows.items()
+            if name != OURS
+            and row.time_ms is not None
+            and in_gemm_class("any" if name == TORCH else "gemm", row)
+        ]
+        return min(others, key=lambda row: row.time_ms or 0.0, default=None)
+
+    @property
+    def gemm_ms(self) -> float | None:
+        """Its time."""
+        row = self.gemm_class
+        return None if row is None else row.time_ms
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast as that s12 is."""
+        return _over(self.gemm_ms, self.time_ms(OURS))
+
+    @property
+    def over_torch(self) -> float | None:
+        """How many times as fast as PyTorch s12 is."""
+        return _over(self.time_ms(TORCH), self.time_ms(OURS))
+
+    @property
+    def kind(self) -> str:
+        """Which explanation is for it: a heading of the page, in small letters."""
+        return next((words for words, applies in KINDS.items() if applies(self.problem)), "others")
+
+
+KINDS: dict[str, Callable[[ConvProblem], bool]] = {
+    "one image": lambda problem: problem.N_i == 1,
+    "channels that 8 does not divide": lambda problem: problem.C_i % 8 != 0,
+    "few filters": lambda problem: problem.M < 32,
+    "1 x 1 filters": lambda problem: problem.H_f * problem.W_f == 1,
+}
+
+
+def sizes(document: Mapping[str, Any]) -> list[Size]:
+    """The problems of the document that are still those of their names, in their order."""
+    return [
+        Size(name, problem, rows)
+        for name, problem in PROBLEMS.items()
+        if (rows := _rows(document, name, problem))
+    ]
+
+
+def _rows(document: Mapping[str, Any], name: str, problem: ConvProblem) -> dict[str, Row]:
+    return {
+        row["system"]: Row.from_json(row)
+        for row in document["rows"]
+        if (row["layer"], row["problem"]) == (name, str(problem))
+    }
+
+
+def show(document: Mapping[str, Any]) -> str:
+    """What is true of all of them, a table for each group, and what has no number."""
+    found = sizes(document)
+    parts = [f"{document['device']}; medians of graph replays, all in.\n"]
+    seen = [size for size in found if size.name in UNTUNED]
+    unseen = [size for size in found if size.name in UNSEEN]
+    parts.append(
+        table(
+            ("s12 is so many times as fast", "problems", "geometric mean", "from", "to", "below 1",
+             f"below {LIMIT}"),
+            [
+                (f"as {words}, {which}", *_summary(ratios))
+                for words, ratio in (("the GEMM class", "ratio"), ("PyTorch", "over_torch"))
+                for which, group in (
+                    ("problems that the tile model was fitted to", seen),
+                    ("problems that it has not seen", unseen),
+                )
+                if (ratios := [value for size in group if (value := getattr(size, ratio))])
+            ],
+        )
+    )  # fmt: skip
+    left = list(found)
+    for title, prefix in GROUPS.items():
+        group = [size for size in left if size.name.startswith(prefix)]
+        left = [size for size in left if size not in group]
+        if group:
+            parts.append(f"### {title}\n\n{table(HEAD, [_row(size) for size in group])}")
+    if missing := numberless(document):
+        reasons = [
+            (f"`{system}`", ", ".join(where), state, reason)
+            for system, state, reason, where in missing
+        ]
+        head = ("system", "problems", "what", "why")
+        parts.append(f"### Without a number\n\n{table(head, reasons, left=4)}")
+    return "\n".join(parts)
+
+
+def slow(document: Mapping[str, Any]) -> str:
+    """Where s12 is slower than the GEMM class, the slowest first, each with where that is
+    explained."""
+    found = slower(document)
+    far = sum((size.ratio or 0.0) < LIMIT for size in found)
+    said = f"On {len(found)} of {len(sizes(document))} problems, on {far} below {LIMIT}.\n"
+    if not found:
+        return said
+    rows = [
+        (
+            str(size.problem),
+            _number(size.time_ms(OURS), 4),
+            _number(size.gemm_ms, 4),
+            f"{size.ratio:.2f}",
+            f"[{size.kind}](#{size.kind.replace(' ', '-')})",
+        )
+        for size in found
+    ]
+    head = ("problem", "s12 ms", "GEMM class ms", "GEMM class / s12", "why")
+    return f"{said}\n{table(head, rows)}"
+
+
+def slower(document: Mapping[str, Any]) -> list[Size]:
+    """The problems where s12 is slower than the GEMM class, the slowest first."""
+    found = [(size.ratio, size) for size in sizes(document) if size.ratio is not None]
+    return [size for ratio, size in sorted(found, key=lambda pair: pair[0]) if ratio < 1]
+
+
+def _row(size: Size) -> tuple[str, ...]:
+    ours, torch, others = size.rows.get(OURS), size.rows.get(TORCH), size.gemm_class
+    return (
+        str(size.problem),
+        _number(size.time_ms(OURS), 4),
+        NOTHING if ours is None or ours.tflops is None else f"{ours.tflops:.1f}",
+        (ours and ours.algorithm) or NOTHING,
+        _number(size.time_ms(TORCH), 4),
+        NOTHING if torch is None or torch.algorithm is None else kernel(torch.algorithm),
+        _number(size.gemm_ms, 4),
+        NOTHING if others is None else others.system.removeprefix("cudnn_"),
+        _ratio(size.over_torch),
+        _ratio(size.ratio),
+    )
+
+
+def kernel(algorithm: str) -> str:
+    """The kernel that took longest, without its template arguments and types."""
+    name = re.split("[<(;]", algorithm.removeprefix("void "))[0].rpartition("::")[2]
+    tiled = re.fullmatch(r"(.+?)_(c?)f32\S*?tilesize(\d+x\d+x\d+).*", name)
+    if tiled is None:
+        return f"`{name}`"
+    return f"`{tiled[1]}{'_complex' if tiled[2] else ''} {tiled[3]}`"
+
+
+def _summary(ratios: Sequence[float]) -> list[str]:
+    spread = (geometric_mean(ratios), min(ratios), max(ratios))
+    return [
+        f"{len(ratios)}",
+        *(f"{value:.2f}" for value in spread),
+        *(f"{sum(ratio < limit for ratio in ratios)}" for limit in (1, LIMIT)),
+    ]
+
+
+def _over(theirs: float | None, ours: float | None) -> float | None:
+    return theirs / ours if theirs and ours else None
+
+
+def _ratio(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return NOTHING if value is None else f"{value:.{digits}g}"
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """The page as it has to be.
+
+    Raises ``ValueError`` saying what is missing or is no result.
+    """
+    file = root / FILE
+    shown = dict.fromkeys(("sizes", "slow"), f"Not measured yet: `{COMMAND}` on a GPU writes it.\n")
+    if file.is_file():
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+            by = f"By `{COMMAND}`: [{file.name}](results/{file.name}).\n"
+            shown = {"sizes": f"{show(document)}\n{by}", "slow": slow(document)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file} is no result of {COMMAND}: {error!r}") from error
+    return {root / PAGE: filled(root / PAGE, {name: _maker(text) for name, text in shown.items()})}
+
+
+def _maker(text: str) -> Callable[[str], str]:
+    return lambda _: f"\n{text}\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Regenerate, or with ``--check`` only compare; returns the exit code."""
+    about = f"Make the tables of {PAGE} from {FILE}."
+    return regenerate("convlab.bench.size_tables", about, generated, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""docs/fast-table.md: what s12 is held against, and what is made of the results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench_samples import H200_LIKE, sample, system
+
+from convlab.bench import fast_table
+from convlab.bench.fast_table import BATCHED, DIRECT, OURS, PER_IMAGE
+from convlab.bench.measuring import Outcome
+from convlab.bench.results import Results
+from convlab.bench.runner import Case, row_of
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+pytestmark = pytest.mark.same_in_cudasim
+
+ROOT = Path(__file__).parents[1]
+# Name, kind, ms as a graph and called for each 10^10 FLOP, and workspace over the filter's bytes.
+MORE = (
+    (OURS, "stage", 0.25, 0.25, 1),
+    (DIRECT, "stage", 2.5, 2.5, 0),
+    (BATCHED, "peer", 0.75, 1.0, 100),
+    (PER_IMAGE, "peer", 1.0, 2.5, 2),
+)
+IMPLICIT, FOURIER = "void implicit_convolve_sgemm<float>(int)", "void fft2d_r2c_32x32<float>(int)"
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    found = sample()
+    for name in LAYER_NAMES:
+        problem = paper_layer(name)
+        scale, filter_bytes = problem.flops / 1e10, 4 * problem.M * problem.K
+        for who, kind, graph, called, stored in MORE:
+            chosen = system(who, kind, "cublas" if kind == "peer" else "convlab", "gemm", "fp32")
+            outcome = Outcome(
+                "measured", None, graph * scale, 0.5, 20, "fp32", 0.1,
+                workspace_bytes=stored * filter_bytes, called_ms=called * scale,
+            )  # fmt: skip
+            row = row_of(Case(name, problem, chosen), outcome, H200_LIKE, "one", 1.0)
+            assert row.ok, row.reason
+            found.add(row, chosen)
+    return found
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The cells after the first of the line that begins with it."""
+    (line,) = (line for line in text.splitlines() if line.startswith(f"| {first} |"))
+    return [cell.strip() for cell in line.split("|")[2:-1]]
+
+
+def test_every_layer_has_s12_and_how_many_times_as_fast_it_is(results):
+    text = fast_table.speed_table(results)
+    ms, rate, *over = cells(text, "conv9")
+    assert (float(ms), float(rate)) == (pytest.approx(0.25 * 2.753, abs=0.001), 40.0)
+    by_name = dict(zip(fast_table.RIVALS, over, strict=True))
+    assert by_name["im2col + cuBLAS, batched"] == "3.00"
+    assert by_name["im2col + cuBLAS, per image"] == "4.00"
+    assert by_name["s01"] == "10.00"
+    for words in ("**geometric mean**", "least", "most"):
+        assert cells(text, words)[-3:] == ["3.00", "4.00", "10.00"]
+    assert cells(text, fast_table.CLAIMED)[-1] == "5 to 155"
+    assert [line.split(" | ")[0] for line in text.splitlines()[2:14]] == [
+        f"| {name}" for name in LAYER_NAMES
+    ]
+
+
+@pytest.mark.parametrize(("kernels", "faster"), [(IMPLICIT, True), (FOURIER, False)])
+def test_pytorch_s_choice_is_in_the_gemm_class_where_it_is_a_gemm(results, kernels, faster):
+    key = ("conv9", 128, "torch_fp32")
+    fast = replace(results.rows[key], time_ms=0.01, algorithm=kernels)
+    changed = replace(results, rows=results.rows | {key: fast})
+    _, _, gemm_class, _, torch, *_ = cells(fast_table.speed_table(changed), "conv9")
+    assert torch == "0.01"
+    assert (gemm_class == torch) is faster
+
+
+def test_ordinary_calls_stand_beside_replays(results):
+    text = fast_table.called_table(results)
+    graph, called = cells(text, "conv12")[-2:]
+    assert float(called) == pytest.approx(2.5 * float(graph), abs=0.001)
+    means = cells(text, "**s12 is so many times as fast**")
+    assert means[-4:] == ["**3.00**", "**4.00**", "**4.00**", "**10.00**"]
+    assert means[:3] == ["", "", "**1.05**"]
+    assert means[3] == "**-**"  # older rows have no such time
+
+
+def test_memory_is_the_workspace_and_in_all_what_the_paper_compares(results):
+    text = fast_table.memory_table(results)
+    filter_mib, ours, *_ = cells(text, "conv12")
+    assert filter_mib == ours == "9.00"
+    by_name = dict(zip(fast_table.STORED, cells(text, "conv5")[1:], strict=True))
+    assert by_name["im2col + cuBLAS, batched"] == "234.38"
+    less = dict(zip(fast_table.STORED, cells(text, "**s12 needs less by**")[1:], strict=True))
+    assert less["s12"] == ""
+    assert 0 < float(less["im2col + cuBLAS, batched"].strip("*% ")) < 100
+    assert cells(text, fast_table.CLAIMED)[3] == "23.1 %"
+
+
+def test_goals_are_reached_or_not(results):
+    text = fast_table.goals_table(results)
+    assert cells(text, "over im2col + cuBLAS, batched")[1:] == ["3.00 (3.00 to 3.00)", "yes"]
+    assert cells(text, "over im2col + cuBLAS, per image")[1:] == ["4.00 (4.00 to 4.00)", "no"]
+    assert cells(text, "over im2col + cuBLAS, per image, called")[1:] == [
+        "10.00 (10.00 to 10.00)", "yes",
+    ]  # fmt: skip
+    assert cells(text, "over s01")[1:] == ["10.00 (10.00 to 10.00)", ""]
+    assert cells(text, "s12's workspace")[1:] == ["0.00 MiB more at most", "yes"]
+    assert "40.0 of 51.2 TFLOP/s: 78.1%" in cells(text, "conv8, share of cuBLAS's SGEMM, all in")[1]
+    conv7 = cells(text, "conv7, share of a copy's bandwidth, necessary bytes")
+    rate = paper_layer("conv7").least_bytes / (0.25 * paper_layer("conv7").flops / 1e10) / 1e9
+    assert conv7[1] == f"{rate:.2f} of 4.20 TB/s: {rate / 4.2:.1%}"
+    assert conv7[2] == ("yes" if rate >= 0.6 * 4.2 else "no")
+
+
+def test_one_layer_below_the_least_means_not_reached(results):
+    assert cells(fast_table.goals_table(results), "over cuDNN's GEMM class")[2] == "no"
+    slow = {
+        key: replace(row, time_ms=100 * row.time_ms)
+        for key, row in results.rows.items()
+        if key[2].startswith("cudnn_") and row.time_ms
+    }
+    slower = replace(results, rows=results.rows | slow)
+    assert cells(fast_table.goals_table(slower), "over cuDNN's GEMM class")[2] == "yes"
+    key = ("conv9", 128, "cudnn_gemm")
+    slower.rows[key] = replace(slower.rows[key], time_ms=0.5)
+    text = fast_table.goals_table(slower)
+    assert "(0.73 to" in cells(text, "over cuDNN's GEMM class")[1]
+    assert cells(text, "over cuDNN's GEMM class")[2] == "no"
+
+
+def test_a_run_of_few_systems_makes_tables_too():
+    few = sample(layers=["conv9"])  # s12 and im2col were not measured
+    for make in fast_table.SECTIONS.values():
+        assert make(few).startswith("|")
+    assert "not measured" in fast_table.goals_table(few)
+
+
+# The page.
+
+
+def test_the_page_is_what_the_results_give(capsys):
+    assert fast_table.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
+
+
+def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
+    (tmp_path / "docs/results").mkdir(parents=True)
+    marked = "".join(
+        f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in fast_table.SECTIONS
+    )
+    page = tmp_path / fast_table.PAGE
+    page.write_text(marked)
+    assert fast_table.main(["--root", str(tmp_path)]) == 0
+    assert page.read_text().count("Not measured yet: `convlab bench --json") == 4
+    (tmp_path / fast_table.FILE).write_text(json.dumps(results.as_json()))
+    assert fast_table.main(["--root", str(tmp_path)]) == 0
+    assert fast_table.speed_table(results) in page.read_text()
+    assert "Not measured" not in page.read_text()
+    (tmp_path / fast_table.FILE).write_text("{}")
+    assert fast_table.main(["--root", str(tmp_path)]) == 2
+    assert "is no file of results" in capsys.readouterr().err
