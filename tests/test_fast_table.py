@@ -109,12 +109,23 @@ def test_goals_are_reached_or_not(results):
         "10.00 (10.00 to 10.00)", "yes",
     ]  # fmt: skip
     assert cells(text, "over s01")[1:] == ["10.00 (10.00 to 10.00)", ""]
-    assert cells(text, "s12's workspace")[1:] == ["0.00 MiB more at most", "yes"]
+    assert cells(text, "s12's workspace")[1:] == ["0 bytes more at most", "yes"]
     assert "40.0 of 51.2 TFLOP/s: 78.1%" in cells(text, "conv8, share of cuBLAS's SGEMM, all in")[1]
     conv7 = cells(text, "conv7, share of a copy's bandwidth, necessary bytes")
     rate = paper_layer("conv7").least_bytes / (0.25 * paper_layer("conv7").flops / 1e10) / 1e9
     assert conv7[1] == f"{rate:.2f} of 4.20 TB/s: {rate / 4.2:.1%}"
     assert conv7[2] == ("yes" if rate >= 0.6 * 4.2 else "no")
+
+
+@pytest.mark.parametrize(
+    ("tile", "more", "reached"), [("96x128x16/12x8", 0, "yes"), (None, 5 * 96 * 4, "no")]
+)
+def test_what_fills_up_tiles_is_no_more_than_the_filter(results, tile, more, reached):
+    key = ("conv1", 128, OURS)  # K is 363
+    row = replace(results.rows[key], workspace_bytes=4 * 96 * 368, algorithm=tile)
+    changed = replace(results, rows=results.rows | {key: row})
+    found = cells(fast_table.goals_table(changed), "s12's workspace")
+    assert found[1:] == [f"{more:,} bytes more at most", reached]
 
 
 def test_one_layer_below_the_least_means_not_reached(results):
