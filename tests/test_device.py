@@ -12,8 +12,11 @@ from convlab.device import (
     copy_async,
     copy_async4,
     gpu_only,
+    lanes,
     load4,
+    mma_tf32,
     store4,
+    to_tf32,
     twin_of,
     wait_copies,
 )
@@ -93,6 +96,55 @@ def test_copies_run_on_cudasim_and_on_numbas_simulator() -> None:
         return  # the engine needs the kernel's function, as all its tests do
     CudaSim().run(Launch(reversed_by_copies, (1,), (32,), ("input", "output")), [a, b])
     np.testing.assert_array_equal(b, right)
+
+
+@cuda.jit
+def multiplied_twice(a, b):
+    lane, total = cuda.threadIdx.x % 32, (float32(0), float32(0), float32(0), float32(0))
+    left, right = to_tf32(a[lane // 4]), to_tf32(a[lane % 4])
+    for k in range(2):
+        if k == 1:
+            cuda.syncthreads()
+        total = mma_tf32((left, left, left, left), (right, right), total)
+    b[cuda.threadIdx.x] = total[0]
+
+
+def test_a_tensor_core_runs_on_cudasim_and_on_numbas_simulator() -> None:
+    a, b = np.arange(1, 9, dtype=np.float32) + np.float32(2**-14), np.zeros(64, np.float32)
+    # Rows are g + 1; columns are 1, 2, 3, 4 twice.
+    right = np.tile(2 * 2 * (1 + 2 + 3 + 4) * np.repeat(np.arange(1, 9), 4), 2)
+    if config.ENABLE_CUDASIM:
+        multiplied_twice[1, 64](a, b)
+    else:
+        CudaSim().run(Launch(multiplied_twice, (1,), (64,), ("input", "output")), [a, b])
+    np.testing.assert_array_equal(b, right)
+
+
+@cuda.jit
+def multiplied_by_a_part(a, b):
+    lane = cuda.threadIdx.x
+    if lane != b.size:
+        x = a[0]
+        b[lane] = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
+    cuda.syncthreads()
+
+
+@pytest.mark.parametrize(
+    ("threads", "size", "says"),
+    [
+        (64, 35, r"needs the whole warp, but lanes \[3\] do not come"),
+        (48, 48, "needs whole warps, but the block has 48 threads"),
+    ],
+)
+@pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="the engine needs the kernel's function")
+def test_cudasim_does_not_wait_for_lanes_that_never_come(
+    threads: int, size: int, says: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(lanes, "PATIENCE_SECONDS", 0.5)
+    a, b = np.ones(1, np.float32), np.zeros(size, np.float32)
+    launch = Launch(multiplied_by_a_part, (1,), (threads,), ("input", "output"))
+    with pytest.raises(RuntimeError, match=says):
+        CudaSim().run(launch, [a, b])
 
 
 def test_only_intrinsics_have_twins() -> None:

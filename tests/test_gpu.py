@@ -14,11 +14,24 @@ from hypothesis import strategies as st
 from kernels.cases import Case
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
+from kernels.tensor_cores import (
+    bound,
+    exact,
+    gemm_bounds,
+    gemm_shape,
+    products,
+    random_products,
+    rounded,
+    roundings,
+    tf32_gemm,
+)
 from strategies import problems, tensors
 
 from convlab import ConvProblem, Stage
 from convlab.bench.sanitize import PROBLEMS as AWKWARD
+from convlab.device.fragments import multiply_add
 from convlab.engines import Engine, choose, unavailable
+from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, Verdict, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.stages import stage_named
@@ -356,3 +369,86 @@ def test_kernels_that_the_simulator_calls_right_are_right(case: Case) -> None:
     assert case.result is not None
     result = arrays[-1].copy_to_host()
     np.testing.assert_allclose(result, case.result(case.arguments()), rtol=1e-5)
+
+
+def on_the_gpu(kernel: Any, grid: Any, block: Any, *arrays: np.ndarray) -> np.ndarray:
+    """The last array afterwards, which begins as NaN."""
+    from numba import cuda
+
+    there = [cuda.to_device(array) for array in arrays[:-1]]
+    last = cuda.to_device(np.full_like(arrays[-1], np.nan))
+    kernel[grid, block](*there, last)
+    return last.copy_to_host()
+
+
+@pytest.mark.parametrize("spread", [0, 3, 20])
+def test_tensor_cores_are_within_the_stated_bound(spread: int) -> None:
+    a, b, c = random_products(1000, 7, spread)
+    error = np.abs(on_the_gpu(products, len(a), 32, a, b, c, c) - exact(a, b, c))
+    assert (error <= bound(a, b, c)).all()
+
+
+# How far numbers are spread, and the powers of two that A, B and C are scaled by: the last ones
+# make operands, sums and results subnormal, or infinite.
+BITS = [
+    (0, 0, 0, 0), (3, 0, 0, 0), (20, 0, 0, 0), (3, -130, 100, -32), (3, -133, 100, -200),
+    (3, -60, -80, -200), (3, -70, -70, -138), (3, -75, -75, -145), (3, 63, 63, 126),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_hopper_s_tensor_cores_are_the_simulator_s_to_the_bit() -> None:
+    from numba import cuda
+
+    if cuda.get_current_device().compute_capability != (9, 0):
+        pytest.skip("other GPUs cut terms elsewhere")
+    for spread, *powers in BITS:
+        scaled = zip(random_products(200, 21, spread), powers, strict=True)
+        a, b, c = (np.ldexp(numbers, power).astype(np.float32) for numbers, power in scaled)
+        wanted = np.stack([multiply_add(*each) for each in zip(a, b, c, strict=True)])
+        np.testing.assert_array_equal(on_the_gpu(products, len(a), 32, a, b, c, c), wanted)
+
+
+INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
+# A product's two factors and what is added to it.
+SPECIAL = [
+    (INF, 0, 0), (INF, 1, 1), (INF, -1, INF), (INF, 1, INF), (0, NAN, 0), (0, 0, NAN),
+    (NAN, INF, 1), (1, 1, -INF), (1 + 2.0**-10 - 2.0**-23, -3, 0), (2.0**-100, 2.0**-49, 0),
+    (2.0**-130, 8, 2.0**-140), (MOST, 2, 0), (MOST, 1, MOST), (2.0**127, 2.0**127, -MOST),
+]  # fmt: skip
+
+
+def test_tensor_cores_have_the_simulator_s_special_values() -> None:
+    left, right, total = (
+        np.array(column, np.float32).reshape(-1, 1, 1) for column in zip(*SPECIAL, strict=True)
+    )
+    a, b = np.zeros((len(SPECIAL), 16, 8), np.float32), np.zeros((len(SPECIAL), 8, 8), np.float32)
+    a[:, :, :1], b[:, :1], c = left, right, np.broadcast_to(total, a.shape).copy()
+    wanted = np.empty_like(c)
+    Simulator().launch(products, len(a), 32, a, b, c, wanted)
+    np.testing.assert_array_equal(on_the_gpu(products, len(a), 32, a, b, c, c), wanted)
+
+
+def test_numbers_are_rounded_to_tf32_as_by_the_simulator() -> None:
+    numbers = random_products(1000, 8, 40)[0].ravel()
+    found = on_the_gpu(roundings, 1 + numbers.size // 256, 256, numbers, numbers)
+    np.testing.assert_array_equal(found, rounded(numbers))
+    tie = 2.0**-11
+    special = np.array(
+        [1 + tie, -1 - tie, 1 + 3 * tie, MOST, -INF, NAN, -0.0, 2.0**-149, 2.0**-137]
+    )
+    special = special.astype(np.float32)
+    wanted = np.empty_like(special)
+    Simulator().launch(roundings, 1, 32, special, wanted)
+    np.testing.assert_array_equal(on_the_gpu(roundings, 1, 32, special, special), wanted)
+
+
+@pytest.mark.parametrize("sizes", [(64, 96, 512), (50, 37, 45), (5, 70, 3)])
+def test_a_matrix_product_by_tensor_cores(sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    random = np.random.default_rng(9)
+    a, b = (random.standard_normal(size).astype(np.float32) for size in ((m, k), (k, n)))
+    found = on_the_gpu(tf32_gemm, *gemm_shape(m, n), a, b, np.empty((m, n), np.float32))
+    sums, all_in_all = gemm_bounds(a, b)
+    assert (np.abs(found - rounded(a) @ rounded(b)) <= sums).all()
+    assert (np.abs(found - a.astype(float) @ b.astype(float)) <= all_in_all).all()

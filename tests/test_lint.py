@@ -5,13 +5,24 @@ from __future__ import annotations
 import multiprocessing
 
 import pytest
+from kernels.tensor_cores import products, roundings, tf32_gemm
 from numba import cuda, float32, uint32
 from numba.core.errors import TypingError
+from numba.cuda import types
 from numba.cuda.core import config
 
 from convlab import LADDER, ConvProblem, Stage
-from convlab.device import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
-from convlab.engines.offline import compile_launch
+from convlab.device import (
+    commit_copies,
+    copy_async,
+    copy_async4,
+    load4,
+    mma_tf32,
+    store4,
+    to_tf32,
+    wait_copies,
+)
+from convlab.engines.offline import compile_kernel, compile_launch
 from convlab.lint import PROBLEMS, REGISTER_BUDGET, NotCompiled, Task, lint_all, lint_stage
 from convlab.stages import stage_named
 from convlab.stages.base import Flat, Launch, Program
@@ -176,6 +187,70 @@ def test_a_wait_takes_a_constant() -> None:
     launch = Launch(waits_for_a_number_of_groups_known_late, (1,), (32,), (Flat("output"),))
     with pytest.raises(TypingError, match="wait_copies"):
         compile_launch(launch, Program((), (launch,)), (9, 0))
+
+
+F1, F2, F3 = (types.Array(types.float32, ndim, "C") for ndim in (1, 2, 3))
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+@pytest.mark.parametrize(
+    ("kernel", "kinds", "instructions"),
+    [(products, (F3, F3, F3, F3), 1), (roundings, (F1, F1), 0), (tf32_gemm, (F2, F2, F2), 4)],
+)
+def test_tensor_cores_multiply(
+    kernel, kinds: tuple, instructions: int, capability: tuple[int, int]
+) -> None:
+    cubin = compile_kernel(kernel, kinds, capability)
+    opcodes = cubin.opcodes()
+    assert opcodes["HMMA.1688.F32.TF32"] == instructions
+    assert not [name for name in opcodes if name.startswith(("LDL", "STL", "DADD", "DMUL", "F2F"))]
+    assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
+
+
+@cuda.jit
+def result_for_some_lanes(output):
+    x = output[cuda.threadIdx.x]
+    total = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))
+    if x > 0:
+        for k in range(output.size):
+            output[k] += total[0]
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+def test_no_tensor_core_waits_in_a_branch_that_some_lanes_take(capability: tuple[int, int]) -> None:
+    code = compile_kernel(result_for_some_lanes, (F1,), capability).instructions()
+    opcodes = [line.split()[0] for line in code]
+    assert opcodes.index("HMMA.1688.F32.TF32") < min(map(opcodes.index, ("EXIT", "BRA")))
+
+
+@cuda.jit
+def a_float64_among_the_fragments(output):
+    x = output[0]
+    output[1] = mma_tf32((x, x, x, 0.0), (x, x), (x, x, x, x))[0]
+
+
+@cuda.jit
+def too_few_numbers(output):
+    x = output[0]
+    output[1] = mma_tf32((x, x, x, x), (x,), (x, x, x, x))[0]
+
+
+@cuda.jit
+def rounds_an_integer(output):
+    output[0] = to_tf32(output.size)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        (a_float64_among_the_fragments, "mma_tf32: a is Tuple.*must be a tuple of 4 float32"),
+        (too_few_numbers, "mma_tf32: b is UniTuple.*must be a tuple of 2 float32"),
+        (rounds_an_integer, "to_tf32: value is .*int64.*, but must be float32"),
+    ],
+)
+def test_fragments_are_tuples_of_float32(kernel, says: str) -> None:
+    with pytest.raises(TypingError, match=says):
+        compile_kernel(kernel, (F1,), (9, 0))
 
 
 @cuda.jit

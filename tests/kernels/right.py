@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, float64, int32, uint32
 
-from convlab.device import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
+from convlab.device import (
+    commit_copies,
+    copy_async,
+    copy_async4,
+    load4,
+    mma_tf32,
+    store4,
+    to_tf32,
+    wait_copies,
+)
 from kernels.cases import Case, F, floats, row_and
+from kernels.tensor_cores import gemm_shape, tf32_gemm
 
 RIGHT: list[Case] = []
 ALL = 0xFFFFFFFF
@@ -604,3 +614,33 @@ def all_copy_the_same(a, b):
     wait_copies(0)
     cuda.syncthreads()
     b[cuda.threadIdx.x] = staged[0]
+
+
+# Tensor cores
+
+
+@right(
+    lambda a: np.where(np.arange(96) // 32 == 1, a[0], 8 + a[0] % 8 // 4),
+    block=96,
+    arguments=floats(96, 96),
+)
+@cuda.jit
+def tensor_core_of_some_warps(a, b):
+    i = cuda.threadIdx.x
+    if i % 2:  # lanes part, and are together again
+        x = float32(1)
+    else:
+        x = to_tf32(float32(1.0001))
+    if i // 32 == 1:  # the whole warp does something else
+        b[i] = a[i]
+    else:
+        c = float32(a[i] % 8 // 4)
+        total = mma_tf32((x, x, x, x), (x, x), (c, c, c, c))
+        if i % 4 < 2:  # what a result is for is each lane's own affair
+            b[i] = total[0]
+        else:
+            b[i] = total[3]
+
+
+# Whole numbers below 2048, which TF32 has.
+right(lambda a: a[0] @ a[1], *gemm_shape(40, 37), floats((40, 45), (45, 37), (40, 37)))(tf32_gemm)

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, uint32
 
-from convlab.device import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
+from convlab.device import (
+    commit_copies,
+    copy_async,
+    copy_async4,
+    load4,
+    mma_tf32,
+    store4,
+    wait_copies,
+)
 from kernels.cases import Case, floats
 
 WRONG: list[Case] = []
@@ -788,6 +796,46 @@ def warp_barrier_in_a_branch(a, b):
         cuda.syncwarp()
     cuda.syncthreads()
     b[i] = a[i]
+
+
+@wrong("inactive lane", "mma_tf32((x")
+@cuda.jit
+def tensor_core_in_a_branch(a, b):
+    i = cuda.threadIdx.x
+    x = a[i]
+    if i < 16:
+        x = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
+    b[i] = x
+
+
+@wrong("inactive lane", "mma_tf32((x")
+@cuda.jit
+def tensor_core_after_lanes_have_ended(a, b):
+    i = cuda.threadIdx.x
+    if i >= 28:
+        return
+    x = a[i]
+    b[i] = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
+
+
+@wrong("inactive lane", "mma_tf32((x", block=48, arguments=floats(48, 48))
+@cuda.jit
+def tensor_core_of_half_a_warp(a, b):
+    i = cuda.threadIdx.x
+    x = a[i]
+    b[i] = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
+
+
+@wrong("inactive lane", "mma_tf32((x")
+@cuda.jit
+def tensor_core_at_two_places(a, b):
+    i = cuda.threadIdx.x
+    x, y = a[i], float32(2)
+    if i % 2:
+        total = mma_tf32((y, y, y, y), (y, y), (y, y, y, y))
+    else:
+        total = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))
+    b[i] = total[0]
 
 
 @wrong("division by zero", "1 / a[i]")

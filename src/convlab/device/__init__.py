@@ -6,6 +6,7 @@ problems, stages or engines.
 
 from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.device.options import gpu_only
+from convlab.device.tensor_core import mma_tf32, to_tf32
 from convlab.device.twins import twin_of
 from convlab.device.vector import BYTES_16, ENGINE_CONSTANTS, load4, store4
 
@@ -17,7 +18,9 @@ __all__ = [
     "copy_async4",
     "gpu_only",
     "load4",
+    "mma_tf32",
     "store4",
+    "to_tf32",
     "twin_of",
     "wait_copies",
 ]

@@ -2,7 +2,8 @@
 
 Counted are additions, subtractions, multiplications, divisions, remainders, powers and functions of
 ``math`` and NumPy, one each, ``fma`` two, where at least one number came from memory, from a cast
-or from an argument. Comparisons, negation and copies are not arithmetic.
+or from an argument; a tensor core's multiply-adds are two each. Comparisons, negation and copies
+are not arithmetic.
 """
 
 from __future__ import annotations

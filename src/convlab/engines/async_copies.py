@@ -58,9 +58,8 @@ class AsyncCopies:
             twin_of(device.commit_copies): self.commit, twin_of(device.wait_copies): self.wait,
         }  # fmt: skip
 
-    def twin(self, value: object) -> Callable[..., Any] | None:
-        """What stands for an intrinsic in this launch."""
-        twin = twin_of(value)
+    def twin(self, twin: Any) -> Any:
+        """What stands for an intrinsic with that twin in this launch."""
         return self._instead.get(twin, twin)
 
     def new_block(self) -> None:

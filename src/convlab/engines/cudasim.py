@@ -6,7 +6,7 @@ a copy of the kernel's Python function (:mod:`convlab.engines.python_body`). Str
 indices out of bounds or negative raise, as do stores to a kernel's sources; shared and local memory
 start as NaN in every block, each call of ``shared.array`` is an array of its own, and ``alignment``
 is accepted.
-All use of the simulator's internals is in this file.
+All use of the simulator's internals is in this file and in ``device/lanes.py``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ REMEDIES = {
     "global race": "let each element belong to one thread, use an atomic, or split the kernel in "
     "two launches",
     "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
-    "inactive lane": "let every lane that the mask names reach the call, and read from those only",
+    "inactive lane": "let every lane that the mask names, for mma_tf32 all 32, reach the call, and "
+    "read from those only",
     "wraps around": "compare before subtracting, or keep the number signed",
     "division by zero": "guard the division",
 }

@@ -14,7 +14,8 @@ from typing import Any
 
 from greenlet import greenlet
 
-from convlab.engines.simulated_cuda import WARP, Request
+from convlab.device.fragments import warp_mma
+from convlab.engines.simulated_cuda import MMA, WARP, Request
 
 Place = tuple[int, int, int]
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
@@ -178,6 +179,8 @@ class Block:
             results = dict.fromkeys(present, bits)
         elif kind.startswith("shfl"):
             results = {lane: self._shuffled(thread, present) for lane, thread in present.items()}
+        elif kind == MMA:
+            results = warp_mma({lane: thread.request.value for lane, thread in present.items()})
         else:
             results = _vote(kind, {lane: t.request.value for lane, t in present.items()})
         for lane, thread in present.items():
@@ -186,14 +189,18 @@ class Block:
 
     def _check_call(self, threads: list[Thread], mask: int, present: int, living: int) -> None:
         """Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from what reads
-        their numbers."""
+        their numbers. A tensor core needs those too that a small block does not have."""
         assert self._complain is not None
         first, request = threads[0], threads[0].request
         there = (1 << min(self._size - first.number // WARP * WARP, WARP)) - 1
         if request.kind == "syncwarp":
             there = living
+        if request.kind == MMA:
+            there = mask
         if absent := mask & there & ~present:
             what = f"{request.kind} names {_lanes(absent)} in its mask, which never come to it"
+            if request.kind == MMA:
+                what = f"{MMA} needs the whole warp, but {_lanes(absent)} never come to it"
             self._complain("inactive lane", what, request.site, None, first.number)
         if strangers := present & ~mask:
             what = f"{request.kind} is called by {_lanes(strangers)}, which its mask does not name"

@@ -56,7 +56,12 @@ def compile_launch(launch: Launch, program: Program, capability: Capability) -> 
     Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed,
     :class:`UnknownGPU` when they do not know such a GPU.
     """
-    lto_ir = _lto_ir(launch.kernel, signature(launch, program), capability)
+    return compile_kernel(launch.kernel, signature(launch, program), capability)
+
+
+def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) -> Cubin:
+    """Build any kernel whose arguments have those types of Numba's; raises likewise."""
+    lto_ir = _lto_ir(kernel, types, capability)
     code, log = _link(lto_ir, capability)
     return Cubin(
         registers=_number(r"Used (\d+) registers", log),

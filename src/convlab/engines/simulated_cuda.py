@@ -15,6 +15,7 @@ from convlab.engines.findings import NotSimulated
 from convlab.engines.scalars import cast
 
 WARP = 32
+MMA = "mma_tf32"  # the request of the lanes that a tensor core multiplies for
 # A kernel that uses none of these runs its threads one after the other, with no switching.
 BLOCKING = {
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from greenlet import getcurrent
 
+from convlab.device import twin_of
 from convlab.engines.access_log import AccessLog, Sites
 from convlab.engines.arithmetic import Arithmetic
 from convlab.engines.async_copies import AsyncCopies
@@ -27,6 +28,7 @@ from convlab.engines.reports import FATAL, Reports, place_of
 from convlab.engines.requests import Requests, requests_of, tally
 from convlab.engines.scalars import BUILTINS, WrapsAround, meaning
 from convlab.engines.simulated_cuda import BLOCKING, SimulatedCuda
+from convlab.engines.tensor_cores import TensorCores
 
 LONG = 60_000  # entries of the log that are looked at in one go
 
@@ -78,12 +80,13 @@ class SimulatedLaunch:
         self.copies = AsyncCopies(
             self.log, strict, lambda: self.first + self.thread, self._position
         )
+        self.tensor_cores = TensorCores(self.cuda, self.arithmetic)
         copier = self._copier()
         self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
         self.sites = self.reports.sites = Sites(self.codes)
         used = copier.used.union(*map(names_used, self.codes))
-        self.waits = bool(used & BLOCKING)
+        self.waits = bool(used & BLOCKING) or self.tensor_cores.used
         counted = self.arithmetic.counted if self.arithmetic else _as_it_is
         self.arguments = as_seen(self.body, arguments, self.memory, counted)
         self.race = Race(self.block_size)
@@ -94,15 +97,18 @@ class SimulatedLaunch:
     def _copier(self) -> Copier:
         """Makes the kernel's body, with as much noted on the way as is asked for."""
         if self.paths is None:
-            return Copier(self.cuda, self._meaning, BUILTINS, twin=self.copies.twin)
+            return Copier(self.cuda, self._meaning, BUILTINS, twin=self._twin)
         builtins: dict[str, Any] = {**BUILTINS, "range": self.paths.range}
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma  # type: ignore[method-assign]
         paths = self.paths
-        return Copier(
-            self.cuda, self._meaning, builtins, paths.call, self.copies.twin, paths.while_loop
-        )
+        return Copier(self.cuda, self._meaning, builtins, paths.call, self._twin, paths.while_loop)
+
+    def _twin(self, value: object) -> Callable[..., Any] | None:
+        """What stands for an intrinsic in this launch; None for anything else."""
+        twin = twin_of(value)
+        return None if twin is None else self.tensor_cores.twin(self.copies.twin(twin))
 
     def run(self) -> None:
         """Run it all; raises ``SimulationError`` if there are findings, else what the kernel

@@ -1,0 +1,288 @@
+"""Tensor cores on the strict simulator: right to the bit where that can be said, within the stated
+bound elsewhere, counted, and refused where a warp is not whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels.tensor_cores import (
+    bound,
+    cut,
+    exact,
+    gemm_bounds,
+    gemm_shape,
+    products,
+    random_products,
+    rounded,
+    roundings,
+    tf32_gemm,
+)
+from numba import cuda
+
+from convlab import device
+from convlab.device import mma_tf32, to_tf32, twin_of
+from convlab.device.fragments import rounded_to_tf32
+from convlab.engines.findings import SimulationError
+from convlab.engines.simulator import Simulator
+from convlab.tracing import trace
+
+pytestmark = pytest.mark.same_in_cudasim
+
+F = np.float32
+INF, NAN = np.inf, np.nan
+
+
+def multiplied(a, b, c) -> np.ndarray:
+    d = np.full(c.shape, NAN, F)
+    Simulator().launch(products, len(a), 32, a, b, c, d)
+    return d
+
+
+@pytest.mark.parametrize("spread", [0, 3, 20])
+def test_products_are_within_the_bound(spread: int) -> None:
+    a, b, c = random_products(20, 1, spread)
+    error = np.abs(multiplied(a, b, c) - exact(a, b, c))
+    assert (error <= bound(a, b, c)).all()
+    assert error.any()
+
+
+def test_whole_numbers_are_exact() -> None:
+    random = np.random.default_rng(2)
+    a, b, c = (
+        random.integers(-1024, 1024, (4, *size)).astype(F) for size in ((16, 8), (8, 8), (16, 8))
+    )
+    np.testing.assert_array_equal(multiplied(a, b, c), a.astype(float) @ b.astype(float) + c)
+
+
+def test_each_number_goes_to_its_place() -> None:
+    """One number of A and one of B that is not zero: one of D."""
+    places = [(m, n, k) for m in range(16) for n in range(8) for k in range(8)]
+    a, b = np.zeros((len(places), 16, 8), F), np.zeros((len(places), 8, 8), F)
+    right = np.zeros((len(places), 16, 8), F)
+    for number, (m, n, k) in enumerate(places):
+        a[number, m, k], b[number, k, n], right[number, m, n] = 3, 5, 15
+    np.testing.assert_array_equal(multiplied(a, b, np.zeros_like(right)), right)
+
+
+def test_what_is_not_rounded_is_cut() -> None:
+    a, b, c = random_products(1, 3, 0)
+    a[0, 0], b[0, :, 0], c[0, 0, 0] = 0, 0, 0
+    a[0, 0, 0], b[0, 0, 0] = 1 + 2**-10 - 2**-23, -3
+    assert multiplied(a, b, c)[0, 0, 0] == -3
+    (a[0, 0, 0],) = to_nearest(a[0, 0, 0])
+    assert multiplied(a, b, c)[0, 0, 0] == -3 * (1 + 2**-10)
+
+
+def test_a_sum_is_cut_and_not_rounded() -> None:
+    a, b, c = np.zeros((1, 16, 8), F), np.zeros((1, 8, 8), F), np.ones((1, 16, 8), F)
+    a[0, :, 3], b[0, 3] = 1, 2.0**-24 * 1.5
+    assert (multiplied(a, b, c) == 1).all()
+    assert (multiplied(-a, b, -c) == -1).all()
+    assert (multiplied(-a, b, c) == 1 - 2.0**-23).all()  # the exact sum is nearer to 1
+
+
+def test_nan_and_infinities_stay_in_their_rows_and_columns() -> None:
+    a, b, c = random_products(1, 4, 0)
+    usual = multiplied(a, b, c)
+    a[0, 2, 5], b[0, 1, 3], c[0, 9, 6] = NAN, INF, -INF
+    found = multiplied(a, b, c)[0]
+    assert np.isnan(found[2]).all()
+    others = [row for row in range(16) if row != 2]
+    np.testing.assert_array_equal(found[others, 3], np.copysign(INF, a[0, others, 1]))
+    assert found[9, 6] == -INF
+    found[2], found[:, 3], found[9, 6] = usual[0, 2], usual[0, :, 3], usual[0, 9, 6]
+    np.testing.assert_array_equal(found, usual[0])
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "total"), [(INF, 0, 0), (INF, 1, -INF), (0, NAN, 0), (0, 0, NAN)]
+)
+def test_nan_comes_of_what_has_no_value(left: float, right: float, total: float) -> None:
+    a, b, c = np.zeros((1, 16, 8), F), np.zeros((1, 8, 8), F), np.full((1, 16, 8), total, F)
+    a[0, :, 0], b[0, 0] = left, right
+    assert np.isnan(multiplied(a, b, c)).all()
+
+
+def test_sums_overflow_to_infinity() -> None:
+    most = float(np.finfo(F).max)
+    a, b, c = np.zeros((1, 16, 8), F), np.zeros((1, 8, 8), F), np.zeros((1, 16, 8), F)
+    a[:, :, 0], b[:, 0], c[:, 8:] = 2.0**127, 1, 2.0**127 * (1 - 2.0**-24)
+    assert (multiplied(a, b, c)[0, 8:] == most).all()
+    assert (multiplied(a, 2 * b, c) == INF).all()
+    a[:, :, 1], b[:, :2] = -(2.0**127), 2.0**127  # too large by themselves, but not their sum
+    np.testing.assert_array_equal(multiplied(a, b, 0 * c), 0 * c)
+
+
+def test_subnormal_numbers_are_aligned_by_the_least_exponent() -> None:
+    """An H200's, where the exact sum would be a float32 too."""
+    a, b, c = np.zeros((1, 16, 8), F), np.zeros((1, 8, 8), F), np.zeros((1, 16, 8), F)
+    a[:, :, 0], b[:, 0], c[:] = 2.0**-136, 2.0**100, 2.0**-52
+    assert (multiplied(a, b, c) == 2.0**-36).all()
+    assert (multiplied(a * 2**10, b / 2**10, c) == 2.0**-36 + 2.0**-52).all()
+    a[:, :, 0], b[:, 0], c[:] = -(2.0**-100), 2.0**-49, -0.0
+    assert (multiplied(a, b, c) == -(2.0**-149)).all()
+    assert not np.signbit(multiplied(a, b / 2**60, c)).any()
+
+
+def test_the_order_of_terms_does_not_matter() -> None:
+    a, b, c = random_products(20, 7, 20)
+    usual, order = multiplied(a, b, c), np.random.default_rng(8).permutation(8)
+    np.testing.assert_array_equal(multiplied(a[:, :, order], b[:, order], c), usual)
+
+
+# Rounding
+
+
+def to_nearest(*values: float) -> list[float]:
+    a = np.array(values, F)
+    b = np.full_like(a, 7)
+    Simulator().launch(roundings, 1 + a.size // 64, 64, a, b)
+    return b.tolist()
+
+
+def test_rounding_is_to_the_nearest_and_ties_go_away_from_zero() -> None:
+    place, tie, ulp = 2.0**-10, 2.0**-11, 2.0**-23
+    assert to_nearest(1 + tie, 1 + tie - ulp, -1 - tie, -1 - tie + ulp, 1 + 3 * tie) == [
+        1 + place, 1, -1 - place, -1, 1 + 2 * place,
+    ]  # fmt: skip
+    assert to_nearest(0.0, -0.0, 1.5, INF, -INF) == [0, 0, 1.5, INF, -INF]
+    assert np.isnan(to_nearest(NAN)[0])
+    assert np.signbit(to_nearest(-0.0)[0])
+    assert to_nearest(float(np.finfo(F).max), 2 - ulp) == [INF, 2]
+    assert to_nearest(2.0**-149, 2.0**-137, 3 * 2.0**-137) == [0, 2.0**-136, 2.0**-135]
+
+
+def test_rounding_of_random_numbers() -> None:
+    numbers = random_products(40, 5, 30)[0].ravel()
+    found = np.array(to_nearest(*numbers.tolist()), F)
+    np.testing.assert_array_equal(found, rounded(numbers))
+    np.testing.assert_array_equal(found, cut(found))
+
+
+def test_the_twin_takes_numbers_that_float32_does_not_have() -> None:
+    assert rounded_to_tf32(1e39) == INF
+    assert rounded_to_tf32(0.1) == rounded(np.array(F(0.1)))
+
+
+# Kernels
+
+
+@pytest.mark.parametrize("sizes", [(32, 32, 16), (50, 37, 45), (5, 70, 3)])
+def test_a_matrix_product(sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    random = np.random.default_rng(6)
+    a, b = random.standard_normal((m, k)).astype(F), random.standard_normal((k, n)).astype(F)
+    c = np.full((m, n), NAN, F)
+    Simulator().launch(tf32_gemm, *gemm_shape(m, n), a, b, c)
+    sums, all_in_all = gemm_bounds(a, b)
+    assert (np.abs(c - rounded(a) @ rounded(b)) <= sums).all()
+    error = np.abs(c - a.astype(float) @ b.astype(float))
+    assert (error <= all_in_all).all()
+    assert error.max() > 2.0**-16  # of float32 operands it would be less
+
+
+def test_its_trace_counts_operations_and_finds_no_bank_conflicts() -> None:
+    m, n, k = 40, 64, 32  # rows for two blocks, of which one sticks out
+    numbers = [np.ones(size, F) for size in ((m, k), (k, n), (m, n))]
+    launch = trace(tf32_gemm, *gemm_shape(m, n), *numbers).main
+    work = [line for line in launch.work if line.flops]
+    assert [line.flops for line in work] == [2 * 64 * n * k]
+    assert "mma_tf32(left, right, total)" in launch.source[work[0].file][work[0].line]
+    loads = [a for a in launch.accesses if a.array in ("S_A", "S_B") and a.operation == "load"]
+    warps = 4 * 2 * 2
+    assert sum(a.requests for a in loads) == warps * k // 8 * (4 + 2 * 2)
+    assert [a.passes for a in loads] == [a.requests for a in loads]
+
+
+@cuda.jit
+def squared(numbers, out):
+    lane = cuda.threadIdx.x
+    x = to_tf32(numbers[lane])
+    d = mma_tf32((x, x, x, x), (x, x), (x * 2, x, x, x))
+    out[lane] = d[0] * d[1]
+
+
+def test_operations_are_counted_of_whole_warps_and_of_their_results() -> None:
+    launch = trace(squared, 1, 64, np.ones(64, F), np.zeros(64, F)).main
+    assert [work.flops for work in launch.work] == [2 * 2 * 16 * 8 * 8 + 64, 64]
+    assert launch.flops == 2 * 2048 + 128
+
+
+@cuda.jit(device=True)
+def under_another_name(x):
+    return also_mma((x, x, x, x), (x, x), (x, x, x, x))
+
+
+also_mma, tensor_core = mma_tf32, device
+
+
+@cuda.jit
+def by_a_device_function(out):
+    out[cuda.threadIdx.x] = under_another_name(out[cuda.threadIdx.x])[0]
+
+
+@cuda.jit
+def by_the_module(out):
+    x = tensor_core.to_tf32(out[cuda.threadIdx.x])
+    out[cuda.threadIdx.x] = tensor_core.mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
+
+
+@pytest.mark.parametrize("kernel", [by_a_device_function, by_the_module])
+@pytest.mark.parametrize("strict", [True, False])
+def test_threads_wait_for_each_other_whatever_it_is_called(kernel, strict: bool) -> None:
+    out = np.arange(32, dtype=F) % 4
+    Simulator(strict=strict).launch(kernel, 1, 32, out)
+    member = np.arange(32) % 4
+    # Rows of A and columns of B are 0, 1, 2, 3, 0, 1, 2, 3.
+    assert out.tolist() == (2 * (0 + 1 + 4 + 9) + member).tolist()
+
+
+@cuda.jit
+def first_half_alone(out):
+    x = out[cuda.threadIdx.x]
+    if cuda.threadIdx.x < 16:
+        out[cuda.threadIdx.x] = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
+
+
+def test_a_missing_lane_is_a_finding_and_what_it_holds_is_nan() -> None:
+    with pytest.raises(SimulationError) as raised:
+        Simulator().launch(first_half_alone, 1, 32, np.ones(32, F))
+    (finding,) = raised.value.findings
+    assert finding.kind == "inactive lane"
+    assert "needs the whole warp, but lanes 16-31 never come to it" in finding.what
+    out = np.ones(32, F)
+    Simulator(strict=False).launch(first_half_alone, 1, 32, out)
+    columns = 2 * (np.arange(16) % 4)  # of D; the lanes that are missing hold B's from 4 on
+    np.testing.assert_array_equal(np.isnan(out[:16]), columns >= 4)
+    assert (out[16:] == 1).all()
+
+
+@cuda.jit
+def too_few_numbers(out):
+    x = out[cuda.threadIdx.x]
+    out[cuda.threadIdx.x] = mma_tf32((x, x, x, x), (x, x), (x, x))[0]
+
+
+@cuda.jit
+def no_tuple(out):
+    x = out[cuda.threadIdx.x]
+    out[cuda.threadIdx.x] = mma_tf32((x, x, x, x), x, (x, x, x, x))[0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        (too_few_numbers, "mma_tf32: c is a tuple of 2, but must be a tuple of 4"),
+        (no_tuple, "mma_tf32: b is float, but must be a tuple of 2"),
+    ],
+)
+def test_fragments_have_their_sizes(kernel, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        Simulator().launch(kernel, 1, 32, np.ones(32, F))
+
+
+def test_outside_a_kernel_there_is_no_warp() -> None:
+    twin = twin_of(mma_tf32) or mma_tf32
+    with pytest.raises(RuntimeError, match="32 lanes of a warp"):
+        twin((1.0,) * 4, (1.0,) * 2, (1.0,) * 4)
+    assert (twin_of(to_tf32) or to_tf32)(F(1.0)) == 1
