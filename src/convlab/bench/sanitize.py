@@ -2,13 +2,15 @@
 
 ``compute-sanitizer --tool racecheck python -m convlab.bench.sanitize``; ``make sanitize`` runs its
 four tools. Production tiles and tiny ones, and every switch of the ablation: small problems with
-remainders everywhere, since the tools slow kernels down a hundredfold.
+remainders everywhere, since the tools slow kernels down a hundredfold. ``--stage NAME``, which may
+be repeated, runs those alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,12 +18,13 @@ from convlab.engines import EngineUnavailable, choose
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
-from convlab.stages import Stage, Tile
+from convlab.stages import Stage, Tile, stage_named
 
 PROBLEMS = (
     ConvProblem(3, 5, 19, 17, 67, (3, 5), stride=(2, 3), padding=(2, 1), dilation=(1, 2)),
     ConvProblem(2, 3, 14, 13, 70, 3, padding="same"),  # 182 pixels an image
     ConvProblem(1, 4, 12, 12, 9, 1),  # whole runs of four in the output
+    ConvProblem(1, 64, 5, 5, 40, 3),  # few outputs of long sums, which s12 splits
 )
 
 
@@ -37,8 +40,15 @@ def cases(
                 yield problem, stage, stage.tiny_tile, {}
 
 
-def main() -> int:
-    """Run them all on the GPU; 0 when all are right."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run them on the GPU; 0 when all are right."""
+    parser = argparse.ArgumentParser(prog="python -m convlab.bench.sanitize")
+    parser.add_argument("--stage", action="append", default=[], metavar="NAME", help="not all")
+    asked = parser.parse_args(arguments).stage
+    try:
+        chosen = [stage_named(name) for name in asked]
+    except ValueError as error:
+        parser.error(str(error))
     try:
         engine = choose("gpu")
     except EngineUnavailable as error:
@@ -47,6 +57,7 @@ def main() -> int:
     stages, left_out = stages_for(engine)
     if left_out is not None:
         print(f"left out: {left_out}")
+    stages = tuple(stage for stage in stages if not asked or stage in chosen)
     wrong = runs = 0
     for problem, stage, tile, switches in cases(stages):
         tensors = random_tensors(problem, 1)
