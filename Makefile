@@ -29,12 +29,13 @@ bench: $(VENV)/.bench ## stages and peers on a GPU, into bench.json; goes on whe
 report: $(VENV)/.ladder ## report.html and report.md, from bench.json
 	@$(BIN)/convlab report --html report.html --markdown report.md $(ARGS)
 
-# Each process keeps a CUDA context, hundreds of MiB on a GPU: a few are enough.
+# Each process keeps a CUDA context, hundreds of MiB on a GPU: a few are enough. With worksteal
+# neighbours stay in one process, which makes what they share, such as a fixture of a module, once.
 test: $(VENV)/.test ## the tests, on whichever engine this machine has
-	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) -m "not gate and not site and not notebooks and not answers" $(ARGS)
+	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) --dist worksteal -m "not gate and not site and not notebooks and not answers" $(ARGS)
 
 notebooks: $(VENV)/.test ## run every notebook of the lessons, judge every answer to their exercises; ten minutes
-	@$(BIN)/python -m pytest -n auto -m "notebooks or answers" $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m "notebooks or answers" $(ARGS)
 
 gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, and read the machine code
 	@$(BIN)/convlab lint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +35,17 @@ def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 def engine() -> Engine:
     """The engine that ``auto`` takes here."""
     return choose()
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """The site, built now: Sphinx's warnings, wrong links and so on are failures."""
+    pytest.importorskip("sphinx", reason="the site needs Sphinx: make site installs it")
+    from convlab.site import build
+
+    root = Path(__file__).parents[1]
+    assert build.build(root) == 0
+    return root / build.SITE
 
 
 Judge = Callable[..., Verdict]

@@ -27,6 +27,7 @@ from convlab.stages.im2col_matrix import columns_buffer
 
 
 # 256 columns a block, rows of 64 pixels: a warp's pixels are neighbours in the input.
+@pytest.mark.same_in_cudasim
 @pytest.mark.parametrize("depth", [3, 4, 7, 8, 11, 12, 14, 16, 24])
 @pytest.mark.parametrize("filter_size", [1, 3])
 def test_whole_sectors_and_no_bank_conflict(depth: int, filter_size: int) -> None:

@@ -192,6 +192,7 @@ def test_every_module_is_in_the_design():
     assert {name for name in listed if "/" in name} <= there
 
 
+@pytest.fixture(scope="module")
 def documents() -> dict[str, Any]:
     """A real document of every verb, with nothing null that could be there."""
     broken = replace(LADDER[0], prepare=lambda problem, tile: Program(buffers=(), launches=()))
@@ -257,7 +258,7 @@ def keys(document: Any, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint", "check", "trace", "tune"])
-def test_every_key_of_the_json_is_told(verb):
+def test_every_key_of_the_json_is_told(documents, verb):
     told = [row[0].strip("`") for row in rows("docs/json.md", f"## `convlab {verb} --json`")]
     assert len(told) == len(set(told))
-    assert set(told) == set(keys(documents()[verb]))
+    assert set(told) == set(keys(documents[verb]))

@@ -31,14 +31,6 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 needs_a_build = pytest.mark.site
 
 
-@pytest.fixture(scope="session")
-def site() -> Path:
-    """The site, built now: Sphinx's warnings, wrong links and so on are failures."""
-    pytest.importorskip("sphinx", reason="the site needs Sphinx: make site installs it")
-    assert build.build(ROOT) == 0
-    return ROOT / build.SITE
-
-
 class Text(HTMLParser):
     """The words of a page."""
 

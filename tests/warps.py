@@ -44,20 +44,22 @@ def requests(launch: Launch, block: int) -> Iterator[tuple[str, str, list[int]]]
     No thread waits for another: addresses do not depend on what is read.
     """
     x_size, y_size = (*launch.block, 1)[:2]
+    seen: list[Access] = []  # by the thread that runs
+    cuda = SimpleNamespace(
+        threadIdx=SimpleNamespace(x=0, y=0),
+        blockIdx=SimpleNamespace(x=block),
+        shared=SimpleNamespace(array=lambda *_, **__: Recorder("shared", seen)),
+        local=SimpleNamespace(array=lambda shape, dtype: np.zeros(shape)),
+        syncthreads=lambda: None,
+    )
+    body = python_body(launch.kernel, cuda)
     threads: list[list[Access]] = []
     for y in range(y_size):
         for x in range(x_size):
-            seen: list[Access] = []
-            cuda = SimpleNamespace(
-                threadIdx=SimpleNamespace(x=x, y=y),
-                blockIdx=SimpleNamespace(x=block),
-                shared=SimpleNamespace(array=lambda *_, **__: Recorder("shared", seen)),  # noqa: B023
-                local=SimpleNamespace(array=lambda shape, dtype: np.zeros(shape)),
-                syncthreads=lambda: None,
-            )
-            body = python_body(launch.kernel, cuda)
+            cuda.threadIdx.x, cuda.threadIdx.y = x, y
             body(*(Recorder(str(argument), seen) for argument in launch.arguments))
-            threads.append(seen)
+            threads.append(seen[:])
+            seen.clear()
     for start in range(0, len(threads), WARP):
         warp = threads[start : start + WARP]
         assert len({len(seen) for seen in warp}) == 1, "lanes do different things: choose a block"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -274,22 +274,32 @@ def _where_wrong(oracle: Oracle, output: np.ndarray) -> np.ndarray:
 
 def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Iterator[Count]:
     """The kernel's counts and the stage's."""
-    tile = stage.model_tile or stage.tiny_tile
-    yours = _traced(stage, _program(stage, make, problem, tile), problem, seed)
-    ours = _traced(stage, stage.prepare(problem, tile), problem, seed)
-    for unit, number in (
-        ("requests to global memory", _requests("global")),
-        ("sectors of global memory", lambda launch: launch.total("sectors")),
-        ("requests to shared memory", _requests("shared")),
-        ("passes of shared memory", lambda launch: launch.total("passes")),
-        ("threads at barriers", lambda launch: launch.barriers),
-        ("floating-point operations", lambda launch: launch.flops),
-    ):
-        yield Count(unit, number(yours), number(ours))
+    program = _program(stage, make, problem, stage.model_tile or stage.tiny_tile)
+    yours = _asked(_traced(stage, program, problem, seed))
+    for unit, number in _asked_by_stage(stage, problem, seed).items():
+        yield Count(unit, yours[unit], number)
 
 
-def _requests(space: str) -> Callable[[LaunchTrace], int]:
-    return lambda launch: launch.total("requests", launch.of(space=space))
+@lru_cache(maxsize=32)
+def _asked_by_stage(stage: Stage, problem: ConvProblem, seed: int) -> dict[str, int]:
+    """What the stage's own kernel asks: always the same, and many kernels are held against it."""
+    program = stage.prepare(problem, stage.model_tile or stage.tiny_tile)
+    return _asked(_traced(stage, program, problem, seed))
+
+
+def _asked(launch: LaunchTrace) -> dict[str, int]:
+    return {
+        "requests to global memory": _requests(launch, "global"),
+        "sectors of global memory": launch.total("sectors"),
+        "requests to shared memory": _requests(launch, "shared"),
+        "passes of shared memory": launch.total("passes"),
+        "threads at barriers": launch.barriers,
+        "floating-point operations": launch.flops,
+    }
+
+
+def _requests(launch: LaunchTrace, space: str) -> int:
+    return launch.total("requests", launch.of(space=space))
 
 
 def _traced(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> LaunchTrace:

@@ -6,7 +6,8 @@ site is the place of the instruction, ``id(code) + offset``, plus 1 for a store:
 the instructions lie inside the code object and two bytes apart, so that this is one number for
 each, and cheap. Entries of atomics, of async copies and of the later words of a wide access have
 negative sites. Which thread it was stands in ``marks``, once for each time that a thread is
-switched to.
+switched to, and on which path in ``turns``. Both are numbers in a row: tuples by the million would
+take longer to keep and to read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import numpy as np
 
@@ -74,9 +76,10 @@ class AccessLog:
     addresses: list[int] = field(default_factory=list)
     sites: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # of the stores, in their order
-    # First entry, thread, phase, epoch, path: the phase counts barriers of the block, the epoch
-    # those of the thread's warp, both on through the launch; the path is 0 where none is kept.
-    marks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    # First entry, thread, phase, epoch, over and over: the phase counts barriers of the block, the
+    # epoch those of the thread's warp, both on through the launch.
+    marks: list[int] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)  # first entry, path; empty where none is kept
     spans: list[Span] = field(default_factory=list)
 
     def add(self, address: int, site: int, kind: int, value: Any = None) -> None:
@@ -94,22 +97,20 @@ class AccessLog:
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
-        for column in (self.addresses, self.sites, self.values, self.marks):
+        for column in (self.addresses, self.sites, self.values, self.marks, self.turns):
             column.clear()
 
     def columns(self) -> Columns:
         """The entries as arrays."""
-        sites = np.fromiter(self.sites, np.int64, len(self.sites))
+        sites = _array(self.sites)
         kinds = (sites & 1).astype(np.int8)
         special = np.flatnonzero(sites < 0)
         raw = -sites[special]
         sites &= ~1
         kinds[special], sites[special] = raw & 31, raw >> 5
-        marks = np.array(self.marks, np.int64).reshape(-1, 5)
-        lengths = np.diff(marks[:, 0], append=len(sites))
-        thread, phase, epoch, path = (np.repeat(column, lengths) for column in marks.T[1:])
-        addresses = np.fromiter(self.addresses, np.int64, len(self.addresses))
-        return Columns(addresses, sites, kinds, thread, phase, epoch, path)
+        thread, phase, epoch = _spread(self.marks, 4, len(sites))
+        (path,) = _spread(self.turns, 2, len(sites)) if self.turns else (np.zeros_like(sites),)
+        return Columns(_array(self.addresses), sites, kinds, thread, phase, epoch, path)
 
     def span_at(self, address: int) -> Span:
         """The array that the address is in: the last of several views, of those with an element
@@ -121,6 +122,18 @@ class AccessLog:
 def _entry(site: int, kind: int) -> int:
     """Site and kind as one number: arrays make those of plain loads and stores themselves."""
     return site + kind if kind in (READ, WRITE) else -32 * site - kind
+
+
+def _array(numbers: list[int]) -> np.ndarray:
+    return np.fromiter(numbers, np.int64, len(numbers))
+
+
+def _spread(rows: list[int], width: int, entries: int) -> Iterable[np.ndarray]:
+    """For each of ``entries`` what the row that begins at it or before says: its columns but the
+    first, where the row begins. Rows have ``width`` numbers."""
+    first, *columns = _array(rows).reshape(-1, width).T
+    lengths = np.diff(first, append=entries)
+    return (np.repeat(column, lengths) for column in columns)
 
 
 class Columns(NamedTuple):
@@ -182,7 +195,14 @@ def line_at(code: CodeType, offset: int) -> int:
 def instruction(code: CodeType, offset: int) -> int:
     """The offset that stands for an instruction. It has several: where Python has specialised it,
     calls come from its cache entries, and a ``while`` has its condition twice."""
-    return _instructions(code)[offset]
+    found = _by_id.get(id(code))
+    if found is None:
+        found = _by_id[id(code)] = _instructions(code)
+        finalize(code, _by_id.pop, id(code), None)
+    return found[offset]
+
+
+_by_id: dict[int, dict[int, int]] = {}  # asked at every wide access; hashing code takes long
 
 
 @cache

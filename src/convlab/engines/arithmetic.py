@@ -68,25 +68,30 @@ class Arithmetic:
         return self.counted(float(a) * float(b) + float(c))
 
     def _number_class(self) -> Any:
-        count = self.count
+        codes, getframe, arithmetic = self._codes, sys._getframe, self
         names: dict[str, Any] = {"__slots__": ()}
 
         def counting(plain: Callable[[float, float], Any]) -> Callable[[float, Any], Any]:
             def operation(self: float, other: Any) -> Any:
                 if not isinstance(other, float | int):
                     return NotImplemented
-                count()
-                return number(plain(float(self), float(other)))
+                # Every operation of every thread comes by here: `count`, written out.
+                frame: Any = getframe(1)
+                while frame is not None and id(frame.f_code) not in codes:
+                    frame = frame.f_back
+                if frame is not None:
+                    arithmetic.operations[id(frame.f_code) + frame.f_lasti] += 1
+                return number(plain(self, other))
 
             return operation
 
         def reflected(plain: Callable[[float, float], Any]) -> Callable[[float, float], Any]:
             return lambda one, other: plain(other, one)
 
-        for name in OPERATIONS:
-            plain = power if name == "pow" else getattr(operator, name)
-            names[f"__{name}__"] = counting(plain)
-            names[f"__r{name}__"] = counting(reflected(plain))
+        for name in OPERATIONS:  # float's own, which take numbers of this class as they are
+            plain = power if name == "pow" else getattr(float, f"__{name}__")
+            other = reflected(plain) if name == "pow" else getattr(float, f"__r{name}__")
+            names[f"__{name}__"], names[f"__r{name}__"] = counting(plain), counting(other)
 
         def copying(plain: Callable[[float], float]) -> Callable[[float], Any]:
             return lambda self: number(plain(float(self)))

@@ -200,6 +200,7 @@ class CheckedArray:
     def run_at(self, index: Any, count: int, site: int) -> tuple[int, Sequence[Any]]:
         """The first address of a wide access and the indices that it touches, all checked."""
         keys: Sequence[Any]
+        shape, width = self.host.shape, 4 * count  # of float32, which alone is wide
         if not self.wide:
             raise TypeError(
                 f"{self.name} is not a C-contiguous array of float32, which alone have wide "
@@ -214,10 +215,9 @@ class CheckedArray:
             keys = range(index, index + count)
             ends, inside = (index + count - 1,), index >= 0
             address = self.base + index * self.strides[0]
-        if not (inside and len(ends) == self.ndim and all(map(lt, ends, self.shape))):
+        if not (inside and len(ends) == len(shape) and all(map(lt, ends, shape))):
             check(self, keys[0], site)
             check(self, keys[-1], site)
-        width = count * self.itemsize
         if address % width or self.alignment % width:
             at = index if isinstance(index, tuple) else (index,)
             chance = "not at a multiple" if address % width else "only by chance at a multiple"

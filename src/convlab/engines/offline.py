@@ -176,5 +176,9 @@ def _disassemble(cubin: bytes, *options: str) -> str:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         return subprocess.run(
-            [program, *options, "-c", str(path)], check=True, capture_output=True, text=True
+            # -ndf: no analysis of where branches lead, which takes long and which nobody reads.
+            [program, *options, "-ndf", "-c", str(path)],
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout

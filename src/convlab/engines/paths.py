@@ -12,18 +12,18 @@ import builtins
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from convlab.engines.access_log import site_of
+from convlab.engines.access_log import AccessLog, site_of
 
 CALL = -1  # in place of an iteration's number
 
 
 class Paths:
-    """The paths of a block's threads. ``changed()`` is called when that of the running one does."""
+    """The paths of a block's threads. ``log`` hears where in it that of the running one changes."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, log: AccessLog) -> None:
         self.now = 0
         self.running = 0
-        self.changed: Callable[[], None] = lambda: None
+        self._addresses, self._turns = log.addresses, log.turns
         self._of = [0] * threads
         self._known: dict[tuple[int, int, int], int] = {}
 
@@ -36,16 +36,18 @@ class Paths:
         """Another thread runs from here on; its path."""
         self._of[self.running] = self.now
         self.running = thread
-        self.now = self._of[thread]
+        self.to(self._of[thread])
         return self.now
 
     def to(self, path: int) -> None:
+        """The running thread is there from here on."""
         self.now = path
-        self.changed()
+        self._turns.extend((len(self._addresses), path))
 
     def inner(self, outer: int, site: int, turn: int) -> int:
         """The path one step further in: a turn of the loop there, or the call."""
-        return self._known.setdefault((outer, site, turn), len(self._known) + 1)
+        known, place = self._known, (outer, site, turn)
+        return known[place] if place in known else known.setdefault(place, len(known) + 1)
 
     def range(self, *bounds: Any) -> Loop:
         """What ``range`` is in a kernel whose paths are kept."""
@@ -105,9 +107,14 @@ class Loop:
     def __iter__(self) -> Iterator[int]:
         paths, site = self._paths, self._site
         outer = paths.now
+        # Every turn of every thread comes by here: `to` and `inner`, written out.
+        known, note, addresses = paths._known, paths._turns.extend, paths._addresses
         try:
             for turn, step in enumerate(self._steps):
-                paths.to(paths.inner(outer, site, turn))
+                place = outer, site, turn
+                path = known[place] if place in known else paths.inner(outer, site, turn)
+                paths.now = path
+                note((len(addresses), path))
                 yield step
         finally:  # after `break` and `return` too
             paths.to(outer)

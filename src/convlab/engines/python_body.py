@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -199,14 +200,15 @@ def _code_of_its_own(function: FunctionType) -> CodeType:
     return _own_codes[function]
 
 
-def _global_names(code: CodeType) -> set[str]:
+@lru_cache(maxsize=1000)  # asked at every launch
+def _global_names(code: CodeType) -> frozenset[str]:
     """The names of globals alone, which an attribute's may be like."""
-    return {
+    return frozenset(
         step.argval
         for nested in _nested(code)
         for step in dis.get_instructions(nested)
         if step.opname == "LOAD_GLOBAL"
-    }
+    )
 
 
 def names_used(code: CodeType) -> set[str]:

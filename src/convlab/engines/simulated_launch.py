@@ -70,7 +70,9 @@ class SimulatedLaunch:
         self.reports = Reports(self.kernel, grid, block, strict)
         by_request = counts is not None or recorder is not None
         self.log = AccessLog() if self.strict or by_request else None
-        self.paths = Paths(self.block_size) if by_request else None
+        self.paths = (
+            Paths(self.block_size, self.log) if self.log is not None and by_request else None
+        )
         self.arithmetic = Arithmetic() if recorder is not None else None
         number = self.arithmetic.number if self.arithmetic else None
         self.memory = Memory(self.log, self.report, number)
@@ -193,27 +195,21 @@ class SimulatedLaunch:
 
         if log is None:
             return enter
-        addresses, mark, paths = log.addresses, log.marks.append, self.paths
+        addresses, mark, paths = log.addresses, log.marks.extend, self.paths
 
         def enter_logged(number: int, place: Place) -> None:
             index.x, index.y, index.z = place
             cuda.laneid = number & 31
             self.thread = number
-            mark((len(addresses), self.first + number, self.phase, epochs[number], 0))
+            mark((len(addresses), self.first + number, self.phase, epochs[number]))
 
         if paths is None:
             return enter_logged
 
         def enter_counted(number: int, place: Place) -> None:
-            enter(number, place)
+            enter_logged(number, place)
             paths.enter(number)
-            changed()
 
-        def changed() -> None:
-            number = self.thread
-            mark((len(addresses), self.first + number, self.phase, epochs[number], paths.now))
-
-        paths.changed = changed
         return enter_counted
 
     def _barrier(self, threads: int, site: int) -> None:
