@@ -25,7 +25,7 @@ EXPECTED = {
     "tf32_too_wrong": ("wrong", "what tf32 may make"),
     "any": ("measured", None),
     "crash": ("failed", "its process was killed by signal 9"),
-    "hang": ("failed", "gave no answer in 3 seconds"),
+    "hang": ("failed", "gave no answer in 5 seconds"),
     "sticky": ("failed", "raised RuntimeError: CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS"),
     "oom": ("out of memory", "Tried to allocate 20.00 GiB"),
     "oom_host": ("out of memory", "stage s03's workspace needs 9 GiB"),
@@ -66,7 +66,7 @@ def rows(tmp_path_factory) -> dict[str, Row]:
     with pytest.MonkeyPatch.context() as patch:
         path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
         patch.setenv("PYTHONPATH", path)
-        return run(SPOILED, row_seconds=3.0)
+        return run(SPOILED, row_seconds=5.0)  # on a busy machine the others need two
 
 
 def test_every_fake_is_expected_something_of(rows):
