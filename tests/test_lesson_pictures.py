@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from convlab import ConvProblem, Tile
+from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import (
     PretendGPU,
     as_bars,
@@ -80,7 +80,7 @@ def test_both_orders_of_im2win_are_told():
 
 def test_what_launches_read_and_write():
     problem, tile = ConvProblem(1, 4, 8, 8, 16, 3, padding=1), Tile(16, 32, 4, 4, 4)
-    alt = global_traffic(problem, tile, "s12").alt
+    alt = global_traffic(s12=trace_stage("s12", problem, tile)).alt
     assert "windows" not in alt
     kib = 4 * problem.N * problem.M / 1024
     assert re.search(rf"writes output {kib:.1f}", alt)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -275,21 +275,28 @@ def _where_wrong(oracle: Oracle, output: np.ndarray) -> np.ndarray:
 def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Iterator[Count]:
     """The kernel's counts and the stage's."""
     tile = stage.model_tile or stage.tiny_tile
-    yours = _traced(stage, _program(stage, make, problem, tile), problem, seed)
-    ours = _traced(stage, stage.prepare(problem, tile), problem, seed)
-    for unit, number in (
-        ("requests to global memory", _requests("global")),
-        ("sectors of global memory", lambda launch: launch.total("sectors")),
-        ("requests to shared memory", _requests("shared")),
-        ("passes of shared memory", lambda launch: launch.total("passes")),
-        ("threads at barriers", lambda launch: launch.barriers),
-        ("floating-point operations", lambda launch: launch.flops),
-    ):
-        yield Count(unit, number(yours), number(ours))
+    yours = _counted(_traced(stage, _program(stage, make, problem, tile), problem, seed))
+    ours = _counts_of_stage(stage, problem, tile, seed)
+    for unit, number in yours.items():
+        yield Count(unit, number, ours[unit])
 
 
-def _requests(space: str) -> Callable[[LaunchTrace], int]:
-    return lambda launch: launch.total("requests", launch.of(space=space))
+@lru_cache(maxsize=64)  # who mends a kernel checks it again and again
+def _counts_of_stage(
+    stage: Stage, problem: ConvProblem, tile: Tile | None, seed: int
+) -> dict[str, int]:
+    return _counted(_traced(stage, stage.prepare(problem, tile), problem, seed))
+
+
+def _counted(launch: LaunchTrace) -> dict[str, int]:
+    return {
+        "requests to global memory": launch.total("requests", launch.of(space="global")),
+        "sectors of global memory": launch.total("sectors"),
+        "requests to shared memory": launch.total("requests", launch.of(space="shared")),
+        "passes of shared memory": launch.total("passes"),
+        "threads at barriers": launch.barriers,
+        "floating-point operations": launch.flops,
+    }
 
 
 def _traced(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> LaunchTrace:

@@ -19,6 +19,10 @@ COLOURS = (
     "#8ecae6", "#f6bd60", "#95d5a4", "#e5989b", "#b8b8e8", "#f2e394", "#b5c9a8", "#d9b99b",
 )  # fmt: skip
 DOTS_PER_INCH, SHARPNESS = 100, 2
+# On a narrow page a picture shrinks, but one that is wider than this (in points) no further than to
+# this part of its size, where its labels can still be read; then it is scrolled.
+ON_A_PHONE, LEAST_SCALE = 540, 0.8
+PAD = 0.09  # inches of paper around a panel
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,11 @@ class Picture:
 
         data = base64.b64encode(self.png).decode()
         # As HTML, because a notebook's PNG has no alt text in JupyterLab.
+        least = round(self.width * LEAST_SCALE) if self.width > ON_A_PHONE else 0
         html = (
-            f'<img src="data:image/png;base64,{data}" alt="{escape(self.alt)}" '
-            f'width="{self.width}" style="max-width:100%">'
+            f'<div style="overflow-x:auto"><img src="data:image/png;base64,{data}" '
+            f'alt="{escape(self.alt)}" width="{self.width}" '
+            f'style="max-width:100%;min-width:{least}px"></div>'
         )
         display({"text/html": html, "text/plain": self.alt}, raw=True)
         display(Markdown(f"*{self.caption}*"))
@@ -48,8 +54,10 @@ class Picture:
 def sheet(width: float, height: float, columns: int = 1, **more: Any) -> tuple[Any, list[Any]]:
     """An empty sheet of paper, in inches, and its panels, side by side, without axes."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=PAD, h_pad=PAD)
+    figure = Figure(figsize=(width, height), facecolor=PAPER, layout=layout)
     panels = figure.subplots(1, columns, squeeze=False, **more)[0]
     for panel in panels:
         panel.set_axis_off()

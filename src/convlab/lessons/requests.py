@@ -70,7 +70,15 @@ def _label(lanes: list[int]) -> str:
 
 
 def _code(launch: LaunchTrace, request: Request) -> str:
-    return code_of(launch, request.file, request.line)
+    """The line, with those after it that its call goes on over."""
+    code = code_of(launch, request.file, request.line)
+    lines = launch.source.get(request.file, {})
+    number = request.line + 1
+    while code.count("(") > code.count(")") and number in lines:
+        more = lines[number].strip()
+        code += more if code.endswith("(") or more.startswith(")") else f" {more}"
+        number += 1
+    return code
 
 
 def _head(launch: LaunchTrace, request: Request) -> str:
