@@ -19,9 +19,9 @@ COLOURS = (
     "#8ecae6", "#f6bd60", "#95d5a4", "#e5989b", "#b8b8e8", "#f2e394", "#b5c9a8", "#d9b99b",
 )  # fmt: skip
 DOTS_PER_INCH, SHARPNESS = 100, 2
-# On a narrow page a picture shrinks, but one that is wider than this (in points) no further than to
-# this part of its size, where its labels can still be read; then it is scrolled.
-ON_A_PHONE, LEAST_SCALE = 540, 0.8
+# On a narrow page a picture shrinks, but no further than to where its smallest label is this many
+# pixels high and can still be read; then it is scrolled.
+LEAST_LABEL = 6.3
 PAD = 0.09  # inches of paper around a panel
 
 
@@ -35,17 +35,17 @@ class Picture:
     height: int
     alt: str
     caption: str
+    least: int = 0  # points: how narrow it may be shown
 
     def _ipython_display_(self) -> None:
         from IPython.display import Markdown, display
 
         data = base64.b64encode(self.png).decode()
         # As HTML, because a notebook's PNG has no alt text in JupyterLab.
-        least = round(self.width * LEAST_SCALE) if self.width > ON_A_PHONE else 0
         html = (
             f'<div style="overflow-x:auto"><img src="data:image/png;base64,{data}" '
             f'alt="{escape(self.alt)}" width="{self.width}" '
-            f'style="max-width:100%;min-width:{least}px"></div>'
+            f'style="max-width:100%;min-width:{self.least}px"></div>'
         )
         display({"text/html": html, "text/plain": self.alt}, raw=True)
         display(Markdown(f"*{self.caption}*"))
@@ -72,7 +72,12 @@ def finished(figure: Any, alt: str, caption: str) -> Picture:
         metadata={"Software": None},
     )  # fmt: skip
     width, height = (round(inches * DOTS_PER_INCH) for inches in figure.get_size_inches())
-    return Picture(file.getvalue(), width, height, alt, caption)
+    from matplotlib.text import Text
+
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+    smallest = min(sizes, default=LEAST_LABEL) * DOTS_PER_INCH / 72
+    least = round(width * min(1, LEAST_LABEL / smallest))
+    return Picture(file.getvalue(), width, height, alt, caption, least)
 
 
 def cell(
