@@ -20,7 +20,7 @@ from convlab.lessons.pictures import (
 )
 from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Request
-from convlab.tracing.table import code_of
+from convlab.tracing.table import statement_of
 
 MOST_SECTORS = 40
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
@@ -70,15 +70,7 @@ def _label(lanes: list[int]) -> str:
 
 
 def _code(launch: LaunchTrace, request: Request) -> str:
-    """The line, with those after it that its call goes on over."""
-    code = code_of(launch, request.file, request.line)
-    lines = launch.source.get(request.file, {})
-    number = request.line + 1
-    while code.count("(") > code.count(")") and number in lines:
-        more = lines[number].strip()
-        code += more if code.endswith("(") or more.startswith(")") else f" {more}"
-        number += 1
-    return code
+    return statement_of(launch, request.file, request.line)
 
 
 def _head(launch: LaunchTrace, request: Request) -> str:
