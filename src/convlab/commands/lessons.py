@@ -93,10 +93,9 @@ def _open(folder: Path, console: Console) -> None:
     console.print(Text("Opening JupyterLab in your browser; Ctrl-C here ends it."))
     # In a container one is root, which JupyterLab must be told is meant.
     allow = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    # Its question whether it may fetch Jupyter's news would cover a part of the lesson.
     command = [
-        sys.executable, "-m", "jupyterlab", *allow, "--LabApp.news_url=None",
-        f"--ServerApp.root_dir={root}", str(there / FIRST),
+        sys.executable, "-m", "jupyterlab", *allow, f"--ServerApp.root_dir={root}",
+        str(there / FIRST),
     ]  # fmt: skip
     code = _waited_for(subprocess.Popen(command))
     if code:
