@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda.pathfinder import DynamicLibNotFoundError
 from numba import cuda, float32
 from rich.console import Console
 from test_mutants import MUTANTS
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 import convlab
 from convlab import LADDER
 from convlab.checking import checker
+from convlab.checking.machine_code import compiled
 from convlab.checking.views import Hanging, map_of_wrong, verdict
 from convlab.cli import app
 from convlab.stages import Program, s04_implicit_gemm, s05_shared_memory, stage_named
@@ -218,6 +220,19 @@ def test_what_numba_does_not_compile_is_not_right(few_problems, tmp_path, old, n
     assert not found.ok
     assert said in found.machine.error
     assert "Numba cannot compile" in verdict(found)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("lacking", ["numba.cuda.compile", "cuda.bindings.nvjitlink.create"])
+def test_kernels_are_not_compiled_where_the_compilers_libraries_are_not(monkeypatch, lacking):
+    """As after `pip install convlab` with no GPU: cuda.pathfinder raises at the first call."""
+
+    def no_library(*args, **kwargs):
+        raise DynamicLibNotFoundError("Failure finding libnvrtc.so\nNo such file")
+
+    monkeypatch.setattr(lacking, no_library)
+    program = stage_named("s01").prepare(checker.workloads.MODEL)
+    assert compiled(program, program) is None
 
 
 @pytest.mark.gate

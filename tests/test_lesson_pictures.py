@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from convlab import ConvProblem, Tile
+from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import (
     PretendGPU,
     as_bars,
@@ -18,9 +18,11 @@ from convlab.lessons import (
     im2win_orders,
     ladder_speeds,
     measured_parts,
+    one_request,
     part_of,
     pretended,
     ring_of_slices,
+    side_by_side,
     timeline,
     traced,
     workspaces,
@@ -78,9 +80,26 @@ def test_both_orders_of_im2win_are_told():
     assert "2 runs of 4 numbers, in s11 one run of 8" in caption
 
 
+def test_a_call_over_several_lines_is_shown_whole():
+    problem = ConvProblem(1, 8, 8, 16, 16, 3, padding=1)
+    launch = trace_stage("s12", problem, Tile(16, 64, 8, 4, 4)).main
+    caption = one_request(launch, "input", number=16).caption
+    assert "`copy_async(S_I, target" in caption
+    assert ", valid)`" in caption
+
+
+def test_no_label_becomes_too_small_to_read():
+    """Wide pictures of small labels are scrolled on a phone, of 358 points; others fit on it."""
+    problem = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
+    launch = trace_stage("s05", problem, Tile(8, 32, 8)).main
+    assert one_request(launch, "S_I").least > 500
+    assert one_request(launch, "input").least <= 358
+    assert side_by_side({"s05": launch}, "sectors of global memory").least <= 358
+
+
 def test_what_launches_read_and_write():
     problem, tile = ConvProblem(1, 4, 8, 8, 16, 3, padding=1), Tile(16, 32, 4, 4, 4)
-    alt = global_traffic(problem, tile, "s12").alt
+    alt = global_traffic(s12=trace_stage("s12", problem, tile)).alt
     assert "windows" not in alt
     kib = 4 * problem.N * problem.M / 1024
     assert re.search(rf"writes output {kib:.1f}", alt)

@@ -861,6 +861,10 @@ def test_a_cell_of_a_role_has_a_name():
     [
         ("out = a + 10", "single elements"),
         ("out[cuda.threadIdx] = a[0]", "three numbers"),
+        ("out[0] = a[cuda.threadIdx < 3]", "three numbers"),
+        ("i = cuda.threadidx.x", "is cuda.threadIdx meant?"),
+        ("out[:] = np.add(a, 10)", "no operations on whole arrays"),
+        ("out[:] = [one + 10 for one in a]", "takes one number"),
         ("i = threadIdx.x", "cuda.threadIdx.x"),
     ],
 )
@@ -871,4 +875,4 @@ def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
     assert found.verdict == "broken"
     (problem,) = found.problems
     assert problem.lines[0].code == line
-    assert said in problem.advice
+    assert said in problem.what + problem.advice

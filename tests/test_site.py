@@ -311,3 +311,12 @@ def test_lessons_get_their_place(tmp_path):
     assert found is not None
     assert found.name == "05_shared_memory.ipynb"
     assert lesson_of(tmp_path, stage_named("s06")) is None
+
+
+@pytest.mark.parametrize("stage", ["s01", "s05", "s12"])
+def test_a_stages_page_leads_to_its_lesson(stage):
+    from convlab.site.stage_pages import _facts
+
+    facts = _facts(ROOT, stage_named(stage))
+    page = Links(ROOT).page(facts, f"docs/stages/{stage_named(stage).name}.md", "stages/x")
+    assert re.search(rf"\| lesson \| \[\w+\]\(\.\./lessons/{stage[1:]}_\w+\.ipynb\)", page)

@@ -122,7 +122,9 @@ check(make_kernel, "s01")
 # %% [markdown]
 """
 The check runs your kernel on small problems on which careless kernels fail: strides, dilations,
-padding wider than the image, infinities. Every output is compared with the same sum in 64 bits.
+padding wider than the image, infinities. Where it names one, `1x2x7x5 * 3x2x3x2` are the shapes of the
+input and of the filters. Every output is compared with the same sum in 64 bits; rounding may change it a
+little, and the *bound* is by how much at most.
 
 ## What the memory sees
 

@@ -237,4 +237,5 @@ it is a 128th.
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - All that the simulator finds, races and barriers among them: [findings](../docs/findings.md).
 - Step through every request: `convlab trace s05 --html s05.html` writes a [page](../docs/trace.md).
+- Next on the ladder: [s06, block tiling](06_block_tiling.ipynb).
 """

@@ -265,5 +265,5 @@ begin in one image and end in the next, and the next image's pixel lies elsewher
 - The im2win paper (000), section 3.3, "Vectorized load/store":
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). There only reads from shared memory are by fours.
 - How `load4` becomes one instruction: [vector.py](../src/convlab/device/vector.py).
-- Next on the ladder: [s09, the double buffer](../docs/ladder.md#s09_double_buffer).
+- Next on the ladder: [s09, the double buffer](09_double_buffer.ipynb).
 """

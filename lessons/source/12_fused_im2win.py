@@ -21,10 +21,11 @@ This is what the launches of s11 and s12 move through global memory, on a small 
 
 # %%
 problem = ConvProblem(
-    batch=1, in_channels=8, height=16, width=16, out_channels=32, kernel_size=3, padding=1
+    batch=1, in_channels=8, height=8, width=16, out_channels=16, kernel_size=3, padding=1
 )
-tile = Tile(M_B=32, N_B=64, K_B=8, M_T=4, N_T=4)
-global_traffic(problem, tile, "s11", "s12")
+tile = Tile(M_B=16, N_B=64, K_B=8, M_T=4, N_T=4)
+s12 = trace_stage("s12", problem, tile)
+global_traffic(s11=trace_stage("s11", problem, tile), s12=s12)
 
 # %% [markdown]
 """
@@ -38,8 +39,7 @@ Neighbouring lanes take the same term of neighbouring windows, and these are nei
 """
 
 # %%
-ours = trace_stage("s12", problem, tile).main
-one_request(ours, "input", number=8)
+one_request(s12.main, "input", number=16)
 
 # %% [markdown]
 """

@@ -274,32 +274,29 @@ def _where_wrong(oracle: Oracle, output: np.ndarray) -> np.ndarray:
 
 def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Iterator[Count]:
     """The kernel's counts and the stage's."""
-    program = _program(stage, make, problem, stage.model_tile or stage.tiny_tile)
-    yours = _asked(_traced(stage, program, problem, seed))
-    for unit, number in _asked_by_stage(stage, problem, seed).items():
-        yield Count(unit, yours[unit], number)
+    tile = stage.model_tile or stage.tiny_tile
+    yours = _counted(_traced(stage, _program(stage, make, problem, tile), problem, seed))
+    ours = _counts_of_stage(stage, problem, tile, seed)
+    for unit, number in yours.items():
+        yield Count(unit, number, ours[unit])
 
 
-@lru_cache(maxsize=32)
-def _asked_by_stage(stage: Stage, problem: ConvProblem, seed: int) -> dict[str, int]:
-    """What the stage's own kernel asks: always the same, and many kernels are held against it."""
-    program = stage.prepare(problem, stage.model_tile or stage.tiny_tile)
-    return _asked(_traced(stage, program, problem, seed))
+@lru_cache(maxsize=64)  # who mends a kernel checks it again and again
+def _counts_of_stage(
+    stage: Stage, problem: ConvProblem, tile: Tile | None, seed: int
+) -> dict[str, int]:
+    return _counted(_traced(stage, stage.prepare(problem, tile), problem, seed))
 
 
-def _asked(launch: LaunchTrace) -> dict[str, int]:
+def _counted(launch: LaunchTrace) -> dict[str, int]:
     return {
-        "requests to global memory": _requests(launch, "global"),
+        "requests to global memory": launch.total("requests", launch.of(space="global")),
         "sectors of global memory": launch.total("sectors"),
-        "requests to shared memory": _requests(launch, "shared"),
+        "requests to shared memory": launch.total("requests", launch.of(space="shared")),
         "passes of shared memory": launch.total("passes"),
         "threads at barriers": launch.barriers,
         "floating-point operations": launch.flops,
     }
-
-
-def _requests(launch: LaunchTrace, space: str) -> int:
-    return launch.total("requests", launch.of(space=space))
 
 
 def _traced(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> LaunchTrace:

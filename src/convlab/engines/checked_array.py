@@ -106,6 +106,10 @@ class CheckedArray:
     def itemsize(self) -> int:
         return self.host.itemsize
 
+    def __array__(self, *how: Any, **more: Any) -> np.ndarray:
+        """NumPy asks for it, to work on the whole of an array, which no kernel can."""
+        raise TypeError("no operation of NumPy takes an 'Array' of a kernel")
+
     def __len__(self) -> int:
         return len(self.host)
 

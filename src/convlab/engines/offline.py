@@ -114,9 +114,12 @@ def _lto_ir(
 
     if config.ENABLE_CUDASIM:
         raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
+    from cuda.pathfinder import DynamicLibNotFoundError
     from numba import cuda
     from numba.cuda import dispatcher
     from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError, NvvmSupportError
+
+    no_compiler = (CudaSupportError, NvvmSupportError, ImportError, DynamicLibNotFoundError)
 
     options = kernel.targetoptions
     # Device functions are compiled for "the current device"; without one, this is it.
@@ -136,20 +139,23 @@ def _lto_ir(
             )
     except CCSupportError as error:
         raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
-    except (CudaSupportError, NvvmSupportError, ImportError) as error:
-        raise CompilerMissing(f"no CUDA compiler here ({error}): make gate installs it") from error
+    except no_compiler as error:
+        said = str(error).partition("\n")[0]
+        raise CompilerMissing(f"no CUDA compiler here ({said}): make gate installs it") from error
     return bytes(code)
 
 
 def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str]:
-    try:
-        from cuda.bindings import nvjitlink
-    except ImportError as error:
-        raise CompilerMissing("nvJitLink is not here: make gate installs it") from error
+    from cuda.pathfinder import DynamicLibNotFoundError
+
     arch = arch_of(capability)
     options = [f"-arch={arch}", "-lto", "-verbose", *more]
     try:
+        from cuda.bindings import nvjitlink
+
         handle = nvjitlink.create(len(options), options)
+    except (ImportError, DynamicLibNotFoundError) as error:
+        raise CompilerMissing("nvJitLink is not here: make gate installs it") from error
     except nvjitlink.nvJitLinkError as error:
         if "UNRECOGNIZED_ARCH" in str(error):
             raise UnknownGPU(f"no compiler here knows {arch}: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,7 +83,9 @@ class SimulatedCuda:
             raise AttributeError(name)
         if name in _NUMBERS:
             return cast(name)
-        raise NotSimulated(f"cuda.{name} is not simulated")
+        known = [one for one in dir(self) if not one.startswith("_")]
+        meant = "".join(f" (is cuda.{one} meant?)" for one in get_close_matches(name, known, 1))
+        raise NotSimulated(f"cuda.{name} is not simulated{meant}")
 
     # Where a thread is.
 

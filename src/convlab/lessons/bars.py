@@ -42,7 +42,7 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
         f"{count}: " + ", ".join(f"{n} {_brief(v)}" for n, v in zip(names, numbers, strict=True))
         for count, numbers in values.items()
     )
-    return finished(figure, f"Bars. {said}", f"Counted by the simulator: {said}.")
+    return finished(figure, f"Bars. {said}", f"Counted by the simulator, less is better: {said}.")
 
 
 def _bars(panel: Any, names: Sequence[str], values: Sequence[float], title: str) -> None:
@@ -103,5 +103,8 @@ def measured(*stages: str, layer: str = "conv9") -> Picture:
         "floating-point operations"
     )
     date = document["environment"]["date"][:10]
-    caption = f"Measured on an {document['device']}, {date}: {said}. {about}."
+    caption = (
+        f"How long stages take for the layer {layer.capitalize()}, measured on an "
+        f"{document['device']}, {date}; shorter is better: {said}. {layer.capitalize()} is {about}."
+    )
     return finished(figure, f"Bars of times on an {document['device']}: {said}", caption)

@@ -41,6 +41,11 @@ class Row:
     target: float
     ok: bool
 
+    @property
+    def mark(self) -> str:
+        """What is wrong with it, in two words."""
+        return "" if self.ok else "too many" if self.yours > self.target else "too few"
+
 
 @dataclass(frozen=True)
 class Feedback:
@@ -83,7 +88,7 @@ class Feedback:
         if self.rows:
             yield f"         {'':28}{'yours':>10}{'target':>10}"
         for row in self.rows:
-            mark = "" if row.ok else "  too many"
+            mark = f"  {row.mark}".rstrip()
             yield f"         {row.unit:28}{row.yours:10,.0f}{row.target:10,.0f}{mark}"
 
     def as_html(self) -> str:
@@ -102,12 +107,14 @@ class Feedback:
         if items:
             parts.append(f'<ul style="list-style:none;padding-left:.5em">{"".join(items)}</ul>')
         if self.rows:
+            number = '<td style="text-align:right;padding:.1em .6em">'
             cells = "".join(
-                f"<tr><td>{escape(row.unit)}</td><td>{row.yours:,.0f}</td>"
-                f"<td>{row.target:,.0f}</td><td>{'' if row.ok else 'too many'}</td></tr>"
+                f"<tr><td>{escape(row.unit)}</td>{number}{row.yours:,.0f}</td>"
+                f"{number}{row.target:,.0f}</td><td>{row.mark}</td></tr>"
                 for row in self.rows
             )
-            head = "<tr><th></th><th>yours</th><th>target</th><th></th></tr>"
+            named = number.replace("td", "th")
+            head = f"<tr><th></th>{named}yours</th>{named}target</th><th></th></tr>"
             parts.append(f"<table>{head}{cells}</table>")
         inside = "".join(parts)
         return f'<div style="border-left:4px solid {colour};padding:.1em 1em">{inside}</div>'

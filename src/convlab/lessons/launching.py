@@ -133,6 +133,8 @@ def part_of(stage: str, **parts: Any) -> Any:
         with mock.patch.multiple(module, **parts):
             return step.prepare(problem, tile)
 
+    shown = ", ".join(f"{name}={part.__name__}" for name, part in parts.items())
+    make_program.__name__ = f"part_of({stage!r}, {shown})"  # as one writes it
     make_program.__wrapped__ = made  # type: ignore[attr-defined]  # its lines are the learner's
     wanted = ("problem",) if step.tiny_tile is None else ("problem", "tile")
     make_program.__signature__ = Signature(  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ def unfilled(made: Any) -> tuple[Line, ...]:
         part = function_of(function.__globals__.get(name))
         if part is not None and part.__code__.co_filename == function.__code__.co_filename:
             found += _unfilled(part)
-    return found
+    return tuple(sorted(found, key=lambda line: line.number))
 
 
 def _unfilled(function: FunctionType | None) -> tuple[Line, ...]:

@@ -169,18 +169,19 @@ def one_thread(launch: LaunchTrace, thread: int) -> Picture:
         tensor = marked.reshape(array_named(launch, name).shape)
         places = [place for place in np.ndindex(*tensor.shape[:2]) if tensor[place].any()]
         chosen += [(name, place, tensor[place]) for place in places[:MOST_PLANES]]
-    total = sum(plane.shape[1] + 1.5 for _, _, plane in chosen)
+    widths = [max(plane.shape[1], 4) + 1.5 for _, _, plane in chosen]  # room for the name above
+    total = sum(widths)
     highest = max(plane.shape[0] for _, _, plane in chosen)
     scale = min(0.26, 7.2 / total)
     figure, (panel,) = sheet(7.4, (highest + 3) * scale + 0.1)
     limits(panel, (-0.3, max(total, 7.2 / scale)), (-2.2, highest + 0.3))
     left = 0.0
-    for name, place, plane in chosen:
+    for (name, place, plane), wide in zip(chosen, widths, strict=True):
         note(panel, left, -0.9, f"{name}[{place[0]}, {place[1]}]", 8)
         colour = COLOURS[1] if operations[name] == "store" else COLOURS[0]
         for (row, column), is_marked in np.ndenumerate(plane):
             cell(panel, left + column, row, colour if is_marked else NOBODY)
-        left += plane.shape[1] + 1.5
+        left += wide
     counts = {name: int(marked.sum()) for name, marked in found.items()}
     said = ", ".join(
         f"{'writes' if operations[name] == 'store' else 'reads'} {count} of {name}"

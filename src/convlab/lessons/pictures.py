@@ -19,6 +19,10 @@ COLOURS = (
     "#8ecae6", "#f6bd60", "#95d5a4", "#e5989b", "#b8b8e8", "#f2e394", "#b5c9a8", "#d9b99b",
 )  # fmt: skip
 DOTS_PER_INCH, SHARPNESS = 100, 2
+# On a narrow page a picture shrinks, but no further than to where its smallest label is this many
+# pixels high and can still be read; then it is scrolled.
+LEAST_LABEL = 6.3
+PAD = 0.09  # inches of paper around a panel
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Picture:
     height: int
     alt: str
     caption: str
+    least: int = 0  # points: how narrow it may be shown
 
     def _ipython_display_(self) -> None:
         from IPython.display import Markdown, display
@@ -38,8 +43,9 @@ class Picture:
         data = base64.b64encode(self.png).decode()
         # As HTML, because a notebook's PNG has no alt text in JupyterLab.
         html = (
-            f'<img src="data:image/png;base64,{data}" alt="{escape(self.alt)}" '
-            f'width="{self.width}" style="max-width:100%">'
+            f'<div style="overflow-x:auto"><img src="data:image/png;base64,{data}" '
+            f'alt="{escape(self.alt)}" width="{self.width}" '
+            f'style="max-width:100%;min-width:{self.least}px"></div>'
         )
         display({"text/html": html, "text/plain": self.alt}, raw=True)
         display(Markdown(f"*{self.caption}*"))
@@ -48,8 +54,10 @@ class Picture:
 def sheet(width: float, height: float, columns: int = 1, **more: Any) -> tuple[Any, list[Any]]:
     """An empty sheet of paper, in inches, and its panels, side by side, without axes."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=PAD, h_pad=PAD)
+    figure = Figure(figsize=(width, height), facecolor=PAPER, layout=layout)
     panels = figure.subplots(1, columns, squeeze=False, **more)[0]
     for panel in panels:
         panel.set_axis_off()
@@ -64,7 +72,12 @@ def finished(figure: Any, alt: str, caption: str) -> Picture:
         metadata={"Software": None},
     )  # fmt: skip
     width, height = (round(inches * DOTS_PER_INCH) for inches in figure.get_size_inches())
-    return Picture(file.getvalue(), width, height, alt, caption)
+    from matplotlib.text import Text
+
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+    smallest = min(sizes, default=LEAST_LABEL) * DOTS_PER_INCH / 72
+    least = round(width * min(1, LEAST_LABEL / smallest))
+    return Picture(file.getvalue(), width, height, alt, caption, least)
 
 
 def cell(

@@ -20,7 +20,7 @@ from convlab.lessons.pictures import (
 )
 from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Request
-from convlab.tracing.table import code_of
+from convlab.tracing.table import statement_of
 
 MOST_SECTORS = 40
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
@@ -70,7 +70,7 @@ def _label(lanes: list[int]) -> str:
 
 
 def _code(launch: LaunchTrace, request: Request) -> str:
-    return code_of(launch, request.file, request.line)
+    return statement_of(launch, request.file, request.line)
 
 
 def _head(launch: LaunchTrace, request: Request) -> str:

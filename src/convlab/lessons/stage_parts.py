@@ -8,10 +8,11 @@ from typing import Any
 
 from convlab.lessons import places
 from convlab.lessons.bars import stored
-from convlab.lessons.pictures import COLOURS, FAINT, INK, Picture, finished, sheet
-from convlab.problem import ConvProblem
-from convlab.stages import Tile, short_name, stage_named
-from convlab.tracing import trace_stage
+from convlab.lessons.pictures import COLOURS, INK, PAPER, Picture, finished, sheet
+from convlab.stages import short_name, stage_named
+from convlab.tracing import Trace
+
+ON_PAPER = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.3}  # a label no line goes through
 
 
 def _row(panel: Any, row: int, name: str, parts: dict[str, float], colours: dict[str, str]) -> None:
@@ -19,7 +20,10 @@ def _row(panel: Any, row: int, name: str, parts: dict[str, float], colours: dict
     for part, value in parts.items():
         panel.barh(row, value, left=left, color=colours[part], height=0.7)
         left += value
-    panel.text(left, row, f"  {left:.3g}", va="center", fontsize=9.5, color=INK)
+    panel.annotate(
+        f"{left:.3g}", (left, row), xytext=(6, 0), textcoords="offset points", va="center",
+        fontsize=9.5, color=INK, bbox=ON_PAPER,
+    )  # fmt: skip
 
 
 def _panel(rows: int, names: list[str], longest: float, title: str) -> tuple[Any, Any]:
@@ -109,14 +113,17 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
         for n, (short, part) in enumerate(zip(colours, parts, strict=True)):
             at = place * (len(names) + 1) + n
             panel.barh(at, part, color=colours[short], height=0.9)
-            panel.text(part + most * 0.01, at, f"{part:.2f}", va="center", fontsize=8, color=INK)
+            panel.text(
+                part + most * 0.012, at, f"{part:.2f}", va="center", fontsize=8, color=INK,
+                bbox=ON_PAPER,
+            )  # fmt: skip
         each = ", ".join(f"{short} {part:.2f}" for short, part in zip(colours, parts, strict=True))
         told.append(f"{row['layer'].capitalize()}: {each}")
     middle = [place * (len(names) + 1) + (len(names) - 1) / 2 for place in range(count)]
     panel.set_yticks(middle, [row["layer"].capitalize() for row in rows], fontsize=9, color=INK)
     panel.set_ylim(count * (len(names) + 1) - 0.5, -0.8)
     panel.set_xlim(0, most * 1.1)
-    panel.axvline(1, color=FAINT, linewidth=0.8, linestyle=":")
+    panel.axvline(1, color=INK, linewidth=1, linestyle=":")
     panel.set_xticks([])
     panel.tick_params(length=0)
     for side in panel.spines.values():
@@ -130,14 +137,14 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
     return finished(figure, f"Bars of workspace over tensors. {'; '.join(told)}.", caption)
 
 
-def global_traffic(problem: ConvProblem, tile: Tile, *stages: str) -> Picture:
+def global_traffic(**traces: Trace) -> Picture:
     """Which arrays of global memory the launches of stages read and write, and how large they
     are."""
     rows: list[tuple[str, str, int, bool]] = []
     told = []
-    for stage in stages:
+    for stage, whole in traces.items():
         total = 0
-        for launch in trace_stage(stage, problem, tile).launches:
+        for launch in whole.launches:
             sizes = {
                 one.name: one.itemsize * math.prod(one.shape)
                 for one in launch.arrays if one.space == "global"

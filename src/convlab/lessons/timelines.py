@@ -8,7 +8,7 @@ and needing it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -197,18 +197,19 @@ def timeline(**diaries: Diary) -> Picture:
         note(panel, -0.17 * longest, top, name, 11, weight="bold")
         for row, text in enumerate(("slice is on its way", "slice is multiplied"), 1):
             note(panel, -0.01 * longest, top + row * 1.1 - 0.05, text, 7.5, ha="right")
+        lines = [event.time + 0.5 for event in one.of(BARRIER)]
         worked = one.by_slice(MULTIPLY)
         flights = one.flights()
         both = _overlaps(flights)  # two on their way at a time
         for number, (asked, came) in enumerate(flights):
             colour = COLOURS[number % len(COLOURS)]
             thin, level = (0.45, number % 2 * 0.45) if both else (0.9, 0)
-            _bar(panel, asked, came, top + 0.6 + level, thin, colour, number)
+            _bar(panel, asked, came, top + 0.6 + level, thin, colour, number, lines)
             if worked[number]:
                 start, stop = worked[number][0].time, worked[number][-1].time
-                _bar(panel, start, stop, top + 1.7, 0.9, colour, number)
-        for event in one.of(BARRIER):
-            panel.plot([event.time + 0.5] * 2, [top + 0.45, top + 2.75], color=INK, linewidth=1.6)
+                _bar(panel, start, stop, top + 1.7, 0.9, colour, number, lines)
+        for line in lines:
+            panel.plot([line] * 2, [top + 0.45, top + 2.75], color=INK, linewidth=1.6)
         panel.plot([0, len(one.events)], [top + 2.75] * 2, color=FAINT, linewidth=0.8)
         told.append(
             f"{name} asks, and then does {one.meanwhile():.0f} multiply-adds before it needs what "
@@ -232,9 +233,14 @@ def _overlaps(flights: list[tuple[int, int]]) -> bool:
 
 
 def _bar(
-    panel: Any, start: float, stop: float, top: float, high: float, colour: str, number: int
-) -> None:
-    cell(panel, start, top, colour, str(number), wide=stop + 1 - start, high=high, size=8)
+    panel: Any, start: float, stop: float, top: float, high: float, colour: str, number: int,
+    lines: Sequence[float],
+) -> None:  # fmt: skip
+    """A slice with its number, in the middle of the longest piece that lines leave of it."""
+    cell(panel, start, top, colour, wide=stop + 1 - start, high=high)
+    ends = [start, *(line for line in lines if start < line < stop + 1), stop + 1]
+    left, right = max(pairwise(ends), key=lambda piece: round(piece[1] - piece[0]))
+    note(panel, (left + right) / 2, top + high / 2, str(number), 8, ha="center")
 
 
 def ring_of_slices(one: Diary) -> Picture:
@@ -290,10 +296,10 @@ def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     found = replace(found, rows=(*found.rows, *rows))
     if not few:
         return found
-    told = " and ".join(f"{row.yours:.3g} {row.unit}, where {row.target:.3g} go" for row in few)
+    told = " and ".join(f"{row.yours:.3g} {row.unit} (the stage: {row.target:.3g})" for row in few)
     problem = Problem(
         COUNTS,
-        f"Too few {told}: the thread stands and waits for what it has only just asked for.",
+        f"Only {told}: the thread stands and waits for what it has only just asked for.",
         advice=f"The picture shows it: timeline(ours=diary({stage!r}), yours=diary({stage!r}, "
         f"{getattr(made, '__name__', 'make_kernel')})).",
     )

@@ -42,14 +42,17 @@ def broken(title: str, what: str) -> Feedback:
 HINTS = {
     "'Array'": "A thread works on single elements, such as a[i]; a kernel has no operations on "
     "whole arrays.",
-    "Dim3 object": "cuda.threadIdx, cuda.blockIdx and cuda.blockDim each have three numbers: .x, "
+    "Dim3": "cuda.threadIdx, cuda.blockIdx and cuda.blockDim each have three numbers: .x, "
     ".y and .z.",
     "NameError": "Is the name written as in the rest of the cell? A thread's own number is "
     "cuda.threadIdx.x.",
+    "float() argument": "A place of an array takes one number, such as a[i] + 10.",
+    "Untyped global name": "A kernel knows numbers and arrays: name what it needs before it, as "
+    "C_i is named.",
     "returned None": "The last line of a function that makes a kernel returns it.",
     "it must be a kernel": "Is @cuda.jit in the line above the function?",
 }
-PLACE = re.compile(r", in \w+, block \(.*?\), thread \(.*?\), (?P<file>.*):(?P<line>\d+)$")
+PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*):(?P<line>\d+)$")
 
 
 def _error(what: str) -> Problem:
@@ -57,8 +60,11 @@ def _error(what: str) -> Problem:
     what = what.strip(". ")
     place = PLACE.search(what)
     lines = () if place is None else (line_of(place["file"], int(place["line"])),)
-    hint = next((hint for piece, hint in HINTS.items() if piece in what), "")
-    return Problem(BROKEN, f"{_sentence(PLACE.sub('', what))}.", lines, hint)
+    return Problem(BROKEN, f"{_sentence(PLACE.sub('', what))}.", lines, _hint(what))
+
+
+def _hint(what: str) -> str:
+    return next((hint for piece, hint in HINTS.items() if piece in what), "")
 
 
 def in_one_line(error: Exception) -> str:
@@ -89,9 +95,9 @@ def feedback_on(title: str, found: Check, stage: str, at_most: float) -> Feedbac
     else:
         right.append(f"the answer is right on {len(found.answers)} problems")
     if found.machine is not None and found.machine.error is not None:
-        problems.append(
-            Problem(DOES_NOT_COMPILE, f"Numba cannot compile it: {found.machine.error}.")
-        )
+        error = found.machine.error
+        what = f"Numba cannot compile it: {error}."
+        problems.append(Problem(DOES_NOT_COMPILE, what, advice=_hint(error)))
     if problems:
         return Feedback(
             title, headline_of(problems), tuple(problems), tuple(right), picture=picture
@@ -182,8 +188,8 @@ def _number(place: tuple[int, ...]) -> str:
 
 
 def _sentence(text: str) -> str:
-    """With a capital, unless it begins with somebody's name."""
-    return _capital(text) if "_" not in text.split(" ", 1)[0] else text
+    """With a capital, unless it begins with something's name."""
+    return text if re.search("[_.]", text.split(" ", 1)[0]) else _capital(text)
 
 
 def _capital(text: str) -> str:

@@ -54,7 +54,7 @@ def _facts(root: Path, stage: Stage) -> str:
     ]
     lesson = lesson_of(root, stage)
     if lesson is not None:
-        rows.append(("lesson", f"[{lesson.stem}](../lessons/{lesson.name})"))
+        rows.append(("lesson", f"[{lesson.stem}](../../lessons/{lesson.name})"))
     around = []
     if position > 0:
         around.append(f"before it {_names([LADDER[position - 1]])}")

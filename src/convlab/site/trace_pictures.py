@@ -15,7 +15,7 @@ from convlab.site.markup import code, counted
 from convlab.stages import stage_named
 from convlab.tracing import LaunchTrace, Trace
 from convlab.tracing.records import Access, Request
-from convlab.tracing.table import code_of
+from convlab.tracing.table import statement_of
 
 WORD, SECTOR, BANKS = 4, 32, 32  # bytes, bytes, how many
 WIDE = 640  # of a picture, in its own units; the page scales it
@@ -126,7 +126,7 @@ def requests(launch: LaunchTrace, own: str) -> str:
         if request is not None:
             file = Path(access.file).name
             where = f"line {access.line}" if file == own else f"{file}, line {access.line}"
-            code_there = code(code_of(launch, access.file, access.line))
+            code_there = code(statement_of(launch, access.file, access.line))
             strips.append(_strip(access, request, starts[access.array], f"{where}: {code_there}"))
     return f'<div class="strips">{"".join(strips)}</div>'
 

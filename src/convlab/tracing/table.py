@@ -72,6 +72,15 @@ def code_of(launch: LaunchTrace, file: str, line: int) -> str:
     return NO_SOURCE if code is None else code.strip()
 
 
+def statement_of(launch: LaunchTrace, file: str, line: int) -> str:
+    """The same, with the lines after it that its call goes on over."""
+    code, lines = code_of(launch, file, line), launch.source.get(file, {})
+    while code.count("(") > code.count(")") and (line := line + 1) in lines:
+        more = lines[line].strip()
+        code += more if code.endswith("(") or more.startswith(")") else f" {more}"
+    return code
+
+
 class _Columns:
     """A label and right-aligned columns, of which nothing is ever cut. Where the columns are too
     wide, those in ``spare`` are left out, the first first; a label that is still too long gets rows
