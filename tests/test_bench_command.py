@@ -165,6 +165,8 @@ def test_which_systems_are_chosen():
     assert "cpp_seven_loops" not in names
     assert "torch_fp32" in names
     assert {one.name for one in chosen(None, ["none"], quick=True)} == set(QUICK_STAGES)
+    assert "torch_compile_fp32" in names  # a default run has every peer on the GPU
+    assert "torch_compile_fp32" not in {one.name for one in chosen(None, None, quick=True)}
     every = [one.name for one in chosen(["all"], ["all"])]
     assert every == [*(stage.name for stage in LADDER), *(peer.name for peer in peers.PEERS)]
     two = chosen(["s11", "s01"], ["torch_fp32"])

@@ -21,7 +21,7 @@ DEFAULT_STAGES = (
     "s10_im2win", "s11_im2win_full", "s12_fused_im2win",
 )  # fmt: skip
 QUICK_STAGES = ("s01_direct", "s03_im2col_blas", "s11_im2win_full", "s12_fused_im2win")
-SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel; the host takes minutes
+SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel: not where it is to be quick
 ALL, NONE = "all", "none"
 NAN_BITS = 0x7FC00000
 
@@ -174,7 +174,11 @@ def chosen(
     wanted = _names(stages, usual, [stage.name for stage in LADDER], _stage_name)
     others = _names(
         peers,
-        [peer.name for peer in PEERS if peer.on_gpu and not peer.name.startswith(SLOW_START)],
+        [
+            peer.name
+            for peer in PEERS
+            if peer.on_gpu and not (quick and peer.name.startswith(SLOW_START))
+        ],
         [peer.name for peer in PEERS],
         lambda name: peer_named(name).name,
     )
