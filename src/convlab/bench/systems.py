@@ -21,7 +21,7 @@ DEFAULT_STAGES = (
     "s10_im2win", "s11_im2win_full", "s12_fused_im2win",
 )  # fmt: skip
 QUICK_STAGES = ("s01_direct", "s03_im2col_blas", "s11_im2win_full", "s12_fused_im2win")
-SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel: not where it is to be quick
+SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel: not in a quick run
 ALL, NONE = "all", "none"
 NAN_BITS = 0x7FC00000
 
