@@ -69,7 +69,7 @@ Below are the parts of a round. The main kernel (not shown) first fetches slices
 `turn` for one slice after the other; `turn` is given. Two places are left for you, in `fetch` and in
 `arrive`:
 
-- **`fetch`** asks for slice `slice_`, to come into slot `slot`. There are `SLICES` of them. Past the last
+- **`fetch`** asks for slice `slice_`, to come into slot `slot`. The block's last one is `end - 1`. Past the last
   one nothing is asked for, and yet a group is committed: groups are waited for by counting them, so every
   call must make one.
 - **`arrive`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be on their way. Your
@@ -174,7 +174,7 @@ to wait here, and how many does it wait for?
 measured_parts("s09", "s11", "s12")
 
 # %%
-measured("s01", "s09", "s11")
+measured("s01", "s09", "s11", "s12")
 
 # %% [markdown]
 """
@@ -182,8 +182,10 @@ The first picture says which parts there are. s12 has no transform: what is left
 packing the filter, which a network that is no longer trained needs once. Its workspace is only that packed
 filter, where s11 takes several times the input.
 
-How it compares with what others have written is in the [results](../docs/results.md) and, layer by layer,
-in the page on [how it came to be fast](../docs/fast.md).
+How it compares with what others have written is in the [results](../docs/results.md), what was aimed at
+[beside them](../docs/fast-table.md), and what was tried on the way in [how it came to be
+fast](../docs/fast.md). There is also why `end` is not always the last slice of all: where there are few outputs,
+blocks share the slices of each sum.
 
 ## Questions
 
