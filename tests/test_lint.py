@@ -28,6 +28,9 @@ from convlab.stages import stage_named
 from convlab.stages.base import Flat, Launch, Program
 from convlab.stages.depth_last import depth_last_buffer, im2col_launches
 from convlab.stages.im2col_matrix import columns_buffer
+from convlab.stages.tile_choice import RATES
+from convlab.stages.tiles import Tile
+from convlab.workloads import paper_layer
 
 if config.ENABLE_CUDASIM:
     pytest.skip(
@@ -333,6 +336,25 @@ def test_every_kernel_has_a_budget() -> None:
         for launch in stage.prepare(problem, stage.production_tile(problem)).kernels
     }
     assert kernels == set(REGISTER_BUDGET)
+
+
+@pytest.mark.parametrize("shape", RATES, ids=str)
+def test_split_sums_stay_in_registers(shape: tuple[int, int, int, int]) -> None:
+    s12 = stage_named("s12")
+    M_B, N_B, M_T, N_T = shape
+    tile = Tile(M_B, N_B, 16, M_T, N_T)
+    for problem in (PROBLEMS["split"], paper_layer("conv12")):  # tiles that stick out, and do not
+        program = s12.prepare(problem, tile, splits=3)
+        cubin = compile_launch(program.launches[-1], program, (9, 0))
+        assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
+        assert cubin.registers <= REGISTER_BUDGET["fused_im2win"]
+
+
+def test_split_sums_are_compiled_and_not_held_to_wide_stores() -> None:
+    for name, problem in (("split", PROBLEMS["split"]), ("conv11", paper_layer("conv11"))):
+        rows = list(lint_stage(stage_named("s12"), {name: problem}, ((9, 0),)))
+        assert [row.kernel for row in rows] == ["pack_filter", "clear", "fused_im2win"]
+        assert not [row for row in rows if not row.ok]
 
 
 def test_the_awkward_problem_compiles_the_scalar_way_out() -> None:
