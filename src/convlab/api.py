@@ -42,6 +42,8 @@ def conv2d(
     A simulator takes a minute for a million multiply-adds or so: it is for small problems. On a GPU
     the work is done on the default stream, and what was prepared for a thread's last few problems
     is kept, with at most 256 MiB of workspace, so that doing one again costs little host time.
+    There s12 splits the sums of few outputs among blocks, and from three parts on the last bits may
+    differ from call to call; :func:`plan` with ``whole_sums=True`` never does.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
     :func:`plan` raises; ``out`` is then untouched.

@@ -183,7 +183,8 @@ def plan(
     choice (``stages/tile_choice.py``).
     ``workspace_limit``, in bytes, has a stage that can (``Stage.in_slices``) do fewer images at a
     time, so that its workspace stays within it. ``switches`` turn off techniques of stages that
-    have any (``Stage.switches``) or ask for more (``Stage.options``): ``relu=True``.
+    have any (``Stage.switches``) or ask for more (``Stage.options``): ``relu=True`` and
+    ``whole_sums=True`` of s12.
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
     stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
