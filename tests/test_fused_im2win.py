@@ -152,6 +152,13 @@ def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None
     assert best_splits(one_image, best_tile(one_image, 1), 1) == 1
     assert best_splits(paper_layer("conv8"), best_tile(paper_layer("conv8"))) == 1
     assert best_splits(one_image, Tile(16, 32, 4, 4, 4)) == 1  # a tile that nobody measured
+    assert best_splits(one_image, Tile(96, 128, 16, 12, 8)) == 1  # too many sums a thread
+    ragged = ConvProblem(1, 512, 7, 7, 500, 3, padding=1)
+    assert (
+        best_splits(ragged, Tile(128, 64, 16, 8, 8))
+        == 1
+        < best_splits(ragged, Tile(64, 64, 16, 8, 4))
+    )
     assert S12.atomic_additions(one_image) >= best_splits(one_image, best_tile(one_image))
     assert S12.atomic_additions(paper_layer("conv8")) == 0
 

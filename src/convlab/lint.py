@@ -24,14 +24,13 @@ from convlab.workloads import paper_layer
 CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))
 
 # What is compiled: the layers that have differed most from the rest (few channels, large filters,
-# the two tiles), a problem in which nothing divides anything, and one whose sums s12 splits, with
-# the most of them a thread.
+# the two tiles; conv12's sums are split by s12) and a problem in which nothing divides anything.
+LAYERS = ("conv3", "conv4", "conv7", "conv8", "conv9", "conv12")
 PROBLEMS: dict[str, ConvProblem] = {
-    **{layer: paper_layer(layer) for layer in ("conv3", "conv4", "conv7", "conv8", "conv9")},
+    **{layer: paper_layer(layer) for layer in LAYERS},
     "awkward": ConvProblem(
         3, 5, 31, 32, 67, (3, 5), stride=(2, 3), padding=(2, 1), dilation=(1, 2)
     ),
-    "split": ConvProblem(1, 512, 35, 35, 96, 3, padding=1),
 }
 
 # Registers a thread, at most. A multiprocessor has 65,536: 128 a thread is what lets two blocks of

@@ -164,9 +164,7 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> Any
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
     WHOLE_RUNS = PIXELS % RUN == 0 and splits == 1  # no run of four crosses into the next image
-    WHOLE_ROWS = M % tile.M_B == 0
-    # With additions always asked: else the places of all are computed beforehand, and spill.
-    WHOLE_COLUMNS = N % tile.N_B == 0 and splits == 1
+    WHOLE_ROWS, WHOLE_COLUMNS = M % tile.M_B == 0, N % tile.N_B == 0
     STEP = RUN if WHOLE_RUNS else 1
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -174,19 +172,8 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> Any
         value += b
         return float32(0) if relu and value < float32(0) else value
 
-    # By itself: a longer loop below is written out too late for the sums to stay in registers.
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def add_bias(R_O, bias, m0, ty):
-        for i in range(M_T):
-            m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
-            b = bias[m] if WHOLE_ROWS or m < M else float32(0)
-            for j in range(N_T):
-                R_O[i, j] += b
-
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def write(R_O, bias, output, m0, n0, ty, tx):
-        if splits > 1 and cuda.blockIdx.z == 0:
-            add_bias(R_O, bias, m0, ty)
         for j in range(0, N_T, RUN):
             for c in range(0, RUN, STEP):
                 n = n0 + tx * RUN + j * COLUMNS + c
@@ -195,10 +182,10 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> Any
                     for i in range(M_T):
                         m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
                         if WHOLE_ROWS or m < M:
-                            at = (i_n * M + m) * PIXELS + pixel
-                            b = float32(0) if splits > 1 else bias[m]
+                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
                             if splits > 1:
-                                cuda.atomic.add(output, at, R_O[i, j + c])
+                                b = b if cuda.blockIdx.z == 0 else float32(0)
+                                cuda.atomic.add(output, at, R_O[i, j + c] + b)
                             elif WHOLE_RUNS:
                                 x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
                                 z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)

@@ -48,6 +48,7 @@ OVERHEAD = 55
 SLICE, COPY, STEP, FMA = 4.0, 3.0, 38.0, 0.74  # clocks
 SPLIT, ADDITION = 20000.0, 0.004  # clocks
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+MOST_SUMS = 64  # a thread's, to be split: more leave the registers on their way to the additions
 
 # (M_B, N_B, M_T, N_T): multiply-adds a clock on an H200 where nothing is left over, over the best
 # one's. Eight more were measured; nowhere was one faster than the best of these by 2 %.
@@ -120,8 +121,13 @@ def estimated_cost(
 
 
 def best_splits(problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPROCESSORS) -> int:
-    """Among how many blocks the model would split each sum. 1 for a tile that it does not know."""
-    if (tile.M_B, tile.N_B, tile.M_T, tile.N_T) not in RATES:
+    """Among how many blocks the model would split each sum. 1 for a tile that it does not know, and
+    where a thread's sums would leave its registers: half as many are too many where the last rows
+    of blocks stick out, and every addition has to be asked about."""
+    most_sums = MOST_SUMS // 2 if problem.M % tile.M_B else MOST_SUMS
+    known = (tile.M_B, tile.N_B, tile.M_T, tile.N_T) in RATES
+    sums = tile.M_T * tile.N_T
+    if not known or sums > most_sums:
         return 1
     slices = blocks_for(problem.K, tile.K_B)
     return min(
