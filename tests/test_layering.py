@@ -20,6 +20,7 @@ BELOW: dict[str, set[str]] = {
     "problem": set(),
     "device": set(),
     "unfold": set(),
+    "files": set(),
     "workloads": {"problem"},
     "oracle": {"problem"},
     "stages": {"problem", "device", "unfold"},
@@ -33,7 +34,7 @@ TOGETHER = {TOP, "tracing", "checking", "bench", "lessons", "image", "doctor", "
 ANY_BUT_THE_COMMAND = BELOW.keys() | TOGETHER
 # The command and what only it uses.
 COMMAND = {
-    "shell": set(),
+    "shell": {"files"},
     "tables": ANY_BUT_THE_COMMAND,
     "commands": ANY_BUT_THE_COMMAND | {"shell", "tables"},
     "cli": {"commands", "shell"},

@@ -19,6 +19,8 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from convlab import files
+
 WRONG, REFUSED, INTERRUPTED = 1, 2, 130
 SOURCE = Path(__file__).parent
 STANDARD_OUTPUT = "-"
@@ -160,8 +162,8 @@ def check_writable(option: str, path: Path) -> None:
         if path.exists() and not os.access(path, os.W_OK):
             raise PermissionError
         if not path.exists() or path.is_file():  # not a pipe or a device
-            beside(target).touch()
-            beside(target).unlink()
+            files.beside(target).touch()
+            files.beside(target).unlink()
     except typer.Exit:
         raise
     except (OSError, RuntimeError) as error:  # RuntimeError: links that go round in circles
@@ -169,23 +171,7 @@ def check_writable(option: str, path: Path) -> None:
         refuse(f"{option} is {str(path)!r}, which cannot be written ({reason}): give another file")
 
 
-def beside(target: Path) -> Path:
-    """Where a file is written before it takes the place of ``target``."""
-    return target.with_name(f".{target.name}.{os.getpid()}")
-
-
 def write_whole(path: Path, content: bytes) -> None:
-    """Write the file whole or not at all."""
+    """:func:`convlab.files.write_whole`, refused in a sentence where it cannot."""
     with refusing(OSError):
-        if path.exists() and not path.is_file():  # a pipe or a device must not be replaced
-            path.write_bytes(content)
-            return
-        target = path.resolve()  # a link stays a link
-        temporary = beside(target)
-        try:
-            temporary.write_bytes(content)
-            if target.exists():
-                temporary.chmod(target.stat().st_mode)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        files.write_whole(path, content)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from convlab.bench.crew import WorkerDied
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
+from convlab.files import write_whole
 
 INTERRUPTED = 130  # what shells give for Ctrl-C
 GPU_ONLY = "its times mean nothing without one"
@@ -59,12 +59,7 @@ def run_module(
 def write_results(file: Path, document: dict[str, Any]) -> None:
     """Write the results whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        new.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(new, file)
-    finally:
-        new.unlink(missing_ok=True)
+    write_whole(file, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
