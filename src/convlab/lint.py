@@ -97,6 +97,7 @@ class Row:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing is wrong with the machine code."""
         return not self.findings
 
 

@@ -328,7 +328,8 @@ def random_tensors(
 def random_tensors(
     problem: ConvProblem, seed: Seed, bias: bool = True, *, integers: bool = False
 ) -> tuple[Singles, Singles, Singles | None]:
-    """Input, weight and bias (None with ``bias=False``): float32, standard normal.
+    """Input, weight and bias (None with ``bias=False``): float32, standard normal, of the shapes
+    ``problem.input_shape``, ``problem.weight_shape`` and ``[C_o]``; the same for the same seed.
 
     With ``integers``, whole numbers from -9 to 9 without 0 instead: float32 sums them exactly
     while K is at most 200,000, and so do the 16-bit formats that accumulate in float32; the oracle

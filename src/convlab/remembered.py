@@ -46,6 +46,7 @@ class Entry:
 
     @property
     def key(self) -> Key:
+        """What there is one entry for: problem, GPU and stage."""
         return self.problem, self.gpu, self.stage
 
 

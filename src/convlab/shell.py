@@ -30,6 +30,7 @@ class Verbs(TyperGroup):
     """Keeps what was typed as ``obj``. What is wrong with it, and Ctrl-C, get one line each."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words as ``ctx.obj``; where they are wrong say so in one line and exit 2."""
         ctx.obj = list(args)
         if not args:  # gets the help
             return super().parse_args(ctx, args)
@@ -37,6 +38,7 @@ class Verbs(TyperGroup):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the verb; exit 130 for Ctrl-C, 2 where standard output cannot be written."""
         try:
             with _usage_in_one_line():
                 return super().invoke(ctx)

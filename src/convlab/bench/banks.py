@@ -57,6 +57,11 @@ def masks(pattern: int) -> np.ndarray:
 
 @cuda.jit
 def load_4(place, active, out):  # type: ignore[no-untyped-def]
+    """One warp loads float32 from shared memory, the active lanes ``shared[place[lane]]``.
+
+    ``place`` and ``active`` are int64, ``out`` float64, one entry for each of the 32 lanes; places
+    count accesses of this kernel's width and are below 256. So do the other kernels' here.
+    """
     shared = cuda.shared.array(256, float32)
     lane = cuda.threadIdx.x
     for k in range(lane, 256, WARP):
@@ -68,6 +73,7 @@ def load_4(place, active, out):  # type: ignore[no-untyped-def]
 
 @cuda.jit
 def load_8(place, active, out):  # type: ignore[no-untyped-def]
+    """As :func:`load_4`, float64: 8 bytes a lane."""
     shared = cuda.shared.array(256, float64)
     lane = cuda.threadIdx.x
     for k in range(lane, 256, WARP):
@@ -79,6 +85,7 @@ def load_8(place, active, out):  # type: ignore[no-untyped-def]
 
 @cuda.jit
 def load_16(place, active, out):  # type: ignore[no-untyped-def]
+    """As :func:`load_4`, four float32 by one 128-bit load: 16 bytes a lane."""
     shared = cuda.shared.array(1024, float32, alignment=BYTES_16)
     lane = cuda.threadIdx.x
     for k in range(lane, 1024, WARP):
@@ -91,6 +98,10 @@ def load_16(place, active, out):  # type: ignore[no-untyped-def]
 
 @cuda.jit
 def store_8(place, active, out):  # type: ignore[no-untyped-def]
+    """The active lanes store float64 to ``shared[place[lane]]``: 8 bytes a lane.
+
+    Lanes with the same place race, which changes no count; arguments as for :func:`load_4`.
+    """
     shared = cuda.shared.array(256, float64)
     lane = cuda.threadIdx.x
     if active[lane]:
@@ -101,6 +112,7 @@ def store_8(place, active, out):  # type: ignore[no-untyped-def]
 
 @cuda.jit
 def store_16(place, active, out):  # type: ignore[no-untyped-def]
+    """As :func:`store_8`, four float32 by one 128-bit store: 16 bytes a lane."""
     shared = cuda.shared.array(1024, float32, alignment=BYTES_16)
     lane = cuda.threadIdx.x
     one = float32(lane)

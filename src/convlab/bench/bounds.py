@@ -45,6 +45,7 @@ class Judged:
 
     @property
     def ok(self) -> bool:
+        """Whether the output met its bound."""
         return self.reason is None
 
 

@@ -92,6 +92,7 @@ class Browser:
         self.close()
 
     def close(self) -> None:
+        """End the browser, wait for it and remove its profile."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process, signal.SIGTERM)
         os.waitpid(self._process, 0)

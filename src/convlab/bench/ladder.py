@@ -63,6 +63,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
+        """Whether it ran and its output is right; on a GPU also whether its time can be trusted."""
         return self.failed is None and self.verdict is not None and self.verdict.ok
 
     @property
@@ -82,10 +83,12 @@ class Result:
 
     @property
     def time_ms(self) -> float | None:
+        """The median of its runs, pre-passes included; None without a GPU."""
         return None if self.timing is None else self.timing.median_ms
 
     @property
     def tflops(self) -> float | None:
+        """The convolution's floating-point operations over that time, in 10^12 a second."""
         return None if self.time_ms is None else self.flops / self.time_ms / 1e9
 
 

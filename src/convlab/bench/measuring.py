@@ -33,11 +33,16 @@ class Clock(Protocol):
     """A timing's statistics, as :class:`convlab.bench.timer.Timing` has them."""
 
     @property
-    def median_ms(self) -> float: ...
+    def median_ms(self) -> float:
+        """The median of the runs, in ms."""
+
     @property
-    def spread_percent(self) -> float: ...
+    def spread_percent(self) -> float:
+        """The width of their middle half, in percent of the median."""
+
     @property
-    def repeats(self) -> int: ...
+    def repeats(self) -> int:
+        """How many runs there were."""
 
 
 class Place(Protocol):

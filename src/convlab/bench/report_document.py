@@ -16,6 +16,8 @@ BOLD = re.compile(r"\*\*([^*]+)\*\*")
 
 @dataclass(frozen=True)
 class Heading:
+    """The title of what follows, one level below the report's own."""
+
     text: str
 
 

@@ -26,11 +26,16 @@ SEED = 0
 class Measurers(Protocol):
     """Those who measure: :class:`~convlab.bench.crew.Crew`, or a test's own."""
 
-    def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]: ...
+    def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
+        """Make these systems' kernels ahead of time; yields once for each that is done."""
+
     def layer(
         self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]
-    ) -> AbstractContextManager[None]: ...
-    def measure(self, system: System, judge: Judging) -> Outcome: ...
+    ) -> AbstractContextManager[None]:
+        """Inside the ``with`` that problem is measured, on these: input and weight, float32."""
+
+    def measure(self, system: System, judge: Judging) -> Outcome:
+        """Measure a system on that layer; ``judge`` says what is wrong with an output."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Case:
 
     @property
     def key(self) -> tuple[str, int, str]:
+        """What tells rows apart: layer, batch, system's name."""
         return self.layer, self.problem.batch, self.system.name
 
 

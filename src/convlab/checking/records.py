@@ -30,6 +30,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
+        """Whether an output came out, is right, and nothing else is wrong."""
         return self.verdict is not None and self.verdict.ok and self.failed is None
 
     @property
@@ -54,6 +55,7 @@ class Count:
 
     @property
     def ok(self) -> bool:
+        """Whether it is no more than a tenth above the stage's."""
         return self.yours <= AS_GOOD * self.stages
 
     @property

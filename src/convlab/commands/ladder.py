@@ -52,6 +52,7 @@ class ImageAlone(TyperCommand):
     """A command whose ``--image`` may stand without its path, which Typer has no option for."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give an ``--image`` that stands alone :data:`PHOTOGRAPH` as its path."""
         filled: list[str] = []
         for position, word in enumerate(args, start=1):
             filled.append(word)

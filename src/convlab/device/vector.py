@@ -27,6 +27,10 @@ BYTES_16 = None if config.ENABLE_CUDASIM else ENGINE_CONSTANTS["BYTES_16"]
 
 
 def load4_twin(array: Any, index: Any) -> Four:
+    """What ``load4`` is in plain Python: the four values, as the array has them.
+
+    Raises ``IndexError`` for an index that is no multiple of 4 or reaches outside the array.
+    """
     # A simulator's array may check for itself. Its type is asked, because arrays of Numba's own
     # simulator raise IndexError where they lack an attribute.
     if hasattr(type(array), "load_run"):
@@ -37,6 +41,7 @@ def load4_twin(array: Any, index: Any) -> Four:
 
 
 def store4_twin(array: Any, index: Any, values: Four) -> None:
+    """What ``store4`` is in plain Python. Raises as :func:`load4_twin`."""
     if hasattr(type(array), "store_run"):
         array.store_run(index, values)
         return

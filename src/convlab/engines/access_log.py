@@ -149,6 +149,7 @@ class Columns(NamedTuple):
     path: np.ndarray
 
     def take(self, chosen: np.ndarray) -> Columns:
+        """The entries at these positions, or where this mask is true."""
         return Columns(*(column[chosen] for column in self))
 
 
@@ -167,6 +168,7 @@ class Sites:
         return code.co_filename, line_at(code, site - start)
 
     def knows(self, code: CodeType) -> bool:
+        """Whether sites in this code are found."""
         return id(code) in self._codes
 
     def one_each(self, sites: np.ndarray) -> np.ndarray:

@@ -64,6 +64,7 @@ class Arithmetic:
         return casting
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """``cuda.fma``: two operations; rounded as Python's float64."""
         self.count(2)
         return self.counted(float(a) * float(b) + float(c))
 

@@ -80,16 +80,23 @@ class AsyncCopies:
     # What a kernel calls.
 
     def copy(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+        """``copy_async``: one float32; zero where it is not ``valid``."""
         self._copy(1, (target, index), (source, at), valid, site_of(1))
 
     def copy4(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+        """``copy_async4``: four neighbours."""
         self._copy(4, (target, index), (source, at), valid, site_of(1))
 
     def commit(self) -> None:
+        """``commit_copies``: this thread's copies since the last one become a group."""
         number = self._thread()
         self._groups[number].append(self._since_commit.pop(number, []))
 
     def wait(self, groups: int) -> None:
+        """``wait_copies``: the thread's groups land, the oldest first, until ``groups`` are left.
+
+        Raises ``ValueError`` for a number below zero.
+        """
         if groups < 0:
             raise ValueError(f"wait_copies({groups}): a number of groups is not below zero")
         site, mine = site_of(1), self._groups[self._thread()]

@@ -33,6 +33,10 @@ class Shared:
         self._dynamic = np.zeros(dynamic_bytes, np.uint8)
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
+        """This block's array of the call that asks; ``shape`` 0 is the dynamic part.
+
+        Raises ``MemoryError`` where a block has not so much.
+        """
         frame = sys._getframe(1)
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
         known = self._arrays.get(call)
@@ -98,6 +102,7 @@ class Local:
         self._made: dict[tuple[Any, ...], tuple[Any, str]] = {}
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        """A new array of the thread that asks."""
         frame = sys._getframe(1)
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
         made = self._made.get(call)

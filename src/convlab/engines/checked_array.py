@@ -114,6 +114,7 @@ class CheckedArray:
         return len(self.host)
 
     def address(self, index: tuple[int, ...]) -> int:
+        """Where the element is, in bytes of simulated memory; the index is not checked."""
         return self.base + sum(i * s for i, s in zip(index, self.strides, strict=True))
 
     @property

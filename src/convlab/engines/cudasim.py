@@ -39,6 +39,7 @@ class CudaSim(OnTheHost):
         self._tally: _Tally | None = None
 
     def build(self, step: Step, program: Program) -> Start:
+        """The launch, to be run as it is: there is nothing to compile."""
         if isinstance(step, LibraryCall):
             return self.build_library_call(step)
         return partial(self.run, step)  # there is nothing to compile
@@ -60,6 +61,7 @@ class CudaSim(OnTheHost):
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
+        """Count what kernels inside the ``with`` do; as they end, not before."""
         counts, tally, outer = Counts(), _Tally(), self._tally
         self._tally = tally
         try:

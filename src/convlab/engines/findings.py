@@ -81,6 +81,7 @@ class Findings:
         self._found: dict[tuple[object, ...], Finding] = {}
 
     def add(self, finding: Finding) -> None:
+        """Take one in, or count it to the one of the same kind, lines and array."""
         f = finding
         key = f.kind, f.file, f.line, f.other_line, f.array
         known = self._found.get(key)

@@ -69,10 +69,12 @@ class Gpu:
 
     @cached_property
     def device(self) -> str:
+        """The GPU's name."""
         name = cuda.get_current_device().name
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def free_bytes(self) -> int | None:
+        """What the driver says is free, once Numba has freed what nobody holds."""
         context = cuda.current_context()
         # Numba frees later what nobody holds any more: arrays in one queue, code in another.
         for queue in (context.memory_manager.deallocations, context.deallocations):
@@ -92,6 +94,7 @@ class Gpu:
         return array_library.why_none()
 
     def build(self, step: Step, program: Program) -> Start:
+        """The launch compiled for this GPU; see :meth:`convlab.engines.base.Engine.build`."""
         if isinstance(step, LibraryCall):
             return array_library.build(step)
         launch = step
@@ -109,6 +112,7 @@ class Gpu:
     def prepack(
         self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
     ) -> Together | None:
+        """All launches with their parameters laid ready; None where one step is a library's."""
         launches = [step for step in program.launches if isinstance(step, Launch)]
         if len(launches) < len(program.launches):
             return None  # what a library does needs arrays, not addresses
@@ -122,6 +126,7 @@ class Gpu:
         return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
     def peak_flops(self) -> float | None:
+        """Two operations a lane and clock, at the highest clock; None for an unknown GPU."""
         device = cuda.get_current_device()
         lanes = _fp32_lanes(device.compute_capability)
         kilohertz = device.CLOCK_RATE  # the highest that it boosts to
@@ -132,4 +137,5 @@ class Gpu:
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
+        """All zero: a GPU counts nothing here."""
         yield Counts()

@@ -34,6 +34,7 @@ class Thread:
 
     @property
     def lane(self) -> int:
+        """Its place in its warp, 0 to 31."""
         return self.number % WARP
 
     def waits_for(self) -> Request:

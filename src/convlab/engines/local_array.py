@@ -65,6 +65,7 @@ class LocalArray:
         return place
 
     def load(self, index: Any, site: int) -> Any:
+        """The element, or a finding and a poisoned value where nobody wrote it."""
         place = self.place(index, site)
         value = self.cells[place]
         if value is None:
@@ -76,11 +77,13 @@ class LocalArray:
         return value if number is None else number(value)
 
     def store(self, index: Any, value: Any, site: int) -> None:
+        """Write one element, rounded or wrapped to the array's type."""
         self.cells[self.place(index, site)] = converted(value, self.dtype)
 
     part = load
 
     def update(self, index: Any, function: Any, site: int, kind: int = 0) -> Any:
+        """Raises :class:`NotSimulated`, always."""
         raise NotSimulated(f"an atomic on {self.name}: a GPU has none for local memory")
 
     def load_run(self, index: Any, count: int) -> tuple[Any, ...]:

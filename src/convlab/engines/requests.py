@@ -94,6 +94,7 @@ class Requests:
 
     @cached_property
     def fewest_sectors(self) -> np.ndarray:
+        """Sectors that would hold the bytes wanted; 0 for requests for shared memory."""
         return np.where(self.is_global, memory_rules.fewest_sectors(self.bytes_wanted), 0)
 
     @cached_property
@@ -110,6 +111,7 @@ class Requests:
 
     @cached_property
     def fewest_passes(self) -> np.ndarray:
+        """Passes that the bytes wanted take at least; 0 for requests for global memory."""
         return np.where(self.is_global, 0, memory_rules.fewest_passes(self.bytes_wanted))
 
     @cached_property

@@ -35,6 +35,7 @@ class Dim3:
         self.x, self.y, self.z = x, y, z
 
     def set(self, place: tuple[int, int, int]) -> None:
+        """Be those of another thread or block: (x, y, z)."""
         self.x, self.y, self.z = place
 
 
@@ -90,6 +91,7 @@ class SimulatedCuda:
     # Where a thread is.
 
     def grid(self, ndim: int) -> Any:
+        """The thread's place in the grid: a number for ``ndim`` 1, else a tuple of them."""
         t, b, d = self.threadIdx, self.blockIdx, self.blockDim
         if ndim == 1:
             return b.x * d.x + t.x
@@ -98,44 +100,55 @@ class SimulatedCuda:
         return b.x * d.x + t.x, b.y * d.y + t.y, b.z * d.z + t.z
 
     def gridsize(self, ndim: int) -> Any:
+        """Threads in the grid: a number for ``ndim`` 1, else a tuple of them."""
         g, d = self.gridDim, self.blockDim
         sizes = g.x * d.x, g.y * d.y, g.z * d.z
         return sizes[0] if ndim == 1 else sizes[:ndim]
 
     def lanemask_lt(self) -> int:
+        """A bit for each lane before this one."""
         return (1 << self.laneid) - 1
 
     # Barriers of the block.
 
     def syncthreads_count(self, predicate: Any) -> int:
+        """For how many threads of the block the predicate is true."""
         return int(self.hub(Request("syncthreads_count", site_of(1), bool(predicate))))
 
     def syncthreads_and(self, predicate: Any) -> int:
+        """1 where it is for all of them, else 0."""
         return int(self.hub(Request("syncthreads_and", site_of(1), bool(predicate))))
 
     def syncthreads_or(self, predicate: Any) -> int:
+        """1 where it is for one of them, else 0."""
         return int(self.hub(Request("syncthreads_or", site_of(1), bool(predicate))))
 
     # What the lanes of a warp do together: mask, then what each brings.
 
     def syncwarp(self, mask: int = 0xFFFFFFFF) -> None:
+        """Wait for the lanes of ``mask``."""
         self._together("syncwarp", mask, None)
 
     def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
+        """The value of lane ``lane`` modulo 32."""
         return self._together("shfl_sync", mask, (value, lane % WARP))
 
     def shfl_up_sync(self, mask: int, value: Any, delta: int) -> Any:
+        """The value of the lane ``delta`` before, its own where there is none."""
         source = self.laneid - delta
         return self._together("shfl_up_sync", mask, (value, max(source, -1)))
 
     def shfl_down_sync(self, mask: int, value: Any, delta: int) -> Any:
+        """The value of the lane ``delta`` behind, its own where there is none."""
         source = self.laneid + delta
         return self._together("shfl_down_sync", mask, (value, source if source < WARP else -1))
 
     def shfl_xor_sync(self, mask: int, value: Any, lanes: int) -> Any:
+        """The value of the lane whose number differs in the bits of ``lanes``."""
         return self._together("shfl_xor_sync", mask, (value, (self.laneid ^ lanes) % WARP))
 
     def ballot_sync(self, mask: int, predicate: Any) -> int:
+        """A bit for each lane whose predicate is true."""
         return int(self._together("ballot_sync", mask, bool(predicate)))
 
     def all_sync(self, mask: int, predicate: Any) -> bool:
@@ -148,12 +161,15 @@ class SimulatedCuda:
         return bool(self._together("eq_sync", mask, bool(predicate)))
 
     def match_any_sync(self, mask: int, value: Any) -> int:
+        """A bit for each lane with the same value."""
         return int(self._together("match_any_sync", mask, value))
 
     def match_all_sync(self, mask: int, value: Any) -> Any:
+        """``(mask, True)`` where all lanes have the same value, else ``(0, False)``."""
         return self._together("match_all_sync", mask, value)
 
     def activemask(self) -> int:
+        """A bit for each lane that stands here with this one."""
         return int(self.hub(Request("activemask", site_of(1), None)))
 
     def _together(self, kind: str, mask: int, value: Any) -> Any:
@@ -162,20 +178,24 @@ class SimulatedCuda:
     # Fences, and letting others run.
 
     def threadfence(self) -> None:
+        """What comes before is there for all of the GPU before what comes after."""
         self.on_fence(True)
 
     threadfence_system = threadfence
 
     def threadfence_block(self) -> None:
+        """The same, for the threads of the block."""
         self.on_fence(False)
 
     def nanosleep(self, nanoseconds: int) -> None:
+        """Let the block's other threads go on; nothing here takes time."""
         self.hub(Request("yield", 0))
 
     # Arithmetic.
 
     @staticmethod
     def fma(a: Any, b: Any, c: Any) -> Any:
+        """Rounded twice, but in float64: see ``docs/engines.md`` for what registers hold."""
         return a * b + c
 
     @staticmethod
@@ -184,19 +204,23 @@ class SimulatedCuda:
 
     @staticmethod
     def popc(value: int) -> int:
+        """How many bits are one."""
         return (value & _mask(value)).bit_count()
 
     @staticmethod
     def brev(value: int) -> int:
+        """The bits turned round, of 32 or of 64."""
         bits = _mask(value).bit_length()
         return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
 
     @staticmethod
     def clz(value: int) -> int:
+        """How many bits above the highest that is one, of 32 or of 64."""
         return _mask(value).bit_length() - (value & _mask(value)).bit_length()
 
     @staticmethod
     def ffs(value: int) -> int:
+        """The place of the lowest bit that is one, counted from 1; 0 where none is."""
         return (value & -value).bit_length()
 
     @staticmethod

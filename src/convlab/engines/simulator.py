@@ -37,6 +37,7 @@ class Simulator(OnTheHost):
         self._counts: Counts | None = None
 
     def build(self, step: Step, program: Program) -> Start:
+        """The launch, to be run as it is: there is nothing to compile."""
         if isinstance(step, LibraryCall):
             return self.build_library_call(step)
         return partial(self.run, step)  # there is nothing to compile
@@ -65,6 +66,7 @@ class Simulator(OnTheHost):
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
+        """Count what kernels inside the ``with`` do; counting in counting counts only the inner."""
         outer, self._counts = self._counts, Counts()
         try:
             yield self._counts

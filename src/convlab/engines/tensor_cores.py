@@ -38,6 +38,7 @@ class TensorCores:
         return instead
 
     def mma(self, a: Any, b: Any, c: Any) -> Any:
+        """``mma_tf32``: this lane's four numbers of the product, once all 32 have come."""
         brought = checked_fragments(a, b, c)
         if self._arithmetic is None:
             return self._cuda.hub(Request(MMA, site_of(1), brought, ALL_LANES))

@@ -184,6 +184,11 @@ def _said(verdict: Verdict) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Judge the answers of the lessons named, or of all, and print each verdict.
+
+    With no names and without ``--check`` the page is written too. Returns 0 where each was judged
+    as it must be, 1 where one was not, 2 for an unknown name or a source that is no lesson.
+    """
     parser = argparse.ArgumentParser(prog="python -m convlab.lessons.answers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
     parser.add_argument("--check", action="store_true", help="write nothing")

@@ -103,6 +103,7 @@ def execute(made: Any, folder: Path) -> None:
 
 
 def as_text(made: Any) -> str:
+    """A notebook as its file's text. Raises ``nbformat.ValidationError`` for what is none."""
     import nbformat
 
     nbformat.validate(made)
@@ -130,6 +131,11 @@ def _content(cell: Any) -> tuple[Any, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the notebooks of the lessons named, or of all, and run every cell of them.
+
+    Returns 0, or 1 where ``--check`` finds a stored notebook that its source does not give, or 2
+    for an unknown name or a source that is no lesson.
+    """
     parser = argparse.ArgumentParser(prog="python -m convlab.lessons.build", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where stale")

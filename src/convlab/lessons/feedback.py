@@ -61,10 +61,12 @@ class Feedback:
 
     @property
     def passed(self) -> bool:
+        """Whether nothing is wrong."""
         return not self.problems
 
     @property
     def verdict(self) -> str:
+        """``passed``, or the first problem's reason."""
         return self.problems[0].reason if self.problems else PASSED
 
     @property

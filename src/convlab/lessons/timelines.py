@@ -61,6 +61,7 @@ class Diary:
     events: list[Event] = field(default_factory=list)
 
     def of(self, what: str) -> list[Event]:
+        """The events of a kind, in order."""
         return [event for event in self.events if event.what == what]
 
     def by_slice(self, what: str) -> list[list[Event]]:

@@ -1,4 +1,8 @@
-"""A wrong kernel for each kind of finding, and the same kernel mended: the site runs them all."""
+"""A wrong kernel for each kind of finding, and the same kernel mended: the site runs them all.
+
+What is wrong with a kernel is told by the :class:`Example` below it, which the site prints beside
+its source; so kernels have no docstrings here.
+"""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ class Recorder:
     # What a launch tells (convlab.engines.simulated_launch.Recorder).
 
     def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
+        """Add what some blocks asked of memory, the next ones, to the sums by line."""
         self._launch = launch
         keys = np.stack([requests.site, requests.span, requests.kind, requests.widest])
         groups, which = np.unique(keys, axis=1, return_inverse=True)
@@ -69,9 +70,11 @@ class Recorder:
         self._keep(requests)
 
     def barrier(self, site: int, threads: int) -> None:
+        """Count threads that passed the barrier at ``site``."""
         self._barriers[site] += threads
 
     def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
+        """Keep the launch and its floating-point operations by site."""
         self._launch, self._operations = launch, operations
 
     def _keep(self, requests: Requests) -> None:

@@ -139,6 +139,7 @@ class LaunchTrace:
 
     @cached_property
     def flops(self) -> int:
+        """Floating-point operations of all threads, over all lines."""
         return sum(work.flops for work in self.work)
 
     @cached_property
