@@ -54,7 +54,7 @@ from convlab.lessons import (
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.im2col import numbered
 from convlab.lessons.implicit import windows_seen
-from convlab.lessons.measurements import result
+from convlab.lessons.places import result
 from convlab.lessons.source import (
     LEARNER,
     NBGRADER,

@@ -22,6 +22,7 @@ from convlab.bench import peers
 from convlab.bench.peers import (
     PEERS,
     Unsupported,
+    base,
     builds,
     ceilings,
     cpp,
@@ -134,7 +135,7 @@ def packages(monkeypatch, _forget):
     def find(name: str) -> Any:
         return there.get(name)
 
-    for module in (on_torch, cupy_gemm, cutlass):
+    for module in (base, cutlass):
         monkeypatch.setattr(module, "find_spec", find)
 
     class Broken:

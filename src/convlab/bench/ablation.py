@@ -20,7 +20,6 @@ from convlab.bench.runner import cases_for
 from convlab.bench.seed_runs import measure_cases, number_of, numberless
 from convlab.bench.systems import System, of_stage
 from convlab.engines import Engine
-from convlab.problem import ConvProblem
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, PAPER_BATCH
 
@@ -50,10 +49,6 @@ class Variants(Gpu):
     def system_named(self, name: str) -> System:
         """The variant of that name."""
         return variant(name)
-
-    def compile(self, name: str, problem: ConvProblem) -> None:
-        """Make the variant's kernels."""
-        variant(name).compile(problem)
 
 
 def measure(engine: Engine | None) -> dict[str, Any]:

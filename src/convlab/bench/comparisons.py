@@ -8,7 +8,6 @@ nothing and exits 1 where the page differs from what the results give.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -17,10 +16,10 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from convlab.bench import channel_sweeps, im2col, memory, transforms
-from convlab.bench.generated import filled, regenerate
+from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate
 from convlab.workloads import SWEEPS
 
-PAGE, PICTURE, RESULTS = "docs/comparisons.md", "docs/images/channel_sweeps.svg", "docs/results"
+PAGE, PICTURE = "docs/comparisons.md", "docs/images/channel_sweeps.svg"
 # By marker: the file of results, the module that measures and what shows it.
 SECTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
     "memory": ("memory.json", "memory", memory.show),
@@ -36,13 +35,9 @@ def generated(root: Path) -> dict[Path, str]:
     Raises ``ValueError`` saying what is missing or is no result.
     """
     page = root / PAGE
-    files = {page: filled(page, {name: _maker(root, name) for name in SECTIONS})}
+    files = {page: filled(page, {name: holding(_section(root, name)) for name in SECTIONS})}
     sweeps = _read(root, "channel_sweeps")
     return files if sweeps is None else files | {root / PICTURE: picture(sweeps)}
-
-
-def _maker(root: Path, name: str) -> Callable[[str], str]:
-    return lambda _: f"\n{_section(root, name)}\n"
 
 
 def _section(root: Path, name: str) -> str:
@@ -61,14 +56,8 @@ def _section(root: Path, name: str) -> str:
 
 
 def _read(root: Path, name: str) -> dict[str, Any] | None:
-    file = root / RESULTS / SECTIONS[name][0]
-    if not file.is_file():
-        return None
-    try:
-        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return document
-    except ValueError as error:
-        raise ValueError(f"{file} is no JSON: {error}") from error
+    found: dict[str, Any] | None = document_of(root / RESULTS / SECTIONS[name][0])
+    return found
 
 
 # The picture: a panel a sweep, speedup over s01 against what is swept, both by powers of two.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from convlab.bench import analysis
 from convlab.bench.analysis import GEMM_CLASS, TORCH, Contender, Layer, geometric_mean
-from convlab.bench.generated import RESULTS, filled, regenerate
+from convlab.bench.generated import RESULTS, filled, holding, regenerate
 from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
@@ -264,14 +264,9 @@ def generated(root: Path) -> dict[Path, str]:
     Raises ``ValueError`` saying what is missing or is no result.
     """
     results = open_results(root / FILE) if (root / FILE).is_file() else None
-    makers = {name: _maker(make, results) for name, make in SECTIONS.items()}
-    return {root / PAGE: filled(root / PAGE, makers)}
-
-
-def _maker(make: Callable[[Results], str], results: Results | None) -> Callable[[str], str]:
-    if results is None:
-        return lambda _: f"\nNot measured yet: `{COMMAND}` on a GPU writes it.\n\n"
-    return lambda _: f"\n{make(results)}\n"
+    missing = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
+    shown = {name: missing if results is None else make(results) for name, make in SECTIONS.items()}
+    return {root / PAGE: filled(root / PAGE, {name: holding(text) for name, text in shown.items()})}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 RESULTS = "docs/results"
 
@@ -26,6 +28,22 @@ def filled(path: Path, makers: dict[str, Callable[[str], str]]) -> str:
         section = make(found[0])
         text = text.replace(f"{begin}\n{found[0]}{end}", f"{begin}\n{section}{end}")
     return text
+
+
+def document_of(file: Path) -> Any | None:
+    """A document of results; None where there is no such file. Raises ``ValueError`` for a file of
+    anything but JSON."""
+    if not file.is_file():
+        return None
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is no JSON: {error}") from error
+
+
+def holding(text: str) -> Callable[[str], str]:
+    """What :func:`filled` takes for a section that is to hold this text, whatever it held."""
+    return lambda _: f"\n{text}\n"
 
 
 def differing(files: dict[Path, str]) -> list[Path]:

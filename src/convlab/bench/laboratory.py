@@ -29,12 +29,12 @@ class Gpu:
         self._uuid = current_gpu()
 
     def system_named(self, name: str) -> System:
-        """The stage or peer of that name."""
+        """The stage or peer of that name. A subclass may know others: all else asks here."""
         return system_named(name)
 
     def compile(self, name: str, problem: ConvProblem) -> None:
         """Make a system's kernels for a problem, ahead of time."""
-        system_named(name).compile(problem)
+        self.system_named(name).compile(problem)
 
     def facts(self) -> dict[str, Any]:
         """The GPU's ceilings, computed and measured, and what is kept with measurements."""

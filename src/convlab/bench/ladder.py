@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import sys
 import textwrap
 import traceback
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convlab import workloads
+from convlab.bench.strict_json import strict
 from convlab.doctor import environment
 from convlab.engines import Counts, Engine
 from convlab.oracle import Oracle, Verdict
@@ -313,8 +313,8 @@ def as_json(
         "environment": environment(arguments) if engine.is_gpu else None,
         "stages": [_stage_json(result, results) for result in results],
     }
-    strict: dict[str, Any] = _strict(document)
-    return strict
+    plain: dict[str, Any] = strict(document)
+    return plain
 
 
 def _stage_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
@@ -338,16 +338,3 @@ def _stage_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
         if verdict is not None and wrong
         else None,
     }
-
-
-def _strict(value: Any) -> Any:
-    """The value with nothing in it that strict JSON cannot hold."""
-    if isinstance(value, dict):
-        return {key: _strict(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(entry) for entry in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

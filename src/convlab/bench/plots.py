@@ -9,13 +9,12 @@ and exits 1 where a file differs from what the results give.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from convlab.bench import calls, counters
-from convlab.bench.generated import RESULTS, filled, regenerate
+from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate
 from convlab.bench.ladder_picture import picture
 from convlab.bench.ladder_results import Results
 from convlab.bench.ladder_sample import sample_section
@@ -42,17 +41,15 @@ def generated(root: Path) -> dict[Path, str]:
     if not every or every[0].name != HEADLINE:
         raise ValueError(f"there is no {folder / HEADLINE}.json: convlab ladder --json writes it")
     sections: dict[str, dict[str, Callable[[str], str]]] = {
-        README: {"ladder": lambda _: f"\n{short_table(every[0])}\n"},
-        PAGE: {"ladder": lambda _: f"\n{full_tables(every)}\n", "sample": sample_section},
+        README: {"ladder": holding(short_table(every[0]))},
+        PAGE: {"ladder": holding(full_tables(every)), "sample": sample_section},
     }
-    counted = folder / f"{COUNTERS}.json"
-    if counted.is_file():
-        document = json.loads(counted.read_text(encoding="utf-8"))
-        sections[COUNTERS_PAGE] = {"counters": lambda _: f"\n{counters.table(document)}\n\n"}
-    called = folder / f"{CALLS}.json"
-    if called.is_file():
-        host = json.loads(called.read_text(encoding="utf-8"))
-        sections[CALLS_PAGE] = {"calls": lambda _: f"\n{calls.show(host)}\n{BY_CALLS}\n\n"}
+    counted = document_of(folder / f"{COUNTERS}.json")
+    if counted is not None:
+        sections[COUNTERS_PAGE] = {"counters": holding(f"{counters.table(counted)}\n")}
+    called = document_of(folder / f"{CALLS}.json")
+    if called is not None:
+        sections[CALLS_PAGE] = {"calls": holding(f"{calls.show(called)}\n{BY_CALLS}\n")}
     files = {root / name: filled(root / name, makers) for name, makers in sections.items()}
     return files | {root / PICTURE: picture(every[0])}
 

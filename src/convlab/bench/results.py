@@ -14,6 +14,7 @@ from typing import Any
 import convlab
 from convlab.bench.roofline import Machine
 from convlab.bench.rows import LASTING, Row
+from convlab.bench.strict_json import strict
 from convlab.bench.systems import System
 from convlab.problem import ConvProblem
 from convlab.workloads import paper_layer
@@ -101,7 +102,7 @@ class Results:
                 )
             ],
         }
-        return {key: _strict(value) for key, value in document.items()}
+        return {key: strict(value) for key, value in document.items()}
 
     @classmethod
     def from_json(cls, document: Any) -> Results:
@@ -166,19 +167,8 @@ def tensor_bytes(problem: ConvProblem) -> int:
     return 4 * sum(map(math.prod, shapes))
 
 
-def _strict(value: Any) -> Any:
-    """The value with nothing in it that strict JSON cannot hold."""
-    if isinstance(value, Mapping):
-        return {key: _strict(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
 def _loose(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with the numbers that :func:`_strict` wrote as words."""
+    """A row with the numbers that :func:`strict` wrote as words."""
     read = dict(row)
     if isinstance(read.get("error_over_bound"), str):
         read["error_over_bound"] = float(read["error_over_bound"])

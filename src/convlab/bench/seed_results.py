@@ -8,7 +8,6 @@ number.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from convlab.bench import seed_figures, seed_paper, seed_systems
-from convlab.bench.generated import RESULTS, filled, regenerate
+from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate
 from convlab.bench.measured import table
 from convlab.bench.results import open_results
 from convlab.bench.seed_figures import Shown
@@ -59,20 +58,16 @@ def generated(root: Path) -> dict[Path, str]:
         if name in results
     }
     makers: dict[str, Callable[[str], str]] = {
-        marker: _maker(_section(FILES[name], shown.get(marker)))
+        marker: holding(_section(FILES[name], shown.get(marker)))
         for marker, (name, _) in SECTIONS.items()
     }
     commands = {name: command(*file) for name, file in FILES.items()}
-    makers[SYSTEMS] = _maker(seed_systems.show(results, commands))
+    makers[SYSTEMS] = holding(seed_systems.show(results, commands))
     files = {root / PAGE: filled(root / PAGE, makers)}
     for one in shown.values():
         for name, chart in one.charts.items():
             files[root / IMAGES / f"{PREFIX}{name}.svg"] = chart.svg()
     return files
-
-
-def _maker(text: str) -> Callable[[str], str]:
-    return lambda _: f"\n{text}\n"
 
 
 def command(file: str, module: str) -> str:
@@ -82,14 +77,9 @@ def command(file: str, module: str) -> str:
 
 def _read(root: Path, name: str) -> Any:
     file = root / RESULTS / FILES[name][0]
-    if not file.is_file():
-        return None
     if name == "bench":
-        return open_results(file)
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is no JSON: {error}") from error
+        return open_results(file) if file.is_file() else None
+    return document_of(file)
 
 
 def _shown(root: Path, name: str, show: Callable[[Any], Shown], results: Any) -> Shown:

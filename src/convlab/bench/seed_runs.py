@@ -3,7 +3,6 @@ in a process of its family, judged before and after; a row each, as JSON."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from convlab.bench.results import identity, library_versions
 from convlab.bench.roofline import Machine
 from convlab.bench.rows import JUDGED_WRONG, LASTING, Row
 from convlab.bench.runner import Case
+from convlab.bench.strict_json import strict
 
 
 def measure_cases(
@@ -54,7 +54,7 @@ def measure_cases(
         _say(f"compiling for {len(todo)} rows" + (f", {len(rows)} are there" if rows else ""))
         measured = runner.run(todo, crew, machine, document["identity"])
         for number, (case, row) in enumerate(zip(todo, measured, strict=True), start=1):
-            rows.append({"problem": str(case.problem)} | _strict(row.as_json()))
+            rows.append({"problem": str(case.problem)} | strict(row.as_json()))
             keep(document)
             _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {_outcome(row)}")
     finally:
@@ -72,14 +72,6 @@ def _say(line: str) -> None:
 
 def _outcome(row: Row) -> str:
     return f"{row.time_ms:.4f} ms" if row.ok else f"{row.state}: {row.reason}"
-
-
-def _strict(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its infinite errors as words: strict JSON has no infinity."""
-    return {
-        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in row.items()
-    }
 
 
 def row_of(document: Mapping[str, Any], layer: str, system: str) -> dict[str, Any] | None:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from convlab.bench.analysis import TORCH, geometric_mean, in_gemm_class
-from convlab.bench.generated import RESULTS, filled, regenerate
-from convlab.bench.measured import table
+from convlab.bench.generated import RESULTS, filled, holding, regenerate
+from convlab.bench.measured import table, tables_by_title
 from convlab.bench.rows import Row
 from convlab.bench.seed_runs import numberless
 from convlab.problem import ConvProblem
@@ -137,12 +137,7 @@ def show(document: Mapping[str, Any]) -> str:
             ],
         )
     )  # fmt: skip
-    left = list(found)
-    for title, prefix in GROUPS.items():
-        group = [size for size in left if size.name.startswith(prefix)]
-        left = [size for size in left if size not in group]
-        if group:
-            parts.append(f"### {title}\n\n{table(HEAD, [_row(size) for size in group])}")
+    parts += tables_by_title(HEAD, [(size.name, _row(size)) for size in found], GROUPS)
     if missing := numberless(document):
         reasons = [
             (f"`{system}`", ", ".join(where), state, reason)
@@ -241,11 +236,7 @@ def generated(root: Path) -> dict[Path, str]:
             shown = {"sizes": f"{show(document)}\n{by}", "slow": slow(document)}
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file} is no result of {COMMAND}: {error!r}") from error
-    return {root / PAGE: filled(root / PAGE, {name: _maker(text) for name, text in shown.items()})}
-
-
-def _maker(text: str) -> Callable[[str], str]:
-    return lambda _: f"\n{text}\n"
+    return {root / PAGE: filled(root / PAGE, {name: holding(text) for name, text in shown.items()})}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.generated import RESULTS, filled, regenerate
-from convlab.bench.measured import table
+from convlab.bench.generated import RESULTS, filled, holding, regenerate
+from convlab.bench.measured import tables_by_title
 from convlab.problem import ConvProblem
 from convlab.stages import Tile, stage_named
 from convlab.workloads import LAYER_NAMES, UNTUNED, paper_layer
@@ -90,12 +90,7 @@ def show(document: dict[str, Any]) -> str:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         said += f"; the geometric mean of the ratios is {mean:.3f}, the largest {max(ratios):.2f}"
     parts = [f"{said}.\n"]
-    left = list(found)
-    for title, prefix in GROUPS.items():
-        group = [choice for choice in left if choice.name.startswith(prefix)]
-        left = [choice for choice in left if choice not in group]
-        if group:
-            parts.append(f"### {title}\n\n{table(HEAD, [_row(choice) for choice in group])}")
+    parts += tables_by_title(HEAD, [(choice.name, _row(choice)) for choice in found], GROUPS)
     return "\n".join(parts)
 
 
@@ -127,7 +122,7 @@ def generated(root: Path) -> dict[Path, str]:
         raise ValueError(f"{file} is no result of {COMMAND}: {error!r}") from error
     by = f"By `{COMMAND}`: [{FILE}.json](results/{FILE}.json).\n"
     page = root / PAGE
-    return {page: filled(page, {"tiles": lambda _: f"\n{shown}\n{by}\n"})}
+    return {page: filled(page, {"tiles": holding(f"{shown}\n{by}")})}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,13 +26,13 @@ from typing import Any
 from convlab.bench.laboratory import Gpu
 from convlab.bench.measured import run_module, table
 from convlab.bench.peers import Prepared
-from convlab.bench.peers.cupy_gemm import on_stream
 from convlab.bench.peers.cupy_gemm import why_absent as why_no_cupy
 from convlab.bench.peers.on_torch import Compute, OnTorch, why_no_torch
 from convlab.bench.runner import Case
 from convlab.bench.seed_runs import measure_cases, number_of, row_of
 from convlab.bench.systems import System, system_named
 from convlab.engines import Engine
+from convlab.engines.handles import cupy_stream
 from convlab.problem import ConvProblem
 from convlab.unfold import unfold_einsum
 
@@ -154,7 +154,7 @@ class OnCupy:
     def run(self, stream: int | None) -> None:
         """Start one convolution."""
         self._output = None
-        with on_stream(self._cupy, stream or 0):
+        with cupy_stream(self._cupy, stream or 0):
             self._output = unfold_einsum(*self._arrays)
 
     def poison(self) -> None:
@@ -223,10 +223,6 @@ class Rows(Gpu):
     def system_named(self, name: str) -> System:
         """The row of that name."""
         return row_system(name)
-
-    def compile(self, name: str, problem: ConvProblem) -> None:
-        """Make the kernels of a stage."""
-        row_system(name).compile(problem)
 
 
 def measure(engine: Engine | None) -> dict[str, Any]:

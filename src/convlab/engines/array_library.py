@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 from convlab.engines.base import EngineUnavailable, Start
-from convlab.engines.handles import stream_handle
+from convlab.engines.handles import cupy_stream, stream_handle
 from convlab.stages.base import LibraryCall
 
 
@@ -81,25 +81,7 @@ def _cupy() -> Adapter:
 
     cupy.matmul(*cupy.ones((2, 1, 1), "f4"))  # sets cuBLAS up, which a capture must not
 
-    def on_stream(handle: int) -> AbstractContextManager[Any]:
-        chosen: AbstractContextManager[Any]
-        if hasattr(cupy.cuda.Stream, "from_external"):
-            chosen = cupy.cuda.Stream.from_external(_Stream(handle))
-        else:  # before CuPy 14
-            chosen = cupy.cuda.ExternalStream(handle)
-        return chosen
-
-    return cupy, cupy.asarray, on_stream
-
-
-class _Stream:
-    """A stream in CUDA's protocol for exchanging them."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle  # version of the protocol, and the stream
+    return cupy, cupy.asarray, partial(cupy_stream, cupy)
 
 
 _ADAPTERS: dict[str, Callable[[], Adapter]] = {"torch": _torch, "cupy": _cupy}

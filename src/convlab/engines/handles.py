@@ -6,6 +6,7 @@ Numba's own conversion of an argument takes 5 to 20 us; reading an address takes
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 _readers: dict[type, Callable[[Any], int]] = {}
@@ -66,3 +67,23 @@ def stream_handle(stream: Any) -> int:
         f"stream is {stream!r}: it must be None, a stream's handle or an object that has "
         "__cuda_stream__, such as numba.cuda.stream()"
     )
+
+
+def cupy_stream(cupy: Any, handle: int) -> AbstractContextManager[Any]:
+    """CuPy's work inside the ``with`` goes to the stream of that number; ``cupy`` is the module."""
+    chosen: AbstractContextManager[Any]
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        chosen = cupy.cuda.Stream.from_external(_Stream(handle))
+    else:  # before CuPy 14
+        chosen = cupy.cuda.ExternalStream(handle)
+    return chosen
+
+
+class _Stream:
+    """A stream in CUDA's protocol for exchanging them."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle  # version of the protocol, and the stream

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from convlab.lessons import places
-from convlab.lessons.pictures import COLOURS, INK, Picture, finished, sheet
+from convlab.lessons.pictures import COLOURS, INK, Picture, bars_of, finished, sheet
 from convlab.stages import short_name, stage_named
 from convlab.tracing import LaunchTrace
 
@@ -46,8 +45,6 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
 
 
 def _bars(panel: Any, names: Sequence[str], values: Sequence[float], title: str) -> None:
-    panel.set_axis_on()
-    panel.set_facecolor("none")
     rows = range(len(values))
     panel.barh(rows, values, color=[COLOURS[row % len(COLOURS)] for row in rows], height=0.7)
     most = max(values) or 1
@@ -56,11 +53,7 @@ def _bars(panel: Any, names: Sequence[str], values: Sequence[float], title: str)
     panel.set_xlim(0, most * 1.4)
     panel.set_yticks(list(rows), names, fontsize=10, color=INK)
     panel.invert_yaxis()
-    panel.set_xticks([])
-    panel.tick_params(length=0)
-    for side in panel.spines.values():
-        side.set_visible(False)
-    panel.set_title(title, fontsize=10, color=INK, loc="left")
+    bars_of(panel, title)
 
 
 def _brief(value: float) -> str:
@@ -73,12 +66,11 @@ def stored(layer: str = "conv9") -> dict[str, Any]:
     Raises ``ValueError`` naming the layers there are.
     """
     folder = places.results()
-    file = folder / f"ladder_{layer}_h200.json"
-    if not file.is_file():
+    name = f"ladder_{layer}_h200"
+    if not (folder / f"{name}.json").is_file():
         there = sorted(one.name.split("_")[1] for one in folder.glob("ladder_*_h200.json"))
         raise ValueError(f"layer is {layer!r}: measured were {', '.join(there)}")
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return document
+    return places.result(name)
 
 
 def measured(*stages: str, layer: str = "conv9") -> Picture:

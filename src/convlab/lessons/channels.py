@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.memory_rules import WARP
-from convlab.lessons.maps import array_named
+from convlab.lessons.maps import touched
 from convlab.lessons.pictures import (
     COLOURS,
     FAINT,
@@ -102,12 +102,7 @@ def region_and_field(launch: LaunchTrace, problem: ConvProblem) -> Picture:
     of each tensor the first plane that it touches."""
     planes = []
     for name, shape in (("input", problem.input_shape), ("output", problem.output_shape)):
-        array_named(launch, name)
-        marked = np.zeros(shape, bool)
-        for footprint in launch.footprints:
-            if footprint.array == name:
-                for first, count in footprint.runs:
-                    marked.reshape(-1)[first : first + count] = True
+        marked = touched(launch, name).reshape(shape)
         place = tuple(int(one) for one in np.argwhere(marked.any(axis=(2, 3)))[0])
         planes.append((f"{name}[{place[0]}, {place[1]}]", marked[place]))
     (_, field), (_, region) = planes

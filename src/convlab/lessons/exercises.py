@@ -22,6 +22,7 @@ from convlab.lessons.words import (
     headline_of,
     in_one_line,
     judged_by_counts,
+    not_judged,
     of_finding,
     raised_in_words,
     to_be_filled,
@@ -48,13 +49,8 @@ def check(
     """
     step = stage_named(stage)
     title = f"your kernel as {step.name}"
-    lines = unfilled(made)
-    if lines:
-        return graded(to_be_filled(title, lines))
-    if function_of(made) is None:
-        return graded(
-            broken(title, f"this is {made!r}: hand over the function, without calling it")
-        )
+    if unready := not_judged(title, made):
+        return graded(unready)
     try:
         found = checked(made, step.name, seed=seed, model=MODEL)
     except ValueError as error:

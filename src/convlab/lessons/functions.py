@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from convlab.lessons.feedback import ANSWER, Feedback, Problem, graded
-from convlab.lessons.learners_code import function_of, unfilled
-from convlab.lessons.words import broken, headline_of, raised_in_words, to_be_filled
+from convlab.lessons.words import broken, headline_of, not_judged, raised_in_words
 
 
 def check_function(
@@ -27,13 +26,8 @@ def check_function(
     function raises."""
     name = getattr(function, "__name__", "your function")
     title = f"your {name}"
-    lines = unfilled(function)
-    if lines:
-        return graded(to_be_filled(title, lines))
-    if function_of(function) is None:
-        return graded(
-            broken(title, f"this is {function!r}: hand over the function, without calling it")
-        )
+    if unready := not_judged(title, function):
+        return graded(unready)
     theirs, ours = (list(cases()) if callable(cases) else list(cases) for _ in range(2))
     for arguments, same in zip(theirs, ours, strict=True):
         said = f"{name}({', '.join(map(_brief, arguments))})"

@@ -13,7 +13,6 @@ from convlab.checking.records import SPOILED
 from convlab.engines.findings import NotSimulated
 from convlab.lessons.exercises import MODEL, On, tried
 from convlab.lessons.feedback import ANSWER, Feedback, Problem, Row, graded
-from convlab.lessons.learners_code import function_of, unfilled
 from convlab.lessons.pictures import (
     COLOURS,
     FAINT,
@@ -32,8 +31,8 @@ from convlab.lessons.words import (
     headline_of,
     in_one_line,
     judged_by_counts,
+    not_judged,
     raised_in_words,
-    to_be_filled,
 )
 from convlab.problem import ConvProblem
 from convlab.stages.base import blocks_for
@@ -81,12 +80,8 @@ def check_im2col(made: Any, wanted: Wanted) -> Feedback:
     """Judge ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
     write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
     the stages' own does. Nothing that is wrong with it raises."""
-    lines = unfilled(made)
-    if lines:
-        return graded(to_be_filled(TITLE, lines))
-    if function_of(made) is None:
-        what = f"this is {made!r}: hand over the function, without calling it"
-        return graded(broken(TITLE, what))
+    if unready := not_judged(TITLE, made):
+        return graded(unready)
     problems: dict[Any, Problem] = {}
     counts = np.zeros((2, 2), int)
     names: dict[str, bool] = {}

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from convlab.lessons import places
 from convlab.lessons.bars import _bars, stored
-from convlab.lessons.pictures import COLOURS, FAINT, INK, Picture, finished, note, sheet
+from convlab.lessons.pictures import COLOURS, FAINT, INK, Picture, bars_of, finished, note, sheet
+from convlab.lessons.places import result
 from convlab.stages import short_name, stage_named
 
 MARKERS = "osD^"
-
-
-def result(name: str) -> dict[str, Any]:
-    """A file of ``docs/results`` by its name without ending."""
-    file = places.results() / f"{name}.json"
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return document
 
 
 def measured_sweep(sweep: str, *stages: str) -> Picture:
@@ -96,8 +86,6 @@ def measured_kernels(*stages: str, layer: str = "conv9") -> Picture:
     }
     kinds = list(dict.fromkeys(part for parts in shown.values() for part in parts))
     figure, (panel,) = sheet(7.4, 0.42 * len(bars) + 0.9)
-    panel.set_axis_on()
-    panel.set_facecolor("none")
     for kind, part in enumerate(kinds):
         widths = [parts.get(part, 0) for parts in shown.values()]
         lefts = [
@@ -112,11 +100,7 @@ def measured_kernels(*stages: str, layer: str = "conv9") -> Picture:
     panel.set_xlim(0, longest * 1.12)
     panel.set_yticks(range(len(bars)), list(bars), fontsize=9.5, color=INK)
     panel.invert_yaxis()
-    panel.set_xticks([])
-    panel.tick_params(length=0)
-    for side in panel.spines.values():
-        side.set_visible(False)
-    panel.set_title(f"milliseconds for {layer.capitalize()}", fontsize=10, color=INK, loc="left")
+    bars_of(panel, f"milliseconds for {layer.capitalize()}")
     panel.legend(
         frameon=False, fontsize=9, labelcolor=INK, ncols=min(4, len(kinds)), loc="upper left",
         bbox_to_anchor=(0, 0),

@@ -80,6 +80,18 @@ def finished(figure: Any, alt: str, caption: str) -> Picture:
     return Picture(file.getvalue(), width, height, alt, caption, least)
 
 
+def bars_of(panel: Any, title: str) -> None:
+    """Make a panel one of bars, after they are drawn: names on the left and a title, no frame and
+    no numbers below, since each bar has its own."""
+    panel.set_axis_on()
+    panel.set_facecolor("none")
+    panel.set_xticks([])
+    panel.tick_params(length=0)
+    for side in panel.spines.values():
+        side.set_visible(False)
+    panel.set_title(title, fontsize=10, color=INK, loc="left")
+
+
 def cell(
     panel: Any, column: float, row: float, colour: str, text: str = "", *, wide: float = 1,
     high: float = 1, size: float = 7, hatch: str = "", edge: str = PAPER,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parent
 CHECKOUT = PACKAGE.parents[2]
@@ -24,6 +26,13 @@ def notebooks() -> Path:
 def results() -> Path:
     """The folder of the measurements, ``docs/results``. Raises as :func:`notebooks`."""
     return _folder(CHECKOUT / "docs/results", PACKAGE / "results")
+
+
+def result(name: str) -> dict[str, Any]:
+    """A file of these measurements by its name without ending, as the command wrote it."""
+    file = results() / f"{name}.json"
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return document
 
 
 def _folder(here: Path, packed: Path) -> Path:

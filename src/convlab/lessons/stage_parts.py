@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
-from convlab.lessons import places
 from convlab.lessons.bars import stored
-from convlab.lessons.pictures import COLOURS, INK, PAPER, Picture, finished, sheet
+from convlab.lessons.pictures import COLOURS, INK, PAPER, Picture, bars_of, finished, sheet
+from convlab.lessons.places import result
 from convlab.stages import short_name, stage_named
 from convlab.tracing import Trace
 
@@ -28,16 +27,10 @@ def _row(panel: Any, row: int, name: str, parts: dict[str, float], colours: dict
 
 def _panel(rows: int, names: list[str], longest: float, title: str) -> tuple[Any, Any]:
     figure, (panel,) = sheet(7.4, 0.34 * rows + 0.95)
-    panel.set_axis_on()
-    panel.set_facecolor("none")
     panel.set_xlim(0, longest * 1.2)
     panel.set_ylim(rows - 0.4, -0.6)
     panel.set_yticks(range(rows), names, fontsize=10, color=INK)
-    panel.set_xticks([])
-    panel.tick_params(length=0)
-    for side in panel.spines.values():
-        side.set_visible(False)
-    panel.set_title(title, fontsize=10, color=INK, loc="left")
+    bars_of(panel, title)
     return figure, panel
 
 
@@ -91,9 +84,7 @@ def measured_parts(*stages: str, layer: str = "conv9") -> Picture:
 
 def memory() -> dict[str, Any]:
     """What was computed and measured of workspaces: ``docs/results/memory.json``."""
-    text = (places.results() / "memory.json").read_text(encoding="utf-8")
-    document: dict[str, Any] = json.loads(text)
-    return document
+    return result("memory")
 
 
 def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
@@ -105,8 +96,6 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
     most = max(row["workspace_bytes"][n] / row["tensor_bytes"] for row in rows for n in names)
     count = len(rows)
     figure, (panel,) = sheet(7.4, 0.14 * count * (len(names) + 1) + 0.9)
-    panel.set_axis_on()
-    panel.set_facecolor("none")
     told = []
     for place, row in enumerate(rows):
         parts = [row["workspace_bytes"][name] / row["tensor_bytes"] for name in names]
@@ -124,11 +113,7 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
     panel.set_ylim(count * (len(names) + 1) - 0.5, -0.8)
     panel.set_xlim(0, most * 1.1)
     panel.axvline(1, color=INK, linewidth=1, linestyle=":")
-    panel.set_xticks([])
-    panel.tick_params(length=0)
-    for side in panel.spines.values():
-        side.set_visible(False)
-    panel.set_title("workspace / (input + filter + output)", fontsize=10, color=INK, loc="left")
+    bars_of(panel, "workspace / (input + filter + output)")
     _legend(panel, colours)
     caption = (
         "What a stage stores in global memory beside input, filter and output, divided by what "
@@ -157,8 +142,6 @@ def global_traffic(**traces: Trace) -> Picture:
                         total += sizes[name]
         told.append(f"{stage} {total / 1024:.0f} KiB")
     figure, (panel,) = sheet(7.4, 0.25 * len(rows) + 0.5)
-    panel.set_axis_on()
-    panel.set_facecolor("none")
     most = max(size for _, _, size, _ in rows)
     for row, (_, _, size, marked) in enumerate(rows):
         panel.barh(row, size, color=COLOURS[1 if marked else 0], height=0.75)
@@ -167,11 +150,7 @@ def global_traffic(**traces: Trace) -> Picture:
     panel.set_xlim(0, most * 1.15)
     panel.set_yticks(range(len(rows)), [label for label, *_ in rows], fontsize=8.5, color=INK)
     panel.set_ylim(len(rows) - 0.4, -0.6)
-    panel.set_xticks([])
-    panel.tick_params(length=0)
-    for side in panel.spines.values():
-        side.set_visible(False)
-    panel.set_title("KiB", fontsize=10, color=INK, loc="left")
+    bars_of(panel, "KiB")
     each = ", ".join(told)
     caption = (
         "The arrays of global memory that the kernels of each stage read and write, and their "

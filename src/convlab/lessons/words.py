@@ -13,7 +13,7 @@ from convlab.checking.records import SPOILED, Answer, Count
 from convlab.engines.findings import Finding
 from convlab.lessons import maps
 from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, UNFILLED, Feedback, Line, Problem, Row
-from convlab.lessons.learners_code import line_of
+from convlab.lessons.learners_code import function_of, line_of, unfilled
 from convlab.lessons.pictures import RIGHT, WRONG, Picture
 
 AS_FEW = 1.25  # times the target's count that still is as few
@@ -31,6 +31,16 @@ def to_be_filled(title: str, lines: tuple[Line, ...]) -> Feedback:
     )
     problem = Problem(UNFILLED, what, lines[:MOST_LINES])
     return Feedback(title, "Not filled in yet: your turn.", (problem,))
+
+
+def not_judged(title: str, made: Any) -> Feedback | None:
+    """What is said of what cannot be judged: a function with lines still to be filled in, or no
+    function. None for what can."""
+    if lines := unfilled(made):
+        return to_be_filled(title, lines)
+    if function_of(made) is None:
+        return broken(title, f"this is {made!r}: hand over the function, without calling it")
+    return None
 
 
 def broken(title: str, what: str) -> Feedback:

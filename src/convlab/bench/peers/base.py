@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Literal, Protocol
 
 import numpy as np
@@ -87,3 +89,15 @@ def require_no_bias(name: str, bias: Singles | None) -> None:
         raise Unsupported(
             f"{name} is measured without a bias, but one that is not zero was given: give None"
         )
+
+
+def why_no_library(module: str, name: str, packages: str) -> str | None:
+    """Why an array library cannot use a GPU here, in one sentence; None when it can. ``name`` is
+    what people call it, ``packages`` what they install; it has ``cuda.is_available``."""
+    if find_spec(module) is None:
+        return f"{name} is not installed: pip install {packages}"
+    try:
+        usable = import_module(module).cuda.is_available()
+    except Exception as error:  # a broken installation raises what it likes
+        return f"{name} is installed but cannot be imported ({type(error).__name__}: {error})"
+    return None if usable else f"{name} is here, but finds no NVIDIA GPU that it can use"

@@ -8,30 +8,21 @@ a graph, so small layers show launch time too.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from convlab.bench.peers.base import Peer, Singles, require_no_bias
+from convlab.bench.peers.base import Peer, Singles, require_no_bias, why_no_library
 from convlab.bench.peers.on_gpu import require_free
+from convlab.engines.handles import cupy_stream
 from convlab.problem import ConvProblem
 
 
 @cache
 def why_absent() -> str | None:
     """Why CuPy cannot run here; None when it can."""
-    if find_spec("cupy") is None:
-        return "CuPy is not installed: pip install cupy-cuda13x (cupy-cuda12x for CUDA 12)"
-    try:
-        import cupy
-
-        usable = cupy.cuda.is_available()
-    except Exception as error:  # a broken installation raises what it likes
-        return f"CuPy is installed but cannot be imported ({type(error).__name__}: {error})"
-    return None if usable else "CuPy is here, but finds no NVIDIA GPU that it can use"
+    return why_no_library("cupy", "CuPy", "cupy-cuda13x (cupy-cuda12x for CUDA 12)")
 
 
 class Im2col:
@@ -65,7 +56,7 @@ class Im2col:
     def run(self, stream: int | None = None) -> None:
         """Start one convolution."""
         p = self._problem
-        with on_stream(self._cupy, stream or 0):
+        with cupy_stream(self._cupy, stream or 0):
             if self._padded is not self._input:
                 self._padded.fill(0)
                 self._padded[:, :, p.p_h : p.p_h + p.H_i, p.p_w : p.p_w + p.W_i] = self._input
@@ -103,26 +94,6 @@ def windows_of(library: Any, problem: ConvProblem, padded: Any) -> Any:
         (p.N_i, p.C_i, p.H_f, p.W_f, p.H_o, p.W_o),
         (image, channel, row * p.d_h, column * p.d_w, row * p.s_h, column * p.s_w),
     )
-
-
-def on_stream(cupy: Any, stream: int) -> AbstractContextManager[Any]:
-    """CuPy's work inside the ``with`` goes to a raw CUDA stream."""
-    chosen: AbstractContextManager[Any]
-    if hasattr(cupy.cuda.Stream, "from_external"):
-        chosen = cupy.cuda.Stream.from_external(_Stream(stream))
-    else:  # before CuPy 14
-        chosen = cupy.cuda.ExternalStream(stream)
-    return chosen
-
-
-class _Stream:
-    """A stream in CUDA's protocol for exchanging them."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle  # version of the protocol, and the stream
 
 
 PEER = Peer(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from convlab.bench.peers.base import Singles, Unsupported
+from convlab.bench.peers.base import Singles, Unsupported, why_no_library
 from convlab.problem import ConvProblem
 
 MOST_KERNELS = 4  # named in ``algorithm``, the longest first
@@ -25,15 +24,7 @@ Make = Callable[[ConvProblem, Any, Any], Compute]
 @cache
 def why_no_torch() -> str | None:
     """Why PyTorch cannot run on a GPU here, in one sentence; None when it can."""
-    if find_spec("torch") is None:
-        return "PyTorch is not installed: pip install torch"
-    try:
-        import torch
-
-        usable = torch.cuda.is_available()
-    except Exception as error:  # a broken installation raises what it likes
-        return f"PyTorch is installed but cannot be imported ({type(error).__name__}: {error})"
-    return None if usable else "PyTorch is here, but finds no NVIDIA GPU that it can use"
+    return why_no_library("torch", "PyTorch", "torch")
 
 
 class OnTorch:
