@@ -94,6 +94,24 @@ def test_a_laboratory_hands_the_switch_to_the_kernel(monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("laboratory", "module", "lookup", "name"),
+    [
+        (ablation.Variants, ablation, "variant", "without_prefetch"),
+        (unfold_table.Rows, unfold_table, "row_system", unfold_table.CUPY),
+    ],
+)
+def test_a_laboratory_compiles_what_only_it_knows(monkeypatch, laboratory, module, lookup, name):
+    compiled = []
+
+    def named(asked):
+        return SimpleNamespace(compile=lambda problem: compiled.append((asked, problem)))
+
+    monkeypatch.setattr(module, lookup, named)
+    object.__new__(laboratory).compile(name, SMALL)  # not made: that takes a GPU
+    assert compiled == [(name, SMALL)]
+
+
 def test_a_wrong_variant_has_a_reason_and_no_number(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(seed_fakes.HOW, "without_prefetch", "wrong")
     document = run(ablation, tmp_path, expected=1)

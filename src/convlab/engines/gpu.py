@@ -62,7 +62,8 @@ def _small_grids_allowed() -> Iterator[None]:
 
 
 class Gpu:
-    """The current GPU. Arrays are Numba device arrays; launches are asynchronous."""
+    """The current GPU. Arrays are Numba device arrays; launches are asynchronous. Methods do what
+    :class:`convlab.engines.base.Engine` says."""
 
     name = "gpu"
     is_gpu = True

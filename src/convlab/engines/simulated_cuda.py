@@ -49,7 +49,8 @@ class Request:
 
 
 class SimulatedCuda:
-    """``cuda`` in a kernel. Switching to ``hub`` waits; what comes back is the call's result."""
+    """``cuda`` in a kernel: its methods do what those of ``numba.cuda`` do. Switching to ``hub``
+    waits; what comes back is the call's result."""
 
     warpsize = WARP
 
