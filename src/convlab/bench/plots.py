@@ -3,8 +3,8 @@
 ``python -m convlab.bench.plots`` reads ``docs/results/*.json``, which ``convlab ladder --json``
 wrote on a GPU, and rewrites what shows them: ``docs/images/ladder.svg`` and the tables between
 the markers of README.md and docs/ladder.md. It also runs the ladder on the simulator, for the
-sample of its output there, and rewrites the table of docs/counters.md. ``--check`` rewrites nothing
-and exits 1 where a file differs from what the results give.
+sample of its output there, and rewrites the tables of docs/counters.md and docs/engines.md.
+``--check`` rewrites nothing and exits 1 where a file differs from what the results give.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from convlab.bench import calls, counters
+from convlab.bench import calls, counters, simulators
 from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate
 from convlab.bench.ladder_picture import picture
 from convlab.bench.ladder_results import Results
@@ -22,11 +22,11 @@ from convlab.bench.ladder_tables import full_tables, short_table
 
 README, PAGE, PICTURE = "README.md", "docs/ladder.md", "docs/images/ladder.svg"
 COUNTERS, COUNTERS_PAGE = "counters_h200", "docs/counters.md"
-CALLS, CALLS_PAGE = "calls_h200", "docs/engines.md"
-BY_CALLS = (
-    f"By `python -m convlab.bench.calls --json {RESULTS}/{CALLS}.json`: "
-    f"[{CALLS}.json](results/{CALLS}.json)."
-)
+ENGINES_PAGE, CALLS, SIMULATORS = "docs/engines.md", "calls_h200", "simulators"
+COMMANDS = {
+    CALLS: f"python -m convlab.bench.calls --json {RESULTS}/{CALLS}.json",
+    SIMULATORS: f"python -m convlab.bench.simulators --runs 5 --json {RESULTS}/{SIMULATORS}.json",
+}
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
 
 
@@ -47,9 +47,17 @@ def generated(root: Path) -> dict[Path, str]:
     counted = document_of(folder / f"{COUNTERS}.json")
     if counted is not None:
         sections[COUNTERS_PAGE] = {"counters": holding(f"{counters.table(counted)}\n")}
-    called = document_of(folder / f"{CALLS}.json")
-    if called is not None:
-        sections[CALLS_PAGE] = {"calls": holding(f"{calls.show(called)}\n{BY_CALLS}\n")}
+    engines: dict[str, Callable[[str], str]] = {}
+    for marker, name, show in (
+        ("calls", CALLS, calls.show),
+        ("simulators", SIMULATORS, simulators.show),
+    ):
+        document = document_of(folder / f"{name}.json")
+        if document is not None:
+            by = f"By `{COMMANDS[name]}`: [{name}.json](results/{name}.json)."
+            engines[marker] = holding(f"{show(document)}\n{by}\n")
+    if engines:
+        sections[ENGINES_PAGE] = engines
     files = {root / name: filled(root / name, makers) for name, makers in sections.items()}
     return files | {root / PICTURE: picture(every[0])}
 

@@ -15,11 +15,18 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
 from numba import cuda, float32
 
+from convlab.bench.measured import INTERRUPTED, table, write_results
+from convlab.doctor import environment
+
+MODULE = "convlab.bench.simulators"
+ABOUT = "How fast convlab's simulator is beside Numba's, on the same launches."
 TILE = 8
 SIZE = 64
 REPEATS = 3
@@ -54,7 +61,7 @@ def plain(a, b, c):  # type: ignore[no-untyped-def]
     c[row, column] = total
 
 
-KERNELS = {"tiled, barriers": tiled, "plain, no barrier": plain}
+KERNELS = {"tiled": tiled, "plain": plain}
 GRID, BLOCK = (SIZE // TILE, SIZE // TILE), (TILE, TILE)
 
 
@@ -68,7 +75,7 @@ class Row:
     strict: float
 
     def as_json(self) -> dict[str, Any]:
-        """What ``--json`` writes."""
+        """The row in a run of what ``--json`` writes; speedups are over Numba's simulator."""
         return {
             "kernel": self.kernel,
             "numba_per_second": self.numba,
@@ -95,7 +102,7 @@ def speed(launch: Callable[[np.ndarray, np.ndarray, np.ndarray], object]) -> flo
 
 def of_numba() -> dict[str, float]:
     """Numba's simulator, in another process."""
-    here = [sys.executable, "-m", "convlab.bench.simulators", "--numba"]
+    here = [sys.executable, "-m", MODULE, "--numba"]
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     answer = subprocess.run(here, env=environment, capture_output=True, text=True, check=True)
     speeds: dict[str, float] = json.loads(answer.stdout)
@@ -117,12 +124,41 @@ def measure() -> list[Row]:
     return rows
 
 
+def median_and_range(values: Sequence[float], unit: str = "") -> str:
+    """``8,463 (7,720 to 20,193)``: the middle one of several runs, and what they swing between."""
+    said = f"{median_low(values):,.0f}{unit}"
+    return said if len(values) == 1 else f"{said} ({min(values):,.0f} to {max(values):,.0f})"
+
+
+def show(document: dict[str, Any]) -> str:
+    """A line for each kernel of a document that :func:`main` wrote, as a Markdown table."""
+    runs = document["runs"]
+    rows = []
+    for place, one in enumerate(runs[0]):
+        of = {key: [run[place][key] for run in runs] for key in one if key != "kernel"}
+        cells = [f"`{one['kernel']}`", median_and_range(of["numba_per_second"])]
+        for checks in ("unchecked", "strict"):
+            cells.append(median_and_range(of[f"{checks}_per_second"]))
+            cells.append(median_and_range(of[f"{checks}_speedup"], " times"))
+        rows.append(cells)
+    head = (
+        "kernel", "Numba's simulator", "no checks", "over Numba's", "every check", "over Numba's",
+    )  # fmt: skip
+    return (
+        f"Multiply-adds a second on {document['cores']} CPU cores, medians of {len(runs)} runs and "
+        f"what they swing between.\n\n{table(head, rows)}"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and show."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="write the figures there, - for here")
+    """Measure and show, ``--json FILE`` too; returns 0, or 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=ABOUT)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
+    parser.add_argument("--runs", metavar="N", type=int, default=1, help="of all of it, in turn")
     parser.add_argument("--numba", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
+    if chosen.runs < 1:
+        parser.error(f"--runs is {chosen.runs}: it must be 1 or more")
     if chosen.numba:  # in the process that of_numba starts
         speeds = {
             name: speed(lambda *arrays, k=kernel: k[GRID, BLOCK](*arrays))
@@ -130,18 +166,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         print(json.dumps(speeds))
         return 0
-    rows = measure()
-    text = json.dumps([row.as_json() for row in rows], indent=2)
-    if chosen.json == "-":
-        print(text)
-        return 0
+    runs = []
+    try:
+        for number in range(chosen.runs):
+            print(f"run {number + 1} of {chosen.runs}", file=sys.stderr, flush=True)
+            runs.append([row.as_json() for row in measure()])
+    except KeyboardInterrupt:
+        print("convlab: interrupted, nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    typed = f"python -m {MODULE} --runs {chosen.runs}"
+    typed += f" --json {chosen.json}" if chosen.json else ""
+    document = {
+        "environment": environment([]) | {"command": typed},
+        "cores": os.cpu_count(),
+        "runs": runs,
+    }
+    print(show(document))
     if chosen.json:
-        with open(chosen.json, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    print(f"{'multiply-adds a second':24}{'Numba':>10}{'unchecked':>18}{'every check':>18}")
-    for row in rows:
-        cells = (f"{v:,.0f} ({v / row.numba:.0f}x)" for v in (row.unchecked, row.strict))
-        print(f"{row.kernel:24}{row.numba:>10,.0f}" + "".join(f"{cell:>18}" for cell in cells))
+        write_results(chosen.json, document)
     return 0
 
 
