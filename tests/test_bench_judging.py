@@ -150,7 +150,7 @@ def test_what_is_not_written_is_said(judge, answer):
 def test_the_first_wrong_element_is_named_though_parts_are_judged_apart(judge, answer):
     output = answer.astype(np.float32)
     output[2, 5, 6, 7] = 1e6
-    by_element = judge._by_element(output, 0, 0.0)
+    by_element = judge._by_element(output, {}, 0.0)
     assert "first at [2, 5, 6, 7]" in by_element.reason
 
 

@@ -68,7 +68,7 @@ def judge_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> Verdict
     input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
     output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
     Plan(oracle.problem, stage, None, engine)(input, weight, output, bias)
-    return oracle.judge(engine.to_host(output), stage.atomic_additions(oracle.problem))
+    return oracle.judge(engine.to_host(output), **stage.allowances(oracle.problem))
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)

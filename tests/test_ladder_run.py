@@ -274,7 +274,7 @@ def test_each_launch_is_timed_alone_too(gpu, monkeypatch):
 def test_faster_than_the_gpu_can_be_is_refused(gpu, monkeypatch, part_of_peak, ok):
     pretended_timer(monkeypatch, 2.0)
     rate = TINY.flops / 2e-3
-    monkeypatch.setattr(PretendedGpu, "peak_flops", lambda self: rate / part_of_peak)
+    monkeypatch.setattr(PretendedGpu, "peak_flops", lambda self, precision: rate / part_of_peak)
     (result,) = results(TINY, S01, engine=gpu)
     assert result.ok is ok
     if not ok:

@@ -36,6 +36,10 @@ S12 = replace(
 )
 
 
+def ladder_with(changed: stages.Stage) -> tuple[stages.Stage, ...]:
+    return tuple(changed if stage.name == changed.name else stage for stage in stages.LADDER)
+
+
 class PretendedGpu(Simulator):
     name, is_gpu, device = "gpu", True, "pretended GPU"
 
@@ -68,7 +72,7 @@ def gpu(times: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tuning, "choose", lambda name: engine)
     monkeypatch.setattr(engines, "choose", lambda name: engine)
     monkeypatch.setattr(tuning, "processes", lambda engine: 1)
-    monkeypatch.setattr(stages, "LADDER", (*stages.LADDER[:-1], S12))
+    monkeypatch.setattr(stages, "LADDER", ladder_with(S12))
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(plans, "remembered_tile", remembered.remembered_tile)
     remembered._entries_once.cache_clear()
@@ -145,7 +149,7 @@ def test_a_tile_that_raises_does_not_stop_the_others(
         return s12.prepare(problem, tile)
 
     broken = replace(S12, prepare=prepare)
-    monkeypatch.setattr(stages, "LADDER", (*stages.LADDER[:-1], broken))
+    monkeypatch.setattr(stages, "LADDER", ladder_with(broken))
     plans._prepared.cache_clear()
     first, *others = tuning.measure_all(tasks(), 1)
     assert first.error == "RuntimeError: this one is not for compilers"
@@ -158,7 +162,7 @@ def test_a_tile_that_raises_does_not_stop_the_others(
 def test_a_time_beyond_the_arithmetic_is_refused(
     gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "peak_flops", lambda: 1e3)
+    monkeypatch.setattr(gpu, "peak_flops", lambda precision: 1e3)
     assert all("its time is refused" in str(one.error) for one in tuning.measure_all(tasks(), 1))
 
 

@@ -62,6 +62,8 @@ REGISTER_BUDGET: dict[str, int] = {
     "im2win_transform_by_groups": 48,
     "pack_filter_by_squares": 40,
     "pack_filter": 40,
+    "tensor_cores": 255,  # 16 x 8 sums a thread, and both parts of what it multiplies
+    "split_filter": 48,
 }
 # Pre-passes whose subject is wide access, and what they must have; of main kernels
 # ``Stage.vectorized`` says it.

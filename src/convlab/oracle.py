@@ -22,6 +22,19 @@ memory is the exception: there GPUs take denormals for zero, which may cost ``2 
 The float64 sum that stands for the exact one is off by ``(n - 1) * 2**-53 * magnitude``, which is
 less than what gamma_n has to spare in its second-order terms, so it adds nothing.
 
+Products of numbers split in two
+--------------------------------
+A tensor core multiplies TF32: 11 significant bits. s13 splits each number, ``x = large + small``,
+``|small| <= 2**-11 |x|``, and leaves out ``small * small``, at most ``2**-22`` of the product, and
+of each small part the 12th bit, ``2**-23`` of its number: ``2**-21`` of the product together. It
+adds 16 terms at most on the tensor core, the larger products last; each of these two instructions
+is within ``2**-21`` of what it adds (nine terms cut 25 bits below the largest one, and the sum
+cut), the four before them of ``2**-10`` as much. That makes ``8 + 17`` roundings, and with one
+addition for every 8 terms ``25 + ceil(K / 8)``: no more than ``max(K, 30)``. So from 30 terms on
+the bound is the same as everybody's. Below ``2**-113`` TF32 has fewer bits, at worst none of
+``2**-136``: that adds ``K * (2**-136 * (max |x| + max |w|) + 2**-148)``. Integers are exact
+where ``large`` is all of them, up to ``2**11``.
+
 Where all tensors hold integers only and ``magnitude`` is at most ``2**24``, float32 makes no error
 at all and the bound is 0. This is the sharper test: the bound above grows with K times the
 magnitude, and with some thousands of terms one whole term hides below it. (Winograd and Fourier
@@ -55,6 +68,9 @@ HALF_DENORMAL = 2.0**-150  # half of float32's smallest number above zero
 SMALLEST_NORMAL = 2.0**-126
 OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
 LARGEST_EXACT = 2**24  # float32 holds every integer up to here
+LARGEST_EXACT_TF32 = 2**11  # and TF32 up to here
+SPLIT_ROUNDINGS = 30  # the fewest that sums of split products are worth
+TF32_DENORMAL = 2.0**-136
 
 
 @np.errstate(invalid="ignore")  # inf * 0 is NaN, and meant to be
@@ -156,15 +172,21 @@ def _finite_parts(
 
 
 def rounding_bound(
-    problem: ConvProblem, magnitude: Doubles, *, with_bias: bool, integers: bool = False
+    problem: ConvProblem,
+    magnitude: Doubles,
+    *,
+    with_bias: bool,
+    integers: bool = False,
+    least: int = 0,
 ) -> Doubles:
     """How far each float32 output may be from the exact result; see the head of this module.
 
-    ``magnitude`` is :func:`magnitude`'s; ``integers`` says that every tensor holds integers only.
+    ``magnitude`` is :func:`magnitude`'s; ``integers`` says that every tensor holds integers only,
+    ``least`` is how many roundings a sum is worth that has fewer terms.
 
     Raises ``ValueError`` from ``n = 2**24`` roundings on, where gamma_n means nothing.
     """
-    roundings = problem.K + with_bias
+    roundings = max(problem.K, least) + with_bias
     if roundings >= 1 / ROUNDOFF:
         raise ValueError(
             f"each output sums {roundings} numbers: the error bound holds below 2**24, because "
@@ -229,23 +251,44 @@ class Oracle:
             self._finite = reference(problem, *_finite_parts(input, weight, bias))
         self._with_bias = bias is not None
         self._integers = all(np.array_equal(tensor, np.rint(tensor)) for tensor in tensors.values())
+        self._largest = [
+            float(np.abs(tensor, where=np.isfinite(tensor), out=np.zeros_like(tensor)).max())
+            for tensor in (input, weight)
+        ]
 
     @property
     def bound(self) -> Doubles:
         """How far each output may be from ``expected``."""
         return self._bound(self.magnitude)
 
-    def _bound(self, magnitude: Doubles, atomic_additions: int = 0) -> Doubles:
+    def _bound(
+        self, magnitude: Doubles, atomic_additions: int = 0, split_products: bool = False
+    ) -> Doubles:
+        exact = self._integers
+        if split_products:
+            exact = exact and max(self._largest) <= LARGEST_EXACT_TF32
         bound = rounding_bound(
-            self.problem, magnitude, with_bias=self._with_bias, integers=self._integers
+            self.problem,
+            magnitude,
+            with_bias=self._with_bias,
+            integers=exact,
+            least=SPLIT_ROUNDINGS if split_products else 0,
         )
-        # Each may lose what it adds and what comes of it. Integers are never that small.
-        flushed = 0 if self._integers else 2 * atomic_additions * SMALLEST_NORMAL
-        return bound + flushed
+        if exact:  # integers are never as small as what follows
+            return bound
+        if split_products:
+            bound = bound + self.problem.K * (
+                TF32_DENORMAL * sum(self._largest) + 4 * HALF_DENORMAL
+            )
+        # Each may lose what it adds and what comes of it.
+        return bound + 2 * atomic_additions * SMALLEST_NORMAL
 
-    def judge(self, output: Singles, atomic_additions: int = 0) -> Verdict:
+    def judge(
+        self, output: Singles, atomic_additions: int = 0, split_products: bool = False
+    ) -> Verdict:
         """Judge every element of a float32 output; of ``atomic_additions`` to each of them, every
-        one may flush a denormal to zero, as GPUs do there.
+        one may flush a denormal to zero, as GPUs do there. ``split_products`` says that they are
+        of numbers split in two, on tensor cores; see the head of this module for both.
 
         Raises ``ValueError`` when its shape or dtype is not the problem's.
         """
@@ -254,7 +297,7 @@ class Oracle:
         largest, wrong = 0.0, 0
         first: tuple[int, int, int, int] | None = None
         for image in range(self.problem.N_i):  # one by one, which bounds the memory this takes
-            errors = self._error_over_bound(image, output[image], atomic_additions)
+            errors = self._error_over_bound(image, output[image], atomic_additions, split_products)
             is_wrong = errors > 1
             largest = max(largest, float(errors.max()))
             wrong += int(np.count_nonzero(is_wrong))
@@ -266,15 +309,24 @@ class Oracle:
         got, expected = float(output[first]), float(self.expected[first])
         return Verdict(False, largest, wrong, output.size, first, got, expected)
 
-    def is_wrong(self, image: int, output: Singles, atomic_additions: int = 0) -> NDArray[np.bool_]:
+    def is_wrong(
+        self,
+        image: int,
+        output: Singles,
+        atomic_additions: int = 0,
+        split_products: bool = False,
+    ) -> NDArray[np.bool_]:
         """Which elements of one image's output, [C_o, H_o, W_o], are outside their bounds."""
-        wrong: NDArray[np.bool_] = self._error_over_bound(image, output, atomic_additions) > 1
+        errors = self._error_over_bound(image, output, atomic_additions, split_products)
+        wrong: NDArray[np.bool_] = errors > 1
         return wrong
 
-    def _error_over_bound(self, image: int, output: Singles, atomic_additions: int) -> Doubles:
+    def _error_over_bound(
+        self, image: int, output: Singles, atomic_additions: int, split_products: bool
+    ) -> Doubles:
         """Each element's error as a multiple of its bound: [C_o, H_o, W_o], never NaN."""
         expected, magnitude = self.expected[image], self.magnitude[image]
-        bound = self._bound(magnitude, atomic_additions)
+        bound = self._bound(magnitude, atomic_additions, split_products)
         judged = np.isfinite(output) & np.isfinite(expected)
         error = np.abs(np.subtract(output, expected, out=np.zeros_like(expected), where=judged))
         exact_or_not = np.where(error == 0, 0.0, np.inf)

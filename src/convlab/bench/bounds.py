@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -95,9 +96,14 @@ class Judge:
         )
 
     def judge(
-        self, output: Singles, precision: str = "fp32", method: str = "gemm", atomics: int = 0
+        self,
+        output: Singles,
+        precision: str = "fp32",
+        method: str = "gemm",
+        allowances: Mapping[str, Any] = MappingProxyType({}),
     ) -> Judged:
-        """Judge every element of an output; ``atomics`` as for :meth:`Oracle.judge`.
+        """Judge every element of an output; ``allowances`` are more arguments of
+        :meth:`Oracle.judge`.
 
         Raises ``ValueError`` when its shape or dtype is not the problem's.
         """
@@ -110,15 +116,15 @@ class Judge:
         for bound in bounds_for(precision, method):
             judged = self._by_norm(output, bound)
             if judged.ok and bound == FP32:
-                judged = self._by_element(output, atomics, judged.error_over_bound)
+                judged = self._by_element(output, allowances, judged.error_over_bound)
             if judged.ok:
                 return judged
             tried.append(judged)
         return replace(tried[-1], reason=self._unwritten(output) or tried[-1].reason)
 
-    def _by_element(self, output: Singles, atomics: int, by_norm: float) -> Judged:
+    def _by_element(self, output: Singles, allowances: Mapping[str, Any], by_norm: float) -> Judged:
         verdicts = self._each(
-            lambda pair: pair[0].judge(output[pair[1]], atomics),
+            lambda pair: pair[0].judge(output[pair[1]], **allowances),
             list(zip(self._oracles, self._parts, strict=True)),
         )
         together = _together(verdicts, self._parts)

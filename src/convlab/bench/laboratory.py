@@ -8,7 +8,7 @@ from typing import Any
 from convlab.bench import watch
 from convlab.bench.measuring import SETTLED_PERCENT, Clock
 from convlab.bench.peers import Prepared
-from convlab.bench.roofline import TF32_LANES, Machine
+from convlab.bench.roofline import Machine
 from convlab.bench.systems import System, system_named
 from convlab.bench.watch import Look
 from convlab.doctor import environment
@@ -115,15 +115,12 @@ def machine(engine: Any) -> Machine:
     from convlab.bench.peers import ceilings
 
     device = cuda.get_current_device()
-    lanes = TF32_LANES.get(tuple(device.compute_capability))
-    kilohertz = device.CLOCK_RATE
-    tf32 = 2e3 * lanes * device.MULTIPROCESSOR_COUNT * kilohertz if lanes else None
     # Two transfers a clock: every memory that GPUs have had for long is of double data rate.
     bandwidth = 2e3 * device.MEMORY_CLOCK_RATE * device.GLOBAL_MEMORY_BUS_WIDTH / 8
     return Machine(
         engine.device,
         engine.peak_flops(),
-        tf32,
+        engine.peak_flops("tf32"),
         bandwidth or None,
         int(device.L2_CACHE_SIZE),
         int(device.MULTIPROCESSOR_COUNT),

@@ -161,7 +161,7 @@ def _run_plan(
         measured = work(output)
         host = engine.to_host(output)
         on_output(host)
-        return oracle.judge(host, ready.stage.atomic_additions(problem)), measured
+        return oracle.judge(host, **ready.stage.allowances(problem)), measured
 
     def run_and_count(output: Any) -> list[Counts]:
         tallies = []
@@ -204,7 +204,7 @@ def _run_plan(
     result = replace(result, verdict=verdict)
     if not verdict.ok:  # a wrong answer's time means nothing
         return result
-    if (refused := too_fast(problem.flops, timing, engine)) is not None:
+    if (refused := too_fast(problem.flops, timing, engine, ready.stage)) is not None:
         return replace(result, failed=refused)
     return replace(result, timing=timing, launch_ms=time_launches(timing))
 
@@ -232,9 +232,9 @@ def _main_and_others(
     return reduce(add, main) if main else None, reduce(add, others) if others else None
 
 
-def too_fast(flops: int, timing: Timing, engine: Engine) -> str | None:
+def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | None:
     """What is wrong with a time in which no GPU of this kind can do the arithmetic."""
-    peak, rate = engine.peak_flops(), flops / timing.median_ms * 1e3
+    peak, rate = engine.peak_flops(stage.precision), flops / timing.median_ms * 1e3
     if peak is None or rate <= peak:
         return None
     return (

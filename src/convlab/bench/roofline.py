@@ -12,13 +12,6 @@ from typing import Any
 
 from convlab.problem import ConvProblem
 
-# Fused multiply-adds that a multiprocessor's tensor cores start a clock in TF32, dense, by compute
-# capability. From NVIDIA's architecture papers: A100 156 TFLOP/s, GA102 36 (RTX 3090), H100 SXM
-# 495, AD102 83 (RTX 4090), B200 1,200, RTX 5090 105, each over multiprocessors and boost clock.
-TF32_LANES = {
-    (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
-    (10, 3): 2048, (12, 0): 128,
-}  # fmt: skip
 EVERY_MULTIPLICATION = ("gemm", "direct")  # methods that do all M * N * K of them
 
 
@@ -41,9 +34,12 @@ class Machine:
     copy_bytes_per_second: float | None = None
 
     def peak_flops(self, precision: str) -> float | None:
-        """The operations a second that no kernel can exceed: of the tensor cores for ``tf32``."""
+        """The operations a second that no kernel can exceed: of the tensor cores for ``tf32``, a
+        third of it for ``3xtf32``, which does three for each."""
         if precision == "tf32":
             return self.tf32_flops
+        if precision == "3xtf32":
+            return None if self.tf32_flops is None else self.tf32_flops / 3
         return self.fp32_flops
 
     def as_json(self) -> dict[str, Any]:

@@ -103,8 +103,8 @@ def _layer(
 
 def _judging(judge: Judge, case: Case) -> Judging:
     system = case.system
-    atomics = system.atomics(case.problem)
-    return lambda output: judge.judge(output, system.precision, system.method, atomics)
+    allowances = system.allowances(case.problem)
+    return lambda output: judge.judge(output, system.precision, system.method, allowances)
 
 
 def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
         Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)
         verdict = Oracle(problem, *tensors).judge(
-            engine.to_host(output), stage.atomic_additions(problem)
+            engine.to_host(output), **stage.allowances(problem)
         )
         runs += 1
         if not verdict.ok:

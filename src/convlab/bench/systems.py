@@ -31,8 +31,8 @@ class System:
     """Something that computes a convolution, to be measured.
 
     As :class:`~convlab.bench.peers.Peer` has it, and: ``kind`` is ``stage`` or ``peer``;
-    ``compile`` makes ready what takes no GPU memory, ahead of time; ``atomics`` is how often each
-    output is added to atomically.
+    ``compile`` makes ready what takes no GPU memory, ahead of time; ``allowances`` are what
+    ``Oracle.judge`` has to know of its arithmetic.
     """
 
     name: str
@@ -45,7 +45,7 @@ class System:
     why_absent: Callable[[], str | None]
     prepare: Callable[[ConvProblem, Any, Any, Any], Prepared]
     compile: Callable[[ConvProblem], None] = lambda problem: None
-    atomics: Callable[[ConvProblem], int] = lambda problem: 0
+    allowances: Callable[[ConvProblem], dict[str, Any]] = lambda problem: {}
 
     def as_json(self) -> dict[str, Any]:
         """What the results say of it."""
@@ -93,7 +93,7 @@ def of_stage(stage: Stage, **switches: bool) -> System:
         stage.title,
         "stage",
         STAGE_FAMILY,
-        "fp32",
+        stage.precision,
         "direct" if stage.name.startswith(("s01", "s02")) else "gemm",
         True,
         why_absent,
@@ -101,7 +101,7 @@ def of_stage(stage: Stage, **switches: bool) -> System:
             stage, problem, input, weight, **switches
         ),
         compile,
-        stage.atomic_additions,
+        stage.allowances,
     )
 
 

@@ -226,12 +226,14 @@ def _judged_and_timed(
 ) -> Measured:
     from convlab.bench.timer import measure  # needs a GPU
 
+    stage = stage_named(task.stage)
     input, weight, bias = tensors
     output = engine.to_device(np.full(task.problem.output_shape, np.nan, np.float32))
 
     def verdict() -> Verdict:
         ends = [output[:1], output[-1:]][: oracle.problem.batch]
-        return oracle.judge(np.concatenate([engine.to_host(end) for end in ends]))
+        few = np.concatenate([engine.to_host(end) for end in ends])
+        return oracle.judge(few, **stage.allowances(task.problem))
 
     plan(input, weight, output, bias)
     if not (judged := verdict()).ok:
@@ -239,7 +241,7 @@ def _judged_and_timed(
     timing = measure(lambda stream: plan(input, weight, output, bias, stream=stream))
     if not (judged := verdict()).ok:
         return Measured(task, error=f"after it was timed: {judged}")
-    if (refused := too_fast(task.problem.flops, timing, engine)) is not None:
+    if (refused := too_fast(task.problem.flops, timing, engine, stage)) is not None:
         return Measured(task, error=refused)
     return Measured(task, timing.median_ms, timing.spread_percent)
 

@@ -205,8 +205,9 @@ def _try(
     try:
         output, written = _run(stage, program, problem, tensors, strict=False)
         oracle = Oracle(problem, *tensors)
-        verdict = oracle.judge(output)
-        wrong = None if verdict.ok else _where_wrong(oracle, output)
+        allowances = stage.allowances(problem)
+        verdict = oracle.judge(output, **allowances)
+        wrong = None if verdict.ok else _where_wrong(oracle, output, allowances)
         failed = f"the kernel wrote to {written}, which is only to be read" if written else None
         answer = Answer(name, problem, verdict, failed, wrong)
     except NotSimulated as error:
@@ -268,8 +269,9 @@ def _run(
     return output, next(written, None)
 
 
-def _where_wrong(oracle: Oracle, output: np.ndarray) -> np.ndarray:
-    return np.stack([oracle.is_wrong(image, output[image]) for image in range(len(output))])
+def _where_wrong(oracle: Oracle, output: np.ndarray, allowances: dict[str, Any]) -> np.ndarray:
+    wrong = (oracle.is_wrong(image, output[image], **allowances) for image in range(len(output)))
+    return np.stack(list(wrong))
 
 
 def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Iterator[Count]:

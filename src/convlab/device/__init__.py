@@ -6,7 +6,7 @@ problems, stages or engines.
 
 from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.device.options import gpu_only
-from convlab.device.tensor_core import mma_tf32, to_tf32
+from convlab.device.tensor_core import mma_tf32, split_tf32, to_tf32
 from convlab.device.twins import twin_of
 from convlab.device.vector import BYTES_16, ENGINE_CONSTANTS, load4, store4
 
@@ -19,6 +19,7 @@ __all__ = [
     "gpu_only",
     "load4",
     "mma_tf32",
+    "split_tf32",
     "store4",
     "to_tf32",
     "twin_of",

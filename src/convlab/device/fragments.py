@@ -80,6 +80,14 @@ def rounded_to_tf32(value: Any) -> np.float32:
     return rounded
 
 
+def split_into_tf32(value: Any) -> tuple[np.float32, np.float32]:
+    """The value without the 13 bits that TF32 lacks, and what they are worth."""
+    with np.errstate(all="ignore"):
+        number = np.float32(value)
+        large: np.float32 = ((number.view(np.uint32) + _HALF) & _TF32_BITS).view(np.float32)
+        return large, number - large
+
+
 def _matrix(shape: tuple[int, int], places: Any, brought: Mapping[int, Any]) -> Any:
     """The matrix of numbers that lanes hold."""
     matrix = np.full(shape, np.nan, np.float32)

@@ -18,7 +18,13 @@ from typing import Any
 
 from numba.cuda.core import config
 
-from convlab.device.fragments import SIZES, checked_fragments, rounded_to_tf32, warp_mma
+from convlab.device.fragments import (
+    SIZES,
+    checked_fragments,
+    rounded_to_tf32,
+    split_into_tf32,
+    warp_mma,
+)
 from convlab.device.lanes import together
 from convlab.device.twins import register_twin
 
@@ -29,13 +35,17 @@ def _to_tf32_twin(value: Any) -> Any:
     return rounded_to_tf32(value)
 
 
+def _split_tf32_twin(value: Any) -> Any:
+    return split_into_tf32(value)
+
+
 # For Numba's simulator. Where convlab's strict one runs a kernel, its own warps compute.
 def _mma_tf32_twin(a: Four, b: tuple[Any, Any], c: Four) -> Any:
     return together("mma_tf32", checked_fragments(a, b, c), warp_mma)
 
 
 if config.ENABLE_CUDASIM:
-    to_tf32, mma_tf32 = _to_tf32_twin, _mma_tf32_twin
+    to_tf32, split_tf32, mma_tf32 = _to_tf32_twin, _split_tf32_twin, _mma_tf32_twin
 else:
     from llvmlite import ir
     from numba.core.errors import TypingError
@@ -64,6 +74,26 @@ else:
             return builder.bitcast(builder.and_(bits, _TF32_BITS), _F32)
 
         return types.float32(value), generate
+
+    @intrinsic
+    def split_tf32(typing_context, value):  # type: ignore[no-untyped-def]
+        """The float32 ``value`` as a sum of two, ``large + small``, that TF32 can multiply.
+
+        ``large`` is ``value`` without its last 13 bits, so a number of TF32; ``small`` is exactly
+        what is left, 13 bits of which a tensor core looks at 11: the sum of both parts as it sees
+        them is within ``2**-21`` of ``value``. Two instructions. Of an infinity ``small`` is NaN.
+        """
+        if value != types.float32:
+            raise TypingError(f"split_tf32: value is {value}, but must be float32")
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            bits = builder.add(builder.bitcast(args[0], _I32), ir.Constant(_I32, 0x1000))
+            bits = builder.and_(bits, _TF32_BITS)
+            large = builder.bitcast(bits, _F32)
+            return context.make_tuple(builder, two, [large, builder.fsub(args[0], large)])
+
+        two = types.UniTuple(types.float32, 2)
+        return two(value), generate
 
     @intrinsic
     def mma_tf32(typing_context, a, b, c):  # type: ignore[no-untyped-def]
@@ -110,4 +140,5 @@ else:
 
 
 register_twin(to_tf32, _to_tf32_twin)
+register_twin(split_tf32, _split_tf32_twin)
 register_twin(mma_tf32, _mma_tf32_twin)

@@ -112,8 +112,9 @@ class Engine(Protocol):
     def multiprocessors(self) -> int | None:
         """How many multiprocessors share the blocks of a launch; None on a simulator."""
 
-    def peak_flops(self) -> float | None:
-        """The float32 operations a second that no kernel can exceed; None where nobody knows."""
+    def peak_flops(self, precision: str = "fp32") -> float | None:
+        """The operations a second that no kernel can exceed; None where nobody knows. ``tf32`` is
+        what tensor cores do, ``3xtf32`` a third of that."""
 
     def synchronize(self) -> None:
         """Wait for everything started so far."""

@@ -43,8 +43,19 @@ def signature(launch: Launch, program: Program) -> tuple[Any, ...]:
     )
 
 
-def _fp32_lanes(capability: tuple[int, int]) -> int:
+# Fused multiply-adds that a multiprocessor's tensor cores start a clock in TF32, dense, by compute
+# capability. From NVIDIA's architecture papers: A100 156 TFLOP/s, GA102 36 (RTX 3090), H100 SXM
+# 495, AD102 83 (RTX 4090), B200 1,200, RTX 5090 105, each over multiprocessors and boost clock.
+TF32_LANES = {
+    (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
+    (10, 3): 2048, (12, 0): 128,
+}  # fmt: skip
+
+
+def _lanes(precision: str, capability: tuple[int, int]) -> float:
     """Fused multiply-adds that a multiprocessor starts a clock; 0 for one that is not known."""
+    if precision in ("tf32", "3xtf32"):
+        return TF32_LANES.get(capability, 0) / (3 if precision == "3xtf32" else 1)
     if capability >= (8, 6):
         return 128
     return 64 if capability >= (7, 0) else 0
@@ -126,10 +137,10 @@ class Gpu:
     def multiprocessors(self) -> int | None:
         return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
-    def peak_flops(self) -> float | None:
+    def peak_flops(self, precision: str = "fp32") -> float | None:
         """Two operations a lane and clock, at the highest clock; None for an unknown GPU."""
         device = cuda.get_current_device()
-        lanes = _fp32_lanes(device.compute_capability)
+        lanes = _lanes(precision, tuple(device.compute_capability))
         kilohertz = device.CLOCK_RATE  # the highest that it boosts to
         return 2e3 * lanes * device.MULTIPROCESSOR_COUNT * kilohertz or None
 

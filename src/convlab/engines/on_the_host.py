@@ -55,7 +55,7 @@ class OnTheHost:
         """None: blocks run one after the other."""
         return None
 
-    def peak_flops(self) -> float | None:
+    def peak_flops(self, precision: str = "fp32") -> float | None:
         """None: a simulator is never timed."""
         return None
 

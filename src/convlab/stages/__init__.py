@@ -21,6 +21,7 @@ from convlab.stages import (
     s10_im2win,
     s11_im2win_full,
     s12_fused_im2win,
+    s13_tensor_cores,
 )
 from convlab.stages.base import Buffer, Launch, LibraryCall, Program, Stage, Step
 from convlab.stages.tiles import Tile
@@ -44,6 +45,7 @@ LADDER: tuple[Stage, ...] = (
     s10_im2win.STAGE,
     s11_im2win_full.STAGE,
     s12_fused_im2win.STAGE,
+    s13_tensor_cores.STAGE,
 )
 
 __all__ = [

@@ -137,7 +137,8 @@ class Stage:
     for all three. ``candidates(problem)`` are the tiles that a tuner measures, none where there is
     nothing to choose; ``production_tile`` of a stage that has some also takes the GPU's number of
     multiprocessors. ``atomic_additions(problem)`` is how often something is added atomically to
-    each output: GPUs flush denormals there, and the judge has to know. ``needs_library`` says
+    each output: GPUs flush denormals there, and the judge has to know. ``split_products`` says that
+    products are of numbers split in two, on tensor cores, and so does it. ``needs_library`` says
     that some step is a :class:`LibraryCall`, ``in_slices`` that ``prepare`` takes a
     ``workspace_limit`` in bytes and then does as many images at a time as fit. ``switches`` are
     techniques that can be left out, ``options`` what can be asked for beyond the convolution:
@@ -158,8 +159,21 @@ class Stage:
     switches: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     atomic_additions: Callable[[ConvProblem], int] = lambda problem: 0
+    split_products: bool = False
     needs_library: bool = False
     in_slices: bool = False
+
+    @property
+    def precision(self) -> str:
+        """``fp32``, or ``3xtf32`` where three products of TF32 make one to float32 accuracy."""
+        return "3xtf32" if self.split_products else "fp32"
+
+    def allowances(self, problem: ConvProblem) -> dict[str, Any]:
+        """What the judge has to know of this stage's arithmetic: arguments of ``Oracle.judge``."""
+        return {
+            "atomic_additions": self.atomic_additions(problem),
+            "split_products": self.split_products,
+        }
 
 
 def blocks_for(total: int, per_block: int) -> int:

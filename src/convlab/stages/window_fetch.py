@@ -76,18 +76,19 @@ def make_locate(problem: ConvProblem, tile: Tile) -> Any:
     return looked_up
 
 
-def make_fetch_filter(tile: Tile, K_P: int) -> Any:
-    """A slice of the packed filter, which lies in memory as it will in the ring."""
-    M_B, K_B, THREADS = tile.M_B, tile.K_B, tile.threads
-    RUNS = blocks_for(K_B * M_B // RUN, THREADS)
-    EVEN = K_B * M_B // RUN % THREADS == 0
+def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
+    """A slice of the packed filter, which lies in memory as it will in the ring: ``parts`` numbers
+    for each of the filter's."""
+    WIDTH, K_B, THREADS = parts * tile.M_B, tile.K_B, tile.threads
+    RUNS = blocks_for(K_B * WIDTH // RUN, THREADS)
+    EVEN = K_B * WIDTH // RUN % THREADS == 0
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch_filter(packed, slice_, slot, t, S_F):
-        source = (int64(cuda.blockIdx.y) * K_P + slice_ * K_B) * M_B + t * RUN
-        target = slot * (K_B * M_B) + t * RUN
+        source = (int64(cuda.blockIdx.y) * K_P + slice_ * K_B) * WIDTH + t * RUN
+        target = slot * (K_B * WIDTH) + t * RUN
         for f in range(RUNS):
-            if EVEN or (t + f * THREADS) * RUN < K_B * M_B:
+            if EVEN or (t + f * THREADS) * RUN < K_B * WIDTH:
                 copy_async4(
                     S_F, target + f * THREADS * RUN, packed, source + f * THREADS * RUN, True
                 )
@@ -95,12 +96,13 @@ def make_fetch_filter(tile: Tile, K_P: int) -> Any:
     return fetch_filter
 
 
-def make_fetch_windows(problem: ConvProblem, tile: Tile) -> Any:
+def make_fetch_windows(problem: ConvProblem, tile: Tile, gap: int = 0) -> Any:
     """A slice of N_B windows, from the input. ``first``, ``i_h`` and ``i_w`` say where the windows
-    begin that this thread fetches from: in memory, in rows, in columns."""
+    begin that this thread fetches from: in memory, in rows, in columns. In the ring a row ends with
+    ``gap`` elements of nothing."""
     p = problem
     K, H_i, W_i, PLANE = p.K, p.H_i, p.W_i, p.H_i * p.W_i
-    N_B, K_B = tile.N_B, tile.K_B
+    PITCH, K_B = tile.N_B + gap, tile.K_B
     AT_A_TIME, TIMES = fetching_columns(tile)
     STEP = tile.threads // AT_A_TIME  # rows of the slice that are fetched at a time
     ROWS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
@@ -119,17 +121,17 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile) -> Any:
         for c in range(TIMES):
             valid = inside(i_h[c] + down, i_w[c] + across)
             source = first[c] + offset + k0 * PLANE
-            target = (slot * K_B + k0) * N_B + t % AT_A_TIME + c * AT_A_TIME
+            target = (slot * K_B + k0) * PITCH + t % AT_A_TIME + c * AT_A_TIME
             for f in range(ROWS):
                 if EVEN or k0 + f * STEP < K_B:
                     copy_async(
-                        S_I, target + f * STEP * N_B, input, source + f * STEP * PLANE, valid
+                        S_I, target + f * STEP * PITCH, input, source + f * STEP * PLANE, valid
                     )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def place_by_place(input, slice_, slot, t, first, i_h, i_w, S_I):
         k0 = int64(t // AT_A_TIME)
-        target = (slot * K_B + k0) * N_B + t % AT_A_TIME
+        target = (slot * K_B + k0) * PITCH + t % AT_A_TIME
         for f in range(ROWS):
             if EVEN or k0 + f * STEP < K_B:
                 k = uint32(slice_ * K_B + k0) + uint32(f * STEP)
@@ -138,7 +140,7 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile) -> Any:
                     valid = inside(i_h[c] + down, i_w[c] + across)
                     if TAIL:
                         valid = valid and k < K
-                    near = target + f * STEP * N_B + c * AT_A_TIME
+                    near = target + f * STEP * PITCH + c * AT_A_TIME
                     copy_async(S_I, near, input, index(first[c] + offset), valid)
 
     return one_place if group_size(p, tile) == K_B else place_by_place

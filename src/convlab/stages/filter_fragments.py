@@ -1,0 +1,91 @@
+"""The filter as s13 multiplies it: every number split in two, in the order in which lanes hold it.
+
+Tensor cores multiply TF32, which has 10 bits of mantissa where float32 has 23. So each number is
+the sum of two, ``large + small`` (:func:`convlab.device.split_tf32`). The filter is the same for
+all windows, so it is split once, here, and not by every block again.
+
+A lane multiplies four numbers of a 16 x 8 matrix, its fragment, and gets them with one load where
+they lie together. So that is how they are packed: for every row of blocks, for 8 terms of the sum
+at a time, for every 16 channels, the fragments of 32 lanes, of the large parts and then of the
+small ones: ``packed[m // M_B, k // 8, m % M_B // 16, part, lane, number]``. Lanes that are
+neighbours read what is neighbours, so that no bank is asked twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int64, uint32
+
+from convlab.device import gpu_only, split_tf32, store4
+from convlab.problem import ConvProblem
+from convlab.stages.base import Buffer, Flat, Launch, blocks_for
+from convlab.stages.tiles import Tile
+from convlab.stages.window_fetch import group_size
+
+WARP = 32
+ROWS, TERMS = 16, 8  # of the matrix that a warp's lanes hold together
+FRAGMENTS = WARP * 4  # numbers of such a matrix
+WARPS = 4  # of a block that packs
+
+
+def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
+    """Two numbers for each of the filter's, in whole tiles."""
+    row_blocks, slices = blocks_for(problem.M, tile.M_B), blocks_for(problem.K, tile.K_B)
+    return Buffer("packed", (row_blocks, slices * tile.K_B, 2 * tile.M_B))
+
+
+def pack_launch(problem: ConvProblem, tile: Tile) -> Launch:
+    """The filter's splitting and re-ordering: a warp for 16 channels and, where windows are in
+    groups of channels, for all places of the filter; else for 8 terms."""
+    row_blocks, K_P = blocks_for(problem.M, tile.M_B), blocks_for(problem.K, tile.K_B) * tile.K_B
+    warps = row_blocks * tile.M_B // ROWS
+    return Launch(
+        make_pack_filter(problem, tile, K_P, warps),
+        grid=(blocks_for(warps, WARPS), K_P // TERMS // _turns(problem, tile)),
+        block=(WARPS * WARP,),
+        arguments=(Flat("weight"), Flat("packed")),
+    )
+
+
+def _turns(problem: ConvProblem, tile: Tile) -> int:
+    """How many steps of 8 terms a warp packs: those which read the same bytes of the filter."""
+    return problem.H_f * problem.W_f if group_size(problem, tile) > 1 else 1
+
+
+def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> Any:
+    """The kernel. Zeros beyond K and M."""
+    p = problem
+    M, K, PLACES, M_B = p.M, p.K, p.H_f * p.W_f, tile.M_B
+    GROUP, TURNS = group_size(p, tile), _turns(p, tile)
+    STEPS = max(1, GROUP // TERMS)  # of 8 channels, in a group
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def element(weight, m, k):
+        value = float32(0)
+        if m < M and k < K:
+            group, place, channel = k // (GROUP * PLACES), k // GROUP % PLACES, k % GROUP
+            value = weight[m * K + (group * GROUP + channel) * PLACES + place]
+        return split_tf32(value)
+
+    @cuda.jit(**gpu_only(launch_bounds=WARPS * WARP))
+    def split_filter(weight, packed):
+        lane = uint32(cuda.threadIdx.x) % WARP
+        tile_ = uint32(cuda.blockIdx.x) * WARPS + uint32(cuda.threadIdx.x) // WARP
+        if tile_ >= COUNT:
+            return
+        m, y = tile_ * ROWS + lane // 4, uint32(cuda.blockIdx.y)
+        for turn in range(TURNS):
+            step = (y // STEPS * TURNS + uint32(turn)) * STEPS + y % STEPS
+            k = step * TERMS + lane % 4
+            large0, small0 = element(weight, m, k)
+            large1, small1 = element(weight, m + 8, k)
+            large2, small2 = element(weight, m, k + 4)
+            large3, small3 = element(weight, m + 8, k + 4)
+            row_block, within = tile_ * ROWS // M_B, tile_ * ROWS % M_B // ROWS
+            at = (int64(row_block) * K_P + step * TERMS) * (2 * M_B)
+            at += within * (2 * FRAGMENTS) + lane * 4
+            store4(packed, at, (large0, large1, large2, large3))
+            store4(packed, at + FRAGMENTS, (small0, small1, small2, small3))
+
+    return split_filter
