@@ -6,7 +6,8 @@ All blocks cost the same, so a GPU is done when the multiprocessor with the most
 
 K_P is K rounded up to whole slices, OVERHEAD what a block does before and after its slices, in
 steps of k, ``rate`` how well a tile does where there is plenty to do. The constants are fitted to
-what an H200 took for the paper's twelve layers.
+what an H200 took for the paper's twelve layers; there the choice takes 1.5 % longer than the best
+of the candidates at worst.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tile_choice import MULTIPROCESSORS
 from convlab.stages.tiles import Tile
 
-OVERHEAD = 20
+OVERHEAD = 80
 
 # (M_B, N_B, M_T, N_T): multiply-adds a clock on an H200 where nothing is left over, over the best
 # one's.
 RATES: dict[tuple[int, int, int, int], float] = {
     (128, 64, 16, 8): 1.0,
-    (128, 64, 8, 8): 0.95,
-    (64, 128, 8, 8): 0.97,
+    (128, 64, 8, 8): 0.99,
+    (64, 128, 8, 8): 0.98,
     (96, 64, 6, 8): 0.93,
-    (64, 64, 4, 8): 0.95,
-    (32, 64, 4, 8): 0.7,
+    (64, 64, 4, 8): 0.93,
+    (32, 64, 4, 8): 0.84,
 }
 MOST_SUMS = 64  # a thread's, where they are written one by one: more would leave its registers
 

@@ -62,10 +62,10 @@ def make_locate(problem: ConvProblem, tile: Tile) -> Any:
         return u * d_h, v * d_w, group * CHANNELS + u * d_h * ROW + v * d_w
 
     places = range(blocks_for(p.K, tile.K_B) * tile.K_B // GROUP)
-    if 12 * len(places) > TABLE_BYTES or p.C_i * p.H_i * p.W_i >= 2**31:
+    tables = np.array([computed(at) for at in places]).T
+    if 12 * len(places) > TABLE_BYTES or tables.max() >= 2**31:
         return cuda.jit(device=True, **gpu_only(forceinline=True))(computed)
-    tables = np.array([computed(at) for at in places], np.int32).T
-    DOWN, ACROSS, OFFSETS = map(np.ascontiguousarray, tables)
+    DOWN, ACROSS, OFFSETS = map(np.ascontiguousarray, tables.astype(np.int32))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def looked_up(at):
