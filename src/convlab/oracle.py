@@ -27,13 +27,13 @@ Products of numbers split in two
 A tensor core multiplies TF32: 11 significant bits. s13 splits each number, ``x = large + small``,
 ``|small| <= 2**-11 |x|``, and leaves out ``small * small``, at most ``2**-22`` of the product, and
 of each small part the 12th bit, ``2**-23`` of its number: ``2**-21`` of the product together. It
-adds 16 terms at most on the tensor core, the larger products last; each of these two instructions
-is within ``2**-21`` of what it adds (nine terms cut 25 bits below the largest one, and the sum
-cut), the four before them of ``2**-10`` as much. That makes ``8 + 17`` roundings, and with one
-addition for every 8 terms ``25 + ceil(K / 8)``: no more than ``max(K, 30)``. So from 30 terms on
-the bound is the same as everybody's. Below ``2**-113`` TF32 has fewer bits, at worst none of
-``2**-136``: that adds ``K * (2**-136 * (max |x| + max |w|) + 2**-148)``. Integers are exact
-where ``large`` is all of them, up to ``2**11``.
+adds 16 terms at most on the tensor core, in six instructions, of which the first two add small
+products only. Each is within ``2**-21`` of what it adds (nine terms cut 25 bits below the largest
+one, and the sum cut): four times ``2**-21`` and, for the first two, ``2**-30``. That makes ``8 +
+33`` roundings, and with one addition for every 8 terms ``41 + ceil(K / 8)``: no more than
+``max(K, 48)``. So from 48 terms on the bound is the same as everybody's. Below ``2**-113`` TF32
+has fewer bits, at worst none of ``2**-136``: that adds ``K * (2**-136 * (max |x| + max |w|) +
+2**-148)``. Integers are exact where ``large`` is all of them, up to ``2**11``.
 
 Where all tensors hold integers only and ``magnitude`` is at most ``2**24``, float32 makes no error
 at all and the bound is 0. This is the sharper test: the bound above grows with K times the
@@ -69,7 +69,7 @@ SMALLEST_NORMAL = 2.0**-126
 OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
 LARGEST_EXACT = 2**24  # float32 holds every integer up to here
 LARGEST_EXACT_TF32 = 2**11  # and TF32 up to here
-SPLIT_ROUNDINGS = 30  # the fewest that sums of split products are worth
+SPLIT_ROUNDINGS = 48  # the fewest that sums of split products are worth
 TF32_DENORMAL = 2.0**-136
 
 

@@ -11,8 +11,9 @@ precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak 
 
   What is left out is at most 2**-22 of the product: four times float32's rounding of one product,
   and nothing beside its rounding of a sum.
-- It cuts where others round, every time it adds. So it adds 16 terms at most, small ones first, and
-  begins again; these parts are added to the sums by ordinary additions, which round.
+- It cuts where others round, every time it adds. So it adds 16 terms at most, the small products of
+  a step first, and begins again; these parts are added to the sums by ordinary additions, which
+  round.
 
 What costs time beside the tensor cores are other instructions, for these are issued in between. So
 the filter comes split (:mod:`filter_fragments`), and a window's number is split once for all
@@ -79,14 +80,6 @@ def make_multiply(tile: Tile) -> Any:
             )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def add_products(F, I, j, part):
-        for c in range(CHAIN):
-            part = mma_tf32(
-                (F[c, 0], F[c, 1], F[c, 2], F[c, 3]), (I[2 * c, j], I[2 * c + 1, j]), part
-            )
-        return part
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(S_F, S_I, at_F, at_I, k, R_O):
         L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
         L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
@@ -95,9 +88,15 @@ def make_multiply(tile: Tile) -> Any:
         for i in range(0, M_T, 2):
             read_filter(S_F, at_F + (k * (2 * M_B) + i // 2 * (2 * FRAGMENTS)), L_F, T_F)
             for j in range(N_T // 2):
-                part = add_products(T_F, L_I, j, (zero, zero, zero, zero))
-                part = add_products(L_F, T_I, j, part)
-                part = add_products(L_F, L_I, j, part)
+                part = (zero, zero, zero, zero)
+                for c in range(CHAIN):
+                    large_f = L_F[c, 0], L_F[c, 1], L_F[c, 2], L_F[c, 3]
+                    small_f = T_F[c, 0], T_F[c, 1], T_F[c, 2], T_F[c, 3]
+                    large_i = L_I[2 * c, j], L_I[2 * c + 1, j]
+                    small_i = T_I[2 * c, j], T_I[2 * c + 1, j]
+                    part = mma_tf32(small_f, large_i, part)
+                    part = mma_tf32(large_f, small_i, part)
+                    part = mma_tf32(large_f, large_i, part)
                 left = j // RUN * (2 * RUN) + j % RUN
                 R_O[i, left] += part[0]
                 R_O[i, left + RUN] += part[1]
