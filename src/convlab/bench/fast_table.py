@@ -1,4 +1,4 @@
-"""The tables of docs/fast-table.md: s12 beside what it was to beat, layer by layer.
+"""The tables of docs/fast-table.md: s12 and s13 beside what was to beat, layer by layer.
 
 ``python -m convlab.bench.fast_table`` reads docs/results/bench_h200.json, which ``convlab bench``
 wrote on a GPU, and rewrites what is between the page's markers; where there is no such file yet it
@@ -8,7 +8,8 @@ says so and shows no number. ``--check`` rewrites nothing and exits 1 where the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from convlab.bench import analysis
@@ -18,15 +19,17 @@ from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
 from convlab.bench.seed_paper import memory_bytes
+from convlab.stages import short_name
 from convlab.stages.base import blocks_for
 from convlab.workloads import paper_layer
 
 PAGE, FILE = "docs/fast-table.md", f"{RESULTS}/bench_h200.json"
 COMMAND = f"convlab bench --json {FILE}"
 OURS, DIRECT, IM2WIN = "s12_fused_im2win", "s01_direct", "s11_im2win_full"
+TENSOR = "s13_tensor_cores"
 BATCHED, PER_IMAGE = "im2col_cublas_batched", "im2col_cublas_per_image"
 FASTEST = "cudnn_fastest"
-NOTHING, MIB = "-", 2**20
+NOTHING, UNKNOWN, MIB = "-", "not measured", 2**20
 CLAIMED = "*the paper, of im2win*"
 
 # By what the columns are called: who, and what the paper (000) claims of im2win over it.
@@ -39,8 +42,15 @@ RIVALS = {
     "s01": (DIRECT, "5 to 155"),
 }
 CALLED = ("PyTorch fp32", "im2col + cuBLAS, batched", "im2col + cuBLAS, per image")
+AIMS = (
+    ("over cuDNN's GEMM class", GEMM_CLASS, 1.3, 0.9),
+    ("over PyTorch fp32", TORCH, 1.0, None),
+    ("over im2col + cuBLAS, batched", BATCHED, 3.0, None),
+    ("over im2col + cuBLAS, per image", PER_IMAGE, 8.0, None),
+)
 STORED = {
     "s12": (OURS, ""),
+    "s13": (TENSOR, ""),
     "s11": (IM2WIN, ""),
     "im2col + cuBLAS, batched": (BATCHED, "23.1 %"),
     "im2col + cuBLAS, per image": (PER_IMAGE, "23.1 %"),
@@ -53,7 +63,7 @@ STORED = {
 def contenders(results: Results) -> dict[str, Contender]:
     """Everybody who is in a table, by name."""
     groups = {one.name: one for one in analysis.fastest(results)}
-    names = {OURS, IM2WIN, *(name for name, _ in RIVALS.values())}
+    names = {OURS, TENSOR, IM2WIN, *(name for name, _ in RIVALS.values())}
     return {
         name: groups.get(name) or Contender(name, name, (name,))
         for name in names
@@ -78,10 +88,10 @@ def _time(results: Results, one: Contender | None, layer: Layer, called: bool) -
     return None if row is None else row.called_ms if called else row.time_ms
 
 
-def speed_table(results: Results) -> str:
-    """s12's time on each layer and its speed over each of the others', and the means."""
+def speed_table(results: Results, stage: str = OURS) -> str:
+    """A stage's time on each layer and its speed over each of the others', and the means."""
     everybody = contenders(results)
-    ours = everybody.get(OURS)
+    ours = everybody.get(stage)
     columns = [ratios(results, ours, everybody.get(name)) for name, _ in RIVALS.values()]
     rows = [
         (
@@ -93,7 +103,7 @@ def speed_table(results: Results) -> str:
     ]
     rows += _means(columns, ("", ""))
     rows.append((CLAIMED, "", "", *(claim for _, claim in RIVALS.values())))
-    return table(("layer", "s12 ms", "TFLOP/s", *RIVALS), rows)
+    return table(("layer", f"{short_name(stage)} ms", "TFLOP/s", *RIVALS), rows)
 
 
 def called_table(results: Results) -> str:
@@ -154,41 +164,40 @@ def _less(results: Results, one: Contender | None, than: Contender | None) -> st
 
 
 def goals_table(results: Results) -> str:
-    """What was aimed at, and what was found."""
+    """What was aimed at, and what was found of s12 and s13."""
+    found = [_goals(results, stage) for stage in (OURS, TENSOR)]
     rows = [
-        (what, wanted, found, "" if reached is None else "yes" if reached else "no")
-        for what, wanted, found, reached in _goals(results)
+        (what, wanted, *(cell for goals in found for cell in goals[what, wanted]))
+        for what, wanted in found[0]
     ]
-    return table(("", "aimed at", "found", "reached"), rows, left=4)
+    return table(("", "aimed at", "s12", "reached", "s13", "reached"), rows, left=6)
 
 
-Goal = tuple[str, str, str, bool | None]
+Goals = dict[tuple[str, str], tuple[str, str]]
 
 
-def _goals(results: Results) -> Iterator[Goal]:
+def _goals(results: Results, stage: str) -> Goals:
+    """By what was aimed at: what was found, and whether that is enough."""
     everybody = contenders(results)
-    ours = everybody.get(OURS)
+    ours = everybody.get(stage)
+    goals: Goals = {}
+
+    def add(what: str, wanted: str, found: str, reached: bool | None) -> None:
+        goals[what, wanted] = found, "" if reached is None else "yes" if reached else "no"
 
     def known(name: str, called: bool = False) -> list[float]:
         every = ratios(results, ours, everybody.get(name), called)
         return [ratio for ratio in every if ratio is not None]
 
-    for words, name, mean, least in (
-        ("over cuDNN's GEMM class", GEMM_CLASS, 1.3, 0.9),
-        ("over PyTorch fp32", TORCH, 1.0, None),
-        ("over im2col + cuBLAS, batched", BATCHED, 3.0, None),
-        ("over im2col + cuBLAS, per image", PER_IMAGE, 8.0, None),
-    ):
+    for words, name, mean, least in AIMS:
         wanted = f"{mean:.1f} on average" + (f", {least} on every layer" if least else "")
-        found = known(name)
-        enough = bool(found) and geometric_mean(found) >= mean
-        reached = enough and (least is None or min(found) >= least)
-        yield words, wanted, _spread(found), reached if found else None
-        if name in (BATCHED, PER_IMAGE) and (called := known(name, called=True)):
-            yield (
-                f"{words}, called", wanted, _spread(called), geometric_mean(called) >= mean,
-            )  # fmt: skip
-    yield "over s01", "the range, beside the paper's 5 to 155", _spread(known(DIRECT)), None
+        for called in (False, True) if name in (BATCHED, PER_IMAGE) else (False,):
+            found = known(name, called)
+            enough = bool(found) and geometric_mean(found) >= mean
+            reached: bool | None = enough and (least is None or min(found) >= least)
+            how = ", called" if called else ""
+            add(words + how, wanted, _spread(found), reached if found else None)
+    add("over s01", "the range, beside the paper's 5 to 155", _spread(known(DIRECT)), None)
     more = [
         row.workspace_bytes - _filter_bytes(layer, row.algorithm)
         for layer in results.layers()
@@ -196,30 +205,34 @@ def _goals(results: Results) -> Iterator[Goal]:
         and (row := ours.best(results, layer)) is not None
         and row.workspace_bytes is not None
     ]
-    if more:
-        said = f"{max(more):,} bytes more at most"
-        yield "s12's workspace", "the re-ordered filter, in whole tiles", said, max(more) == 0
+    said = f"{max(more):,} bytes more at most" if more else UNKNOWN
+    reached = max(more) == 0 if more and stage == OURS else None
+    add("workspace", "the re-ordered filter, in whole tiles", said, reached)
     machine = results.machine
     for layer in results.layers():
         row = ours.best(results, layer) if ours else None
-        if row is None or row.tflops is None or row.time_ms is None:
-            continue
-        if layer[0] in ("conv4", "conv8") and machine.sgemm_tflops:
-            share = row.tflops / machine.sgemm_tflops
-            found_words = f"{row.tflops:.1f} of {machine.sgemm_tflops:.1f} TFLOP/s: {share:.1%}"
-            yield f"{layer[0]}, share of cuBLAS's SGEMM, all in", "85 %", found_words, share >= 0.85
-        if layer[0] == "conv7" and machine.copy_bytes_per_second:
-            rate = paper_layer(*layer).least_bytes / row.time_ms / 1e9
-            copy = machine.copy_bytes_per_second / 1e12
-            found_words = f"{rate:.2f} of {copy:.2f} TB/s: {rate / copy:.1%}"
-            yield "conv7, share of a copy's bandwidth, necessary bytes", "60 %", found_words, (
-                rate / copy >= 0.6
-            )  # fmt: skip
+        rate = None if row is None else row.tflops
+        if layer[0] in ("conv4", "conv8"):
+            peak = machine.sgemm_tflops
+            said = (
+                f"{rate:.1f} of {peak:.1f} TFLOP/s: {rate / peak:.1%}" if rate and peak else UNKNOWN
+            )
+            reached = rate / peak >= 0.85 if rate and peak else None
+            add(f"{layer[0]}, share of cuBLAS's SGEMM, all in", "85 %", said, reached)
+        if layer[0] == "conv7":
+            copy, time_ms = machine.copy_bytes_per_second, row.time_ms if row else None
+            said, reached = UNKNOWN, None
+            if copy and time_ms:
+                moved = paper_layer(*layer).least_bytes / time_ms * 1e3
+                said = f"{moved / 1e12:.2f} of {copy / 1e12:.2f} TB/s: {moved / copy:.1%}"
+                reached = moved / copy >= 0.6
+            add("conv7, share of a copy's bandwidth, necessary bytes", "60 %", said, reached)
+    return goals
 
 
 def _spread(values: Sequence[float]) -> str:
     if not values:
-        return "not measured"
+        return UNKNOWN
     return f"{geometric_mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
@@ -253,6 +266,7 @@ def _cell(value: float | None, digits: int = 2) -> str:
 SECTIONS: dict[str, Callable[[Results], str]] = {
     "goals": goals_table,
     "speed": speed_table,
+    "tensor": partial(speed_table, stage=TENSOR),
     "called": called_table,
     "memory": memory_table,
 }
