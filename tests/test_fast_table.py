@@ -180,7 +180,9 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     page = tmp_path / fast_table.PAGE
     page.write_text(marked)
     assert fast_table.main(["--root", str(tmp_path)]) == 0
-    assert page.read_text().count("Not measured yet: `convlab bench --json") == len(fast_table.SECTIONS)
+    assert page.read_text().count("Not measured yet: `convlab bench --json") == len(
+        fast_table.SECTIONS
+    )
     (tmp_path / fast_table.FILE).write_text(json.dumps(results.as_json()))
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert fast_table.speed_table(results) in page.read_text()

@@ -147,6 +147,15 @@ def test_the_best_stage_is_the_fastest_that_ran_everywhere(results):
     assert analysis.best_stage(replace(results, rows=lame)).name == "s09_double_buffer"
 
 
+def test_the_best_stage_in_float32_is_not_one_that_splits_its_products(results):
+    systems = {name: dict(system) for name, system in results.systems.items()}
+    systems["s11_im2win_full"]["precision"] = "3xtf32"
+    changed = replace(results, systems=systems)
+    assert analysis.best_stage(changed).name == "s09_double_buffer"
+    assert analysis.best_stage(changed, "3xtf32").name == "s11_im2win_full"
+    assert analysis.best_stage(results, "3xtf32") is None
+
+
 # Why not faster.
 
 

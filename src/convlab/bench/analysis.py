@@ -137,13 +137,15 @@ def memory(row: Row) -> tuple[int | None, int | None]:
     return row.workspace_bytes, None if row.peak_bytes is None else row.peak_bytes - own
 
 
-def best_stage(results: Results) -> Contender | None:
-    """The stage with the highest geometric mean over the baseline, of those on all its layers."""
+def best_stage(results: Results, precision: str = "fp32") -> Contender | None:
+    """The stage of a precision with the highest geometric mean over the baseline, of those on all
+    its layers. ``fp32`` is what peers compute in; ``3xtf32`` is as accurate, and another thing."""
     every = stages(results)
     first = next((one for one in every if one.name == BASELINE), None)
     if first is None:
         return None
-    means = [(mean_speedup(results, one, first), one) for one in every]
+    of_it = [one for one in every if results.systems[one.name]["precision"] == precision]
+    means = [(mean_speedup(results, one, first), one) for one in of_it]
     most = max((mean[1] for mean, _ in means if mean), default=0)
     complete = [(mean[0], one) for mean, one in means if mean and mean[1] == most]
     return max(complete, key=lambda pair: pair[0])[1] if complete else None

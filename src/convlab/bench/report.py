@@ -129,6 +129,10 @@ def _headline(results: Results) -> list[Block]:
         important = over.name == analysis.BASELINE or over.name not in results.systems
         if mean is not None and over.name != best.name and important:
             tiles.append((f"{mean[0]:.2f} x", f"`{best.name}` over {over.title.partition(':')[0]}"))
+    split = analysis.best_stage(results, "3xtf32")
+    gain = None if split is None else analysis.mean_speedup(results, split, best)
+    if split is not None and gain is not None:
+        tiles.append((f"{gain[0]:.2f} x", f"`{split.name}` over `{best.name}`, as accurate"))
     rows = [best.best(results, layer) for layer in results.layers()]
     fastest = max((row.tflops for row in rows if row is not None and row.tflops), default=None)
     if fastest is not None:
