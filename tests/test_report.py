@@ -159,6 +159,12 @@ def test_the_best_stage_in_float32_is_not_one_that_splits_its_products(results):
 # Why not faster.
 
 
+def test_counts_leave_less_of_a_faster_arithmetic():
+    at_fp32, twice = Why("s12", 0.5, 0.1, 0.5, 0.1), Why("s13", 0.5, 0.1, 0.5, 0.1, pace=2.0)
+    assert at_fp32.limits["passes of shared memory"] == 50
+    assert twice.limits["passes of shared memory"] == 25
+
+
 def test_counts_say_how_much_of_the_peak_they_leave():
     direct = WHY[0]
     assert direct.tightest == ("memory instructions", 12.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from convlab.bench import analysis, report_plots
 from convlab.bench.analysis import Contender
@@ -81,9 +82,9 @@ MEMORY = (
 )
 WHY = (
     "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator on "
-    "Conv9 in small with a tile in small, beside the share of the fp32 peak that was measured "
-    "(geometric mean over the layers). A GPU's tiles are larger, so the last stages ask for less "
-    "there."
+    "Conv9 in small with a tile in small, beside the share of its arithmetic's peak that was "
+    "measured (fp32's, for s13 a third of TF32's; geometric mean over the layers). A GPU's tiles "
+    "are larger, so the last stages ask for less there."
 )
 HOW = (
     "CUDA events around replays of a captured graph, L2 flushed before each, until the middle half "
@@ -285,14 +286,16 @@ def _mib(values: Sequence[int | None]) -> str:
 def why_blocks(results: Results, why: Sequence[Why]) -> list[Block]:
     """Traced counts beside the measured share of the peak, and what follows in words."""
     rows, words = [], []
+    fp32 = results.machine.fp32_flops
     for one in why:
+        precision = results.systems.get(one.stage, {}).get("precision", "fp32")
+        peak = results.machine.peak_flops(precision)
+        if peak and fp32:
+            one = replace(one, pace=peak / fp32)
         shares = [
-            share
+            100 * row.tflops * TB / peak
             for layer in results.layers()
-            if (row := results.row(*layer, one.stage)) is not None
-            and row.tflops
-            and results.machine.fp32_flops
-            for share in [100 * row.tflops * TB / results.machine.fp32_flops]
+            if (row := results.row(*layer, one.stage)) is not None and row.tflops and peak
         ]
         measured = analysis.geometric_mean(shares) if shares else None
         tightest = one.tightest

@@ -63,12 +63,13 @@ def _kept(file: Path, new: str) -> str:
 
 
 def readme_blocks(results: Results) -> list[Block]:
-    """README's tables: the best stage in float32, and the best that splits its products, over s01
-    and over the fastest peers, layer by layer."""
+    """README's table: the best stage in float32 over s01 and over the fastest peers, layer by
+    layer."""
+    best = analysis.best_stage(results)
+    if best is None:
+        return []
     first = [one for one in analysis.stages(results) if one.name == analysis.BASELINE]
-    over = [*first, *analysis.fastest(results)]
-    best = (analysis.best_stage(results, precision) for precision in ("fp32", "3xtf32"))
-    return [report.speedup_table(results, one, over) for one in best if one is not None]
+    return [report.speedup_table(results, best, [*first, *analysis.fastest(results)])]
 
 
 def _deeper(blocks: Sequence[Block]) -> list[Block]:

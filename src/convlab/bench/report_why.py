@@ -27,13 +27,15 @@ SEED = 0
 class Why:
     """What a stage's main kernel asks of a multiprocessor for each multiply-add of a warp, counted
     on Conv9 in small: ``requests``, ``sectors`` of global memory, ``passes`` of shared memory.
-    ``bytes_per_flop`` is what global memory moves. None where nothing can be counted."""
+    ``bytes_per_flop`` is what global memory moves. None where nothing can be counted. ``pace`` is
+    how many times as many multiply-adds as in fp32 the arithmetic of the stage could start."""
 
     stage: str
     requests: float | None = None
     sectors: float | None = None
     passes: float | None = None
     bytes_per_flop: float | None = None
+    pace: float = 1.0
 
     @property
     def limits(self) -> dict[str, float]:
@@ -45,7 +47,7 @@ class Why:
             ("passes of shared memory", self.passes, 1),
         ):
             if count:
-                found[name] = min(100.0, 100 * per_clock / (PER_CLOCK * count))
+                found[name] = min(100.0, 100 * per_clock / (PER_CLOCK * self.pace * count))
         return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
     @property
