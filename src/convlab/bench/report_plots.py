@@ -149,6 +149,16 @@ def _fp32(results: Results, row: Any) -> bool:
     return bool(results.systems[row.system]["precision"] == "fp32")
 
 
+def _roof(axes: Axes, span: tuple[float, float], peak: float, bandwidth: float, words: str) -> None:
+    """What memory allows up to the ridge, and arithmetic beyond it."""
+    low, high = span
+    points = [(low, low * bandwidth), (peak / bandwidth, peak), (high, peak)]
+    axes.plot(
+        [at for at, _ in points], [rate / 1e12 for _, rate in points], color=INK, linewidth=1.2
+    )
+    _note(axes, (high, peak / 1e12), words, "right")
+
+
 def roofline(results: Results) -> Figure:
     """Every stage on every layer, below the GPU's two roofs."""
     layers = results.layers()
@@ -171,13 +181,15 @@ def roofline(results: Results) -> Figure:
                 )  # fmt: skip
         low, high = min(intensity.values()) / 2, max(intensity.values()) * 2
         peak, bandwidth = machine.fp32_flops, machine.memory_bytes_per_second
+        precisions = {results.systems[name]["precision"] for name in results.names("stage")}
+        split = machine.peak_flops("3xtf32") if "3xtf32" in precisions else None
         if peak and bandwidth:
-            ridge = peak / bandwidth
-            low = min(low, ridge / 8)
-            roof = [(low, low * bandwidth / 1e12), (ridge, peak / 1e12), (high, peak / 1e12)]
-            axes.plot(*zip(*roof, strict=True), color=INK, linewidth=1.2)
-            _note(axes, (high, peak / 1e12), f"fp32 peak {peak / 1e12:.1f} TFLOP/s", "right")
-            _note(axes, roof[1], f"memory {bandwidth / 1e12:.1f} TB/s", "right", (-8, 2))
+            low = min(low, peak / bandwidth / 8)
+            _roof(axes, (low, high), peak, bandwidth, f"fp32 peak {peak / 1e12:.1f} TFLOP/s")
+            ridge = peak / bandwidth, peak / 1e12
+            _note(axes, ridge, f"memory {bandwidth / 1e12:.1f} TB/s", "right", (-8, 2))
+        if split and bandwidth:
+            _roof(axes, (low, high), split, bandwidth, f"3xTF32 peak {split / 1e12:.0f}")
         if machine.sgemm_tflops:
             first = 1e12 * machine.sgemm_tflops / bandwidth if bandwidth else low
             level = [machine.sgemm_tflops] * 2
@@ -187,7 +199,7 @@ def roofline(results: Results) -> Figure:
             _note(axes, (first, machine.sgemm_tflops), text, "left", (24, -10))
         axes.set(xscale="log", yscale="log", xlim=(low, high))
         bottom = min(reached, default=1.0) / 2
-        top = max([*reached, (peak or 0) / 1e12, 1.0]) * 3
+        top = max([*reached, (peak or 0) / 1e12, (split or 0) / 1e12, 1.0]) * 3
         axes.set_ylim(bottom, top)
         if not narrow:
             _layer_names(axes, intensity, top)
@@ -209,7 +221,7 @@ def roofline(results: Results) -> Figure:
         axes.grid()
         _below(axes, 2 if narrow else 4)
 
-    about = "The roofline: every stage on every layer, below what arithmetic and memory allow. "
+    about = "The roofline: every stage on every layer, below what its arithmetic and memory allow. "
     about += "Bytes are the fewest that have to move, each number once."
     return _figure("roofline", about, (5.2, 4.4), draw)
 
