@@ -16,11 +16,11 @@ WIDTH, MARGIN = 860, 28
 TOP, ROW, BAR = 108, 49, 17  # where the rows begin, their pitch, a bar's height
 LABEL = 205  # to the right of the longest bar
 CARD, INK, QUIET, LINE, BAD = "#ffffff", "#1f2328", "#59636e", "#d1d9e0", "#b3261e"
-# By what the stages' names have: what they read, and the colour of their bars.
+# By what a stage's name has, or that of one it builds on: what it reads, and its bar's colour.
 FAMILIES = {
     "": ("the input as it lies in memory", "#0969da"),
     "s03_": ("the im2col matrix", "#9a6700"),
-    "im2win": ("the im2win tensor", "#1a7f37"),
+    "im2win": ("windows, as in im2win", "#1a7f37"),
 }
 LEGEND_AT = {2: (MARGIN, 296, 488), 3: (MARGIN, 262, 424, 590)}  # by how many families there are
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -99,6 +99,9 @@ def _bar(step: Step, y: float, scale: float) -> Iterator[str]:
 
 
 def _family(step: Step) -> str:
+    names = (step.stage.name, *step.stage.builds_on)
+    if any("im2win" in name for name in names):
+        return "im2win"
     return next(mark for mark in reversed(FAMILIES) if mark in step.stage.name)
 
 

@@ -50,8 +50,8 @@ def graph(results: Results, folder: str = "stages/", here: str | None = None) ->
         "The ladder, from seven plain loops (top) to the full im2win convolution (bottom). A line "
         "leads from each stage to those that build on it; choose one for its page. "
         '<span class="key plain"></span> reads the input as it lies in memory, '
-        '<span class="key im2col"></span> the im2col matrix, <span class="key im2win"></span> the '
-        "im2win tensor. The bar is its measured speed with every pre-pass, the number behind it "
+        '<span class="key im2col"></span> the im2col matrix, <span class="key im2win"></span> '
+        "windows, as in im2win. The bar is its measured speed with every pre-pass, the number behind it "
         "the speedup over s01, red where it is slower. "
         f"Measured: {escape(results.title)}; {escape(results.shapes)}."
     )
@@ -95,7 +95,10 @@ def _place(column: int, row: int) -> tuple[float, float]:
 
 
 def _family(stage: Stage) -> str:
-    return "im2win" if "im2win" in stage.name else "im2col" if "s03" in stage.name else "plain"
+    names = (stage.name, *stage.builds_on)
+    if any("im2win" in name for name in names):
+        return "im2win"
+    return "im2col" if "s03" in stage.name else "plain"
 
 
 def _rung(stage: Stage, step: Step | None, longest: float, folder: str, here: str | None) -> str:
