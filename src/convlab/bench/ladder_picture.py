@@ -20,7 +20,7 @@ CARD, INK, QUIET, LINE, BAD = "#ffffff", "#1f2328", "#59636e", "#d1d9e0", "#b326
 FAMILIES = {
     "": ("the input as it lies in memory", "#0969da"),
     "s03_": ("the im2col matrix", "#9a6700"),
-    "im2win": ("windows, as in im2win", "#1a7f37"),
+    "im2win": ("im2win's windows", "#1a7f37"),
 }
 LEGEND_AT = {2: (MARGIN, 296, 488), 3: (MARGIN, 262, 424, 590)}  # by how many families there are
 TIMES = "\N{MULTIPLICATION SIGN}"
