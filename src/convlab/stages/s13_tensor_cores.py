@@ -188,7 +188,8 @@ def make_mend(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
                 continue
             i_n, pixel = n // PIXELS, n % PIXELS
             at = (i_n * M + m) * PIXELS + pixel
-            if abs(output[at]) < INFINITY:
+            zero = relu and output[at] == float32(0)  # which minus infinity became too
+            if abs(output[at]) < INFINITY and not zero:
                 continue
             total = float32(0)
             for k in range(K):
