@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels.tensor_cores import THREE_PRODUCTS, split_product
 from scipy.signal import correlate
 from strategies import cases, problems, tensors
 
@@ -539,3 +540,132 @@ def test_an_atomic_addition_may_take_a_denormal_for_zero_and_nothing_more():
     assert not oracle.judge(flushed).ok
     assert oracle.judge(flushed, atomic_additions=2).ok
     assert not oracle.judge(flushed + np.float32(2.0**-123), atomic_additions=2).ok
+
+
+# --- Products of numbers split in two -----------------------------------------------------------
+
+
+def product(a, b):
+    """The problem, input and weight of which ``a @ b`` is the convolution."""
+    (M, K), N = a.shape, b.shape[1]
+    return ConvProblem(1, K, 1, N, M, 1), b.reshape(1, K, 1, N), a.reshape(M, K, 1, 1)
+
+
+def judged_as_split(a, b, output):
+    oracle = Oracle(*product(a, b))
+    return oracle.judge(output.reshape(oracle.expected.shape), split_products=True)
+
+
+def powers(rng, shape, least, most):
+    return np.ldexp(rng.uniform(1, 2, shape), rng.integers(least, most + 1, shape))
+
+
+AWKWARD = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "positive": lambda rng, shape: rng.uniform(0, 1, shape),
+    # Just below a tie: small parts as large as they get, and nearest to each other's size.
+    "largest small parts": lambda rng, shape: (
+        1 + rng.integers(0, 3, shape) * 2.0**-10 + (2**12 - 1) * 2.0**-23
+    ),
+    # Small parts of twelve bits, of which the last is lost.
+    "odd small parts": lambda rng, shape: (
+        1 + rng.integers(0, 3, shape) * 2.0**-10 + rng.integers(2**10, 2**11, shape) * 2.0**-22
+    ) + 2.0**-23,
+    "all low bits": lambda rng, shape: (
+        1 + rng.integers(0, 2**11, shape) * 2.0**-11 + (2**12 - 1) * 2.0**-23
+    ),
+    "far apart": lambda rng, shape: powers(rng, shape, -10, 10) * rng.choice((-1, 1), shape),
+    "integers": lambda rng, shape: rng.integers(2**11, 2**13, shape),
+    "large": lambda rng, shape: powers(rng, shape, 90, 100),
+    "where TF32 ends": lambda rng, shape: powers(rng, shape, -116, -110),
+    "subnormal": lambda rng, shape: rng.integers(1, 2**14, shape) * 2.0**-149,
+    "products are subnormal": lambda rng, shape: powers(rng, shape, -70, -69),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chain", [1, 2])
+@pytest.mark.parametrize("right", AWKWARD)
+@pytest.mark.parametrize("left", AWKWARD)
+def test_split_products_are_within_the_bound(left, right, chain):
+    rng = np.random.default_rng(5)
+    for K in (1, 2, 7, 8, 9, 16, 17, 25, 30, 31, 40):
+        a, b = (AWKWARD[kind](rng, shape).astype(np.float32)
+                for kind, shape in ((left, (24, K)), (right, (K, 16))))  # fmt: skip
+        verdict = judged_as_split(a, b, split_product(a, b, chain))
+        assert verdict.ok, f"K = {K}: {verdict}"
+
+
+def test_split_products_that_cancel():
+    """The sum is next to nothing; what was lost on the way is not."""
+    rng = np.random.default_rng(6)
+    a = AWKWARD["largest small parts"](rng, (16, 20)).astype(np.float32)
+    b = AWKWARD["odd small parts"](rng, (20, 16)).astype(np.float32)
+    a, b = np.hstack([a, a]), np.vstack([b, -b])
+    b[0] = np.nextafter(b[0], np.float32(0))
+    for chain in (1, 2):
+        verdict = judged_as_split(a, b, split_product(a, b, chain))
+        assert verdict.ok, verdict
+
+
+def test_the_bound_of_split_products_is_not_idle():
+    """What is lost of these comes to a third of it."""
+    rng = np.random.default_rng(7)
+    a, b = (AWKWARD["largest small parts"](rng, shape).astype(np.float32)
+            for shape in ((64, 25), (25, 64)))  # fmt: skip
+    assert 1 / 3 < judged_as_split(a, b, split_product(a, b, 1)).error_over_bound < 1
+
+
+def test_one_small_product_loses_three_times_and_that_is_allowed():
+    """Each of the three instructions cuts nearly a whole 2**-149 off it."""
+    a = np.array([[float.fromhex("0x1.b1cfa2p-69")]], np.float32)
+    b = np.array([[float.fromhex("0x1.0252d8p-68")]], np.float32)
+    output = split_product(a, b, 1)
+    assert float(a[0, 0]) * float(b[0, 0]) - float(output[0, 0]) > 2.9 * 2.0**-149
+    assert judged_as_split(a, b, output).ok
+    assert not judged_as_split(a, b, output - np.float32(4 * 2.0**-149)).ok
+
+
+@pytest.mark.parametrize("K", [1, 9, 40, 147, 288])
+@pytest.mark.parametrize("left_out", [(0,), (1,), (0, 1)], ids=str)
+def test_a_small_product_left_out_is_found(left_out, K):
+    a, b = (np.random.default_rng(K).standard_normal((2, 1024, K))).astype(np.float32)
+    a, b = a[:32], b[:32].T.copy()
+    kept = [parts for place, parts in enumerate(THREE_PRODUCTS) if place not in left_out]
+    assert judged_as_split(a, b, split_product(a, b, 2)).error_over_bound < 0.3
+    verdict = judged_as_split(a, b, split_product(a, b, 2, kept))
+    assert not verdict.ok
+    assert verdict.error_over_bound > 2
+
+
+def test_split_products_of_whole_numbers_are_exact_up_to_2_to_the_11():
+    rng = np.random.default_rng(8)
+    a, b = rng.integers(-(2**11), 2**11 + 1, (16, 3)), rng.integers(-9, 10, (3, 16))
+    a[0, 0] = 2**11
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    right = split_product(a, b, 1)
+    np.testing.assert_array_equal(right, a @ b)
+    assert judged_as_split(a, b, right).error_over_bound == 0
+    right[3, 4] += 2.0**-6
+    assert judged_as_split(a, b, right).wrong == 1
+    a[0, 0] += 1  # it is not all in its large part any more
+    right[0] += b[0]
+    assert judged_as_split(a, b, right).ok
+
+
+def test_a_large_number_allows_nothing_elsewhere():
+    a, b = np.ones((1, 4), np.float32), np.ones((4, 2), np.float32)
+    b[0, 1] = FLOAT32.max
+    wrong = np.array([[4.001, FLOAT32.max]], np.float32)
+    assert judged_as_split(a, b, wrong).wrong == 1
+    b[0, 0] = 2.0**-120  # a number of the input that TF32 has few bits of, and weights are small
+    assert judged_as_split(a, b, wrong - np.float32([1, 0])).wrong == 1
+    a[0, 3] = 2.0**-120  # now it is of the weight, and meets the large one
+    b[0, 0], b[3, 1] = 1, FLOAT32.max
+    assert judged_as_split(a, b, np.array([[3.001, FLOAT32.max]], np.float32)).ok
+
+
+def test_the_least_roundings_of_a_sum():
+    for K, roundings in ((1, 30), (29, 30), (30, 30), (31, 31)):
+        problem, size = ConvProblem(1, K, 1, 1, 1, 1), np.ones(1)
+        bound = rounding_bound(problem, size, with_bias=False, least=30)
+        assert bound == pytest.approx(roundings / (2**24 - roundings), rel=1e-14)

@@ -32,8 +32,10 @@ products only. Each is within ``2**-21`` of what it adds (nine terms cut 25 bits
 one, and the sum cut): four times ``2**-21`` and, for the first two, ``2**-30``. That makes ``8 +
 33`` roundings, and with one addition for every 8 terms ``41 + ceil(K / 8)``: no more than
 ``max(K, 48)``. So from 48 terms on the bound is the same as everybody's. Below ``2**-113`` TF32
-has fewer bits, at worst none of ``2**-136``: that adds ``K * (2**-136 * (max |x| + max |w|) +
-2**-148)``. Integers are exact where ``large`` is all of them, up to ``2**11``.
+has fewer bits, at worst none of ``2**-136``; each such x adds ``2**-136 * max |w|``, each such w
+``2**-136 * max |x|``. And each of three instructions may cut a denormal sum by ``2**-149``, which a
+single term may meet all alone: that adds ``K * 2**-147``. Integers are exact where ``large`` is all
+of them, up to ``2**11``.
 
 Where all tensors hold integers only and ``magnitude`` is at most ``2**24``, float32 makes no error
 at all and the bound is 0. This is the sharper test: the bound above grows with K times the
@@ -70,7 +72,8 @@ OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
 LARGEST_EXACT = 2**24  # float32 holds every integer up to here
 LARGEST_EXACT_TF32 = 2**11  # and TF32 up to here
 SPLIT_ROUNDINGS = 48  # the fewest that sums of split products are worth
-TF32_DENORMAL = 2.0**-136
+TF32_DENORMAL = 2.0**-136  # TF32's smallest number above zero
+TF32_WHOLE = 2.0**-113  # the least number whose two parts TF32 holds as well as any other's
 
 
 @np.errstate(invalid="ignore")  # inf * 0 is NaN, and meant to be
@@ -251,10 +254,16 @@ class Oracle:
             self._finite = reference(problem, *_finite_parts(input, weight, bias))
         self._with_bias = bias is not None
         self._integers = all(np.array_equal(tensor, np.rint(tensor)) for tensor in tensors.values())
-        self._largest = [
-            float(np.abs(tensor, where=np.isfinite(tensor), out=np.zeros_like(tensor)).max())
+        sizes = [
+            np.abs(tensor, where=np.isfinite(tensor), out=np.zeros_like(tensor))
             for tensor in (input, weight)
         ]
+        self._largest = [float(size.max()) for size in sizes]
+        some_small = [bool(((size > 0) & (size < TF32_WHOLE)).any()) for size in sizes]
+        # The most that a product may lose of a number too small for TF32.
+        self._too_small = TF32_DENORMAL * (
+            some_small[0] * self._largest[1] + some_small[1] * self._largest[0]
+        )
 
     @property
     def bound(self) -> Doubles:
@@ -277,9 +286,7 @@ class Oracle:
         if exact:  # integers are never as small as what follows
             return bound
         if split_products:
-            bound = bound + self.problem.K * (
-                TF32_DENORMAL * sum(self._largest) + 4 * HALF_DENORMAL
-            )
+            bound = bound + self.problem.K * (self._too_small + 8 * HALF_DENORMAL)
         # Each may lose what it adds and what comes of it.
         return bound + 2 * atomic_additions * SMALLEST_NORMAL
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, uint32
 
-from convlab.device import mma_tf32, to_tf32
+from convlab.device import mma_tf32, split_tf32, to_tf32
+from convlab.device.fragments import multiply_add
 
-F64 = np.float64
+F32, F64 = np.float32, np.float64
 
 
 @cuda.jit
@@ -29,6 +30,13 @@ def roundings(a, b):
     i = cuda.grid(1)
     if i < a.size:
         b[i] = to_tf32(a[i])
+
+
+@cuda.jit
+def splits(a, parts):
+    i = cuda.grid(1)
+    if i < a.size:
+        parts[i, 0], parts[i, 1] = split_tf32(a[i])
 
 
 # A matrix product as one would write it: blocks of 32 x 32 outputs and slices of 16 terms in shared
@@ -114,6 +122,34 @@ def gemm_bounds(a: Any, b: Any) -> tuple[Any, Any]:
     terms = np.abs(a.astype(F64)) @ np.abs(b.astype(F64)) * (1 + 2.0**-10)
     sums = 2.0**-20 * (-(-a.shape[1] // 8)) * terms * (1 + 2.0**-10)
     return sums, sums + (2.0**-10 + 2.0**-22) * terms
+
+
+# Which parts of the filter's numbers meet which of the windows', in s13's order.
+THREE_PRODUCTS = (("small", "large"), ("large", "small"), ("large", "large"))
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def split_product(a: Any, b: Any, chain: int, products: Any = THREE_PRODUCTS) -> Any:
+    """``a @ b`` of float32 as s13 computes it, to the bit: parts of ``8 * chain`` terms by tensor
+    cores, added up by float32 additions."""
+    step = 8 * chain
+    more = -a.shape[1] % step  # zeros, up to whole steps
+    left = dict(zip(("large", "small"), split(np.pad(a, ((0, 0), (0, more)))), strict=True))
+    right = dict(zip(("large", "small"), split(np.pad(b, ((0, more), (0, 0)))), strict=True))
+    total = np.zeros((len(a), b.shape[1]), F32)
+    for k in range(0, a.shape[1], step):
+        part = np.zeros_like(total)
+        for of_a, of_b in products:
+            for at in range(k, k + step, 8):
+                part = multiply_add(left[of_a][:, at : at + 8], right[of_b][at : at + 8], part)
+        total += part
+    return total
+
+
+def split(numbers: Any) -> tuple[Any, Any]:
+    """Each number's two parts, by arithmetic."""
+    large = rounded(numbers).astype(F32)
+    return large, (numbers.astype(F64) - large.astype(F64)).astype(F32)
 
 
 def random_products(count: int, seed: int, spread: int) -> tuple[Any, Any, Any]:
