@@ -81,7 +81,7 @@ def rounded_to_tf32(value: Any) -> np.float32:
 
 
 def split_into_tf32(value: Any) -> tuple[np.float32, np.float32]:
-    """The value without the 13 bits that TF32 lacks, and what they are worth."""
+    """The value rounded to TF32, ties away from zero, and what that leaves: ``split_tf32``."""
     with np.errstate(all="ignore"):
         number = np.float32(value)
         large: np.float32 = ((number.view(np.uint32) + _HALF) & _TF32_BITS).view(np.float32)

@@ -79,9 +79,11 @@ else:
     def split_tf32(typing_context, value):  # type: ignore[no-untyped-def]
         """The float32 ``value`` as a sum of two, ``large + small``, that TF32 can multiply.
 
-        ``large`` is ``value`` without its last 13 bits, so a number of TF32; ``small`` is exactly
-        what is left, 13 bits of which a tensor core looks at 11: the sum of both parts as it sees
-        them is within ``2**-21`` of ``value``. Two instructions. Of an infinity ``small`` is NaN.
+        ``large`` is ``value`` rounded to TF32, ties away from zero. ``small`` is exactly what is
+        left, 12 bits of which a tensor core looks at 11: the sum of both parts as it sees them is
+        within ``2**-23`` of ``value``, relatively; below ``2**-113``, where TF32 ends, within
+        ``2**-136``. Three instructions. Of an infinity ``small`` is NaN; of numbers that round to
+        infinity, from ``2**128 - 2**116`` on, it is the other infinity.
         """
         if value != types.float32:
             raise TypingError(f"split_tf32: value is {value}, but must be float32")
