@@ -8,6 +8,7 @@ import pytest
 from convlab.bench.bounds import FP32, RULES, Judge, bounds_for, limit
 from convlab.oracle import random_tensors, reference
 from convlab.problem import ConvProblem
+from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -99,6 +100,19 @@ def test_a_running_sum_is_right(judge, tensors):
     assert judged.ok
     assert judged.bound == FP32
     assert judged.error_over_bound < 0.2
+
+
+def test_three_products_for_one_are_judged_as_fp32(judge, tensors):
+    s13 = stage_named("s13")
+    assert bounds_for(s13.precision, "gemm") == (FP32,)
+    allowances = s13.allowances(PROBLEM)
+    right, rounded = (
+        judge.judge(in_float32(*numbers), s13.precision, "gemm", allowances)
+        for numbers in (tensors, map(in_tf32, tensors))
+    )
+    assert right.ok
+    assert right.bound == FP32
+    assert not rounded.ok
 
 
 @pytest.mark.parametrize("rounded", [in_tf32, truncated])

@@ -23,7 +23,7 @@ NO_CACHE = replace(H200_LIKE, l2_bytes=0)
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "3xtf32"])
 def test_what_is_refused_is_what_is_below_the_floor(layer, precision):
     problem = paper_layer(layer)
     floor = 1e3 * floor_seconds(problem, NO_CACHE, precision)
@@ -39,6 +39,15 @@ def test_arithmetic_and_bytes_each_refuse():
 def test_tensor_cores_have_a_peak_of_their_own():
     assert too_fast(CONV9, 0.2, H200_LIKE, "fp32", "gemm")
     assert too_fast(CONV9, 0.2, H200_LIKE, "tf32", "gemm") is None
+
+
+def test_three_products_for_one_have_a_third_of_that_peak():
+    assert H200_LIKE.peak_flops("3xtf32") == pytest.approx(535e12 / 3)
+    assert Machine("a new GPU", fp32_flops=1e12).peak_flops("3xtf32") is None
+    assert too_fast(CONV9, 0.2, H200_LIKE, "3xtf32", "gemm") is None
+    refused = too_fast(CONV9, 0.15, H200_LIKE, "3xtf32", "gemm")
+    assert "can do 178.3 in 3xtf32 at most" in refused
+    assert too_fast(CONV9, 0.15, H200_LIKE, "tf32", "gemm") is None
 
 
 @pytest.mark.parametrize("method", ["fft", "winograd", "any"])

@@ -23,6 +23,7 @@ from kernels.tensor_cores import (
     random_products,
     rounded,
     roundings,
+    splits,
     tf32_gemm,
 )
 from strategies import problems, tensors
@@ -441,6 +442,14 @@ def test_numbers_are_rounded_to_tf32_as_by_the_simulator() -> None:
     wanted = np.empty_like(special)
     Simulator().launch(roundings, 1, 32, special, wanted)
     np.testing.assert_array_equal(on_the_gpu(roundings, 1, 32, special, special), wanted)
+
+
+def test_numbers_are_split_as_by_the_simulator() -> None:
+    special = [MOST, -MOST, -INF, NAN, -0.0, 2.0**-149, 3 * 2.0**-137, 1 + 2.0**-11]
+    numbers = np.append(random_products(100, 8, 40)[0].ravel(), np.array(special, np.float32))
+    parts, grid = np.empty((numbers.size, 2), np.float32), 1 + numbers.size // 256
+    Simulator().launch(splits, grid, 256, numbers, parts)
+    np.testing.assert_array_equal(on_the_gpu(splits, grid, 256, numbers, parts), parts)
 
 
 @pytest.mark.parametrize("sizes", [(64, 96, 512), (50, 37, 45), (5, 70, 3)])

@@ -298,8 +298,37 @@ def test_the_peak_of_a_gpu(monkeypatch, capability, teraflops):
     assert peak is None if teraflops is None else peak == pytest.approx(teraflops * 1e12, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("capability", "teraflops"),
+    [((9, 0), 535.3), ((8, 0), 267.6), ((8, 6), 66.9), ((12, 0), 66.9), ((7, 5), None)],
+)
+def test_the_peaks_of_its_tensor_cores(monkeypatch, capability, teraflops):
+    device = SimpleNamespace(
+        compute_capability=capability, MULTIPROCESSOR_COUNT=132, CLOCK_RATE=1_980_000
+    )
+    monkeypatch.setattr("convlab.engines.gpu.cuda.get_current_device", lambda: device)
+    tf32, three = Gpu().peak_flops("tf32"), Gpu().peak_flops("3xtf32")
+    if teraflops is None:
+        assert tf32 is three is None
+    else:
+        assert tf32 == pytest.approx(teraflops * 1e12, rel=1e-3)
+        assert three == pytest.approx(tf32 / 3)
+
+
+def test_a_stage_on_tensor_cores_has_their_peak(gpu, monkeypatch):
+    """Faster than ordinary units can be, slower than a third of what tensor cores do."""
+    pretended_timer(monkeypatch, 2.0, 1.0, 1.0, 2.0)  # of s13 and its two launches; of s01
+    rate = TINY.flops / 2e-3
+    peaks = {"fp32": rate / 2, "3xtf32": 2 * rate}
+    monkeypatch.setattr(PretendedGpu, "peak_flops", lambda self, precision: peaks[precision])
+    tensor_cores, ordinary = results(TINY, stage_named("s13"), S01, engine=gpu)
+    assert tensor_cores.ok
+    assert not ordinary.ok
+
+
 def test_a_simulator_has_no_peak():
     assert SIMULATOR.peak_flops() is None
+    assert SIMULATOR.peak_flops("3xtf32") is None
 
 
 def test_a_wrong_answer_is_not_timed(gpu, monkeypatch):

@@ -18,6 +18,7 @@ from convlab.device import (
     copy_async4,
     load4,
     mma_tf32,
+    split_tf32,
     store4,
     to_tf32,
     wait_copies,
@@ -243,12 +244,32 @@ def rounds_an_integer(output):
     output[0] = to_tf32(output.size)
 
 
+@cuda.jit
+def splits_a_float64(output):
+    output[0] = split_tf32(1.0)[1]
+
+
+@cuda.jit
+def splits(output):
+    output[1], output[2] = split_tf32(output[0])
+
+
+def test_numbers_are_split_by_three_instructions() -> None:
+    code = compile_kernel(splits, (F1,), (9, 0)).instructions()
+    loaded = next(at for at, line in enumerate(code) if line.startswith("LDG"))
+    stored = next(at for at, line in enumerate(code) if line.startswith("STG"))
+    arithmetic = [line for line in code[loaded:stored] if "0x1000" in line or "0xffffe000" in line]
+    assert len(arithmetic) == 2, code[loaded:stored]
+    assert sum(line.startswith("FADD") for line in code) == 1
+
+
 @pytest.mark.parametrize(
     ("kernel", "says"),
     [
         (a_float64_among_the_fragments, "mma_tf32: a is Tuple.*must be a tuple of 4 float32"),
         (too_few_numbers, "mma_tf32: b is UniTuple.*must be a tuple of 2 float32"),
         (rounds_an_integer, "to_tf32: value is .*int64.*, but must be float32"),
+        (splits_a_float64, "split_tf32: value is .*float64.*, but must be float32"),
     ],
 )
 def test_fragments_are_tuples_of_float32(kernel, says: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from kernels.tensor_cores import (
     bound,
     cut,
@@ -15,13 +17,15 @@ from kernels.tensor_cores import (
     random_products,
     rounded,
     roundings,
+    split,
+    splits,
     tf32_gemm,
 )
 from numba import cuda
 
 from convlab import device
-from convlab.device import mma_tf32, to_tf32, twin_of
-from convlab.device.fragments import rounded_to_tf32
+from convlab.device import mma_tf32, split_tf32, to_tf32, twin_of
+from convlab.device.fragments import rounded_to_tf32, split_into_tf32
 from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
 from convlab.tracing import trace
@@ -164,6 +168,72 @@ def test_the_twin_takes_numbers_that_float32_does_not_have() -> None:
     assert rounded_to_tf32(0.1) == rounded(np.array(F(0.1)))
 
 
+# Splitting
+
+MOST = float(np.finfo(F).max)
+LAST_TO_STAY = float(
+    F(2.0**128 - 2.0**116 - 2.0**104)
+)  # the largest that is not rounded to infinity
+
+
+def in_two(*values: float) -> list[tuple[float, float]]:
+    a = np.array(values, F)
+    parts = np.full((a.size, 2), 7, F)
+    Simulator().launch(splits, 1 + a.size // 64, 64, a, parts)
+    return [(large, small) for large, small in parts.tolist()]
+
+
+@given(bits=st.integers(0, 2**32 - 1))
+@example(bits=0x7F7FEFFF)  # the largest whose large part is finite
+@example(bits=0x7F7FF000)
+@example(bits=0xFFFFFFFF)  # NaN that wraps around
+@example(bits=0x00000FFF)
+@settings(max_examples=500)
+def test_both_parts_of_any_number(bits: int) -> None:
+    value = np.uint32(bits).view(F)
+    large, small = split_into_tf32(value)
+    assert (large.dtype, small.dtype) == (F, F)
+    if np.isnan(value) or np.isinf(value):
+        assert np.isnan(small)
+        assert np.isnan(value) or large == value
+        return
+    assert int(large.view(np.uint32)) % 2**13 == 0
+    assert large == rounded_to_tf32(value)
+    if np.isinf(large):
+        assert abs(float(value)) > LAST_TO_STAY
+        assert small == -large
+        return
+    whole, size = float(value), abs(float(value))
+    assert float(large) + float(small) == whole
+    assert abs(float(small)) <= (2.0**-11 * size if size >= 2.0**-126 else 2.0**-137)
+    lost = abs(float(small) - float(cut(small)))
+    assert lost <= (2.0**-23 * size if size >= 2.0**-113 else 2.0**-136)
+
+
+def test_numbers_are_split_in_kernels() -> None:
+    numbers = random_products(40, 6, 30)[0].ravel()
+    large, small = split(numbers)
+    assert in_two(*numbers.tolist()) == list(zip(large.tolist(), small.tolist(), strict=True))
+    assert small.any()
+
+
+def test_splitting_special_numbers() -> None:
+    ulp, tie = 2.0**-23, 2.0**-11
+    assert in_two(0.0, 1.5, 1 + tie, -1 - tie, 1 + tie - ulp, 2 - ulp) == [
+        (0, 0), (1.5, 0), (1 + 2 * tie, -tie), (-1 - 2 * tie, tie), (1, tie - ulp), (2, -ulp),
+    ]  # fmt: skip
+    assert in_two(LAST_TO_STAY) == [(2.0**128 - 2.0**117, 2.0**116 - 2.0**104)]
+    assert in_two(MOST, -MOST) == [(INF, -INF), (-INF, INF)]
+    assert in_two(2.0**-149, 2.0**-137, -(2.0**-126)) == [
+        (0, 2.0**-149), (2.0**-136, -(2.0**-137)), (-(2.0**-126), 0),
+    ]  # fmt: skip
+    (infinite, rest), (no_number, nothing) = in_two(INF, NAN)
+    assert infinite == INF
+    assert np.isnan([rest, nothing]).all()
+    assert np.isnan(no_number)
+    assert np.signbit(in_two(-0.0)[0][0])
+
+
 # Kernels
 
 
@@ -286,3 +356,4 @@ def test_outside_a_kernel_there_is_no_warp() -> None:
     with pytest.raises(RuntimeError, match="32 lanes of a warp"):
         twin((1.0,) * 4, (1.0,) * 2, (1.0,) * 4)
     assert (twin_of(to_tf32) or to_tf32)(F(1.0)) == 1
+    assert (twin_of(split_tf32) or split_tf32)(F(1.0)) == (1, 0)

@@ -1,0 +1,333 @@
+"""s13: every way in which it fetches and multiplies, what is not finite, its filter and tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.tensor_cores import split, split_product
+from numba import cuda, float32
+
+from convlab import ConvProblem, Tile, plan, plans
+from convlab.device import to_tf32
+from convlab.engines import Engine, choose
+from convlab.oracle import Oracle, judge, random_tensors
+from convlab.plans import Plan
+from convlab.stages import (
+    filter_fragments,
+    stage_named,
+    warp_product,
+    warp_tiles,
+    window_fetch,
+)
+from convlab.stages import s13_tensor_cores as s13
+from convlab.stages.tile_choice import MULTIPROCESSORS
+from convlab.stages.tiles import SHARED_BYTES
+from convlab.tracing import trace_stage
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+S13 = s13.STAGE
+F = np.float32
+INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
+TILES = [
+    Tile(16, 32, 8, 2, 8),  # one warp
+    Tile(32, 32, 8, 2, 8),  # two along M, which fetch two rows of a slice at a time
+    Tile(16, 64, 8, 2, 8),  # two along N
+    Tile(64, 64, 8, 4, 8),  # two along both
+    Tile(48, 32, 8, 6, 8),
+    Tile(16, 64, 8, 2, 16),  # twice as many windows as threads
+    Tile(128, 32, 8, 16, 8),
+    Tile(16, 32, 16, 2, 8),  # chains of 16 terms
+    Tile(32, 64, 24, 4, 8),  # of 8, for 16 does not divide 24
+    Tile(16, 32, 32, 2, 8),
+]
+
+
+def many(channels: int) -> ConvProblem:
+    """So many that a slice can be channels of one place; two tiles of windows and a tail."""
+    return ConvProblem(2, channels, 6, 7, 18, (3, 2), (1, 2), (1, 2), (2, 1))
+
+
+# Five channels, so that no slice can; K of 30 and N of 60; stride and padding are uneven.
+FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_way_to_fetch_and_multiply(tile: Tile, judged: Any) -> None:
+    problem = many(tile.K_B)
+    assert window_fetch.group_size(problem, tile) == tile.K_B
+    verdict = judged(problem, S13, random_tensors(problem, 1), tile)
+    assert verdict.ok, verdict
+    assert window_fetch.group_size(FEW, tile) == 1
+    verdict = judged(FEW, S13, random_tensors(FEW, 2, integers=True), tile)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ConvProblem(1, 1, 1, 1, 1, 1),
+        ConvProblem(1, 40, 1, 1, 17, 1),
+        ConvProblem(1, 3, 5, 4, 33, (5, 4)),
+        ConvProblem(1, 8, 11, 13, 3, 2, stride=(3, 5)),
+        ConvProblem(2, 2, 11, 12, 3, 3, (2, 3), ((1, 0), (3, 2)), (3, 2)),
+        ConvProblem(1, 16, 4, 8, 16, (1, 3), padding=(0, 1)),
+        ConvProblem(2, 1, 2, 6, 5, 1),
+    ],
+    ids=[
+        "one of everything", "one output pixel", "one window", "stride larger than filter",
+        "stride, padding and dilation", "whole tiles", "runs cross rows",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no bias"])
+def test_shapes(with_bias: bool, problem: ConvProblem, judged: Any) -> None:
+    numbers = random_tensors(problem, 1, with_bias, integers=True)
+    verdict = judged(problem, S13, numbers, Tile(16, 32, 8 if with_bias else 16, 2, 8))
+    assert verdict.ok, verdict
+
+
+def test_places_that_do_not_fit_constant_memory_are_computed(
+    monkeypatch: pytest.MonkeyPatch, judged: Any
+) -> None:
+    monkeypatch.setattr(window_fetch, "TABLE_BYTES", 0)
+    for problem in (many(8), FEW):
+        plans._prepared.cache_clear()  # programs are kept
+        assert judged(problem, S13, random_tensors(problem, 2), S13.tiny_tile).ok
+
+
+# Accuracy
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize(("depth", "chain"), [(8, 1), (16, 2), (24, 1), (32, 2)])
+def test_it_computes_what_its_arithmetic_says_to_the_bit(depth: int, chain: int) -> None:
+    """So what is found of that arithmetic, as in test_oracle.py, is found of the stage. On tensor
+    cores as the simulator has them: other GPUs than an H200 may cut elsewhere."""
+    problem, tile = ConvProblem(1, 75, 4, 5, 18, 1), Tile(16, 32, depth, 2, 8)
+    assert warp_product.chain(tile) == chain
+    input, weight, _ = random_tensors(problem, depth, bias=False)
+    output = computed(choose("simulator"), problem, (input, weight, None), tile)
+    wanted = split_product(weight.reshape(18, 75), input.reshape(75, 20), chain)
+    np.testing.assert_array_equal(output.reshape(18, 20), wanted)
+
+
+@cuda.jit(device=True)
+def large_part_alone(value):
+    return to_tf32(value), float32(0)
+
+
+@pytest.mark.parametrize(
+    "modules", [(warp_product,), (filter_fragments,)], ids=lambda m: m[0].__name__
+)
+def test_a_forgotten_small_part_is_found(
+    modules: Any, monkeypatch: pytest.MonkeyPatch, judged: Any
+) -> None:
+    numbers = random_tensors(FEW, 4)
+    plans._prepared.cache_clear()
+    for module in modules:
+        monkeypatch.setattr(module, "split_tf32", large_part_alone)
+    verdict = judged(FEW, S13, numbers, S13.tiny_tile)
+    plans._prepared.cache_clear()
+    assert not verdict.ok
+    assert verdict.error_over_bound > 10
+    assert verdict.wrong > verdict.total / 2
+
+
+# Infinities and NaN
+
+
+def computed(
+    engine: Engine, problem: ConvProblem, numbers: Any, tile: Tile | None = None, **options: bool
+) -> np.ndarray:
+    output = engine.to_device(np.full(problem.output_shape, NAN, F))
+    input, weight, bias = (None if n is None else engine.to_device(n) for n in numbers)
+    Plan(problem, S13, tile or S13.tiny_tile, engine, **options)(input, weight, output, bias)
+    return engine.to_host(output)
+
+
+@pytest.mark.parametrize("value", [INF, -INF, NAN, MOST, -MOST], ids=str)
+@pytest.mark.parametrize("where", ["input", "weight", "bias"])
+@pytest.mark.parametrize("whole_runs", [True, False], ids=["by fours", "one by one"])
+def test_what_is_not_finite_and_what_is_nearly_not(
+    whole_runs: bool, where: str, value: float, engine: Engine
+) -> None:
+    """Right without ReLU, by the oracle; with it, the same and no negative numbers."""
+    problem = ConvProblem(2, 3, 4, 4 if whole_runs else 3, 5, 3, padding=1)
+    numbers = dict(zip(("input", "weight", "bias"), random_tensors(problem, 3), strict=True))
+    numbers[where].reshape(-1)[2] = value
+    plain = computed(engine, problem, numbers.values())
+    verdict = Oracle(problem, *numbers.values()).judge(plain, split_products=True)
+    assert verdict.ok, verdict
+    clipped = computed(engine, problem, numbers.values(), relu=True)
+    np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
+
+
+def test_padding_with_an_infinite_weight_is_nan(engine: Engine) -> None:
+    problem = ConvProblem(1, 8, 4, 4, 2, 3, padding=1)
+    input, weight, bias = random_tensors(problem, 5)
+    weight[1, 3, 0, 0] = INF
+    for relu in (False, True):
+        output = computed(engine, problem, (input, weight, bias), relu=relu)[0]
+        nan = np.zeros((4, 4), bool)
+        nan[0], nan[:, 0] = True, True
+        np.testing.assert_array_equal(np.isnan(output[1]), nan)
+        assert np.isfinite(output[0]).all()
+
+
+def test_a_sum_that_overflows_on_its_way_is_added_in_another_order(engine: Engine) -> None:
+    """By channels it passes through minus infinity, by places it does not."""
+    problem = ConvProblem(1, 8, 1, 3, 1, (1, 3))
+    input, weight = np.ones(problem.input_shape, F), np.zeros(problem.weight_shape, F)
+    weight[0, :2, 0] = [[-3e38, 3e38, 0], [-3e38, 0, 3.3e38]]
+    for relu in (False, True):
+        output = computed(engine, problem, (input, weight, None), relu=relu)
+        assert output.item() == pytest.approx(3e37, rel=1e-6)
+
+
+def test_all_infinite(engine: Engine) -> None:
+    input, weight, bias = random_tensors(FEW, 6)
+    numbers = np.full_like(input, INF), abs(weight), bias
+    output = computed(engine, FEW, numbers, Tile(32, 32, 16, 4, 8))
+    assert judge(FEW, output, *numbers).ok
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_constant_weight(relu: bool, engine: Engine) -> None:
+    problem = ConvProblem(1, 8, 4, 6, 5, (2, 3), padding=(1, 0))
+    _, weight, bias = random_tensors(problem, 7)
+    weight[1, 2, 0, 1] = INF
+    on = engine.to_device
+    ready = plan(problem, "s13", engine=engine.name, relu=relu).for_weight(on(weight), on(bias))
+    for seed in (8, 9):
+        other = random_tensors(problem, seed)[0]
+        output = on(np.full(problem.output_shape, NAN, F))
+        ready(on(other), output)
+        wanted = computed(engine, problem, (other, weight, bias), relu=relu)
+        np.testing.assert_array_equal(engine.to_host(output), wanted)
+    assert np.isnan(wanted).any()
+
+
+# The filter
+
+
+@pytest.mark.parametrize(
+    ("problem", "tile"),
+    [(many(16), Tile(32, 32, 16, 2, 8)), (many(24), Tile(16, 32, 24, 2, 8)), (FEW, S13.tiny_tile)],
+    ids=["groups of 16", "groups of 24", "no groups"],
+)
+def test_the_filter_lies_as_it_is_said_to(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
+    weight = random_tensors(problem, 1)[1]
+    program = S13.prepare(problem, tile)
+    (buffer,) = program.buffers
+    packed = engine.to_device(np.full(buffer.shape, NAN, F).reshape(-1))
+    step = program.launches[0]
+    engine.build(step, program)([engine.to_device(weight.reshape(-1)), packed])
+    found = engine.to_host(packed)
+
+    K_P, rows = buffer.shape[1], buffer.shape[0] * tile.M_B
+    ordered = np.zeros((rows, K_P), F)
+    group = window_fetch.group_size(problem, tile)
+    by_groups = weight.reshape(problem.M, -1, group, problem.H_f * problem.W_f)
+    ordered[: problem.M, : problem.K] = by_groups.swapaxes(2, 3).reshape(problem.M, problem.K)
+    parts = np.stack(split(ordered))  # part, m, k
+    # part, row block, 16 channels, upper half, g, 8 terms, second half, t
+    seen = parts.reshape(2, -1, tile.M_B // 16, 2, 8, K_P // 8, 2, 4)
+    wanted = seen.transpose(1, 5, 2, 0, 4, 7, 6, 3)
+    np.testing.assert_array_equal(found, wanted.reshape(-1))
+
+
+def test_the_workspace_is_twice_the_filter() -> None:
+    for layer in LAYER_NAMES:
+        problem = paper_layer(layer)
+        tile = S13.production_tile(problem)
+        program = S13.prepare(problem, tile)
+        rows, depth = -(-problem.M // tile.M_B) * tile.M_B, -(-problem.K // tile.K_B) * tile.K_B
+        assert program.workspace_bytes == 2 * 4 * rows * depth
+        assert program.workspace_bytes <= 2 * 1.4 * 4 * problem.M * problem.K
+
+
+# Memory
+
+
+@pytest.mark.parametrize("tile", [Tile(32, 64, 16, 4, 8), Tile(32, 64, 8, 2, 16)], ids=str)
+def test_no_bank_is_asked_twice(tile: Tile) -> None:
+    launch = trace_stage("s13", many(16), tile).main
+    loads = [a for a in launch.accesses if a.space == "shared" and a.operation == "load"]
+    assert {a.array for a in loads} == {"S_F", "S_I"}
+    assert {a.width for a in loads} == {16}
+    assert [a.passes for a in loads] == [a.fewest_passes for a in loads]
+
+
+# Tiles
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"),
+    [
+        ((16, 32, 8, 1, 8), "M_T must be a multiple of 2"),
+        ((16, 32, 8, 2, 4), "N_T of 8"),
+        ((12, 32, 8, 2, 8), "M_B must be a multiple of 8"),
+        ((16, 48, 8, 2, 8), "N_B of 4"),
+        ((16, 32, 12, 2, 8), "K_B must be a multiple of 8"),
+        ((16, 32, 4, 2, 8), "K_B must be a multiple of 8"),
+        ((48, 64, 8, 2, 16), "a multiple or a divisor of N_B"),
+        ((128, 64, 24, 8, 8), "shared memory"),
+    ],
+)
+def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        S13.prepare(FEW, Tile(*sizes))
+
+
+def test_the_ring_holds_three_slices_where_they_fit() -> None:
+    assert s13.slot_elements(Tile(128, 64, 8, 8, 8)) == 8 * (2 * 128 + 64 + 4)
+    for tile, slots in ((Tile(128, 64, 8, 8, 8), 3), (Tile(128, 64, 16, 8, 8), 2)):
+        assert s13.ring_slots(tile) == slots
+        assert 4 * slots * s13.slot_elements(tile) <= SHARED_BYTES
+
+
+@pytest.mark.parametrize("layer", LAYER_NAMES)
+def test_every_candidate_suits_its_layer_and_the_choice_is_the_cheapest(layer: str) -> None:
+    problem = paper_layer(layer)
+    tiles = warp_tiles.candidates(problem)
+    costs = {tile: warp_tiles.estimated_cost(problem, tile) for tile in tiles}
+    for tile in tiles:
+        s13.check_tile(tile)
+        assert 4 * s13.ring_slots(tile) * s13.slot_elements(tile) <= SHARED_BYTES
+        assert warp_tiles.slice_depth(problem) == tile.K_B
+        assert -(-problem.M // tile.M_B) * tile.M_B <= 1.4 * problem.M
+    assert S13.production_tile(problem) in tiles
+    assert costs[S13.production_tile(problem)] == min(costs.values())
+
+
+def test_every_problem_has_a_candidate() -> None:
+    for channels in (1, 31, 33, 64, 65, 96, 97, 129, 200, 1000):
+        for width in (8, 7):
+            tiles = warp_tiles.candidates(ConvProblem(1, 3, 1, width, channels, 1))
+            assert tiles
+            assert width == 8 or all(t.M_T * t.N_T <= warp_tiles.MOST_SUMS for t in tiles)
+
+
+@pytest.mark.parametrize(
+    ("channels", "filter_size", "depth"),
+    [(64, 3, 16), (24, 1, 8), (8, 3, 8), (3, 11, 16), (3, 3, 8), (1, 1, 8), (48, 1, 16)],
+)
+def test_how_deep_slices_are(channels: int, filter_size: int, depth: int) -> None:
+    assert warp_tiles.slice_depth(ConvProblem(1, channels, 16, 16, 8, filter_size)) == depth
+
+
+def test_the_choice_follows_channels_and_multiprocessors() -> None:
+    wide, narrow = paper_layer("conv8"), paper_layer("conv9")
+    assert (warp_tiles.best_tile(wide).M_B, warp_tiles.best_tile(narrow).M_B) == (128, 64)
+    assert warp_tiles.best_tile(paper_layer("conv1")).M_B == 96
+    few = ConvProblem(1, 64, 8, 4 * MULTIPROCESSORS, 128, 1)
+    one, all_ = warp_tiles.best_tile(few, 1), warp_tiles.best_tile(few)
+    assert one.M_B * one.N_B > all_.M_B * all_.N_B
+
+
+def test_what_it_says_of_itself() -> None:
+    assert stage_named("s13") is S13
+    assert S13.precision == "3xtf32"
+    assert S13.allowances(FEW) == {"atomic_additions": 0, "split_products": True}
+    assert stage_named("s12").precision == "fp32"
