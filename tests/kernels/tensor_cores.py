@@ -139,8 +139,8 @@ def split_product(a: Any, b: Any, chain: int, products: Any = THREE_PRODUCTS) ->
     total = np.zeros((len(a), b.shape[1]), F32)
     for k in range(0, a.shape[1], step):
         part = np.zeros_like(total)
-        for of_a, of_b in products:
-            for at in range(k, k + step, 8):
+        for at in range(k, k + step, 8):
+            for of_a, of_b in products:
                 part = multiply_add(left[of_a][:, at : at + 8], right[of_b][at : at + 8], part)
         total += part
     return total
