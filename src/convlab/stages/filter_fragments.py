@@ -36,8 +36,9 @@ def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
 
 
 def pack_launch(problem: ConvProblem, tile: Tile) -> Launch:
-    """The filter's splitting and re-ordering: a warp for 16 channels and, where windows are in
-    groups of channels, for all places of the filter; else for 8 terms."""
+    """The filter's splitting and re-ordering. A warp packs 16 channels of the output: 8 terms, or
+    where slices are channels of one place, 8 channels of the input at every place of the filter,
+    which are neighbours in memory."""
     row_blocks, K_P = blocks_for(problem.M, tile.M_B), blocks_for(problem.K, tile.K_B) * tile.K_B
     warps = row_blocks * tile.M_B // ROWS
     return Launch(

@@ -35,12 +35,13 @@ INFINITY = np.float32(np.inf)
 
 
 def slot_elements(tile: Tile) -> int:
-    """Of one slice in shared memory: two numbers for each of the filter's."""
+    """Elements of one slice in shared memory: two for each of the filter's numbers."""
     return tile.K_B * (2 * tile.M_B + tile.N_B + GAP)
 
 
 def ring_slots(tile: Tile) -> int:
-    """Slices in shared memory: the one computed and two on their way, or one where it is small."""
+    """Slices in shared memory: the one computed and two on their way, or one where three do not
+    fit."""
     return 3 if 3 * 4 * slot_elements(tile) <= SHARED_BYTES else 2
 
 
@@ -94,8 +95,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
 
         # What this lane holds of the warp's matrices. The instruction gives it row g of the filter,
-        # column g of the windows, columns 2t and 2t + 1 of the sums. Columns are runs of four
-        # windows: if column g is run g // 2, or 4 beyond it, sums of lanes 0 to 3 are neighbours.
+        # column g of the windows, columns 2 * member and 2 * member + 1 of the sums. A column
+        # stands for a run of four windows, even ones for runs 0 to 3, odd ones for runs 4 to 7: so
+        # the sums of members 0 to 3 are neighbours in the output.
         row, column = place(t)
         lane = t % 32
         g, member = lane // 4, lane % 4

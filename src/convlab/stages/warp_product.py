@@ -9,8 +9,9 @@ precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak 
 
       x * w  =  large_x * large_w + large_x * small_w + small_x * large_w   (+ small_x * small_w)
 
-  What is left out is at most 2**-22 of the product: four times float32's rounding of one product,
-  and nothing beside its rounding of a sum.
+  What is left out is at most 2**-22 of the product, and as much again goes with the small parts'
+  last bit: they have 12, TF32 has 11. Together that is eight times float32's rounding of one
+  product, and nothing beside its rounding of a sum.
 - It cuts where others round, every time it adds. So it adds 16 terms at most, the small products of
   a step first, and begins again; these parts are added to the sums by ordinary additions, which
   round.
@@ -56,7 +57,8 @@ def make_place(tile: Tile) -> Any:
 
 def make_multiply(tile: Tile) -> Any:
     """``multiply(S_F, S_I, at_F, at_I, k, R_O)``: adds the products of terms k to k + 7, or k + 15,
-    of the slices, from where in the ring the lane's own numbers begin."""
+    of the slices, from where in the ring the lane's own numbers begin. ``L_`` are large parts,
+    ``T_`` small ones, their tails."""
     M_B, PITCH, M_T, N_T = tile.M_B, tile.N_B + GAP, tile.M_T, tile.N_T
     CHAIN = chain(tile)
     I_SHAPE, F_SHAPE = (2 * CHAIN, N_T // 2), (CHAIN, 4)

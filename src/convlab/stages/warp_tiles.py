@@ -1,4 +1,4 @@
-"""Which tile suits a problem in s13: :mod:`tile_choice`'s model, without its second half.
+"""Which tile suits a problem in s13: :mod:`tile_choice`'s throughput, without latency and splits.
 
 All blocks cost the same, so a GPU is done when the multiprocessor with the most of them is:
 
