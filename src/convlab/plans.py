@@ -131,7 +131,8 @@ class Plan:
         done now, once. For inference, where weights are constant.
 
         It has a workspace of its own, of the plan's size, and keeps ``weight`` and ``bias``. Write
-        other numbers into the weight, and it still computes with what was there at this call.
+        other numbers into the weight, and a stage that re-orders it still computes with what was
+        there at this call; but s13 looks at it again where a sum is not finite.
         """
         own = Plan.of(self.program, self.problem, self.stage, self.engine)
         arrays = {"weight": weight, "bias": bias, **own._own}
