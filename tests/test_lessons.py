@@ -538,9 +538,9 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     gain = {one: parts_of("s09", one)[1] / parts_of("s11", one)[1] for one in ("conv9", "conv7")}
     assert gain["conv9"] - 1 > 2 * (gain["conv7"] - 1)  # on three channels it gains much less
     assert time["s11"] < time["s09"]
-    assert time["s04"] / time["s07"] > 3 * time["s07"] / time["s11"]  # 13: most of the gain
+    assert time["s04"] / time["s07"] > 3 * time["s07"] / time["s11"]  # 14: most of the gain
     blas = sum(parts_of("s03_im2col_blas"))
-    assert sum(parts_of("s11")) < blas < 3.5 * sum(parts_of("s11"))  # 14: ahead, by less
+    assert sum(parts_of("s11")) < blas < 3.5 * sum(parts_of("s11"))  # 15: ahead, by less
     assert time["s01"] < 155 / 5 * time["s11"]  # far less than 155 times
 
 
