@@ -1,4 +1,4 @@
-"""The pictures and judges that lessons 09 to 14 brought: what they say is what kernels did."""
+"""The pictures and judges that lessons 09 to 15 brought: what they say is what kernels did."""
 
 from __future__ import annotations
 

@@ -512,6 +512,17 @@ def test_bars_say_what_was_counted_and_measured():
     assert "H200" in picture.caption
 
 
+def test_a_stage_that_was_not_measured_is_said(monkeypatch):
+    document = dict(bars.stored())
+    document["stages"] = [one for one in document["stages"] if "s05" not in one["name"]]
+    monkeypatch.setattr(bars, "stored", lambda layer="conv9": document)
+    picture = measured("s01", "s05")
+    assert "Not measured on this layer yet: s05." in picture.caption
+    assert "s05" not in picture.alt
+    with pytest.raises(ValueError, match="s05: none was measured on conv9"):
+        measured("s05")
+
+
 def parts_of(stage: str, layer: str = "conv9") -> tuple[float, float]:
     """Milliseconds of the pre-passes and of the main kernel."""
     (entry,) = (one for one in bars.stored(layer)["stages"] if one["name"].startswith(stage))
@@ -538,10 +549,30 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     gain = {one: parts_of("s09", one)[1] / parts_of("s11", one)[1] for one in ("conv9", "conv7")}
     assert gain["conv9"] - 1 > 2 * (gain["conv7"] - 1)  # on three channels it gains much less
     assert time["s11"] < time["s09"]
-    assert time["s04"] / time["s07"] > 3 * time["s07"] / time["s11"]  # 13: most of the gain
+    assert time["s04"] / time["s07"] > 3 * time["s07"] / time["s11"]  # 14: most of the gain
     blas = sum(parts_of("s03_im2col_blas"))
-    assert sum(parts_of("s11")) < blas < 3.5 * sum(parts_of("s11"))  # 14: ahead, by less
+    assert sum(parts_of("s11")) < blas < 3.5 * sum(parts_of("s11"))  # 15: ahead, by less
     assert time["s01"] < 155 / 5 * time["s11"]  # far less than 155 times
+
+
+def test_what_lesson_13_says_of_the_h200_is_what_was_measured():
+    time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    assert 0.7 < time["s13"] / time["s12"] < 0.8  # about a quarter less time
+    bench = result("bench_h200")
+    machine = bench["machine"]
+    assert machine["tf32_flops"] > 4 * machine["fp32_flops"]  # several times the arithmetic
+    row = {(row["layer"], row["system"]): row for row in bench["rows"]}
+    reached = row["conv9", "s13_tensor_cores"]["tflops"] * 1e12
+    assert reached < 0.6 * machine["tf32_flops"] / 3  # still far from its own roof
+    ahead = {
+        layer
+        for layer, system in row
+        if system == "s13_tensor_cores"
+        and row[layer, "s12_fused_im2win"]["time_ms"] < row[layer, system]["time_ms"]
+    }
+    assert ahead == {"conv3", "conv7"}  # there s12 stays ahead
+    assert max(paper_layer(layer).K for layer in ahead) < 150  # sums of few terms
+    assert all(paper_layer(layer).K > 150 for layer, _ in row if layer not in ahead)
 
 
 def test_what_lesson_02_says_of_the_h200_is_what_was_measured():

@@ -250,7 +250,7 @@ the filter is wide. Then no column of pixels is shared by two windows of a row.
 <details><summary>The paper says that the 36 numbers of its Figure 1 are "1/3 less" than the 48 of im2col. Are they?</summary>
 
 36 is a quarter less than 48. (48 is a third more than 36.) Such things happen in papers; count for
-yourself. [Lesson 14](14_read_the_paper.ipynb) has more of them.
+yourself. [Lesson 15](15_read_the_paper.ipynb) has more of them.
 </details>
 
 ## Where to read on

@@ -218,5 +218,5 @@ fetched the same rows. s11's tensor is far larger than the caches: it went to me
 - The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Copies in flight and all else that the simulator finds: [findings](../docs/findings.md).
-- Next: [measure it](13_measure_it.ipynb).
+- Next: [13_tensor_cores](13_tensor_cores.ipynb), whole warps that multiply.
 """

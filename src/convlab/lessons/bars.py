@@ -22,6 +22,7 @@ COUNTS: dict[str, Count] = {
     "atomic additions": lambda launch: sum(
         access.requests for access in launch.accesses if access.operation == "atomic"
     ),
+    "floating-point operations": lambda launch: launch.flops,
     "bytes an operation": lambda launch: launch.bytes_per_flop or 0,
 }
 
@@ -74,15 +75,16 @@ def stored(layer: str = "conv9") -> dict[str, Any]:
 
 
 def measured(*stages: str, layer: str = "conv9") -> Picture:
-    """How long these stages took on an H200, from the stored results."""
+    """How long these stages took on an H200, from the stored results; which of them were not
+    measured is said. Raises ``ValueError`` where none was."""
     document = stored(layer)
     entries = {entry["name"]: entry for entry in document["stages"]}
-    times = {}
-    for stage in stages:
-        name = stage_named(stage).name
-        if name not in entries or entries[name]["time_ms"] is None:
-            raise ValueError(f"stage is {name}: it was not measured on {layer}")
-        times[short_name(name)] = entries[name]["time_ms"]
+    names = [stage_named(stage).name for stage in stages]
+    found = {name: entries[name]["time_ms"] for name in names if name in entries}
+    times = {short_name(name): time for name, time in found.items() if time is not None}
+    missing = ", ".join(one for one in map(short_name, names) if one not in times)
+    if not times:
+        raise ValueError(f"stages are {missing}: none was measured on {layer}")
     figure, (panel,) = sheet(6.4, 0.36 * len(times) + 0.6)
     _bars(panel, list(times), list(times.values()), f"milliseconds for {layer.capitalize()}")
     said = ", ".join(f"{name} {_brief(time)} ms" for name, time in times.items())
@@ -94,9 +96,11 @@ def measured(*stages: str, layer: str = "conv9") -> Picture:
         f"{problem['out_channels']} filters of {filters}: {problem['flops'] / 1e9:.1f} billion "
         "floating-point operations"
     )
+    unknown = f" Not measured on this layer yet: {missing}." if missing else ""
     date = document["environment"]["date"][:10]
     caption = (
         f"How long stages take for the layer {layer.capitalize()}, measured on an "
-        f"{document['device']}, {date}; shorter is better: {said}. {layer.capitalize()} is {about}."
+        f"{document['device']}, {date}; shorter is better: {said}. {layer.capitalize()} is "
+        f"{about}.{unknown}"
     )
     return finished(figure, f"Bars of times on an {document['device']}: {said}", caption)

@@ -119,12 +119,17 @@ def check_kernel(
     return graded(judged_by_counts(title, answers, rows))
 
 
-def tried(kernel: Any, launch: On, right: np.ndarray) -> tuple[LaunchTrace, dict[Any, Problem]]:
+def tried(
+    kernel: Any, launch: On, right: np.ndarray, written: list[np.ndarray] | None = None
+) -> tuple[LaunchTrace, dict[Any, Problem]]:
     """The trace of a launch whose output should be ``right``, and what is wrong, each thing once.
+    What it did write is appended to ``written``.
 
     Raises whatever the kernel raises.
     """
     made, output, changed = _traced(kernel, launch, right)
+    if written is not None:
+        written.append(output)
     problems: dict[Any, Problem] = {}
     for finding in made.findings:
         key = finding.kind, finding.line, finding.other_line

@@ -117,17 +117,19 @@ def ready_on(
 
 def part_of(stage: str, **parts: Any) -> Any:
     """A function that makes a stage's ``Program`` with a learner's function in the place of one of
-    its module's, as in ``part_of("s11", make_fetch=make_fetch)``: what checks and pictures take
-    for a ``make_kernel``.
+    its module's, as in ``part_of("s11", make_fetch=make_fetch)``, or of a module whose functions
+    that one uses: what checks and pictures take for a ``make_kernel``.
 
-    Raises ``ValueError`` for a function that the module does not have.
+    Raises ``ValueError`` for a function that none of them has.
     """
     step = stage_named(stage)
-    module = importlib.import_module(step.module)
-    for name in parts:
-        if not hasattr(module, name):
-            raise ValueError(f"{step.name} has no function {name!r}")
-    (made,) = parts.values()
+    ((name, made),) = parts.items()
+    own = importlib.import_module(step.module)
+    used = sorted({str(getattr(one, "__module__", "")) for one in vars(own).values()})
+    others = [importlib.import_module(one) for one in used if one.startswith("convlab.stages.")]
+    module = next((one for one in (own, *others) if hasattr(one, name)), None)
+    if module is None:
+        raise ValueError(f"{step.name} has no function {name!r}")
 
     def make_program(problem: ConvProblem, tile: Tile | None = None) -> Program:
         with mock.patch.multiple(module, **parts):

@@ -1,4 +1,4 @@
-"""Answers to the exercises of lesson 14."""
+"""Answers to the exercises of lesson 15."""
 
 from convlab.lessons.answers import given, right, wrong
 

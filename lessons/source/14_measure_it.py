@@ -245,5 +245,5 @@ more often; a GPU's clock also changes with its temperature.
   [results](../docs/results.md), and the ladder layer by layer: [ladder](../docs/ladder.md#measured).
 - The im2win paper (000), sections 4.1 and 4.2: what was measured there, and how:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Next and last: [read the paper with us](14_read_the_paper.ipynb).
+- Next and last: [read the paper with us](15_read_the_paper.ipynb).
 """

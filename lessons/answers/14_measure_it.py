@@ -1,4 +1,4 @@
-"""Answers to the exercises of lesson 13."""
+"""Answers to the exercises of lesson 14."""
 
 from convlab.lessons.answers import given, right, wrong
 

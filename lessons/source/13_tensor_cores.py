@@ -1,0 +1,375 @@
+# %% [markdown]
+"""
+# s13: tensor cores, to float32 accuracy
+
+Up to s12 every thread multiplies for itself. A GPU also has **tensor cores**: a whole warp multiplies two
+small matrices with one instruction, which is many times faster and much less exact. s13 makes it exact
+again. This goes beyond the paper. You should have done [07](07_microkernel.ipynb) and
+[12](12_fused_im2win.ipynb). It takes an hour.
+"""
+
+# %% setup=true
+from numba import cuda, float32
+
+from convlab import ConvProblem, Tile, trace_stage
+from convlab.device import mma_tf32
+from convlab.lessons import bits_of_split, check_accuracy, check_one_warp, errors_by_terms
+from convlab.lessons import measured, measured_parts, part_of, side_by_side
+from convlab.lessons import tile_of_threads, who_holds_what
+
+# %% [markdown]
+"""
+## The idea: 32 lanes hold a matrix together
+
+`d = mma_tf32(a, b, c)` computes `D = A @ B + C` ("matrix multiply-add"). `A` is 16 x 8, `B` is 8 x 8, `C` and
+`D` are 16 x 8. That is 1,024 multiply-adds, where a warp of s12 does 32 at a time.
+
+No thread has room for whole matrices, and none needs it. They are spread over the registers of the warp: of
+`A` each lane holds four numbers, of `B` two, of `C` and `D` four. Each lane hands over *its* numbers,
+and gets *its* four of `D` back. Which are whose, the hardware has laid down:
+"""
+
+# %%
+who_holds_what(lane=5)
+
+# %% [markdown]
+"""
+Two numbers describe a lane: `g = lane // 4`, from 0 to 7, and `t = lane % 4`, from 0 to 3. Find lane 5, which
+has `g = 1` and `t = 1`, in all three matrices, then lane 6 and lane 9. What follows `g`, what follows `t`?
+
+In a kernel a lane's numbers are tuples, in this order:
+
+| tuple | has | in the order |
+| --- | --- | --- |
+| `a` | 4 of `A` | upper left, lower left, upper right, lower right |
+| `b` | 2 of `B` | upper, lower |
+| `c`, `d` | 4 of `C` or `D` | the upper two from left to right, then the lower two |
+
+All 32 lanes have to come to the call. It is the warp that multiplies, and a lane that stays away takes its
+numbers with it.
+
+## Your turn: a product by one warp
+
+Write `C = A @ B`. `A` is 16 x 8, `B` 8 x 8, `C` 16 x 8, all in rows, as NumPy has them. The kernel is
+launched with one block of 32 threads; `lane`, `g`, `t` and `zero` are given. (That there is nothing to add
+it to yet is `c = (zero, zero, zero, zero)`.)
+
+<details><summary>Tip: the numbers of A</summary>
+
+The upper left one is `A[g, t]`. The lower ones are 8 rows below, the right ones 4 columns further.
+</details>
+<details><summary>Tip: the numbers of B</summary>
+
+Here `g` is the column: `B[t, g]` and, four rows below, `B[t + 4, g]`.
+</details>
+<details><summary>Tip: the sums</summary>
+
+`d[0]` and `d[1]` are neighbours in row `g`: columns `2 * t` and `2 * t + 1`. `d[2]` and `d[3]` are 8 rows below
+them.
+</details>
+"""
+
+
+# %% exercise="product"
+@cuda.jit
+def product(A, B, C):
+    lane = cuda.threadIdx.x
+    g, t = lane // 4, lane % 4
+    zero = float32(0)
+    ### BEGIN SOLUTION: this lane's numbers of A and of B, the product, four sums into C
+    a = (A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4])
+    b = (B[t, g], B[t + 4, g])
+    d = mma_tf32(a, b, (zero, zero, zero, zero))
+    C[g, 2 * t] = d[0]
+    C[g, 2 * t + 1] = d[1]
+    C[g + 8, 2 * t] = d[2]
+    C[g + 8, 2 * t + 1] = d[3]
+    ### END SOLUTION
+
+
+# %% check="product"
+check_one_warp(product)
+
+# %% [markdown]
+"""
+The check gives your kernel matrices whose elements are numbered, and listens to what the lanes bring.
+
+## Less exact: what TF32 leaves of a number
+
+A tensor core does not look at all of a float32. **TF32** has the same 8 bits of exponent, but of the 23 bits
+of mantissa only the first 10. A number rounded to that is off by up to 1 part in 2,000, where float32's own
+rounding is 1 in 16 million.
+
+But nothing is lost that one does not throw away. `large, small = split_tf32(x)` makes two numbers of one:
+`large` is `x` rounded to TF32, and `small` is the rest, `x - large`, a small number with an exponent and
+10 bits of its own:
+"""
+
+# %%
+bits_of_split(3.14159265)
+
+# %% [markdown]
+"""
+Multiply two split numbers as one learns at school:
+
+    x * w  =  large_x * large_w  +  large_x * small_w
+            + small_x * large_w  +  small_x * small_w
+
+The last of these products is so small that a float32 sum has no room for it. So three are left, and a tensor
+core can do each.
+
+There is a second trap. Where a thread adds, it *rounds*: sometimes up, sometimes down, and in a long sum most of
+that cancels out. A tensor core *cuts*: what is below the last place of the largest of the numbers that it adds is
+simply left out. That is always towards zero, so the errors of a long sum add up. Here are sums by four
+ways, the first three by tensor cores:
+"""
+
+# %%
+errors_by_terms()
+
+# %% [markdown]
+"""
+Three products alone do not help for long: in one long chain of additions the cuts eat up what was gained.
+What helps is to let the tensor core add **few terms**, 16 at most, then to begin again from zero, and to add
+each such part to the sum by an ordinary addition, which rounds. And within a part to add the small products
+first, while the sum is still small, so that little is cut.
+
+With both, three products are as exact as float32 in a thread, or better. This is Ootomo and Yokota's method.
+
+## Your turn: make it accurate
+
+This is the inner loop of s13. The slices `S_F` (filter) and `S_I` (windows) are in shared memory as in s12.
+A lane's sums are `R_O`, `M_T` rows and `N_T` columns. This is what the lanes of a small tile have:
+"""
+
+# %%
+small = ConvProblem(
+    batch=1, in_channels=8, height=5, width=9, out_channels=16, kernel_size=2
+)
+tile = Tile(M_B=16, N_B=32, K_B=8, M_T=2, N_T=8)
+tile_of_threads(trace_stage("s13", small, tile).main, small, thread=5)
+
+# %% [markdown]
+"""
+A thread is a lane here, as the block is one warp. The rows are those of the first picture: lane 5 has row 1 and,
+8 below, row 9 (in `R_O` these are rows 0 and 1). The columns are in another order.
+Which window is which column of a matrix is free to choose, and s13 chooses so that a lane's columns are
+runs of four neighbours: one load, one store. Each product gives two columns of `d`, so the left ones of four
+products are one run of four (`left`), the right ones the next run (`left + RUN`).
+
+For every pair of rows `i`, `i + 1` and every `j`, there are `CHAIN` steps of 8 terms to add up, 1 or 2 of them. Four
+places are left for you:
+
+- **Split.** `x, y, z, w` are four neighbouring windows' numbers. Put the large parts into `L_I[half, j]` to
+  `L_I[half, j + 3]`, the small ones into `T_I` ("tiny") likewise. (The filter is the same for all windows, so
+  another kernel has split it before: it comes in `L_F` and `T_F`.)
+- **Begin again.** `part` is the `c` that the first product of these steps adds to.
+- **Three products**, of the tuples `small_f`, `large_f` of the filter and `small_i`, `large_i` of the windows. Each
+  adds to `part`. Mind the order.
+- **Add the part** to the lane's sums: rows `i` and `i + 1` (which is 8 below) of `R_O`, columns `left` and
+  `left + RUN`.
+
+<details><summary>Tip: splitting</summary>
+
+`split_tf32` returns both parts: `L_I[half, j], T_I[half, j] = split_tf32(x)`.
+</details>
+<details><summary>Tip: where does part begin?</summary>
+
+With four zeros. If you begin with what is in `R_O`, the tensor core adds all terms in one chain.
+</details>
+<details><summary>Tip: the products</summary>
+
+`part = mma_tf32(small_f, large_i, part)` is the first one. The last is the large one, filter's times
+windows'.
+</details>
+<details><summary>Tip: which number of part is where?</summary>
+
+As `d` in the first exercise: `part[0]` and `part[1]` are of the upper row, left and right; `part[2]` and
+`part[3]` of the lower one.
+</details>
+"""
+
+# %% exercise="accurate"
+stage_kernel(
+    "warp_product",
+    blank(
+        "split x, y, z and w",
+        first="L_I[half, j], T_I[half, j] = split_tf32(x)",
+        last="L_I[half, j + 3], T_I[half, j + 3] = split_tf32(w)",
+    ),
+    blank(
+        "begin again",
+        first="part = (zero, zero, zero, zero)",
+        last="part = (zero, zero, zero, zero)",
+    ),
+    blank(
+        "three products, in the right order",
+        first="part = mma_tf32(small_f, large_i, part)",
+        last="part = mma_tf32(large_f, large_i, part)",
+    ),
+    blank(
+        "add the part to this lane's sums",
+        first="R_O[i, left] += part[0]",
+        last="R_O[i + 1, left + RUN] += part[3]",
+    ),
+    name="make_multiply",
+    called="make_multiply",
+)
+
+# %% check="accurate"
+check_accuracy(part_of("s13", make_multiply=make_multiply), "s13")
+
+# %% [markdown]
+"""
+Beside what every check looks at, this one takes a layer with many terms, all positive, and compares your error
+with the stage's. It also counts how often warps come to a tensor core.
+
+## What the memory sees
+
+More arithmetic, and fewer requests. With the same tile for both:
+"""
+
+# %%
+problem = ConvProblem(
+    batch=1, in_channels=16, height=8, width=16, out_channels=32, kernel_size=3, padding=1
+)
+tile = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=8)
+launches = {stage: trace_stage(stage, problem, tile).main for stage in ("s12", "s13")}
+counts = "floating-point operations", "requests to shared memory", "passes of shared memory"
+side_by_side(launches, *counts)
+
+# %% [markdown]
+"""
+Three products for one: three times the operations. But in s12 every thread reads what *it* multiplies, and many
+threads of a warp read the same. In s13 the lanes share: each number of a matrix is in one lane's
+registers, and the tensor core brings it to all that need it. So shared memory is asked less often, although
+the filter now takes two numbers where it took one.
+
+## Find the bug
+
+Pass the check above first: this cell gives an answer away.
+
+This kernel multiplies as yours did, for an `A` of 1 to 16 rows. Its author has learned that a thread with
+nothing to do returns at once. The picture below shows what that does where `A` has 5 rows: lanes 0 to 19 have
+a row of it, lanes 20 to 31 have none. Mend it.
+"""
+
+
+# %% hunt="rows"
+@cuda.jit
+def few_rows(A, B, C):
+    lane = cuda.threadIdx.x
+    g, t = lane // 4, lane % 4
+    zero = float32(0)
+    upper, lower = g < A.shape[0], g + 8 < A.shape[0]  # does this lane have such a row?
+    ### BEGIN SOLUTION
+    a0 = A[g, t] if upper else zero
+    a2 = A[g, t + 4] if upper else zero
+    ### PLANTED
+    #: if not upper:
+    #:     return
+    #: a0 = A[g, t]
+    #: a2 = A[g, t + 4]
+    ### END SOLUTION
+    a1 = A[g + 8, t] if lower else zero
+    a3 = A[g + 8, t + 4] if lower else zero
+    b = (B[t, g], B[t + 4, g])
+    d = mma_tf32((a0, a1, a2, a3), b, (zero, zero, zero, zero))
+    if upper:
+        C[g, 2 * t] = d[0]
+        C[g, 2 * t + 1] = d[1]
+    if lower:
+        C[g + 8, 2 * t] = d[2]
+        C[g + 8, 2 * t + 1] = d[3]
+
+
+# %%
+who_holds_what(few_rows, rows=5, lane=5)
+
+# %% check="rows"
+check_one_warp(few_rows, rows=(16, 11, 5))
+
+# %% [markdown]
+"""
+<details><summary>Tip: what is grey?</summary>
+
+Look at `B`. What do the lanes hold that have no row of `A`?
+</details>
+<details><summary>Tip: how to mend it</summary>
+
+Every lane comes to the product, whatever it has. A lane without a row brings zeros for it, and does not
+write.
+</details>
+
+On a GPU nobody tells you: what comes out is undefined. s13 has borders in `M` and `N` too. It multiplies zeros
+and windows that are not wanted there, and asks only when it writes.
+
+## On a real GPU
+"""
+
+# %%
+measured_parts("s12", "s13")
+
+# %%
+measured("s01", "s09", "s11", "s12", "s13")
+
+# %% [markdown]
+"""
+Three products for one, and yet s13 takes about a quarter less time than s12 on this layer. An H200's tensor
+cores can do several times the arithmetic of its ordinary units; both roofs are in the
+[results](../docs/results.md). s13 is still far from its own roof: all else that a warp does, fetching,
+splitting, adding parts, is done by ordinary instructions in between. [What was
+tried](../docs/fast.md#tensor-cores) is mostly about having fewer of them. On Conv3 and Conv7, where an output is
+a sum of few terms, there is so little to multiply that s12 stays ahead.
+
+The pre-pass splits the filter and puts it into the order in which lanes hold it, so that one load of four
+numbers gets a lane its `a`. In a network that is no longer trained, it is done once.
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>All numbers of a layer are whole numbers from -1000 to 1000. How exact would TF32 alone be?</summary>
+
+Products would be exact. TF32 has 11 significant bits, one of them implied, so that it holds all whole numbers up to
+2,048: <code>large</code> is the whole number and <code>small</code> is zero. This is why the first check could ask
+for exact results.
+</details>
+
+<details><summary>Why is <code>small_x * small_w</code> left out, and what would it cost?</summary>
+
+Each small part is at most 1 part in 2,048 of its number, so that product is at most 1 in 4 million of the
+whole product, and on average far less, with either sign. A float32 sum of many terms is off by more. A fourth product
+would be a third more work for the tensor cores.
+</details>
+
+<details><summary>A weight is infinite. What are its two parts, and what becomes of the sums?</summary>
+
+<code>large</code> is infinite, <code>small</code> is infinity minus infinity: NaN. So all sums with it would be NaN
+where float32 may give infinity. s13 looks at its sums before it writes them. Those that are not finite it computes
+again, the slow way, as s01 does.
+</details>
+
+<details><summary>Why does the tensor core begin again after 16 terms, and not after each step of 8?</summary>
+
+Four ordinary additions per part and lane are instructions that tensor cores wait for. With parts of 16 terms there are
+half as many of them, and the error is still below that of float32. (Where <code>K_B</code> is 8, s13 does begin
+again after 8.)
+</details>
+
+## Where to read on
+
+- The files: [warp_product.py](../src/convlab/stages/warp_product.py) is this lesson's loop,
+  [filter_fragments.py](../src/convlab/stages/filter_fragments.py) the order of the filter,
+  [s13_tensor_cores.py](../src/convlab/stages/s13_tensor_cores.py) the stage. What the simulator's tensor
+  cores do, and how that was found out: [engines](../docs/engines.md#tensor-cores).
+- H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+  theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
+- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer
+  Science 7, e330, 2021: [doi 10.7717/peerj-cs.330](https://doi.org/10.7717/peerj-cs.330).
+- Which lane holds what: [PTX ISA](https://docs.nvidia.com/cuda/parallel-thread-execution/), "Matrix Fragments for
+  mma.m16n8k8".
+- The loop around this is still Algorithm 3 of the im2win paper (000):
+  [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- Next: [measure it](14_measure_it.ipynb).
+"""

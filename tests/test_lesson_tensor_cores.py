@@ -1,0 +1,139 @@
+"""The pictures and judges of lesson 13: what lanes hold, and how exact sums are."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+
+from convlab.device import mma_tf32
+from convlab.engines.simulator import Simulator
+from convlab.lessons import (
+    accuracy,
+    bits_of_split,
+    check_accuracy,
+    check_one_warp,
+    errors_by_terms,
+    part_of,
+    side_by_side,
+    warps,
+    who_holds_what,
+)  # fmt: skip
+from convlab.lessons.feedback import ANSWER, COUNTS
+from convlab.stages import warp_product
+from convlab.tracing import trace
+
+
+def test_the_lanes_of_the_picture_are_those_of_the_instruction():
+    """A tensor core multiplies right only what lies in the right lanes."""
+    A, B = warps.numbered_matrices(16)
+    C = np.full((16, 8), np.nan, np.float32)
+    Simulator().launch(warps._one_warp, 1, 32, A, B, C)
+    assert np.array_equal(C, A @ B)
+    found = warps.products_of(warps._one_warp, A, B)
+    (lanes,) = found.calls
+    names = warps._names(A, B)
+    for lane, (a, b, _) in lanes.items():
+        assert [names[float(one)] for one in a] == warps.wanted_of("a", lane)
+        assert [names[float(one)] for one in b] == warps.wanted_of("b", lane)
+    picture = who_holds_what(lane=6)
+    assert (
+        "32 lanes come to the product; lane 6 (g = 1, t = 2) holds A[1, 2], A[1, 6]" in picture.alt
+    )
+    assert "C[1, 4], C[1, 5], C[9, 4], C[9, 5]" in picture.caption
+
+
+@cuda.jit
+def in_the_dark(A, B, C):
+    """Lanes without a row stay away."""
+    g, t = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
+    zero = float32(0)
+    if g < A.shape[0]:
+        a = (A[g, t], zero, A[g, t + 4], zero)
+        d = mma_tf32(a, (B[t, g], B[t + 4, g]), (zero, zero, zero, zero))
+        C[g, 2 * t], C[g, 2 * t + 1] = d[0], d[1]
+
+
+def test_lanes_that_stay_away_are_seen_and_told():
+    assert "Lanes 24-31 do not come" in who_holds_what(in_the_dark, rows=6).caption
+    found = check_one_warp(in_the_dark, rows=(6,))
+    assert found.reasons == (ANSWER, "inactive lane")
+    assert "what they hold of B (of columns 6-7) is missing" in found.problems[0].what
+
+
+@cuda.jit
+def without_tensor_cores(A, B, C):
+    lane = cuda.threadIdx.x
+    for e in range(lane, A.shape[0] * 8, 32):
+        total = float32(0)
+        for k in range(8):
+            total += A[e // 8, k] * B[k, e % 8]
+        C[e // 8, e % 8] = total
+
+
+def test_a_right_product_without_the_tensor_core_is_no_answer():
+    found = check_one_warp(without_tensor_cores)
+    assert found.reasons == (COUNTS,)
+    assert "0 times" in found.problems[0].what
+
+
+@pytest.mark.parametrize("made", [None, 7, print, lambda A, B, C: None])
+def test_nothing_handed_over_as_a_warp_s_kernel_raises(made):
+    assert check_one_warp(made).verdict == "broken"
+    assert check_accuracy(made, "s13").verdict == "broken"
+
+
+@pytest.mark.parametrize("value", [3.14159265, -1 / 3, 1e-20, 0.1])
+def test_both_parts_make_the_number(value):
+    alt = bits_of_split(value).alt
+    x, large, small = (
+        np.uint32(int(bits, 2)).view(np.float32) for bits in re.findall("[01]{32}", alt)
+    )
+    assert x == np.float32(value)
+    assert np.float64(large) + np.float64(small) == np.float64(x)
+    assert int(large.view(np.uint32)) % 2**13 == 0
+    assert abs(small) <= 2.0**-11 * abs(x)
+
+
+@pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
+def test_what_cannot_be_split_is_refused(value):
+    with pytest.raises(ValueError, match="value is"):
+        bits_of_split(value)
+
+
+def test_what_lesson_13_says_of_errors_is_what_is_computed():
+    errors = accuracy.errors_of_ways()
+    alone, one_chain, short, thread = errors.values()
+    for before, after in pairwise(one_chain):
+        assert after > 3 * before  # the cuts add up
+    assert one_chain[-1] > alone[-1] / 2  # and eat up what was gained
+    for ours, theirs in zip(short, thread, strict=True):
+        assert ours < 1.1 * theirs  # as exact as float32 in a thread, or better
+    assert short[0] < alone[0] / 100
+    assert f"{short[-1]:.1e}" in errors_by_terms().caption
+
+
+def test_the_stage_s_own_product_passes_and_a_part_of_a_shared_file_is_replaced():
+    original, asked = warp_product.make_multiply, []
+
+    def make_multiply(tile):
+        asked.append(tile)
+        return original(tile)
+
+    found = check_accuracy(part_of("s13", make_multiply=make_multiply), "s13")
+    assert found.passed
+    assert asked
+    assert warp_product.make_multiply is original
+    yours, target = next((r.yours, r.target) for r in found.rows if "error" in r.unit)
+    assert 0 < yours == target
+    with pytest.raises(ValueError, match="no function 'nothing'"):
+        part_of("s13", nothing=None)
+
+
+def test_operations_are_counted_side_by_side():
+    A, B = warps.numbered_matrices(16)
+    launch = trace(warps._one_warp, 1, 32, A, B, np.zeros((16, 8), np.float32)).main
+    assert "2,048" in side_by_side({"one": launch}, "floating-point operations").alt
