@@ -99,6 +99,7 @@ def make_multiply(tile: Tile) -> Any:
                     part = mma_tf32(small_f, large_i, part)
                     part = mma_tf32(large_f, small_i, part)
                     part = mma_tf32(large_f, large_i, part)
+                # Column j of an even run of four windows; part[1] and [3] are of the odd run's.
                 left = j // RUN * (2 * RUN) + j % RUN
                 R_O[i, left] += part[0]
                 R_O[i, left + RUN] += part[1]
