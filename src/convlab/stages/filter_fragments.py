@@ -9,12 +9,17 @@ they lie together. So that is how they are packed: for every row of blocks, for 
 at a time, for every 16 channels, the fragments of 32 lanes, of the large parts and then of the
 small ones: ``packed[m // M_B, k // 8, m % M_B // 16, part, lane, number]``. Lanes that are
 neighbours read what is neighbours, so that no bank is asked twice.
+
+A number that TF32 cannot hold, an infinity or one next to the largest, has infinity as its large
+part, and as its small part itself: so all numbers of the filter can be had back
+(:func:`make_filter_number`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import cuda, float32, int64, uint32
 
 from convlab.device import gpu_only, split_tf32, store4
@@ -27,6 +32,7 @@ WARP = 32
 ROWS, TERMS = 16, 8  # of the matrix that a warp's lanes hold together
 FRAGMENTS = WARP * 4  # numbers of such a matrix
 WARPS = 4  # of a block that packs
+INFINITY = np.float32(np.inf)
 
 
 def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
@@ -67,7 +73,8 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> 
         if m < M and k < K:
             group, place, channel = k // (GROUP * PLACES), k // GROUP % PLACES, k % GROUP
             value = weight[m * K + (group * GROUP + channel) * PLACES + place]
-        return split_tf32(value)
+        large, small = split_tf32(value)
+        return large, small if abs(large) < INFINITY else value
 
     @cuda.jit(**gpu_only(launch_bounds=WARPS * WARP))
     def split_filter(weight, packed):
@@ -90,3 +97,21 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> 
             store4(packed, at + FRAGMENTS, (small0, small1, small2, small3))
 
     return split_filter
+
+
+def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
+    """``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and places."""
+    M_B, K_P = tile.M_B, blocks_for(problem.K, tile.K_B) * tile.K_B
+    GROUP, PLACES = group_size(problem, tile), problem.H_f * problem.W_f
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def filter_number(packed, m, e):
+        r, place = e // PLACES, e % PLACES
+        k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
+        lane, number = m % 8 * 4 + k % 4, m // 8 % 2 + k // 4 % 2 * 2
+        at = (int64(m // M_B) * K_P + k // TERMS * TERMS) * (2 * M_B)
+        at += m % M_B // ROWS * (2 * FRAGMENTS) + lane * 4 + number
+        large, small = packed[at], packed[at + FRAGMENTS]
+        return large + small if abs(large) < INFINITY else small
+
+    return filter_number

@@ -18,20 +18,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, commit_copies, gpu_only, store4, wait_copies
 from convlab.problem import ConvProblem
 from convlab.stages import window_fetch
 from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.filter_fragments import TERMS, pack_launch, packed_buffer
+from convlab.stages.filter_fragments import (
+    INFINITY,
+    TERMS,
+    make_filter_number,
+    pack_launch,
+    packed_buffer,
+)
 from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tiles import SHARED_BYTES, Tile
 from convlab.stages.warp_product import GAP, WARP_COLUMNS, WARP_ROWS, make_compute, make_place
 from convlab.stages.warp_tiles import best_tile, candidates
-
-INFINITY = np.float32(np.inf)
 
 
 def slot_elements(tile: Tile) -> int:
@@ -76,7 +79,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         commit_copies()  # a group even of nothing: groups are waited for by their number
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
-    def tensor_cores(input, weight, packed, bias, output):
+    def tensor_cores(input, packed, bias, output):
         S_F = cuda.shared.array(F_RING, float32, alignment=BYTES_16)
         S_I = cuda.shared.array(I_RING, float32, alignment=BYTES_16)
         R_O = cuda.local.array(O_SHAPE, float32)
@@ -120,7 +123,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
         m0, n0 = m0 + row + g, n0 + column + member * RUN
         if write(R_O, bias, output, m0, n0):
-            mend(input, weight, bias, output, m0, n0)
+            mend(input, packed, bias, output, m0, n0)
 
     return tensor_cores
 
@@ -173,16 +176,17 @@ def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def make_mend(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """Computes those of a lane's outputs again that are not finite, as s01 does."""
+    """Computes those of a lane's outputs again that are not finite, as s01 does. The filter's
+    numbers come from ``packed``, as they do for all the others: it may outlive ``weight``'s."""
     p = problem
     M, N, PIXELS, K = p.M, p.N, p.H_o * p.W_o, p.K
     C_i, H_i, W_i, H_f, W_f, W_o = p.C_i, p.H_i, p.W_i, p.H_f, p.W_f, p.W_o
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
     M_T, N_T = tile.M_T, tile.N_T
-    finish = make_finish(relu)
+    finish, filter_number = make_finish(relu), make_filter_number(problem, tile)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def mend(input, weight, bias, output, m0, n0):
+    def mend(input, packed, bias, output, m0, n0):
         for e in range(M_T * N_T):
             i, j = uint32(e) // N_T, uint32(e) % N_T
             m, n = m0 + i * WARP_ROWS, n0 + j // RUN * (RUN * WARP_COLUMNS) + j % RUN
@@ -201,7 +205,7 @@ def make_mend(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
                 number = float32(0)  # outside the image is padding
                 if 0 <= i_h < H_i and 0 <= i_w < W_i:
                     number = input[((int64(i_n) * C_i + r) * H_i + i_h) * W_i + i_w]
-                total += number * weight[m * K + uint32(k)]
+                total += number * filter_number(packed, m, uint32(k))
             output[at] = finish(total, bias[m])
 
     return mend
@@ -214,7 +218,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
-        arguments=(Flat("input"), Flat("weight"), Flat("packed"), "bias", Flat("output")),
+        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
     )
     return Program((packed_buffer(problem, tile),), (pack_launch(problem, tile), main), tile)
 
