@@ -165,17 +165,18 @@ class Fakes:
 
     def system_named(self, name: str) -> System:
         self.current, self.timed, self.looks = name, 0, 0
-        spoil = SPOILED[name]
+        spoil, stage = SPOILED[name], name in ("right", "crash")
         return System(
             name,
             f"a fake: {name}",
-            "stage" if name in ("right", "crash") else "peer",
-            "convlab" if name in ("right", "crash") else "fakes",
+            "stage" if stage else "peer",
+            "convlab" if stage else "fakes",
             "tf32" if name.startswith("tf32") else "fp32",
             "any" if name == "any" else "gemm",
             name != "host",
             lambda: "its library is not installed" if spoil is None else None,
             lambda problem, input, weight, bias: Fake(problem, input, weight, self, spoil),
+            (lambda problem: None) if stage else None,
         )
 
     def free_bytes(self):

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 from bench_fakes import GIB, MACHINE, SPOILED, system
 
 from convlab.bench import measuring, runner
 from convlab.bench.crew import Crew, WorkerDied, weights
 from convlab.bench.rows import NUMBERS, Row
+from convlab.bench.systems import chosen
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -155,6 +157,30 @@ def test_unsteady_measurements_are_tried_again_and_then_given_up(monkeypatch):
 def test_what_failed_in_one_process_is_not_in_the_next():
     rows = run(["sticky", "crash", "right"])
     assert [row.state for row in rows.values()] == ["failed", "failed", "measured"]
+
+
+def test_compiled_ahead_are_libraries_once_and_first_then_all_kernels():
+    library = system("wrong", name="built", compile=lambda problem: None)
+    systems = [system("right"), library, system("tf32")]
+    cases = runner.cases_for(["conv11", "conv12"], 1, systems)
+    ahead = [(case.layer, case.system.name) for case in runner.compiled_ahead(cases)]
+    assert ahead == [("conv12", "built"), ("conv11", "right"), ("conv12", "right")]
+
+
+def test_cutlass_is_built_ahead():
+    built = [one.name for one in chosen(["none"], ["all"]) if one.compile is not None]
+    assert built == ["cutlass_analytic", "cutlass_optimized", "cutlass_tf32"]
+
+
+def test_the_same_bits_are_so_however_they_lie_in_memory():
+    one = np.array([0.0, np.nan, 1.5, -2.0] * 6, np.float32).reshape(2, 2, 2, 3)
+    other = np.ascontiguousarray(one.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    assert other.strides != one.strides
+    assert measuring.same_bits(one, other)
+    other[1, 0, 0, 0] *= -1  # minus zero is another number
+    assert not measuring.same_bits(one, other)
+    assert not measuring.same_bits(one, one.transpose(0, 1, 3, 2))
+    assert not measuring.same_bits(one, one.astype(np.float64))
 
 
 def test_a_system_that_nobody_knows_there_is_a_row_too():

@@ -148,12 +148,14 @@ class Crew:
         return facts
 
     def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
-        """Compile stages' kernels side by side; yields after each. What fails here fails again,
-        and is told, when it is measured."""
+        """Compile stages' kernels and peers' libraries side by side; yields after each. What fails
+        here fails again, and is told, when it is measured. Kernels stay in the process that
+        compiled them, so that measures them too; libraries are kept on disk."""
         pending: dict[str, list[tuple[ConvProblem, System]]] = {}
         for number, (problem, system) in enumerate(wanted):
             name = f"{STAGE_FAMILY} {number % self._compilers}"
-            self._compiled_by[problem, system.name] = name
+            if system.kind == "stage":
+                self._compiled_by[problem, system.name] = name
             pending.setdefault(name, []).append((problem, system))
         for name, tasks in pending.items():
             with contextlib.suppress(WorkerDied):

@@ -34,7 +34,9 @@ class Gpu:
 
     def compile(self, name: str, problem: ConvProblem) -> None:
         """Make a system's kernels for a problem, ahead of time."""
-        self.system_named(name).compile(problem)
+        compile = self.system_named(name).compile
+        if compile is not None:
+            compile(problem)
 
     def facts(self) -> dict[str, Any]:
         """The GPU's ceilings, computed and measured, and what is kept with measurements."""

@@ -225,8 +225,7 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    first, second = (np.ascontiguousarray(image).view(np.uint32) for image in (one, other))
-    return bool(np.array_equal(first, second))
+    return bool(np.array_equal(one.view(np.uint32), other.view(np.uint32)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -60,6 +60,14 @@ def cases_for(layers: Sequence[str], batch: int, systems: Sequence[System]) -> l
     ]
 
 
+def compiled_ahead(cases: Sequence[Case]) -> list[Case]:
+    """What is compiled before anything is measured: peers' libraries, once and first because they
+    take the longest, and every kernel of the stages."""
+    able = [case for case in cases if case.system.compile is not None]
+    libraries = {case.system.name: case for case in able if case.system.kind == "peer"}
+    return [*libraries.values(), *(case for case in able if case.system.kind == "stage")]
+
+
 def run(
     cases: Sequence[Case],
     crew: Measurers,
@@ -70,8 +78,7 @@ def run(
     on_layer: Callable[[str], None] = lambda layer: None,
 ) -> Iterator[Row]:
     """Measure the cases and yield their rows, layer by layer; kernels are compiled before."""
-    stages = [(case.problem, case.system) for case in cases if case.system.kind == "stage"]
-    for _ in crew.compile(stages):
+    for _ in crew.compile([(case.problem, case.system) for case in compiled_ahead(cases)]):
         on_compiled()
     for layer in dict.fromkeys(case.layer for case in cases):
         on_layer(layer)

@@ -31,7 +31,8 @@ class System:
     """Something that computes a convolution, to be measured.
 
     As :class:`~convlab.bench.peers.Peer` has it, and: ``kind`` is ``stage`` or ``peer``;
-    ``compile`` makes ready what takes no GPU memory, ahead of time; ``allowances`` are what
+    ``compile`` makes ready what takes no GPU memory, ahead of time: a stage's kernels for a
+    problem, a peer's library for all, None where there is nothing; ``allowances`` are what
     ``Oracle.judge`` has to know of its arithmetic.
     """
 
@@ -44,7 +45,7 @@ class System:
     on_gpu: bool
     why_absent: Callable[[], str | None]
     prepare: Callable[[ConvProblem, Any, Any, Any], Prepared]
-    compile: Callable[[ConvProblem], None] = lambda problem: None
+    compile: Callable[[ConvProblem], object] | None = None
     allowances: Callable[[ConvProblem], dict[str, Any]] = lambda problem: {}
 
     def as_json(self) -> dict[str, Any]:
@@ -72,6 +73,7 @@ def of_peer(peer: Peer) -> System:
         peer.on_gpu,
         peer.why_absent,
         peer.prepare,
+        peer.compile,
     )
 
 
@@ -85,8 +87,8 @@ def of_stage(stage: Stage, **switches: bool) -> System:
     def compile(problem: ConvProblem) -> None:
         engine = choose("gpu")
         program = program_for(problem, stage, None, engine, **switches)
-        for launch in program.kernels:
-            engine.build(launch, program)
+        for step in program.launches:  # a library's, too: that imports the library
+            engine.build(step, program)
 
     return System(
         stage.name,

@@ -182,10 +182,11 @@ def _heading(
 
 
 class _Bars:
-    """Two bars on standard error: kernels compiled, rows measured with the time that is left."""
+    """Two bars on standard error: what is compiled, rows measured with the time that is left."""
 
     def __init__(self, progress: Progress, todo: Sequence[Case]) -> None:
         from convlab.bench.crew import weights
+        from convlab.bench.runner import compiled_ahead
 
         self._progress = progress
         self._weights = dict(
@@ -195,10 +196,10 @@ class _Bars:
                 strict=True,
             )
         )
-        stages = sum(case.system.kind == "stage" for case in todo)
+        ahead = len(compiled_ahead(todo))
         self._compiling: TaskID | None = None
-        if stages:
-            self._compiling = progress.add_task("compiling", total=stages)
+        if ahead:
+            self._compiling = progress.add_task("compiling", total=ahead)
         self._measuring = progress.add_task("measuring", total=sum(self._weights.values()) or 1)
 
     def compiled(self) -> None:

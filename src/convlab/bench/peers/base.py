@@ -49,7 +49,8 @@ class Prepared(Protocol):
         """Fill with NaN the output that the last ``run``, or replays of its capture, write to."""
 
     def output(self) -> Singles:
-        """That output on the host, NCHW, once all work on the device is done."""
+        """That output on the host, its axes N, C, H, W however they lie in memory, once all work on
+        the device is done."""
 
     def close(self) -> None:
         """Give everything back. May be called twice."""
@@ -81,6 +82,9 @@ class Peer:
     and bias ``[C_o]`` or None, float32 on the host. All compute without a bias, to do the same
     work: a bias of anything but zeros raises :class:`Unsupported`, as does a problem that the peer
     cannot do."""
+    compile: Callable[[ConvProblem], object] | None = None
+    """Builds its library, one for all problems and kept on disk, so that ``prepare`` need not; None
+    where it has none of its own."""
 
 
 def require_no_bias(name: str, bias: Singles | None) -> None:

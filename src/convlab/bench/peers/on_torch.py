@@ -122,7 +122,8 @@ class OnTorch:
     def output(self) -> Singles:
         """The output on the host, NCHW."""
         self._synchronize()
-        return np.ascontiguousarray(self._output.cpu().numpy())
+        output: Singles = self._output.cpu().numpy()
+        return output
 
     @property
     def algorithm(self) -> str | None:
