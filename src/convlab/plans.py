@@ -132,7 +132,7 @@ class Plan:
 
         It has a workspace of its own, of the plan's size, and keeps ``weight`` and ``bias``. Write
         other numbers into the weight, and a stage that re-orders it still computes with what was
-        there at this call; but s13 looks at it again where a sum is not finite.
+        there at this call.
         """
         own = Plan.of(self.program, self.problem, self.stage, self.engine)
         arrays = {"weight": weight, "bias": bias, **own._own}

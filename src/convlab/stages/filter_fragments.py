@@ -49,7 +49,7 @@ def pack_launch(problem: ConvProblem, tile: Tile) -> Launch:
     warps = row_blocks * tile.M_B // ROWS
     return Launch(
         make_pack_filter(problem, tile, K_P, warps),
-        grid=(blocks_for(warps, WARPS), K_P // TERMS // _turns(problem, tile)),
+        grid=(K_P // TERMS // _turns(problem, tile), blocks_for(warps, WARPS)),
         block=(WARPS * WARP,),
         arguments=(Flat("weight"), Flat("packed")),
     )
@@ -79,12 +79,12 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> 
     @cuda.jit(**gpu_only(launch_bounds=WARPS * WARP))
     def split_filter(weight, packed):
         lane = uint32(cuda.threadIdx.x) % WARP
-        tile_ = uint32(cuda.blockIdx.x) * WARPS + uint32(cuda.threadIdx.x) // WARP
+        tile_ = uint32(cuda.blockIdx.y) * WARPS + uint32(cuda.threadIdx.x) // WARP
         if tile_ >= COUNT:
             return
-        m, y = tile_ * ROWS + lane // 4, uint32(cuda.blockIdx.y)
+        m, x = tile_ * ROWS + lane // 4, uint32(cuda.blockIdx.x)
         for turn in range(TURNS):
-            step = (y // STEPS * TURNS + uint32(turn)) * STEPS + y % STEPS
+            step = (x // STEPS * TURNS + uint32(turn)) * STEPS + x % STEPS
             k = step * TERMS + lane % 4
             large0, small0 = element(weight, m, k)
             large1, small1 = element(weight, m + 8, k)

@@ -33,7 +33,14 @@ from convlab.stages.filter_fragments import (
 )
 from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tiles import SHARED_BYTES, Tile
-from convlab.stages.warp_product import GAP, WARP_COLUMNS, WARP_ROWS, make_compute, make_place
+from convlab.stages.warp_product import (
+    GAP,
+    WARP_COLUMNS,
+    WARP_ROWS,
+    chain,
+    make_compute,
+    make_place,
+)
 from convlab.stages.warp_tiles import best_tile, candidates
 
 
@@ -50,8 +57,9 @@ def ring_slots(tile: Tile) -> int:
 
 def blocks_at_once(tile: Tile) -> int:
     """Blocks that a multiprocessor's 65,536 registers shall hold: a thread keeps its M_T x N_T
-    sums, and needs about 120 more for both parts of what it multiplies and for addresses."""
-    return max(1, 65536 // (tile.threads * (tile.M_T * tile.N_T + 120)))
+    sums, and needs more for both parts of the terms it multiplies at a time, and for addresses."""
+    more = 104 if chain(tile) == 1 else 120
+    return max(1, 65536 // (tile.threads * (tile.M_T * tile.N_T + more)))
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
