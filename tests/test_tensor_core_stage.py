@@ -205,7 +205,8 @@ def test_a_constant_weight(relu: bool, engine: Engine) -> None:
     weight[1, 2, 0, 1] = INF
     on = engine.to_device
     kept = on(weight)
-    ready = plan(problem, "s13", engine=engine.name, relu=relu).for_weight(kept, on(bias))
+    chosen = plan(problem, "s13", S13.tiny_tile, engine.name, relu=relu)
+    ready = chosen.for_weight(kept, on(bias))
     kept[:] = 0
     for seed in (8, 9):
         other = random_tensors(problem, seed)[0]

@@ -6,8 +6,8 @@ All blocks cost the same, so a GPU is done when the multiprocessor with the most
 
 K_P is K rounded up to whole slices, OVERHEAD what a block does before and after its slices, in
 steps of k, ``rate`` how well a tile does where there is plenty to do. The constants are fitted to
-what an H200 took for the paper's twelve layers when s13 added its products in another order; the
-rate of 64 x 64 was raised since by what the present order gains there.
+what an H200 took for the paper's twelve layers: of the candidates, the tile that it chooses is the
+fastest for eleven of them, and within 2 % of that for Conv5.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ OVERHEAD = 80
 # one's.
 RATES: dict[tuple[int, int, int, int], float] = {
     (128, 64, 16, 8): 1.0,
-    (128, 64, 8, 8): 0.99,
+    (128, 64, 8, 8): 0.97,
     (64, 128, 8, 8): 0.98,
+    (96, 64, 12, 8): 1.0,
     (96, 64, 6, 8): 0.93,
     (64, 64, 4, 8): 0.97,
     (32, 64, 4, 8): 0.84,
