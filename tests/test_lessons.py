@@ -877,6 +877,7 @@ def test_the_wheel_has_the_notebooks_and_results(tmp_path):
         assert f"convlab/lessons/notebooks/solutions/{name}.ipynb" in names
     assert "convlab/lessons/results/ladder_conv9_h200.json" in names
     assert "convlab/lessons/exercises.py" in names
+    assert "convlab/py.typed" in names  # type checkers read the annotations
 
 
 def test_a_cell_of_a_role_has_a_name():
