@@ -155,6 +155,18 @@ def test_the_benchmark_measures_and_writes(pretended, capsys, tmp_path) -> None:
     assert said.count("| s") == 3
 
 
+def test_stages_take_turns(pretended, monkeypatch) -> None:
+    called, call = [], Plan.__call__
+
+    def noted(plan, *arrays, **options):
+        called.append(plan.stage.name)
+        return call(plan, *arrays, **options)
+
+    monkeypatch.setattr(Plan, "__call__", noted)
+    assert calls.main([]) == 0
+    assert called == ["s01_direct", "s10_im2win"] * 3
+
+
 def test_results_that_differ_are_said_and_exit_1(pretended, capsys, monkeypatch) -> None:
     monkeypatch.setattr(Plan, "__call__", lambda *arrays, **options: None)
     assert calls.main([]) == 1

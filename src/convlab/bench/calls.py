@@ -2,7 +2,8 @@
 
 ``python -m convlab.bench.calls [--json FILE]``: on a GPU. Calls are made in runs that the launch
 queue holds, and nothing is waited for inside a run, so that the host's time is seen and not the
-GPU's. Each figure is the median over runs, with the middle half's width.
+GPU's. Stages take turns, a run each. Each figure is the median over runs but the first, which warms
+up, with the middle half's width.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ Put = Callable[[np.ndarray], Any]
 def measure(engine: Engine | None) -> dict[str, Any]:
     """Host time of every way to call, for every stage that is measured and kind of array."""
     assert engine is not None
-    rows = [
-        _row(stage, kind, put, engine)
+    cases = [
+        _Case(stage, kind, put, engine)
         for stage in LADDER
         if _is_measured(stage)
         for kind, put in _kinds(engine)
     ]
+    for _ in range(RUNS + 1):  # each in turn: a host that is slower for a while is so for all
+        for case in cases:
+            case.run_once()
+    rows = [case.row() for case in cases]
     return {
         "ok": all(row["equal"] for row in rows),
         "problem": str(PROBLEM),
@@ -66,47 +71,57 @@ def _kinds(engine: Engine) -> Iterator[tuple[str, Put]]:
         yield "PyTorch", lambda host: torch.tensor(host, device="cuda")
 
 
-def _row(stage: Stage, kind: str, put: Put, engine: Engine) -> dict[str, Any]:
-    plan = Plan(PROBLEM, stage, None, engine)
-    input, weight, bias = map(put, random_tensors(PROBLEM, 6))
-    planned, by_numba = (put(np.full(PROBLEM.output_shape, np.nan, np.float32)) for _ in range(2))
-    steps = plan.steps(input, weight, by_numba, bias)
+class _Case:
+    """A stage with arrays of one kind: every way to call it, and how long its calls took so far."""
 
-    def numbas_launches() -> None:
-        for step in steps:
-            step(None)
+    def __init__(self, stage: Stage, kind: str, put: Put, engine: Engine) -> None:
+        self._stage, self._kind, self._engine = stage, kind, engine
+        self._plan = plan = Plan(PROBLEM, stage, None, engine)
+        input, weight, bias = map(put, random_tensors(PROBLEM, 6))
+        planned, by_numba = (
+            put(np.full(PROBLEM.output_shape, np.nan, np.float32)) for _ in range(2)
+        )
+        self._planned, self._by_numba = planned, by_numba
+        self._steps = steps = plan.steps(input, weight, by_numba, bias)
 
-    ways: dict[str, Callable[[], Any]] = {
-        "plan": lambda: plan(input, weight, planned, bias),
-        "numba": numbas_launches,
-    }
-    if kind == "Numba":  # conv2d takes no others
-        out = put(np.empty(PROBLEM.output_shape, np.float32))
-        ways["conv2d"] = lambda: conv2d(input, weight, bias, stage=stage.name, out=out)
-    times = {way: _host_time(call, engine) for way, call in ways.items()}
-    return {
-        "stage": stage.name,
-        "arrays": kind,
-        "launches": len(steps),
-        "packed": plan.packed,
-        "equal": _bits(planned) == _bits(by_numba),
-        **{f"{way}_us": median for way, (median, _) in times.items()},
-        **{f"{way}_spread_percent": spread for way, (_, spread) in times.items()},
-    }
+        def numbas_launches() -> None:
+            for step in steps:
+                step(None)
 
+        self._ways: dict[str, Callable[[], Any]] = {
+            "plan": lambda: plan(input, weight, planned, bias),
+            "numba": numbas_launches,
+        }
+        if kind == "Numba":  # conv2d takes no others
+            out = put(np.empty(PROBLEM.output_shape, np.float32))
+            self._ways["conv2d"] = lambda: conv2d(input, weight, bias, stage=stage.name, out=out)
+        self._samples: dict[str, list[float]] = {way: [] for way in self._ways}
 
-def _host_time(call: Callable[[], Any], engine: Engine) -> tuple[float, float]:
-    """Median in microseconds and spread in percent of what a call takes the host."""
-    samples = []
-    for _ in range(RUNS + 1):
-        engine.synchronize()
-        start = time.perf_counter()
-        for _ in range(CALLS):
-            call()
-        samples.append((time.perf_counter() - start) / CALLS * 1e6)
-    engine.synchronize()
-    low, median, high = quantiles(samples[1:], n=4)  # the first run warms up
-    return median, 100 * (high - low) / median
+    def run_once(self) -> None:
+        """Time a run of calls, every way."""
+        for way, call in self._ways.items():
+            self._engine.synchronize()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            self._samples[way].append((time.perf_counter() - start) / CALLS * 1e6)
+        self._engine.synchronize()
+
+    def row(self) -> dict[str, Any]:
+        """What a call took the host: median in microseconds, spread in percent of it."""
+        times = {way: quantiles(samples[1:], n=4) for way, samples in self._samples.items()}
+        return {
+            "stage": self._stage.name,
+            "arrays": self._kind,
+            "launches": len(self._steps),
+            "packed": self._plan.packed,
+            "equal": _bits(self._planned) == _bits(self._by_numba),
+            **{f"{way}_us": median for way, (_, median, _) in times.items()},
+            **{
+                f"{way}_spread_percent": 100 * (high - low) / median
+                for way, (low, median, high) in times.items()
+            },
+        }
 
 
 def _bits(array: Any) -> bytes:
