@@ -670,3 +670,26 @@ def test_the_least_roundings_of_a_sum():
         problem, size = ConvProblem(1, K, 1, 1, 1, 1), np.ones(1)
         bound = rounding_bound(problem, size, with_bias=False, least=SPLIT_ROUNDINGS)
         assert bound == pytest.approx(roundings / (2**24 - roundings), rel=1e-14)
+
+
+# Pieces and threads
+
+
+@pytest.mark.parametrize("piece", [1, 30, 100, 2**15])
+@pytest.mark.parametrize("many", [1, 2**20])
+def test_a_verdict_does_not_depend_on_pieces_and_threads(monkeypatch, piece, many):
+    problem = ConvProblem(3, 2, 6, 7, 7, 3)  # 20 outputs a channel
+    oracle = Oracle(problem, *random_tensors(problem, 1), workers=3)
+    output = oracle.expected.astype(np.float32)
+    usual = oracle.judge(output)
+    monkeypatch.setattr("convlab.oracle.PIECE", piece)
+    monkeypatch.setattr("convlab.oracle.MANY_OUTPUTS", many)
+    assert oracle.judge(output) == usual
+    output[2, 0, 1, 1] = np.nan
+    output[1, 6, 3, 4] += 1
+    output[1, 6, 3, 2] -= 1
+    verdict = oracle.judge(output)
+    assert (verdict.wrong, verdict.total, verdict.first) == (3, output.size, (1, 6, 3, 2))
+    assert verdict.error_over_bound == np.inf
+    assert verdict.got == output[1, 6, 3, 2]
+    assert verdict.expected == oracle.expected[1, 6, 3, 2]

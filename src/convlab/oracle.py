@@ -54,6 +54,8 @@ terms alone come, within the bound, to ``2**128 - 2**103`` or more, which rounds
 from __future__ import annotations
 
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -74,6 +76,8 @@ LARGEST_EXACT_TF32 = 2**11  # and TF32 up to here
 SPLIT_ROUNDINGS = 48  # the fewest that sums of split products are worth
 TF32_DENORMAL = 2.0**-136  # TF32's smallest number above zero
 TF32_WHOLE = 2.0**-113  # the least number whose two parts TF32 holds as well as any other's
+MANY_OUTPUTS = 2**20  # from here on several threads judge: fewer take less time than a thread
+PIECE = 2**15  # outputs judged at once: few enough for a core's cache
 
 
 @np.errstate(invalid="ignore")  # inf * 0 is NaN, and meant to be
@@ -236,17 +240,25 @@ class Verdict:
 class Oracle:
     """The answer to one convolution, worked out once, to judge any number of outputs by.
 
-    ``expected`` and ``magnitude`` are float64 of ``problem.output_shape``. Takes float32 tensors;
-    raises ``ValueError`` naming the one that has another shape or dtype.
+    ``expected`` and ``magnitude`` are float64 of ``problem.output_shape``. ``workers`` is how many
+    threads judge large outputs, None for one a core. Takes float32 tensors; raises ``ValueError``
+    naming the one that has another shape or dtype.
     """
 
     def __init__(
-        self, problem: ConvProblem, input: Singles, weight: Singles, bias: Singles | None = None
+        self,
+        problem: ConvProblem,
+        input: Singles,
+        weight: Singles,
+        bias: Singles | None = None,
+        *,
+        workers: int | None = None,
     ) -> None:
         tensors = {"input": input, "weight": weight} | ({} if bias is None else {"bias": bias})
         for name, tensor in tensors.items():
             _require_float32(name, tensor)
         self.problem = problem
+        self._workers = workers or os.cpu_count() or 1
         self.expected = reference(problem, input, weight, bias)
         self.magnitude = magnitude(problem, input, weight, bias)
         self._finite = self.expected  # what the finite terms sum to
@@ -301,18 +313,34 @@ class Oracle:
         """
         _require_shape("output", output, self.problem.output_shape)
         _require_float32("output", output)
-        largest, wrong = 0.0, 0
-        first: tuple[int, int, int, int] | None = None
-        for image in range(self.problem.N_i):  # one by one, which bounds the memory this takes
-            errors = self._error_over_bound(image, output[image], atomic_additions, split_products)
-            is_wrong = errors > 1
-            largest = max(largest, float(errors.max()))
-            wrong += int(np.count_nonzero(is_wrong))
-            if first is None and is_wrong.any():
-                channel, row, column = np.unravel_index(is_wrong.argmax(), is_wrong.shape)
-                first = (image, int(channel), int(row), int(column))
-        if first is None:
+        N_i, C_o, H_o, W_o = self.problem.output_shape
+        channels = max(1, PIECE // (H_o * W_o))
+        pieces = [
+            (image, slice(channel, channel + channels))
+            for image in range(N_i)
+            for channel in range(0, C_o, channels)
+        ]
+
+        def look(piece: tuple[int, slice]) -> tuple[float, int, int]:
+            """The largest error, how many elements are wrong, which is the first."""
+            errors = self._error_over_bound(piece, output[piece], atomic_additions, split_products)
+            wrong = errors > 1
+            return float(errors.max()), int(np.count_nonzero(wrong)), int(wrong.argmax())
+
+        if output.size < MANY_OUTPUTS:
+            found = list(map(look, pieces))
+        else:
+            with ThreadPoolExecutor(self._workers) as pool:
+                found = list(pool.map(look, pieces))
+        largest = max(error for error, _, _ in found)
+        wrong = sum(count for _, count, _ in found)
+        if wrong == 0:
             return Verdict(True, largest, 0, output.size)
+        (image, some), place = next(
+            (piece, place) for piece, (_, count, place) in zip(pieces, found, strict=True) if count
+        )
+        channel, row, column = np.unravel_index(place, (channels, H_o, W_o))
+        first = (image, some.start + int(channel), int(row), int(column))
         got, expected = float(output[first]), float(self.expected[first])
         return Verdict(False, largest, wrong, output.size, first, got, expected)
 
@@ -329,17 +357,22 @@ class Oracle:
         return wrong
 
     def _error_over_bound(
-        self, image: int, output: Singles, atomic_additions: int, split_products: bool
+        self,
+        where: int | tuple[int, slice],
+        output: Singles,
+        atomic_additions: int,
+        split_products: bool,
     ) -> Doubles:
-        """Each element's error as a multiple of its bound: [C_o, H_o, W_o], never NaN."""
-        expected, magnitude = self.expected[image], self.magnitude[image]
+        """Each element's error as a multiple of its bound, never NaN; ``where`` they are: an image,
+        and some of its channels."""
+        expected, magnitude = self.expected[where], self.magnitude[where]
         bound = self._bound(magnitude, atomic_additions, split_products)
         judged = np.isfinite(output) & np.isfinite(expected)
         error = np.abs(np.subtract(output, expected, out=np.zeros_like(expected), where=judged))
         exact_or_not = np.where(error == 0, 0.0, np.inf)
         over: Doubles = np.divide(error, bound, out=exact_or_not, where=bound > 0)
         if not judged.all():
-            excused = _same_or_overflowed(output, expected, self._finite[image], magnitude, bound)
+            excused = _same_or_overflowed(output, expected, self._finite[where], magnitude, bound)
             over[~judged] = np.where(excused, 0.0, np.inf)[~judged]
         return over
 

@@ -90,7 +90,7 @@ class Judge:
         self._parts = [slice(int(a), int(b)) for a, b in pairwise(edges)]
         self._oracles: list[Oracle] = self._each(
             lambda part: Oracle(
-                replace(problem, batch=part.stop - part.start), input[part], weight
+                replace(problem, batch=part.stop - part.start), input[part], weight, workers=1
             ),
             self._parts,
         )
