@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from convlab.oracle import ROUNDOFF, Oracle, Singles, Verdict
+from convlab.oracle import PIECE, ROUNDOFF, Oracle, Singles, Verdict
 from convlab.problem import ConvProblem
 
 FP32 = "fp32"  # the oracle's bound, and a norm
@@ -185,7 +185,7 @@ def _nan_is_most(value: float) -> float:
 def _norms(expected: np.ndarray, output: Singles) -> tuple[float, float, float]:
     """The sums of squares of error and answer, and the largest error; infinite for a NaN."""
     errors = sizes = largest = 0.0
-    for one, answer in zip(output, expected, strict=True):  # an image: little memory
+    for one, answer in _pieces(output, expected):
         error = one - answer
         if not np.isfinite(error).all():
             return math.inf, 1.0, math.inf
@@ -193,6 +193,14 @@ def _norms(expected: np.ndarray, output: Singles) -> tuple[float, float, float]:
         sizes += float(np.vdot(answer, answer))
         largest = max(largest, float(np.abs(error, out=error).max()))
     return errors, sizes, largest
+
+
+def _pieces(output: Singles, expected: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Both in parts that fit a core's cache."""
+    for one, answer in zip(output, expected, strict=True):
+        flat, right = one.ravel(), answer.ravel()
+        for start in range(0, flat.size, PIECE):
+            yield flat[start : start + PIECE], right[start : start + PIECE]
 
 
 def _together(verdicts: list[Verdict], parts: list[slice]) -> Verdict:
