@@ -9,10 +9,12 @@ import pytest
 
 from convlab import ConvProblem, Tile, plan, plans
 from convlab.engines import Engine
+from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.stages import s12_fused_im2win as s12
 from convlab.stages import stage_named, window_fetch
 from convlab.stages.tile_choice import (
+    MULTIPROCESSORS,
     SPLITS,
     best_splits,
     best_tile,
@@ -25,6 +27,15 @@ from convlab.workloads import LAYER_NAMES, paper_layer
 S12 = s12.STAGE
 # Eight channels, so that a slice can be channels of one place; five, so that none can.
 MANY = ConvProblem(2, 8, 6, 7, 18, (3, 2), stride=(1, 2), padding=(1, 2), dilation=(2, 1))
+FEW_OUTPUTS = [
+    ConvProblem(1, 256, 14, 14, 256, 3, padding=1),
+    ConvProblem(1, 512, 7, 7, 512, 3, padding=1),
+    ConvProblem(1, 2048, 7, 7, 512, 1),
+    ConvProblem(1, 1024, 14, 14, 2048, 1, stride=2),
+    ConvProblem(4, 256, 14, 14, 256, 3, padding=1),
+    ConvProblem(32, 512, 7, 7, 512, 3, padding=1),
+    paper_layer("conv12"),
+]
 FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
 
 
@@ -144,6 +155,24 @@ def test_the_choice_is_the_cheapest_by_the_model() -> None:
         }
         tile = best_tile(problem)
         assert costs[tile, best_splits(problem, tile)] == min(costs.values())
+
+
+@pytest.mark.parametrize("option", ["relu", "whole_sums"])
+def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option: str) -> None:
+    class H200(Simulator):
+        is_gpu, device = True, "one that nobody tuned on"
+
+        def multiprocessors(self) -> int:
+            return MULTIPROCESSORS
+
+    changed = 0
+    for problem in FEW_OUTPUTS:
+        tile = plans.tile_for(problem, S12, H200(), **{option: True})
+        costs = {tile: estimated_cost(problem, tile, splits=1) for tile in candidates(problem)}
+        assert tile is not None
+        assert costs[tile] == min(costs.values())
+        changed += tile != plans.tile_for(problem, S12, H200())
+    assert changed == len(FEW_OUTPUTS)
 
 
 def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None:

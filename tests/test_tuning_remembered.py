@@ -43,8 +43,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tiles.json"
 
 
-def taken(problem: ConvProblem = PROBLEM, engine: Any = None) -> Tile | None:
-    return plans.tile_for(problem, S12, engine or PretendedGpu())
+def taken(problem: ConvProblem = PROBLEM, engine: Any = None, **switches: bool) -> Tile | None:
+    return plans.tile_for(problem, S12, engine or PretendedGpu(), **switches)
 
 
 def put(tile: Tile = OTHER, problem: ConvProblem = PROBLEM, **changed: Any) -> None:
@@ -59,6 +59,17 @@ def test_a_remembered_tile_is_taken_and_else_the_model_s(file: Path) -> None:
     put()
     assert taken() == OTHER
     assert taken(replace(PROBLEM, batch=2)) == best_tile(replace(PROBLEM, batch=2), 4)
+
+
+@pytest.mark.parametrize("option", S12.options)
+def test_what_was_measured_without_an_option_is_for_plans_without_it(
+    option: str, file: Path
+) -> None:
+    put()
+    assert taken(**{option: False}) == OTHER
+    assert taken(**{option: True}) == best_tile(PROBLEM, 4, whole_sums=True)
+    program = plans.program_for(PROBLEM, S12, None, PretendedGpu(), **{option: True})
+    assert program.tile == best_tile(PROBLEM, 4, whole_sums=True)
 
 
 def test_another_gpu_has_its_own_and_a_simulator_none(file: Path) -> None:

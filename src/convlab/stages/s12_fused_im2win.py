@@ -26,7 +26,13 @@ from convlab.problem import ConvProblem
 from convlab.stages import window_fetch
 from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.s08_vectorized import RUN, make_multiply
-from convlab.stages.tile_choice import best_splits, best_tile, candidates, most_splits
+from convlab.stages.tile_choice import (
+    MULTIPROCESSORS,
+    best_splits,
+    best_tile,
+    candidates,
+    most_splits,
+)
 from convlab.stages.tiles import MODEL_TILE, SHARED_BYTES, Tile
 from convlab.stages.unrolled_product import make_compute, make_place, make_read
 
@@ -240,6 +246,16 @@ def prepare(
     return Program((Buffer("packed", (M_P // tile.M_B, K_P, tile.M_B)),), launches, tile)
 
 
+def production_tile(
+    problem: ConvProblem,
+    multiprocessors: int = MULTIPROCESSORS,
+    relu: bool = False,
+    whole_sums: bool = False,
+) -> Tile:
+    """The model's tile; with either option the one for sums that are not split."""
+    return best_tile(problem, multiprocessors, whole_sums=relu or whole_sums)
+
+
 def check_tile(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile that does not suit the kernel."""
     tile.require(
@@ -257,7 +273,7 @@ STAGE = Stage(
     builds_on=("s11_im2win_full",),
     module=__name__,
     prepare=prepare,
-    production_tile=best_tile,
+    production_tile=production_tile,
     candidates=candidates,
     tiny_tile=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
     model_tile=MODEL_TILE,

@@ -142,11 +142,14 @@ def most_splits(problem: ConvProblem) -> int:
     return most if most > 1 else 0
 
 
-def best_tile(problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS) -> Tile:
-    """The tile that the model takes to be the fastest."""
+def best_tile(
+    problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS, whole_sums: bool = False
+) -> Tile:
+    """The tile that the model takes to be the fastest: each with its :func:`best_splits`, or with
+    ``whole_sums`` each unsplit."""
 
     def cost(tile: Tile) -> float:
-        splits = best_splits(problem, tile, multiprocessors)
+        splits = 1 if whole_sums else best_splits(problem, tile, multiprocessors)
         return estimated_cost(problem, tile, multiprocessors, splits)
 
     return min(candidates(problem), key=cost)
