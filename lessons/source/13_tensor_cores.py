@@ -135,6 +135,8 @@ each such part to the sum by an ordinary addition, which rounds. And within a pa
 first, while the sum is still small, so that little is cut.
 
 With both, three products are as exact as float32 in a thread, or better. This is Ootomo and Yokota's method.
+(It ends with TF32's exponents: of a number below `2**-113` the small part is too small to be kept whole, and s13 is
+less exact than float32.)
 
 ## Your turn: make it accurate
 

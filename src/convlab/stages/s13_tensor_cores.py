@@ -9,6 +9,9 @@ The slices arrive as in s12, in a ring, by asynchronous copies; the filter comes
 the form in which a warp's lanes multiply it (:mod:`filter_fragments`). What is new is who
 multiplies: the 32 lanes of a warp hold a matrix together, and no lane can do anything alone.
 
+Below ``2**-113`` a number's small part is too small for TF32, and s13 less accurate than float32:
+each such number may be off by ``2**-136``.
+
 An infinity has no small part, and a number next to the largest rounds to one: there, sums become
 NaN or infinite. A lane that finds such a sum computes it again as s01 does. So whatever the others
 make of infinities and NaN, s13 makes it too; it only takes long where there are many.
