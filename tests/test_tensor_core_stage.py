@@ -251,6 +251,22 @@ def test_a_constant_weight(relu: bool, engine: Engine) -> None:
 # The filter
 
 
+@pytest.mark.same_in_cudasim
+def test_an_infinite_number_s_parts_are_what_the_lesson_says() -> None:
+    with np.errstate(invalid="ignore"):
+        parts = np.ravel(split(np.array([INF], F)))  # of a pixel
+    np.testing.assert_array_equal(parts, [INF, NAN])
+    problem, tile, engine = ConvProblem(1, 8, 1, 1, 16, 1), S13.tiny_tile, choose("simulator")
+    program = S13.prepare(problem, tile)
+    packed = engine.to_device(np.zeros(program.buffers[0].shape, F).reshape(-1))
+    weight = np.zeros(problem.weight_shape, F)
+    weight[3, 5] = INF
+    engine.build(program.launches[0], program)([weight.reshape(-1), packed])
+    assert (packed[packed != 0] == INF).tolist() == [True, True]  # of a weight
+    lesson = Path(__file__).parents[1] / "lessons/source/13_tensor_cores.py"
+    assert "A pixel is infinite. What are its two parts" in lesson.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("problem", "tile"),
     [(many(16), Tile(32, 32, 16, 2, 8)), (many(24), Tile(16, 32, 24, 2, 8)), (FEW, S13.tiny_tile)],

@@ -6,8 +6,8 @@ All blocks cost the same, so a GPU is done when the multiprocessor with the most
 
 K_P is K rounded up to whole slices, OVERHEAD what a block does before and after its slices, in
 steps of k, ``rate`` how well a tile does where there is plenty to do. The constants are fitted to
-what an H200 took for the paper's twelve layers: of the candidates, the tile that it chooses is the
-fastest for eleven of them, and within 2 % of that for Conv5.
+what an H200 took for the paper's twelve layers. Then, of the candidates, the tile that it chose was
+the fastest for eleven of them, and within 2 % of that for Conv5; these times were not kept.
 """
 
 from __future__ import annotations
