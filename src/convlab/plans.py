@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines import Engine, choose
+from convlab.engines.handles import address_of, check_aligned
 from convlab.problem import ConvProblem
 from convlab.remembered import remembered_tile
 from convlab.stages import LADDER, Stage, Tile, stage_named
@@ -133,7 +134,13 @@ class Plan:
         It has a workspace of its own, of the plan's size, and keeps ``weight`` and ``bias``. Write
         other numbers into the weight, and a stage that re-orders it still computes with what was
         there at this call.
+
+        On a GPU, raises ``ValueError`` for a weight or bias that does not start at a multiple of 16
+        bytes, ``TypeError`` for one in the host's memory, before anything is launched.
         """
+        for name, array in (("weight", weight), ("bias", bias)):
+            if self.engine.is_gpu and array is not None:
+                check_aligned(name, address_of(array))
         own = Plan.of(self.program, self.problem, self.stage, self.engine)
         arrays = {"weight": weight, "bias": bias, **own._own}
         rest = []
