@@ -15,6 +15,7 @@ from convlab.stages import s12_fused_im2win as s12
 from convlab.stages import stage_named, window_fetch
 from convlab.stages.tile_choice import (
     MULTIPROCESSORS,
+    RATES,
     SPLITS,
     best_splits,
     best_tile,
@@ -190,6 +191,15 @@ def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None
     )
     assert S12.atomic_additions(one_image) >= best_splits(one_image, best_tile(one_image))
     assert S12.atomic_additions(paper_layer("conv8")) == 0
+
+
+@pytest.mark.parametrize("multiprocessors", [24, 108, MULTIPROCESSORS, 264])
+def test_no_tile_and_no_gpu_splits_more_often_than_the_judge_knows(multiprocessors: int) -> None:
+    for problem in FEW_OUTPUTS:
+        for M_B, N_B, M_T, N_T in RATES:
+            for K_B in (4, 8, 16, 32):
+                splits = best_splits(problem, Tile(M_B, N_B, K_B, M_T, N_T), multiprocessors)
+                assert splits <= S12.atomic_additions(problem)
 
 
 def test_split_sums_are_cleared_first_and_whole_ones_are_not_split() -> None:

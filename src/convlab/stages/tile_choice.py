@@ -35,6 +35,7 @@ best, 17 % at worst. docs/tiles.md has what the model chooses beside the best ti
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from convlab.problem import ConvProblem
 from convlab.stages.base import blocks_for
@@ -121,9 +122,14 @@ def estimated_cost(
 
 
 def best_splits(problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPROCESSORS) -> int:
-    """Among how many blocks the model would split each sum. 1 for a tile that it does not know, and
-    where a thread's sums would leave its registers: half as many are too many where the last rows
-    of blocks stick out, and every addition has to be asked about."""
+    """Among how many blocks the model would split each sum; at most :func:`most_splits`. 1 for a
+    tile that it does not know, and where a thread's sums would leave its registers: half as many
+    are too many where the last rows of blocks stick out, and every addition has to be asked about.
+    """
+    return _cheapest_splits(problem, tile, multiprocessors, most_splits(problem) or 1)
+
+
+def _cheapest_splits(problem: ConvProblem, tile: Tile, multiprocessors: int, most: int) -> int:
     most_sums = MOST_SUMS // 2 if problem.M % tile.M_B else MOST_SUMS
     known = (tile.M_B, tile.N_B, tile.M_T, tile.N_T) in RATES
     sums = tile.M_T * tile.N_T
@@ -131,14 +137,24 @@ def best_splits(problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPR
         return 1
     slices = blocks_for(problem.K, tile.K_B)
     return min(
-        (splits for splits in SPLITS if splits <= slices),
+        (splits for splits in SPLITS if splits <= min(slices, most)),
         key=lambda splits: estimated_cost(problem, tile, multiprocessors, splits),
     )
 
 
+@lru_cache(maxsize=64)
 def most_splits(problem: ConvProblem) -> int:
-    """The most among any of :func:`candidates`; 0 where none splits: what is added atomically."""
-    most = max((best_splits(problem, tile) for tile in candidates(problem)), default=1)
+    """What is added atomically to an output, at most: the parts that any of :func:`candidates` has
+    on an H200, 0 where none splits. Other tiles and other GPUs have no more, so that whoever judges
+    an output has to know nothing but the problem. By the model, on the 55 problems and GPUs of 16
+    to 264 multiprocessors, that costs 11 % at most, and more than 1 % in 4 of 100 cases."""
+    most = max(
+        (
+            _cheapest_splits(problem, tile, MULTIPROCESSORS, SPLITS[-1])
+            for tile in candidates(problem)
+        ),
+        default=1,
+    )
     return most if most > 1 else 0
 
 
