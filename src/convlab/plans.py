@@ -242,6 +242,8 @@ def program_for(
     options: dict[str, int] = dict(switches)
     if workspace_limit is not None:
         options["workspace_limit"] = workspace_limit
+    if stage.splits_sums and (multiprocessors := engine.multiprocessors()) is not None:
+        options["multiprocessors"] = multiprocessors
     return _prepared(problem, stage, tile, tuple(sorted(options.items())))
 
 

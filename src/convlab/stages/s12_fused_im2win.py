@@ -220,13 +220,14 @@ def prepare(
     relu: bool = False,
     whole_sums: bool = False,
     splits: int | None = None,
+    multiprocessors: int = MULTIPROCESSORS,
 ) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero. ``splits`` is among how many
-    blocks a sum is split: the model's choice, but 1 with ``whole_sums`` and with ``relu``, which
-    needs the sums."""
+    blocks a sum is split: the model's choice for a GPU of so many ``multiprocessors``, but 1 with
+    ``whole_sums`` and with ``relu``, which needs the sums."""
     check_tile(tile)
     if splits is None:
-        splits = 1 if relu or whole_sums else best_splits(problem, tile)
+        splits = 1 if relu or whole_sums else best_splits(problem, tile, multiprocessors)
     slices = blocks_for(problem.K, tile.K_B)
     splits = blocks_for(slices, blocks_for(slices, splits))  # so that each has some
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
@@ -279,5 +280,6 @@ STAGE = Stage(
     model_tile=MODEL_TILE,
     vectorized=True,
     options=("relu", "whole_sums"),
+    splits_sums=True,
     atomic_additions=most_splits,
 )
