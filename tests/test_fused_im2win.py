@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,19 @@ def test_places_that_do_not_fit_constant_memory_are_computed(
         tile = Tile(16, 32, depth, 4, 4)
         plans._prepared.cache_clear()  # programs are kept
         assert judged(problem, S12, random_tensors(problem, 2), tile).ok
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", ["s11", "s12", "s13"])
+def test_a_plan_of_a_large_filter_takes_no_memory_on_the_host(name: str) -> None:
+    """Here a table of places, which would not fit constant memory, would have 800,000 rows."""
+    problem, stage = ConvProblem(1, 5, 400, 400, 1, 400), stage_named(name)
+    tracemalloc.start()
+    try:
+        stage.prepare(problem, stage.production_tile(problem))
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])

@@ -61,13 +61,16 @@ def make_locate(problem: ConvProblem, tile: Tile) -> Any:
         group, u, v = at // (H_f * W_f), at // W_f % H_f, at % W_f
         return u * d_h, v * d_w, group * CHANNELS + u * d_h * ROW + v * d_w
 
+    in_line = cuda.jit(device=True, **gpu_only(forceinline=True))
     places = range(blocks_for(p.K, tile.K_B) * tile.K_B // GROUP)
+    if 12 * len(places) > TABLE_BYTES:
+        return in_line(computed)
     tables = np.array([computed(at) for at in places]).T
-    if 12 * len(places) > TABLE_BYTES or tables.max() >= 2**31:
-        return cuda.jit(device=True, **gpu_only(forceinline=True))(computed)
+    if tables.max() >= 2**31:
+        return in_line(computed)
     DOWN, ACROSS, OFFSETS = map(np.ascontiguousarray, tables.astype(np.int32))
 
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    @in_line
     def looked_up(at):
         down, across = cuda.const.array_like(DOWN), cuda.const.array_like(ACROSS)
         offsets = cuda.const.array_like(OFFSETS)
