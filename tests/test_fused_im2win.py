@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,30 @@ def test_a_plan_of_a_large_filter_takes_no_memory_on_the_host(name: str) -> None
         assert tracemalloc.get_traced_memory()[1] < 2**22
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", ["s11", "s12", "s13"])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ConvProblem(1, 1, 1, 1, 2_200_000, 1),
+        ConvProblem(8, 3, 2, 2, 4_190_000, 1),
+        ConvProblem(2, 3_000_000, 1, 1, 64, 1),
+    ],
+    ids=str,
+)
+def test_millions_of_channels(problem: ConvProblem, name: str) -> None:
+    stage = stage_named(name)
+    for tile in (stage.production_tile(problem), *stage.candidates(problem)):
+        assert stage.prepare(problem, tile).tile == tile
+
+
+@pytest.mark.same_in_cudasim
+def test_s12_takes_as_many_channels_as_rows_of_its_largest_blocks() -> None:
+    S12.prepare(most := ConvProblem(1, 1, 1, 1, 128 * 65535, 1), S12.production_tile(most))
+    with pytest.raises(ValueError, match="fused_im2win needs 65536 blocks along y"):
+        S12.prepare(more := replace(most, out_channels=128 * 65535 + 1), S12.production_tile(more))
 
 
 @pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])

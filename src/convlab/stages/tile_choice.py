@@ -38,7 +38,7 @@ import math
 from functools import lru_cache
 
 from convlab.problem import ConvProblem
-from convlab.stages.base import blocks_for
+from convlab.stages.base import GRID_LIMIT, blocks_for
 from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tiles import Tile
 
@@ -86,9 +86,10 @@ def slice_depth(problem: ConvProblem) -> int:
 def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
     """The tiles to choose from: what a tuner measures. None that computes a third more channels
     than another, those that do not exist included, and none so small that its blocks would be far
-    more than there is use for."""
+    more than there is use for, or than a grid has."""
     few_outputs = problem.M * problem.N <= FEW_OUTPUTS
     narrowest = min(32 if few_outputs else 64, problem.M)
+    narrowest = max(narrowest, min(128, blocks_for(problem.M, GRID_LIMIT[1])))
     channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in RATES if narrowest <= M_B}
     most = min(channels.values()) * 4 / 3
     depth = slice_depth(problem)
