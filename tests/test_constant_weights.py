@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from convlab import LADDER, ConvProblem, Tile, plans
 from convlab.engines import Engine
+from convlab.engines.base import Start
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.stages import Stage, stage_named
+from convlab.stages.base import Program, Step
 
 PROBLEM = ConvProblem(2, 4, 5, 6, 6, (2, 3), stride=(1, 2), padding=1)
 PACKING = {  # the stages that re-order the filter
@@ -46,6 +50,37 @@ class PretendedGpu(Simulator):
 
     def multiprocessors(self) -> int:
         return 4
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", ["s01", "s11", "s12", "s13"])
+def test_what_is_done_once_has_ended_before_anything_else_can_start(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+
+    class Recording(Simulator):
+        def build(self, step: Step, program: Program) -> Start:
+            start = super().build(step, program)
+
+            def recorded(arrays: Any, stream: Any = None) -> None:
+                happened.append(f"{step.name} on {stream}")
+                start(arrays, stream)
+
+            return recorded
+
+        def synchronize(self) -> None:
+            happened.append("synchronized")
+
+    stage, engine = stage_named(name), Recording()
+    input, weight, bias = random_tensors(PROBLEM, 1)
+    plan = Plan(PROBLEM, stage, stage.tiny_tile, engine)
+    ready = plan.for_weight(weight, bias, stream=5)
+    packing = [step.name for step in plan.program.launches if "weight" in map(str, step.arguments)]
+    once = [f"{packing[0]} on 5", "synchronized"] if stage.name in PACKING else []
+    assert happened == once
+    ready(input, engine.empty(PROBLEM.output_shape), stream=6)
+    assert happened[len(once) :] == [f"{step.name} on 6" for step in ready.plan.program.launches]
 
 
 @pytest.mark.same_in_cudasim

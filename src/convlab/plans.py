@@ -135,6 +135,9 @@ class Plan:
         other numbers into the weight, and a stage that re-orders it still computes with what was
         there at this call.
 
+        ``stream`` is where that is done, after what is there already. It has ended when this
+        returns, so that the plan may be called on any other stream; not for capturing in a graph.
+
         On a GPU, raises ``ValueError`` for a weight or bias that does not start at a multiple of 16
         bytes, ``TypeError`` for one in the host's memory, before anything is launched.
         """
@@ -151,6 +154,8 @@ class Plan:
                 start([_pick(argument, arrays) for argument in step.arguments], stream)
             else:
                 rest.append(step)
+        if len(rest) < len(self.program.launches):
+            self.engine.synchronize()
         own._use(replace(self.program, launches=tuple(rest)))
 
         return PlanForWeight(own, weight, bias)
