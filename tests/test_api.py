@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ from numba import cuda
 from numba.cuda.core import config
 
 import convlab
-from convlab import ConvProblem, EngineUnavailable, Tile
+from convlab import ConvProblem, EngineUnavailable, Tile, api
 from convlab.engines import Engine, unavailable
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.simulator import Simulator
@@ -177,6 +178,63 @@ def test_an_unknown_switch_is_refused() -> None:
         convlab.plan(PROBLEM, "s09", prefetch=False)
     with pytest.raises(ValueError, match=r"switch 'fast'.*microkernel, vectorized, prefetch"):
         convlab.plan(PROBLEM, "s11", fast=True)
+
+
+class OnDevice:
+    """An array of Numba's that says it lies there; there is no such memory."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, address: int, *shape: int) -> None:
+        self.shape, self.device_ctypes_pointer = shape, ctypes.c_size_t(address)
+
+    def copy_to_host(self) -> np.ndarray:
+        pytest.fail("it was copied")
+
+    def is_c_contiguous(self) -> bool:
+        return True
+
+
+class PretendedGpu(Simulator):
+    name, is_gpu = "gpu", True
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        pytest.fail("something was allocated")
+
+
+ADDRESSES = {"input": 0x10000, "weight": 0x20000, "bias": 0x30000, "out": 0x40000}
+
+
+def device_call(monkeypatch: pytest.MonkeyPatch, **behind: int) -> list[str]:
+    """``conv2d`` on a GPU with arrays so many bytes behind these addresses: what was planned."""
+    planned: list[str] = []
+
+    def ready(problem: ConvProblem, *_: Any) -> Any:
+        planned.append(str(problem))
+        return lambda *arrays: arrays
+
+    monkeypatch.setattr(api, "choose", lambda name: PretendedGpu(strict=False))
+    monkeypatch.setattr(api, "_ready", ready)
+    shapes = {"input": (1, 2, 5, 5), "weight": (3, 2, 3, 3), "bias": (3,), "out": (1, 3, 3, 3)}
+    convlab.conv2d(
+        **{
+            name: OnDevice(address + behind.get(name, 0), *shapes[name])
+            for name, address in ADDRESSES.items()
+        }
+    )
+    return planned
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_device_arrays_start_where_four_numbers_can_move(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for behind in (4, 8, 12, -4):
+        with pytest.raises(ValueError, match=rf"^{name} is a device array .* of 16 bytes") as error:
+            device_call(monkeypatch, **{name: behind})
+        assert f"{ADDRESSES[name] + behind:#x}" in str(error.value)
+    assert len(device_call(monkeypatch, **{name: 16})) == 1
 
 
 def test_out_must_not_be_the_input() -> None:

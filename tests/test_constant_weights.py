@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from convlab import LADDER, ConvProblem
+from convlab import LADDER, ConvProblem, Tile, plans
 from convlab.engines import Engine
+from convlab.engines.base import Start
+from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, stages_for
-from convlab.stages import Stage
+from convlab.stages import Stage, stage_named
+from convlab.stages.base import Program, Step
 
 PROBLEM = ConvProblem(2, 4, 5, 6, 6, (2, 3), stride=(1, 2), padding=1)
 PACKING = {  # the stages that re-order the filter
@@ -38,6 +43,58 @@ def test_every_stage_with_a_constant_weight(stage: Stage, engine: Engine) -> Non
         oracle = Oracle(PROBLEM, input, weight, bias)
         verdict = oracle.judge(engine.to_host(output), **stage.allowances(PROBLEM))
         assert verdict.ok, str(verdict)
+
+
+class PretendedGpu(Simulator):
+    name, is_gpu = "gpu", True
+
+    def multiprocessors(self) -> int:
+        return 4
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", ["s01", "s11", "s12", "s13"])
+def test_what_is_done_once_has_ended_before_anything_else_can_start(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+
+    class Recording(Simulator):
+        def build(self, step: Step, program: Program) -> Start:
+            start = super().build(step, program)
+
+            def recorded(arrays: Any, stream: Any = None) -> None:
+                happened.append(f"{step.name} on {stream}")
+                start(arrays, stream)
+
+            return recorded
+
+        def synchronize(self) -> None:
+            happened.append("synchronized")
+
+    stage, engine = stage_named(name), Recording()
+    input, weight, bias = random_tensors(PROBLEM, 1)
+    plan = Plan(PROBLEM, stage, stage.tiny_tile, engine)
+    ready = plan.for_weight(weight, bias, stream=5)
+    packing = [step.name for step in plan.program.launches if "weight" in map(str, step.arguments)]
+    once = [f"{packing[0]} on 5", "synchronized"] if stage.name in PACKING else []
+    assert happened == once
+    ready(input, engine.empty(PROBLEM.output_shape), stream=6)
+    assert happened[len(once) :] == [f"{step.name} on 6" for step in ready.plan.program.launches]
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_a_misaligned_weight_or_bias_is_refused_on_a_gpu(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = dict(zip(("input", "weight", "bias"), random_tensors(PROBLEM, 1), strict=True))
+    lies = {id(tensors[name]): 4100}
+    monkeypatch.setattr(plans, "address_of", lambda array: lies.get(id(array), 4096))
+    plan = Plan(PROBLEM, stage_named("s11"), Tile(16, 8, 8, 4, 4), PretendedGpu())
+    monkeypatch.setattr(Plan, "of", lambda *_: pytest.fail("a workspace was allocated"))
+    with pytest.raises(ValueError, match=rf"^{name} is .* address 0x1004: .* of 16 bytes"):
+        plan.for_weight(tensors["weight"], tensors["bias"])
 
 
 def test_no_bias_and_a_weight_that_is_written_to_later(engine: Engine) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +11,13 @@ import pytest
 
 from convlab import ConvProblem, Tile, plan, plans
 from convlab.engines import Engine
+from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.stages import s12_fused_im2win as s12
 from convlab.stages import stage_named, window_fetch
 from convlab.stages.tile_choice import (
+    MULTIPROCESSORS,
+    RATES,
     SPLITS,
     best_splits,
     best_tile,
@@ -25,6 +30,15 @@ from convlab.workloads import LAYER_NAMES, paper_layer
 S12 = s12.STAGE
 # Eight channels, so that a slice can be channels of one place; five, so that none can.
 MANY = ConvProblem(2, 8, 6, 7, 18, (3, 2), stride=(1, 2), padding=(1, 2), dilation=(2, 1))
+FEW_OUTPUTS = [
+    ConvProblem(1, 256, 14, 14, 256, 3, padding=1),
+    ConvProblem(1, 512, 7, 7, 512, 3, padding=1),
+    ConvProblem(1, 2048, 7, 7, 512, 1),
+    ConvProblem(1, 1024, 14, 14, 2048, 1, stride=2),
+    ConvProblem(4, 256, 14, 14, 256, 3, padding=1),
+    ConvProblem(32, 512, 7, 7, 512, 3, padding=1),
+    paper_layer("conv12"),
+]
 FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
 
 
@@ -59,6 +73,43 @@ def test_places_that_do_not_fit_constant_memory_are_computed(
         tile = Tile(16, 32, depth, 4, 4)
         plans._prepared.cache_clear()  # programs are kept
         assert judged(problem, S12, random_tensors(problem, 2), tile).ok
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", ["s11", "s12", "s13"])
+def test_a_plan_of_a_large_filter_takes_no_memory_on_the_host(name: str) -> None:
+    """Here a table of places, which would not fit constant memory, would have 800,000 rows."""
+    problem, stage = ConvProblem(1, 5, 400, 400, 1, 400), stage_named(name)
+    tracemalloc.start()
+    try:
+        stage.prepare(problem, stage.production_tile(problem))
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", ["s11", "s12", "s13"])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ConvProblem(1, 1, 1, 1, 2_200_000, 1),
+        ConvProblem(8, 3, 2, 2, 4_190_000, 1),
+        ConvProblem(2, 3_000_000, 1, 1, 64, 1),
+    ],
+    ids=str,
+)
+def test_millions_of_channels(problem: ConvProblem, name: str) -> None:
+    stage = stage_named(name)
+    for tile in (stage.production_tile(problem), *stage.candidates(problem)):
+        assert stage.prepare(problem, tile).tile == tile
+
+
+@pytest.mark.same_in_cudasim
+def test_s12_takes_as_many_channels_as_rows_of_its_largest_blocks() -> None:
+    S12.prepare(most := ConvProblem(1, 1, 1, 1, 128 * 65535, 1), S12.production_tile(most))
+    with pytest.raises(ValueError, match="fused_im2win needs 65536 blocks along y"):
+        S12.prepare(more := replace(most, out_channels=128 * 65535 + 1), S12.production_tile(more))
 
 
 @pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])
@@ -146,6 +197,24 @@ def test_the_choice_is_the_cheapest_by_the_model() -> None:
         assert costs[tile, best_splits(problem, tile)] == min(costs.values())
 
 
+@pytest.mark.parametrize("option", ["relu", "whole_sums"])
+def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option: str) -> None:
+    class H200(Simulator):
+        is_gpu, device = True, "one that nobody tuned on"
+
+        def multiprocessors(self) -> int:
+            return MULTIPROCESSORS
+
+    changed = 0
+    for problem in FEW_OUTPUTS:
+        tile = plans.tile_for(problem, S12, H200(), **{option: True})
+        costs = {tile: estimated_cost(problem, tile, splits=1) for tile in candidates(problem)}
+        assert tile is not None
+        assert costs[tile] == min(costs.values())
+        changed += tile != plans.tile_for(problem, S12, H200())
+    assert changed == len(FEW_OUTPUTS)
+
+
 def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None:
     one_image = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     assert best_splits(one_image, best_tile(one_image)) >= 8
@@ -161,6 +230,15 @@ def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None
     )
     assert S12.atomic_additions(one_image) >= best_splits(one_image, best_tile(one_image))
     assert S12.atomic_additions(paper_layer("conv8")) == 0
+
+
+@pytest.mark.parametrize("multiprocessors", [24, 108, MULTIPROCESSORS, 264])
+def test_no_tile_and_no_gpu_splits_more_often_than_the_judge_knows(multiprocessors: int) -> None:
+    for problem in FEW_OUTPUTS:
+        for M_B, N_B, M_T, N_T in RATES:
+            for K_B in (4, 8, 16, 32):
+                splits = best_splits(problem, Tile(M_B, N_B, K_B, M_T, N_T), multiprocessors)
+                assert splits <= S12.atomic_additions(problem)
 
 
 def test_split_sums_are_cleared_first_and_whole_ones_are_not_split() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
+from numba import cuda
 
+from convlab import ConvProblem, plans
 from convlab.bench import sanitize
-from convlab.stages import LADDER, stage_named
+from convlab.engines import Engine
+from convlab.stages import LADDER, Stage, stage_named, tile_choice, warp_tiles
+from convlab.stages import s13_tensor_cores as s13
 
-S12 = stage_named("s12")
+S12, S13 = stage_named("s12"), stage_named("s13")
+SMALL = ConvProblem(1, 3, 4, 3, 5, 3, padding=1)
 
 
 def test_every_stage_runs_with_its_production_tile_and_its_tiny_one() -> None:
-    found = {(stage.name, tile) for _, stage, tile, _ in sanitize.cases(LADDER)}
+    found = {(case.stage.name, case.tile) for case in sanitize.cases(LADDER)}
     for stage in LADDER:
         assert (stage.name, stage.tiny_tile) in found
         assert {tile for name, tile in found if name == stage.name} - {stage.tiny_tile} or (
@@ -21,11 +29,66 @@ def test_every_stage_runs_with_its_production_tile_and_its_tiny_one() -> None:
 
 def test_split_sums_are_among_them_and_whole_ones() -> None:
     kernels = [
-        [launch.name for launch in S12.prepare(problem, tile).launches]
-        for problem, _, tile, _ in sanitize.cases((S12,))
+        [launch.name for launch in S12.prepare(case.problem, case.tile).launches]
+        for case in sanitize.cases((S12,))
     ]
     assert any("clear" in names for names in kernels)
     assert any("clear" not in names for names in kernels)
+
+
+@pytest.mark.parametrize(("stage", "rates"), [(S12, tile_choice.RATES), (S13, warp_tiles.RATES)])
+def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage: Stage, rates: Any) -> None:
+    tiles = [case.tile for case in sanitize.cases((stage,))]
+    shapes = {(tile.M_B, tile.N_B, tile.M_T, tile.N_T) for tile in tiles if tile is not None}
+    assert set(rates) - shapes <= {(16, 128, 4, 8)}  # for ten channels and fewer
+    assert len(tiles) < 20
+
+
+def of_what_is_not_finite() -> list[sanitize.Case]:
+    """With tiles that a simulator runs in a blink."""
+    found = [case for case in sanitize.cases(LADDER) if case.infinite]
+    return [case._replace(tile=case.stage.tiny_tile, problem=SMALL) for case in found]
+
+
+def test_relu_of_what_is_not_finite_runs_once_a_stage_and_is_right(engine: Engine) -> None:
+    found = of_what_is_not_finite()
+    assert [case.stage for case in found] == [stage for stage in LADDER if "relu" in stage.options]
+    for case in found:
+        assert case.switches == {"relu": True}
+        verdict = sanitize.judged(case, engine)
+        assert verdict.ok, verdict
+
+
+def test_what_is_wrong_with_it_is_found(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    case = of_what_is_not_finite()[-1]
+    assert case.stage is S13
+    with monkeypatch.context() as patched:
+        patched.setattr(s13, "make_mend", lambda *_: left_out)
+        plans._prepared.cache_clear()
+        assert not sanitize.judged(case, engine).ok
+        patched.undo()
+        patched.setattr(s13, "make_finish", lambda relu: only_added)
+        plans._prepared.cache_clear()
+        assert not sanitize.judged(case, engine).ok
+    plans._prepared.cache_clear()
+
+
+@cuda.jit(device=True)
+def left_out(input, packed, bias, output, m0, n0):
+    pass
+
+
+@cuda.jit(device=True)
+def only_added(value, b):
+    return value + b
+
+
+def test_a_zero_after_relu_stands_for_what_was_negative_and_nothing_else_does() -> None:
+    output = np.array([0, 0, 0, 2, -1, np.inf], np.float32)
+    expected = np.array([-3, -np.inf, 1, 2, -1, np.inf])
+    np.testing.assert_array_equal(
+        sanitize.before_relu(output, expected), [-3, -np.inf, 0, 2, np.nan, np.inf]
+    )
 
 
 def test_an_unknown_stage_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

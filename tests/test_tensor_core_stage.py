@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numba.cuda.core import config
 from convlab import ConvProblem, Tile, plan, plans
 from convlab.device import to_tf32
 from convlab.engines import Engine, choose
-from convlab.oracle import Oracle, judge, random_tensors
+from convlab.oracle import Oracle, judge, random_tensors, reference
 from convlab.plans import Plan
 from convlab.stages import (
     filter_fragments,
@@ -117,6 +118,36 @@ def test_it_computes_what_its_arithmetic_says_to_the_bit(depth: int, chain: int)
     np.testing.assert_array_equal(output.reshape(18, 20), wanted)
 
 
+@pytest.mark.same_in_cudasim
+def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None:
+    problem = ConvProblem(1, 64, 3, 3, 16, 1)
+    input, weight, bias = random_tensors(problem, 1)
+    weight = np.ldexp(weight, 100)
+    errors = {}
+    for exponent in (-113, -118, -130):
+        numbers = np.ldexp(input, exponent), weight, 0 * bias
+        output = computed(choose("simulator"), problem, numbers)
+        oracle = Oracle(problem, *numbers)
+        assert oracle.judge(output, split_products=True).ok
+        assert oracle.judge(output).ok == (exponent > -130)
+        exact = reference(problem, *numbers)
+        error = output - exact
+        assert np.abs(error).max() <= 64 * (
+            2.0**-136 * np.abs(weight).max() + 2.0**-24 * np.abs(exact).max()
+        )
+        errors[exponent] = np.linalg.norm(error) / np.linalg.norm(exact)
+    assert errors[-113] < 2e-7
+    assert 1e-6 < errors[-118] < 3e-6
+    assert 4e-3 < errors[-130] < 7e-3
+
+
+def test_the_pages_say_below_which_numbers_it_is_less_exact() -> None:
+    root = Path(__file__).parents[1]
+    for page in ("docs/judging.md", "lessons/source/13_tensor_cores.py"):
+        assert "`2**-113`" in (root / page).read_text(encoding="utf-8")
+    assert "2**-113" in str(s13.__doc__)
+
+
 @cuda.jit(device=True)
 def large_part_alone(value):
     return to_tf32(value), float32(0)
@@ -218,6 +249,22 @@ def test_a_constant_weight(relu: bool, engine: Engine) -> None:
 
 
 # The filter
+
+
+@pytest.mark.same_in_cudasim
+def test_an_infinite_number_s_parts_are_what_the_lesson_says() -> None:
+    with np.errstate(invalid="ignore"):
+        parts = np.ravel(split(np.array([INF], F)))  # of a pixel
+    np.testing.assert_array_equal(parts, [INF, NAN])
+    problem, tile, engine = ConvProblem(1, 8, 1, 1, 16, 1), S13.tiny_tile, choose("simulator")
+    program = S13.prepare(problem, tile)
+    packed = engine.to_device(np.zeros(program.buffers[0].shape, F).reshape(-1))
+    weight = np.zeros(problem.weight_shape, F)
+    weight[3, 5] = INF
+    engine.build(program.launches[0], program)([weight.reshape(-1), packed])
+    assert (packed[packed != 0] == INF).tolist() == [True, True]  # of a weight
+    lesson = Path(__file__).parents[1] / "lessons/source/13_tensor_cores.py"
+    assert "A pixel is infinite. What are its two parts" in lesson.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

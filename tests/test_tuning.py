@@ -143,7 +143,7 @@ def test_what_only_the_timed_runs_spoil_is_found(
 def test_a_tile_that_raises_does_not_stop_the_others(
     gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepare(problem: ConvProblem, tile: Tile) -> Any:
+    def prepare(problem: ConvProblem, tile: Tile, **_: int) -> Any:
         if tile == TILES[0]:
             raise RuntimeError("this\none is not\nfor compilers")
         return s12.prepare(problem, tile)

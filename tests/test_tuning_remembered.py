@@ -17,7 +17,8 @@ from convlab.engines.simulator import Simulator
 from convlab.shell import write_whole
 from convlab.stages import s12_fused_im2win as s12
 from convlab.stages import stage_named
-from convlab.stages.tile_choice import best_tile, candidates
+from convlab.stages.tile_choice import best_splits, best_tile, candidates
+from convlab.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -43,8 +44,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tiles.json"
 
 
-def taken(problem: ConvProblem = PROBLEM, engine: Any = None) -> Tile | None:
-    return plans.tile_for(problem, S12, engine or PretendedGpu())
+def taken(problem: ConvProblem = PROBLEM, engine: Any = None, **switches: bool) -> Tile | None:
+    return plans.tile_for(problem, S12, engine or PretendedGpu(), **switches)
 
 
 def put(tile: Tile = OTHER, problem: ConvProblem = PROBLEM, **changed: Any) -> None:
@@ -61,6 +62,17 @@ def test_a_remembered_tile_is_taken_and_else_the_model_s(file: Path) -> None:
     assert taken(replace(PROBLEM, batch=2)) == best_tile(replace(PROBLEM, batch=2), 4)
 
 
+@pytest.mark.parametrize("option", S12.options)
+def test_what_was_measured_without_an_option_is_for_plans_without_it(
+    option: str, file: Path
+) -> None:
+    put()
+    assert taken(**{option: False}) == OTHER
+    assert taken(**{option: True}) == best_tile(PROBLEM, 4, whole_sums=True)
+    program = plans.program_for(PROBLEM, S12, None, PretendedGpu(), **{option: True})
+    assert program.tile == best_tile(PROBLEM, 4, whole_sums=True)
+
+
 def test_another_gpu_has_its_own_and_a_simulator_none(file: Path) -> None:
     put()
     other = PretendedGpu()
@@ -75,6 +87,21 @@ def test_the_model_is_told_how_many_multiprocessors_there_are(file: Path) -> Non
     many.multiprocessors = lambda: 132
     assert taken(problem) == best_tile(problem, 4) != best_tile(problem, 132)
     assert taken(problem, many) == best_tile(problem, 132)
+
+
+@pytest.mark.parametrize("count", [4, 24, 108, 132])
+def test_sums_are_split_for_the_gpu_that_the_tile_is_chosen_for(file: Path, count: int) -> None:
+    engine = PretendedGpu()
+    engine.multiprocessors = lambda: count
+    for problem in (ConvProblem(4, 256, 14, 14, 256, 3, padding=1), paper_layer("conv12")):
+        program = plans.program_for(problem, S12, None, engine)
+        splits = best_splits(problem, best_tile(problem, count), count)
+        slices = problem.K // program.tile.K_B
+        assert program.launches[-1].grid[2] == -(-slices // -(-slices // splits))
+        named = plans.program_for(problem, S12, program.tile, engine)
+        assert named.launches[-1].grid == program.launches[-1].grid
+        whole = plans.program_for(problem, S12, program.tile, engine, whole_sums=True)
+        assert whole.launches[-1].grid[2] == 1
 
 
 def test_a_tile_that_is_named_is_taken_whatever_is_remembered(file: Path) -> None:

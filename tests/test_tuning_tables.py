@@ -49,6 +49,14 @@ def test_what_is_no_candidate_any_more_was_nowhere_needed(measured: dict[str, An
         assert best <= 1.02 * choice.best_ms, choice.name
 
 
+def test_a_tile_can_take_nearly_twice_the_time_of_another(measured: dict[str, Any]) -> None:
+    """As the page's first lines say."""
+    times = [[one["time_ms"] for one in row["tiles"]] for row in measured["problems"]]
+    assert 1.8 < max(max(ones) / min(ones) for ones in times) < 2
+    page = (ROOT / "docs/tiles.md").read_text(encoding="utf-8")
+    assert "nearly twice the time" in page.split("##")[0]
+
+
 def test_nothing_measured_was_wrong(measured: dict[str, Any]) -> None:
     assert not [one for row in measured["problems"] for one in row["tiles"] if one["error"]]
 

@@ -135,6 +135,8 @@ each such part to the sum by an ordinary addition, which rounds. And within a pa
 first, while the sum is still small, so that little is cut.
 
 With both, three products are as exact as float32 in a thread, or better. This is Ootomo and Yokota's method.
+(It ends with TF32's exponents: of a number below `2**-113` the small part is too small to be kept whole, and s13 is
+less exact than float32.)
 
 ## Your turn: make it accurate
 
@@ -343,11 +345,12 @@ whole product, and on average far less, with either sign. A float32 sum of many 
 would be a third more work for the tensor cores.
 </details>
 
-<details><summary>A weight is infinite. What are its two parts, and what becomes of the sums?</summary>
+<details><summary>A pixel is infinite. What are its two parts, and what becomes of the sums?</summary>
 
 <code>large</code> is infinite, <code>small</code> is infinity minus infinity: NaN. So all sums with it would be NaN
 where float32 may give infinity. s13 looks at its sums before it writes them. Those that are not finite it computes
-again, the slow way, as s01 does.
+again, the slow way, as s01 does. (An infinite weight is packed as infinity twice, so that it can be had back from
+there.)
 </details>
 
 <details><summary>Why does the tensor core begin again after 16 terms, and not after each step of 8?</summary>

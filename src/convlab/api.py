@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines import Engine, choose
-from convlab.engines.handles import address_of
+from convlab.engines.handles import address_of, check_aligned
 from convlab.plans import Plan, check_fits, plan
 from convlab.problem import ConvProblem, IntOrPair
 from convlab.stages import Tile
@@ -37,6 +37,7 @@ def conv2d(
     ``input`` is float32 of shape (N_i, C_i, H_i, W_i), ``weight`` (C_o, C_i, H_f, W_f), ``bias``
     (C_o,) or None: NumPy arrays or Numba device arrays, all of one kind. The result, float32 of
     shape (N_i, C_o, H_o, W_o), is of the same kind; ``out`` may give the array to write it to.
+    Device arrays are C-contiguous and start at a multiple of 16 bytes.
 
     ``stage="auto"`` is s12 on a GPU and s01, the quickest there, on a simulator.
     A simulator takes a minute for a million multiply-adds or so: it is for small problems. On a GPU
@@ -169,20 +170,17 @@ def _check_tensor(
         raise ValueError(f"{name} has shape {tuple(array.shape)}: it must have {ndim} dimensions")
     if shape is not None and tuple(array.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(array.shape)}: it must be {shape}")
-    if _is_device_array(array) and not array.is_c_contiguous():
-        raise ValueError(f"{name} is a device array that is not C-contiguous: it must be")
+    if _is_device_array(array):
+        if not array.is_c_contiguous():
+            raise ValueError(f"{name} is a device array that is not C-contiguous: it must be")
+        check_aligned(name, _memory(array)[0])
 
 
 def _check_writable(out: Any, sources: dict[str, Any]) -> None:
-    """Raise ``ValueError`` when ``out`` cannot be written, as fast as stages do, to itself only."""
+    """Raise ``ValueError`` when ``out`` cannot be written, to itself only."""
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError("out is read-only: it must be writable")
     start, end = _memory(out)
-    if not isinstance(out, np.ndarray) and start % 16:
-        raise ValueError(
-            f"out is a device array that starts at address {start:#x}: it must start at a multiple "
-            "of 16 bytes, because stages write four numbers at a time"
-        )
     for name, source in sources.items():
         if name == "out":
             continue

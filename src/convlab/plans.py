@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines import Engine, choose
+from convlab.engines.handles import address_of, check_aligned
 from convlab.problem import ConvProblem
 from convlab.remembered import remembered_tile
 from convlab.stages import LADDER, Stage, Tile, stage_named
@@ -133,7 +134,16 @@ class Plan:
         It has a workspace of its own, of the plan's size, and keeps ``weight`` and ``bias``. Write
         other numbers into the weight, and a stage that re-orders it still computes with what was
         there at this call.
+
+        ``stream`` is where that is done, after what is there already. It has ended when this
+        returns, so that the plan may be called on any other stream; not for capturing in a graph.
+
+        On a GPU, raises ``ValueError`` for a weight or bias that does not start at a multiple of 16
+        bytes, ``TypeError`` for one in the host's memory, before anything is launched.
         """
+        for name, array in (("weight", weight), ("bias", bias)):
+            if self.engine.is_gpu and array is not None:
+                check_aligned(name, address_of(array))
         own = Plan.of(self.program, self.problem, self.stage, self.engine)
         arrays = {"weight": weight, "bias": bias, **own._own}
         rest = []
@@ -144,6 +154,8 @@ class Plan:
                 start([_pick(argument, arrays) for argument in step.arguments], stream)
             else:
                 rest.append(step)
+        if len(rest) < len(self.program.launches):
+            self.engine.synchronize()
         own._use(replace(self.program, launches=tuple(rest)))
 
         return PlanForWeight(own, weight, bias)
@@ -180,8 +192,8 @@ def plan(
 
     ``stage="auto"`` is s12 on a GPU, s01 on a simulator. ``tile=None`` takes the stage's tiny tile
     on a simulator; on a GPU the one that ``convlab tune`` remembered for this problem, GPU and
-    code, where it did, else the stage's production tile, which a model chooses where there is a
-    choice (``stages/tile_choice.py``).
+    code, where it did and none of ``Stage.options`` is asked for, else the stage's production tile,
+    which a model chooses where there is a choice (``stages/tile_choice.py``).
     ``workspace_limit``, in bytes, has a stage that can (``Stage.in_slices``) do fewer images at a
     time, so that its workspace stays within it. ``switches`` turn off techniques of stages that
     have any (``Stage.switches``) or ask for more (``Stage.options``): ``relu=True`` and
@@ -231,25 +243,36 @@ def program_for(
 
     The last ones made are kept, so that a convolution done again is not compiled again.
     """
-    tile = tile or tile_for(problem, stage, engine)
+    tile = tile or tile_for(problem, stage, engine, **switches)
     options: dict[str, int] = dict(switches)
     if workspace_limit is not None:
         options["workspace_limit"] = workspace_limit
+    if stage.splits_sums and (multiprocessors := engine.multiprocessors()) is not None:
+        options["multiprocessors"] = multiprocessors
     return _prepared(problem, stage, tile, tuple(sorted(options.items())))
 
 
-def tile_for(problem: ConvProblem, stage: Stage, engine: Engine) -> Tile | None:
-    """The tile to take where nobody names one; None for a stage without tiles."""
+def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool) -> Tile | None:
+    """The tile to take where nobody names one; None for a stage without tiles.
+
+    What is remembered was measured without the stage's options, and is for plans without them.
+    """
     if not engine.is_gpu:
         return stage.tiny_tile
-    return remembered_tile(problem, stage, engine.device) or tile_by_rule(problem, stage, engine)
+    found = None
+    if not any(switches.get(name) for name in stage.options):
+        found = remembered_tile(problem, stage, engine.device)
+    return found or tile_by_rule(problem, stage, engine, **switches)
 
 
-def tile_by_rule(problem: ConvProblem, stage: Stage, engine: Engine) -> Tile | None:
+def tile_by_rule(
+    problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool
+) -> Tile | None:
     """The stage's production tile on the engine's GPU, whatever is remembered."""
+    options = {name: value for name, value in switches.items() if name in stage.options}
     if not stage.candidates(problem) or (multiprocessors := engine.multiprocessors()) is None:
-        return stage.production_tile(problem)
-    return stage.production_tile(problem, multiprocessors)
+        return stage.production_tile(problem, **options)
+    return stage.production_tile(problem, multiprocessors, **options)
 
 
 @lru_cache(maxsize=64)

@@ -1,9 +1,9 @@
 """One run of every stage on awkward problems, for NVIDIA's compute-sanitizer to watch.
 
 ``compute-sanitizer --tool racecheck python -m convlab.bench.sanitize``; ``make sanitize`` runs its
-four tools. Production tiles and tiny ones, and every switch of the ablation: small problems with
-remainders everywhere, since the tools slow kernels down a hundredfold. ``--stage NAME``, which may
-be repeated, runs those alone.
+four tools. Production tiles and tiny ones, every tile that there is to choose from, every switch of
+the ablation, and ReLU of what is not finite: small problems with remainders everywhere, since the
+tools slow kernels down a hundredfold. ``--stage NAME``, which may be repeated, runs those alone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from convlab.engines import EngineUnavailable, choose
-from convlab.oracle import Oracle, random_tensors
+from convlab.engines import Engine, EngineUnavailable, choose
+from convlab.oracle import Oracle, Verdict, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
 from convlab.stages import Stage, Tile, stage_named
@@ -26,18 +27,59 @@ PROBLEMS = (
     ConvProblem(1, 4, 12, 12, 9, 1),  # whole runs of four in the output
     ConvProblem(1, 64, 5, 5, 40, 3),  # few outputs of long sums, which s12 splits
 )
+# So many channels that tiles of all sizes are candidates; 72 columns, so that some stick out.
+WIDE = ConvProblem(2, 16, 6, 6, 192, 3, padding=1)
+# An infinity among its pixels: what s13 computes again, with runs that cross into the next image.
+INFINITE = ConvProblem(2, 5, 7, 5, 67, 3, padding=1)
 
 
-def cases(
-    stages: tuple[Stage, ...],
-) -> Iterator[tuple[ConvProblem, Stage, Tile | None, dict[str, bool]]]:
+class Case(NamedTuple):
+    """What is run once; ``infinite`` puts an infinity into the input."""
+
+    problem: ConvProblem
+    stage: Stage
+    tile: Tile | None
+    switches: dict[str, bool]
+    infinite: bool = False
+
+
+def cases(stages: tuple[Stage, ...]) -> Iterator[Case]:
     """Every problem, stage, tile and switch that is run."""
     for problem in PROBLEMS:
         for stage in stages:
             for switches in ({}, *({name: False} for name in stage.switches)):
-                yield problem, stage, stage.production_tile(problem), switches
+                yield Case(problem, stage, stage.production_tile(problem), switches)
             if stage.tiny_tile is not None:
-                yield problem, stage, stage.tiny_tile, {}
+                yield Case(problem, stage, stage.tiny_tile, {})
+    for stage in stages:
+        for tile in stage.candidates(WIDE):
+            yield Case(WIDE, stage, tile, {})
+        if "relu" in stage.options:
+            chosen = stage.production_tile(INFINITE, relu=True)
+            yield Case(INFINITE, stage, chosen, {"relu": True}, infinite=True)
+
+
+def judged(case: Case, engine: Engine) -> Verdict:
+    """Run it and judge its output."""
+    problem, stage, tile, switches, infinite = case
+    tensors = random_tensors(problem, 1)
+    if infinite:
+        tensors[0][0, 0, problem.H_i // 2, problem.W_i // 2] = np.inf
+    input, weight, bias = (engine.to_device(tensor) for tensor in tensors)
+    output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+    Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)
+    oracle, found = Oracle(problem, *tensors), engine.to_host(output)
+    if switches.get("relu"):
+        found = before_relu(found, oracle.expected)
+    return oracle.judge(found, **stage.allowances(problem))
+
+
+def before_relu(output: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """What was there before the ReLU, as far as one can know: a zero may have been any negative
+    number, so it was the right one where that is negative. A negative number is NaN, which is
+    wrong: no ReLU leaves one."""
+    sums = np.where((output == 0) & (expected < 0), expected, output).astype(np.float32)
+    return np.where(output < 0, np.float32(np.nan), sums)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,18 +101,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"left out: {left_out}")
     stages = tuple(stage for stage in stages if not asked or stage in chosen)
     wrong = runs = 0
-    for problem, stage, tile, switches in cases(stages):
-        tensors = random_tensors(problem, 1)
-        input, weight, bias = (engine.to_device(tensor) for tensor in tensors)
-        output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
-        Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)
-        verdict = Oracle(problem, *tensors).judge(
-            engine.to_host(output), **stage.allowances(problem)
-        )
+    for case in cases(stages):
+        verdict = judged(case, engine)
         runs += 1
         if not verdict.ok:
             wrong += 1
-            print(f"{stage.name} tile {tile} {switches} on {problem}: {verdict}")
+            print(
+                f"{case.stage.name} tile {case.tile} {case.switches} on {case.problem}: {verdict}"
+            )
     print(f"{runs - wrong} of {runs} runs right")
     return 1 if wrong else 0
 

@@ -51,6 +51,16 @@ def _not_there(array: Any) -> TypeError:
     )
 
 
+def check_aligned(name: str, address: int) -> None:
+    """Raise ``ValueError`` naming the array unless it begins where 128-bit accesses may: a GPU that
+    is asked for four numbers anywhere else ends the context, with all that is in it."""
+    if address % 16:
+        raise ValueError(
+            f"{name} is a device array that starts at address {address:#x}: it must start at a "
+            "multiple of 16 bytes, because stages move four numbers at a time"
+        )
+
+
 def stream_handle(stream: Any) -> int:
     """A stream's number: Numba's, cuda.core's or anybody's that has ``__cuda_stream__``, such a
     number itself, or None for the default stream, which is 0.

@@ -131,18 +131,21 @@ class Program:
 class Stage:
     """One step of the ladder: one kernel idea, one file.
 
-    ``prepare(problem, tile)`` makes the :class:`Program`; ``production_tile(problem)`` is the
-    tile for a GPU, ``tiny_tile`` one that a simulator runs in a blink, ``model_tile`` the GPU's in
+    ``prepare(problem, tile)`` makes the :class:`Program`; ``production_tile(problem)`` is the tile
+    for a GPU, ``tiny_tile`` one that a simulator runs in a blink, ``model_tile`` the GPU's in
     small, for counting: as much larger from stage to stage as that. Stages without tiles have None
     for all three. ``candidates(problem)`` are the tiles that a tuner measures, none where there is
     nothing to choose; ``production_tile`` of a stage that has some also takes the GPU's number of
-    multiprocessors. ``atomic_additions(problem)`` is how often something is added atomically to
-    each output: GPUs flush denormals there, and the judge has to know. ``split_products`` says that
-    products are of numbers split in two, on tensor cores, and so does it. ``needs_library`` says
-    that some step is a :class:`LibraryCall`, ``in_slices`` that ``prepare`` takes a
-    ``workspace_limit`` in bytes and then does as many images at a time as fit. ``switches`` are
-    techniques that can be left out, ``options`` what can be asked for beyond the convolution:
-    keyword arguments of ``prepare``, true or false.
+    multiprocessors, and that of a stage with ``options`` takes these, because a tile may suit with
+    one what it does not suit without. ``splits_sums`` says that ``prepare`` too takes the GPU's
+    number of ``multiprocessors``, and splits sums among as many blocks as suit it.
+    ``atomic_additions(problem)`` is how often something is added atomically to each output: GPUs
+    flush denormals there, and the judge has to know. ``split_products`` says that products are of
+    numbers split in two, on tensor cores, and so does it. ``needs_library`` says that some step is
+    a :class:`LibraryCall`, ``in_slices`` that ``prepare`` takes a ``workspace_limit`` in bytes and
+    then does as many images at a time as fit. ``switches`` are techniques that can be left out,
+    ``options`` what can be asked for beyond the convolution: keyword arguments of ``prepare``, true
+    or false.
     """
 
     name: str
@@ -158,6 +161,7 @@ class Stage:
     vectorized: bool = False
     switches: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    splits_sums: bool = False
     atomic_additions: Callable[[ConvProblem], int] = lambda problem: 0
     split_products: bool = False
     needs_library: bool = False

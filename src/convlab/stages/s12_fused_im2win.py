@@ -26,7 +26,13 @@ from convlab.problem import ConvProblem
 from convlab.stages import window_fetch
 from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.s08_vectorized import RUN, make_multiply
-from convlab.stages.tile_choice import best_splits, best_tile, candidates, most_splits
+from convlab.stages.tile_choice import (
+    MULTIPROCESSORS,
+    best_splits,
+    best_tile,
+    candidates,
+    most_splits,
+)
 from convlab.stages.tiles import MODEL_TILE, SHARED_BYTES, Tile
 from convlab.stages.unrolled_product import make_compute, make_place, make_read
 
@@ -214,13 +220,14 @@ def prepare(
     relu: bool = False,
     whole_sums: bool = False,
     splits: int | None = None,
+    multiprocessors: int = MULTIPROCESSORS,
 ) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero. ``splits`` is among how many
-    blocks a sum is split: the model's choice, but 1 with ``whole_sums`` and with ``relu``, which
-    needs the sums."""
+    blocks a sum is split: the model's choice for a GPU of so many ``multiprocessors``, but 1 with
+    ``whole_sums`` and with ``relu``, which needs the sums."""
     check_tile(tile)
     if splits is None:
-        splits = 1 if relu or whole_sums else best_splits(problem, tile)
+        splits = 1 if relu or whole_sums else best_splits(problem, tile, multiprocessors)
     slices = blocks_for(problem.K, tile.K_B)
     splits = blocks_for(slices, blocks_for(slices, splits))  # so that each has some
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
@@ -240,6 +247,16 @@ def prepare(
     return Program((Buffer("packed", (M_P // tile.M_B, K_P, tile.M_B)),), launches, tile)
 
 
+def production_tile(
+    problem: ConvProblem,
+    multiprocessors: int = MULTIPROCESSORS,
+    relu: bool = False,
+    whole_sums: bool = False,
+) -> Tile:
+    """The model's tile; with either option the one for sums that are not split."""
+    return best_tile(problem, multiprocessors, whole_sums=relu or whole_sums)
+
+
 def check_tile(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile that does not suit the kernel."""
     tile.require(
@@ -257,11 +274,12 @@ STAGE = Stage(
     builds_on=("s11_im2win_full",),
     module=__name__,
     prepare=prepare,
-    production_tile=best_tile,
+    production_tile=production_tile,
     candidates=candidates,
     tiny_tile=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
     model_tile=MODEL_TILE,
     vectorized=True,
     options=("relu", "whole_sums"),
+    splits_sums=True,
     atomic_additions=most_splits,
 )

@@ -9,6 +9,9 @@ The slices arrive as in s12, in a ring, by asynchronous copies; the filter comes
 the form in which a warp's lanes multiply it (:mod:`filter_fragments`). What is new is who
 multiplies: the 32 lanes of a warp hold a matrix together, and no lane can do anything alone.
 
+Below ``2**-113`` a number's small part is too small for TF32, and s13 less accurate than float32:
+each such number may be off by ``2**-136``.
+
 An infinity has no small part, and a number next to the largest rounds to one: there, sums become
 NaN or infinite. A lane that finds such a sum computes it again as s01 does. So whatever the others
 make of infinities and NaN, s13 makes it too; it only takes long where there are many.
@@ -32,6 +35,7 @@ from convlab.stages.filter_fragments import (
     packed_buffer,
 )
 from convlab.stages.s08_vectorized import RUN
+from convlab.stages.tile_choice import MULTIPROCESSORS
 from convlab.stages.tiles import SHARED_BYTES, Tile
 from convlab.stages.warp_product import (
     GAP,
@@ -231,6 +235,13 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     return Program((packed_buffer(problem, tile),), (pack_launch(problem, tile), main), tile)
 
 
+def production_tile(
+    problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS, relu: bool = False
+) -> Tile:
+    """The model's tile, the same with ``relu``: here sums are whole either way."""
+    return best_tile(problem, multiprocessors)
+
+
 def check_tile(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile that does not suit the kernel."""
     tile.require(
@@ -254,7 +265,7 @@ STAGE = Stage(
     builds_on=("s12_fused_im2win",),
     module=__name__,
     prepare=prepare,
-    production_tile=best_tile,
+    production_tile=production_tile,
     candidates=candidates,
     tiny_tile=Tile(M_B=16, N_B=32, K_B=8, M_T=2, N_T=8),
     model_tile=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=8),

@@ -6,14 +6,16 @@ All blocks cost the same, so a GPU is done when the multiprocessor with the most
 
 K_P is K rounded up to whole slices, OVERHEAD what a block does before and after its slices, in
 steps of k, ``rate`` how well a tile does where there is plenty to do. The constants are fitted to
-what an H200 took for the paper's twelve layers: of the candidates, the tile that it chooses is the
-fastest for eleven of them, and within 2 % of that for Conv5.
+what an H200 took for the paper's twelve layers. Then, of the candidates, the tile that it chose was
+the fastest for eleven of them, and within 2 % of that for Conv5; these times were not kept.
 """
 
 from __future__ import annotations
 
+import math
+
 from convlab.problem import ConvProblem
-from convlab.stages.base import blocks_for
+from convlab.stages.base import GRID_LIMIT, blocks_for
 from convlab.stages.filter_fragments import TERMS
 from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tile_choice import MULTIPROCESSORS
@@ -43,15 +45,16 @@ def slice_depth(problem: ConvProblem) -> int:
 
 def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
     """The tiles to choose from: what a tuner measures. None that computes a third more channels
-    than another, those that do not exist included, and none whose sums would leave the registers
-    where an image's pixels are no multiple of four."""
-    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in RATES}
+    than another, those that do not exist included, none with more blocks than a grid has, and none
+    whose sums would leave the registers where an image's pixels are no multiple of four."""
+    narrowest = min(128, blocks_for(problem.M, GRID_LIMIT[1]))
+    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in RATES if narrowest <= M_B}
     most = min(channels.values()) * 4 / 3
     depth, whole_runs = slice_depth(problem), problem.H_o * problem.W_o % RUN == 0
     return tuple(
         Tile(M_B, N_B, depth, M_T, N_T)
         for M_B, N_B, M_T, N_T in RATES
-        if channels[M_B] <= most and (whole_runs or M_T * N_T <= MOST_SUMS)
+        if channels.get(M_B, math.inf) <= most and (whole_runs or M_T * N_T <= MOST_SUMS)
     )
 
 

@@ -61,13 +61,16 @@ def make_locate(problem: ConvProblem, tile: Tile) -> Any:
         group, u, v = at // (H_f * W_f), at // W_f % H_f, at % W_f
         return u * d_h, v * d_w, group * CHANNELS + u * d_h * ROW + v * d_w
 
+    in_line = cuda.jit(device=True, **gpu_only(forceinline=True))
     places = range(blocks_for(p.K, tile.K_B) * tile.K_B // GROUP)
+    if 12 * len(places) > TABLE_BYTES:
+        return in_line(computed)
     tables = np.array([computed(at) for at in places]).T
-    if 12 * len(places) > TABLE_BYTES or tables.max() >= 2**31:
-        return cuda.jit(device=True, **gpu_only(forceinline=True))(computed)
+    if tables.max() >= 2**31:
+        return in_line(computed)
     DOWN, ACROSS, OFFSETS = map(np.ascontiguousarray, tables.astype(np.int32))
 
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    @in_line
     def looked_up(at):
         down, across = cuda.const.array_like(DOWN), cuda.const.array_like(ACROSS)
         offsets = cuda.const.array_like(OFFSETS)
@@ -151,7 +154,7 @@ def pack_launch(problem: ConvProblem, tile: Tile, K_P: int, M_P: int) -> Launch:
     side = min(WARP, tile.M_B)  # narrower only where a simulator runs tiny tiles
     return Launch(
         make_pack_filter(problem, tile, K_P, M_P, side),
-        grid=(blocks_for(K_P, side), blocks_for(M_P, side)),
+        grid=(blocks_for(K_P, side) * blocks_for(M_P, side),),  # along y there may be too many
         block=(side, side // 4),
         arguments=(Flat("weight"), Flat("packed")),
     )
@@ -168,12 +171,14 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int, SIDE:
     M, K, PLACES, M_B = p.M, p.K, p.H_f * p.W_f, tile.M_B
     GROUP = group_size(p, tile)
     SQUARE, STEP = (SIDE, SIDE + 1), SIDE // 4  # a column lies in as many banks as a row
+    SQUARES = blocks_for(K_P, SIDE)  # along k
 
     @cuda.jit(**gpu_only(launch_bounds=SIDE * STEP))
     def pack_filter(weight, packed):
         square = cuda.shared.array(SQUARE, float32)
         tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-        e0, m0 = uint32(cuda.blockIdx.x) * SIDE, uint32(cuda.blockIdx.y) * SIDE
+        block = uint32(cuda.blockIdx.x)
+        e0, m0 = uint32(block % SQUARES) * SIDE, uint32(block // SQUARES) * SIDE
         for y in range(0, SIDE, STEP):
             e, m = e0 + tx, m0 + y + ty
             value = float32(0)
