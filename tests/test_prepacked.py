@@ -210,6 +210,18 @@ def test_the_same_addresses_are_not_written_again(fake: Driver) -> None:
         call(*arrays_at(0x2000).values())
 
 
+@pytest.mark.parametrize("name", prepacked.TENSORS)
+def test_an_array_that_starts_between_is_refused(name: str, fake: Driver) -> None:
+    call, arrays = s01(fake), arrays_at(0x1000)
+    call(*arrays.values())
+    shifted = arrays | {name: device_array(SHAPES[name], 0x5000_0004)}
+    with pytest.raises(ValueError, match=f"^{name} is a device array that starts at .*0x50000004"):
+        call(*shifted.values())
+    call(*arrays.values())
+    assert fake.launches[0] == fake.launches[1]
+    assert len(fake.launches) == 2
+
+
 def test_a_call_that_is_interrupted_harms_no_later_one(
     fake: Driver,
 ) -> None:

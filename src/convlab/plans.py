@@ -92,12 +92,14 @@ class Plan:
         All are the engine's arrays: float32, C-contiguous, starting at a multiple of 16 bytes, of
         the problem's ``input_shape``, ``weight_shape``, ``(out_channels,)`` and ``output_shape``.
         Nothing is checked here (``conv2d`` checks), but on a GPU that an array is in its memory:
-        Numba's, PyTorch's, CuPy's or anybody's that has ``__cuda_array_interface__``. There the
-        call returns before the work is done. ``stream`` is None for the default one, a stream of
-        any library that has ``__cuda_stream__``, or a stream's handle.
+        Numba's, PyTorch's, CuPy's or anybody's that has ``__cuda_array_interface__``; and, where
+        launches are ``packed``, where it starts. There the call returns before the work is done.
+        ``stream`` is None for the default one, a stream of any library that has
+        ``__cuda_stream__``, or a stream's handle.
 
-        Raises ``TypeError`` for an array in the host's memory or what is no stream,
-        ``RuntimeError`` with the driver's error where it refuses a launch; both on a GPU only.
+        On a GPU only: raises ``TypeError`` for an array in the host's memory or what is no stream,
+        ``ValueError`` for one that starts elsewhere, ``RuntimeError`` with the driver's error where
+        it refuses a launch.
         """
         if self._together is not None:
             self._together(input, weight, self._no_bias if bias is None else bias, out, stream)

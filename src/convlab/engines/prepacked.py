@@ -25,7 +25,7 @@ import numpy as np
 from cuda.bindings import driver
 from numba import cuda
 
-from convlab.engines.handles import address_of, stream_handle
+from convlab.engines.handles import address_of, check_aligned, stream_handle
 from convlab.stages.base import Argument, Flat, Images, Launch
 
 Shape = tuple[int, ...]
@@ -63,13 +63,16 @@ class Prepacked:
     def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
         """Start them on a stream. Nothing but the arrays' addresses is looked at.
 
-        Raises ``TypeError`` for an array in the host's memory or what is no stream,
-        ``RuntimeError`` with the driver's error where it refuses a launch.
+        Raises ``TypeError`` for an array in the host's memory or what is no stream, ``ValueError``
+        for one that does not start at a multiple of 16 bytes, ``RuntimeError`` with the driver's
+        error where it refuses a launch.
         """
         addresses = address_of(input), address_of(weight), address_of(bias), address_of(output)
         handle = stream_handle(stream)
         with self._lock:
             if addresses != self._written:
+                for name, address in zip(TENSORS, addresses, strict=True):
+                    check_aligned(name, address)
                 self._written = ()  # Ctrl-C may come while some are and some are not
                 for packed in self._launches:
                     packed.write(addresses)
