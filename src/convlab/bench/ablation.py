@@ -15,11 +15,10 @@ from typing import Any
 
 from convlab.bench.analysis import geometric_mean
 from convlab.bench.laboratory import Gpu
-from convlab.bench.measured import run_module, table
+from convlab.bench.measured import table
 from convlab.bench.runner import cases_for
-from convlab.bench.seed_runs import measure_cases, number_of, numberless
+from convlab.bench.seed_runs import number_of, numberless, run_cases
 from convlab.bench.systems import System, of_stage
-from convlab.engines import Engine
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, PAPER_BATCH
 
@@ -49,12 +48,6 @@ class Variants(Gpu):
     def system_named(self, name: str) -> System:
         """The variant of that name."""
         return variant(name)
-
-
-def measure(engine: Engine | None) -> dict[str, Any]:
-    """Every variant on every layer."""
-    cases = cases_for(LAYER_NAMES, PAPER_BATCH, [variant(name) for name in NAMES])
-    return measure_cases(cases, LABORATORY)
 
 
 def layers_of(document: dict[str, Any]) -> list[str]:
@@ -108,7 +101,8 @@ def _number(value: float | None) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     about = "s11 whole and without each of its techniques, on the twelve layers."
-    return run_module("convlab.bench.ablation", about, measure, show, arguments, needs_gpu=True)
+    cases = cases_for(LAYER_NAMES, PAPER_BATCH, [variant(name) for name in NAMES])
+    return run_cases("convlab.bench.ablation", about, cases, LABORATORY, show, arguments)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 from convlab.bench.laboratory import Gpu
-from convlab.bench.measured import run_module, table
+from convlab.bench.measured import table
 from convlab.bench.measuring import Clock
 from convlab.bench.peers import Prepared
 from convlab.bench.runner import Case
-from convlab.bench.seed_runs import measure_cases, number_of, numberless
+from convlab.bench.seed_runs import number_of, numberless, run_cases
 from convlab.bench.systems import system_named
-from convlab.engines import Engine
 from convlab.problem import ConvProblem
 
 BASELINE = "cpp_seven_loops"
@@ -69,21 +68,21 @@ def problem_at(sweep: str, value: int) -> ConvProblem:
     return replace(BASE, **{sweep: value})  # type: ignore[arg-type]
 
 
-def measure(engine: Engine | None) -> dict[str, Any]:
+def cases() -> list[Case]:
     """Every system at every point; a problem that several sweeps share is measured once."""
-    points = [
+    places = [(sweep, value) for sweep, values in SWEEPS.items() for value in values]
+    problems = dict.fromkeys(problem_at(*place) for place in places)
+    systems = [system_named(name) for name in SYSTEMS]
+    return [Case(str(problem), problem, system) for problem in problems for system in systems]
+
+
+def points() -> list[dict[str, Any]]:
+    """The points of all sweeps, and the problem at each."""
+    return [
         {"sweep": sweep, "value": value, "problem": str(problem_at(sweep, value))}
         for sweep, values in SWEEPS.items()
         for value in values
     ]
-    problems = dict.fromkeys(problem_at(*_place(point)) for point in points)
-    systems = [system_named(name) for name in SYSTEMS]
-    cases = [Case(str(problem), problem, system) for problem in problems for system in systems]
-    return measure_cases(cases, LABORATORY) | {"points": points}
-
-
-def _place(point: dict[str, Any]) -> tuple[str, int]:
-    return point["sweep"], point["value"]
 
 
 def values_of(document: dict[str, Any], sweep: str) -> list[int]:
@@ -155,7 +154,10 @@ def _ratio(value: float | None) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     about = "Speedups over seven loops in C++ along image size, channels and filter size."
-    return run_module("convlab.bench.sweeps", about, measure, show, arguments, needs_gpu=True)
+    return run_cases(
+        "convlab.bench.sweeps", about, cases(), LABORATORY, show, arguments,
+        more=lambda older: {"points": points()},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
