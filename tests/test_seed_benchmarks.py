@@ -36,6 +36,7 @@ def gpu(monkeypatch):
     for module in (ablation, sweeps, unfold_table):
         monkeypatch.setattr(module, "LABORATORY", "seed_fakes:Named")
     monkeypatch.setattr(seed_fakes, "HOW", {})
+    monkeypatch.setattr(seed_fakes, "SPREAD", {})
     # Layers, points and images that NumPy does at once.
     monkeypatch.setattr(ablation, "PAPER_BATCH", 1)
     monkeypatch.setattr(ablation, "LAYER_NAMES", ("conv11", "conv12"))
@@ -168,6 +169,44 @@ def test_what_stops_a_benchmark_is_one_line(monkeypatch, tmp_path, capsys, error
     assert sweeps.main(["--json", str(file)]) == code
     assert capsys.readouterr().err == f"convlab: {said}\n"
     assert not file.exists()
+
+
+def cells(said, first):
+    """The table's row that begins with this cell."""
+    (line,) = (line for line in said.splitlines() if line.startswith(f"| {first} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_what_did_not_settle_is_marked_in_the_ablation(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(seed_fakes.SPREAD, "without_prefetch", 2.5)
+    run(ablation, tmp_path)
+    said = capsys.readouterr().out
+    marks = [cell.startswith("~") for cell in cells(said, "conv11")[1:]]
+    assert marks == [name == "without_prefetch" for name in ablation.NAMES]
+    assert "~ where the runs' spread stayed above 2 %" in said
+
+
+def test_what_did_not_settle_is_marked_in_the_sweeps(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(seed_fakes.SPREAD, sweeps.BASELINE, 14.5)
+    monkeypatch.setitem(seed_fakes.SPREAD, "s02_cin", 3.0)
+    monkeypatch.setitem(seed_fakes.HOW, "cutlass_optimized", "unsupported")
+    document = run(sweeps, tmp_path)
+    said = capsys.readouterr().out
+    baseline, *others = cells(said, "9")[1:]
+    names = [name for name in sweeps.SYSTEMS if name != sweeps.BASELINE]
+    assert baseline == "~10"
+    assert {name for name, cell in zip(names, others, strict=True) if "~" in cell} == {"s02_cin"}
+    assert others[names.index("cutlass_optimized")] == "-"
+    assert "~ stands where the runs' spread" in sweeps.heading(document)
+
+
+def test_what_did_not_settle_is_marked_in_the_unfold_table(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(unfold_table, "first_calls", lambda names: {})
+    monkeypatch.setitem(seed_fakes.SPREAD, "conv2d", 3.0)
+    run(unfold_table, tmp_path)
+    said = capsys.readouterr().out
+    assert cells(said, "F.conv2d | no")[-1] == "~10.000"
+    assert said.count("~") == 2  # that, and what it means
 
 
 MODULES = pytest.mark.parametrize("module", [ablation, sweeps, unfold_table])

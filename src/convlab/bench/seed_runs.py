@@ -25,6 +25,7 @@ from convlab.engines import EngineUnavailable, choose
 from convlab.files import beside
 
 Document = Mapping[str, Any]
+UNSETTLED = "~"
 
 
 def run_cases(
@@ -189,6 +190,17 @@ def number_of(document: Document, layer: str, system: str, key: str) -> float | 
     """One number of that row, such as ``time_ms``; None where it has none."""
     row = row_of(document, layer, system)
     return None if row is None or row[key] is None else float(row[key])
+
+
+def unsettled(document: Document, layer: str, system: str) -> bool:
+    """Whether that row has a number, and its runs' spread stayed above 2 %."""
+    row = row_of(document, layer, system)
+    return row is not None and row["settled"] is False
+
+
+def marked(cell: str, unsettled: bool) -> str:
+    """What a table's cell holds, with the mark of a number that did not settle."""
+    return f"{UNSETTLED}{cell}" if unsettled else cell
 
 
 def numberless(document: Document) -> list[tuple[str, str, str, list[str]]]:

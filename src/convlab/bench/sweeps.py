@@ -16,10 +16,10 @@ from typing import Any
 
 from convlab.bench.laboratory import Gpu
 from convlab.bench.measured import table
-from convlab.bench.measuring import Clock
+from convlab.bench.measuring import SETTLED_PERCENT, Clock
 from convlab.bench.peers import Prepared
 from convlab.bench.runner import Case
-from convlab.bench.seed_runs import number_of, numberless, run_cases
+from convlab.bench.seed_runs import marked, number_of, numberless, run_cases, unsettled
 from convlab.bench.systems import system_named
 from convlab.problem import ConvProblem
 
@@ -115,7 +115,8 @@ def heading(document: dict[str, Any]) -> str:
     return (
         f"On an {document['device']}, one image: how many times as fast as seven loops in C++ on "
         f"one core of its host. Where a size is not changed it is that of {BASE}: input, then "
-        "filters."
+        f"filters. ~ stands where the runs' spread of that system's time stayed above "
+        f"{SETTLED_PERCENT:g} %; at the C++ time it goes for its row."
     )
 
 
@@ -127,8 +128,14 @@ def show_sweep(document: dict[str, Any], sweep: str) -> str:
     rows = [
         (
             f"{point['value']}",
-            _time(number_of(document, point["problem"], BASELINE, "time_ms")),
-            *(_ratio(column[place]) for column in columns),
+            marked(
+                _time(number_of(document, point["problem"], BASELINE, "time_ms")),
+                unsettled(document, point["problem"], BASELINE),
+            ),
+            *(
+                marked(_ratio(column[place]), unsettled(document, point["problem"], name))
+                for name, column in zip(others, columns, strict=True)
+            ),
         )
         for place, point in enumerate(points)
     ]

@@ -25,11 +25,12 @@ from typing import Any
 
 from convlab.bench.laboratory import Gpu
 from convlab.bench.measured import table
+from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.peers import Prepared
 from convlab.bench.peers.cupy_gemm import why_absent as why_no_cupy
 from convlab.bench.peers.on_torch import Compute, OnTorch, why_no_torch
 from convlab.bench.runner import Case
-from convlab.bench.seed_runs import number_of, row_of, run_cases
+from convlab.bench.seed_runs import marked, number_of, row_of, run_cases, unsettled
 from convlab.bench.systems import System, system_named
 from convlab.engines.handles import cupy_stream
 from convlab.problem import ConvProblem
@@ -267,7 +268,7 @@ def show(document: dict[str, Any]) -> str:
                 tick[line.matmul] if line else "no",
                 _ms(line.claimed_ms if line else None),
                 _ms(first.get("ms")),
-                _ms(row["time_ms"]),
+                marked(_ms(row["time_ms"]), unsettled(document, str(PROBLEM), name)),
             )
         )
         if row["state"] != "measured":
@@ -275,9 +276,10 @@ def show(document: dict[str, Any]) -> str:
     head = (
         "what is called", "cuDNN TF32", "matmul TF32", "002's ms", "first call ms", "on the GPU ms",
     )  # fmt: skip
-    return f"{PROBLEM} (input, then filters) on an {document['device']}.\n\n{table(head, rows)}" + (
-        "\nWithout a time:\n\n" + "".join(reasons) if reasons else ""
-    )
+    return (
+        f"{PROBLEM} (input, then filters) on an {document['device']}; ~ where the runs' spread "
+        f"stayed above {SETTLED_PERCENT:g} %.\n\n{table(head, rows)}"
+    ) + ("\nWithout a time:\n\n" + "".join(reasons) if reasons else "")
 
 
 def row_title(document: dict[str, Any], name: str) -> str:
