@@ -195,7 +195,7 @@ def number_of(document: Document, layer: str, system: str, key: str) -> float | 
 def unsettled(document: Document, layer: str, system: str) -> bool:
     """Whether that row has a number, and its runs' spread stayed above 2 %."""
     row = row_of(document, layer, system)
-    return row is not None and row["settled"] is False
+    return row is not None and row.get("settled") is False
 
 
 def marked(cell: str, unsettled: bool) -> str:
