@@ -5,21 +5,34 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import seed_fakes
 from bench_fakes import InThread
+from bench_samples import sample
 
-from convlab.bench import ablation, crew, first_calls, runner, seed_runs, sweeps, unfold_table
-from convlab.bench.seed_runs import number_of, numberless, row_of
+from convlab.bench import (
+    ablation,
+    crew,
+    first_calls,
+    runner,
+    seed_results,
+    seed_runs,
+    sweeps,
+    unfold_table,
+)
+from convlab.bench.results import open_results
+from convlab.bench.seed_runs import beside_bench, number_of, numberless, row_of
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.problem import ConvProblem
 
 pytestmark = pytest.mark.same_in_cudasim
 
+ROOT = Path(__file__).parents[1]
 SMALL = ConvProblem(1, 2, 6, 6, 3, 3)
 
 
@@ -186,17 +199,17 @@ def test_what_did_not_settle_is_marked_in_the_ablation(monkeypatch, tmp_path, ca
     assert "~ where the runs' spread stayed above 2 %" in said
 
 
-def test_what_did_not_settle_is_marked_in_the_sweeps(monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(seed_fakes.SPREAD, sweeps.BASELINE, 14.5)
-    monkeypatch.setitem(seed_fakes.SPREAD, "s02_cin", 3.0)
+@pytest.mark.parametrize("noisy", ["s02_cin", sweeps.BASELINE])
+def test_what_did_not_settle_is_marked_in_the_sweeps(monkeypatch, tmp_path, capsys, noisy):
+    """A ratio where either of its times is."""
+    monkeypatch.setitem(seed_fakes.SPREAD, noisy, 14.5)
     monkeypatch.setitem(seed_fakes.HOW, "cutlass_optimized", "unsupported")
     document = run(sweeps, tmp_path)
-    said = capsys.readouterr().out
-    baseline, *others = cells(said, "9")[1:]
-    names = [name for name in sweeps.SYSTEMS if name != sweeps.BASELINE]
-    assert baseline == "~10"
-    assert {name for name, cell in zip(names, others, strict=True) if "~" in cell} == {"s02_cin"}
-    assert others[names.index("cutlass_optimized")] == "-"
+    found = dict(zip(sweeps.SYSTEMS, cells(capsys.readouterr().out, "9")[1:], strict=True))
+    marks = {name for name, cell in found.items() if cell.startswith("~")}
+    everywhere = sweeps.SYSTEMS.keys() - {"cutlass_optimized"}
+    assert marks == (everywhere if noisy == sweeps.BASELINE else {noisy})
+    assert found["cutlass_optimized"] == "-"
     assert "~ stands where the runs' spread" in sweeps.heading(document)
 
 
@@ -406,3 +419,45 @@ def test_the_rows_compute_the_convolution():
         tensors = [torch.from_numpy(array) for array in (input, weight)]
         output = unfold_table.computation(line, SMALL, *tensors)()
         assert oracle.judge(output.numpy()).ok, name
+
+
+# Beside `convlab bench`.
+
+
+def apart(*times_ms: tuple[str, float | None]):
+    """Results of the ablation for s11, measured with other code than a sample of bench."""
+    rows = [
+        {"layer": layer, "batch": 128, "system": ablation.WHOLE, "time_ms": time_ms}
+        for layer, time_ms in times_ms
+    ]
+    return {"identity": "other", "rows": rows}
+
+
+def test_results_of_other_code_than_the_bench_say_how_far_they_differ():
+    bench = sample()
+    there = {layer: bench.row(layer, 128, ablation.WHOLE).time_ms for layer in ("conv8", "conv9")}
+    document = apart(("conv8", 1.25 * there["conv8"]), ("conv9", 0.95 * there["conv9"]))
+    assert beside_bench(document, bench, ablation.WHOLE) == (
+        "Measured with other code or versions, or elsewhere, than the run of `convlab bench`: here "
+        "s11_im2win_full takes 0.95 to 1.25 times as long as there, more than 10 % off on conv8.\n"
+    )
+    document["identity"] = bench.identity
+    assert beside_bench(document, bench, ablation.WHOLE) == ""
+
+
+def test_results_without_a_common_time_only_say_that_they_are_of_other_code():
+    assert beside_bench(apart(("conv8", None), ("1x2", 3.0)), sample(), ablation.WHOLE) == (
+        "Measured with other code or versions, or elsewhere, than the run of `convlab bench`.\n"
+    )
+
+
+def test_the_page_says_which_results_are_of_other_code(tmp_path):
+    page = (ROOT / seed_results.PAGE).read_text(encoding="utf-8")
+    bench = open_results(ROOT / "docs/results/bench_h200.json")
+    for marker in seed_results.APART:
+        file = seed_results.FILES[seed_results.SECTIONS[marker][0]][0]
+        document = json.loads((ROOT / "docs/results" / file).read_text(encoding="utf-8"))
+        section = page.split(f"<!-- {marker}:begin -->")[1].split(f"<!-- {marker}:end -->")[0]
+        note = beside_bench(document, bench, ablation.WHOLE)
+        assert note in section
+        assert ("Measured with other code" in section) == bool(note)

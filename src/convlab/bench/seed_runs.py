@@ -15,7 +15,7 @@ from convlab.bench import runner, watch
 from convlab.bench.crew import Crew, WorkerDied
 from convlab.bench.laboratory import current_gpu
 from convlab.bench.measured import GPU_ONLY, INTERRUPTED, write_results
-from convlab.bench.results import identity, library_versions
+from convlab.bench.results import Results, identity, library_versions
 from convlab.bench.roofline import Machine
 from convlab.bench.rows import JUDGED_WRONG, LASTING, Row
 from convlab.bench.runner import Case
@@ -26,6 +26,7 @@ from convlab.files import beside
 
 Document = Mapping[str, Any]
 UNSETTLED = "~"
+AGREES = 0.1  # of a time: what two runs of the same code may differ by
 
 
 def run_cases(
@@ -196,6 +197,30 @@ def unsettled(document: Document, layer: str, system: str) -> bool:
     """Whether that row has a number, and its runs' spread stayed above 2 %."""
     row = row_of(document, layer, system)
     return row is not None and row.get("settled") is False
+
+
+def beside_bench(document: Document, bench: Results, system: str) -> str:
+    """A sentence where these results are of another machine, other versions or other code than a
+    run of ``convlab bench``, with how far a system differs that both measured; else nothing."""
+    if document["identity"] == bench.identity:
+        return ""
+    ratios = {
+        row["layer"]: row["time_ms"] / other.time_ms
+        for row in document["rows"]
+        if row["system"] == system and row["time_ms"]
+        for other in [bench.row(row["layer"], row["batch"], system)]
+        if other is not None and other.time_ms
+    }
+    found = "Measured with other code or versions, or elsewhere, than the run of `convlab bench`"
+    if not ratios:
+        return f"{found}.\n"
+    far = [layer for layer, ratio in ratios.items() if abs(ratio - 1) > AGREES]
+    return (
+        f"{found}: here {system} takes {min(ratios.values()):.2f} to {max(ratios.values()):.2f} "
+        f"times as long as there"
+        + (f", more than {100 * AGREES:.0f} % off on {', '.join(far)}" if far else "")
+        + ".\n"
+    )
 
 
 def marked(cell: str, unsettled: bool) -> str:

@@ -10,7 +10,7 @@ C++ loops, on one processor core, take about a second at most.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -115,29 +115,27 @@ def heading(document: dict[str, Any]) -> str:
     return (
         f"On an {document['device']}, one image: how many times as fast as seven loops in C++ on "
         f"one core of its host. Where a size is not changed it is that of {BASE}: input, then "
-        f"filters. ~ stands where the runs' spread of that system's time stayed above "
-        f"{SETTLED_PERCENT:g} %; at the C++ time it goes for its row."
+        f"filters. ~ stands where the runs' spread of either time stayed above "
+        f"{SETTLED_PERCENT:g} %."
     )
 
 
 def show_sweep(document: dict[str, Any], sweep: str) -> str:
     """One sweep's table, and why numbers are missing from it."""
     others = [name for name in SYSTEMS if name != BASELINE]
-    columns = [speedups(document, sweep, name) for name in others]
+    columns = {name: speedups(document, sweep, name) for name in others}
+
+    def cells(place: int, problem: str) -> Iterator[str]:
+        baseline = unsettled(document, problem, BASELINE)
+        yield marked(_time(number_of(document, problem, BASELINE, "time_ms")), baseline)
+        for name, column in columns.items():
+            ratio = column[place]
+            rough = ratio is not None and (baseline or unsettled(document, problem, name))
+            yield marked(_ratio(ratio), rough)
+
     points = [point for point in document["points"] if point["sweep"] == sweep]
     rows = [
-        (
-            f"{point['value']}",
-            marked(
-                _time(number_of(document, point["problem"], BASELINE, "time_ms")),
-                unsettled(document, point["problem"], BASELINE),
-            ),
-            *(
-                marked(_ratio(column[place]), unsettled(document, point["problem"], name))
-                for name, column in zip(others, columns, strict=True)
-            ),
-        )
-        for place, point in enumerate(points)
+        (f"{point['value']}", *cells(place, point["problem"])) for place, point in enumerate(points)
     ]
     where = {point["problem"]: f"{point['value']}" for point in points}
     reasons = [
