@@ -22,13 +22,9 @@ from typing import Any
 from convlab.bench.measured import INTERRUPTED
 from convlab.engines import unavailable
 
-# What a part is ended by, one after the other: the signal, and how many seconds it has. The first
-# lets it save what it has; Ctrl-C once more goes on to the next.
-ENDINGS: tuple[tuple[int, float | None], ...] = (
-    (signal.SIGINT, 60.0),
-    (signal.SIGTERM, 10.0),
-    (signal.SIGKILL, None),
-)
+# What a part is asked to end by, one after the other, and how many seconds it has for it: the first
+# lets it save what it has. Ctrl-C once more goes on to the next; in the end it is killed.
+ENDINGS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0))
 ENDED = {0: "done", 1: "done, and something was judged wrong", 2: "refused"}
 BY_PEOPLE = {
     "python": [sys.executable],
@@ -94,6 +90,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             return
         except (KeyboardInterrupt, subprocess.TimeoutExpired):
             continue
+    process.kill()
+    process.wait()
 
 
 def run_all(parts: Sequence[Part]) -> int:
