@@ -12,7 +12,7 @@ PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time in .venv
-.PHONY: help ladder bench report test notebooks gate sanitize results site lessons lint types format check clean FORCE
+.PHONY: help ladder bench a-gpu report test notebooks gate sanitize results site lessons lint types format check clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,8 +23,14 @@ help: ## this list
 ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: judged, and timed or counted
 	@$(BIN)/convlab ladder $(ARGS)
 
-bench: $(VENV)/.bench ## stages and peers on a GPU, into bench.json; goes on where it was interrupted
-	@$(BIN)/convlab bench $(ARGS)
+# All of it, or with ARGS just the one command.
+bench: $(if $(ARGS),,a-gpu) $(VENV)/.bench ## all that is measured, on a GPU; goes on where it was interrupted
+	@$(BIN)/$(if $(ARGS),convlab bench $(ARGS),python -m convlab.bench.everything)
+
+# Before gigabytes of peers are installed.
+a-gpu: $(VENV)/.cuda
+	@[ -s $(VENV)/.cuda ] || { \
+		echo "convlab: make bench needs a GPU, as a simulator's times mean nothing: there is no NVIDIA driver of CUDA 12 or later here" >&2; exit 2; }
 
 report: $(VENV)/.ladder ## report.html and report.md, from bench.json
 	@$(BIN)/convlab report --html report.html --markdown report.md $(ARGS)
@@ -84,7 +90,7 @@ clean: ## remove .venv, builds and caches
 
 # A file for each set of extras says that convlab stands in .venv, editable, with them.
 $(VENV)/.ladder: EXTRAS = plots$$(sed 's/^/,/' $(VENV)/.cuda)
-$(VENV)/.bench: EXTRAS = plots,peers$$(sed 's/^/,/' $(VENV)/.cuda)
+$(VENV)/.bench: EXTRAS = plots,$$(sed 's/gpu/peers/' $(VENV)/.cuda | grep . || echo peers)
 $(VENV)/.lessons: EXTRAS = lessons$$(sed 's/^/,/' $(VENV)/.cuda)
 # Not the extra `test`: it brings the compilers of CUDA 13, which cannot stand beside those of 12.
 $(VENV)/.test: EXTRAS = test-tools,$$(grep . $(VENV)/.cuda || echo gpu-cu13)

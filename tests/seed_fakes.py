@@ -8,6 +8,7 @@ from dataclasses import replace
 from bench_fakes import Fakes, Timing
 
 SLOW = {"without_microkernel": 120.0, "without_vectorized": 15.0, "without_prefetch": 12.0}
+SPREAD: dict[str, float] = {}  # in percent, where runs do not settle
 HOW: dict[str, str] = {}  # by system: which fake it is, if not the right one
 
 
@@ -26,4 +27,4 @@ class Named(Fakes):
 
     def time(self, prepared, on_gpu):
         super().time(prepared, on_gpu)
-        return Timing(SLOW.get(self.name, 10.0))
+        return Timing(SLOW.get(self.name, 10.0), SPREAD.get(self.name, 0.5))

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from convlab.bench import channel_sweeps, comparisons, im2col, measured, memory
+from convlab.bench import bandwidth, channel_sweeps, comparisons, im2col, measured, memory
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.problem import ConvProblem
@@ -47,14 +47,15 @@ class PretendedGpu(Simulator):
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
     """A GPU, its timer, which calls once and measures half a millisecond, and its copies."""
 
-    def measure(call: Callable[[Any], None]) -> SimpleNamespace:
+    def measure(call: Callable[[Any], None], as_graph: bool = True) -> SimpleNamespace:
         call(None)
-        return SimpleNamespace(median_ms=0.5, spread_percent=1.5, repeats=10)
+        took = 0.5 if as_graph else 1.0
+        return SimpleNamespace(median_ms=took, spread_percent=1.5, repeats=10)
 
     timer = ModuleType("convlab.bench.timer")
     timer.measure = measure
     monkeypatch.setitem(sys.modules, "convlab.bench.timer", timer)
-    monkeypatch.setattr(im2col, "copy_start", lambda engine, nbytes: lambda stream: None)
+    monkeypatch.setattr(bandwidth, "copy_start", lambda engine, nbytes: lambda stream: None)
     monkeypatch.setattr(im2col, "_torch_unfold", lambda *_: None)
     engine = PretendedGpu(strict=False)
     monkeypatch.setattr(measured, "choose", lambda name: engine)
@@ -141,6 +142,51 @@ def test_the_bandwidth_of_im2col(gpu, small, capsys, tmp_path) -> None:
     said = capsys.readouterr().out
     assert "| 12 | " in said
     assert "100 %" in said
+
+
+def copies(monkeypatch, *slow: tuple[int, bool]) -> None:
+    """Copies whose timing says how it was made: 1 ms where slow, else 0.5."""
+
+    def measure(start, as_graph: bool = True) -> SimpleNamespace:
+        took = 1.0 if (start(None), as_graph) in slow else 0.5
+        return SimpleNamespace(median_ms=took, spread_percent=1.0, repeats=20)
+
+    monkeypatch.setattr(sys.modules["convlab.bench.timer"], "measure", measure)
+    monkeypatch.setattr(bandwidth, "copy_start", lambda engine, nbytes: lambda stream: nbytes)
+
+
+@pytest.mark.parametrize(
+    ("slow", "length", "in_graph"),
+    [
+        ([], 2**30, True),
+        ([(2**30, True)], 2**30 + 2**16, True),
+        ([(2**30, True), (2**30 + 2**16, True)], 2**30, False),
+    ],
+)
+def test_a_copy_is_the_fastest_of_several(gpu, monkeypatch, slow, length, in_graph) -> None:
+    copies(monkeypatch, *slow)
+    found = bandwidth.copy_rates(gpu, 2**31)
+    assert (found["length"], found["in_graph"]) == (length, in_graph)
+    assert found["tb_per_s"] == 2**31 / 0.5e-3 / 1e12
+
+
+def test_im2col_stands_beside_the_fastest_copy(gpu, small, monkeypatch, capsys) -> None:
+    """Not beside one that its length slows down."""
+    nbytes = [4 * (2 * depth * 25 + depth * 9 * 2 * 25) for depth in im2col.DEPTHS]
+    copies(monkeypatch, *((one // 2, True) for one in [*nbytes, 2 * im2col.LARGE_COPY]))
+    document = im2col.measure(gpu) | {"device": "pretended GPU"}
+    expected = [2 * im2col.LARGE_COPY, *nbytes]
+    found = [document["large_copy"], *(row["copy"] for row in document["depths"])]
+    assert [one["tb_per_s"] for one in found] == [one / 0.5e-3 / 1e12 for one in expected]
+    assert "Each is the fastest of four" in im2col.show(document)
+
+
+def test_results_of_one_copy_each_are_still_read() -> None:
+    text = (ROOT / comparisons.RESULTS / "im2col_h200.json").read_text(encoding="utf-8")
+    document = json.loads(text)
+    for copy in [document["large_copy"], *(row["copy"] for row in document["depths"])]:
+        copy.pop("in_graph", None)
+    assert "a share may come out too high" in im2col.show(document)
 
 
 def test_a_wrong_matrix_is_said_and_exits_1(gpu, small, capsys, monkeypatch) -> None:

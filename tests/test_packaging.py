@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 import tomllib
@@ -75,9 +76,47 @@ def test_a_package_has_one_version_range_wherever_it_is_named(extra):
         assert entry.specifier == core.get(entry.name, entry.specifier), entry
 
 
-def test_cuda_extras_do_not_mix():
-    for extra in EXTRAS.keys() - {"gpu-cu12"}:
-        assert not any("cu12" in entry.extras for entry in resolved(extra)), extra
+def cuda_of(entry: Requirement) -> set[str]:
+    """The CUDA that a requirement is built for, such as ``{"12"}``: what its name or an extra of it
+    says."""
+    words = [entry.name, *entry.extras]
+    return {major for word in words for major in re.findall(r"(?:-cuda|^cu)(\d+)x?$", word)}
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS))
+def test_cuda_extras_do_not_mix(extra):
+    """CUDA 12 where the extra's name says so, 13 wherever else it needs one."""
+    found = set().union(*map(cuda_of, resolved(extra)))
+    assert found <= ({"12"} if extra.endswith("-cu12") else {"13"})
+    if extra.endswith(("-cu12", "-cu13")):
+        assert found
+        assert extra.endswith(found.pop())
+
+
+def test_both_cudas_have_the_same_peers():
+    """Those of `peers`, and CuPy."""
+    names = [
+        {re.sub("cuda1[23]x", "cuda", entry.name) for entry in resolved(extra)}
+        for extra in ("peers-cu12", "peers-cu13")
+    ]
+    assert names[0] == names[1]
+    assert names[0] - {entry.name for entry in resolved("peers")} == {"cupy-cuda", "numba-cuda"}
+
+
+def test_pytorch_is_built_for_the_same_cuda():
+    """On the package index 2.10 is the last for CUDA 12; its requirements do not tell the two
+    apart, so the ranges must."""
+    for extra, taken, left in (
+        ("peers-cu12", "2.10.0", "2.11.0"),
+        ("peers-cu13", "2.11.0", "2.10.0"),
+    ):
+        ranges = [entry.specifier for entry in resolved(extra) if entry.name == "torch"]
+        assert all(one.contains(taken) for one in ranges), extra
+        assert not all(one.contains(left) for one in ranges), extra
+
+
+def test_the_peers_bring_what_002_s_table_calls():
+    assert {entry.name for entry in resolved("peers")} >= {"torch", "unfoldNd", "array-api-compat"}
 
 
 def test_numba_cuda_is_pinned_to_one_minor_version():

@@ -5,20 +5,34 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import seed_fakes
 from bench_fakes import InThread
+from bench_samples import sample
 
-from convlab.bench import ablation, crew, first_calls, measured, sweeps, unfold_table
-from convlab.bench.seed_runs import number_of, numberless, row_of
+from convlab.bench import (
+    ablation,
+    crew,
+    first_calls,
+    runner,
+    seed_results,
+    seed_runs,
+    sweeps,
+    unfold_table,
+)
+from convlab.bench.results import open_results
+from convlab.bench.seed_runs import beside_bench, number_of, numberless, row_of
+from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.problem import ConvProblem
 
 pytestmark = pytest.mark.same_in_cudasim
 
+ROOT = Path(__file__).parents[1]
 SMALL = ConvProblem(1, 2, 6, 6, 3, 3)
 
 
@@ -30,11 +44,12 @@ class PretendedGpu(Simulator):
 def gpu(monkeypatch):
     """A GPU, and laboratories that know every name, in threads instead of processes."""
     engine = PretendedGpu(strict=False)
-    monkeypatch.setattr(measured, "choose", lambda name: engine)
+    monkeypatch.setattr(seed_runs, "choose", lambda name: engine)
     monkeypatch.setattr(crew, "Worker", InThread)
     for module in (ablation, sweeps, unfold_table):
         monkeypatch.setattr(module, "LABORATORY", "seed_fakes:Named")
     monkeypatch.setattr(seed_fakes, "HOW", {})
+    monkeypatch.setattr(seed_fakes, "SPREAD", {})
     # Layers, points and images that NumPy does at once.
     monkeypatch.setattr(ablation, "PAPER_BATCH", 1)
     monkeypatch.setattr(ablation, "LAYER_NAMES", ("conv11", "conv12"))
@@ -154,19 +169,167 @@ def test_sweeps_change_one_size():
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (KeyboardInterrupt(), 130, "interrupted, nothing was written"),
+        (KeyboardInterrupt(), 130, "interrupted, the same command goes on"),
         (crew.WorkerDied("its process ended"), 2, "no process can measure here: its process ended"),
     ],
 )
 def test_what_stops_a_benchmark_is_one_line(monkeypatch, tmp_path, capsys, error, code, said):
-    def stopped(cases, laboratory):
+    def stopped(cases, laboratory, **more):
         raise error
 
-    monkeypatch.setattr(sweeps, "measure_cases", stopped)
+    monkeypatch.setattr(seed_runs, "measure_cases", stopped)
     file = tmp_path / "sweeps.json"
     assert sweeps.main(["--json", str(file)]) == code
     assert capsys.readouterr().err == f"convlab: {said}\n"
     assert not file.exists()
+
+
+def cells(said, first):
+    """The table's row that begins with this cell."""
+    (line,) = (line for line in said.splitlines() if line.startswith(f"| {first} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_what_did_not_settle_is_marked_in_the_ablation(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(seed_fakes.SPREAD, "without_prefetch", 2.5)
+    run(ablation, tmp_path)
+    said = capsys.readouterr().out
+    marks = [cell.startswith("~") for cell in cells(said, "conv11")[1:]]
+    assert marks == [name == "without_prefetch" for name in ablation.NAMES]
+    assert "~ where the runs' spread stayed above 2 %" in said
+
+
+@pytest.mark.parametrize("noisy", ["s02_cin", sweeps.BASELINE])
+def test_what_did_not_settle_is_marked_in_the_sweeps(monkeypatch, tmp_path, capsys, noisy):
+    """A ratio where either of its times is."""
+    monkeypatch.setitem(seed_fakes.SPREAD, noisy, 14.5)
+    monkeypatch.setitem(seed_fakes.HOW, "cutlass_optimized", "unsupported")
+    document = run(sweeps, tmp_path)
+    found = dict(zip(sweeps.SYSTEMS, cells(capsys.readouterr().out, "9")[1:], strict=True))
+    marks = {name for name, cell in found.items() if cell.startswith("~")}
+    everywhere = sweeps.SYSTEMS.keys() - {"cutlass_optimized"}
+    assert marks == (everywhere if noisy == sweeps.BASELINE else {noisy})
+    assert found["cutlass_optimized"] == "-"
+    assert "~ stands where the runs' spread" in sweeps.heading(document)
+
+
+def test_what_did_not_settle_is_marked_in_the_unfold_table(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(unfold_table, "first_calls", lambda names: {})
+    monkeypatch.setitem(seed_fakes.SPREAD, "conv2d", 3.0)
+    run(unfold_table, tmp_path)
+    said = capsys.readouterr().out
+    assert cells(said, "F.conv2d | no")[-1] == "~10.000"
+    assert said.count("~") == 2  # that, and what it means
+
+
+MODULES = pytest.mark.parametrize("module", [ablation, sweeps, unfold_table])
+
+
+def interrupt(monkeypatch, after):
+    """Ctrl-C once so many rows are there."""
+    whole = runner.run
+
+    def interrupted(*arguments):
+        for number, row in enumerate(whole(*arguments)):
+            if number == after:
+                raise KeyboardInterrupt
+            yield row
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    return lambda: monkeypatch.setattr(runner, "run", whole)
+
+
+@MODULES
+def test_an_interrupted_run_goes_on_where_it_was(monkeypatch, tmp_path, capsys, module):
+    monkeypatch.setattr(
+        unfold_table, "first_calls", lambda names: {name: {"ms": 9.0} for name in names}
+    )
+    as_before = interrupt(monkeypatch, after=3)
+    kept = run(module, tmp_path, expected=130)
+    assert capsys.readouterr().err.endswith("convlab: interrupted, the same command goes on\n")
+    assert len(kept["rows"]) == 3
+    as_before()
+    calls = []
+    monkeypatch.setattr(unfold_table, "first_calls", lambda names: calls.append(names) or {})
+    document = run(module, tmp_path)
+    assert document["rows"][:3] == kept["rows"]
+    cells = [(row["problem"], row["system"]) for row in document["rows"]]
+    assert len(cells) == len(set(cells)) > 3
+    assert not calls  # they are kept as rows are
+    assert "3 are there" in capsys.readouterr().err
+    assert module.show(document)
+
+
+@MODULES
+def test_rows_of_other_code_are_put_aside(monkeypatch, tmp_path, capsys, module):
+    """So nothing that was measured is lost."""
+    monkeypatch.setattr(unfold_table, "first_calls", lambda names: {})
+    older = run(module, tmp_path)
+    older["identity"] = "other"
+    older["rows"] = [row | {"identity": "other"} for row in older["rows"]]
+    (tmp_path / "results.json").write_text(json.dumps(older))
+    document = run(module, tmp_path)
+    assert json.loads((tmp_path / "results-other.json").read_text()) == older
+    assert "other" not in {row["identity"] for row in document["rows"]}
+    assert len(document["rows"]) == len(older["rows"])
+    said = capsys.readouterr().err
+    assert f"of another machine, other versions or other code: now in {tmp_path}" in said
+
+
+def test_nothing_is_put_aside_before_there_is_a_row(monkeypatch, tmp_path):
+    older = run(sweeps, tmp_path)
+    older["identity"] = "other"
+    older["rows"] = [row | {"identity": "other"} for row in older["rows"]]
+    (tmp_path / "results.json").write_text(json.dumps(older))
+    interrupt(monkeypatch, after=0)
+    assert run(sweeps, tmp_path, expected=130) == older
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_failed_first_calls_are_tried_again(monkeypatch):
+    monkeypatch.setattr(unfold_table, "first_calls", lambda names: {name: {} for name in names})
+    six = [name for name, line in unfold_table.LINES.items() if line.claimed_ms is not None]
+    whole = {"first_calls": {name: {"ms": 1.0} for name in six}}
+    assert unfold_table.first_calls_once(whole) == whole
+    broken = {"first_calls": whole["first_calls"] | {"conv2d": {"reason": "its process ended"}}}
+    for older in (None, {}, broken):
+        assert unfold_table.first_calls_once(older) == {"first_calls": {name: {} for name in six}}
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "{}", '{"identity": "a", "rows": [{"layer": "b"}]}']
+)
+def test_a_file_of_something_else_is_left_alone(tmp_path, capsys, content):
+    file = tmp_path / "results.json"
+    file.write_text(content)
+    assert ablation.main(["--json", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert "results.json', no file of this benchmark: " in err
+    assert err.count("\n") == 1
+    assert file.read_text() == content
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(seed_runs, "measure_cases", None)
+    (tmp_path / "file").write_text("")
+    assert ablation.main(["--json", str(tmp_path / "file" / "results.json")]) == 2
+    err = capsys.readouterr().err
+    assert "results.json', which cannot be written" in err
+    assert err.count("\n") == 1
+
+
+@MODULES
+def test_it_needs_a_gpu(monkeypatch, capsys, module):
+    def choose(name):
+        raise EngineUnavailable("there is none")
+
+    monkeypatch.setattr(seed_runs, "choose", choose)
+    assert module.main([]) == 2
+    assert capsys.readouterr().err == (
+        "convlab: there is none: its times mean nothing without one\n"
+    )
 
 
 def test_without_a_baseline_there_is_no_speedup(monkeypatch, tmp_path):
@@ -256,3 +419,45 @@ def test_the_rows_compute_the_convolution():
         tensors = [torch.from_numpy(array) for array in (input, weight)]
         output = unfold_table.computation(line, SMALL, *tensors)()
         assert oracle.judge(output.numpy()).ok, name
+
+
+# Beside `convlab bench`.
+
+
+def apart(*times_ms: tuple[str, float | None]):
+    """Results of the ablation for s11, measured with other code than a sample of bench."""
+    rows = [
+        {"layer": layer, "batch": 128, "system": ablation.WHOLE, "time_ms": time_ms}
+        for layer, time_ms in times_ms
+    ]
+    return {"identity": "other", "rows": rows}
+
+
+def test_results_of_other_code_than_the_bench_say_how_far_they_differ():
+    bench = sample()
+    there = {layer: bench.row(layer, 128, ablation.WHOLE).time_ms for layer in ("conv8", "conv9")}
+    document = apart(("conv8", 1.25 * there["conv8"]), ("conv9", 0.95 * there["conv9"]))
+    assert beside_bench(document, bench, ablation.WHOLE) == (
+        "Measured with other code or versions, or elsewhere, than the run of `convlab bench`: here "
+        "s11_im2win_full takes 0.95 to 1.25 times as long as there, more than 10 % off on conv8.\n"
+    )
+    document["identity"] = bench.identity
+    assert beside_bench(document, bench, ablation.WHOLE) == ""
+
+
+def test_results_without_a_common_time_only_say_that_they_are_of_other_code():
+    assert beside_bench(apart(("conv8", None), ("1x2", 3.0)), sample(), ablation.WHOLE) == (
+        "Measured with other code or versions, or elsewhere, than the run of `convlab bench`.\n"
+    )
+
+
+def test_the_page_says_which_results_are_of_other_code(tmp_path):
+    page = (ROOT / seed_results.PAGE).read_text(encoding="utf-8")
+    bench = open_results(ROOT / "docs/results/bench_h200.json")
+    for marker in seed_results.APART:
+        file = seed_results.FILES[seed_results.SECTIONS[marker][0]][0]
+        document = json.loads((ROOT / "docs/results" / file).read_text(encoding="utf-8"))
+        section = page.split(f"<!-- {marker}:begin -->")[1].split(f"<!-- {marker}:end -->")[0]
+        note = beside_bench(document, bench, ablation.WHOLE)
+        assert note in section
+        assert ("Measured with other code" in section) == bool(note)

@@ -15,11 +15,11 @@ from typing import Any
 
 from convlab.bench.analysis import geometric_mean
 from convlab.bench.laboratory import Gpu
-from convlab.bench.measured import run_module, table
+from convlab.bench.measured import table
+from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.runner import cases_for
-from convlab.bench.seed_runs import measure_cases, number_of, numberless
+from convlab.bench.seed_runs import marked, number_of, numberless, run_cases, unsettled
 from convlab.bench.systems import System, of_stage
-from convlab.engines import Engine
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, PAPER_BATCH
 
@@ -51,12 +51,6 @@ class Variants(Gpu):
         return variant(name)
 
 
-def measure(engine: Engine | None) -> dict[str, Any]:
-    """Every variant on every layer."""
-    cases = cases_for(LAYER_NAMES, PAPER_BATCH, [variant(name) for name in NAMES])
-    return measure_cases(cases, LABORATORY)
-
-
 def layers_of(document: dict[str, Any]) -> list[str]:
     """The layers that were measured, in order."""
     return list(dict.fromkeys(row["layer"] for row in document["rows"]))
@@ -80,8 +74,7 @@ def show(document: dict[str, Any]) -> str:
     """The tables: TFLOP/s by layer, and what each technique is worth."""
     head = ("layer", *(f"{name} TFLOP/s" for name in NAMES))
     rows = [
-        (layer, *(_number(tflops(document, layer, name)) for name in NAMES))
-        for layer in layers_of(document)
+        (layer, *(_speed(document, layer, name) for name in NAMES)) for layer in layers_of(document)
     ]
     gains = []
     for name, (_, words) in VARIANTS.items():
@@ -94,21 +87,24 @@ def show(document: dict[str, Any]) -> str:
         for system, state, reason, layers in numberless(document)
     )
     return (
-        f"Batch {PAPER_BATCH} on an {document['device']}; every time with its transform.\n\n"
+        f"Batch {PAPER_BATCH} on an {document['device']}; every time with its transform; ~ where "
+        f"the runs' spread stayed above {SETTLED_PERCENT:g} %.\n\n"
         f"{table(head, rows)}\nThe whole s11 is so many times as fast as s11\n\n"
         f"{table(('', 'geometric mean', 'from, to', 'layers'), gains)}"
         + (f"\nWithout a number:\n\n{reasons}" if reasons else "")
     )
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+def _speed(document: dict[str, Any], layer: str, name: str) -> str:
+    value = tflops(document, layer, name)
+    return "-" if value is None else marked(f"{value:.1f}", unsettled(document, layer, name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     about = "s11 whole and without each of its techniques, on the twelve layers."
-    return run_module("convlab.bench.ablation", about, measure, show, arguments, needs_gpu=True)
+    cases = cases_for(LAYER_NAMES, PAPER_BATCH, [variant(name) for name in NAMES])
+    return run_cases("convlab.bench.ablation", about, cases, LABORATORY, show, arguments)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from convlab.bench.generated import RESULTS, document_of, filled, holding, regen
 from convlab.bench.measured import table
 from convlab.bench.results import open_results
 from convlab.bench.seed_figures import Shown
+from convlab.bench.seed_runs import beside_bench
 
 PAGE, IMAGES, PREFIX = "docs/seed-results.md", "docs/images", "seed-"
 # By what the results are called here: the file, and the command that writes it.
@@ -44,6 +46,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], Shown]]] = {
     "003-kernels": ("im2col", seed_figures.kernels_by_depth),
 }
 SYSTEMS = "systems"
+# Where it is said if such results are of other code than those of `convlab bench`.
+APART = ("000-figure-4", "001-abstract", "002-table-1")
 
 
 def generated(root: Path) -> dict[Path, str]:
@@ -57,6 +61,12 @@ def generated(root: Path) -> dict[Path, str]:
         for marker, (name, show) in SECTIONS.items()
         if name in results
     }
+    for marker in APART:
+        if marker in shown and "bench" in results:
+            name = SECTIONS[marker][0]
+            note = beside_bench(results[name], results["bench"], seed_paper.IM2WIN)
+            text = "\n".join(filter(None, (shown[marker].text, note)))
+            shown[marker] = replace(shown[marker], text=text)
     makers: dict[str, Callable[[str], str]] = {
         marker: holding(_section(FILES[name], shown.get(marker)))
         for marker, (name, _) in SECTIONS.items()

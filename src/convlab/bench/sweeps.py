@@ -10,18 +10,17 @@ C++ loops, on one processor core, take about a second at most.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from convlab.bench.laboratory import Gpu
-from convlab.bench.measured import run_module, table
-from convlab.bench.measuring import Clock
+from convlab.bench.measured import table
+from convlab.bench.measuring import SETTLED_PERCENT, Clock
 from convlab.bench.peers import Prepared
 from convlab.bench.runner import Case
-from convlab.bench.seed_runs import measure_cases, number_of, numberless
+from convlab.bench.seed_runs import marked, number_of, numberless, run_cases, unsettled
 from convlab.bench.systems import system_named
-from convlab.engines import Engine
 from convlab.problem import ConvProblem
 
 BASELINE = "cpp_seven_loops"
@@ -69,21 +68,21 @@ def problem_at(sweep: str, value: int) -> ConvProblem:
     return replace(BASE, **{sweep: value})  # type: ignore[arg-type]
 
 
-def measure(engine: Engine | None) -> dict[str, Any]:
+def cases() -> list[Case]:
     """Every system at every point; a problem that several sweeps share is measured once."""
-    points = [
+    places = [(sweep, value) for sweep, values in SWEEPS.items() for value in values]
+    problems = dict.fromkeys(problem_at(*place) for place in places)
+    systems = [system_named(name) for name in SYSTEMS]
+    return [Case(str(problem), problem, system) for problem in problems for system in systems]
+
+
+def points() -> list[dict[str, Any]]:
+    """The points of all sweeps, and the problem at each."""
+    return [
         {"sweep": sweep, "value": value, "problem": str(problem_at(sweep, value))}
         for sweep, values in SWEEPS.items()
         for value in values
     ]
-    problems = dict.fromkeys(problem_at(*_place(point)) for point in points)
-    systems = [system_named(name) for name in SYSTEMS]
-    cases = [Case(str(problem), problem, system) for problem in problems for system in systems]
-    return measure_cases(cases, LABORATORY) | {"points": points}
-
-
-def _place(point: dict[str, Any]) -> tuple[str, int]:
-    return point["sweep"], point["value"]
 
 
 def values_of(document: dict[str, Any], sweep: str) -> list[int]:
@@ -116,22 +115,27 @@ def heading(document: dict[str, Any]) -> str:
     return (
         f"On an {document['device']}, one image: how many times as fast as seven loops in C++ on "
         f"one core of its host. Where a size is not changed it is that of {BASE}: input, then "
-        "filters."
+        f"filters. ~ stands where the runs' spread of either time stayed above "
+        f"{SETTLED_PERCENT:g} %."
     )
 
 
 def show_sweep(document: dict[str, Any], sweep: str) -> str:
     """One sweep's table, and why numbers are missing from it."""
     others = [name for name in SYSTEMS if name != BASELINE]
-    columns = [speedups(document, sweep, name) for name in others]
+    columns = {name: speedups(document, sweep, name) for name in others}
+
+    def cells(place: int, problem: str) -> Iterator[str]:
+        baseline = unsettled(document, problem, BASELINE)
+        yield marked(_time(number_of(document, problem, BASELINE, "time_ms")), baseline)
+        for name, column in columns.items():
+            ratio = column[place]
+            rough = ratio is not None and (baseline or unsettled(document, problem, name))
+            yield marked(_ratio(ratio), rough)
+
     points = [point for point in document["points"] if point["sweep"] == sweep]
     rows = [
-        (
-            f"{point['value']}",
-            _time(number_of(document, point["problem"], BASELINE, "time_ms")),
-            *(_ratio(column[place]) for column in columns),
-        )
-        for place, point in enumerate(points)
+        (f"{point['value']}", *cells(place, point["problem"])) for place, point in enumerate(points)
     ]
     where = {point["problem"]: f"{point['value']}" for point in points}
     reasons = [
@@ -155,7 +159,10 @@ def _ratio(value: float | None) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     about = "Speedups over seven loops in C++ along image size, channels and filter size."
-    return run_module("convlab.bench.sweeps", about, measure, show, arguments, needs_gpu=True)
+    return run_cases(
+        "convlab.bench.sweeps", about, cases(), LABORATORY, show, arguments,
+        more=lambda older: {"points": points()},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -24,14 +24,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from convlab.bench.laboratory import Gpu
-from convlab.bench.measured import run_module, table
+from convlab.bench.measured import table
+from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.peers import Prepared
 from convlab.bench.peers.cupy_gemm import why_absent as why_no_cupy
 from convlab.bench.peers.on_torch import Compute, OnTorch, why_no_torch
 from convlab.bench.runner import Case
-from convlab.bench.seed_runs import measure_cases, number_of, row_of
+from convlab.bench.seed_runs import marked, number_of, row_of, run_cases, unsettled
 from convlab.bench.systems import System, system_named
-from convlab.engines import Engine
 from convlab.engines.handles import cupy_stream
 from convlab.problem import ConvProblem
 from convlab.unfold import unfold_einsum
@@ -225,12 +225,12 @@ class Rows(Gpu):
         return row_system(name)
 
 
-def measure(engine: Engine | None) -> dict[str, Any]:
-    """All rows, and the first calls of the document's six."""
-    names = (*LINES, CUPY, OURS)
-    cases = [Case(str(PROBLEM), PROBLEM, row_system(name)) for name in names]
-    first = first_calls([name for name, line in LINES.items() if line.claimed_ms is not None])
-    return measure_cases(cases, LABORATORY) | {"first_calls": first}
+def first_calls_once(older: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The first calls of the document's six: an older document's where it has all of them."""
+    names = [name for name, line in LINES.items() if line.claimed_ms is not None]
+    known = {} if older is None else older.get("first_calls", {})
+    every = all("ms" in known.get(name, {}) for name in names)
+    return {"first_calls": known if every else first_calls(names)}
 
 
 def first_calls(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -268,7 +268,7 @@ def show(document: dict[str, Any]) -> str:
                 tick[line.matmul] if line else "no",
                 _ms(line.claimed_ms if line else None),
                 _ms(first.get("ms")),
-                _ms(row["time_ms"]),
+                marked(_ms(row["time_ms"]), unsettled(document, str(PROBLEM), name)),
             )
         )
         if row["state"] != "measured":
@@ -276,9 +276,10 @@ def show(document: dict[str, Any]) -> str:
     head = (
         "what is called", "cuDNN TF32", "matmul TF32", "002's ms", "first call ms", "on the GPU ms",
     )  # fmt: skip
-    return f"{PROBLEM} (input, then filters) on an {document['device']}.\n\n{table(head, rows)}" + (
-        "\nWithout a time:\n\n" + "".join(reasons) if reasons else ""
-    )
+    return (
+        f"{PROBLEM} (input, then filters) on an {document['device']}; ~ where the runs' spread "
+        f"stayed above {SETTLED_PERCENT:g} %.\n\n{table(head, rows)}"
+    ) + ("\nWithout a time:\n\n" + "".join(reasons) if reasons else "")
 
 
 def row_title(document: dict[str, Any], name: str) -> str:
@@ -293,7 +294,12 @@ def _ms(value: float | None) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     about = "PyTorch's conv2d and convolution as unfold and einsum, with and without TF32."
-    return run_module("convlab.bench.unfold_table", about, measure, show, arguments, needs_gpu=True)
+    names = (*LINES, CUPY, OURS)
+    cases = [Case(str(PROBLEM), PROBLEM, row_system(name)) for name in names]
+    return run_cases(
+        "convlab.bench.unfold_table", about, cases, LABORATORY, show, arguments,
+        more=first_calls_once,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

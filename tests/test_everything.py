@@ -1,0 +1,228 @@
+"""`make bench`: the parts in turn, what becomes of failures and of Ctrl-C; and what the Makefile
+makes of it. The parts here are small programs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from convlab.bench import ablation, everything, im2col, sweeps, unfold_table
+from convlab.bench.everything import Part
+
+pytestmark = pytest.mark.same_in_cudasim
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder, and a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(everything, "unavailable", lambda name: None)
+    monkeypatch.setattr(everything.signal, "signal", lambda *_: None)  # the tests' own process
+    return tmp_path
+
+
+def program(code: str) -> str:
+    return f"python -c {shlex.quote(code)}"
+
+
+def leaving(file: str, code: int) -> Part:
+    """A part that writes its file and ends with this code."""
+    text = f"import sys; open({file!r}, 'a').write('x'); print('it is {file}'); sys.exit({code})"
+    return Part(f"makes {file}", program(text), (file,))
+
+
+def test_a_part_that_fails_is_said_and_the_others_go_on(here, monkeypatch, capfd):
+    parts = tuple(leaving(f"{code}.json", code) for code in (0, 2, 7, 1))
+    monkeypatch.setattr(everything, "PARTS", parts)
+    assert everything.main([]) == 2  # the first failure's
+    assert all((here / part.files[0]).read_text() == "x" for part in parts)
+    said = capfd.readouterr().out
+    ended = re.findall(r"^== \d of 4: (.*) after \d+ s$", said, re.MULTILINE)
+    assert ended == [
+        "done", "refused", "failed (exit code 7)", "done, and something was judged wrong",
+    ]  # fmt: skip
+    assert said.index("== 2 of 4: makes 2.json: python -c") < said.index("it is 2.json")
+    assert said.index("it is 2.json") < said.index("== 2 of 4: refused")
+    summary = said.split("lies in\n")[1].splitlines()
+    assert [line.split()[-1] for line in summary] == [part.files[0] for part in parts]
+
+
+def test_all_well_is_exit_0_and_only_files_that_are_there_are_named(here, monkeypatch, capfd):
+    parts = (leaving("a.json", 0), Part("leaves nothing", program("pass"), ("b.json", "c.json")))
+    monkeypatch.setattr(everything, "PARTS", parts)
+    assert everything.main([]) == 0
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last.split()[:3] == ["leaves", "nothing", "done"]
+    assert last.endswith("  -")
+
+
+def test_a_part_that_is_killed_has_failed(here, monkeypatch, capfd):
+    killed = Part("dies", program("import os; os.kill(os.getpid(), 9)"), ())
+    monkeypatch.setattr(everything, "PARTS", (killed, leaving("a.json", 0)))
+    assert everything.main([]) == 128 + 9
+    assert "== 1 of 2: failed (exit code 137)" in capfd.readouterr().out
+    assert (here / "a.json").exists()
+
+
+def test_a_part_that_was_interrupted_ends_all(here, monkeypatch, capfd):
+    monkeypatch.setattr(everything, "PARTS", (leaving("a.json", 130), leaving("b.json", 0)))
+    assert everything.main([]) == 130
+    assert not (here / "b.json").exists()
+    said = capfd.readouterr().out
+    assert said.endswith("interrupted at part 1 of 2: the same command goes on\n")
+
+
+SLOW = """
+import sys, time
+open("started", "w").close()
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.3)
+    open("saved", "a").write("x")
+    sys.exit(130)
+"""
+ALL = """
+import sys
+from convlab.bench import everything
+everything.unavailable = lambda name: None
+everything.PARTS = (
+    everything.Part("slow", {slow!r}, ("saved",)), everything.Part("next", {then!r}, ("next",)),
+)
+sys.exit(everything.main([]))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_all_once_the_part_has_saved(tmp_path, how):
+    source = ALL.format(slow=program(SLOW), then=program("open('next', 'w')"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", source], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 60
+    while not (tmp_path / "started").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(how)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (tmp_path / "saved").read_text() == "x"
+    assert not (tmp_path / "next").exists()
+    assert "== 1 of 2: interrupted after" in out
+
+
+def test_what_does_not_end_when_asked_is_ended(here, monkeypatch):
+    monkeypatch.setattr(everything, "ENDINGS", ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.2)))
+    deaf = (
+        "import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]; "
+        "print(flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", deaf]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    everything._end(process)
+    assert process.returncode == -signal.SIGKILL
+    process.stdout.close()
+
+
+def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(everything, "unavailable", lambda name: "there is no driver")
+    monkeypatch.setattr(everything, "PARTS", None)  # nothing is begun
+    assert everything.main([]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err == (
+        "convlab: make bench needs a GPU, as a simulator's times mean nothing: there is no driver\n"
+    )
+
+
+def test_the_parts_are_what_the_documents_figures_need():
+    commands = {shlex.split(part.typed)[2]: part for part in everything.PARTS[1:-1]}
+    modules = {module.__name__ for module in (ablation, sweeps, unfold_table, im2col)}
+    assert commands.keys() == modules
+    assert everything.PARTS[0].typed == "convlab bench"
+    assert everything.PARTS[-1].typed.startswith("convlab report ")
+    for part in everything.PARTS:
+        done = subprocess.run(
+            [*part.command, "--help"], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, part.typed
+        for word in shlex.split(part.typed):
+            assert not word.startswith("--") or word in done.stdout, word
+
+
+def test_what_the_parts_leave_is_ignored_by_git():
+    files = {file for part in everything.PARTS for file in part.files}
+    aside = {f"{Path(file).stem}-0123456789ab.json" for file in files if file.endswith("json")}
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "check-ignore", *files, *aside], capture_output=True, text=True
+    )
+    assert {*done.stdout.split()} == files | aside
+
+
+# What the Makefile makes of it, with programs that only write down how they were called.
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Calls ``make bench`` with a driver of that CUDA, or none; returns how that ended, and what
+    was called."""
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text(encoding="utf-8"))
+    (tmp_path / "pyproject.toml").write_text("")
+    log = tmp_path / "log"
+
+    def script(path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    for name in ("python", "convlab"):
+        script(tmp_path / ".venv/bin" / name, f'echo {name} "$@" >> {shlex.quote(str(log))}')
+
+    def call(cuda: str | None, *arguments: str):
+        said = "exit 1" if cuda is None else f"echo 'Driver: 580  CUDA Version: {cuda}  |'"
+        script(tmp_path / "path/nvidia-smi", said)
+        inherited = {name: one for name, one in os.environ.items() if not name.startswith("MAKE")}
+        done = subprocess.run(
+            ["make", "bench", *arguments], cwd=tmp_path, capture_output=True, text=True,
+            env=inherited | {"PATH": f"{tmp_path / 'path'}:{os.environ['PATH']}"},
+        )  # fmt: skip
+        return done, log.read_text().splitlines() if log.exists() else []
+
+    return call
+
+
+@pytest.mark.parametrize(("cuda", "extra"), [("12.4", "peers-cu12"), ("13.0", "peers-cu13")])
+def test_make_bench_installs_the_peers_and_runs_everything(make, cuda, extra):
+    done, called = make(cuda)
+    assert done.returncode == 0, done.stderr
+    install, run = called
+    assert install.endswith(f" --editable .[plots,{extra}]")
+    assert run == "python -m convlab.bench.everything"
+
+
+def test_make_bench_with_arguments_is_the_one_command(make):
+    done, called = make("13.0", "ARGS=--quick --again")
+    assert done.returncode == 0, done.stderr
+    assert called[1:] == ["convlab bench --quick --again"]
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="there is a driver")
+def test_make_bench_without_a_driver_installs_nothing(make):
+    done, called = make(None)
+    assert done.returncode == 2
+    assert not called
+    assert done.stderr.splitlines()[0] == (
+        "convlab: make bench needs a GPU, as a simulator's times mean nothing: there is no NVIDIA "
+        "driver of CUDA 12 or later here"
+    )
