@@ -25,6 +25,7 @@ from convlab.bench.report_document import (
     picture_files,
 )
 from convlab.bench.report_why import Why, counted
+from convlab.bench.results import open_results
 from convlab.cli import app
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
@@ -85,6 +86,26 @@ def test_the_fastest_of_cudnn_and_of_its_gemm_class(results):
     assert groups["cudnn_fastest"].best(results, ("conv1", 128)).system != "cudnn_fft"
 
 
+def test_what_pytorch_chose_of_cudnn_s_counts_for_cudnn(results):
+    key = ("conv9", 128, "torch_fp32")
+    fast = replace(results.rows[key], time_ms=0.01, algorithm=GEMM)
+    changed = replace(results, rows=results.rows | {key: fast})
+    groups = {one.name: one for one in analysis.fastest(changed)}
+    for name in (analysis.CUDNN, analysis.GEMM_CLASS):
+        assert groups[name].best(changed, key[:2]) == fast
+    assert analysis.cudnn_algorithms(changed).best(changed, key[:2]).system == "cudnn_fft"
+
+
+def test_the_fastest_of_cudnn_is_never_behind_its_gemm_class():
+    measured = open_results(Path(__file__).parents[1] / report_docs.FIRST)
+    groups = {one.name: one for one in analysis.fastest(measured)}
+    for layer in measured.layers():
+        every, some = (
+            groups[name].time_ms(measured, layer) for name in (analysis.CUDNN, analysis.GEMM_CLASS)
+        )
+        assert every <= some
+
+
 FFT = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8; void fft2d_c2r_16x16<float>(int)"
 WINOGRAD = "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(int)"
 GEMM = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_stage3"
@@ -114,7 +135,9 @@ def test_the_gemm_class_is_who_does_every_multiplication(results, system, kernel
 
 def test_nobody_of_a_group_measured_means_no_group(results):
     few = replace(results, rows={k: r for k, r in results.rows.items() if "cudnn" not in k[2]})
-    assert [one.name for one in analysis.fastest(few)] == ["torch_fastest"]
+    assert [one.name for one in analysis.fastest(few)] == ["torch_fastest", analysis.CUDNN]
+    nobody = replace(few, rows={k: r for k, r in few.rows.items() if "torch" not in k[2]})
+    assert analysis.fastest(nobody) == []
     assert Contender("none", "none", ("cudnn_fft",)).best(few, ("conv5", 128)) is None
 
 

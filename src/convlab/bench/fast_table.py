@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from convlab.bench import analysis
-from convlab.bench.analysis import GEMM_CLASS, TORCH, Contender, Layer, geometric_mean
+from convlab.bench.analysis import CUDNN, GEMM_CLASS, TORCH, Contender, Layer, geometric_mean
 from convlab.bench.generated import RESULTS, filled, holding, regenerate
 from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results
@@ -28,14 +28,13 @@ COMMAND = f"convlab bench --json {FILE}"
 OURS, DIRECT, IM2WIN = "s12_fused_im2win", "s01_direct", "s11_im2win_full"
 TENSOR = "s13_tensor_cores"
 BATCHED, PER_IMAGE = "im2col_cublas_batched", "im2col_cublas_per_image"
-FASTEST = "cudnn_fastest"
 NOTHING, UNKNOWN, MIB = "-", "not measured", 2**20
 CLAIMED = "*the paper, of im2win*"
 
 # By what the columns are called: who, and what the paper (000) claims of im2win over it.
 RIVALS = {
     "cuDNN's GEMM class": (GEMM_CLASS, ""),
-    "cuDNN's fastest": (FASTEST, "1.1, up to 1.8"),
+    "cuDNN's fastest": (CUDNN, "1.1, up to 1.8"),
     "PyTorch fp32": (TORCH, ""),
     "im2col + cuBLAS, batched": (BATCHED, "3.5 on average"),
     "im2col + cuBLAS, per image": (PER_IMAGE, "3.5 on average"),
@@ -55,7 +54,7 @@ STORED = {
     "im2col + cuBLAS, batched": (BATCHED, "23.1 %"),
     "im2col + cuBLAS, per image": (PER_IMAGE, "23.1 %"),
     "cuDNN's GEMM class": (GEMM_CLASS, ""),
-    "cuDNN's fastest": (FASTEST, "32.8 %"),
+    "cuDNN's fastest": (CUDNN, "32.8 %"),
     "PyTorch fp32": (TORCH, ""),
 }
 

@@ -49,7 +49,7 @@ def blocks(
     if best is not None:
         if plots:
             parts.append(report_plots.speedups(results, best, every))
-        parts.append(speedup_table(results, best, every))
+        parts += [Paragraph(GROUPS), speedup_table(results, best, every)]
         parts.append(Paragraph("Every stage over each, geometric mean over the layers:"))
     parts.append(mean_table(results, stages, every))
     parts += [Heading("Roofline")]
@@ -74,6 +74,11 @@ HOW_TO_READ = (
     "Operations of the convolution as it is defined (`2 * M * N * K`), over the median time, every "
     "transform and pre-pass included; ~ where the runs' spread stayed above 2 %. Why a number is "
     "missing is told below."
+)
+GROUPS = (
+    "On each layer the fastest of several, in fp32: `torch_fastest` of PyTorch's; `cudnn_fastest` "
+    "of cuDNN's, by its API or as PyTorch has chosen (`torch_fp32`); `cudnn_gemm_class` of those "
+    "among them that do every multiplication of the convolution, as the stages do."
 )
 MEMORY = (
     "Device memory beside input, filter and output, in MiB: the most that any layer takes, as each "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from convlab.bench import ablation, analysis
-from convlab.bench.analysis import GEMM_CLASS, Contender, geometric_mean
+from convlab.bench.analysis import CUDNN, GEMM_CLASS, Contender, geometric_mean
 from convlab.bench.charts import Chart
 from convlab.bench.measured import table
 from convlab.bench.results import Results, tensor_bytes
@@ -19,7 +19,6 @@ PER_IMAGE, BATCHED, DIRECT, IM2WIN = (
     "im2col_cublas_per_image", "im2col_cublas_batched", "s01_direct", "s11_im2win_full",
 )  # fmt: skip
 S11, FASTEST = "im2winGPU (s11)", "convlab's fastest"
-CUDNN = "cudnn_fastest"
 # 000, Table 3: what cuDNN 8.0 chose on an RTX 3090.
 TABLE_3 = dict(
     zip(
@@ -162,12 +161,11 @@ def figure_3(results: Results) -> Shown:
 
 
 def table_3(results: Results) -> Shown:
-    """cuDNN's fastest algorithm on each layer."""
-    groups = {one.name: one for one in analysis.fastest(results)}
-    cudnn = groups.get(CUDNN)
+    """cuDNN's fastest algorithm on each layer, of those that its API has a name for."""
+    cudnn = analysis.cudnn_algorithms(results)
     rows, same = [], 0
     for layer in results.layers():
-        row = cudnn.best(results, layer) if cudnn else None
+        row = cudnn.best(results, layer)
         name = row.system.removeprefix("cudnn_").upper() if row else "-"
         same += name == TABLE_3[layer[0]]
         spent = f"{row.time_ms:.3f}" if row and row.time_ms else "-"

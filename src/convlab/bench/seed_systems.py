@@ -59,9 +59,9 @@ def _layers(count: int) -> str:
 
 
 def fastest_cudnn(results: Mapping[str, Any]) -> str:
-    """TFLOP/s of cuDNN's fastest algorithm on each layer."""
+    """TFLOP/s of the fastest of cuDNN's kernels on each layer."""
     groups = {one.name: one for one in analysis.fastest(results["bench"])}
-    return _tflops(results["bench"], groups.get(seed_paper.CUDNN))
+    return _tflops(results["bench"], groups.get(analysis.CUDNN))
 
 
 def im2win(results: Mapping[str, Any]) -> str:
