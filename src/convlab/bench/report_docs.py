@@ -1,9 +1,10 @@
 """The documentation's results: ``python -m convlab.bench.report_docs``.
 
 Reads ``docs/results/bench_h200.json``, which ``convlab bench`` wrote, and rewrites docs/results.md,
-its pictures and the table between README.md's markers; where there is no such file yet it says so
-and shows no number. ``--check`` rewrites nothing and exits 1 where a file differs from what the
-results give. A second run, ``bench_h200_again.json``, is compared with the first.
+its pictures, the table between README.md's markers and the comparison in docs/peers.md; where there
+is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1 where a
+file differs from what the results give. A second run, ``bench_h200_again.json``, is compared with
+the first.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from convlab.bench import analysis, report
-from convlab.bench.generated import filled, regenerate
+from convlab.bench import analysis, peers_before, report
+from convlab.bench.generated import filled, holding, regenerate
 from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
 from convlab.bench.report_why import counted
 from convlab.bench.results import Results, open_results
 from convlab.stages import stage_named
 
-README, PAGE, IMAGES = "README.md", "docs/results.md", "docs/images"
+README, PAGE, PEERS, IMAGES = "README.md", "docs/results.md", "docs/peers.md", "docs/images"
 FIRST, SECOND = "docs/results/bench_h200.json", "docs/results/bench_h200_again.json"
-MARKER = "bench"
+MARKERS = {README: "bench", PAGE: "bench", PEERS: "before"}
 PICTURES = "bench-"
 COMMAND = f"convlab bench --json {FIRST}"
 NOT_YET = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
@@ -36,18 +37,20 @@ def generated(root: Path) -> dict[Path, str]:
     Raises ``ValueError`` saying what is missing or is no result.
     """
     results, second = (_open(root / file) for file in (FIRST, SECOND))
-    shown = [name for name in (README, PAGE) if _has_marker(root / name)]
+    shown = [name for name in MARKERS if _has_marker(root, name)]
     if results is None:
-        return {root / name: filled(root / name, {MARKER: lambda _: NOT_YET}) for name in shown}
+        return {
+            root / name: filled(root / name, {MARKERS[name]: lambda _: NOT_YET}) for name in shown
+        }
     why = list(counted([stage_named(name) for name in results.names("stage")]))
     blocks = report.blocks(results, second, why)
     pages = {
-        README: f"\n{as_markdown('', readme_blocks(results))}\n",
-        PAGE: f"\n{as_markdown('', _deeper(blocks), f'images/{PICTURES}')}\n",
+        README: as_markdown("", readme_blocks(results)),
+        PAGE: as_markdown("", _deeper(blocks), f"images/{PICTURES}"),
+        PEERS: peers_before.section(results),
     }
     files = {
-        root / name: filled(root / name, {MARKER: lambda _, text=pages[name]: text})  # type: ignore[misc]
-        for name in shown
+        root / name: filled(root / name, {MARKERS[name]: holding(pages[name])}) for name in shown
     }
     data = hashlib.sha256(json.dumps(results.as_json()["rows"]).encode()).hexdigest()[:12]
     for name, text in picture_files(blocks, PICTURES).items():
@@ -81,9 +84,10 @@ def _open(file: Path) -> Results | None:
     return open_results(file) if file.is_file() else None
 
 
-def _has_marker(page: Path) -> bool:
-    """README and page get their markers when there is something to show."""
-    return page.is_file() and f"<!-- {MARKER}:begin -->" in page.read_text(encoding="utf-8")
+def _has_marker(root: Path, name: str) -> bool:
+    """The pages get their markers when there is something to show."""
+    page, begin = root / name, f"<!-- {MARKERS[name]}:begin -->"
+    return page.is_file() and begin in page.read_text(encoding="utf-8")
 
 
 def same_but_for_layout(one: str, other: str) -> bool:
@@ -96,7 +100,7 @@ def same_but_for_layout(one: str, other: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
-    about = f"Make {PAGE}, its pictures and the table of {README} from {FIRST}."
+    about = f"Make {PAGE}, its pictures, the tables of {README} and {PEERS} from {FIRST}."
     return regenerate("convlab.bench.report_docs", about, generated, arguments)
 
 
