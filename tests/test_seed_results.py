@@ -206,6 +206,48 @@ def test_the_most_that_is_gained_over_cpp_and_over_cutlass():
     assert "C_in parallel 50x at the first point, 400x at the last" in second
 
 
+def rough(made, **where):
+    """The same document with a row that was not steady: ``layer`` and ``system`` name it."""
+    for row in made["rows"]:
+        row["settled"] = any(row[key] != value for key, value in where.items())
+    return made
+
+
+def test_a_speedup_is_no_steadier_than_its_times():
+    times = dict.fromkeys(sweeps.SYSTEMS, (1.0, 1.0)) | {"cpp_seven_loops": (100.0, 400.0)}
+    made = rough(made_up_sweeps(times), layer="at 16", system="s02_cin")
+    shown = seed_figures.sweep(made, "size")
+    (chart,) = shown.charts.values()
+    hollow = {name: list(places) for name, places in chart.unsettled.items() if places}
+    assert hollow == {"CUDA C_in parallel": [1]}
+    assert shown.claims[0][2] == "C_in parallel over CUTLASS optimized: 1.00 at 8, ~1.00 at 16"
+    assert "C_in parallel 100x at the first point, ~400x at the last" in shown.claims[1][2]
+    assert seed_systems.over_cpp("s02_cin")({"sweeps": made}) == "100x to ~400x over C++"
+    assert seed_systems.over_cpp("s02_cout")({"sweeps": made}) == "100x to 400x over C++"
+    made = rough(made_up_sweeps(times), layer="at 16", system="cpp_seven_loops")
+    assert all(claim[2].startswith("~400x") for claim in seed_figures.headline(made).claims[:1])
+    (chart,) = seed_figures.sweep(made, "size").charts.values()
+    assert all(chart.unsettled[name] == [1] for name in chart.series)
+
+
+def test_what_was_not_steady_is_marked_in_the_papers_tables():
+    results = full_sample()
+    key = ("conv9", 128, "s01_direct")
+    results.rows[key] = replace(results.rows[key], settled=False)
+    results.rows["conv1", 128, "cudnn_implicit_precomp_gemm"] = replace(
+        results.rows["conv1", 128, "cudnn_implicit_precomp_gemm"], settled=False
+    )
+    shown = seed_paper.figure_2(results)
+    (chart,) = shown.charts.values()
+    assert chart.unsettled["direct (s01)"] == [8]
+    assert f"| conv9 | ~{results.rows[key].tflops:.1f} |" in shown.text
+    assert "| conv1 | IMPLICIT_GEMM | IMPLICIT_PRECOMP_GEMM | ~" in seed_paper.table_3(results).text
+    assert "~" not in seed_paper.figure_3(results).text  # memory does not spread
+    made = rough(document("ablation"), layer="conv3", system="without_prefetch")
+    (chart,) = seed_paper.figure_4(made).charts.values()
+    assert [places for places in chart.unsettled.values() if places] == [[2]]
+
+
 # Every system that is named.
 
 
@@ -262,6 +304,18 @@ def test_a_chart_has_a_mark_for_each_number_and_a_gap_for_none():
     assert len(lines) == 2  # only of the second: none across the gap
     assert "one: 1, none, 3; two: 2, 2, 2" in svg
     assert svg == chart.svg()
+
+
+def test_what_was_not_steady_is_hollow():
+    series, places = {"one": [1, 2], "two": [3, 4]}, ["a", "b"]
+    steady = Chart("t", places, "x", "y", series).svg()
+    svg = Chart("t", places, "x", "y", series, unsettled={"two": [1]}).svg()
+    hollow = [mark for mark in marks(svg) if mark.get("fill") == charts.CARD]
+    assert [mark.get("stroke") for mark in hollow] == [charts.COLOURS[1]]
+    assert len(marks(svg)) == len(marks(steady))
+    assert charts.UNSETTLED in svg
+    assert charts.UNSETTLED not in steady
+    assert "one: 1, 2; two: 3, ~4" in svg
 
 
 def test_higher_is_further_up():

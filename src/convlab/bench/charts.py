@@ -7,8 +7,8 @@ Markers differ in shape as well as in colour.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
@@ -23,13 +23,15 @@ COLOURS = (
     "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e", "#6e7781", "#0f7f86", "#a6308c",
     "#7d6608", "#24292f",
 )  # fmt: skip
+UNSETTLED = "hollow: the runs' spread stayed above 2 %"
 FONT = "-apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 
 
 @dataclass(frozen=True)
 class Chart:
     """What is drawn: a line for each of ``series`` over ``places``; None leaves a gap. ``log``
-    draws powers of ten, for numbers above zero."""
+    draws powers of ten, for numbers above zero. ``unsettled`` has, by series, the places whose
+    numbers were not steady: their marks are hollow."""
 
     title: str
     places: Sequence[str]
@@ -38,6 +40,7 @@ class Chart:
     series: Mapping[str, Values]
     log: bool = False
     joined: bool = True
+    unsettled: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     def svg(self) -> str:
         """The picture."""
@@ -53,11 +56,12 @@ class Chart:
             f'fill="{CARD}" stroke="{LINE}"/>',
             _text(MARGIN, 34, self.title, INK, size=16, bold=True),
             _text(MARGIN, 58, self.upwards, QUIET),
+            *self._note(),
             *self._grid(bottom),
             _text((LEFT + WIDTH - MARGIN) / 2, bottom + 40, self.across, QUIET, anchor="middle"),
         ]
         for number, (name, values) in enumerate(self.series.items()):
-            drawn += self._line(number, values)
+            drawn += self._line(number, values, self.unsettled.get(name, ()))
             x = LEFT + number % LEGEND_COLUMNS * (WIDTH - LEFT) / LEGEND_COLUMNS
             y = bottom + 62 + number // LEGEND_COLUMNS * LEGEND_ROW
             drawn += [_marker(number, x, y - 4), _text(x + 12, y, name, INK)]
@@ -95,7 +99,11 @@ class Chart:
         for place, name in enumerate(self.places):
             yield _text(self._across(place), bottom + 20, name, QUIET, anchor="middle")
 
-    def _line(self, number: int, values: Values) -> Iterator[str]:
+    def _note(self) -> Iterator[str]:
+        if any(self.unsettled.values()):
+            yield _text(WIDTH - MARGIN, 58, UNSETTLED, QUIET, anchor="end")
+
+    def _line(self, number: int, values: Values, unsettled: Collection[int]) -> Iterator[str]:
         colour = COLOURS[number % len(COLOURS)]
         points = [
             None if value is None else (self._across(place), self._down(value))
@@ -107,13 +115,17 @@ class Chart:
                     f'<line x1="{one[0]:.1f}" y1="{one[1]:.1f}" x2="{other[0]:.1f}" '
                     f'y2="{other[1]:.1f}" stroke="{colour}" stroke-width="1.5"/>'
                 )
-        for point in points:
+        for place, point in enumerate(points):
             if point:
-                yield _marker(number, *point)
+                yield _marker(number, *point, hollow=place in unsettled)
 
     def _in_words(self) -> str:
+        def said(name: str, place: int, value: float | None) -> str:
+            mark = "~" if place in self.unsettled.get(name, ()) else ""
+            return "none" if value is None else f"{mark}{value:.3g}"
+
         return "; ".join(
-            f"{name}: " + ", ".join("none" if v is None else f"{v:.3g}" for v in values)
+            f"{name}: " + ", ".join(said(name, place, value) for place, value in enumerate(values))
             for name, values in self.series.items()
         )
 
@@ -141,11 +153,12 @@ def log_ticks(lowest: float, highest: float) -> list[float]:
     return kept if len(kept) > 1 else [below, next(tick for tick in fine if tick > below)]
 
 
-def _marker(number: int, x: float, y: float) -> str:
+def _marker(number: int, x: float, y: float, *, hollow: bool = False) -> str:
     colour = COLOURS[number % len(COLOURS)]
+    paint = f'fill="{CARD}" stroke="{colour}" stroke-width="1.8"' if hollow else f'fill="{colour}"'
     shape = (number + number // 5) % 5  # so that a colour that comes again has another shape
     if shape == 0:
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {paint}/>'
     corners = {
         1: ((-4, -4), (4, -4), (4, 4), (-4, 4)),
         2: ((0, -5), (5, 4), (-5, 4)),
@@ -153,7 +166,7 @@ def _marker(number: int, x: float, y: float) -> str:
         4: ((0, 5), (5, -4), (-5, -4)),
     }[shape]
     points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
-    return f'<polygon points="{points}" fill="{colour}"/>'
+    return f'<polygon points="{points}" {paint}/>'
 
 
 def _text(
