@@ -237,15 +237,6 @@ def test_a_refused_number_shows_nowhere(results):
     assert "above the roofline" in as_markdown("t", report.blocks(changed, plots=False))
 
 
-def test_two_runs_are_compared(blocks):
-    text = as_markdown("t", blocks)
-    assert "10 of 10 systems agree within 5 %" in text
-    assert "the furthest is 2.0 % apart" in text
-    assert "(another machine, versions and code)" in text
-    nothing = replace(sample(), rows={})
-    assert "no system in common" in as_markdown("t", report._second_run(sample(), nothing))
-
-
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
@@ -394,6 +385,18 @@ def test_the_terminal_gets_a_table_that_fits(file):
 def test_two_files_are_compared_in_the_terminal(file):
     result = run(file, file)
     assert re.search(r"s01_direct +12 +0\.00 +0\.00", result.stdout)
+
+
+def test_an_interrupted_run_is_told_of_in_the_terminal(file, results):
+    assert "12 rows are missing" not in run(file).stdout
+    few = {
+        key: row for key, row in results.rows.items() if key[2] != "s01_direct" or key[0] == "conv1"
+    }
+    file.write_text(json.dumps(replace(results, rows=few).as_json()))
+    assert "11 rows are missing" in run(file, columns=160).stdout
+    ended = replace(results, finished="2026-11-21T13:00:00+00:00")
+    file.write_text(json.dumps(ended.as_json()))
+    assert "come to its end" not in run(file).stdout
 
 
 def test_pages_and_pictures_are_written(file, tmp_path):

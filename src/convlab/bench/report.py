@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from convlab.bench import analysis, report_plots
+from convlab.bench import analysis, report_plots, report_runs
 from convlab.bench.analysis import Contender
 from convlab.bench.report_document import Block, Heading, Paragraph, Table, Tiles
 from convlab.bench.report_why import Why
-from convlab.bench.results import Results, agreement, tensor_bytes
+from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.rows import Row
 from convlab.workloads import paper_layer
 
@@ -21,7 +21,6 @@ SHORT = {
     "failed": "failed", "out of memory": "memory",
 }  # fmt: skip
 PACKAGES = ("convlab", "numba-cuda", "numba", "numpy", "torch")
-AGREES_PERCENT = 5.0
 MIB = 2**20
 TB = 1e12
 
@@ -37,7 +36,10 @@ def blocks(
 
     Raises :class:`convlab.image.PlotsMissing` with ``plots`` where matplotlib is not here.
     """
-    parts: list[Block] = [Paragraph(_measured_on(results)), *_headline(results)]
+    parts: list[Block] = [Paragraph(_measured_on(results))]
+    if stopped := report_runs.interrupted(results):
+        parts.append(Paragraph(stopped))
+    parts += _headline(results)
     stages, every = analysis.stages(results), _comparators(results)
     parts += [Heading("TFLOP/s")]
     if plots:
@@ -65,7 +67,7 @@ def blocks(
     if missing := analysis.numberless(results):
         parts += [Heading("Without a number"), numberless_table(results, missing)]
     if other is not None:
-        parts += [Heading("A second run"), *_second_run(results, other)]
+        parts += [Heading("A second run"), *report_runs.second_run(results, other)]
     parts += [Heading("How it was measured"), Paragraph(HOW), *_commands(results)]
     return parts
 
@@ -332,27 +334,6 @@ def numberless_table(results: Results, missing: Sequence[dict[str, object]]) -> 
         where = analysis.layers_in_words(names, layers)
         rows.append((f"`{entry['system']}`", where, str(entry["state"]), str(entry["reason"])))
     return Table(("system", "layers", "what", "why"), tuple(rows), left=4)
-
-
-def _second_run(results: Results, other: Results) -> list[Block]:
-    found = agreement(results, other)
-    if not found:
-        return [Paragraph("The two runs have no system in common that both gave a number.")]
-    worst = max(median for _, _, median, _ in found)
-    near = sum(median <= AGREES_PERCENT for _, _, median, _ in found)
-    same = "the same" if results.identity == other.identity else "another"
-    words = (
-        f"Against a run of {str(other.environment.get('date'))[:16].replace('T', ' ')} UTC on "
-        f"{other.device} ({same} machine, versions and code): {near} of {len(found)} systems agree "
-        f"within {AGREES_PERCENT:g} % in the median over their layers; the furthest is "
-        f"{worst:.1f} % apart."
-    )
-    rows = tuple(
-        (f"`{name}`", str(layers), f"{median:.2f}", f"{largest:.2f}")
-        for name, layers, median, largest in found
-    )
-    head = ("system", "layers", "median difference, %", "largest difference, %")
-    return [Paragraph(words), Table(head, rows)]
 
 
 def _commands(results: Results) -> list[Block]:

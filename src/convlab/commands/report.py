@@ -52,6 +52,7 @@ def report(
     with numba_needed():
         from convlab.bench import report as reports
         from convlab.bench.report_document import as_html, as_markdown, picture_files
+        from convlab.bench.report_runs import interrupted
         from convlab.bench.results import open_results
         from convlab.commands.bench_summary import agreement_table, summary
         from convlab.image import PlotsMissing
@@ -61,6 +62,8 @@ def report(
         refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
     if html_file is None and markdown_file is None:
         console.print(summary(first, width=console.width))
+        if stopped := interrupted(first):
+            console.print("", Text(stopped.replace("**", ""), "yellow"), sep="\n")
         for other in others:
             console.print("", agreement_table(first, other), sep="\n")
         return
