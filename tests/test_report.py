@@ -353,8 +353,49 @@ def test_a_few_rows_make_a_report_too(kind):
         key: row for key, row in few.rows.items() if few.systems[row.system]["kind"] == kind
     }
     few.systems = {name: one for name, one in few.systems.items() if one["kind"] == kind}
-    page = Page(as_html("t", report.blocks(few, None, WHY)))
+    blocks = report.blocks(few, None, WHY)
+    page = Page(as_html("t", blocks))
     assert page.open == []
+    assert all(block.rows for block in blocks if isinstance(block, Table))
+    assert ("Speedup" in page.headings) is (kind == "stage")
+
+
+@pytest.mark.parametrize("system", ["s01_direct", "s11_im2win_full", "torch_fp32"])
+def test_one_row_makes_a_report_without_an_empty_table(system):
+    one = sample(layers=["conv9"])
+    one.rows = {key: row for key, row in one.rows.items() if row.system == system}
+    one.systems = {system: one.systems[system]}
+    blocks = report.blocks(one)
+    assert all(block.rows for block in blocks if isinstance(block, Table))
+    assert Heading("Speedup") not in blocks
+    assert Heading("TFLOP/s") in blocks
+
+
+def test_where_nothing_has_a_number_reasons_are_all_there_is():
+    none = sample(layers=["conv9"])
+    none.rows = {key: row for key, row in none.rows.items() if not row.ok}
+    blocks = report.blocks(none)
+    assert Paragraph("Nothing has a number.") in blocks
+    headings = [block.text for block in blocks if isinstance(block, Heading)]
+    assert headings == ["Without a number", "How it was measured"]
+
+
+def test_each_batch_has_its_own_tables_and_means():
+    both, large = sample(layers=["conv9", "conv10"], batch=4, slower=3.0), sample(layers=["conv9"])
+    both.rows |= large.rows
+    blocks = report.blocks(both)
+    tables = [block for block in blocks if isinstance(block, Table)]
+    assert all(len(table.head) == len(set(table.head)) for table in tables)
+    headings = [block.text for block in blocks if isinstance(block, Heading)]
+    assert headings.count("TFLOP/s, batch 4") == headings.count("TFLOP/s, batch 128") == 1
+    at = blocks.index(Heading("Speedup, batch 128"))
+    alone = report.blocks(large)
+    assert blocks[at + 3] == alone[alone.index(Heading("Speedup")) + 3]
+    assert len(picture_files(blocks, "r-")) == 8
+    page = Page(as_html("t", blocks))
+    assert len(page.ids) == len(set(page.ids))
+    assert {"layers": ["conv9"]}.items() <= analysis.numberless(large)[0].items()
+    assert "conv9, conv9" not in as_markdown("t", blocks)
 
 
 # The command.
@@ -408,6 +449,20 @@ def test_pages_and_pictures_are_written(file, tmp_path):
         assert (tmp_path / name).read_text().startswith("<svg")
 
 
+def test_a_stage_that_is_no_longer_there_is_not_counted(file, tmp_path):
+    document = json.loads(file.read_text().replace("s07_microkernel", "s07_of_before"))
+    for kept in ("rows", "systems"):
+        few = ("s01_direct", "s07_of_before")
+        named = "system" if kept == "rows" else "name"
+        document[kept] = [one for one in document[kept] if one[named] in few]
+    file.write_text(json.dumps(document))
+    result = run(file, "--html", tmp_path / "r.html")
+    assert result.exit_code == 0, result.stderr
+    counts = (tmp_path / "r.html").read_text().partition("Why not faster")[2]
+    assert "s01_<wbr>direct" in counts
+    assert "s07_<wbr>of" not in counts.partition("Without")[0]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -415,6 +470,7 @@ def test_pages_and_pictures_are_written(file, tmp_path):
         (["{file}", "{file}", "{file}"], "3 files of results were given"),
         (["{file}", "--html", "{file}"], "--html is .*, the results themselves"),
         (["{file}", "--html", "no/such/r.html"], "there is no folder"),
+        (["{file}", "--html", "r.md", "--markdown", "./r.md"], "--html and --markdown are both"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(file, words, said):

@@ -32,43 +32,66 @@ def blocks(
     *,
     plots: bool = True,
 ) -> list[Block]:
-    """The whole report; ``other`` is a second run to compare with, ``why`` the traced counts.
+    """The whole report; ``other`` is a second run to compare with, ``why`` the traced counts. Where
+    results are of several batches, each has its own tables, plots and means.
 
     Raises :class:`convlab.image.PlotsMissing` with ``plots`` where matplotlib is not here.
     """
     parts: list[Block] = [Paragraph(_measured_on(results))]
     if stopped := report_runs.interrupted(results):
         parts.append(Paragraph(stopped))
-    parts += _headline(results)
-    stages, every = analysis.stages(results), _comparators(results)
-    parts += [Heading("TFLOP/s")]
-    if plots:
-        parts.append(report_plots.throughput(results, _most_important(results)))
-    parts += [Paragraph(HOW_TO_READ), throughput_table(results)]
-    parts += [Heading("Milliseconds"), time_table(results)]
-    best = analysis.best_stage(results)
-    parts.append(Heading("Speedup"))
-    if best is not None:
-        if plots:
-            parts.append(report_plots.speedups(results, best, every))
-        parts += [Paragraph(GROUPS), speedup_table(results, best, every)]
-        parts.append(Paragraph("Every stage over each, geometric mean over the layers:"))
-    parts.append(mean_table(results, stages, every))
-    parts += [Heading("Roofline")]
-    if plots:
-        parts.append(report_plots.roofline(results))
-    parts += [Paragraph(_roof_in_words(results)), roofline_table(results)]
-    parts += [Heading("Memory")]
-    if plots:
-        parts.append(report_plots.memory(results))
-    parts += [Paragraph(MEMORY), memory_table(results)]
-    if why:
-        parts += [Heading("Why not faster"), Paragraph(WHY), *why_blocks(results, why)]
-    if missing := analysis.numberless(results):
-        parts += [Heading("Without a number"), numberless_table(results, missing)]
+    batches = sorted({batch for _, batch in results.layers()})
+    for batch in batches:
+        of_it = {key: row for key, row in results.rows.items() if row.batch == batch}
+        of = f", batch {batch}" if len(batches) > 1 else ""
+        parts += _of_one_batch(replace(results, rows=of_it), why, plots, of)
     if other is not None:
         parts += [Heading("A second run"), *report_runs.second_run(results, other)]
     parts += [Heading("How it was measured"), Paragraph(HOW), *_commands(results)]
+    return parts
+
+
+def _of_one_batch(results: Results, why: Sequence[Why], plots: bool, of: str) -> list[Block]:
+    """What follows from the rows of one batch; ``of`` is added to headings and plots' names."""
+    parts: list[Block] = []
+    if any(row.ok for row in results.rows.values()):
+        parts += [*_headline(results), *_numbers(results, why, plots, of)]
+    else:
+        parts.append(Paragraph(f"Nothing{of.replace(', ', ' of ')} has a number."))
+    if missing := analysis.numberless(results):
+        parts += [Heading(f"Without a number{of}"), numberless_table(results, missing)]
+    return parts
+
+
+def _numbers(results: Results, why: Sequence[Why], plots: bool, of: str) -> list[Block]:
+    stages, every = analysis.stages(results), _comparators(results)
+    name = of.replace(", batch ", "-")
+    parts: list[Block] = [Heading(f"TFLOP/s{of}")]
+    if plots:
+        shown = _most_important(results)
+        parts.append(report_plots.throughput(results, shown, f"throughput{name}"))
+    parts += [Paragraph(HOW_TO_READ), throughput_table(results)]
+    parts += [Heading(f"Milliseconds{of}"), time_table(results)]
+    best = analysis.best_stage(results)
+    if best is not None and (table := speedup_table(results, best, every)).rows:
+        parts.append(Heading(f"Speedup{of}"))
+        if plots:
+            parts.append(report_plots.speedups(results, best, every, f"speedups{name}"))
+        parts += [Paragraph(GROUPS), table]
+        parts.append(Paragraph("Every stage over each, geometric mean over the layers:"))
+        parts.append(mean_table(results, stages, every))
+    elif (table := mean_table(results, stages, every)).rows:
+        parts += [Heading(f"Speedup{of}"), Paragraph(GROUPS), table]
+    parts += [Heading(f"Roofline{of}")]
+    if plots:
+        parts.append(report_plots.roofline(results, f"roofline{name}"))
+    parts += [Paragraph(_roof_in_words(results)), roofline_table(results)]
+    parts += [Heading(f"Memory{of}")]
+    if plots:
+        parts.append(report_plots.memory(results, f"memory{name}"))
+    parts += [Paragraph(MEMORY), memory_table(results)]
+    if why:
+        parts += [Heading(f"Why not faster{of}"), Paragraph(WHY), *why_blocks(results, why)]
     return parts
 
 
@@ -223,7 +246,10 @@ def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Con
     rows = []
     for other in over:
         means = [analysis.mean_speedup(results, stage, other) for stage in stages]
-        if any(means):
+        others = [
+            mean for stage, mean in zip(stages, means, strict=True) if stage.name != other.name
+        ]
+        if any(others):
             cells = [NOTHING if mean is None else f"{mean[0]:.2f}" for mean in means]
             rows.append((f"`{other.name}`", *cells))
     return Table(head, tuple(rows))

@@ -19,9 +19,8 @@ from pathlib import Path
 from convlab.bench import analysis, peers_before, report
 from convlab.bench.generated import filled, holding, regenerate
 from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
-from convlab.bench.report_why import counted
+from convlab.bench.report_why import counted, known_stages
 from convlab.bench.results import Results, open_results
-from convlab.stages import stage_named
 
 README, PAGE, PEERS, IMAGES = "README.md", "docs/results.md", "docs/peers.md", "docs/images"
 FIRST, SECOND = "docs/results/bench_h200.json", "docs/results/bench_h200_again.json"
@@ -42,7 +41,7 @@ def generated(root: Path) -> dict[Path, str]:
         return {
             root / name: filled(root / name, {MARKERS[name]: lambda _: NOT_YET}) for name in shown
         }
-    why = list(counted([stage_named(name) for name in results.names("stage")]))
+    why = list(counted(known_stages(results.names("stage"))))
     blocks = report.blocks(results, second, why)
     pages = {
         README: as_markdown("", readme_blocks(results)),

@@ -106,7 +106,7 @@ def _below(axes: Axes, columns: int) -> None:
     )  # fmt: skip
 
 
-def throughput(results: Results, shown: Sequence[Contender]) -> Figure:
+def throughput(results: Results, shown: Sequence[Contender], name: str = "throughput") -> Figure:
     """TFLOP/s by layer of the systems that matter most."""
     layers = results.layers()
 
@@ -142,7 +142,7 @@ def throughput(results: Results, shown: Sequence[Contender]) -> Figure:
     about = "TFLOP/s on each layer; more is better. Fourier and Winograd algorithms do fewer "
     about += "multiplications than the convolution has, and so may pass the peak."
     extra = 0.17 * len(shown)
-    return _figure("throughput", about, (4.0 + extra / 2, 3.2 + extra), draw)
+    return _figure(name, about, (4.0 + extra / 2, 3.2 + extra), draw)
 
 
 def _fp32(results: Results, row: Any) -> bool:
@@ -159,7 +159,7 @@ def _roof(axes: Axes, span: tuple[float, float], peak: float, bandwidth: float, 
     _note(axes, (high, peak / 1e12), words, "right")
 
 
-def roofline(results: Results) -> Figure:
+def roofline(results: Results, name: str = "roofline") -> Figure:
     """Every stage on every layer, below the GPU's two roofs."""
     layers = results.layers()
     intensity = {layer: paper_layer(*layer).flops_per_byte for layer in layers}
@@ -223,7 +223,7 @@ def roofline(results: Results) -> Figure:
 
     about = "The roofline: every stage on every layer, below what its arithmetic and memory allow. "
     about += "Bytes are the fewest that have to move, each number once."
-    return _figure("roofline", about, (5.2, 4.4), draw)
+    return _figure(name, about, (5.2, 4.4), draw)
 
 
 def _note(
@@ -251,7 +251,9 @@ def _layer_names(axes: Axes, intensity: dict[tuple[str, int], float], top: float
         )  # fmt: skip
 
 
-def speedups(results: Results, one: Contender, over: Sequence[Contender]) -> Figure:
+def speedups(
+    results: Results, one: Contender, over: Sequence[Contender], name: str = "speedups"
+) -> Figure:
     """One system over the others: each layer a dot, their geometric mean a bar."""
     layers = results.layers()
     known: list[tuple[Contender, float, list[float]]] = []
@@ -289,14 +291,14 @@ def speedups(results: Results, one: Contender, over: Sequence[Contender]) -> Fig
 
     height = 1.0 + 0.36 * max(1, len(known))
     about = f"{one.name} over each of the others: a dot a layer, the stroke their geometric mean."
-    return _figure("speedups", about, (height, height), draw)
+    return _figure(name, about, (height, height), draw)
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return analysis.geometric_mean(values) if values else None
 
 
-def memory(results: Results) -> Figure:
+def memory(results: Results, name: str = "memory") -> Figure:
     """Device memory in all over that of the tensors alone, computed and measured."""
     ratios: list[tuple[str, float | None, float | None]] = []
     for one in [*analysis.stages(results), *analysis.peers(results)]:
@@ -314,7 +316,7 @@ def memory(results: Results) -> Figure:
             ratios.append((one.name, _mean(computed), _mean(measured)))
 
     def draw(axes: Axes, narrow: bool) -> None:
-        for name, values, marker, colour in (
+        for words, values, marker, colour in (
             ("computed", [one[1] for one in ratios], "|", INK),
             ("measured", [one[2] for one in ratios], "o", COLOURS[1]),
         ):
@@ -322,7 +324,7 @@ def memory(results: Results) -> Figure:
             if points:
                 size, edge = (12, 2) if marker == "|" else (5, 0)
                 axes.plot(
-                    *zip(*points, strict=True), marker, color=colour, label=name, alpha=0.9,
+                    *zip(*points, strict=True), marker, color=colour, label=words, alpha=0.9,
                     markersize=size, markeredgewidth=edge,
                 )  # fmt: skip
         axes.set_yticks(range(len(ratios)), [one[0] for one in ratios])
@@ -343,4 +345,4 @@ def memory(results: Results) -> Figure:
     height = 1.4 + 0.27 * max(1, len(ratios))
     about = "Device memory in all, as a multiple of what input, filter and output take: geometric "
     about += "mean over the layers, computed from what each asks for, and measured."
-    return _figure("memory", about, (height, height), draw)
+    return _figure(name, about, (height, height), draw)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from convlab.bench import ladder
 from convlab.engines import choose
 from convlab.oracle import random_tensors
-from convlab.stages import Stage
+from convlab.stages import LADDER, Stage
 from convlab.workloads import MODEL
 
 WARP = 32
@@ -78,6 +78,12 @@ class Why:
             return f"{said}, and most of that is reached."
         rest = "waiting (for memory, at barriers, at the ends of tiles), pre-passes and index sums"
         return f"{said}; the rest goes into what counts do not show: {rest}."
+
+
+def known_stages(names: Sequence[str]) -> list[Stage]:
+    """The stages of these names; results may name some that are no longer there."""
+    there = {stage.name: stage for stage in LADDER}
+    return [there[name] for name in names if name in there]
 
 
 def counted(stages: Sequence[Stage]) -> Iterator[Why]:

@@ -48,6 +48,9 @@ def report(
             check_writable(option, file)
             if file.resolve() in {one.resolve() for one in files}:
                 refuse(f"{option} is {str(file)!r}, the results themselves: give another file")
+    if html_file is not None and markdown_file is not None:
+        if html_file.resolve() == markdown_file.resolve():
+            refuse(f"--html and --markdown are both {str(html_file)!r}: give two files")
     console = console_for(None)
     with numba_needed():
         from convlab.bench import report as reports
@@ -83,10 +86,9 @@ def report(
 
 def _counted(results: Results) -> list[Why]:
     """What the simulator counts of the stages that were measured, if it can run here."""
-    from convlab.bench.report_why import counted
-    from convlab.stages import stage_named
+    from convlab.bench.report_why import counted, known_stages
 
-    stages = [stage_named(name) for name in results.names("stage")]
+    stages = known_stages(results.names("stage"))
     found = []
     if stages:
         with tables.progress([stage.name for stage in stages]) as advance:
