@@ -127,6 +127,17 @@ def test_every_figure_has_the_documents_words_and_a_reason():
         assert "\nWhy they differ" in section.split(":end -->")[1], section[:40]
 
 
+def test_where_001_s_kernels_win_along_the_filters_is_said():
+    """Words beside a table are not made of it: here they have to name what it shows."""
+    made, ahead = document("sweeps"), set()
+    for kernel in seed_figures.THEIRS:
+        found = seed_figures.ratios(made, "out_channels", kernel, "cutlass_optimized")
+        ahead |= {value for value, ratio in found.items() if ratio > 1}
+    text = (ROOT / seed_results.PAGE).read_text(encoding="utf-8")
+    told = text.split("001-figure-3:end -->")[1].split("\n## ")[0]
+    assert f"At {' and '.join(map(str, sorted(ahead)))} filters" in told
+
+
 # What is claimed beside what is found.
 
 
