@@ -196,7 +196,22 @@ def test_counts_say_how_much_of_the_peak_they_leave():
     assert "do not show" in direct.sentence(6.0)
     assert "most of that is reached" in direct.sentence(10.0)
     assert "Nothing that is counted" in WHY[2].sentence(40.0)
+    assert "Nothing that is counted holds it up, and most of the peak" in WHY[2].sentence(64.0)
     assert "library" in WHY[1].sentence(40.0)
+
+
+def test_what_is_stored_is_a_reason_too(results):
+    machine, row = results.machine, results.row("conv9", 128, "s03_im2col_blas")
+    shares = analysis.stored_percent(results, "s03_im2col_blas")
+    written_and_read = 2 * row.workspace_bytes / machine.copy_bytes_per_second
+    assert shares[8] == pytest.approx(100 * written_and_read / (row.time_ms / 1e3))
+    said = WHY[1].sentence(31.0, [4.7, 29.3])
+    assert "which no simulator counts. What it stores beside the tensors" in said
+    assert "takes 5 to 29 % of its time" in said
+    assert "stores" not in WHY[1].sentence(31.0, [0.0, 9.0])
+    assert "stores" not in WHY[1].sentence(31.0)
+    text = as_markdown("", report.why_blocks(results, WHY))
+    assert f"takes {min(shares):.0f} to {max(shares):.0f} % of its time" in text
 
 
 def test_stages_are_counted_by_the_simulator():
@@ -206,7 +221,9 @@ def test_stages_are_counted_by_the_simulator():
     assert last.stage == "s11_im2win_full"
     assert first.requests == pytest.approx(2, rel=0.1)  # a load of each factor, little reuse
     assert last.requests < first.requests / 5
-    assert last.passes > 0
+    # 8 x 8 outputs a thread: 16 numbers in passes of 128 bytes, a quarter pass for each
+    # multiply-add at the most. The tile for small problems asks for more than twice that.
+    assert 0 < last.passes < 0.25
     assert first.tightest[1] < last.tightest[1]
 
 

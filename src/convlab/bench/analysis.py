@@ -144,6 +144,18 @@ def memory(row: Row) -> tuple[int | None, int | None]:
     return row.workspace_bytes, None if row.peak_bytes is None else row.peak_bytes - own
 
 
+def stored_percent(results: Results, name: str) -> list[float]:
+    """On each layer how much of a system's time it takes at the least, at a copy's speed, to write
+    its workspace once and to read it once; nothing where that is not known."""
+    speed = results.machine.copy_bytes_per_second
+    rows = [results.row(*layer, name) for layer in results.layers()]
+    return [
+        100 * 2 * row.workspace_bytes / speed / (row.time_ms / 1e3)
+        for row in rows
+        if row is not None and row.time_ms and row.workspace_bytes is not None and speed
+    ]
+
+
 def best_stage(results: Results, precision: str = "fp32") -> Contender | None:
     """The stage of a precision with the highest geometric mean over the baseline, of those on all
     its layers. ``fp32`` is what peers compute in; ``3xtf32`` is as accurate, and another thing."""

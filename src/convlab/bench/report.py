@@ -8,7 +8,7 @@ from dataclasses import replace
 from convlab.bench import analysis, report_plots, report_runs
 from convlab.bench.analysis import Contender
 from convlab.bench.report_document import Block, Heading, Paragraph, Table, Tiles
-from convlab.bench.report_why import Why
+from convlab.bench.report_why import PIECE, Why
 from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.rows import Row
 from convlab.workloads import paper_layer
@@ -111,10 +111,10 @@ MEMORY = (
     "of 2 MiB, with what a library keeps for itself)."
 )
 WHY = (
-    "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator on "
-    "Conv9 in small with a tile in small, beside the share of its arithmetic's peak that was "
-    "measured (fp32's, for s13 a third of TF32's; geometric mean over the layers). A GPU's tiles "
-    "are larger, so the last stages ask for less there."
+    "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator with "
+    "the tile that a GPU takes for Conv9, on a piece of that layer in which it is full "
+    f"({PIECE}); beside it the share of its arithmetic's peak that was measured (fp32's, "
+    "for s13 a third of TF32's; geometric mean over the layers)."
 )
 HOW = (
     "CUDA events around replays of a captured graph, L2 flushed before each, until the middle half "
@@ -338,7 +338,8 @@ def why_blocks(results: Results, why: Sequence[Why]) -> list[Block]:
             NOTHING if tightest is None else f"{tightest[1]:.0f} %",
             NOTHING if measured is None else f"{measured:.1f} %",
         ))  # fmt: skip
-        words.append(Paragraph(f"`{one.stage}`: {one.sentence(measured)}"))
+        stored = analysis.stored_percent(results, one.stage)
+        words.append(Paragraph(f"`{one.stage}`: {one.sentence(measured, stored)}"))
     head = (
         "stage", "requests / warp FMA", "sectors / warp FMA", "passes / warp FMA", "bytes / FLOP",
         "counts allow", "measured",
