@@ -554,6 +554,14 @@ def test_pictures_are_compared_by_their_words(blocks):
     assert report_docs.same_but_for_layout(one, one.replace('width="', 'width="1'))
     assert not report_docs.same_but_for_layout(one, one.replace("TFLOP", "GFLOP"))
     assert not report_docs.same_but_for_layout(*(f"{one}<!-- rows {n} -->" for n in (1, 2)))
+    drawn = [f"{one}<!-- rows 1, drawn by {code} -->" for code in ("a", "b")]
+    assert not report_docs.same_but_for_layout(*drawn)
+
+
+def test_pictures_that_are_files_are_dark_on_dark_pages(blocks):
+    for text in picture_files(blocks, "r-").values():
+        assert text.startswith("<svg")
+        assert "prefers-color-scheme: dark" in text.partition("<style>")[2]
 
 
 def test_the_documentation_is_what_the_results_give(capsys):

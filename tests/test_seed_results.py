@@ -12,7 +12,15 @@ from xml.etree import ElementTree
 import pytest
 from bench_samples import H200_LIKE, sample, system
 
-from convlab.bench import charts, seed_figures, seed_paper, seed_results, seed_systems, sweeps
+from convlab.bench import (
+    charts,
+    palette,
+    seed_figures,
+    seed_paper,
+    seed_results,
+    seed_systems,
+    sweeps,
+)
 from convlab.bench.charts import Chart
 from convlab.bench.measuring import Outcome
 from convlab.bench.runner import Case, row_of
@@ -359,10 +367,25 @@ def test_log_ticks_enclose_the_numbers(lowest, highest):
     assert highest <= ticks[-1] * (1 + 1e-9)
 
 
-def test_series_differ_in_colour_or_shape():
-    many = {f"s{number}": [number + 1.0] for number in range(20)}
-    drawn = {
-        (mark.tag, mark.get("fill"), (mark.get("points") or "").count(" "))
-        for mark in marks(Chart("t", ["a"], "x", "y", many).svg())
-    }
-    assert len(drawn) > 10
+def test_every_line_has_a_colour_and_a_shape_of_its_own():
+    many = {f"s{number}": [number + 1.0] for number in range(2 * len(palette.COLOURS))}
+    drawn = []
+    for mark in marks(Chart("t", ["a"], "x", "y", many).svg())[::2]:  # each has one in the legend
+        corners = [tuple(map(float, at.split(","))) for at in (mark.get("points") or "").split()]
+        x, y = (sum(at[axis] for at in corners) for axis in (0, 1))
+        middle = [value / (len(corners) or 1) for value in (x, y)]
+        shape = tuple((round(a - middle[0], 0), round(b - middle[1], 0)) for a, b in corners)
+        drawn.append((mark.get("fill"), shape))
+    ten = len(palette.COLOURS)
+    assert len({colour for colour, _ in drawn[:ten]}) == ten
+    assert len({shape for _, shape in drawn[:ten]}) == ten
+    assert len(set(drawn)) == 2 * ten
+
+
+def test_a_chart_is_dark_on_dark_pages():
+    svg = Chart("t", ["a"], "x", "y", {"one": [1]}).svg()
+    style = svg.partition("<style>")[2].partition("</style>")[0]
+    assert style.startswith("@media (prefers-color-scheme: dark)")
+    for name, light in palette.LIGHT.items():
+        assert f'[fill="{light}"]' in style
+        assert f"fill: {palette.DARK[name]} !important" in style

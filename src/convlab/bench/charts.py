@@ -1,7 +1,7 @@
 """Lines with markers over named places, as plain SVG text: the same numbers give the same bytes.
 
-The card is white and everything on it has its own colour, so that it reads on light and dark pages.
-Markers differ in shape as well as in colour.
+On dark pages the card is dark. Each line has a colour and a marker of its own, so that either tells
+it apart.
 """
 
 from __future__ import annotations
@@ -12,17 +12,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
+from convlab.bench.palette import CARD, COLOURS, INK, LINE, QUIET, with_dark_mode
+
 Values = Sequence[float | None]
 
 WIDTH, PLOT_HEIGHT, MARGIN = 860, 300, 28
 LEFT, TOP = 74, 78  # where the plot begins
 LEGEND_ROW, LEGEND_COLUMNS = 22, 3
-CARD, INK, QUIET, LINE = "#ffffff", "#1f2328", "#59636e", "#d1d9e0"
-# Each at least 3:1 on white.
-COLOURS = (
-    "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e", "#6e7781", "#0f7f86", "#a6308c",
-    "#7d6608", "#24292f",
-)  # fmt: skip
 UNSETTLED = "hollow: the runs' spread stayed above 2 %"
 FONT = "-apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 
@@ -65,7 +61,7 @@ class Chart:
             x = LEFT + number % LEGEND_COLUMNS * (WIDTH - LEFT) / LEGEND_COLUMNS
             y = bottom + 62 + number // LEGEND_COLUMNS * LEGEND_ROW
             drawn += [_marker(number, x, y - 4), _text(x + 12, y, name, INK)]
-        return "\n".join([*drawn, "</svg>\n"])
+        return with_dark_mode("\n".join([*drawn, "</svg>\n"]))
 
     def _known(self) -> list[float]:
         return [value for values in self.series.values() for value in values if value is not None]
@@ -153,18 +149,38 @@ def log_ticks(lowest: float, highest: float) -> list[float]:
     return kept if len(kept) > 1 else [below, next(tick for tick in fine if tick > below)]
 
 
+def _star(points: int, outer: float, inner: float) -> list[tuple[float, float]]:
+    """The corners of a star, the first at the top."""
+    angles = [math.pi * corner / points for corner in range(2 * points)]
+    return [
+        (radius * math.sin(angle), -radius * math.cos(angle))
+        for angle, radius in zip(angles, (outer, inner) * points, strict=True)
+    ]
+
+
+# Corners around the middle; none is a circle. As many as there are colours: a colour that comes
+# again, after the tenth line, has the next shape.
+SHAPES: tuple[Sequence[tuple[float, float]], ...] = (
+    (),
+    ((-4, -4), (4, -4), (4, 4), (-4, 4)),
+    ((0, -5), (5, 4), (-5, 4)),
+    ((0, -5.5), (5.5, 0), (0, 5.5), (-5.5, 0)),
+    ((0, 5), (5, -4), (-5, -4)),
+    ((-1.6, -5), (1.6, -5), (1.6, -1.6), (5, -1.6), (5, 1.6), (1.6, 1.6), (1.6, 5), (-1.6, 5),
+     (-1.6, 1.6), (-5, 1.6), (-5, -1.6), (-1.6, -1.6)),
+    _star(5, 6.2, 2.6),
+    ((-5, 0), (4, -5), (4, 5)),
+    ((5, 0), (-4, -5), (-4, 5)),
+    _star(4, 6, 2.2),
+)  # fmt: skip
+
+
 def _marker(number: int, x: float, y: float, *, hollow: bool = False) -> str:
     colour = COLOURS[number % len(COLOURS)]
     paint = f'fill="{CARD}" stroke="{colour}" stroke-width="1.8"' if hollow else f'fill="{colour}"'
-    shape = (number + number // 5) % 5  # so that a colour that comes again has another shape
-    if shape == 0:
+    corners = SHAPES[(number + number // len(COLOURS)) % len(SHAPES)]
+    if not corners:
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {paint}/>'
-    corners = {
-        1: ((-4, -4), (4, -4), (4, 4), (-4, 4)),
-        2: ((0, -5), (5, 4), (-5, 4)),
-        3: ((0, -5.5), (5.5, 0), (0, 5.5), (-5.5, 0)),
-        4: ((0, 5), (5, -4), (-5, -4)),
-    }[shape]
     points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
     return f'<polygon points="{points}" {paint}/>'
 

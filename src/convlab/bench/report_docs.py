@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from convlab.bench import analysis, peers_before, report
+from convlab.bench import analysis, palette, peers_before, report, report_plots
 from convlab.bench.generated import filled, holding, regenerate
 from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
 from convlab.bench.report_why import counted, known_stages
@@ -26,6 +26,7 @@ README, PAGE, PEERS, IMAGES = "README.md", "docs/results.md", "docs/peers.md", "
 FIRST, SECOND = "docs/results/bench_h200.json", "docs/results/bench_h200_again.json"
 MARKERS = {README: "bench", PAGE: "bench", PEERS: "before"}
 PICTURES = "bench-"
+DRAWING = (report_plots, palette)
 COMMAND = f"convlab bench --json {FIRST}"
 NOT_YET = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
 
@@ -51,15 +52,21 @@ def generated(root: Path) -> dict[Path, str]:
     files = {
         root / name: filled(root / name, {MARKERS[name]: holding(pages[name])}) for name in shown
     }
-    data = hashlib.sha256(json.dumps(results.as_json()["rows"]).encode()).hexdigest()[:12]
+    data = _fingerprint(json.dumps(results.as_json()["rows"]))
+    drawn_by = _fingerprint("".join(Path(str(one.__file__)).read_text("utf-8") for one in DRAWING))
     for name, text in picture_files(blocks, PICTURES).items():
-        files[root / IMAGES / name] = _kept(root / IMAGES / name, f"{text}<!-- rows {data} -->\n")
+        picture = f"{text}<!-- rows {data}, drawn by {drawn_by} -->\n"
+        files[root / IMAGES / name] = _kept(root / IMAGES / name, picture)
     return files
 
 
+def _fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def _kept(file: Path, new: str) -> str:
-    """The picture that is there, where it shows the same rows in the same words: another version of
-    matplotlib lays them out another way."""
+    """The picture that is there, where it shows the same rows in the same words by the same code:
+    another version of matplotlib lays them out another way."""
     old = file.read_text(encoding="utf-8") if file.is_file() else ""
     return old if same_but_for_layout(old, new) else new
 
@@ -90,10 +97,9 @@ def _has_marker(root: Path, name: str) -> bool:
 
 
 def same_but_for_layout(one: str, other: str) -> bool:
-    """Whether two pictures are of the same rows and say the same words."""
-    said = [
-        re.findall(r"<text[^>]*>([^<]*)</text>|<!-- rows (\w+) -->", text) for text in (one, other)
-    ]
+    """Whether two pictures are of the same rows, drawn by the same code, and say the same words."""
+    told = r"<text[^>]*>([^<]*)</text>|<!-- (rows [^>]*) -->"
+    said = [re.findall(told, text) for text in (one, other)]
     return said[0] == said[1]
 
 

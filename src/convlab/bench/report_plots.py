@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
-from convlab.bench.report_document import THEME, Figure
+from convlab.bench.palette import CARD, COLOURS, INK, LINE, QUIET
+from convlab.bench.report_document import Figure
 from convlab.bench.results import Results, tensor_bytes
 from convlab.image import PlotsMissing
 from convlab.workloads import paper_layer
@@ -23,12 +24,6 @@ from convlab.workloads import paper_layer
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CARD, INK, QUIET, LINE = THEME
-# At least 3:1 against the light and the dark card; the markers tell them apart without colour.
-COLOURS = (
-    "#2f7fd6", "#c9731a", "#2e9e5b", "#9a6fd0", "#d6455d", "#7d8590", "#16969b", "#b0559c",
-    "#8a7a1f", "#5c7a99",
-)  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*", "p", "d", "H", "8", "+", "x")
 WIDE, NARROW = 8.2, 3.7  # inches
 # Laid out in the font that comes with matplotlib, shown in the reader's own, which is narrower.
@@ -37,6 +32,7 @@ FONTS = (
     "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 )
 MIB = 2**20
+DOTS = 0.85  # how opaque: several on one place are darker, and each is 3:1 against its card
 
 Draw = Callable[["Axes", bool], None]
 
@@ -266,7 +262,7 @@ def speedups(
     def draw(axes: Axes, narrow: bool) -> None:
         for place, (_, mean, ratios) in enumerate(known):
             axes.plot(
-                ratios, [place] * len(ratios), "o", color=COLOURS[0], alpha=0.35, markersize=4,
+                ratios, [place] * len(ratios), "o", color=COLOURS[0], alpha=DOTS, markersize=4,
                 markeredgewidth=0,
             )  # fmt: skip
             axes.plot([mean], [place], "|", color=INK, markersize=13, markeredgewidth=2)
