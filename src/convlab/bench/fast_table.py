@@ -1,8 +1,9 @@
-"""The tables of docs/fast-table.md: s12 and s13 beside what was to beat, layer by layer.
+"""The tables of docs/fast-table.md, s12 and s13 beside what was to beat, layer by layer; and what
+docs/fast.md says of the same numbers.
 
 ``python -m convlab.bench.fast_table`` reads docs/results/bench_h200.json, which ``convlab bench``
-wrote on a GPU, and rewrites what is between the page's markers; where there is no such file yet it
-says so and shows no number. ``--check`` rewrites nothing and exits 1 where the page differs.
+wrote on a GPU, and rewrites what is between the pages' markers; where there is no such file yet it
+says so and shows no number. ``--check`` rewrites nothing and exits 1 where a page differs.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from convlab.stages import short_name
 from convlab.stages.base import blocks_for
 from convlab.workloads import paper_layer
 
-PAGE, FILE = "docs/fast-table.md", f"{RESULTS}/bench_h200.json"
+PAGE, STORY, FILE = "docs/fast-table.md", "docs/fast.md", f"{RESULTS}/bench_h200.json"
 COMMAND = f"convlab bench --json {FILE}"
 OURS, DIRECT, IM2WIN = "s12_fused_im2win", "s01_direct", "s11_im2win_full"
 TENSOR = "s13_tensor_cores"
 BATCHED, PER_IMAGE = "im2col_cublas_batched", "im2col_cublas_per_image"
+OWN, OWN_IN_WORDS = "s03_im2col_blas", "im2col + cuBLAS, batched, convlab's own (s03_im2col_blas)"
 NOTHING, UNKNOWN, MIB = "-", "not measured", 2**20
 CLAIMED = "*the paper, of im2win*"
 
@@ -38,6 +40,7 @@ RIVALS = {
     "PyTorch fp32": (TORCH, ""),
     "im2col + cuBLAS, batched": (BATCHED, "3.5 on average"),
     "im2col + cuBLAS, per image": (PER_IMAGE, "3.5 on average"),
+    OWN_IN_WORDS: (OWN, ""),
     "s01": (DIRECT, "5 to 155"),
 }
 CALLED = ("PyTorch fp32", "im2col + cuBLAS, batched", "im2col + cuBLAS, per image")
@@ -45,6 +48,7 @@ AIMS = (
     ("over cuDNN's GEMM class", GEMM_CLASS, 1.3, 0.9),
     ("over PyTorch fp32", TORCH, 1.0, None),
     ("over im2col + cuBLAS, batched", BATCHED, 3.0, None),
+    (f"over {OWN_IN_WORDS}", OWN, 3.0, None),
     ("over im2col + cuBLAS, per image", PER_IMAGE, 8.0, None),
 )
 STORED = {
@@ -190,7 +194,7 @@ def _goals(results: Results, stage: str) -> Goals:
 
     for words, name, mean, least in AIMS:
         wanted = f"{mean:.1f} on average" + (f", {least} on every layer" if least else "")
-        for called in (False, True) if name in (BATCHED, PER_IMAGE) else (False,):
+        for called in (False, True) if name in (BATCHED, OWN, PER_IMAGE) else (False,):
             found = known(name, called)
             enough = bool(found) and geometric_mean(found) >= mean
             reached: bool | None = enough and (least is None or min(found) >= least)
@@ -262,6 +266,83 @@ def _cell(value: float | None, digits: int = 2) -> str:
     return NOTHING if value is None else f"{value:.{digits}f}"
 
 
+# What docs/fast.md says of these numbers.
+
+COUNTS = {3.0: "Three", 8.0: "Eight"}
+IM2COLS = {
+    BATCHED: "**PyTorch's im2col + cuBLAS, batched**",
+    PER_IMAGE: "**PyTorch's im2col + cuBLAS, per image**",
+    OWN: "**convlab's own im2col + cuBLAS, batched** (`s03_im2col_blas`)",
+}
+
+
+def im2col_in_words(results: Results) -> str:
+    """What s12 and s13 reach against each im2col, and how far these are from each other."""
+    everybody = contenders(results)
+    aims = {name: COUNTS[mean] for _, name, mean, _ in AIMS if name in IM2COLS}
+    lines = []
+    for name, words in IM2COLS.items():
+        found = [
+            f"{short_name(stage)} reaches {_mean(results, everybody, stage, name, False)} by graph "
+            f"replays, {_mean(results, everybody, stage, name, True)} by ordinary calls"
+            for stage in (OURS, TENSOR)
+        ]
+        lines.append(f"- {words}: {aims[name]} times was the aim. {'; '.join(found)}.\n")
+    ratio = _mean(results, everybody, OWN, BATCHED, False)
+    more = f"\nOf the two batched ones convlab's is {ratio} times as fast as PyTorch's.\n"
+    return "".join(lines) + more
+
+
+def _mean(
+    results: Results, everybody: dict[str, Contender], one: str, over: str, called: bool
+) -> str:
+    every = ratios(results, everybody.get(one), everybody.get(over), called)
+    return _of_known(every, geometric_mean)
+
+
+def peaks_in_words(results: Results) -> str:
+    """How near s12 comes to what a GPU can do, and what s13 adds."""
+    everybody = contenders(results)
+    found = {what: found for (what, _), (found, _) in _goals(results, OURS).items()}
+    said = [
+        f"{what.partition(',')[0].capitalize()} stands at {number} of cuBLAS's product, all in."
+        for what, number in found.items()
+        if "share of cuBLAS" in what
+    ]
+    said += [
+        f"Conv7 moves its necessary bytes at {number} of a copy's rate."
+        for what, number in found.items()
+        if "share of a copy" in what
+    ]
+    rows = [
+        everybody[TENSOR].best(results, layer) for layer in results.layers() if TENSOR in everybody
+    ]
+    rates = [row.tflops for row in rows if row is not None and row.tflops]
+    if rates:
+        gain = _mean(results, everybody, TENSOR, OURS, False)
+        said.append(f"s13 is {gain} times as fast as s12, up to {max(rates):.0f} TFLOP/s.")
+    return " ".join(said) + "\n"
+
+
+def untuned_table(results: Results) -> str:
+    """s11, whose tile is by one rule, beside s12, whose tile is chosen, on each layer."""
+    everybody = contenders(results)
+    untuned, tuned = everybody.get(IM2WIN), everybody.get(OURS)
+    times = ratios(results, tuned, untuned)
+    rows: list[tuple[str, ...]] = []
+    for layer, ratio in zip(results.layers(), times, strict=True):
+        cells = []
+        for one in (untuned, tuned):
+            row = None if one is None else one.best(results, layer)
+            cells += [(row.algorithm if row else None) or NOTHING, *_numbers(row)]
+        rows.append((layer[0], *cells, _cell(ratio)))
+    mean = _of_known(times, geometric_mean)
+    rows.append(("**geometric mean**", *[""] * 6, f"**{mean}**"))
+    each = ("tile", "ms", "TFLOP/s")
+    head = [f"{short}, {what}" for short in ("s11", "s12") for what in each]
+    return table(("layer", *head, "s12 over s11"), rows)
+
+
 SECTIONS: dict[str, Callable[[Results], str]] = {
     "goals": goals_table,
     "speed": speed_table,
@@ -269,22 +350,33 @@ SECTIONS: dict[str, Callable[[Results], str]] = {
     "called": called_table,
     "memory": memory_table,
 }
+STORY_SECTIONS: dict[str, Callable[[Results], str]] = {
+    "untuned": untuned_table,
+    "peaks": peaks_in_words,
+    "im2col": im2col_in_words,
+}
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """The page as it has to be.
+    """The pages as they have to be.
 
     Raises ``ValueError`` saying what is missing or is no result.
     """
     results = open_results(root / FILE) if (root / FILE).is_file() else None
     missing = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
-    shown = {name: missing if results is None else make(results) for name, make in SECTIONS.items()}
-    return {root / PAGE: filled(root / PAGE, {name: holding(text) for name, text in shown.items()})}
+    files = {}
+    for page, sections in ((PAGE, SECTIONS), (STORY, STORY_SECTIONS)):
+        shown = {
+            name: holding(missing if results is None else make(results))
+            for name, make in sections.items()
+        }
+        files[root / page] = filled(root / page, shown)
+    return files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
-    about = f"Make the tables of {PAGE} from {FILE}."
+    about = f"Make the tables of {PAGE} and {STORY} from {FILE}."
     return regenerate("convlab.bench.fast_table", about, generated, arguments)
 
 
