@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from bench_samples import H200_LIKE, sample, system
 
-from convlab.bench import fast_table
-from convlab.bench.fast_table import (
+from convlab.bench import fast_goals, fast_story, fast_table
+from convlab.bench.fast_goals import (
     BATCHED,
     DIRECT,
     IM2WIN,
@@ -69,7 +69,7 @@ def test_every_layer_has_s12_and_how_many_times_as_fast_it_is(results):
     text = fast_table.speed_table(results)
     ms, rate, *over = cells(text, "conv9")
     assert (float(ms), float(rate)) == (pytest.approx(0.25 * 2.753, abs=0.001), 40.0)
-    by_name = dict(zip(fast_table.RIVALS, over, strict=True))
+    by_name = dict(zip(fast_goals.RIVALS, over, strict=True))
     assert by_name["im2col + cuBLAS, batched"] == "3.00"
     assert by_name["im2col + cuBLAS, per image"] == "4.00"
     assert by_name[OWN_IN_WORDS] == "2.00"
@@ -178,7 +178,7 @@ def test_a_run_of_few_systems_makes_tables_too():
     few = sample(layers=["conv9"])  # s12 and im2col were not measured
     for make in fast_table.SECTIONS.values():
         assert make(few).startswith("|")
-    for make in fast_table.STORY_SECTIONS.values():
+    for make in fast_story.SECTIONS.values():
         assert make(few)
     assert "not measured" in fast_table.goals_table(few)
 
@@ -187,8 +187,8 @@ def test_a_run_of_few_systems_makes_tables_too():
 
 
 def test_each_im2col_is_named_and_what_is_reached_against_it(results):
-    text = fast_table.im2col_in_words(results)
-    by_name = dict(zip(fast_table.IM2COLS, text.splitlines(), strict=False))
+    text = fast_story.im2col_in_words(results)
+    by_name = dict(zip(fast_story.IM2COLS, text.splitlines(), strict=False))
     assert "Three times was the aim. s12 reaches 3.00 by graph replays, 4.00" in by_name[BATCHED]
     assert "s13 reaches 3.75 by graph replays, 5.00 by ordinary calls" in by_name[BATCHED]
     assert "Eight times was the aim. s12 reaches 4.00" in by_name[PER_IMAGE]
@@ -197,7 +197,7 @@ def test_each_im2col_is_named_and_what_is_reached_against_it(results):
 
 
 def test_how_near_the_peak_is_said(results):
-    text = fast_table.peaks_in_words(results)
+    text = fast_story.peaks_in_words(results)
     assert "Conv8 stands at 40.0 of 51.2 TFLOP/s: 78.1% of cuBLAS's product, all in." in text
     assert "of 4.20 TB/s: " in text
     assert text.endswith("s13 is 1.25 times as fast as s12, up to 50 TFLOP/s.\n")
@@ -207,7 +207,7 @@ def test_s11_stands_beside_s12_with_its_tile(results):
     rows = dict(results.rows)
     for name, tile in ((IM2WIN, "64x128x8/8x8"), (OURS, "128x64x16/8x8")):
         rows["conv9", 128, name] = replace(rows["conv9", 128, name], algorithm=tile)
-    text = fast_table.untuned_table(replace(results, rows=rows))
+    text = fast_story.untuned_table(replace(results, rows=rows))
     old = results.rows["conv9", 128, IM2WIN]
     found = cells(text, "conv9")
     assert found[:3] == ["64x128x8/8x8", f"{old.time_ms:.3f}", f"{old.tflops:.1f}"]
@@ -241,9 +241,7 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     page, story = tmp_path / fast_table.PAGE, tmp_path / fast_table.STORY
     page.write_text(marked)
     story.write_text(
-        "".join(
-            f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in fast_table.STORY_SECTIONS
-        )
+        "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in fast_story.SECTIONS)
     )
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert page.read_text().count("Not measured yet: `convlab bench --json") == len(
@@ -252,7 +250,7 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     (tmp_path / fast_table.FILE).write_text(json.dumps(results.as_json()))
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert fast_table.speed_table(results) in page.read_text()
-    assert fast_table.im2col_in_words(results) in story.read_text()
+    assert fast_story.im2col_in_words(results) in story.read_text()
     assert "Not measured" not in page.read_text()
     (tmp_path / fast_table.FILE).write_text("{}")
     assert fast_table.main(["--root", str(tmp_path)]) == 2
