@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 from bench_samples import H200_LIKE, sample, system
 
-from convlab.bench import fast_table
-from convlab.bench.fast_table import BATCHED, DIRECT, OURS, PER_IMAGE, TENSOR
+from convlab.bench import fast_goals, fast_story, fast_table
+from convlab.bench.fast_goals import (
+    BATCHED,
+    DIRECT,
+    IM2WIN,
+    OURS,
+    OWN,
+    OWN_IN_WORDS,
+    PER_IMAGE,
+    TENSOR,
+)
 from convlab.bench.measuring import Outcome
 from convlab.bench.results import Results
 from convlab.bench.runner import Case, row_of
@@ -26,6 +35,7 @@ MORE = (
     (DIRECT, "stage", 2.5, 2.5, 0),
     (BATCHED, "peer", 0.75, 1.0, 100),
     (PER_IMAGE, "peer", 1.0, 2.5, 2),
+    (OWN, "stage", 0.5, 0.55, 100),
 )
 IMPLICIT, FOURIER = "void implicit_convolve_sgemm<float>(int)", "void fft2d_r2c_32x32<float>(int)"
 
@@ -59,12 +69,13 @@ def test_every_layer_has_s12_and_how_many_times_as_fast_it_is(results):
     text = fast_table.speed_table(results)
     ms, rate, *over = cells(text, "conv9")
     assert (float(ms), float(rate)) == (pytest.approx(0.25 * 2.753, abs=0.001), 40.0)
-    by_name = dict(zip(fast_table.RIVALS, over, strict=True))
+    by_name = dict(zip(fast_goals.RIVALS, over, strict=True))
     assert by_name["im2col + cuBLAS, batched"] == "3.00"
     assert by_name["im2col + cuBLAS, per image"] == "4.00"
+    assert by_name[OWN_IN_WORDS] == "2.00"
     assert by_name["s01"] == "10.00"
     for words in ("**geometric mean**", "least", "most"):
-        assert cells(text, words)[-3:] == ["3.00", "4.00", "10.00"]
+        assert cells(text, words)[-4:] == ["3.00", "4.00", "2.00", "10.00"]
     assert cells(text, fast_table.CLAIMED)[-1] == "5 to 155"
     assert [line.split(" | ")[0] for line in text.splitlines()[2:14]] == [
         f"| {name}" for name in LAYER_NAMES
@@ -112,6 +123,11 @@ def test_goals_are_reached_or_not(results):
     assert cells(text, "over im2col + cuBLAS, per image, called")[1:3] == [
         "10.00 (10.00 to 10.00)", "yes",
     ]  # fmt: skip
+    own = cells(text, f"over {OWN_IN_WORDS}")
+    assert own == [
+        "3.0 on average", "2.00 (2.00 to 2.00)", "no", "2.50 (2.50 to 2.50)", "no",
+    ]  # fmt: skip
+    assert cells(text, f"over {OWN_IN_WORDS}, called")[1:3] == ["2.20 (2.20 to 2.20)", "no"]
     assert cells(text, "over s01")[1:3] == ["10.00 (10.00 to 10.00)", ""]
     assert cells(text, "workspace")[1:3] == ["0 bytes more at most", "yes"]
     assert cells(text, "workspace")[3:] == ["9,437,184 bytes more at most", ""]
@@ -162,10 +178,55 @@ def test_a_run_of_few_systems_makes_tables_too():
     few = sample(layers=["conv9"])  # s12 and im2col were not measured
     for make in fast_table.SECTIONS.values():
         assert make(few).startswith("|")
+    for make in fast_story.SECTIONS.values():
+        assert make(few)
     assert "not measured" in fast_table.goals_table(few)
 
 
-# The page.
+# What docs/fast.md says.
+
+
+def test_each_im2col_is_named_and_what_is_reached_against_it(results):
+    text = fast_story.im2col_in_words(results)
+    by_name = dict(zip(fast_story.IM2COLS, text.splitlines(), strict=False))
+    assert "Three times was the aim. s12 reaches 3.00 by graph replays, 4.00" in by_name[BATCHED]
+    assert "s13 reaches 3.75 by graph replays, 5.00 by ordinary calls" in by_name[BATCHED]
+    assert "Eight times was the aim. s12 reaches 4.00" in by_name[PER_IMAGE]
+    assert "s12 reaches 2.00 by graph replays, 2.20 by ordinary calls" in by_name[OWN]
+    assert "Of the two batched ones convlab's is 1.50 times as fast as PyTorch's." in text
+
+
+def test_how_near_the_peak_is_said(results):
+    text = fast_story.peaks_in_words(results)
+    assert "Conv8 stands at 40.0 of 51.2 TFLOP/s: 78.1% of cuBLAS's product, all in." in text
+    assert "of 4.20 TB/s: " in text
+    assert text.endswith("s13 is 1.25 times as fast as s12, up to 50 TFLOP/s.\n")
+
+
+def test_s11_stands_beside_s12_with_its_tile(results):
+    rows = dict(results.rows)
+    for name, tile in ((IM2WIN, "64x128x8/8x8"), (OURS, "128x64x16/8x8")):
+        rows["conv9", 128, name] = replace(rows["conv9", 128, name], algorithm=tile)
+    text = fast_story.untuned_table(replace(results, rows=rows))
+    old = results.rows["conv9", 128, IM2WIN]
+    found = cells(text, "conv9")
+    assert found[:3] == ["64x128x8/8x8", f"{old.time_ms:.3f}", f"{old.tflops:.1f}"]
+    assert (found[3], found[5]) == ("128x64x16/8x8", "40.0")
+    assert float(found[6]) == pytest.approx(40 / old.tflops, abs=0.006)
+    assert cells(text, "conv8")[0] == "-"
+
+
+def test_the_arithmetic_of_cublas_s_share_holds():
+    text = " ".join((ROOT / fast_table.STORY).read_text(encoding="utf-8").split())
+    of_the_peak, rounds = 0.886 * 0.894, 8192 // 256 * (8192 // 128) / 132
+    of_that = 51.3 / 66.9 / of_the_peak
+    assert f"= {100 * of_the_peak:.0f} % of the peak, {66.9 * of_the_peak:.0f} TFLOP/s." in text
+    assert f"The 51.3 are {100 * of_that:.0f} % of that" in text
+    assert f"are {rounds:.1f} rounds" in text
+    assert round(rounds / 16, 2) == round(of_that, 2)
+
+
+# The pages.
 
 
 def test_the_page_is_what_the_results_give(capsys):
@@ -177,8 +238,11 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     marked = "".join(
         f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in fast_table.SECTIONS
     )
-    page = tmp_path / fast_table.PAGE
+    page, story = tmp_path / fast_table.PAGE, tmp_path / fast_table.STORY
     page.write_text(marked)
+    story.write_text(
+        "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in fast_story.SECTIONS)
+    )
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert page.read_text().count("Not measured yet: `convlab bench --json") == len(
         fast_table.SECTIONS
@@ -186,6 +250,7 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     (tmp_path / fast_table.FILE).write_text(json.dumps(results.as_json()))
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert fast_table.speed_table(results) in page.read_text()
+    assert fast_story.im2col_in_words(results) in story.read_text()
     assert "Not measured" not in page.read_text()
     (tmp_path / fast_table.FILE).write_text("{}")
     assert fast_table.main(["--root", str(tmp_path)]) == 2

@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from bench_samples import H200_LIKE, sample, system
 
-from convlab.bench import charts, seed_figures, seed_paper, seed_results, seed_systems, sweeps
+from convlab.bench import (
+    charts,
+    palette,
+    seed_figures,
+    seed_paper,
+    seed_results,
+    seed_systems,
+    sweeps,
+)
 from convlab.bench.charts import Chart
 from convlab.bench.measuring import Outcome
 from convlab.bench.runner import Case, row_of
@@ -126,6 +135,17 @@ def test_every_figure_has_the_documents_words_and_a_reason():
         assert "\nWhy they differ" in section.split(":end -->")[1], section[:40]
 
 
+def test_where_001_s_kernels_win_along_the_filters_is_said():
+    """Words beside a table are not made of it: here they have to name what it shows."""
+    made, ahead = document("sweeps"), set()
+    for kernel in seed_figures.THEIRS:
+        found = seed_figures.ratios(made, "out_channels", kernel, "cutlass_optimized")
+        ahead |= {value for value, ratio in found.items() if ratio > 1}
+    text = (ROOT / seed_results.PAGE).read_text(encoding="utf-8")
+    told = text.split("001-figure-3:end -->")[1].split("\n## ")[0]
+    assert f"At {' and '.join(map(str, sorted(ahead)))} filters" in told
+
+
 # What is claimed beside what is found.
 
 
@@ -153,6 +173,9 @@ def test_what_cudnn_chooses_is_the_fastest_of_its_algorithms():
     assert rows["conv9"][1:3] in (["WINOGRAD", "FFT"], ["WINOGRAD", "WINOGRAD"])
     assert rows["conv1"][1:3] == ["IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM"]  # FFT: no strides
     assert "of 12 layers" in shown.claims[0][2]
+    key = ("conv9", 128, "torch_fp32")
+    results.rows[key] = replace(results.rows[key], time_ms=0.01)
+    assert "TORCH" not in seed_paper.table_3(results).text  # it is no algorithm's name
 
 
 def test_the_papers_choices():
@@ -202,6 +225,48 @@ def test_the_most_that_is_gained_over_cpp_and_over_cutlass():
     assert "C_in parallel 50x at the first point, 400x at the last" in second
 
 
+def rough(made, **where):
+    """The same document with a row that was not steady: ``layer`` and ``system`` name it."""
+    for row in made["rows"]:
+        row["settled"] = any(row[key] != value for key, value in where.items())
+    return made
+
+
+def test_a_speedup_is_no_steadier_than_its_times():
+    times = dict.fromkeys(sweeps.SYSTEMS, (1.0, 1.0)) | {"cpp_seven_loops": (100.0, 400.0)}
+    made = rough(made_up_sweeps(times), layer="at 16", system="s02_cin")
+    shown = seed_figures.sweep(made, "size")
+    (chart,) = shown.charts.values()
+    hollow = {name: list(places) for name, places in chart.unsettled.items() if places}
+    assert hollow == {"CUDA C_in parallel": [1]}
+    assert shown.claims[0][2] == "C_in parallel over CUTLASS optimized: 1.00 at 8, ~1.00 at 16"
+    assert "C_in parallel 100x at the first point, ~400x at the last" in shown.claims[1][2]
+    assert seed_systems.over_cpp("s02_cin")({"sweeps": made}) == "100x to ~400x over C++"
+    assert seed_systems.over_cpp("s02_cout")({"sweeps": made}) == "100x to 400x over C++"
+    made = rough(made_up_sweeps(times), layer="at 16", system="cpp_seven_loops")
+    assert all(claim[2].startswith("~400x") for claim in seed_figures.headline(made).claims[:1])
+    (chart,) = seed_figures.sweep(made, "size").charts.values()
+    assert all(chart.unsettled[name] == [1] for name in chart.series)
+
+
+def test_what_was_not_steady_is_marked_in_the_papers_tables():
+    results = full_sample()
+    key = ("conv9", 128, "s01_direct")
+    results.rows[key] = replace(results.rows[key], settled=False)
+    results.rows["conv1", 128, "cudnn_implicit_precomp_gemm"] = replace(
+        results.rows["conv1", 128, "cudnn_implicit_precomp_gemm"], settled=False
+    )
+    shown = seed_paper.figure_2(results)
+    (chart,) = shown.charts.values()
+    assert chart.unsettled["direct (s01)"] == [8]
+    assert f"| conv9 | ~{results.rows[key].tflops:.1f} |" in shown.text
+    assert "| conv1 | IMPLICIT_GEMM | IMPLICIT_PRECOMP_GEMM | ~" in seed_paper.table_3(results).text
+    assert "~" not in seed_paper.figure_3(results).text  # memory does not spread
+    made = rough(document("ablation"), layer="conv3", system="without_prefetch")
+    (chart,) = seed_paper.figure_4(made).charts.values()
+    assert [places for places in chart.unsettled.values() if places] == [[2]]
+
+
 # Every system that is named.
 
 
@@ -247,7 +312,7 @@ def test_cells_never_break_the_table():
 
 def marks(svg):
     tree = ElementTree.fromstring(svg)
-    return [*tree.iter(f"{SVG}circle"), *tree.iter(f"{SVG}polygon")]
+    return [one for one in tree.iter() if one.tag in (f"{SVG}circle", f"{SVG}polygon")]
 
 
 def test_a_chart_has_a_mark_for_each_number_and_a_gap_for_none():
@@ -258,6 +323,18 @@ def test_a_chart_has_a_mark_for_each_number_and_a_gap_for_none():
     assert len(lines) == 2  # only of the second: none across the gap
     assert "one: 1, none, 3; two: 2, 2, 2" in svg
     assert svg == chart.svg()
+
+
+def test_what_was_not_steady_is_hollow():
+    series, places = {"one": [1, 2], "two": [3, 4]}, ["a", "b"]
+    steady = Chart("t", places, "x", "y", series).svg()
+    svg = Chart("t", places, "x", "y", series, unsettled={"two": [1]}).svg()
+    hollow = [mark for mark in marks(svg) if mark.get("fill") == charts.CARD]
+    assert [mark.get("stroke") for mark in hollow] == [charts.COLOURS[1]]
+    assert len(marks(svg)) == len(marks(steady))
+    assert charts.UNSETTLED in svg
+    assert charts.UNSETTLED not in steady
+    assert "one: 1, 2; two: 3, ~4" in svg
 
 
 def test_higher_is_further_up():
@@ -290,10 +367,25 @@ def test_log_ticks_enclose_the_numbers(lowest, highest):
     assert highest <= ticks[-1] * (1 + 1e-9)
 
 
-def test_series_differ_in_colour_or_shape():
-    many = {f"s{number}": [number + 1.0] for number in range(20)}
-    drawn = {
-        (mark.tag, mark.get("fill"), (mark.get("points") or "").count(" "))
-        for mark in marks(Chart("t", ["a"], "x", "y", many).svg())
-    }
-    assert len(drawn) > 10
+def test_every_line_has_a_colour_and_a_shape_of_its_own():
+    many = {f"s{number}": [number + 1.0] for number in range(2 * len(palette.COLOURS))}
+    drawn = []
+    for mark in marks(Chart("t", ["a"], "x", "y", many).svg())[::2]:  # each has one in the legend
+        corners = [tuple(map(float, at.split(","))) for at in (mark.get("points") or "").split()]
+        x, y = (sum(at[axis] for at in corners) for axis in (0, 1))
+        middle = [value / (len(corners) or 1) for value in (x, y)]
+        shape = tuple((round(a - middle[0], 0), round(b - middle[1], 0)) for a, b in corners)
+        drawn.append((mark.get("fill"), shape))
+    ten = len(palette.COLOURS)
+    assert len({colour for colour, _ in drawn[:ten]}) == ten
+    assert len({shape for _, shape in drawn[:ten]}) == ten
+    assert len(set(drawn)) == 2 * ten
+
+
+def test_a_chart_is_dark_on_dark_pages():
+    svg = Chart("t", ["a"], "x", "y", {"one": [1]}).svg()
+    style = svg.partition("<style>")[2].partition("</style>")[0]
+    assert style.startswith("@media (prefers-color-scheme: dark)")
+    for name, light in palette.LIGHT.items():
+        assert f'[fill="{light}"]' in style
+        assert f"fill: {palette.DARK[name]} !important" in style

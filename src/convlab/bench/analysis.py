@@ -14,7 +14,7 @@ from convlab.bench.rows import Row
 from convlab.workloads import paper_layer
 
 BASELINE = "s01_direct"
-GEMM_CLASS = "cudnn_gemm_class"
+CUDNN, GEMM_CLASS = "cudnn_fastest", "cudnn_gemm_class"
 TORCH = "torch_fp32"
 # What cuDNN's kernels have in their names where they do fewer multiplications than a product over
 # windows: Fourier transforms, the complex products between two of them, Winograd's.
@@ -77,29 +77,36 @@ def peers(results: Results) -> list[Contender]:
     return [contender(results, name) for name in results.names("peer") if name in timed]
 
 
+def cudnn_algorithms(results: Results) -> Contender:
+    """On each layer the fastest of cuDNN's algorithms in fp32, each asked for through its API."""
+    return Contender("cudnn_api", "the fastest of cuDNN's API, fp32", _of(results, "cudnn"))
+
+
 def fastest(results: Results) -> list[Contender]:
-    """The fastest of PyTorch and of cuDNN, and of cuDNN's kernels that do every multiplication as
-    we do (by its own API or as PyTorch has chosen), in fp32; only those of which something has a
-    number."""
-
-    def of(family: str) -> tuple[str, ...]:
-        return tuple(
-            system["name"]
-            for system in results.systems.values()
-            if system["family"] == family and system["precision"] == "fp32"
-        )
-
+    """The fastest of PyTorch; of cuDNN, by its own API or as PyTorch has chosen; and of those of
+    cuDNN's kernels that do every multiplication as we do. In fp32; only those of which something
+    has a number."""
+    cudnn = (*_of(results, "cudnn"), TORCH)
     title = "the fastest of cuDNN's GEMM class, fp32"
     groups = (
-        Contender("torch_fastest", "the fastest of PyTorch, fp32", of("pytorch")),
-        Contender("cudnn_fastest", "the fastest of cuDNN, fp32", of("cudnn")),
-        Contender(GEMM_CLASS, title, (*of("cudnn"), TORCH), gemm_class=True),
+        Contender("torch_fastest", "the fastest of PyTorch, fp32", _of(results, "pytorch")),
+        Contender(CUDNN, "the fastest of cuDNN, fp32", cudnn),
+        Contender(GEMM_CLASS, title, cudnn, gemm_class=True),
     )
     found = []
     for group in groups:
         if any(group.best(results, layer) is not None for layer in results.layers()):
             found.append(group)
     return found
+
+
+def _of(results: Results, family: str) -> tuple[str, ...]:
+    """The names of a family's systems that compute in fp32."""
+    return tuple(
+        system["name"]
+        for system in results.systems.values()
+        if system["family"] == family and system["precision"] == "fp32"
+    )
 
 
 def speedup(results: Results, one: Contender, over: Contender, layer: Layer) -> float | None:
@@ -135,6 +142,18 @@ def memory(row: Row) -> tuple[int | None, int | None]:
     """The workspace in bytes, computed and measured: the peak without input, filter and output."""
     own = tensor_bytes(paper_layer(row.layer, row.batch))
     return row.workspace_bytes, None if row.peak_bytes is None else row.peak_bytes - own
+
+
+def stored_percent(results: Results, name: str) -> list[float]:
+    """On each layer how much of a system's time it takes at the least, at a copy's speed, to write
+    its workspace once and to read it once; nothing where that is not known."""
+    speed = results.machine.copy_bytes_per_second
+    rows = [results.row(*layer, name) for layer in results.layers()]
+    return [
+        100 * 2 * row.workspace_bytes / speed / (row.time_ms / 1e3)
+        for row in rows
+        if row is not None and row.time_ms and row.workspace_bytes is not None and speed
+    ]
 
 
 def best_stage(results: Results, precision: str = "fp32") -> Contender | None:

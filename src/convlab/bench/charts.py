@@ -1,35 +1,33 @@
 """Lines with markers over named places, as plain SVG text: the same numbers give the same bytes.
 
-The card is white and everything on it has its own colour, so that it reads on light and dark pages.
-Markers differ in shape as well as in colour.
+On dark pages the card is dark. Each line has a colour and a marker of its own, so that either tells
+it apart.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from xml.sax.saxutils import escape
+
+from convlab.bench.palette import CARD, COLOURS, INK, LINE, QUIET, with_dark_mode
 
 Values = Sequence[float | None]
 
 WIDTH, PLOT_HEIGHT, MARGIN = 860, 300, 28
 LEFT, TOP = 74, 78  # where the plot begins
 LEGEND_ROW, LEGEND_COLUMNS = 22, 3
-CARD, INK, QUIET, LINE = "#ffffff", "#1f2328", "#59636e", "#d1d9e0"
-# Each at least 3:1 on white.
-COLOURS = (
-    "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e", "#6e7781", "#0f7f86", "#a6308c",
-    "#7d6608", "#24292f",
-)  # fmt: skip
+UNSETTLED = "hollow: the runs' spread stayed above 2 %"
 FONT = "-apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 
 
 @dataclass(frozen=True)
 class Chart:
     """What is drawn: a line for each of ``series`` over ``places``; None leaves a gap. ``log``
-    draws powers of ten, for numbers above zero."""
+    draws powers of ten, for numbers above zero. ``unsettled`` has, by series, the places whose
+    numbers were not steady: their marks are hollow."""
 
     title: str
     places: Sequence[str]
@@ -38,6 +36,7 @@ class Chart:
     series: Mapping[str, Values]
     log: bool = False
     joined: bool = True
+    unsettled: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     def svg(self) -> str:
         """The picture."""
@@ -53,15 +52,16 @@ class Chart:
             f'fill="{CARD}" stroke="{LINE}"/>',
             _text(MARGIN, 34, self.title, INK, size=16, bold=True),
             _text(MARGIN, 58, self.upwards, QUIET),
+            *self._note(),
             *self._grid(bottom),
             _text((LEFT + WIDTH - MARGIN) / 2, bottom + 40, self.across, QUIET, anchor="middle"),
         ]
         for number, (name, values) in enumerate(self.series.items()):
-            drawn += self._line(number, values)
+            drawn += self._line(number, values, self.unsettled.get(name, ()))
             x = LEFT + number % LEGEND_COLUMNS * (WIDTH - LEFT) / LEGEND_COLUMNS
             y = bottom + 62 + number // LEGEND_COLUMNS * LEGEND_ROW
             drawn += [_marker(number, x, y - 4), _text(x + 12, y, name, INK)]
-        return "\n".join([*drawn, "</svg>\n"])
+        return with_dark_mode("\n".join([*drawn, "</svg>\n"]))
 
     def _known(self) -> list[float]:
         return [value for values in self.series.values() for value in values if value is not None]
@@ -95,7 +95,11 @@ class Chart:
         for place, name in enumerate(self.places):
             yield _text(self._across(place), bottom + 20, name, QUIET, anchor="middle")
 
-    def _line(self, number: int, values: Values) -> Iterator[str]:
+    def _note(self) -> Iterator[str]:
+        if any(self.unsettled.values()):
+            yield _text(WIDTH - MARGIN, 58, UNSETTLED, QUIET, anchor="end")
+
+    def _line(self, number: int, values: Values, unsettled: Collection[int]) -> Iterator[str]:
         colour = COLOURS[number % len(COLOURS)]
         points = [
             None if value is None else (self._across(place), self._down(value))
@@ -107,13 +111,17 @@ class Chart:
                     f'<line x1="{one[0]:.1f}" y1="{one[1]:.1f}" x2="{other[0]:.1f}" '
                     f'y2="{other[1]:.1f}" stroke="{colour}" stroke-width="1.5"/>'
                 )
-        for point in points:
+        for place, point in enumerate(points):
             if point:
-                yield _marker(number, *point)
+                yield _marker(number, *point, hollow=place in unsettled)
 
     def _in_words(self) -> str:
+        def said(name: str, place: int, value: float | None) -> str:
+            mark = "~" if place in self.unsettled.get(name, ()) else ""
+            return "none" if value is None else f"{mark}{value:.3g}"
+
         return "; ".join(
-            f"{name}: " + ", ".join("none" if v is None else f"{v:.3g}" for v in values)
+            f"{name}: " + ", ".join(said(name, place, value) for place, value in enumerate(values))
             for name, values in self.series.items()
         )
 
@@ -141,19 +149,40 @@ def log_ticks(lowest: float, highest: float) -> list[float]:
     return kept if len(kept) > 1 else [below, next(tick for tick in fine if tick > below)]
 
 
-def _marker(number: int, x: float, y: float) -> str:
+def _star(points: int, outer: float, inner: float) -> list[tuple[float, float]]:
+    """The corners of a star, the first at the top."""
+    angles = [math.pi * corner / points for corner in range(2 * points)]
+    return [
+        (radius * math.sin(angle), -radius * math.cos(angle))
+        for angle, radius in zip(angles, (outer, inner) * points, strict=True)
+    ]
+
+
+# Corners around the middle; none is a circle. As many as there are colours: a colour that comes
+# again, after the tenth line, has the next shape.
+SHAPES: tuple[Sequence[tuple[float, float]], ...] = (
+    (),
+    ((-4, -4), (4, -4), (4, 4), (-4, 4)),
+    ((0, -5), (5, 4), (-5, 4)),
+    ((0, -5.5), (5.5, 0), (0, 5.5), (-5.5, 0)),
+    ((0, 5), (5, -4), (-5, -4)),
+    ((-1.6, -5), (1.6, -5), (1.6, -1.6), (5, -1.6), (5, 1.6), (1.6, 1.6), (1.6, 5), (-1.6, 5),
+     (-1.6, 1.6), (-5, 1.6), (-5, -1.6), (-1.6, -1.6)),
+    _star(5, 6.2, 2.6),
+    ((-5, 0), (4, -5), (4, 5)),
+    ((5, 0), (-4, -5), (-4, 5)),
+    _star(4, 6, 2.2),
+)  # fmt: skip
+
+
+def _marker(number: int, x: float, y: float, *, hollow: bool = False) -> str:
     colour = COLOURS[number % len(COLOURS)]
-    shape = (number + number // 5) % 5  # so that a colour that comes again has another shape
-    if shape == 0:
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
-    corners = {
-        1: ((-4, -4), (4, -4), (4, 4), (-4, 4)),
-        2: ((0, -5), (5, 4), (-5, 4)),
-        3: ((0, -5.5), (5.5, 0), (0, 5.5), (-5.5, 0)),
-        4: ((0, 5), (5, -4), (-5, -4)),
-    }[shape]
+    paint = f'fill="{CARD}" stroke="{colour}" stroke-width="1.8"' if hollow else f'fill="{colour}"'
+    corners = SHAPES[(number + number // len(COLOURS)) % len(SHAPES)]
+    if not corners:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {paint}/>'
     points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
-    return f'<polygon points="{points}" fill="{colour}"/>'
+    return f'<polygon points="{points}" {paint}/>'
 
 
 def _text(

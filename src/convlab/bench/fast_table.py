@@ -1,8 +1,9 @@
-"""The tables of docs/fast-table.md: s12 and s13 beside what was to beat, layer by layer.
+"""The tables of docs/fast-table.md, s12 and s13 beside what was to beat, layer by layer; and what
+docs/fast.md says of the same numbers.
 
 ``python -m convlab.bench.fast_table`` reads docs/results/bench_h200.json, which ``convlab bench``
-wrote on a GPU, and rewrites what is between the page's markers; where there is no such file yet it
-says so and shows no number. ``--check`` rewrites nothing and exits 1 where the page differs.
+wrote on a GPU, and rewrites what is between the pages' markers; where there is no such file yet it
+says so and shows no number. ``--check`` rewrites nothing and exits 1 where a page differs.
 """
 
 from __future__ import annotations
@@ -12,42 +13,37 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from convlab.bench import analysis
-from convlab.bench.analysis import GEMM_CLASS, TORCH, Contender, Layer, geometric_mean
+from convlab.bench import fast_story
+from convlab.bench.analysis import CUDNN, GEMM_CLASS, TORCH, Contender, geometric_mean
+from convlab.bench.fast_goals import (
+    BATCHED,
+    IM2WIN,
+    NOTHING,
+    OURS,
+    PER_IMAGE,
+    RIVALS,
+    TENSOR,
+    cell_of,
+    contenders,
+    filter_bytes,
+    goals_of,
+    ms_and_rate,
+    of_known,
+    ratios,
+    time_of,
+)
 from convlab.bench.generated import RESULTS, filled, holding, regenerate
 from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
 from convlab.bench.seed_paper import memory_bytes
 from convlab.stages import short_name
-from convlab.stages.base import blocks_for
-from convlab.workloads import paper_layer
 
-PAGE, FILE = "docs/fast-table.md", f"{RESULTS}/bench_h200.json"
+PAGE, STORY, FILE = "docs/fast-table.md", "docs/fast.md", f"{RESULTS}/bench_h200.json"
 COMMAND = f"convlab bench --json {FILE}"
-OURS, DIRECT, IM2WIN = "s12_fused_im2win", "s01_direct", "s11_im2win_full"
-TENSOR = "s13_tensor_cores"
-BATCHED, PER_IMAGE = "im2col_cublas_batched", "im2col_cublas_per_image"
-FASTEST = "cudnn_fastest"
-NOTHING, UNKNOWN, MIB = "-", "not measured", 2**20
+MIB = 2**20
 CLAIMED = "*the paper, of im2win*"
-
-# By what the columns are called: who, and what the paper (000) claims of im2win over it.
-RIVALS = {
-    "cuDNN's GEMM class": (GEMM_CLASS, ""),
-    "cuDNN's fastest": (FASTEST, "1.1, up to 1.8"),
-    "PyTorch fp32": (TORCH, ""),
-    "im2col + cuBLAS, batched": (BATCHED, "3.5 on average"),
-    "im2col + cuBLAS, per image": (PER_IMAGE, "3.5 on average"),
-    "s01": (DIRECT, "5 to 155"),
-}
 CALLED = ("PyTorch fp32", "im2col + cuBLAS, batched", "im2col + cuBLAS, per image")
-AIMS = (
-    ("over cuDNN's GEMM class", GEMM_CLASS, 1.3, 0.9),
-    ("over PyTorch fp32", TORCH, 1.0, None),
-    ("over im2col + cuBLAS, batched", BATCHED, 3.0, None),
-    ("over im2col + cuBLAS, per image", PER_IMAGE, 8.0, None),
-)
 STORED = {
     "s12": (OURS, ""),
     "s13": (TENSOR, ""),
@@ -55,37 +51,9 @@ STORED = {
     "im2col + cuBLAS, batched": (BATCHED, "23.1 %"),
     "im2col + cuBLAS, per image": (PER_IMAGE, "23.1 %"),
     "cuDNN's GEMM class": (GEMM_CLASS, ""),
-    "cuDNN's fastest": (FASTEST, "32.8 %"),
+    "cuDNN's fastest": (CUDNN, "32.8 %"),
     "PyTorch fp32": (TORCH, ""),
 }
-
-
-def contenders(results: Results) -> dict[str, Contender]:
-    """Everybody who is in a table, by name."""
-    groups = {one.name: one for one in analysis.fastest(results)}
-    names = {OURS, TENSOR, IM2WIN, *(name for name, _ in RIVALS.values())}
-    return {
-        name: groups.get(name) or Contender(name, name, (name,))
-        for name in names
-        if name in groups or name in results.systems
-    }
-
-
-def ratios(
-    results: Results, one: Contender | None, over: Contender | None, called: bool = False
-) -> list[float | None]:
-    """How many times as fast one is as the other, on each layer; None where a time is missing.
-    ``called`` takes the times of ordinary calls."""
-    found: list[float | None] = []
-    for layer in results.layers():
-        mine, other = (_time(results, who, layer, called) for who in (one, over))
-        found.append(other / mine if mine and other else None)
-    return found
-
-
-def _time(results: Results, one: Contender | None, layer: Layer, called: bool) -> float | None:
-    row = None if one is None else one.best(results, layer)
-    return None if row is None else row.called_ms if called else row.time_ms
 
 
 def speed_table(results: Results, stage: str = OURS) -> str:
@@ -96,8 +64,8 @@ def speed_table(results: Results, stage: str = OURS) -> str:
     rows = [
         (
             name,
-            *_numbers(None if ours is None else ours.best(results, (name, batch))),
-            *(_cell(column[place]) for column in columns),
+            *ms_and_rate(None if ours is None else ours.best(results, (name, batch))),
+            *(cell_of(column[place]) for column in columns),
         )
         for place, (name, batch) in enumerate(results.layers())
     ]
@@ -112,11 +80,11 @@ def called_table(results: Results) -> str:
     who = {"s12": OURS} | {words: RIVALS[words][0] for words in CALLED}
     columns = [(everybody.get(name), called) for name in who.values() for called in (False, True)]
     rows = [
-        (layer[0], *(_cell(_time(results, one, layer, called), 3) for one, called in columns))
+        (layer[0], *(cell_of(time_of(results, one, layer, called), 3) for one, called in columns))
         for layer in results.layers()
     ]
     means = (
-        _of_known(ratios(results, everybody.get(OURS), one, called), geometric_mean)
+        of_known(ratios(results, everybody.get(OURS), one, called), geometric_mean)
         for one, called in columns[2:]
     )
     rows.append(("**s12 is so many times as fast**", "", "", *(f"**{mean}**" for mean in means)))
@@ -131,18 +99,11 @@ def memory_table(results: Results) -> str:
     rows = []
     for layer in results.layers():
         cells = [_stored(one.best(results, layer) if one else None) for one in found.values()]
-        rows.append((layer[0], f"{_filter_bytes(layer) / MIB:,.2f}", *cells))
+        rows.append((layer[0], f"{filter_bytes(layer) / MIB:,.2f}", *cells))
     less = ["", *(_less(results, everybody.get(OURS), one) for one in found.values())]
     rows.append(("**s12 needs less by**", *less))
     rows.append((CLAIMED, "", *(claim for _, claim in STORED.values())))
     return table(("layer", "filter", *STORED), rows)
-
-
-def _filter_bytes(layer: Layer, tile: str | None = None) -> int:
-    """The filter's bytes; with a tile, such as ``64x128x16/8x8``, filled up to whole ones."""
-    problem = paper_layer(*layer)
-    M_B, _, K_B = map(int, tile.partition("/")[0].split("x")) if tile else (1, 1, 1)
-    return 4 * blocks_for(problem.M, M_B) * M_B * blocks_for(problem.K, K_B) * K_B
 
 
 def _stored(row: Row | None) -> str:
@@ -165,81 +126,12 @@ def _less(results: Results, one: Contender | None, than: Contender | None) -> st
 
 def goals_table(results: Results) -> str:
     """What was aimed at, and what was found of s12 and s13."""
-    found = [_goals(results, stage) for stage in (OURS, TENSOR)]
+    found = [goals_of(results, stage) for stage in (OURS, TENSOR)]
     rows = [
         (what, wanted, *(cell for goals in found for cell in goals[what, wanted]))
         for what, wanted in found[0]
     ]
     return table(("", "aimed at", "s12", "reached", "s13", "reached"), rows, left=6)
-
-
-Goals = dict[tuple[str, str], tuple[str, str]]
-
-
-def _goals(results: Results, stage: str) -> Goals:
-    """By what was aimed at: what was found, and whether that is enough."""
-    everybody = contenders(results)
-    ours = everybody.get(stage)
-    goals: Goals = {}
-
-    def add(what: str, wanted: str, found: str, reached: bool | None) -> None:
-        goals[what, wanted] = found, "" if reached is None else "yes" if reached else "no"
-
-    def known(name: str, called: bool = False) -> list[float]:
-        every = ratios(results, ours, everybody.get(name), called)
-        return [ratio for ratio in every if ratio is not None]
-
-    for words, name, mean, least in AIMS:
-        wanted = f"{mean:.1f} on average" + (f", {least} on every layer" if least else "")
-        for called in (False, True) if name in (BATCHED, PER_IMAGE) else (False,):
-            found = known(name, called)
-            enough = bool(found) and geometric_mean(found) >= mean
-            reached: bool | None = enough and (least is None or min(found) >= least)
-            how = ", called" if called else ""
-            add(words + how, wanted, _spread(found), reached if found else None)
-    add("over s01", "the range, beside the paper's 5 to 155", _spread(known(DIRECT)), None)
-    more = [
-        row.workspace_bytes - _filter_bytes(layer, row.algorithm)
-        for layer in results.layers()
-        if ours is not None
-        and (row := ours.best(results, layer)) is not None
-        and row.workspace_bytes is not None
-    ]
-    said = f"{max(more):,} bytes more at most" if more else UNKNOWN
-    reached = max(more) == 0 if more and stage == OURS else None
-    add("workspace", "the re-ordered filter, in whole tiles", said, reached)
-    machine = results.machine
-    for layer in results.layers():
-        row = ours.best(results, layer) if ours else None
-        rate = None if row is None else row.tflops
-        if layer[0] in ("conv4", "conv8"):
-            peak = machine.sgemm_tflops
-            said = (
-                f"{rate:.1f} of {peak:.1f} TFLOP/s: {rate / peak:.1%}" if rate and peak else UNKNOWN
-            )
-            reached = rate / peak >= 0.85 if rate and peak else None
-            add(f"{layer[0]}, share of cuBLAS's SGEMM, all in", "85 %", said, reached)
-        if layer[0] == "conv7":
-            copy, time_ms = machine.copy_bytes_per_second, row.time_ms if row else None
-            said, reached = UNKNOWN, None
-            if copy and time_ms:
-                moved = paper_layer(*layer).least_bytes / time_ms * 1e3
-                said = f"{moved / 1e12:.2f} of {copy / 1e12:.2f} TB/s: {moved / copy:.1%}"
-                reached = moved / copy >= 0.6
-            add("conv7, share of a copy's bandwidth, necessary bytes", "60 %", said, reached)
-    return goals
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return UNKNOWN
-    return f"{geometric_mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
-def _numbers(row: Row | None) -> tuple[str, str]:
-    if row is None or row.time_ms is None or row.tflops is None:
-        return NOTHING, NOTHING
-    return f"{row.time_ms:.3f}", f"{row.tflops:.1f}"
 
 
 def _means(
@@ -249,18 +141,9 @@ def _means(
         "**geometric mean**": geometric_mean, "least": min, "most": max,
     }  # fmt: skip
     return [
-        (words, *before, *(_of_known(column, make) for column in columns))
+        (words, *before, *(of_known(column, make) for column in columns))
         for words, make in made.items()
     ]
-
-
-def _of_known(column: Sequence[float | None], make: Callable[[Sequence[float]], float]) -> str:
-    known = [value for value in column if value is not None]
-    return _cell(make(known)) if known else NOTHING
-
-
-def _cell(value: float | None, digits: int = 2) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}"
 
 
 SECTIONS: dict[str, Callable[[Results], str]] = {
@@ -273,19 +156,25 @@ SECTIONS: dict[str, Callable[[Results], str]] = {
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """The page as it has to be.
+    """The pages as they have to be.
 
     Raises ``ValueError`` saying what is missing or is no result.
     """
     results = open_results(root / FILE) if (root / FILE).is_file() else None
     missing = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
-    shown = {name: missing if results is None else make(results) for name, make in SECTIONS.items()}
-    return {root / PAGE: filled(root / PAGE, {name: holding(text) for name, text in shown.items()})}
+    files = {}
+    for page, sections in ((PAGE, SECTIONS), (STORY, fast_story.SECTIONS)):
+        shown = {
+            name: holding(missing if results is None else make(results))
+            for name, make in sections.items()
+        }
+        files[root / page] = filled(root / page, shown)
+    return files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
-    about = f"Make the tables of {PAGE} from {FILE}."
+    about = f"Make the tables of {PAGE} and {STORY} from {FILE}."
     return regenerate("convlab.bench.fast_table", about, generated, arguments)
 
 

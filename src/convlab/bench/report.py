@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from convlab.bench import analysis, report_plots
+from convlab.bench import analysis, report_plots, report_runs
 from convlab.bench.analysis import Contender
 from convlab.bench.report_document import Block, Heading, Paragraph, Table, Tiles
-from convlab.bench.report_why import Why
-from convlab.bench.results import Results, agreement, tensor_bytes
+from convlab.bench.report_why import PIECE, Why
+from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.rows import Row
 from convlab.workloads import paper_layer
 
@@ -21,7 +21,6 @@ SHORT = {
     "failed": "failed", "out of memory": "memory",
 }  # fmt: skip
 PACKAGES = ("convlab", "numba-cuda", "numba", "numpy", "torch")
-AGREES_PERCENT = 5.0
 MIB = 2**20
 TB = 1e12
 
@@ -33,40 +32,66 @@ def blocks(
     *,
     plots: bool = True,
 ) -> list[Block]:
-    """The whole report; ``other`` is a second run to compare with, ``why`` the traced counts.
+    """The whole report; ``other`` is a second run to compare with, ``why`` the traced counts. Where
+    results are of several batches, each has its own tables, plots and means.
 
     Raises :class:`convlab.image.PlotsMissing` with ``plots`` where matplotlib is not here.
     """
-    parts: list[Block] = [Paragraph(_measured_on(results)), *_headline(results)]
+    parts: list[Block] = [Paragraph(_measured_on(results))]
+    if stopped := report_runs.interrupted(results):
+        parts.append(Paragraph(stopped))
+    batches = sorted({batch for _, batch in results.layers()})
+    for batch in batches:
+        of_it = {key: row for key, row in results.rows.items() if row.batch == batch}
+        of = f", batch {batch}" if len(batches) > 1 else ""
+        parts += _of_one_batch(replace(results, rows=of_it), why, plots, of)
+    if other is not None:
+        parts += [Heading("A second run"), *report_runs.second_run(results, other)]
+    parts += [Heading("How it was measured"), Paragraph(HOW), *_commands(results)]
+    return parts
+
+
+def _of_one_batch(results: Results, why: Sequence[Why], plots: bool, of: str) -> list[Block]:
+    """What follows from the rows of one batch; ``of`` is added to headings and plots' names."""
+    parts: list[Block] = []
+    if any(row.ok for row in results.rows.values()):
+        parts += [*_headline(results), *_numbers(results, why, plots, of)]
+    else:
+        parts.append(Paragraph(f"Nothing{of.replace(', ', ' of ')} has a number."))
+    if missing := analysis.numberless(results):
+        parts += [Heading(f"Without a number{of}"), numberless_table(results, missing)]
+    return parts
+
+
+def _numbers(results: Results, why: Sequence[Why], plots: bool, of: str) -> list[Block]:
     stages, every = analysis.stages(results), _comparators(results)
-    parts += [Heading("TFLOP/s")]
+    name = of.replace(", batch ", "-")
+    parts: list[Block] = [Heading(f"TFLOP/s{of}")]
     if plots:
-        parts.append(report_plots.throughput(results, _most_important(results)))
+        shown = _most_important(results)
+        parts.append(report_plots.throughput(results, shown, f"throughput{name}"))
     parts += [Paragraph(HOW_TO_READ), throughput_table(results)]
-    parts += [Heading("Milliseconds"), time_table(results)]
+    parts += [Heading(f"Milliseconds{of}"), time_table(results)]
     best = analysis.best_stage(results)
-    parts.append(Heading("Speedup"))
-    if best is not None:
+    if best is not None and (table := speedup_table(results, best, every)).rows:
+        parts.append(Heading(f"Speedup{of}"))
         if plots:
-            parts.append(report_plots.speedups(results, best, every))
-        parts.append(speedup_table(results, best, every))
+            parts.append(report_plots.speedups(results, best, every, f"speedups{name}"))
+        parts += [Paragraph(GROUPS), table]
         parts.append(Paragraph("Every stage over each, geometric mean over the layers:"))
-    parts.append(mean_table(results, stages, every))
-    parts += [Heading("Roofline")]
+        parts.append(mean_table(results, stages, every))
+    elif (table := mean_table(results, stages, every)).rows:
+        parts += [Heading(f"Speedup{of}"), Paragraph(GROUPS), table]
+    parts += [Heading(f"Roofline{of}")]
     if plots:
-        parts.append(report_plots.roofline(results))
+        parts.append(report_plots.roofline(results, f"roofline{name}"))
     parts += [Paragraph(_roof_in_words(results)), roofline_table(results)]
-    parts += [Heading("Memory")]
+    parts += [Heading(f"Memory{of}")]
     if plots:
-        parts.append(report_plots.memory(results))
+        parts.append(report_plots.memory(results, f"memory{name}"))
     parts += [Paragraph(MEMORY), memory_table(results)]
     if why:
-        parts += [Heading("Why not faster"), Paragraph(WHY), *why_blocks(results, why)]
-    if missing := analysis.numberless(results):
-        parts += [Heading("Without a number"), numberless_table(results, missing)]
-    if other is not None:
-        parts += [Heading("A second run"), *_second_run(results, other)]
-    parts += [Heading("How it was measured"), Paragraph(HOW), *_commands(results)]
+        parts += [Heading(f"Why not faster{of}"), Paragraph(WHY), *why_blocks(results, why)]
     return parts
 
 
@@ -75,16 +100,21 @@ HOW_TO_READ = (
     "transform and pre-pass included; ~ where the runs' spread stayed above 2 %. Why a number is "
     "missing is told below."
 )
+GROUPS = (
+    "On each layer the fastest of several, in fp32: `torch_fastest` of PyTorch's; `cudnn_fastest` "
+    "of cuDNN's, by its API or as PyTorch has chosen (`torch_fp32`); `cudnn_gemm_class` of those "
+    "among them that do every multiplication of the convolution, as the stages do."
+)
 MEMORY = (
     "Device memory beside input, filter and output, in MiB: the most that any layer takes, as each "
     "system asks for it, and as the GPU's free memory showed it when it was given back (in steps "
     "of 2 MiB, with what a library keeps for itself)."
 )
 WHY = (
-    "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator on "
-    "Conv9 in small with a tile in small, beside the share of its arithmetic's peak that was "
-    "measured (fp32's, for s13 a third of TF32's; geometric mean over the layers). A GPU's tiles "
-    "are larger, so the last stages ask for less there."
+    "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator with "
+    "the tile that a GPU takes for Conv9, on a piece of that layer in which it is full "
+    f"({PIECE}); beside it the share of its arithmetic's peak that was measured (fp32's, "
+    "for s13 a third of TF32's; geometric mean over the layers)."
 )
 HOW = (
     "CUDA events around replays of a captured graph, L2 flushed before each, until the middle half "
@@ -216,7 +246,10 @@ def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Con
     rows = []
     for other in over:
         means = [analysis.mean_speedup(results, stage, other) for stage in stages]
-        if any(means):
+        others = [
+            mean for stage, mean in zip(stages, means, strict=True) if stage.name != other.name
+        ]
+        if any(others):
             cells = [NOTHING if mean is None else f"{mean[0]:.2f}" for mean in means]
             rows.append((f"`{other.name}`", *cells))
     return Table(head, tuple(rows))
@@ -305,7 +338,8 @@ def why_blocks(results: Results, why: Sequence[Why]) -> list[Block]:
             NOTHING if tightest is None else f"{tightest[1]:.0f} %",
             NOTHING if measured is None else f"{measured:.1f} %",
         ))  # fmt: skip
-        words.append(Paragraph(f"`{one.stage}`: {one.sentence(measured)}"))
+        stored = analysis.stored_percent(results, one.stage)
+        words.append(Paragraph(f"`{one.stage}`: {one.sentence(measured, stored)}"))
     head = (
         "stage", "requests / warp FMA", "sectors / warp FMA", "passes / warp FMA", "bytes / FLOP",
         "counts allow", "measured",
@@ -327,27 +361,6 @@ def numberless_table(results: Results, missing: Sequence[dict[str, object]]) -> 
         where = analysis.layers_in_words(names, layers)
         rows.append((f"`{entry['system']}`", where, str(entry["state"]), str(entry["reason"])))
     return Table(("system", "layers", "what", "why"), tuple(rows), left=4)
-
-
-def _second_run(results: Results, other: Results) -> list[Block]:
-    found = agreement(results, other)
-    if not found:
-        return [Paragraph("The two runs have no system in common that both gave a number.")]
-    worst = max(median for _, _, median, _ in found)
-    near = sum(median <= AGREES_PERCENT for _, _, median, _ in found)
-    same = "the same" if results.identity == other.identity else "another"
-    words = (
-        f"Against a run of {str(other.environment.get('date'))[:16].replace('T', ' ')} UTC on "
-        f"{other.device} ({same} machine, versions and code): {near} of {len(found)} systems agree "
-        f"within {AGREES_PERCENT:g} % in the median over their layers; the furthest is "
-        f"{worst:.1f} % apart."
-    )
-    rows = tuple(
-        (f"`{name}`", str(layers), f"{median:.2f}", f"{largest:.2f}")
-        for name, layers, median, largest in found
-    )
-    head = ("system", "layers", "median difference, %", "largest difference, %")
-    return [Paragraph(words), Table(head, rows)]
 
 
 def _commands(results: Results) -> list[Block]:

@@ -1,9 +1,10 @@
 """The documentation's results: ``python -m convlab.bench.report_docs``.
 
 Reads ``docs/results/bench_h200.json``, which ``convlab bench`` wrote, and rewrites docs/results.md,
-its pictures and the table between README.md's markers; where there is no such file yet it says so
-and shows no number. ``--check`` rewrites nothing and exits 1 where a file differs from what the
-results give. A second run, ``bench_h200_again.json``, is compared with the first.
+its pictures, the table between README.md's markers and the comparison in docs/peers.md; where there
+is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1 where a
+file differs from what the results give. A second run, ``bench_h200_again.json``, is compared with
+the first.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from convlab.bench import analysis, report
-from convlab.bench.generated import filled, regenerate
+from convlab.bench import analysis, palette, peers_before, report, report_plots
+from convlab.bench.generated import filled, holding, regenerate
 from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
-from convlab.bench.report_why import counted
+from convlab.bench.report_why import counted, known_stages
 from convlab.bench.results import Results, open_results
-from convlab.stages import stage_named
 
-README, PAGE, IMAGES = "README.md", "docs/results.md", "docs/images"
+README, PAGE, PEERS, IMAGES = "README.md", "docs/results.md", "docs/peers.md", "docs/images"
 FIRST, SECOND = "docs/results/bench_h200.json", "docs/results/bench_h200_again.json"
-MARKER = "bench"
+MARKERS = {README: "bench", PAGE: "bench", PEERS: "before"}
 PICTURES = "bench-"
+DRAWING = (report_plots, palette)
 COMMAND = f"convlab bench --json {FIRST}"
 NOT_YET = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
 
@@ -36,28 +37,36 @@ def generated(root: Path) -> dict[Path, str]:
     Raises ``ValueError`` saying what is missing or is no result.
     """
     results, second = (_open(root / file) for file in (FIRST, SECOND))
-    shown = [name for name in (README, PAGE) if _has_marker(root / name)]
+    shown = [name for name in MARKERS if _has_marker(root, name)]
     if results is None:
-        return {root / name: filled(root / name, {MARKER: lambda _: NOT_YET}) for name in shown}
-    why = list(counted([stage_named(name) for name in results.names("stage")]))
+        return {
+            root / name: filled(root / name, {MARKERS[name]: lambda _: NOT_YET}) for name in shown
+        }
+    why = list(counted(known_stages(results.names("stage"))))
     blocks = report.blocks(results, second, why)
     pages = {
-        README: f"\n{as_markdown('', readme_blocks(results))}\n",
-        PAGE: f"\n{as_markdown('', _deeper(blocks), f'images/{PICTURES}')}\n",
+        README: as_markdown("", readme_blocks(results)),
+        PAGE: as_markdown("", _deeper(blocks), f"images/{PICTURES}"),
+        PEERS: peers_before.section(results),
     }
     files = {
-        root / name: filled(root / name, {MARKER: lambda _, text=pages[name]: text})  # type: ignore[misc]
-        for name in shown
+        root / name: filled(root / name, {MARKERS[name]: holding(pages[name])}) for name in shown
     }
-    data = hashlib.sha256(json.dumps(results.as_json()["rows"]).encode()).hexdigest()[:12]
+    data = _fingerprint(json.dumps(results.as_json()["rows"]))
+    drawn_by = _fingerprint("".join(Path(str(one.__file__)).read_text("utf-8") for one in DRAWING))
     for name, text in picture_files(blocks, PICTURES).items():
-        files[root / IMAGES / name] = _kept(root / IMAGES / name, f"{text}<!-- rows {data} -->\n")
+        picture = f"{text}<!-- rows {data}, drawn by {drawn_by} -->\n"
+        files[root / IMAGES / name] = _kept(root / IMAGES / name, picture)
     return files
 
 
+def _fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def _kept(file: Path, new: str) -> str:
-    """The picture that is there, where it shows the same rows in the same words: another version of
-    matplotlib lays them out another way."""
+    """The picture that is there, where it shows the same rows in the same words by the same code:
+    another version of matplotlib lays them out another way."""
     old = file.read_text(encoding="utf-8") if file.is_file() else ""
     return old if same_but_for_layout(old, new) else new
 
@@ -81,22 +90,22 @@ def _open(file: Path) -> Results | None:
     return open_results(file) if file.is_file() else None
 
 
-def _has_marker(page: Path) -> bool:
-    """README and page get their markers when there is something to show."""
-    return page.is_file() and f"<!-- {MARKER}:begin -->" in page.read_text(encoding="utf-8")
+def _has_marker(root: Path, name: str) -> bool:
+    """The pages get their markers when there is something to show."""
+    page, begin = root / name, f"<!-- {MARKERS[name]}:begin -->"
+    return page.is_file() and begin in page.read_text(encoding="utf-8")
 
 
 def same_but_for_layout(one: str, other: str) -> bool:
-    """Whether two pictures are of the same rows and say the same words."""
-    said = [
-        re.findall(r"<text[^>]*>([^<]*)</text>|<!-- rows (\w+) -->", text) for text in (one, other)
-    ]
+    """Whether two pictures are of the same rows, drawn by the same code, and say the same words."""
+    told = r"<text[^>]*>([^<]*)</text>|<!-- (rows [^>]*) -->"
+    said = [re.findall(told, text) for text in (one, other)]
     return said[0] == said[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
-    about = f"Make {PAGE}, its pictures and the table of {README} from {FIRST}."
+    about = f"Make {PAGE}, its pictures, the tables of {README} and {PEERS} from {FIRST}."
     return regenerate("convlab.bench.report_docs", about, generated, arguments)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-# The colours of pictures for which a page has its own, by the name it has for them.
-THEME = {"#ffffff": "panel", "#1f2328": "ink", "#59636e": "quiet", "#d1d9e0": "line"}
+from convlab.bench.palette import LIGHT, with_dark_mode
+
 CODE = re.compile(r"`([^`]+)`")
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
 
@@ -70,7 +70,9 @@ def as_markdown(title: str, blocks: Sequence[Block], pictures: str = "") -> str:
 def picture_files(blocks: Sequence[Block], pictures: str) -> dict[str, str]:
     """The files that :func:`as_markdown` shows, by name."""
     return {
-        f"{pictures}{block.name}.svg": block.wide for block in blocks if isinstance(block, Figure)
+        f"{pictures}{block.name}.svg": with_dark_mode(block.wide)
+        for block in blocks
+        if isinstance(block, Figure)
     }
 
 
@@ -139,7 +141,8 @@ def _code(found: re.Match[str]) -> str:
 
 
 def _themed(svg: str) -> str:
-    for colour, name in THEME.items():
+    """With the page's own colours, by the names that it has for them."""
+    for name, colour in LIGHT.items():
         svg = svg.replace(colour, f"var(--{name})")
     return svg
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
-from convlab.bench.report_document import THEME, Figure
+from convlab.bench.palette import CARD, COLOURS, INK, LINE, QUIET
+from convlab.bench.report_document import Figure
 from convlab.bench.results import Results, tensor_bytes
 from convlab.image import PlotsMissing
 from convlab.workloads import paper_layer
@@ -23,12 +24,6 @@ from convlab.workloads import paper_layer
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CARD, INK, QUIET, LINE = THEME
-# At least 3:1 against the light and the dark card; the markers tell them apart without colour.
-COLOURS = (
-    "#2f7fd6", "#c9731a", "#2e9e5b", "#9a6fd0", "#d6455d", "#7d8590", "#16969b", "#b0559c",
-    "#8a7a1f", "#5c7a99",
-)  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*", "p", "d", "H", "8", "+", "x")
 WIDE, NARROW = 8.2, 3.7  # inches
 # Laid out in the font that comes with matplotlib, shown in the reader's own, which is narrower.
@@ -37,6 +32,7 @@ FONTS = (
     "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 )
 MIB = 2**20
+DOTS = 0.85  # how opaque: several on one place are darker, and each is 3:1 against its card
 
 Draw = Callable[["Axes", bool], None]
 
@@ -106,7 +102,7 @@ def _below(axes: Axes, columns: int) -> None:
     )  # fmt: skip
 
 
-def throughput(results: Results, shown: Sequence[Contender]) -> Figure:
+def throughput(results: Results, shown: Sequence[Contender], name: str = "throughput") -> Figure:
     """TFLOP/s by layer of the systems that matter most."""
     layers = results.layers()
 
@@ -142,7 +138,7 @@ def throughput(results: Results, shown: Sequence[Contender]) -> Figure:
     about = "TFLOP/s on each layer; more is better. Fourier and Winograd algorithms do fewer "
     about += "multiplications than the convolution has, and so may pass the peak."
     extra = 0.17 * len(shown)
-    return _figure("throughput", about, (4.0 + extra / 2, 3.2 + extra), draw)
+    return _figure(name, about, (4.0 + extra / 2, 3.2 + extra), draw)
 
 
 def _fp32(results: Results, row: Any) -> bool:
@@ -159,7 +155,7 @@ def _roof(axes: Axes, span: tuple[float, float], peak: float, bandwidth: float, 
     _note(axes, (high, peak / 1e12), words, "right")
 
 
-def roofline(results: Results) -> Figure:
+def roofline(results: Results, name: str = "roofline") -> Figure:
     """Every stage on every layer, below the GPU's two roofs."""
     layers = results.layers()
     intensity = {layer: paper_layer(*layer).flops_per_byte for layer in layers}
@@ -223,7 +219,7 @@ def roofline(results: Results) -> Figure:
 
     about = "The roofline: every stage on every layer, below what its arithmetic and memory allow. "
     about += "Bytes are the fewest that have to move, each number once."
-    return _figure("roofline", about, (5.2, 4.4), draw)
+    return _figure(name, about, (5.2, 4.4), draw)
 
 
 def _note(
@@ -251,7 +247,9 @@ def _layer_names(axes: Axes, intensity: dict[tuple[str, int], float], top: float
         )  # fmt: skip
 
 
-def speedups(results: Results, one: Contender, over: Sequence[Contender]) -> Figure:
+def speedups(
+    results: Results, one: Contender, over: Sequence[Contender], name: str = "speedups"
+) -> Figure:
     """One system over the others: each layer a dot, their geometric mean a bar."""
     layers = results.layers()
     known: list[tuple[Contender, float, list[float]]] = []
@@ -264,7 +262,7 @@ def speedups(results: Results, one: Contender, over: Sequence[Contender]) -> Fig
     def draw(axes: Axes, narrow: bool) -> None:
         for place, (_, mean, ratios) in enumerate(known):
             axes.plot(
-                ratios, [place] * len(ratios), "o", color=COLOURS[0], alpha=0.35, markersize=4,
+                ratios, [place] * len(ratios), "o", color=COLOURS[0], alpha=DOTS, markersize=4,
                 markeredgewidth=0,
             )  # fmt: skip
             axes.plot([mean], [place], "|", color=INK, markersize=13, markeredgewidth=2)
@@ -289,14 +287,14 @@ def speedups(results: Results, one: Contender, over: Sequence[Contender]) -> Fig
 
     height = 1.0 + 0.36 * max(1, len(known))
     about = f"{one.name} over each of the others: a dot a layer, the stroke their geometric mean."
-    return _figure("speedups", about, (height, height), draw)
+    return _figure(name, about, (height, height), draw)
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return analysis.geometric_mean(values) if values else None
 
 
-def memory(results: Results) -> Figure:
+def memory(results: Results, name: str = "memory") -> Figure:
     """Device memory in all over that of the tensors alone, computed and measured."""
     ratios: list[tuple[str, float | None, float | None]] = []
     for one in [*analysis.stages(results), *analysis.peers(results)]:
@@ -314,7 +312,7 @@ def memory(results: Results) -> Figure:
             ratios.append((one.name, _mean(computed), _mean(measured)))
 
     def draw(axes: Axes, narrow: bool) -> None:
-        for name, values, marker, colour in (
+        for words, values, marker, colour in (
             ("computed", [one[1] for one in ratios], "|", INK),
             ("measured", [one[2] for one in ratios], "o", COLOURS[1]),
         ):
@@ -322,7 +320,7 @@ def memory(results: Results) -> Figure:
             if points:
                 size, edge = (12, 2) if marker == "|" else (5, 0)
                 axes.plot(
-                    *zip(*points, strict=True), marker, color=colour, label=name, alpha=0.9,
+                    *zip(*points, strict=True), marker, color=colour, label=words, alpha=0.9,
                     markersize=size, markeredgewidth=edge,
                 )  # fmt: skip
         axes.set_yticks(range(len(ratios)), [one[0] for one in ratios])
@@ -343,4 +341,4 @@ def memory(results: Results) -> Figure:
     height = 1.4 + 0.27 * max(1, len(ratios))
     about = "Device memory in all, as a multiple of what input, filter and output take: geometric "
     about += "mean over the layers, computed from what each asks for, and measured."
-    return _figure("memory", about, (height, height), draw)
+    return _figure(name, about, (height, height), draw)

@@ -9,24 +9,30 @@ counts tell how much of the peak a kernel could reach if nothing else were in it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convlab.bench import ladder
 from convlab.engines import choose
 from convlab.oracle import random_tensors
-from convlab.stages import Stage
-from convlab.workloads import MODEL
+from convlab.problem import ConvProblem
+from convlab.stages import LADDER, Stage
+from convlab.workloads import paper_layer
 
 WARP = 32
 PER_CLOCK = 4  # multiply-adds of a warp that a multiprocessor starts
 SECTORS_PER_CLOCK = 4
 SEED = 0
+LAYER = "conv9"
+# A piece of that layer, small enough to be counted in seconds: its filters over a quarter of its
+# channels, and as many pixels as one or two of a GPU's tiles have, so that these are full.
+PIECE = ConvProblem(1, 16, 8, 16, 64, 3, padding=1)
+WORTH_SAYING = 10.0  # percent of a stage's time
 
 
 @dataclass(frozen=True)
 class Why:
     """What a stage's main kernel asks of a multiprocessor for each multiply-add of a warp, counted
-    on Conv9 in small: ``requests``, ``sectors`` of global memory, ``passes`` of shared memory.
+    on :data:`PIECE`: ``requests``, ``sectors`` of global memory, ``passes`` of shared memory.
     ``bytes_per_flop`` is what global memory moves. None where nothing can be counted. ``pace`` is
     how many times as many multiply-adds as in fp32 the arithmetic of the stage could start."""
 
@@ -55,8 +61,12 @@ class Why:
         """What leaves least, and how much; None where nothing was counted."""
         return next(iter(self.limits.items()), None)
 
-    def sentence(self, measured_percent: float | None) -> str:
-        """The counts beside the measured time, in words."""
+    def sentence(self, measured_percent: float | None, stored: Sequence[float] = ()) -> str:
+        """The counts beside the measured time, in words. ``stored`` is by layer what writing and
+        reading what it stores beside the tensors takes of its time at the least, in percent."""
+        return f"{self._counts_in_words(measured_percent)}{_stored_in_words(stored)}"
+
+    def _counts_in_words(self, measured_percent: float | None) -> str:
         if self.tightest is None:
             return "A library does its main step, which no simulator counts."
         name, allowed = self.tightest
@@ -65,27 +75,44 @@ class Why:
             "sectors of global memory": self.sectors,
             "passes of shared memory": self.passes,
         }[name]
-        each = f"{counted:.2g} {name} for each multiply-add of a warp"
-        if allowed >= 100:
-            said = f"Nothing that is counted holds it up: {each}"
-        else:
-            said = f"{each} leave at most {allowed:.0f} % of the peak"
+        said = "Nothing that is counted holds it up"
+        if allowed < 100:
+            said = (
+                f"{counted:.2g} {name} for each multiply-add of a warp leave at most "
+                f"{allowed:.0f} % of the peak"
+            )
         if measured_percent is None:
             return f"{said}."
         if measured_percent > allowed:
-            return f"{said}; a GPU's larger tile asks for less, and reaches more."
+            return f"{said}; other layers have other tiles, which ask for less."
         if measured_percent >= 0.6 * allowed:
-            return f"{said}, and most of that is reached."
+            return f"{said}, and most of {'that' if allowed < 100 else 'the peak'} is reached."
         rest = "waiting (for memory, at barriers, at the ends of tiles), pre-passes and index sums"
         return f"{said}; the rest goes into what counts do not show: {rest}."
 
 
+def _stored_in_words(shares: Sequence[float]) -> str:
+    if not shares or max(shares) < WORTH_SAYING:
+        return ""
+    return (
+        " What it stores beside the tensors, written once and read once at a copy's speed, takes "
+        f"{min(shares):.0f} to {max(shares):.0f} % of its time."
+    )
+
+
+def known_stages(names: Sequence[str]) -> list[Stage]:
+    """The stages of these names; results may name some that are no longer there."""
+    there = {stage.name: stage for stage in LADDER}
+    return [there[name] for name in names if name in there]
+
+
 def counted(stages: Sequence[Stage]) -> Iterator[Why]:
-    """Count each stage on Conv9 in small, with its tile in small, by the strict simulator."""
+    """Count each stage on :data:`PIECE`, with the tile that a GPU takes for the whole layer, by the
+    strict simulator."""
     engine = choose("simulator")
-    tensors = random_tensors(MODEL, SEED)
-    warp_multiply_adds = MODEL.flops / 2 / WARP
-    for result in ladder.run(MODEL, stages, engine, tensors):
+    tensors = random_tensors(PIECE, SEED)
+    warp_multiply_adds = PIECE.flops / 2 / WARP
+    for result in ladder.run(PIECE, map(_as_on_a_gpu, stages), engine, tensors):
         counts = result.counts
         if counts is None or not counts["global_requests"]:
             yield Why(result.stage.name)
@@ -98,3 +125,10 @@ def counted(stages: Sequence[Stage]) -> Iterator[Why]:
             (counts["shared_passes"] or 0) / warp_multiply_adds,
             counts["bytes_per_flop"],
         )
+
+
+def _as_on_a_gpu(stage: Stage) -> Stage:
+    """The stage, to be counted with its production tile instead of the one for small problems."""
+    if stage.tiny_tile is None:
+        return stage
+    return replace(stage, model_tile=stage.production_tile(paper_layer(LAYER)))

@@ -10,6 +10,8 @@ from typing import Any
 
 from convlab.bench import im2col, sweeps, unfold_table
 from convlab.bench.charts import Chart
+from convlab.bench.measuring import SETTLED_PERCENT
+from convlab.bench.seed_runs import row_of
 
 # 001's own kernels.
 THEIRS = ("s02_cin_naive", "s02_cout", "s02_cin")
@@ -31,7 +33,24 @@ class Shown:
     claims: Sequence[tuple[str, str, str]] = ()
 
 
+def unsettled(document: dict[str, Any], layer: str, system: str) -> bool:
+    """Whether a number there comes from runs whose spread stayed above 2 %."""
+    row = row_of(document, layer, system)
+    return row is not None and row.get("settled") is False
+
+
 # 001, from convlab.bench.sweeps.
+
+
+def unsteady(document: dict[str, Any], name: str, *systems: str) -> list[int]:
+    """The places of a sweep where a speedup is no better known than a time that was not steady:
+    any of these systems'."""
+    points = [point["problem"] for point in document["points"] if point["sweep"] == name]
+    return [
+        place
+        for place, problem in enumerate(points)
+        if any(unsettled(document, problem, system) for system in systems)
+    ]
 
 
 def sweep(document: dict[str, Any], name: str) -> Shown:
@@ -48,6 +67,10 @@ def sweep(document: dict[str, Any], name: str) -> Shown:
             if system != sweeps.BASELINE
         },
         log=True,
+        unsettled={
+            words: unsteady(document, name, system, sweeps.BASELINE)
+            for system, words in sweeps.SYSTEMS.items()
+        },
     )
     return Shown(
         {f"001-{number.lower().replace(' ', '-')}": chart},
@@ -68,16 +91,25 @@ def ratios(document: dict[str, Any], name: str, one: str, other: str) -> dict[in
 
 
 def _against(document: dict[str, Any], name: str, one: str, other: str) -> str:
-    """``C_in over CUTLASS optimized: 0.49 at 32, 0.50 at 64``."""
-    found = ratios(document, name, one, other)
-    listed = ", ".join(f"{ratio:.2f} at {value}" for value, ratio in found.items())
+    """``C_in over CUTLASS optimized: 0.49 at 32, ~0.50 at 64``."""
+    values = sweeps.values_of(document, name)
+    marks = {values[place]: "~" for place in unsteady(document, name, one, other)}
+    listed = ", ".join(
+        f"{marks.get(value, '')}{ratio:.2f} at {value}"
+        for value, ratio in ratios(document, name, one, other).items()
+    )
     short = {"s02_cin": "C_in parallel", "s02_cout": "C_out parallel"}
     return f"{short[one]} over {sweeps.SYSTEMS[other]}: {listed}"
 
 
 def _grows(document: dict[str, Any], name: str, system: str) -> str:
-    known = [ratio for ratio in sweeps.speedups(document, name, system) if ratio]
-    return f"{known[0]:,.0f}x at the first point, {known[-1]:,.0f}x at the last"
+    rough = unsteady(document, name, system, sweeps.BASELINE)
+    known = [
+        f"{'~' if place in rough else ''}{ratio:,.0f}x"
+        for place, ratio in enumerate(sweeps.speedups(document, name, system))
+        if ratio
+    ]
+    return f"{known[0]} at the first point, {known[-1]} at the last"
 
 
 def _size_claims(document: dict[str, Any], name: str) -> Sequence[tuple[str, str, str]]:
@@ -149,7 +181,10 @@ def headline(document: dict[str, Any]) -> Shown:
             for value, ratio in ratios(document, name, system, other).items()
         ]
         ratio, system, where = max(found)
-        return f"{ratio:,.{0 if ratio >= 10 else 1}f}x ({sweeps.SYSTEMS[system]}, {where})"
+        name, value = where.split(" ")
+        place = sweeps.values_of(document, name).index(int(value))
+        mark = "~" if place in unsteady(document, name, system, other) else ""
+        return f"{mark}{ratio:,.{0 if ratio >= 10 else 1}f}x ({sweeps.SYSTEMS[system]}, {where})"
 
     claims = (
         ('"upto a 270x speedup over our C++ baseline"', "abstract", most(sweeps.BASELINE)),
@@ -183,6 +218,13 @@ def unfold(document: dict[str, Any]) -> Shown:
         },
         log=True,
         joined=False,
+        unsettled={
+            "on the GPU here, replayed": [
+                place
+                for place, name in enumerate(_claimed())
+                if unsettled(document, str(unfold_table.PROBLEM), name)
+            ]
+        },
     )
 
     def ratio(one: str, other: str) -> str:
@@ -238,6 +280,14 @@ def kernels_by_depth(document: dict[str, Any]) -> Shown:
         "TB/s, read and written",
         {
             words: [row[kind] and row[kind]["tb_per_s"] for row in document["depths"]]
+            for words, kind in kinds.items()
+        },
+        unsettled={
+            words: [
+                place
+                for place, row in enumerate(document["depths"])
+                if row[kind] and row[kind]["time_spread"] > SETTLED_PERCENT
+            ]
             for words, kind in kinds.items()
         },
     )

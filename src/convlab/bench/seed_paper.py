@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from convlab.bench import ablation, analysis
-from convlab.bench.analysis import GEMM_CLASS, Contender, geometric_mean
-from convlab.bench.charts import Chart
+from convlab.bench.analysis import CUDNN, GEMM_CLASS, Contender, geometric_mean
+from convlab.bench.charts import Chart, Values
 from convlab.bench.measured import table
 from convlab.bench.results import Results, tensor_bytes
-from convlab.bench.seed_figures import Shown
+from convlab.bench.seed_figures import Shown, unsettled
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 GIB = 2**30
@@ -19,7 +19,6 @@ PER_IMAGE, BATCHED, DIRECT, IM2WIN = (
     "im2col_cublas_per_image", "im2col_cublas_batched", "s01_direct", "s11_im2win_full",
 )  # fmt: skip
 S11, FASTEST = "im2winGPU (s11)", "convlab's fastest"
-CUDNN = "cudnn_fastest"
 # 000, Table 3: what cuDNN 8.0 chose on an RTX 3090.
 TABLE_3 = dict(
     zip(
@@ -63,9 +62,14 @@ def figure_2(results: Results) -> Shown:
         words: [None if row is None else row.tflops for row in found]
         for words, found in rows.items()
     }
+    at_places = {
+        words: [place for place, row in enumerate(found) if row is not None and not row.settled]
+        for words, found in rows.items()
+    }
     chart = Chart(
         f"Figure 2 on an {results.device}: TFLOP/s on the twelve layers",
         _places(layers), "layer, Conv ...", "TFLOP/s of the convolution as defined", series,
+        unsettled=at_places,
     )  # fmt: skip
     claims = (
         (
@@ -84,7 +88,7 @@ def figure_2(results: Results) -> Shown:
             ),
         ),
     )  # fmt: skip
-    return Shown({"000-figure-2": chart}, _by_layer(layers, series, "{:.1f}"), claims)
+    return Shown({"000-figure-2": chart}, _by_layer(chart, layers, "{:.1f}"), claims)
 
 
 def _ours(systems: dict[str, Contender]) -> list[tuple[str, str]]:
@@ -158,19 +162,20 @@ def figure_3(results: Results) -> Shown:
             less("direct (s01)"),
         ),
     )  # fmt: skip
-    return Shown({"000-figure-3": chart}, _by_layer(layers, series, "{:.2f}"), claims)
+    return Shown({"000-figure-3": chart}, _by_layer(chart, layers, "{:.2f}"), claims)
 
 
 def table_3(results: Results) -> Shown:
-    """cuDNN's fastest algorithm on each layer."""
-    groups = {one.name: one for one in analysis.fastest(results)}
-    cudnn = groups.get(CUDNN)
+    """cuDNN's fastest algorithm on each layer, of those that its API has a name for."""
+    cudnn = analysis.cudnn_algorithms(results)
     rows, same = [], 0
     for layer in results.layers():
-        row = cudnn.best(results, layer) if cudnn else None
+        row = cudnn.best(results, layer)
         name = row.system.removeprefix("cudnn_").upper() if row else "-"
         same += name == TABLE_3[layer[0]]
-        spent = f"{row.time_ms:.3f}" if row and row.time_ms else "-"
+        spent = "-"
+        if row and row.time_ms:
+            spent = f"{'' if row.settled else '~'}{row.time_ms:.3f}"
         rows.append((layer[0], TABLE_3[layer[0]], name, spent))
     head = ("layer", "cuDNN 8.0 on an RTX 3090", f"today's on an {results.device}", "ms")
     claim = (
@@ -184,14 +189,19 @@ def _places(layers: Sequence[tuple[str, int]]) -> list[str]:
     return [name.removeprefix("conv") for name, _ in layers]
 
 
-def _by_layer(
-    layers: Sequence[tuple[str, int]], series: dict[str, list[float | None]], form: str
-) -> str:
+def _by_layer(chart: Chart, layers: Sequence[tuple[str, int]], form: str) -> str:
+    """What a chart shows, as a table; ~ where it was not steady."""
+
+    def cell(words: str, values: Values, place: int) -> str:
+        value = values[place]
+        mark = "~" if place in chart.unsettled.get(words, ()) else ""
+        return "-" if value is None else mark + form.format(value)
+
     rows = [
-        (name, *(_form(values[place], form) for values in series.values()))
+        (name, *(cell(words, values, place) for words, values in chart.series.items()))
         for place, (name, _) in enumerate(layers)
     ]
-    return table(("layer", *series), rows)
+    return table(("layer", *chart.series), rows)
 
 
 # 000's Figure 4, from convlab.bench.ablation.
@@ -207,10 +217,14 @@ def figure_4(document: dict[str, Any]) -> Shown:
         about: [ablation.tflops(document, layer, name) for layer in layers]
         for name, about in words.items()
     }
+    at_places = {
+        about: [at for at, layer in enumerate(layers) if unsettled(document, layer, name)]
+        for name, about in words.items()
+    }
     chart = Chart(
         f"Figure 4 on an {document['device']}: s11 whole and without each technique",
         [layer.removeprefix("conv") for layer in layers], "layer, Conv ...",
-        "TFLOP/s of the convolution as defined", series,
+        "TFLOP/s of the convolution as defined", series, unsettled=at_places,
     )  # fmt: skip
     gains = {
         about.removeprefix("without "): geometric_mean(ratios)
@@ -231,7 +245,3 @@ def _ratios(values: Sequence[float]) -> str:
     if not values:
         return "not measured"
     return f"{geometric_mean(values):.2f}x ({min(values):.2f} to {max(values):.2f})"
-
-
-def _form(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)

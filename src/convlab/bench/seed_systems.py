@@ -10,6 +10,7 @@ from convlab.bench import ablation, analysis, seed_paper, sweeps, unfold_table
 from convlab.bench.analysis import Contender, geometric_mean
 from convlab.bench.measured import table
 from convlab.bench.results import Results
+from convlab.bench.seed_figures import unsteady
 
 NOT_YET = "not measured yet"
 Found = Callable[[Mapping[str, Any]], str]
@@ -59,9 +60,9 @@ def _layers(count: int) -> str:
 
 
 def fastest_cudnn(results: Mapping[str, Any]) -> str:
-    """TFLOP/s of cuDNN's fastest algorithm on each layer."""
+    """TFLOP/s of the fastest of cuDNN's kernels on each layer."""
     groups = {one.name: one for one in analysis.fastest(results["bench"])}
-    return _tflops(results["bench"], groups.get(seed_paper.CUDNN))
+    return _tflops(results["bench"], groups.get(analysis.CUDNN))
 
 
 def im2win(results: Mapping[str, Any]) -> str:
@@ -92,14 +93,15 @@ def over_cpp(name: str) -> Found:
     def found(results: Mapping[str, Any]) -> str:
         document = results["sweeps"]
         known = [
-            ratio
+            (ratio, "~" if place in unsteady(document, sweep, name, sweeps.BASELINE) else "")
             for sweep in sweeps.SWEEPS
-            for ratio in sweeps.speedups(document, sweep, name)
+            for place, ratio in enumerate(sweeps.speedups(document, sweep, name))
             if ratio
         ]
         if not known:
             return "no number at any point"
-        return f"{min(known):,.0f}x to {max(known):,.0f}x over C++"
+        least, most = (f"{mark}{ratio:,.0f}x" for ratio, mark in (min(known), max(known)))
+        return f"{least} to {most} over C++"
 
     return found
 

@@ -48,10 +48,14 @@ def report(
             check_writable(option, file)
             if file.resolve() in {one.resolve() for one in files}:
                 refuse(f"{option} is {str(file)!r}, the results themselves: give another file")
+    if html_file is not None and markdown_file is not None:
+        if html_file.resolve() == markdown_file.resolve():
+            refuse(f"--html and --markdown are both {str(html_file)!r}: give two files")
     console = console_for(None)
     with numba_needed():
         from convlab.bench import report as reports
         from convlab.bench.report_document import as_html, as_markdown, picture_files
+        from convlab.bench.report_runs import interrupted
         from convlab.bench.results import open_results
         from convlab.commands.bench_summary import agreement_table, summary
         from convlab.image import PlotsMissing
@@ -61,6 +65,8 @@ def report(
         refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
     if html_file is None and markdown_file is None:
         console.print(summary(first, width=console.width))
+        if stopped := interrupted(first):
+            console.print("", Text(stopped.replace("**", ""), "yellow"), sep="\n")
         for other in others:
             console.print("", agreement_table(first, other), sep="\n")
         return
@@ -80,10 +86,9 @@ def report(
 
 def _counted(results: Results) -> list[Why]:
     """What the simulator counts of the stages that were measured, if it can run here."""
-    from convlab.bench.report_why import counted
-    from convlab.stages import stage_named
+    from convlab.bench.report_why import counted, known_stages
 
-    stages = [stage_named(name) for name in results.names("stage")]
+    stages = known_stages(results.names("stage"))
     found = []
     if stages:
         with tables.progress([stage.name for stage in stages]) as advance:

@@ -1,0 +1,107 @@
+"""What docs/fast.md says of s12's and s13's times: tables and sentences that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convlab.bench.analysis import Contender, geometric_mean
+from convlab.bench.fast_goals import (
+    AIMS,
+    BATCHED,
+    IM2WIN,
+    NOTHING,
+    OURS,
+    OWN,
+    PER_IMAGE,
+    TENSOR,
+    cell_of,
+    contenders,
+    goals_of,
+    ms_and_rate,
+    of_known,
+    ratios,
+)
+from convlab.bench.measured import table
+from convlab.bench.results import Results
+from convlab.stages import short_name
+
+COUNTS = {3.0: "Three", 8.0: "Eight"}
+IM2COLS = {
+    BATCHED: "**PyTorch's im2col + cuBLAS, batched**",
+    PER_IMAGE: "**PyTorch's im2col + cuBLAS, per image**",
+    OWN: "**convlab's own im2col + cuBLAS, batched** (`s03_im2col_blas`)",
+}
+
+
+def im2col_in_words(results: Results) -> str:
+    """What s12 and s13 reach against each im2col, and how far these are from each other."""
+    everybody = contenders(results)
+    aims = {name: COUNTS[mean] for _, name, mean, _ in AIMS if name in IM2COLS}
+    lines = []
+    for name, words in IM2COLS.items():
+        found = [
+            f"{short_name(stage)} reaches {_mean(results, everybody, stage, name, False)} by graph "
+            f"replays, {_mean(results, everybody, stage, name, True)} by ordinary calls"
+            for stage in (OURS, TENSOR)
+        ]
+        lines.append(f"- {words}: {aims[name]} times was the aim. {'; '.join(found)}.\n")
+    ratio = _mean(results, everybody, OWN, BATCHED, False)
+    more = f"\nOf the two batched ones convlab's is {ratio} times as fast as PyTorch's.\n"
+    return "".join(lines) + more
+
+
+def _mean(
+    results: Results, everybody: dict[str, Contender], one: str, over: str, called: bool
+) -> str:
+    every = ratios(results, everybody.get(one), everybody.get(over), called)
+    return of_known(every, geometric_mean)
+
+
+def peaks_in_words(results: Results) -> str:
+    """How near s12 comes to what a GPU can do, and what s13 adds."""
+    everybody = contenders(results)
+    found = {what: found for (what, _), (found, _) in goals_of(results, OURS).items()}
+    said = [
+        f"{what.partition(',')[0].capitalize()} stands at {number} of cuBLAS's product, all in."
+        for what, number in found.items()
+        if "share of cuBLAS" in what
+    ]
+    said += [
+        f"Conv7 moves its necessary bytes at {number} of a copy's rate."
+        for what, number in found.items()
+        if "share of a copy" in what
+    ]
+    rows = [
+        everybody[TENSOR].best(results, layer) for layer in results.layers() if TENSOR in everybody
+    ]
+    rates = [row.tflops for row in rows if row is not None and row.tflops]
+    if rates:
+        gain = _mean(results, everybody, TENSOR, OURS, False)
+        said.append(f"s13 is {gain} times as fast as s12, up to {max(rates):.0f} TFLOP/s.")
+    return " ".join(said) + "\n"
+
+
+def untuned_table(results: Results) -> str:
+    """s11, whose tile is by one rule, beside s12, whose tile is chosen, on each layer."""
+    everybody = contenders(results)
+    untuned, tuned = everybody.get(IM2WIN), everybody.get(OURS)
+    times = ratios(results, tuned, untuned)
+    rows: list[tuple[str, ...]] = []
+    for layer, ratio in zip(results.layers(), times, strict=True):
+        cells = []
+        for one in (untuned, tuned):
+            row = None if one is None else one.best(results, layer)
+            cells += [(row.algorithm if row else None) or NOTHING, *ms_and_rate(row)]
+        rows.append((layer[0], *cells, cell_of(ratio)))
+    mean = of_known(times, geometric_mean)
+    rows.append(("**geometric mean**", *[""] * 6, f"**{mean}**"))
+    each = ("tile", "ms", "TFLOP/s")
+    head = [f"{short}, {what}" for short in ("s11", "s12") for what in each]
+    return table(("layer", *head, "s12 over s11"), rows)
+
+
+SECTIONS: dict[str, Callable[[Results], str]] = {
+    "untuned": untuned_table,
+    "peaks": peaks_in_words,
+    "im2col": im2col_in_words,
+}

@@ -1,0 +1,163 @@
+"""Runs as a whole: whether one was interrupted, and how far two of them agree."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from convlab.bench.report_document import Block, Paragraph, Table
+from convlab.bench.results import Results, agreement
+
+AGREES_PERCENT = 5.0
+UNITS = (
+    ("minute", 60, 120),
+    ("hour", 3600, 48),
+    ("day", 86400, math.inf),
+)  # up to how many of each
+TILE = re.compile(r"tilesize(\d+(?:x\d+)+)")
+SHORT = 60  # letters of a kernel's name
+
+
+def interrupted(results: Results) -> str | None:
+    """That a run did not come to its end, and how many rows of the layers and systems that it has
+    are missing; None for one that did."""
+    if results.finished is not None:
+        return None
+    layers, systems = results.layers(), list(results.systems)
+    missing = sum(results.row(*layer, name) is None for layer in layers for name in systems)
+    tried = f"{_count(len(systems), 'system')} on {_count(len(layers), 'layer')}"
+    if not missing:
+        return f"**The run did not come to its end**, but of {tried} no row is missing."
+    return (
+        f"**The run was interrupted**: of {tried}, as far as it came to them, "
+        f"{_count(missing, 'row')} {'is' if missing == 1 else 'are'} missing."
+    )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def second_run(results: Results, other: Results) -> list[Block]:
+    """Another run beside this one: what they have in common, how far they agree, and where a
+    library chose another kernel."""
+    found = agreement(results, other)
+    if not found:
+        return [Paragraph("The two runs have no system in common that both gave a number.")]
+    worst = max(median for _, _, median, _ in found)
+    near = sum(median <= AGREES_PERCENT for _, _, median, _ in found)
+    words = (
+        f"{_which(results, other)}. {near} of {len(found)} systems agree within "
+        f"{AGREES_PERCENT:g} % in the median over their layers; the furthest is {worst:.1f} % "
+        f"apart.{_alone(results, other)}"
+    )
+    rows = tuple(
+        (f"`{name}`", str(layers), f"{median:.2f}", f"{largest:.2f}")
+        for name, layers, median, largest in found
+    )
+    head = ("system", "layers", "median difference, %", "largest difference, %")
+    blocks: list[Block] = [Paragraph(words), Table(head, rows)]
+    if stopped := interrupted(other):
+        blocks.insert(0, Paragraph(f"Of the other run: {stopped}"))
+    chosen = tuple(_other_kernels(results, other))
+    if chosen:
+        columns = ("system", "layer", "here", "there", "the other's time, %")
+        blocks += [Paragraph(CHOSEN), Table(columns, chosen, left=4)]
+    return blocks
+
+
+CHOSEN = (
+    "Where a library tries several kernels and takes the quickest, the trial may end with another "
+    "one each time, as their times are near to each other. Rows whose main kernel, or its tile, "
+    "is another:"
+)
+
+
+def _which(results: Results, other: Results) -> str:
+    """When and on what the other run was, and what it has in common with this one."""
+    date = str(other.environment.get("date"))[:16].replace("T", " ")
+    when = f"Against a run of {date} UTC{_apart(results, other)} on {other.device}"
+    if results.identity == other.identity:
+        return f"{when}: the same GPU, driver, packages and code"
+    (gpu, driver), (other_gpu, other_driver) = map(_gpu_of, (results, other))
+    changes = []
+    if gpu != other_gpu:
+        changes.append("another GPU")
+    if driver != other_driver:
+        changes.append(f"driver {other_driver or 'unknown'} instead of {driver or 'unknown'}")
+    changes += _packages(results, other)
+    if not changes:
+        return (
+            f"{when}: the same model of GPU, driver and packages; convlab's code is another, or "
+            "the very GPU"
+        )
+    return f"{when}: {', '.join(changes)}; code and the very GPU may be others too"
+
+
+def _gpu_of(results: Results) -> tuple[str, str | None]:
+    gpu = results.environment.get("gpu") or {}
+    return results.device, gpu.get("driver")
+
+
+def _packages(results: Results, other: Results) -> list[str]:
+    """Each version that is another there."""
+
+    def versions(one: Results) -> dict[str, Any]:
+        python = {"Python": one.environment.get("python")}
+        return python | (one.environment.get("packages") or {})
+
+    here, there = versions(results), versions(other)
+    return [
+        f"{name} {there.get(name) or 'not there'} instead of {here.get(name) or 'none'}"
+        for name in dict.fromkeys((*here, *there))
+        if here.get(name) != there.get(name)
+    ]
+
+
+def _apart(results: Results, other: Results) -> str:
+    """``, 76 minutes before this one,``; nothing where a date is missing."""
+    try:
+        mine, theirs = (
+            datetime.fromisoformat(str(one.environment.get("date"))) for one in (results, other)
+        )
+        seconds = (theirs - mine).total_seconds()
+    except (TypeError, ValueError):
+        return ""
+    unit, size = next((unit, size) for unit, size, most in UNITS if abs(seconds) < most * size)
+    count = _count(round(abs(seconds) / size), unit)
+    return f", {count} {'before' if seconds < 0 else 'after'} this one,"
+
+
+def _alone(results: Results, other: Results) -> str:
+    """Which systems only one of the runs has tried."""
+    said = []
+    for mine, theirs, where in (
+        (results, other, "this run"), (other, results, "the other run"),
+    ):  # fmt: skip
+        names = [f"`{name}`" for name in mine.systems if name not in theirs.systems]
+        if names:
+            said.append(f" Only in {where}: {', '.join(names)}.")
+    return "".join(said)
+
+
+def _other_kernels(results: Results, other: Results) -> Iterator[tuple[str, ...]]:
+    for key, row in results.rows.items():
+        again = other.rows.get(key)
+        if again is None or not (row.time_ms and again.time_ms):
+            continue
+        if results.systems[row.system]["kind"] != "peer":
+            continue
+        here, there = _main_kernel(row.algorithm), _main_kernel(again.algorithm)
+        if here != there:
+            change = 100 * (again.time_ms / row.time_ms - 1)
+            yield f"`{row.system}`", row.layer, here, there, f"{change:+.1f}"
+
+
+def _main_kernel(algorithm: str | None) -> str:
+    """The tile of the kernel that a row names first, or that name."""
+    first = (algorithm or "none named").partition(";")[0]
+    tile = TILE.search(first)
+    return f"tiles of {tile[1]}" if tile else first[:SHORT]

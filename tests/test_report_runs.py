@@ -1,0 +1,108 @@
+"""What a report says of whole runs: interrupted or not, and two of them side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from bench_samples import sample
+
+from convlab.bench import report
+from convlab.bench.report_document import as_markdown
+from convlab.bench.report_runs import interrupted, second_run
+
+pytestmark = pytest.mark.same_in_cudasim
+
+ENDED = "2026-11-21T13:08:00+00:00"
+
+
+def said(one, other):
+    return as_markdown("", second_run(one, other))
+
+
+def with_environment(**changed):
+    results = sample(slower=1.02, identity="two")
+    results.environment |= changed
+    return results
+
+
+def test_two_runs_agree_within_so_much():
+    text = said(sample(), with_environment())
+    assert "10 of 10 systems agree within 5 %" in text
+    assert "the furthest is 2.0 % apart" in text
+    assert "no system in common" in said(sample(), replace(sample(), rows={}))
+
+
+def test_what_two_runs_have_in_common_is_told_apart():
+    assert ": the same GPU, driver, packages and code. " in said(sample(), sample(slower=1.02))
+    text = said(sample(), with_environment())
+    assert (
+        "the same model of GPU, driver and packages; convlab's code is another, or the very GPU"
+        in text
+    )
+    gpu, packages = sample().environment["gpu"], sample().environment["packages"]
+    text = said(sample(), with_environment(gpu=gpu | {"driver": "590"}))
+    assert "driver 590 instead of 580; code and the very GPU may be others too" in text
+    assert "another GPU" not in text
+    text = said(sample(), with_environment(packages=packages | {"torch": "2.12", "numpy": None}))
+    assert ": numpy not there instead of 2.4.6, torch 2.12 instead of none; " in text
+    assert "driver" not in text.partition("agree")[0]
+    other = with_environment(python="3.13.0")
+    other.machine = replace(other.machine, device="a smaller GPU")
+    assert "on a smaller GPU: another GPU, Python 3.13.0 instead of 3.12.3; " in said(
+        sample(), other
+    )
+
+
+@pytest.mark.parametrize(
+    ("date", "words"),
+    [
+        ("2026-11-21T10:44:00+00:00", ", 76 minutes before this one, on"),
+        ("2026-11-21T12:01:10+00:00", ", 1 minute after this one, on"),
+        ("2026-11-22T13:00:00+01:00", ", 24 hours after this one, on"),
+        ("2026-11-01T12:00:00+00:00", ", 20 days before this one, on"),
+        ("some day", " UTC on a GPU"),
+        (None, " UTC on a GPU"),
+        ("2026-11-21T12:00:00", " UTC on a GPU"),  # without a zone it cannot be compared
+    ],
+)
+def test_the_time_between_follows_from_the_dates(date, words):
+    assert words in said(sample(), with_environment(date=date))
+
+
+def test_a_system_of_one_run_alone_is_named():
+    other = with_environment()
+    other.rows = {key: row for key, row in other.rows.items() if key[2] != "s01_direct"}
+    del other.systems["s01_direct"]
+    assert "Only in this run: `s01_direct`." in said(sample(), other)
+    assert "Only in the other run: `s01_direct`." in said(other, sample())
+
+
+def test_another_kernel_of_a_library_s_trial_is_shown():
+    one, other = sample(), with_environment()
+    assert "trial" not in said(one, other)
+    name = "sm90_gemm_nhwc_tilesize64x{}x32_warp; Memset"
+    for results, tile, ms in ((one, 128, 1.0), (other, 256, 1.25)):
+        for system in ("torch_tf32", "s01_direct"):
+            row = results.rows["conv6", 128, system]
+            changed = replace(row, algorithm=name.format(tile), time_ms=ms)
+            results.rows[row.key] = changed
+    text = said(one, other)
+    assert "| `torch_tf32` | conv6 | tiles of 64x128x32 | tiles of 64x256x32 | +25.0 |" in text
+    assert text.count("tiles of") == 2  # a stage's tile is convlab's choice
+    assert "trial" not in said(one, one)
+
+
+def test_an_interrupted_run_says_how_many_rows_are_missing():
+    results = sample()
+    assert interrupted(replace(results, finished=ENDED)) is None
+    assert "of 11 systems on 12 layers no row is missing" in interrupted(results)
+    del results.rows["conv12", 128, "cudnn_fft"]
+    assert "**The run was interrupted**" in interrupted(results)
+    assert "11 systems on 12 layers, as far as it came to them, 1 row is missing" in interrupted(
+        results
+    )
+    del results.rows["conv12", 128, "cudnn_gemm"]
+    assert "2 rows are missing" in interrupted(results)
+    assert interrupted(results) in as_markdown("t", report.blocks(results, plots=False))
+    assert f"Of the other run: {interrupted(results)}" in said(sample(), results)
