@@ -11,7 +11,7 @@ from typing import Any
 from convlab.bench import im2col, sweeps, unfold_table
 from convlab.bench.charts import Chart
 from convlab.bench.measuring import SETTLED_PERCENT
-from convlab.bench.seed_runs import row_of
+from convlab.bench.seed_runs import unsettled
 
 # 001's own kernels.
 THEIRS = ("s02_cin_naive", "s02_cout", "s02_cin")
@@ -31,12 +31,6 @@ class Shown:
     charts: dict[str, Chart] = field(default_factory=dict)
     text: str = ""
     claims: Sequence[tuple[str, str, str]] = ()
-
-
-def unsettled(document: dict[str, Any], layer: str, system: str) -> bool:
-    """Whether a number there comes from runs whose spread stayed above 2 %."""
-    row = row_of(document, layer, system)
-    return row is not None and row.get("settled") is False
 
 
 # 001, from convlab.bench.sweeps.

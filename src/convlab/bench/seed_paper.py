@@ -11,7 +11,8 @@ from convlab.bench.analysis import CUDNN, GEMM_CLASS, Contender, geometric_mean
 from convlab.bench.charts import Chart, Values
 from convlab.bench.measured import table
 from convlab.bench.results import Results, tensor_bytes
-from convlab.bench.seed_figures import Shown, unsettled
+from convlab.bench.seed_figures import Shown
+from convlab.bench.seed_runs import unsettled
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 GIB = 2**30

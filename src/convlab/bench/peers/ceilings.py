@@ -77,7 +77,7 @@ def copy_bytes_per_second(nbytes: int = COPY_BYTES) -> float:
         if error != driver.CUresult.CUDA_SUCCESS:
             raise RuntimeError(f"CUDA driver: {error.name} while copying")
 
-    # Not through a graph: there the driver leaves copies to the copy engines, which are slower.
+    # Not through a graph: there copies of this length take half as long again (bandwidth.py).
     return 2 * copied / (float(np.median(times_ms(start, repeats=20))) / 1e3)
 
 
