@@ -119,6 +119,7 @@ class OutOfMemoryError(RuntimeError):
 SPOILED: dict[str, Any] = {
     "right": lambda output, run: output,
     "wrong": one_wrong,
+    "stage_wrong": one_wrong,
     "writes_nothing": writes_nothing,
     "skips_one": skips_one,
     "wrong_later": wrong_later,
@@ -165,7 +166,7 @@ class Fakes:
 
     def system_named(self, name: str) -> System:
         self.current, self.timed, self.looks = name, 0, 0
-        spoil, stage = SPOILED[name], name in ("right", "crash")
+        spoil, stage = SPOILED[name], name in ("right", "crash", "stage_wrong")
         return System(
             name,
             f"a fake: {name}",

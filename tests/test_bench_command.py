@@ -58,7 +58,7 @@ def bench(file, *words):
 
 def test_a_run_is_kept_and_told(lab):
     result = bench(lab)
-    assert result.exit_code == 1  # one is wrong
+    assert result.exit_code == 0
     document = json.loads(lab.read_text())
     assert [row["state"] for row in document["rows"]] == [
         "measured",
@@ -73,8 +73,22 @@ def test_a_run_is_kept_and_told(lab):
     assert "wrong on conv12: wrong: " in result.stdout
 
 
-def test_only_what_is_right_exits_0(lab):
-    assert bench(lab, "--peer", "right", "--peer", "unsupported").exit_code == 0
+def test_what_peers_do_wrong_is_told_and_fails_nothing(lab):
+    result = bench(lab, "--peer", "right", "--peer", "wrong", "--peer", "sticky")
+    assert result.exit_code == 0
+    assert (
+        "2 rows are wrong, refused or failed among peers: wrong on conv12 wrong, sticky on conv12 "
+        "failed: not convlab's, told only." in result.stdout
+    )
+
+
+def test_a_stage_that_is_wrong_exits_1(lab):
+    result = bench(lab, "--peer", "right", "--peer", "stage_wrong")
+    assert result.exit_code == 1
+    assert (
+        "1 row is wrong, refused or failed among stages: stage_wrong on conv12 wrong."
+        in result.stdout
+    )
 
 
 def test_a_second_run_measures_only_what_is_missing(lab):

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.same_in_cudasim
 EXPECTED = {
     "right": ("measured", None),
     "wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
+    "stage_wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
     "writes_nothing": ("wrong", "it wrote nothing"),
     "skips_one": ("wrong", "1 of 12,800 outputs are NaN"),
     "wrong_later": ("wrong", "after it was timed, "),

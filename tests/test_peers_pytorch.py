@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from bench_fakes import Fakes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
 
+from convlab.bench.bounds import Judged
+from convlab.bench.measuring import Outcome, measure
 from convlab.bench.peers import PEERS, Peer, pytorch_gemm
 from convlab.bench.peers.on_torch import OnTorch, precision
+from convlab.bench.systems import of_peer
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
@@ -70,6 +76,34 @@ def test_precision_is_put_back():
         with precision(tf32):
             assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == (True, tf32, tf32)
     assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
+
+
+def measured(error: Exception) -> Outcome:
+    """What comes of a computation that raises this in its first run."""
+
+    def make(problem, x, w):
+        def compute():
+            raise error
+
+        return compute
+
+    def prepare(problem, input, weight, bias):
+        return OnTorch("mine", problem, input, weight, make)
+
+    chosen = replace(of_peer(OF_TORCH[0]), name="mine", why_absent=lambda: None, prepare=prepare)
+    tensors = random_tensors(TEACHING, 0, bias=False)[:2]
+    return measure(chosen, TEACHING, tensors, Fakes(), lambda output: Judged("fp32", 0.0))
+
+
+def test_tensors_that_pytorch_s_kernels_cannot_count_are_unsupported():
+    error = RuntimeError("Expected canUse32BitIndexMath(input) && canUse32BitIndexMath(output)")
+    outcome = measured(error)
+    assert outcome.state == "unsupported"
+    assert outcome.reason == (
+        "mine: PyTorch's kernel for it takes no tensors of 2**31 elements and more"
+    )
+    assert outcome.healthy
+    assert measured(RuntimeError("something else")).state == "failed"
 
 
 def test_what_goes_wrong_in_the_first_run_leaves_nothing():

@@ -83,7 +83,8 @@ def bench(
 ) -> None:
     """Time stages and peers on a GPU: judged, repeated, each in a process of its own.
 
-    An interrupted run goes on where it stopped. Exits 1 when something was wrong or impossible.
+    An interrupted run goes on where it stopped. Exits 1 when a stage was wrong or impossible; what
+    is wrong with peers is told.
     """
     console = console_for(json_file)
     # The float64 answers are worked out in as many threads as there are cores: a BLAS with threads
@@ -241,7 +242,7 @@ def _conclude(
     console: Console, results: Results, rows: Sequence[Row], seconds: float, json_file: str
 ) -> None:
     from convlab.bench.rows import JUDGED_WRONG
-    from convlab.commands.bench_summary import summary
+    from convlab.commands.bench_summary import summary, wrong_in_words
 
     console.print("", summary(results, rows, console.width), "", sep="\n")
     if json_file == STANDARD_OUTPUT:
@@ -254,8 +255,15 @@ def _conclude(
             ),
             soft_wrap=True,
         )
-    wrong = [row for row in rows if row.state in JUDGED_WRONG]
     numbers = sum(row.ok for row in rows)
     console.print(Text(f"{numbers} of {len(rows)} rows have a number ({seconds:.0f} seconds)."))
-    if wrong:
+    wrong = [row for row in rows if row.state in JUDGED_WRONG]
+    stages, peers = (
+        [row for row in wrong if results.systems[row.system]["kind"] == kind]
+        for kind in ("stage", "peer")
+    )
+    if peers:
+        console.print(Text(f"{wrong_in_words(peers, 'peers')}: not convlab's, told only."))
+    if stages:
+        console.print(Text(f"{wrong_in_words(stages, 'stages')}.", "bold red"))
         raise typer.Exit(WRONG)
