@@ -8,17 +8,21 @@ import ctypes
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from bench_fakes import Fakes
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problems
 
 from convlab.bench import peers
+from convlab.bench.bounds import Judged
+from convlab.bench.measuring import measure
 from convlab.bench.peers import (
     PEERS,
     Unsupported,
@@ -33,6 +37,7 @@ from convlab.bench.peers import (
     on_torch,
     peer_named,
 )
+from convlab.bench.systems import of_peer
 from convlab.oracle import Oracle, random_tensors, reference
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
@@ -497,7 +502,7 @@ def test_cudnn_gets_the_workspace_it_asks_for(fake_cudnn):
         ({"refuses": 2000}, RuntimeError, "CUDNN_STATUS_2000"),
         ({"at_run": 3007}, Unsupported, "cudnnConvolutionForward: CUDNN_STATUS_3007"),
         ({"at_run": 5000}, RuntimeError, "cudnnConvolutionForward: CUDNN_STATUS_5000"),
-        ({"workspace": 2**41}, Unsupported, "workspace of 2048.00 GiB .* but 1024.00 are free"),
+        ({"workspace": 2**41}, MemoryError, "workspace of 2048.00 GiB .* but 1024.00 are free"),
     ],
 )
 def test_what_cudnn_refuses_is_said_and_nothing_is_kept(fake_cudnn, settings, error, says):
@@ -632,8 +637,20 @@ def test_cupy_needs_the_memory_that_it_says(fake_cupy, gpu):
     p = TEACHING
     assert needs == 4 * (p.K * p.N + p.N_i * p.C_i * (p.H_i + 2) * (p.W_i + 2))
     gpu.free = needs
-    with pytest.raises(Unsupported, match="its tensors and im2col matrix take"):
+    with pytest.raises(MemoryError, match="its tensors and im2col matrix take"):
         cupy_gemm.PEER.prepare(TEACHING, input, weight, None)
+
+
+@pytest.mark.parametrize("name", ["cudnn_implicit_gemm", "cutlass_analytic", "cupy_im2col"])
+def test_too_little_memory_is_a_row_of_that_state(fake_cudnn, fake_cutlass, fake_cupy, gpu, name):
+    fake_cudnn()
+    peer = replace(of_peer(peer_named(name)), why_absent=lambda: None)
+    tensors = random_tensors(TEACHING, 0, bias=False)[:2]
+    gpu.free = 100
+    outcome = measure(peer, TEACHING, tensors, Fakes(), lambda output: Judged("fp32", 0.0))
+    assert outcome.state == "out of memory"
+    assert "of the GPU's memory, but 0.00 are free" in outcome.reason
+    assert outcome.healthy
 
 
 class FakeCublas:

@@ -81,7 +81,7 @@ class Peer:
     """Makes it ready for a problem: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``
     and bias ``[C_o]`` or None, float32 on the host. All compute without a bias, to do the same
     work: a bias of anything but zeros raises :class:`Unsupported`, as does a problem that the peer
-    cannot do."""
+    cannot do. ``MemoryError`` where it or its workspace does not fit."""
     compile: Callable[[ConvProblem], object] | None = None
     """Builds its library, one for all problems and kept on disk, so that ``prepare`` need not; None
     where it has none of its own."""

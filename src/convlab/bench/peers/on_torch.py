@@ -71,7 +71,7 @@ class OnTorch:
                     f"{name}: PyTorch's kernel for it takes no tensors of 2**31 elements and more"
                 ) from None
             if isinstance(error, torch.OutOfMemoryError):
-                raise Unsupported(f"{name}: {str(error).split(' If ')[0]}") from None
+                raise MemoryError(f"{name}: {str(error).split(' If ')[0]}") from None
             raise
 
     def _tensor(self, array: Singles, channels_last: bool) -> Any:
