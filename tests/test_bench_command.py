@@ -113,27 +113,73 @@ def test_again_measures_everything_anew(lab):
     assert json.loads(lab.read_text())["rows"][0]["time_ms"] == 10.0
 
 
-def test_an_interrupted_run_has_kept_its_rows_and_goes_on(lab, monkeypatch):
+def of_layer(file, name):
+    rows = json.loads(file.read_text())["rows"]
+    return {row["system"]: row for row in rows if row["layer"] == name}
+
+
+def test_other_layers_rows_outlive_a_smaller_command(lab):
+    bench(lab, "--layer", "conv11", "--peer", "right", "--peer", "absent", "--peer", "sticky")
+    before = of_layer(lab, "conv11")
+    for words in ([], ["--again"]):
+        result = bench(lab, "--peer", "right", *words)
+        assert "others   5 more rows in" in result.stdout
+        assert of_layer(lab, "conv11") == before
+        assert set(of_layer(lab, "conv12")) == {"right", "absent", "sticky"}
+
+
+def test_results_of_another_machine_or_code_are_kept_aside(lab, monkeypatch):
+    bench(lab, "--peer", "right", "--peer", "tf32")
+    before = lab.read_text()
+    monkeypatch.setattr("convlab.bench.results.code_fingerprint", lambda: "other code")
+    result = bench(lab, "--peer", "right")
+    (aside,) = [file for file in lab.parent.iterdir() if file != lab]
+    assert aside.read_text() == before
+    assert f"2 rows were in {lab}, of another machine, other versions or other" in result.stdout
+    assert f"they are in {aside} now" in result.stdout
+    assert [row["system"] for row in json.loads(lab.read_text())["rows"]] == ["right"]
+    assert "aside" not in bench(lab, "--peer", "tf32").stdout
+
+
+@pytest.fixture
+def interrupting(monkeypatch):
+    """Ctrl-C at the third row that is measured; which were."""
     from convlab.bench.crew import Crew
 
     measure, calls = Crew.measure, []
 
     def interrupted(self, chosen, judge):
         calls.append(chosen.name)
-        if chosen.name == "unsupported" and len(calls) == 3:
+        if len(calls) == 3:
             raise KeyboardInterrupt
         return measure(self, chosen, judge)
 
     monkeypatch.setattr(Crew, "measure", interrupted)
+    return calls
+
+
+def test_an_interrupted_run_has_kept_its_rows_and_goes_on(lab, interrupting):
     result = bench(lab)
     assert result.exit_code == 130
     assert "interrupted, 2 of 4 rows are left: the same command goes on" in result.stderr
     document = json.loads(lab.read_text())
     assert [row["system"] for row in document["rows"]] == ["right", "wrong"]
     assert document["finished"] is None
+    assert document["missing"] == [["conv12", 1, "unsupported"], ["conv12", 1, "tf32"]]
+    result = bench(lab, "--peer", "right")
+    assert "was interrupted before: 2 more rows that were asked for then are" in result.stdout
+    assert json.loads(lab.read_text())["finished"] is None
     bench(lab)
-    assert calls == ["right", "wrong", "unsupported", "unsupported", "tf32"]
+    assert interrupting == ["right", "wrong", "unsupported", "unsupported", "tf32"]
     assert json.loads(lab.read_text())["finished"]
+    assert json.loads(lab.read_text())["missing"] == []
+
+
+def test_measuring_anew_interrupted_has_lost_nothing(lab, interrupting):
+    bench(lab, "--peer", "right", "--peer", "wrong")
+    result = bench(lab, "--peer", "right", "--peer", "wrong", "--again")
+    assert "interrupted, 2 of 2 rows are left: the same command begins anew" in result.stderr
+    assert set(of_layer(lab, "conv12")) == {"right", "wrong"}
 
 
 def test_standard_output_gets_the_document_alone(lab):
@@ -170,6 +216,8 @@ def test_a_file_that_is_no_result_is_not_overwritten(lab):
     result = bench(lab)
     assert result.exit_code == 2
     assert "is no file of results" in result.stderr
+    assert lab.read_text() == "{}"
+    assert bench(lab, "--again").exit_code == 2
     assert lab.read_text() == "{}"
 
 

@@ -15,6 +15,8 @@ STATES: tuple[State, ...] = get_args(State)
 JUDGED_WRONG = frozenset({"wrong", "refused", "failed"})  # what the command exits 1 for
 # What measuring again on the same machine with the same code would not change.
 LASTING = frozenset({"measured", "wrong", "refused", "unsupported", "out of memory"})
+Key = tuple[str, int, str]
+"""What a row is of: layer, batch and system."""
 NUMBERS = ("time_ms", "time_spread", "repeats", "tflops")
 
 
@@ -65,7 +67,7 @@ class Row:
             raise ValueError(f"{self.key} is {self.state}: it must have a reason and no number")
 
     @property
-    def key(self) -> tuple[str, int, str]:
+    def key(self) -> Key:
         """What the row is of: layer, batch and system."""
         return self.layer, self.batch, self.system
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,7 +93,13 @@ def bench(
         from convlab.bench import runner, systems, watch
         from convlab.bench.crew import Crew, WorkerDied
         from convlab.bench.laboratory import current_gpu
-        from convlab.bench.results import Results, identity, library_versions, open_results
+        from convlab.bench.results import (
+            Results,
+            identity,
+            library_versions,
+            open_results,
+            set_aside,
+        )
         from convlab.bench.roofline import Machine
         from convlab.engines import EngineUnavailable, choose
     with refusing(ValueError, EngineUnavailable):
@@ -104,7 +109,7 @@ def bench(
         layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
         cases = runner.cases_for(layers, batch, chosen)
         older = None
-        if json_file != STANDARD_OUTPUT and Path(json_file).exists() and not again:
+        if json_file != STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))
     gpu = current_gpu()
     foreign = watch.processes(gpu)()
@@ -117,26 +122,31 @@ def bench(
         known["packages"] = known["packages"] | library_versions()
         known["command"] = shlex.join(["convlab", *context.obj])
         results = Results(machine, known, identity(known, gpu), commands=[known["command"]])
-        kept = 0 if older is None else results.take_up(older)
-        todo = [case for case in cases if case.key not in results.rows]
-        console.print(_heading(results, cases, todo, kept, json_file), soft_wrap=True)
+        left = {*results.take_up(older, [case.key for case in cases], again)}
+        todo = [case for case in cases if case.key in left]
+        console.print(_heading(results, cases, todo, json_file), soft_wrap=True)
+        if older is not None and older.rows and older.identity != results.identity:
+            with refusing(OSError):
+                aside = set_aside(Path(json_file), older)
+            console.print(_aside(older, aside, json_file), soft_wrap=True)
         started = time.monotonic()
         try:
             with _bars(todo) as bars:
                 rows = runner.run(todo, crew, machine, results.identity, on_compiled=bars.compiled)
                 for case, row in zip(todo, rows, strict=True):
+                    left.remove(case.key)
                     results.add(row, case.system)
                     bars.measured(case, row)
                     _save(results, json_file)
         except KeyboardInterrupt:
-            left = len([case for case in todo if case.key not in results.rows])
+            goes_on = "begins anew" if again else "goes on"
             fail(
-                f"interrupted, {left} of {len(cases)} rows are left: the same command goes on",
+                f"interrupted, {len(left)} of {len(cases)} rows are left: the same "
+                f"command {goes_on}",
                 INTERRUPTED,
             )
     finally:
         crew.close()
-    results.finished = datetime.now(UTC).isoformat(timespec="seconds")
     _save(results, json_file)
     shown = [results.rows[case.key] for case in cases]
     _conclude(console, results, shown, time.monotonic() - started, json_file)
@@ -165,21 +175,29 @@ def _wait_until_idle(gpu: str | None, console: Console) -> None:
         time.sleep(5)
 
 
-def _heading(
-    results: Results, cases: Sequence[Case], todo: Sequence[Case], kept: int, json_file: str
-) -> Text:
+def _heading(results: Results, cases: Sequence[Case], todo: Sequence[Case], json_file: str) -> Text:
     layers, systems = ({getattr(case, name) for case in cases} for name in ("layer", "system"))
     lines = [
         f"runs on  {results.device}",
         f"rows     {len(cases)}: {len(layers)} layers x {len(systems)} systems, batch "
         f"{cases[0].problem.batch}",
     ]
-    if kept:
+    if kept := len(cases) - len(todo):
         lines.append(
-            f"kept     {len(cases) - len(todo)} of them, measured before in {json_file}; --again "
-            "measures them anew"
+            f"kept     {kept} of them, measured before in {json_file}; --again measures them anew"
         )
+    asked = {case.key for case in cases}
+    if others := sum(key not in asked for key in results.rows):
+        lines.append(f"others   {others} more rows in {json_file} stay as they are")
     return Text("\n".join(lines))
+
+
+def _aside(older: Results, aside: Path, json_file: str) -> Text:
+    return Text(
+        f"aside    {len(older.rows)} rows were in {json_file}, of another machine, other versions "
+        f"or other code: they are in {aside} now",
+        "yellow",
+    )
 
 
 class _Bars:
@@ -252,6 +270,15 @@ def _conclude(
             Text(
                 f"The results are in {json_file}: convlab report {json_file} --html report.html "
                 "shows them"
+            ),
+            soft_wrap=True,
+        )
+    if results.missing:
+        console.print(
+            Text(
+                f"{json_file} was interrupted before: {len(results.missing)} more rows that were "
+                "asked for then are missing from it",
+                "yellow",
             ),
             soft_wrap=True,
         )
