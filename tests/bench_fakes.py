@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
 from threading import Thread
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from convlab.bench.peers import Unsupported
+from convlab.bench.peers.base import rehearsal
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import System
 from convlab.bench.watch import Look
@@ -160,13 +162,26 @@ class Fakes:
     def facts(self):
         return {"machine": MACHINE.as_json(), "environment": ENVIRONMENT}
 
-    def compile(self, name: str, problem: ConvProblem) -> None:
+    def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
         if name == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
+        return self.system_named(name).compile(problem)
 
     def system_named(self, name: str) -> System:
         self.current, self.timed, self.looks = name, 0, 0
         spoil, stage = SPOILED[name], name in ("right", "crash", "stage_wrong")
+
+        def why_absent():
+            return "its library is not installed" if spoil is None else None
+
+        def prepare(problem, input, weight, bias):
+            return Fake(problem, input, weight, self, spoil)
+
+        compile = None
+        if stage:
+            compile = lambda problem: None  # noqa: E731
+        elif name in ("absent", "unsupported", "tf32"):
+            compile = rehearsal(why_absent, prepare)
         return System(
             name,
             f"a fake: {name}",
@@ -175,9 +190,9 @@ class Fakes:
             "tf32" if name.startswith("tf32") else "fp32",
             "any" if name == "any" else "gemm",
             name != "host",
-            lambda: "its library is not installed" if spoil is None else None,
-            lambda problem, input, weight, bias: Fake(problem, input, weight, self, spoil),
-            (lambda problem: None) if stage else None,
+            why_absent,
+            prepare,
+            compile,
         )
 
     def free_bytes(self):

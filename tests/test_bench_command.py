@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from bench_fakes import SPOILED, InThread, system
@@ -239,6 +240,14 @@ def test_which_systems_are_chosen():
         chosen(["s99"], None)
     with pytest.raises(ValueError, match="peer is 'nobody'"):
         chosen(None, ["nobody"])
+
+
+def test_what_a_default_run_has_is_told():
+    words = {9: "nine", 21: "twenty-one"}
+    text = " ".join((Path(__file__).parents[1] / "docs/measuring.md").read_text().split())
+    kinds = [one.kind for one in chosen(None, None)]
+    stages, others = (words[kinds.count(kind)] for kind in ("stage", "peer"))
+    assert f"at batch 128, {stages} stages and {others} peers" in text
 
 
 def test_names_of_stages_and_peers_differ():

@@ -4,16 +4,20 @@ spoils no other row. Systems are fakes, processes are real."""
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from threading import Barrier
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from bench_fakes import GIB, MACHINE, SPOILED, system
+from bench_fakes import GIB, MACHINE, SPOILED, InThread, system
 
 from convlab.bench import measuring, runner
 from convlab.bench.crew import Crew, WorkerDied, weights
 from convlab.bench.rows import NUMBERS, Row
 from convlab.bench.systems import chosen
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -160,17 +164,140 @@ def test_what_failed_in_one_process_is_not_in_the_next():
     assert [row.state for row in rows.values()] == ["failed", "failed", "measured"]
 
 
-def test_compiled_ahead_are_libraries_once_and_first_then_all_kernels():
+def test_made_ready_ahead_are_all_kernels_and_each_library_once():
     library = system("wrong", name="built", compile=lambda problem: None)
-    systems = [system("right"), library, system("tf32")]
+    systems = [system("right"), library, system("wrong")]
     cases = runner.cases_for(["conv11", "conv12"], 1, systems)
     ahead = [(case.layer, case.system.name) for case in runner.compiled_ahead(cases)]
-    assert ahead == [("conv12", "built"), ("conv11", "right"), ("conv12", "right")]
+    assert ahead == [("conv11", "right"), ("conv12", "right"), ("conv12", "built")]
 
 
-def test_cutlass_is_built_ahead():
-    built = [one.name for one in chosen(["none"], ["all"]) if one.compile is not None]
-    assert built == ["cutlass_analytic", "cutlass_optimized", "cutlass_tf32"]
+def test_every_peer_on_the_gpu_is_made_ready_ahead():
+    for one in chosen(["none"], ["all"]):
+        assert (one.compile is not None) == one.on_gpu, one.name
+
+
+class Written:
+    """A worker that writes down what it is sent, by process; its answers are handed in."""
+
+    sent: ClassVar[list[tuple[str, dict]]] = []
+    ended: ClassVar[list[str]] = []
+    fails: ClassVar[set[str]] = set()
+
+    def __init__(self, laboratory, log):
+        self.name = log.stem
+
+    def send(self, **command):
+        self.sent.append((self.name, command))
+
+    def answer(self, deadline):
+        if self.name in self.fails:
+            return {"error": "ImportError: no such library"}
+        return {"compiled": True}
+
+    def end(self):
+        self.ended.append(self.name)
+
+
+@pytest.fixture
+def written(monkeypatch):
+    for name in ("sent", "ended", "fails"):
+        monkeypatch.setattr(Written, name, type(getattr(Written, name))())
+    monkeypatch.setattr("convlab.bench.crew.Worker", Written)
+    return Written
+
+
+def made_ready(stages, peers, layers=("conv11", "conv12")):
+    """The crew, once it has made these fakes ready, and how often it said that one was."""
+    systems = [system("right", name=name) for name in stages]
+    for name, family in peers:
+        systems.append(system("tf32", name=name, family=family))
+    crew = Crew("bench_fakes:Fakes", compilers=2)
+    wanted = runner.compiled_ahead(runner.cases_for(layers, 1, systems))
+    said = len(list(crew.compile([(case.problem, case.system) for case in wanted])))
+    assert said == len(wanted)
+    return crew, said
+
+
+def test_peers_are_made_ready_in_their_family_s_process_and_kernels_in_several(written):
+    crew, said = made_ready(
+        ["s1", "s2"], [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
+    )
+    assert said == 7
+    assert [(name, command["systems"]) for name, command in written.sent] == [
+        ("convlab-0", ["s1"]), ("convlab-0", ["s1"]), ("convlab-1", ["s2"]), ("convlab-1", ["s2"]),
+        ("pytorch", ["torch_a", "torch_b"]), ("cublas", ["blas"]),
+    ]  # fmt: skip
+    assert not written.ended
+    crew.close()
+
+
+def test_no_process_is_there_that_no_row_is_asked_of(written):
+    crew, _ = made_ready([], [("blas", "cublas")])
+    assert {name for name, _ in written.sent} == {"cublas"}
+    crew.close()
+    assert written.ended == ["cublas"]
+
+
+def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(written):
+    written.fails |= {"cublas", "convlab-0"}
+    crew, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
+    assert written.ended == ["cublas"]  # a stage's kernels are kept, with those that compiled
+    crew.close()
+
+
+def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
+    """The fake counts how often it was opened, so in how many processes."""
+    from bench_fakes import Fakes
+
+    opened = []
+
+    class Counted(Fakes):
+        def __init__(self, allowed=None):
+            opened.append(self)
+            super().__init__(allowed)
+
+    monkeypatch.setattr("bench_fakes.Counted", Counted, raising=False)
+    monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
+    crew = Crew("bench_fakes:Counted", compilers=1)
+    cases = runner.cases_for(["conv12"], 1, [system(name) for name in ("absent", "tf32", "right")])
+    found = {row.system: row for row in runner.run(cases, crew, MACHINE, "same")}
+    crew.close()
+    assert (found["absent"].state, found["absent"].reason) == EXPECTED["absent"]
+    assert found["tf32"].state == found["right"].state == "measured"
+    assert len(opened) == 2  # the stage's, and the fakes' family's
+
+
+def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
+    """Three that each wait for the others end only where none is waited for before the last has
+    begun."""
+    from bench_fakes import Fakes
+
+    barrier = Barrier(3, timeout=20)
+
+    class Built(Fakes):
+        builders = ThreadPoolExecutor(3)
+
+        def compile(self, name, problem):
+            return self.builders.submit(barrier.wait)
+
+    monkeypatch.setattr("bench_fakes.Built", Built, raising=False)
+    worker = InThread("bench_fakes:Built", None)
+    problem = {field.name: getattr(TEACHING, field.name) for field in fields(TEACHING)}
+    worker.send(do="compile", systems=["a", "b", "c"], problem=problem)
+    assert worker.answer(0) == {"compiled": True}
+    worker.end()
+
+
+def test_starting_up_may_take_longer_than_a_row():
+    crew = Crew("bench_fakes:Fakes", row_seconds=0.01)
+    try:
+        assert crew.facts()["machine"]["device"] == "a fake GPU"
+        one = system("tf32")
+        assert list(crew.compile([(paper_layer("conv12", 1), one)])) == [None]
+        assert "fakes" in crew._workers  # it has not been ended for being slow
+    finally:
+        crew.close()
 
 
 def test_the_same_bits_are_so_however_they_lie_in_memory():

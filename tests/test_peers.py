@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -299,6 +300,64 @@ def test_both_sides_agree_on_the_order_of_sizes():
             assert list(sizes) == expected
 
 
+# Rehearsals
+
+
+class Rehearsed:
+    """A peer that writes down what is done with it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.absent: str | None = None
+        self.error: Exception | None = None
+
+    def prepare(self, problem, input, weight, bias):
+        assert (input.shape, weight.shape) == (problem.input_shape, problem.weight_shape)
+        self.done.append("prepare")
+        return self
+
+    def run(self, stream):
+        self.done.append("run")
+        if self.error is not None:
+            raise self.error
+
+    def output(self):
+        self.done.append("output")
+
+    @property
+    def algorithm(self):
+        self.done.append("algorithm")
+
+    def close(self):
+        self.done.append("close")
+
+
+def test_a_rehearsal_does_what_a_row_does():
+    peer = Rehearsed()
+    base.rehearsal(lambda: peer.absent, peer.prepare)(TEACHING)
+    assert peer.done == ["prepare", "run", "output", "algorithm", "close"]
+
+
+def test_a_rehearsal_leaves_an_absent_library_alone():
+    peer = Rehearsed()
+    peer.absent = "it is not installed"
+    base.rehearsal(lambda: peer.absent, peer.prepare)(TEACHING)
+    assert peer.done == []
+
+
+@pytest.mark.parametrize("error", [Unsupported("not this"), RuntimeError("broken")])
+def test_a_rehearsal_that_goes_wrong_gives_everything_back(error):
+    peer = Rehearsed()
+    peer.error = error
+    compile = base.rehearsal(lambda: None, peer.prepare)
+    if isinstance(error, Unsupported):  # that is no mishap
+        compile(TEACHING)
+    else:
+        with pytest.raises(RuntimeError, match="broken"):
+            compile(TEACHING)
+    assert peer.done == ["prepare", "run", "close"]
+
+
 # The C++ baseline
 
 
@@ -576,6 +635,16 @@ def test_cutlass_names_its_tile_and_what_it_cannot_do(fake_cutlass):
     input, weight, _ = random_tensors(large, 0, bias=False)
     with pytest.raises(Unsupported, match="each of its 3 kernels: Error Not Supported"):
         cutlass.PEERS[1].prepare(large, input, weight, None)
+
+
+def test_cutlass_s_variants_are_built_side_by_side(monkeypatch):
+    barrier = Barrier(len(cutlass.VARIANTS), timeout=20)
+    monkeypatch.setattr(cutlass, "library", lambda variant: (variant.name, barrier.wait())[0])
+    monkeypatch.setattr(cutlass, "why_absent", lambda: None)
+    started = [peer.compile(TEACHING) for peer in cutlass.PEERS]
+    assert [one.result() for one in started] == [peer.name for peer in cutlass.PEERS]
+    monkeypatch.setattr(cutlass, "why_absent", lambda: "no nvcc")
+    assert cutlass.PEERS[0].compile(TEACHING) is None
 
 
 def test_cutlass_is_built_for_the_gpu_that_is_here(monkeypatch, compiler, tmp_path):

@@ -14,6 +14,7 @@ from strategies import problems
 from convlab.bench.bounds import Judged
 from convlab.bench.measuring import Outcome, measure
 from convlab.bench.peers import PEERS, Peer, pytorch_gemm
+from convlab.bench.peers.base import rehearsal
 from convlab.bench.peers.on_torch import OnTorch, precision
 from convlab.bench.systems import of_peer
 from convlab.oracle import Oracle, random_tensors
@@ -76,6 +77,15 @@ def test_precision_is_put_back():
         with precision(tf32):
             assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == (True, tf32, tf32)
     assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
+
+
+@pytest.mark.parametrize("peer", OF_TORCH, ids=lambda peer: peer.name)
+def test_a_rehearsal_runs_and_closes_each(peer, monkeypatch):
+    """On the CPU, too, where the peer is said to be here."""
+    made, close = [], OnTorch.close
+    monkeypatch.setattr(OnTorch, "close", lambda self: (made.append(self), close(self)))
+    rehearsal(lambda: None, peer.prepare)(TEACHING)
+    assert [type(one) for one in made] == [OnTorch]
 
 
 def measured(error: Exception) -> Outcome:

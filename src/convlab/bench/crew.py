@@ -9,6 +9,7 @@ import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,7 +103,8 @@ class Worker:
         try:
             self._process.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # and compilers that it has started
             self._process.wait()
         self._reader.join(timeout=5)
         if self._process.stdout is not None and not self._reader.is_alive():
@@ -125,6 +127,7 @@ class Crew:
     ) -> None:
         self._laboratory = laboratory or LABORATORY
         self._row_seconds, self._foreign = row_seconds, foreign
+        self._start_seconds = max(row_seconds, ROW_SECONDS)  # of facts and of compiling
         self._folder = Path(tempfile.mkdtemp(prefix="convlab-bench-"))
         self._tensors = self._folder
         self._workers: dict[str, Worker] = {}
@@ -140,7 +143,7 @@ class Crew:
         """
         worker = self._worker("facts")
         worker.send(do="facts", allowed=None)
-        answer = worker.answer(time.monotonic() + self._row_seconds)
+        answer = worker.answer(time.monotonic() + self._start_seconds)
         self._end("facts")
         if "facts" not in answer:
             raise WorkerDied(str(answer.get("error")))
@@ -148,29 +151,43 @@ class Crew:
         return facts
 
     def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
-        """Compile stages' kernels and peers' libraries side by side; yields after each. What fails
-        here fails again, and is told, when it is measured. Kernels stay in the process that
-        compiled them, so that measures them too; libraries are kept on disk."""
-        pending: dict[str, list[tuple[ConvProblem, System]]] = {}
-        for number, (problem, system) in enumerate(wanted):
-            name = f"{STAGE_FAMILY} {number % self._compilers}"
+        """Make stages' kernels and peers' libraries ready side by side; yields after each. What
+        fails here fails again, and is told, when it is measured.
+
+        Everything is made ready in the process that measures it: peers in their family's, all of
+        them by one command; kernels in as many as there are compilers, one after the other.
+        """
+        commands: dict[str, list[tuple[ConvProblem, list[str]]]] = {}
+        kernels = 0
+        for problem, system in wanted:
             if system.kind == "stage":
+                name = f"{STAGE_FAMILY} {kernels % self._compilers}"
+                kernels += 1
                 self._compiled_by[problem, system.name] = name
-            pending.setdefault(name, []).append((problem, system))
-        for name, tasks in pending.items():
+                commands.setdefault(name, []).append((problem, [system.name]))
+            else:
+                ((_, names),) = commands.setdefault(system.family, [(problem, [])])
+                names.append(system.name)
+        for name, tasks in commands.items():
             with contextlib.suppress(WorkerDied):
-                for problem, system in tasks:
+                for problem, names in tasks:
                     self._worker(name).send(
-                        do="compile", system=system.name, problem=_fields(problem), allowed=None
+                        do="compile", systems=names, problem=_fields(problem), allowed=None
                     )
-        for name, tasks in pending.items():
-            for _ in tasks:
+        for name, tasks in commands.items():
+            for _, names in tasks:
                 if name in self._workers:
-                    try:
-                        self._workers[name].answer(time.monotonic() + self._row_seconds)
-                    except WorkerDied:
-                        self._end(name)
-                yield
+                    self._wait_until_compiled(name)
+                yield from (None for _ in names)
+
+    def _wait_until_compiled(self, name: str) -> None:
+        try:
+            answer = self._workers[name].answer(time.monotonic() + self._start_seconds)
+        except WorkerDied:
+            self._end(name)
+            return
+        if "error" in answer and not name.startswith(STAGE_FAMILY):
+            self._end(name)  # who knows what a library left behind: measured in a new process
 
     @contextmanager
     def layer(self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]) -> Iterator[None]:

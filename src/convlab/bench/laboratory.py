@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from convlab.bench import watch
@@ -32,11 +33,11 @@ class Gpu:
         """The stage or peer of that name. A subclass may know others: all else asks here."""
         return system_named(name)
 
-    def compile(self, name: str, problem: ConvProblem) -> None:
-        """Make a system's kernels for a problem, ahead of time."""
+    def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
+        """Make a system ready for a problem, ahead of time; returns what to wait for, if it is not
+        done yet."""
         compile = self.system_named(name).compile
-        if compile is not None:
-            compile(problem)
+        return None if compile is None else compile(problem)
 
     def facts(self) -> dict[str, Any]:
         """The GPU's ceilings, computed and measured, and what is kept with measurements."""

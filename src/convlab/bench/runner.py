@@ -27,7 +27,7 @@ class Measurers(Protocol):
     """Those who measure: :class:`~convlab.bench.crew.Crew`, or a test's own."""
 
     def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
-        """Make these systems' kernels ahead of time; yields once for each that is done."""
+        """Make these systems ready ahead of time; yields once for each that is done."""
 
     def layer(
         self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]
@@ -61,11 +61,11 @@ def cases_for(layers: Sequence[str], batch: int, systems: Sequence[System]) -> l
 
 
 def compiled_ahead(cases: Sequence[Case]) -> list[Case]:
-    """What is compiled before anything is measured: peers' libraries, once and first because they
-    take the longest, and every kernel of the stages."""
+    """What is made ready before anything is measured: every kernel of the stages, and each peer's
+    library once."""
     able = [case for case in cases if case.system.compile is not None]
     libraries = {case.system.name: case for case in able if case.system.kind == "peer"}
-    return [*libraries.values(), *(case for case in able if case.system.kind == "stage")]
+    return [*(case for case in able if case.system.kind == "stage"), *libraries.values()]
 
 
 def run(
