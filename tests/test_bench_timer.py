@@ -11,7 +11,7 @@ if config.ENABLE_CUDASIM:  # it has no streams to time on
     pytest.skip("Numba runs as its CUDA simulator", allow_module_level=True)
 
 from convlab.bench import watch
-from convlab.bench.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host
+from convlab.bench.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host, warm_up
 from convlab.bench.watch import Look, why_busy
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -41,6 +41,21 @@ def test_slow_work_is_repeated_five_times_at_least():
 def test_ordinary_calls_may_be_given_less_time():
     assert next(n for n in range(1, 30) if enough([50.0] * n, at_most_ms=500.0)) == 10
     assert not enough([50.0] * 10)
+
+
+@pytest.mark.parametrize(
+    ("run_ms", "runs"), [(720.0, 1), (100.0, 1), (60.0, 2), (49.0, 3), (0.01, 3)]
+)
+def test_warming_up_ends_once_it_took_a_tenth_of_a_second(run_ms, runs):
+    """By a clock that goes on while somebody waits."""
+    done, clock = [], [5.0]
+
+    def wait():
+        done.append("waited")
+        clock[0] += run_ms / 1e3
+
+    warm_up(lambda: done.append("started"), wait, lambda: clock[0])
+    assert done == ["started", "waited"] * runs
 
 
 def test_the_host_is_timed_by_its_clock():
