@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -155,7 +155,7 @@ TIMES = {
 class Fakes:
     """The laboratory."""
 
-    def __init__(self, allowed: int | None = None) -> None:
+    def __init__(self, allowed: Sequence[int] | None = None) -> None:
         self.allowed, self.taken, self.current = allowed, 0, ""
         self.timed = self.looks = 0
 
@@ -232,6 +232,7 @@ class InThread:
     """A worker without a process, for what is not about processes: quick to start."""
 
     def __init__(self, laboratory: str, log: Any) -> None:
+        self.number = id(self)
         module, _, name = laboratory.partition(":")
         commands, self._commands = _pipe()
         self._answers, answers = _pipe()

@@ -45,7 +45,7 @@ def lab(monkeypatch, tmp_path):
     monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
     monkeypatch.setattr(laboratory, "current_gpu", lambda: "GPU-1")
     monkeypatch.setattr(watch, "look", lambda gpu: lambda: watch.Look(1980, 3200, 1980, 0, 0, 1000))
-    monkeypatch.setattr(watch, "processes", lambda gpu: lambda: 0)
+    monkeypatch.setattr(watch, "processes", lambda gpu: lambda: ())
     names = ["right", "wrong", "unsupported", "tf32"]
     monkeypatch.setattr(
         systems, "chosen", lambda stage, peer, quick: tuple(map(system, peer or names))

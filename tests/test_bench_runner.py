@@ -185,7 +185,7 @@ class Written:
     fails: ClassVar[set[str]] = set()
 
     def __init__(self, laboratory, log):
-        self.name = log.stem
+        self.name, self.number = log.stem, len(log.stem)
 
     def send(self, **command):
         self.sent.append((self.name, command))
@@ -243,6 +243,31 @@ def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(writte
     written.fails |= {"cublas", "convlab-0"}
     crew, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
     assert written.ended == ["cublas"]  # a stage's kernels are kept, with those that compiled
+    crew.close()
+
+
+def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
+    """Idle ones of others, and all of ours: every process that is still there."""
+    from bench_fakes import Fakes
+
+    told = []
+
+    class Told(Fakes):
+        def others(self):
+            told.append([*self.allowed])
+            return super().others()
+
+    monkeypatch.setattr("bench_fakes.Told", Told, raising=False)
+    monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
+    crew = Crew("bench_fakes:Told", compilers=1, foreign=(77,))
+    cases = runner.cases_for(
+        ["conv12"], 1, [system(name) for name in ("right", "sticky", "wrong", "tf32")]
+    )
+    states = [row.state for row in runner.run(cases, crew, MACHINE, "same")]
+    assert states == ["measured", "failed", "wrong", "measured"]
+    ours = [worker.number for worker in crew._workers.values()]
+    assert len(ours) == 2
+    assert told[-1] == [77, *ours]
     crew.close()
 
 

@@ -63,6 +63,11 @@ class Worker:
             self._answers.put(line)
         self._answers.put(None)
 
+    @property
+    def number(self) -> int:
+        """By which the system knows the process."""
+        return self._process.pid
+
     def send(self, **command: Any) -> None:
         """Send a command. Raises :class:`WorkerDied`."""
         assert self._process.stdin is not None
@@ -114,7 +119,8 @@ class Worker:
 class Crew:
     """All of them, and the folder in which tensors are handed over.
 
-    ``foreign`` is how many processes of other people had a context on the GPU, idle, at the start.
+    ``foreign`` are the processes of other people that had a context on the GPU, idle, at the start,
+    by their numbers; None where nobody knows.
     """
 
     def __init__(
@@ -122,7 +128,7 @@ class Crew:
         laboratory: str | None = None,
         *,
         row_seconds: float = ROW_SECONDS,
-        foreign: int | None = 0,
+        foreign: Sequence[int] | None = (),
         compilers: int | None = None,
     ) -> None:
         self._laboratory = laboratory or LABORATORY
@@ -225,7 +231,7 @@ class Crew:
                 system=system.name,
                 problem=_fields(self._problem),
                 folder=str(self._tensors),
-                allowed=None if self._foreign is None else self._foreign + len(self._workers),
+                allowed=self._allowed(),
             )
             while True:
                 answer = worker.answer(deadline)
@@ -245,6 +251,11 @@ class Crew:
         if not outcome.healthy:
             self._end(name)
         return outcome
+
+    def _allowed(self) -> list[int] | None:
+        if self._foreign is None:
+            return None
+        return [*self._foreign, *(worker.number for worker in self._workers.values())]
 
     def _usual(self, system: System) -> str:
         return f"{STAGE_FAMILY} 0" if system.kind == "stage" else system.family
