@@ -45,9 +45,20 @@ def test_infinite_errors_survive():
     [
         ({"format": "something"}, "its format is 'something'"),
         ({"version": 99}, "its version is 99"),
-        ({"machine": None}, "it is no result of convlab bench"),
+        ({"machine": None}, "its machine is None: it must be an object"),
         ({"rows": [{"layer": "conv1"}]}, "it is no result of convlab bench"),
-        ({"systems": []}, "it is no result of convlab bench"),
+        ({"systems": []}, "there is a row of 's01_direct', which is no system of it"),
+        ({"environment": None}, "its environment is None: it must be an object"),
+        ({"environment": []}, r"its environment is \[\]: it must be an object"),
+        ({"environment": {"packages": []}}, r"its environment.packages is \[\]"),
+        ({"identity": None}, "its identity is None"),
+        ({"rows": {}}, "its rows is {}: it must be a list"),
+        ({"commands": "convlab bench"}, "its commands is 'convlab bench': it must be a list"),
+        ({"finished": 1}, "its finished is 1"),
+        ({"machine": {"device": None}}, "its machine.device is None"),
+        ({"machine": {"device": "x", "fp32_flops": "66"}}, "its machine.fp32_flops is '66'"),
+        ({"missing": [["conv13", 1, "s01_direct"]]}, "layer is 'conv13'"),
+        ({"missing": [1]}, "it is no result of convlab bench"),
     ],
 )
 def test_other_documents_are_refused_in_a_sentence(tmp_path, change, said):
@@ -56,6 +67,46 @@ def test_other_documents_are_refused_in_a_sentence(tmp_path, change, said):
     with pytest.raises(ValueError, match=said) as caught:
         open_results(file)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["name", "title", "kind", "family", "precision", "method"])
+@pytest.mark.parametrize("value", [None, 3, "left out"])
+def test_systems_that_do_not_say_what_they_are_are_refused(key, value):
+    document = sample(layers=["conv12"]).as_json()
+    document["systems"][0] |= {key: value}
+    if value == "left out":
+        del document["systems"][0][key]
+    with pytest.raises(ValueError, match=f"has no {key}, or one that is no string"):
+        Results.from_json(document)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "rule"),
+    [
+        (
+            "time_ms",
+            ["abc", 0, -1, float("nan"), float("inf"), True, []],
+            "a finite number above 0",
+        ),
+        ("tflops", ["abc", 0, -1, float("nan")], "a finite number above 0"),
+        ("called_ms", ["abc", 0, float("nan")], "a finite number above 0"),
+        ("time_spread", ["abc", -1, float("nan")], "a finite number of 0 or more"),
+        ("repeats", [0, 2.5, "20"], "a whole number above 0"),
+        ("batch", [0, 1.5, "128"], "a whole number above 0"),
+        ("workspace_bytes", [-1, 0.5, "much"], "a whole number of 0 or more"),
+        ("settled", [1, "yes"], "true or false"),
+        ("error_over_bound", [[], True], "a number, which may be infinite"),
+        ("clocks_mhz", [1980, {"before": "fast"}], "whole numbers by name"),
+        ("reason", [3], "a string"),
+        ("system", [3], "a string"),
+    ],
+)
+def test_rows_of_what_cannot_be_are_refused(key, values, rule):
+    for value in values:
+        document = sample(layers=["conv12"]).as_json()
+        document["rows"][0][key] = value
+        with pytest.raises(ValueError, match=rf"{key} of .* is .*: it must be {rule}"):
+            Results.from_json(json.loads(json.dumps(document)))
 
 
 def test_a_missing_file_and_no_json_are_told(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 
 import convlab
 from convlab.bench.roofline import Machine
-from convlab.bench.rows import LASTING, Key, Row
+from convlab.bench.rows import LASTING, Key, Row, is_number
 from convlab.bench.strict_json import strict
 from convlab.bench.systems import System
 from convlab.files import write_whole
@@ -135,12 +135,10 @@ class Results:
                 raise ValueError(f"its format is {document['format']!r}, not {FORMAT!r}")
             if document["version"] != VERSION:
                 raise ValueError(f"its version is {document['version']}, not {VERSION}")
-            known = {one.name for one in fields(Machine)}
+            _check(document)
             rows = [Row.from_json(_loose(row)) for row in document["rows"]]
             results = cls(
-                Machine(
-                    **{key: value for key, value in document["machine"].items() if key in known}
-                ),
+                _machine(document["machine"]),
                 document["environment"],
                 document["identity"],
                 {row.key: row for row in rows},
@@ -150,11 +148,51 @@ class Results:
                 {(layer, batch, name): None for layer, batch, name in document.get("missing", ())},
             )
             for row in rows:
-                results.systems[row.system]  # every row's system is told
-                paper_layer(row.layer, row.batch)
+                if row.system not in results.systems:
+                    raise ValueError(f"there is a row of {row.system!r}, which is no system of it")
+            for layer, batch in {key[:2] for key in (*results.rows, *results.missing)}:
+                paper_layer(layer, batch)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no result of convlab bench: {error!r}") from error
         return results
+
+
+# What is read of a document beside its rows: where, and what it must be.
+_TOLD = {
+    "machine": (dict, "an object"),
+    "environment": (dict, "an object"),
+    "identity": (str, "a string"),
+    "systems": (list, "a list"),
+    "rows": (list, "a list"),
+    "commands": (list, "a list"),
+    "finished": (str | None, "a string or null"),
+}
+_OF_A_SYSTEM = ("name", "title", "kind", "family", "precision", "method")
+_OF_THE_ENVIRONMENT = ("gpu", "packages", "clocks_mhz")
+
+
+def _check(document: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` where something is not what those who read results expect."""
+    for name, (kind, words) in _TOLD.items():
+        if not isinstance(document[name], kind):
+            raise ValueError(f"its {name} is {document[name]!r}: it must be {words}")
+    for name in _OF_THE_ENVIRONMENT:
+        value = document["environment"].get(name)
+        if not isinstance(value, dict | None):
+            raise ValueError(f"its environment.{name} is {value!r}: it must be an object or null")
+    for system in document["systems"]:
+        for name in _OF_A_SYSTEM:
+            if not isinstance(system, dict) or not isinstance(system.get(name), str):
+                raise ValueError(f"its system {system!r} has no {name}, or one that is no string")
+
+
+def _machine(document: Mapping[str, Any]) -> Machine:
+    known = [one.name for one in fields(Machine) if one.name in document]
+    for name in known:
+        value = document[name]
+        if not (isinstance(value, str) if name == "device" else value is None or is_number(value)):
+            raise ValueError(f"its machine.{name} is {value!r}, which cannot be")
+    return Machine(**{name: document[name] for name in known})
 
 
 def open_results(path: Path) -> Results:
