@@ -83,6 +83,15 @@ def test_a_library_that_chose_a_product_over_windows_is_held_to_it(algorithm, re
         assert row.algorithm == algorithm
 
 
+@pytest.mark.parametrize("time_ms", [0.0, -1.0, float("nan")])
+def test_a_time_that_is_none_is_refused_on_any_machine(time_ms):
+    chosen = bench_samples.system("torch_fp32", "peer", "pytorch", "any", "fp32")
+    outcome = Outcome("measured", None, time_ms, 0.1, 20)
+    row = row_of(Case("conv9", CONV9, chosen), outcome, Machine("a new GPU"), "one", 1.0)
+    assert (row.state, row.time_ms) == ("refused", None)
+    assert row.reason == f"the clock said {time_ms} ms, which no work takes"
+
+
 def test_an_output_that_fits_the_cache_need_not_reach_memory():
     problem = paper_layer("conv12", 8)
     bare = 1e3 * problem.least_bytes / H200_LIKE.memory_bytes_per_second

@@ -52,7 +52,8 @@ RULES = {
     ),
     "settled": _Rule("true or false", lambda value: type(value) is bool),
     "error_over_bound": _Rule(
-        "a number, which may be infinite", lambda value: type(value) is float or is_number(value)
+        "a number, which may be infinite",
+        lambda value: isinstance(value, float) or is_number(value),
     ),
     "clocks_mhz": _Rule(
         "whole numbers by name",

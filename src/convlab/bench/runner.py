@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -119,6 +120,11 @@ def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, second
     """The row of an outcome: with its number, unless that is above the roofline."""
     problem, system = case.problem, case.system
     time_ms, spread = outcome.time_ms, outcome.time_spread
+    if time_ms is not None and not 0 < time_ms < math.inf:
+        reason = f"the clock said {time_ms} ms, which no work takes"
+        return row_of(
+            case, replace(outcome).without_number("refused", reason), machine, identity, seconds
+        )
     row = Row(
         case.layer,
         problem.batch,
