@@ -183,6 +183,18 @@ def test_measuring_anew_interrupted_has_lost_nothing(lab, interrupting):
     assert set(of_layer(lab, "conv12")) == {"right", "wrong"}
 
 
+def test_no_room_at_all_is_one_line(lab, monkeypatch):
+    def full(*arguments, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("convlab.bench.crew.Worker", full)
+    result = bench(lab)
+    assert result.exit_code == 2
+    assert "No space left on device" in result.stderr
+    monkeypatch.setattr("convlab.bench.crew.tempfile.mkdtemp", full)
+    assert "No space left on device" in bench(lab).stderr
+
+
 def test_standard_output_gets_the_document_alone(lab):
     result = run("bench", "--layer", "conv12", "--batch", "1", "--peer", "right", "--json", "-")
     assert json.loads(result.stdout)["rows"][0]["state"] == "measured"

@@ -144,7 +144,7 @@ def test_an_interrupted_run_is_taken_up_but_accidents_are_tried_again():
     new = again(older)
     left = new.take_up(older, older.rows)
     states = {older.rows[key].state for key in left}
-    assert states == {"unsteady", "busy", "absent", "failed"}
+    assert states == {"unsteady", "busy", "out of memory", "absent", "failed"}
     assert new.rows == older.rows  # until there are new ones
     assert new.commands == ["convlab bench", "convlab bench again"]
 

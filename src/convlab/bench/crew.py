@@ -5,6 +5,7 @@ or its CUDA context is nobody else's trouble. One that failed is ended and a new
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.measuring import Judging, Outcome
+from convlab.bench.measuring import Judging, Outcome, no_room
 from convlab.bench.systems import STAGE_FAMILY, System
 from convlab.bench.worker import INPUT, OUTPUT, WEIGHT
 from convlab.problem import ConvProblem
@@ -175,7 +176,7 @@ class Crew:
                 ((_, names),) = commands.setdefault(system.family, [(problem, [])])
                 names.append(system.name)
         for name, tasks in commands.items():
-            with contextlib.suppress(WorkerDied):
+            with contextlib.suppress(WorkerDied, OSError):
                 for problem, names in tasks:
                     self._worker(name).send(
                         do="compile", systems=names, problem=_fields(problem), allowed=None
@@ -209,6 +210,7 @@ class Crew:
             self._shared = np.lib.format.open_memmap(
                 self._tensors / OUTPUT, mode="w+", dtype=np.float32, shape=problem.output_shape
             )
+            _reserve(self._tensors / OUTPUT)
             self._problem = problem
             yield
         finally:
@@ -248,6 +250,8 @@ class Crew:
                 break
         except WorkerDied as error:
             outcome = Outcome(healthy=False).without_number("failed", str(error))
+        except (MemoryError, OSError) as error:
+            outcome = no_room(error, "the host could not measure or judge it")
         if not outcome.healthy:
             self._end(name)
         return outcome
@@ -281,6 +285,14 @@ def _fields(problem: ConvProblem) -> dict[str, Any]:
     return {field.name: getattr(problem, field.name) for field in fields(problem)}
 
 
+def _reserve(path: Path) -> None:
+    """Take the room of a file that is all holes: who writes to a hole where there is no room left
+    is killed. Raises ``OSError`` where there is too little."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
 def _folder_for(nbytes: int, other: Path) -> Path:
     """A folder in memory where there is room, else the other one."""
     try:
@@ -289,7 +301,7 @@ def _folder_for(nbytes: int, other: Path) -> Path:
     except OSError:  # there is none, or it is not for us
         pass
     if shutil.disk_usage(other).free < nbytes:
-        raise OSError(f"{other} has no room for {nbytes / 2**30:.1f} GiB of tensors")
+        raise OSError(errno.ENOSPC, f"no room for {nbytes / 2**30:.1f} GiB of tensors", str(other))
     return other
 
 

@@ -15,7 +15,7 @@ State = Literal[
 STATES: tuple[State, ...] = get_args(State)
 JUDGED_WRONG = frozenset({"wrong", "refused", "failed"})  # what the command exits 1 for
 # What measuring again on the same machine with the same code would not change.
-LASTING = frozenset({"measured", "wrong", "refused", "unsupported", "out of memory"})
+LASTING = frozenset({"measured", "wrong", "refused", "unsupported"})
 Key = tuple[str, int, str]
 """What a row is of: layer, batch and system."""
 

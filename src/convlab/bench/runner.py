@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -14,7 +14,7 @@ import numpy as np
 
 from convlab.bench.analysis import in_gemm_class
 from convlab.bench.bounds import Judge
-from convlab.bench.measuring import SETTLED_PERCENT, Judging, Outcome
+from convlab.bench.measuring import SETTLED_PERCENT, Judging, Outcome, no_room
 from convlab.bench.roofline import Machine, too_fast
 from convlab.bench.rows import Row
 from convlab.bench.systems import System
@@ -34,7 +34,10 @@ class Measurers(Protocol):
     def layer(
         self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]
     ) -> AbstractContextManager[None]:
-        """Inside the ``with`` that problem is measured, on these: input and weight, float32."""
+        """Inside the ``with`` that problem is measured, on these: input and weight, float32.
+
+        Raises ``MemoryError`` or ``OSError`` where there is no room for them.
+        """
 
     def measure(self, system: System, judge: Judging) -> Outcome:
         """Measure a system on that layer; ``judge`` says what is wrong with an output."""
@@ -91,23 +94,20 @@ def _layer(
     cases: Sequence[Case], crew: Measurers, machine: Machine, identity: str
 ) -> Iterator[Row]:
     problem = cases[0].problem
-    try:
-        input, weight, _ = random_tensors(problem, SEED, bias=False)
-        judge = Judge(problem, input, weight)
-    except MemoryError:
-        reason = f"the host has no memory for {problem} and its float64 answer"
-        for case in cases:
-            outcome = Outcome().without_number("out of memory", reason)
-            yield row_of(case, outcome, machine, identity, 0.0)
-        return
-    try:
-        with crew.layer(problem, (input, weight)):
+    with ExitStack() as held:
+        try:
+            input, weight, _ = random_tensors(problem, SEED, bias=False)
+            judge = held.enter_context(closing(Judge(problem, input, weight)))
+            held.enter_context(crew.layer(problem, (input, weight)))
+        except (MemoryError, OSError) as error:
+            outcome = no_room(error, f"the host cannot hold {problem} and its float64 answer")
             for case in cases:
-                started = time.monotonic()
-                outcome = crew.measure(case.system, _judging(judge, case))
-                yield row_of(case, outcome, machine, identity, time.monotonic() - started)
-    finally:
-        judge.close()
+                yield row_of(case, outcome, machine, identity, 0.0)
+            return
+        for case in cases:
+            started = time.monotonic()
+            outcome = crew.measure(case.system, _judging(judge, case))
+            yield row_of(case, outcome, machine, identity, time.monotonic() - started)
 
 
 def _judging(judge: Judge, case: Case) -> Judging:

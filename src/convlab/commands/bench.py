@@ -114,9 +114,10 @@ def bench(
     gpu = current_gpu()
     foreign = watch.processes(gpu)()
     _wait_until_idle(gpu, console)
-    crew = Crew(row_seconds=seconds, foreign=foreign)
+    with refusing(OSError):
+        crew = Crew(row_seconds=seconds, foreign=foreign)
     try:
-        with refusing(WorkerDied):
+        with refusing(WorkerDied, OSError):
             facts = crew.facts()
         machine, known = Machine(**facts["machine"]), facts["environment"]
         known["packages"] = known["packages"] | library_versions()
