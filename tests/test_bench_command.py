@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -174,6 +179,55 @@ def test_an_interrupted_run_has_kept_its_rows_and_goes_on(lab, interrupting):
     assert interrupting == ["right", "wrong", "unsupported", "unsupported", "tf32"]
     assert json.loads(lab.read_text())["finished"]
     assert json.loads(lab.read_text())["missing"] == []
+
+
+TERMINATED = """
+import sys
+from pathlib import Path
+from bench_fakes import system
+from convlab import engines
+from convlab.bench import crew, laboratory, systems, watch
+engines.unavailable, engines._made = lambda name: None, {"gpu": object()}
+crew.LABORATORY, crew.FAST_FOLDER = "bench_fakes:Fakes", Path(sys.argv[1])
+laboratory.current_gpu = lambda: None
+watch.look, watch.processes = lambda gpu: watch.Look, lambda gpu: tuple
+systems.chosen = lambda stage, peer, quick: (system("right"), system("hang"))
+from convlab.cli import app
+app(["bench", "--layer", "conv12", "--batch", "1", "--json", sys.argv[2]])
+"""
+
+
+def with_word(word: str) -> list[int]:
+    """The processes that were started with this word in their environment."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if word.encode() in file.read_bytes():
+                found.append(int(file.parent.name))
+    return found
+
+
+def test_a_time_limit_s_kill_leaves_no_process_and_no_tensors(tmp_path):
+    """By real processes, one of which never ends by itself."""
+    folder, file, word = tmp_path / "folder", tmp_path / "bench.json", f"CONVLAB_TEST={tmp_path}"
+    folder.mkdir()
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    named = {"PYTHONPATH": path, "TMPDIR": str(folder), "CONVLAB_TEST": str(tmp_path)}
+    command = subprocess.Popen(
+        [sys.executable, "-c", TERMINATED, str(folder), str(file)],
+        env=os.environ | named, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while not file.exists() and command.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)  # until the first row is in: the second one hangs
+    assert len(with_word(word)) >= 3
+    assert list(folder.iterdir())
+    command.terminate()
+    _, errors = command.communicate(timeout=30)
+    assert command.returncode == 130
+    assert "interrupted, 1 of 2 rows are left: the same command goes on" in errors
+    assert with_word(word) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_measuring_anew_interrupted_has_lost_nothing(lab, interrupting):

@@ -359,6 +359,16 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_crew_that_goes_in_the_middle_of_a_layer_takes_its_tensors_along(tmp_path, monkeypatch):
+    monkeypatch.setattr("convlab.bench.crew.FAST_FOLDER", tmp_path)
+    crew = Crew("bench_fakes:Fakes")
+    layer = crew.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
+    layer.__enter__()
+    assert list(tmp_path.iterdir())
+    crew.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_room_for_tensors_is_said(tmp_path, monkeypatch):
     import shutil
 

@@ -278,7 +278,8 @@ class Crew:
         """End every process and remove every file."""
         for name in [*self._workers]:
             self._end(name)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in {self._tensors, self._folder}:  # also those of a layer that was interrupted
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fields(problem: ConvProblem) -> dict[str, Any]:
