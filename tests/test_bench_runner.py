@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from threading import Barrier
@@ -299,19 +300,25 @@ def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
     begun."""
     from bench_fakes import Fakes
 
-    barrier = Barrier(3, timeout=20)
+    barrier, built = Barrier(3, timeout=20), []
+
+    def build(name):
+        barrier.wait()
+        time.sleep(0.2)
+        built.append(name)
 
     class Built(Fakes):
         builders = ThreadPoolExecutor(3)
 
         def compile(self, name, problem):
-            return self.builders.submit(barrier.wait)
+            return self.builders.submit(build, name)
 
     monkeypatch.setattr("bench_fakes.Built", Built, raising=False)
     worker = InThread("bench_fakes:Built", None)
     problem = {field.name: getattr(TEACHING, field.name) for field in fields(TEACHING)}
     worker.send(do="compile", systems=["a", "b", "c"], problem=problem)
     assert worker.answer(0) == {"compiled": True}
+    assert sorted(built) == ["a", "b", "c"]
     worker.end()
 
 
