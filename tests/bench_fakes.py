@@ -247,8 +247,11 @@ class InThread:
     def answer(self, deadline: float) -> dict[str, Any]:
         return json.loads(self._answers.readline())
 
-    def end(self) -> None:
+    def dismiss(self) -> None:
         self._commands.close()
+
+    def end(self) -> None:
+        self.dismiss()
         self._thread.join()
         self._answers.close()
 

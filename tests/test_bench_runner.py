@@ -183,6 +183,7 @@ class Written:
     """A worker that writes down what it is sent, by process; its answers are handed in."""
 
     sent: ClassVar[list[tuple[str, dict]]] = []
+    dismissed: ClassVar[list[str]] = []
     ended: ClassVar[list[str]] = []
     fails: ClassVar[set[str]] = set()
 
@@ -197,13 +198,16 @@ class Written:
             return {"error": "ImportError: no such library"}
         return {"compiled": True}
 
+    def dismiss(self):
+        self.dismissed.append(self.name)
+
     def end(self):
         self.ended.append(self.name)
 
 
 @pytest.fixture
 def written(monkeypatch):
-    for name in ("sent", "ended", "fails"):
+    for name in ("sent", "dismissed", "ended", "fails"):
         monkeypatch.setattr(Written, name, type(getattr(Written, name))())
     monkeypatch.setattr("convlab.bench.crew.Worker", Written)
     return Written
@@ -246,6 +250,13 @@ def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(writte
     crew, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
     assert written.ended == ["cublas"]  # a stage's kernels are kept, with those that compiled
     crew.close()
+
+
+def test_processes_end_side_by_side(written, monkeypatch):
+    crew, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
+    monkeypatch.setattr(Written, "ended", Written.dismissed)  # in one list
+    crew.close()
+    assert written.dismissed == 2 * ["convlab-0", "convlab-1", "cublas", "pytorch"]
 
 
 def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):

@@ -101,11 +101,15 @@ class Worker:
         words = " ".join(" ".join(last).split())
         return f"its process {how} (exit code {code})" + (f": {words[-200:]}" if words else "")
 
-    def end(self) -> None:
-        """End the process, whatever it is doing."""
+    def dismiss(self) -> None:
+        """Let the process end by itself, unless it is at work: there are no more commands."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self.dismiss()
         try:
             self._process.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
@@ -276,6 +280,8 @@ class Crew:
 
     def close(self) -> None:
         """End every process and remove every file."""
+        for worker in self._workers.values():  # all at once: some libraries take long to go
+            worker.dismiss()
         for name in [*self._workers]:
             self._end(name)
         for folder in {self._tensors, self._folder}:  # also those of a layer that was interrupted
