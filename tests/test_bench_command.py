@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -217,17 +218,25 @@ def test_a_time_limit_s_kill_leaves_no_process_and_no_tensors(tmp_path):
         [sys.executable, "-c", TERMINATED, str(folder), str(file)],
         env=os.environ | named, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    until = time.monotonic() + 60
-    while not file.exists() and command.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)  # until the first row is in: the second one hangs
-    assert len(with_word(word)) >= 3
-    assert list(folder.iterdir())
-    command.terminate()
-    _, errors = command.communicate(timeout=30)
-    assert command.returncode == 130
-    assert "interrupted, 1 of 2 rows are left: the same command goes on" in errors
-    assert with_word(word) == []
-    assert list(folder.iterdir()) == []
+    try:
+        until = time.monotonic() + 60
+        while not (file.exists() and len(with_word(word)) >= 3) and time.monotonic() < until:
+            time.sleep(0.05)  # until the first row is in, and the second one's process is there
+        assert list(folder.iterdir())
+        command.terminate()
+        _, errors = command.communicate(timeout=30)
+        assert command.returncode == 130
+        assert "interrupted, 1 of 2 rows are left: the same command goes on" in errors
+        assert list(folder.iterdir()) == []
+        until = (
+            time.monotonic() + 20
+        )  # one that had only begun to start finds nobody there, and ends
+        while with_word(word) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert with_word(word) == []
+    finally:
+        for number in with_word(word):
+            os.kill(number, signal.SIGKILL)
 
 
 def test_measuring_anew_interrupted_has_lost_nothing(lab, interrupting):
