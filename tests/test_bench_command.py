@@ -228,9 +228,8 @@ def test_a_time_limit_s_kill_leaves_no_process_and_no_tensors(tmp_path):
         assert command.returncode == 130
         assert "interrupted, 1 of 2 rows are left: the same command goes on" in errors
         assert list(folder.iterdir()) == []
-        until = (
-            time.monotonic() + 20
-        )  # one that had only begun to start finds nobody there, and ends
+        # One that had only begun to start finds nobody there, and ends.
+        until = time.monotonic() + 20
         while with_word(word) and time.monotonic() < until:
             time.sleep(0.05)
         assert with_word(word) == []
