@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
 from threading import Thread
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from convlab.bench.peers import Unsupported
+from convlab.bench.peers.base import rehearsal
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import System
 from convlab.bench.watch import Look
@@ -119,6 +121,7 @@ class OutOfMemoryError(RuntimeError):
 SPOILED: dict[str, Any] = {
     "right": lambda output, run: output,
     "wrong": one_wrong,
+    "stage_wrong": one_wrong,
     "writes_nothing": writes_nothing,
     "skips_one": skips_one,
     "wrong_later": wrong_later,
@@ -152,20 +155,33 @@ TIMES = {
 class Fakes:
     """The laboratory."""
 
-    def __init__(self, allowed: int | None = None) -> None:
+    def __init__(self, allowed: Sequence[int] | None = None) -> None:
         self.allowed, self.taken, self.current = allowed, 0, ""
         self.timed = self.looks = 0
 
     def facts(self):
         return {"machine": MACHINE.as_json(), "environment": ENVIRONMENT}
 
-    def compile(self, name: str, problem: ConvProblem) -> None:
+    def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
         if name == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
+        return self.system_named(name).compile(problem)
 
     def system_named(self, name: str) -> System:
         self.current, self.timed, self.looks = name, 0, 0
-        spoil, stage = SPOILED[name], name in ("right", "crash")
+        spoil, stage = SPOILED[name], name in ("right", "crash", "stage_wrong")
+
+        def why_absent():
+            return "its library is not installed" if spoil is None else None
+
+        def prepare(problem, input, weight, bias):
+            return Fake(problem, input, weight, self, spoil)
+
+        compile = None
+        if stage:
+            compile = lambda problem: None  # noqa: E731
+        elif name in ("absent", "unsupported", "tf32"):
+            compile = rehearsal(why_absent, prepare)
         return System(
             name,
             f"a fake: {name}",
@@ -174,9 +190,9 @@ class Fakes:
             "tf32" if name.startswith("tf32") else "fp32",
             "any" if name == "any" else "gemm",
             name != "host",
-            lambda: "its library is not installed" if spoil is None else None,
-            lambda problem, input, weight, bias: Fake(problem, input, weight, self, spoil),
-            (lambda problem: None) if stage else None,
+            why_absent,
+            prepare,
+            compile,
         )
 
     def free_bytes(self):
@@ -216,6 +232,7 @@ class InThread:
     """A worker without a process, for what is not about processes: quick to start."""
 
     def __init__(self, laboratory: str, log: Any) -> None:
+        self.number = id(self)
         module, _, name = laboratory.partition(":")
         commands, self._commands = _pipe()
         self._answers, answers = _pipe()
@@ -230,8 +247,11 @@ class InThread:
     def answer(self, deadline: float) -> dict[str, Any]:
         return json.loads(self._answers.readline())
 
-    def end(self) -> None:
+    def dismiss(self) -> None:
         self._commands.close()
+
+    def end(self) -> None:
+        self.dismiss()
         self._thread.join()
         self._answers.close()
 

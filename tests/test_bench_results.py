@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from bench_samples import sample
+from bench_samples import sample, system
 from test_docs import keys
 from test_docs import rows as documented
 
@@ -17,6 +17,7 @@ from convlab.bench.results import (
     code_fingerprint,
     identity,
     open_results,
+    set_aside,
 )
 from convlab.bench.rows import STATES, Row
 
@@ -44,9 +45,20 @@ def test_infinite_errors_survive():
     [
         ({"format": "something"}, "its format is 'something'"),
         ({"version": 99}, "its version is 99"),
-        ({"machine": None}, "it is no result of convlab bench"),
+        ({"machine": None}, "its machine is None: it must be an object"),
         ({"rows": [{"layer": "conv1"}]}, "it is no result of convlab bench"),
-        ({"systems": []}, "it is no result of convlab bench"),
+        ({"systems": []}, "there is a row of 's01_direct', which is no system of it"),
+        ({"environment": None}, "its environment is None: it must be an object"),
+        ({"environment": []}, r"its environment is \[\]: it must be an object"),
+        ({"environment": {"packages": []}}, r"its environment.packages is \[\]"),
+        ({"identity": None}, "its identity is None"),
+        ({"rows": {}}, "its rows is {}: it must be a list"),
+        ({"commands": "convlab bench"}, "its commands is 'convlab bench': it must be a list"),
+        ({"finished": 1}, "its finished is 1"),
+        ({"machine": {"device": None}}, "its machine.device is None"),
+        ({"machine": {"device": "x", "fp32_flops": "66"}}, "its machine.fp32_flops is '66'"),
+        ({"missing": [["conv13", 1, "s01_direct"]]}, "layer is 'conv13'"),
+        ({"missing": [1]}, "it is no result of convlab bench"),
     ],
 )
 def test_other_documents_are_refused_in_a_sentence(tmp_path, change, said):
@@ -55,6 +67,46 @@ def test_other_documents_are_refused_in_a_sentence(tmp_path, change, said):
     with pytest.raises(ValueError, match=said) as caught:
         open_results(file)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["name", "title", "kind", "family", "precision", "method"])
+@pytest.mark.parametrize("value", [None, 3, "left out"])
+def test_systems_that_do_not_say_what_they_are_are_refused(key, value):
+    document = sample(layers=["conv12"]).as_json()
+    document["systems"][0] |= {key: value}
+    if value == "left out":
+        del document["systems"][0][key]
+    with pytest.raises(ValueError, match=f"has no {key}, or one that is no string"):
+        Results.from_json(document)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "rule"),
+    [
+        (
+            "time_ms",
+            ["abc", 0, -1, float("nan"), float("inf"), True, []],
+            "a finite number above 0",
+        ),
+        ("tflops", ["abc", 0, -1, float("nan")], "a finite number above 0"),
+        ("called_ms", ["abc", 0, float("nan")], "a finite number above 0"),
+        ("time_spread", ["abc", -1, float("nan")], "a finite number of 0 or more"),
+        ("repeats", [0, 2.5, "20"], "a whole number above 0"),
+        ("batch", [0, 1.5, "128"], "a whole number above 0"),
+        ("workspace_bytes", [-1, 0.5, "much"], "a whole number of 0 or more"),
+        ("settled", [1, "yes"], "true or false"),
+        ("error_over_bound", [[], True], "a number, which may be infinite"),
+        ("clocks_mhz", [1980, {"before": "fast"}], "whole numbers by name"),
+        ("reason", [3], "a string"),
+        ("system", [3], "a string"),
+    ],
+)
+def test_rows_of_what_cannot_be_are_refused(key, values, rule):
+    for value in values:
+        document = sample(layers=["conv12"]).as_json()
+        document["rows"][0][key] = value
+        with pytest.raises(ValueError, match=rf"{key} of .* is .*: it must be {rule}"):
+            Results.from_json(json.loads(json.dumps(document)))
 
 
 def test_a_missing_file_and_no_json_are_told(tmp_path):
@@ -82,18 +134,78 @@ def with_states() -> Results:
     return results
 
 
+def again(older: Results, **changed) -> Results:
+    """A new run's results, before it has measured anything."""
+    return replace(older, rows={}, systems={}, commands=["convlab bench again"], **changed)
+
+
 def test_an_interrupted_run_is_taken_up_but_accidents_are_tried_again():
-    new = replace(sample(), rows={}, commands=["convlab bench again"])
-    assert new.take_up(with_states()) == 5
-    kept = {row.state for row in new.rows.values()}
-    assert kept == {"measured", "wrong", "refused", "unsupported", "out of memory"}
+    older = with_states()
+    new = again(older)
+    left = new.take_up(older, older.rows)
+    states = {older.rows[key].state for key in left}
+    assert states == {"unsteady", "busy", "out of memory", "absent", "failed"}
+    assert new.rows == older.rows  # until there are new ones
     assert new.commands == ["convlab bench", "convlab bench again"]
 
 
+def test_what_is_not_asked_for_stays_also_where_all_is_measured_anew():
+    older = with_states()
+    asked = [key for key in older.rows if older.rows[key].state in ("measured", "busy")]
+    for anew in (False, True):
+        new = again(older)
+        left = new.take_up(older, asked, anew)
+        assert new.rows == older.rows
+        assert new.systems == older.systems
+        assert [older.rows[key].state for key in left] == ["measured", "busy"][not anew :]
+
+
 def test_another_machine_version_or_code_is_measured_again():
-    new = replace(sample(identity="two"), rows={})
-    assert new.take_up(sample(identity="one")) == 0
-    assert new.rows == {}
+    older = sample(identity="one")
+    new = again(older, identity="two")
+    assert new.take_up(older, older.rows) == list(older.rows)
+    assert new.rows == new.systems == {}
+    assert new.commands == ["convlab bench again"]
+
+
+def test_a_run_is_finished_when_nothing_that_was_asked_for_is_missing():
+    whole = sample(layers=["conv11", "conv12"])
+    systems = {name: system(name, "peer", "cpu", "gemm", "fp32") for name in whole.systems}
+    first, *rest = whole.rows
+    run = again(whole)
+    run.take_up(None, whole.rows)
+    run.add(whole.rows[first], systems[first[2]])  # and then it is interrupted
+    read = Results.from_json(json.loads(json.dumps(run.as_json())))
+    assert list(read.missing) == rest
+    assert read.finished is None
+
+    smaller = again(read, missing={})
+    assert smaller.take_up(read, [first]) == []  # asks for nothing that is missing
+    assert list(smaller.missing) == rest
+    assert smaller.finished is None
+
+    last = again(read, missing={})
+    for key in last.take_up(smaller, whole.rows):
+        assert last.finished is None
+        last.add(whole.rows[key], systems[key[2]])
+    assert last.finished
+    assert not last.missing
+
+
+def test_an_earlier_file_is_kept_beside_under_a_free_name(tmp_path):
+    path, older = tmp_path / "bench.json", sample(identity="one", layers=["conv12"])
+    for text, name in (("first", "bench-one.json"), ("second", "bench-one-2.json")):
+        path.write_text(text)
+        assert set_aside(path, older) == tmp_path / name
+        assert (tmp_path / name).read_text() == text
+    assert (tmp_path / "bench-one.json").read_text() == "first"
+
+
+def test_systems_are_in_their_order_whoever_asked_first():
+    results = sample(layers=["conv12"])
+    results.systems = dict(reversed(results.systems.items()))
+    assert results.names("stage") == sample().names("stage")
+    assert results.names("stage")[0] == "s01_direct"
 
 
 ENVIRONMENT = {
@@ -171,6 +283,7 @@ def test_every_key_of_the_document_is_told():
     row = results.row("conv12", 128, "s01_direct")
     clocks = {"before": 1980, "after": 1980, "max": 1980}
     results.rows = {row.key: replace(row, clocks_mhz=clocks)}
+    results.missing = {("conv12", 128, "s02_cin_naive"): None}
     told = [line[0].strip("`") for line in documented("docs/json.md", "## `convlab bench --json`")]
     assert len(told) == len(set(told))
     assert set(told) == set(keys(results.as_json()))

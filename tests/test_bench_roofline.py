@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import bench_samples
 import pytest
 from bench_samples import H200_LIKE
 
+from convlab.bench.measuring import Outcome
 from convlab.bench.roofline import (
     Machine,
     floor_seconds,
@@ -14,6 +16,7 @@ from convlab.bench.roofline import (
     percent_of_roofline,
     too_fast,
 )
+from convlab.bench.runner import Case, row_of
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -56,6 +59,37 @@ def test_algorithms_with_fewer_multiplications_may_pass_the_peak(method):
     assert too_fast(CONV9, 0.2, H200_LIKE, "fp32", method) is None
     assert too_fast(CONV9, 0.01, H200_LIKE, "fp32", method)
     assert least_flops(CONV9, method) == CONV9.flops / 9
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "refused"),
+    [
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw", True),
+        ("void fft2d_r2c_32x32<float, false>; sm80_xmma_gemm_cf32cf32", False),
+        ("void cudnn::winograd::winograd_fwd", False),
+        (None, False),  # nobody knows what it was
+    ],
+)
+def test_a_library_that_chose_a_product_over_windows_is_held_to_it(algorithm, refused):
+    """Half the time that all multiplications take: a ninth of them is possible, all are not."""
+    chosen = bench_samples.system("torch_fp32", "peer", "pytorch", "any", "fp32")
+    time_ms = 0.5e3 * CONV9.flops / H200_LIKE.fp32_flops
+    outcome = Outcome("measured", None, time_ms, 0.1, 20, algorithm=algorithm)
+    row = row_of(Case("conv9", CONV9, chosen), outcome, H200_LIKE, "one", 1.0)
+    assert row.state == ("refused" if refused else "measured")
+    if refused:
+        assert "can do 66.9 in fp32 at most" in row.reason
+        assert row.time_ms is row.tflops is row.settled is None
+        assert row.algorithm == algorithm
+
+
+@pytest.mark.parametrize("time_ms", [0.0, -1.0, float("nan")])
+def test_a_time_that_is_none_is_refused_on_any_machine(time_ms):
+    chosen = bench_samples.system("torch_fp32", "peer", "pytorch", "any", "fp32")
+    outcome = Outcome("measured", None, time_ms, 0.1, 20)
+    row = row_of(Case("conv9", CONV9, chosen), outcome, Machine("a new GPU"), "one", 1.0)
+    assert (row.state, row.time_ms) == ("refused", None)
+    assert row.reason == f"the clock said {time_ms} ms, which no work takes"
 
 
 def test_an_output_that_fits_the_cache_need_not_reach_memory():

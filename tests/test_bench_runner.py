@@ -3,23 +3,30 @@ spoils no other row. Systems are fakes, processes are real."""
 
 from __future__ import annotations
 
+import errno
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from threading import Barrier
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from bench_fakes import GIB, MACHINE, SPOILED, system
+from bench_fakes import GIB, MACHINE, SPOILED, InThread, system
 
 from convlab.bench import measuring, runner
 from convlab.bench.crew import Crew, WorkerDied, weights
 from convlab.bench.rows import NUMBERS, Row
 from convlab.bench.systems import chosen
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
 EXPECTED = {
     "right": ("measured", None),
     "wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
+    "stage_wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
     "writes_nothing": ("wrong", "it wrote nothing"),
     "skips_one": ("wrong", "1 of 12,800 outputs are NaN"),
     "wrong_later": ("wrong", "after it was timed, "),
@@ -159,17 +166,182 @@ def test_what_failed_in_one_process_is_not_in_the_next():
     assert [row.state for row in rows.values()] == ["failed", "failed", "measured"]
 
 
-def test_compiled_ahead_are_libraries_once_and_first_then_all_kernels():
+def test_made_ready_ahead_are_all_kernels_and_each_library_once():
     library = system("wrong", name="built", compile=lambda problem: None)
-    systems = [system("right"), library, system("tf32")]
+    systems = [system("right"), library, system("wrong")]
     cases = runner.cases_for(["conv11", "conv12"], 1, systems)
     ahead = [(case.layer, case.system.name) for case in runner.compiled_ahead(cases)]
-    assert ahead == [("conv12", "built"), ("conv11", "right"), ("conv12", "right")]
+    assert ahead == [("conv11", "right"), ("conv12", "right"), ("conv12", "built")]
 
 
-def test_cutlass_is_built_ahead():
-    built = [one.name for one in chosen(["none"], ["all"]) if one.compile is not None]
-    assert built == ["cutlass_analytic", "cutlass_optimized", "cutlass_tf32"]
+def test_every_peer_on_the_gpu_is_made_ready_ahead():
+    for one in chosen(["none"], ["all"]):
+        assert (one.compile is not None) == one.on_gpu, one.name
+
+
+class Written:
+    """A worker that writes down what it is sent, by process; its answers are handed in."""
+
+    sent: ClassVar[list[tuple[str, dict]]] = []
+    dismissed: ClassVar[list[str]] = []
+    ended: ClassVar[list[str]] = []
+    fails: ClassVar[set[str]] = set()
+
+    def __init__(self, laboratory, log):
+        self.name, self.number = log.stem, len(log.stem)
+
+    def send(self, **command):
+        self.sent.append((self.name, command))
+
+    def answer(self, deadline):
+        if self.name in self.fails:
+            return {"error": "ImportError: no such library"}
+        return {"compiled": True}
+
+    def dismiss(self):
+        self.dismissed.append(self.name)
+
+    def end(self):
+        self.ended.append(self.name)
+
+
+@pytest.fixture
+def written(monkeypatch):
+    for name in ("sent", "dismissed", "ended", "fails"):
+        monkeypatch.setattr(Written, name, type(getattr(Written, name))())
+    monkeypatch.setattr("convlab.bench.crew.Worker", Written)
+    return Written
+
+
+def made_ready(stages, peers, layers=("conv11", "conv12")):
+    """The crew, once it has made these fakes ready, and how often it said that one was."""
+    systems = [system("right", name=name) for name in stages]
+    for name, family in peers:
+        systems.append(system("tf32", name=name, family=family))
+    crew = Crew("bench_fakes:Fakes", compilers=2)
+    wanted = runner.compiled_ahead(runner.cases_for(layers, 1, systems))
+    said = len(list(crew.compile([(case.problem, case.system) for case in wanted])))
+    assert said == len(wanted)
+    return crew, said
+
+
+def test_peers_are_made_ready_in_their_family_s_process_and_kernels_in_several(written):
+    crew, said = made_ready(
+        ["s1", "s2"], [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
+    )
+    assert said == 7
+    assert [(name, command["systems"]) for name, command in written.sent] == [
+        ("convlab-0", ["s1"]), ("convlab-0", ["s1"]), ("convlab-1", ["s2"]), ("convlab-1", ["s2"]),
+        ("pytorch", ["torch_a", "torch_b"]), ("cublas", ["blas"]),
+    ]  # fmt: skip
+    assert not written.ended
+    crew.close()
+
+
+def test_no_process_is_there_that_no_row_is_asked_of(written):
+    crew, _ = made_ready([], [("blas", "cublas")])
+    assert {name for name, _ in written.sent} == {"cublas"}
+    crew.close()
+    assert written.ended == ["cublas"]
+
+
+def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(written):
+    written.fails |= {"cublas", "convlab-0"}
+    crew, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
+    assert written.ended == ["cublas"]  # a stage's kernels are kept, with those that compiled
+    crew.close()
+
+
+def test_processes_end_side_by_side(written, monkeypatch):
+    crew, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
+    monkeypatch.setattr(Written, "ended", Written.dismissed)  # in one list
+    crew.close()
+    assert written.dismissed == 2 * ["convlab-0", "convlab-1", "cublas", "pytorch"]
+
+
+def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
+    """Idle ones of others, and all of ours: every process that is still there."""
+    from bench_fakes import Fakes
+
+    told = []
+
+    class Told(Fakes):
+        def others(self):
+            told.append([*self.allowed])
+            return super().others()
+
+    monkeypatch.setattr("bench_fakes.Told", Told, raising=False)
+    monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
+    crew = Crew("bench_fakes:Told", compilers=1, foreign=(77,))
+    cases = runner.cases_for(
+        ["conv12"], 1, [system(name) for name in ("right", "sticky", "wrong", "tf32")]
+    )
+    states = [row.state for row in runner.run(cases, crew, MACHINE, "same")]
+    assert states == ["measured", "failed", "wrong", "measured"]
+    ours = [worker.number for worker in crew._workers.values()]
+    assert len(ours) == 2
+    assert told[-1] == [77, *ours]
+    crew.close()
+
+
+def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
+    """The fake counts how often it was opened, so in how many processes."""
+    from bench_fakes import Fakes
+
+    opened = []
+
+    class Counted(Fakes):
+        def __init__(self, allowed=None):
+            opened.append(self)
+            super().__init__(allowed)
+
+    monkeypatch.setattr("bench_fakes.Counted", Counted, raising=False)
+    monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
+    crew = Crew("bench_fakes:Counted", compilers=1)
+    cases = runner.cases_for(["conv12"], 1, [system(name) for name in ("absent", "tf32", "right")])
+    found = {row.system: row for row in runner.run(cases, crew, MACHINE, "same")}
+    crew.close()
+    assert (found["absent"].state, found["absent"].reason) == EXPECTED["absent"]
+    assert found["tf32"].state == found["right"].state == "measured"
+    assert len(opened) == 2  # the stage's, and the fakes' family's
+
+
+def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
+    """Three that each wait for the others end only where none is waited for before the last has
+    begun."""
+    from bench_fakes import Fakes
+
+    barrier, built = Barrier(3, timeout=20), []
+
+    def build(name):
+        barrier.wait()
+        time.sleep(0.2)
+        built.append(name)
+
+    class Built(Fakes):
+        builders = ThreadPoolExecutor(3)
+
+        def compile(self, name, problem):
+            return self.builders.submit(build, name)
+
+    monkeypatch.setattr("bench_fakes.Built", Built, raising=False)
+    worker = InThread("bench_fakes:Built", None)
+    problem = {field.name: getattr(TEACHING, field.name) for field in fields(TEACHING)}
+    worker.send(do="compile", systems=["a", "b", "c"], problem=problem)
+    assert worker.answer(0) == {"compiled": True}
+    assert sorted(built) == ["a", "b", "c"]
+    worker.end()
+
+
+def test_starting_up_may_take_longer_than_a_row():
+    crew = Crew("bench_fakes:Fakes", row_seconds=0.01)
+    try:
+        assert crew.facts()["machine"]["device"] == "a fake GPU"
+        one = system("tf32")
+        assert list(crew.compile([(paper_layer("conv12", 1), one)])) == [None]
+        assert "fakes" in crew._workers  # it has not been ended for being slow
+    finally:
+        crew.close()
 
 
 def test_the_same_bits_are_so_however_they_lie_in_memory():
@@ -205,13 +377,80 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_crew_that_goes_in_the_middle_of_a_layer_takes_its_tensors_along(tmp_path, monkeypatch):
+    monkeypatch.setattr("convlab.bench.crew.FAST_FOLDER", tmp_path)
+    crew = Crew("bench_fakes:Fakes")
+    layer = crew.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
+    layer.__enter__()
+    assert list(tmp_path.iterdir())
+    crew.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_room_for_tensors_is_said(tmp_path, monkeypatch):
     import shutil
 
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(OSError, match="no room for"):
-        run(["right"])
+    row = run(["right"])["right"]
+    assert row.state == "out of memory"
+    assert "the host cannot hold " in row.reason
+    assert "no room for 0.0 GiB of tensors" in row.reason
+
+
+def test_room_for_the_output_is_taken_before_anybody_writes_there(tmp_path, monkeypatch):
+    """Who writes to a hole of a file where there is no room left is killed by signal 7."""
+    monkeypatch.setattr("convlab.bench.crew.FAST_FOLDER", tmp_path)
+    problem = paper_layer("conv12", 64)
+    crew = Crew("bench_fakes:Fakes")
+    tensors = np.zeros(1, np.float32), np.zeros(1, np.float32)
+    with crew.layer(problem, tensors):
+        (output,) = tmp_path.glob("convlab-bench-*/output.npy")
+        assert 512 * output.stat().st_blocks >= 4 * np.prod(problem.output_shape)
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    crew.close()
+    row = run(["right"])["right"]
+    assert row.state == "out of memory"
+    assert "No space left on device" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (MemoryError("Unable to allocate 9 GiB"), "out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "out of memory"),
+        (OSError(errno.EIO, "Input/output error"), "failed"),
+    ],
+)
+def test_what_the_judge_has_no_room_for_is_a_row_and_the_next_is_measured(
+    monkeypatch, error, state
+):
+    judge, judged = runner.Judge.judge, []
+
+    def full(self, *arguments):
+        judged.append(arguments)
+        if len(judged) == 1:
+            raise error
+        return judge(self, *arguments)
+
+    monkeypatch.setattr(runner.Judge, "judge", full)
+    rows = run(["tf32", "wrong", "right"])
+    assert [row.state for row in rows.values()] == [state, "wrong", "measured"]
+    assert rows["tf32"].reason.startswith("the host could not measure or judge it: ")
+    assert rows["tf32"].reason.endswith(error.args[-1])
+
+
+def test_no_room_for_a_process_s_log_is_a_row(monkeypatch):
+    def full(laboratory, log):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("convlab.bench.crew.Worker", full)
+    rows = run(["right", "tf32"])
+    assert {row.state for row in rows.values()} == {"out of memory"}
 
 
 def test_too_little_host_memory_is_a_row(monkeypatch):
@@ -221,7 +460,7 @@ def test_too_little_host_memory_is_a_row(monkeypatch):
     monkeypatch.setattr(runner, "Judge", full)
     rows = run(["right"])
     assert rows["right"].state == "out of memory"
-    assert "the host has no memory" in rows["right"].reason
+    assert rows["right"].reason.startswith("the host cannot hold ")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -11,7 +12,8 @@ if config.ENABLE_CUDASIM:  # it has no streams to time on
     pytest.skip("Numba runs as its CUDA simulator", allow_module_level=True)
 
 from convlab.bench import watch
-from convlab.bench.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host
+from convlab.bench.laboratory import Gpu
+from convlab.bench.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host, warm_up
 from convlab.bench.watch import Look, why_busy
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -41,6 +43,21 @@ def test_slow_work_is_repeated_five_times_at_least():
 def test_ordinary_calls_may_be_given_less_time():
     assert next(n for n in range(1, 30) if enough([50.0] * n, at_most_ms=500.0)) == 10
     assert not enough([50.0] * 10)
+
+
+@pytest.mark.parametrize(
+    ("run_ms", "runs"), [(720.0, 1), (100.0, 1), (60.0, 2), (49.0, 3), (0.01, 3)]
+)
+def test_warming_up_ends_once_it_took_a_tenth_of_a_second(run_ms, runs):
+    """By a clock that goes on while somebody waits."""
+    done, clock = [], [5.0]
+
+    def wait():
+        done.append("waited")
+        clock[0] += run_ms / 1e3
+
+    warm_up(lambda: done.append("started"), wait, lambda: clock[0])
+    assert done == ["started", "waited"] * runs
 
 
 def test_the_host_is_timed_by_its_clock():
@@ -83,6 +100,37 @@ def test_a_busy_gpu_is_told(change, said):
 )
 def test_what_nvidia_smi_says(answer, look):
     assert watch._look(answer) == look
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected", "own", "newcomers"),
+    [
+        ((10, 11, 12), (10, 11, 12), 11, 0),
+        ((10, 11, 99), (10, 11, 12), 11, 1),  # one of ours has no context yet: as many as expected
+        ((11,), (10, 11, 12), 11, 0),
+        ((70, 71, 72), (10, 11, 12), 11, 0),  # other numbers: outside of a container
+        ((70, 71, 72, 73), (10, 11, 12), 11, 1),
+        ((), (10, 11, 12), 11, None),  # not even ours are seen
+        (None, (10, 11), 11, None),
+        ((10, 11), None, 11, None),
+    ],
+)
+def test_newcomers_are_told_by_their_numbers_where_those_are_seen(seen, expected, own, newcomers):
+    assert watch.newcomers(seen, expected, own) == newcomers
+
+
+def test_a_process_that_measures_knows_its_own_number(monkeypatch):
+    place = Gpu.__new__(Gpu)  # without a GPU
+    place._uuid, place.allowed = "GPU-1", [os.getpid(), 2]
+    monkeypatch.setattr(watch, "processes", lambda gpu: lambda: (os.getpid(), 3))
+    assert place.others()() == 1
+
+
+def test_numbers_of_processes_are_read(monkeypatch):
+    monkeypatch.setattr(watch.Question, "__init__", lambda self, options: None)
+    for lines, numbers in ((None, None), ([], ()), (["4711", " 12 ", "", "[N/A]"], (4711, 12))):
+        monkeypatch.setattr(watch.Question, "lines", lambda self, lines=lines: lines)
+        assert watch.processes("GPU-1")() == numbers
 
 
 def test_a_machine_without_nvidia_smi_is_no_error(monkeypatch):

@@ -8,17 +8,22 @@ import ctypes
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from bench_fakes import Fakes
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problems
 
 from convlab.bench import peers
+from convlab.bench.bounds import Judged
+from convlab.bench.measuring import measure
 from convlab.bench.peers import (
     PEERS,
     Unsupported,
@@ -33,6 +38,7 @@ from convlab.bench.peers import (
     on_torch,
     peer_named,
 )
+from convlab.bench.systems import of_peer
 from convlab.oracle import Oracle, random_tensors, reference
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
@@ -294,6 +300,64 @@ def test_both_sides_agree_on_the_order_of_sizes():
             assert list(sizes) == expected
 
 
+# Rehearsals
+
+
+class Rehearsed:
+    """A peer that writes down what is done with it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.absent: str | None = None
+        self.error: Exception | None = None
+
+    def prepare(self, problem, input, weight, bias):
+        assert (input.shape, weight.shape) == (problem.input_shape, problem.weight_shape)
+        self.done.append("prepare")
+        return self
+
+    def run(self, stream):
+        self.done.append("run")
+        if self.error is not None:
+            raise self.error
+
+    def output(self):
+        self.done.append("output")
+
+    @property
+    def algorithm(self):
+        self.done.append("algorithm")
+
+    def close(self):
+        self.done.append("close")
+
+
+def test_a_rehearsal_does_what_a_row_does():
+    peer = Rehearsed()
+    base.rehearsal(lambda: peer.absent, peer.prepare)(TEACHING)
+    assert peer.done == ["prepare", "run", "output", "algorithm", "close"]
+
+
+def test_a_rehearsal_leaves_an_absent_library_alone():
+    peer = Rehearsed()
+    peer.absent = "it is not installed"
+    base.rehearsal(lambda: peer.absent, peer.prepare)(TEACHING)
+    assert peer.done == []
+
+
+@pytest.mark.parametrize("error", [Unsupported("not this"), RuntimeError("broken")])
+def test_a_rehearsal_that_goes_wrong_gives_everything_back(error):
+    peer = Rehearsed()
+    peer.error = error
+    compile = base.rehearsal(lambda: None, peer.prepare)
+    if isinstance(error, Unsupported):  # that is no mishap
+        compile(TEACHING)
+    else:
+        with pytest.raises(RuntimeError, match="broken"):
+            compile(TEACHING)
+    assert peer.done == ["prepare", "run", "close"]
+
+
 # The C++ baseline
 
 
@@ -497,7 +561,7 @@ def test_cudnn_gets_the_workspace_it_asks_for(fake_cudnn):
         ({"refuses": 2000}, RuntimeError, "CUDNN_STATUS_2000"),
         ({"at_run": 3007}, Unsupported, "cudnnConvolutionForward: CUDNN_STATUS_3007"),
         ({"at_run": 5000}, RuntimeError, "cudnnConvolutionForward: CUDNN_STATUS_5000"),
-        ({"workspace": 2**41}, Unsupported, "workspace of 2048.00 GiB .* but 1024.00 are free"),
+        ({"workspace": 2**41}, MemoryError, "workspace of 2048.00 GiB .* but 1024.00 are free"),
     ],
 )
 def test_what_cudnn_refuses_is_said_and_nothing_is_kept(fake_cudnn, settings, error, says):
@@ -573,6 +637,16 @@ def test_cutlass_names_its_tile_and_what_it_cannot_do(fake_cutlass):
         cutlass.PEERS[1].prepare(large, input, weight, None)
 
 
+def test_cutlass_s_variants_are_built_side_by_side(monkeypatch):
+    barrier = Barrier(len(cutlass.VARIANTS), timeout=20)
+    monkeypatch.setattr(cutlass, "library", lambda variant: (variant.name, barrier.wait())[0])
+    monkeypatch.setattr(cutlass, "why_absent", lambda: None)
+    started = [peer.compile(TEACHING) for peer in cutlass.PEERS]
+    assert [one.result() for one in started] == [peer.name for peer in cutlass.PEERS]
+    monkeypatch.setattr(cutlass, "why_absent", lambda: "no nvcc")
+    assert cutlass.PEERS[0].compile(TEACHING) is None
+
+
 def test_cutlass_is_built_for_the_gpu_that_is_here(monkeypatch, compiler, tmp_path):
     monkeypatch.setattr(cutlass, "nvcc", lambda: compiler.path)
     monkeypatch.setattr(cutlass, "headers", lambda: tmp_path)
@@ -632,8 +706,20 @@ def test_cupy_needs_the_memory_that_it_says(fake_cupy, gpu):
     p = TEACHING
     assert needs == 4 * (p.K * p.N + p.N_i * p.C_i * (p.H_i + 2) * (p.W_i + 2))
     gpu.free = needs
-    with pytest.raises(Unsupported, match="its tensors and im2col matrix take"):
+    with pytest.raises(MemoryError, match="its tensors and im2col matrix take"):
         cupy_gemm.PEER.prepare(TEACHING, input, weight, None)
+
+
+@pytest.mark.parametrize("name", ["cudnn_implicit_gemm", "cutlass_analytic", "cupy_im2col"])
+def test_too_little_memory_is_a_row_of_that_state(fake_cudnn, fake_cutlass, fake_cupy, gpu, name):
+    fake_cudnn()
+    peer = replace(of_peer(peer_named(name)), why_absent=lambda: None)
+    tensors = random_tensors(TEACHING, 0, bias=False)[:2]
+    gpu.free = 100
+    outcome = measure(peer, TEACHING, tensors, Fakes(), lambda output: Judged("fp32", 0.0))
+    assert outcome.state == "out of memory"
+    assert "of the GPU's memory, but 0.00 are free" in outcome.reason
+    assert outcome.healthy
 
 
 class FakeCublas:

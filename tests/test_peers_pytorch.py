@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from bench_fakes import Fakes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
 
+from convlab.bench.bounds import Judged
+from convlab.bench.measuring import Outcome, measure
 from convlab.bench.peers import PEERS, Peer, pytorch_gemm
+from convlab.bench.peers.base import rehearsal
 from convlab.bench.peers.on_torch import OnTorch, precision
+from convlab.bench.systems import of_peer
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
@@ -72,15 +79,46 @@ def test_precision_is_put_back():
     assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
 
 
-def test_what_goes_wrong_in_the_first_run_leaves_nothing():
-    input, weight, _ = random_tensors(TEACHING, 0, bias=False)
+@pytest.mark.parametrize("peer", OF_TORCH, ids=lambda peer: peer.name)
+def test_a_rehearsal_runs_and_closes_each(peer, monkeypatch):
+    """On the CPU, too, where the peer is said to be here."""
+    made, close = [], OnTorch.close
+    monkeypatch.setattr(OnTorch, "close", lambda self: (made.append(self), close(self)))
+    rehearsal(lambda: None, peer.prepare)(TEACHING)
+    assert [type(one) for one in made] == [OnTorch]
+
+
+def measured(error: Exception) -> Outcome:
+    """What comes of a computation that raises this in its first run."""
 
     def make(problem, x, w):
         def compute():
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried 9 GiB. If reserved, see docs")
+            raise error
 
         return compute
 
-    with pytest.raises(Exception, match=r"mine: CUDA out of memory. Tried 9 GiB.$") as caught:
-        OnTorch("mine", TEACHING, input, weight, make)
-    assert type(caught.value).__name__ == "Unsupported"
+    def prepare(problem, input, weight, bias):
+        return OnTorch("mine", problem, input, weight, make)
+
+    chosen = replace(of_peer(OF_TORCH[0]), name="mine", why_absent=lambda: None, prepare=prepare)
+    tensors = random_tensors(TEACHING, 0, bias=False)[:2]
+    return measure(chosen, TEACHING, tensors, Fakes(), lambda output: Judged("fp32", 0.0))
+
+
+def test_tensors_that_pytorch_s_kernels_cannot_count_are_unsupported():
+    error = RuntimeError("Expected canUse32BitIndexMath(input) && canUse32BitIndexMath(output)")
+    outcome = measured(error)
+    assert outcome.state == "unsupported"
+    assert outcome.reason == (
+        "mine: PyTorch's kernel for it takes no tensors of 2**31 elements and more"
+    )
+    assert outcome.healthy
+    assert measured(RuntimeError("something else")).state == "failed"
+
+
+def test_too_little_memory_in_the_first_run_is_that():
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried 9 GiB. If reserved, see docs")
+    outcome = measured(error)
+    assert outcome.state == "out of memory"
+    assert outcome.reason == "mine: CUDA out of memory. Tried 9 GiB."
+    assert outcome.healthy  # PyTorch goes on: no reason to load it anew

@@ -450,7 +450,9 @@ def test_an_interrupted_run_is_told_of_in_the_terminal(file, results):
     few = {
         key: row for key, row in results.rows.items() if key[2] != "s01_direct" or key[0] == "conv1"
     }
-    file.write_text(json.dumps(replace(results, rows=few).as_json()))
+    missing = dict.fromkeys(results.rows.keys() - few.keys())
+    left = replace(results, rows=few, missing=missing, finished=None)
+    file.write_text(json.dumps(left.as_json()))
     assert "11 rows are missing" in run(file, columns=160).stdout
     ended = replace(results, finished="2026-11-21T13:00:00+00:00")
     file.write_text(json.dumps(ended.as_json()))

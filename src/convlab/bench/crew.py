@@ -5,10 +5,12 @@ or its CUDA context is nobody else's trouble. One that failed is ended and a new
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.measuring import Judging, Outcome
+from convlab.bench.measuring import Judging, Outcome, no_room
 from convlab.bench.systems import STAGE_FAMILY, System
 from convlab.bench.worker import INPUT, OUTPUT, WEIGHT
 from convlab.problem import ConvProblem
@@ -62,6 +64,11 @@ class Worker:
             self._answers.put(line)
         self._answers.put(None)
 
+    @property
+    def number(self) -> int:
+        """By which the system knows the process."""
+        return self._process.pid
+
     def send(self, **command: Any) -> None:
         """Send a command. Raises :class:`WorkerDied`."""
         assert self._process.stdin is not None
@@ -94,15 +101,20 @@ class Worker:
         words = " ".join(" ".join(last).split())
         return f"its process {how} (exit code {code})" + (f": {words[-200:]}" if words else "")
 
-    def end(self) -> None:
-        """End the process, whatever it is doing."""
+    def dismiss(self) -> None:
+        """Let the process end by itself, unless it is at work: there are no more commands."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self.dismiss()
         try:
             self._process.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # and compilers that it has started
             self._process.wait()
         self._reader.join(timeout=5)
         if self._process.stdout is not None and not self._reader.is_alive():
@@ -112,7 +124,8 @@ class Worker:
 class Crew:
     """All of them, and the folder in which tensors are handed over.
 
-    ``foreign`` is how many processes of other people had a context on the GPU, idle, at the start.
+    ``foreign`` are the processes of other people that had a context on the GPU, idle, at the start,
+    by their numbers; None where nobody knows.
     """
 
     def __init__(
@@ -120,11 +133,12 @@ class Crew:
         laboratory: str | None = None,
         *,
         row_seconds: float = ROW_SECONDS,
-        foreign: int | None = 0,
+        foreign: Sequence[int] | None = (),
         compilers: int | None = None,
     ) -> None:
         self._laboratory = laboratory or LABORATORY
         self._row_seconds, self._foreign = row_seconds, foreign
+        self._start_seconds = max(row_seconds, ROW_SECONDS)  # of facts and of compiling
         self._folder = Path(tempfile.mkdtemp(prefix="convlab-bench-"))
         self._tensors = self._folder
         self._workers: dict[str, Worker] = {}
@@ -140,7 +154,7 @@ class Crew:
         """
         worker = self._worker("facts")
         worker.send(do="facts", allowed=None)
-        answer = worker.answer(time.monotonic() + self._row_seconds)
+        answer = worker.answer(time.monotonic() + self._start_seconds)
         self._end("facts")
         if "facts" not in answer:
             raise WorkerDied(str(answer.get("error")))
@@ -148,29 +162,43 @@ class Crew:
         return facts
 
     def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
-        """Compile stages' kernels and peers' libraries side by side; yields after each. What fails
-        here fails again, and is told, when it is measured. Kernels stay in the process that
-        compiled them, so that measures them too; libraries are kept on disk."""
-        pending: dict[str, list[tuple[ConvProblem, System]]] = {}
-        for number, (problem, system) in enumerate(wanted):
-            name = f"{STAGE_FAMILY} {number % self._compilers}"
+        """Make stages' kernels and peers' libraries ready side by side; yields after each. What
+        fails here fails again, and is told, when it is measured.
+
+        Everything is made ready in the process that measures it: peers in their family's, all of
+        them by one command; kernels in as many as there are compilers, one after the other.
+        """
+        commands: dict[str, list[tuple[ConvProblem, list[str]]]] = {}
+        kernels = 0
+        for problem, system in wanted:
             if system.kind == "stage":
+                name = f"{STAGE_FAMILY} {kernels % self._compilers}"
+                kernels += 1
                 self._compiled_by[problem, system.name] = name
-            pending.setdefault(name, []).append((problem, system))
-        for name, tasks in pending.items():
-            with contextlib.suppress(WorkerDied):
-                for problem, system in tasks:
+                commands.setdefault(name, []).append((problem, [system.name]))
+            else:
+                ((_, names),) = commands.setdefault(system.family, [(problem, [])])
+                names.append(system.name)
+        for name, tasks in commands.items():
+            with contextlib.suppress(WorkerDied, OSError):
+                for problem, names in tasks:
                     self._worker(name).send(
-                        do="compile", system=system.name, problem=_fields(problem), allowed=None
+                        do="compile", systems=names, problem=_fields(problem), allowed=None
                     )
-        for name, tasks in pending.items():
-            for _ in tasks:
+        for name, tasks in commands.items():
+            for _, names in tasks:
                 if name in self._workers:
-                    try:
-                        self._workers[name].answer(time.monotonic() + self._row_seconds)
-                    except WorkerDied:
-                        self._end(name)
-                yield
+                    self._wait_until_compiled(name)
+                yield from (None for _ in names)
+
+    def _wait_until_compiled(self, name: str) -> None:
+        try:
+            answer = self._workers[name].answer(time.monotonic() + self._start_seconds)
+        except WorkerDied:
+            self._end(name)
+            return
+        if "error" in answer and not name.startswith(STAGE_FAMILY):
+            self._end(name)  # who knows what a library left behind: measured in a new process
 
     @contextmanager
     def layer(self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]) -> Iterator[None]:
@@ -186,6 +214,7 @@ class Crew:
             self._shared = np.lib.format.open_memmap(
                 self._tensors / OUTPUT, mode="w+", dtype=np.float32, shape=problem.output_shape
             )
+            _reserve(self._tensors / OUTPUT)
             self._problem = problem
             yield
         finally:
@@ -208,7 +237,7 @@ class Crew:
                 system=system.name,
                 problem=_fields(self._problem),
                 folder=str(self._tensors),
-                allowed=None if self._foreign is None else self._foreign + len(self._workers),
+                allowed=self._allowed(),
             )
             while True:
                 answer = worker.answer(deadline)
@@ -225,9 +254,16 @@ class Crew:
                 break
         except WorkerDied as error:
             outcome = Outcome(healthy=False).without_number("failed", str(error))
+        except (MemoryError, OSError) as error:
+            outcome = no_room(error, "the host could not measure or judge it")
         if not outcome.healthy:
             self._end(name)
         return outcome
+
+    def _allowed(self) -> list[int] | None:
+        if self._foreign is None:
+            return None
+        return [*self._foreign, *(worker.number for worker in self._workers.values())]
 
     def _usual(self, system: System) -> str:
         return f"{STAGE_FAMILY} 0" if system.kind == "stage" else system.family
@@ -244,13 +280,24 @@ class Crew:
 
     def close(self) -> None:
         """End every process and remove every file."""
+        for worker in self._workers.values():  # all at once: some libraries take long to go
+            worker.dismiss()
         for name in [*self._workers]:
             self._end(name)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in {self._tensors, self._folder}:  # also those of a layer that was interrupted
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fields(problem: ConvProblem) -> dict[str, Any]:
     return {field.name: getattr(problem, field.name) for field in fields(problem)}
+
+
+def _reserve(path: Path) -> None:
+    """Take the room of a file that is all holes: who writes to a hole where there is no room left
+    is killed. Raises ``OSError`` where there is too little."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _folder_for(nbytes: int, other: Path) -> Path:
@@ -261,7 +308,7 @@ def _folder_for(nbytes: int, other: Path) -> Path:
     except OSError:  # there is none, or it is not for us
         pass
     if shutil.disk_usage(other).free < nbytes:
-        raise OSError(f"{other} has no room for {nbytes / 2**30:.1f} GiB of tensors")
+        raise OSError(errno.ENOSPC, f"no room for {nbytes / 2**30:.1f} GiB of tensors", str(other))
     return other
 
 

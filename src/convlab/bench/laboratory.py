@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from convlab.bench import watch
@@ -18,10 +20,10 @@ CALLED_AT_MOST_MS = 500.0  # of ordinary calls, which are timed beside the graph
 
 
 class Gpu:
-    """The GPU, for one process. ``allowed`` is how many processes may compute on it: ours, and
-    those that did before we came and left it idle."""
+    """The GPU, for one process. ``allowed`` are the numbers of the processes that may have work on
+    it: ours, and those that had before we came and left it idle; None where nobody knows."""
 
-    def __init__(self, allowed: int | None = None) -> None:
+    def __init__(self, allowed: Sequence[int] | None = None) -> None:
         from convlab.engines import choose
 
         self._engine = choose("gpu")
@@ -32,11 +34,11 @@ class Gpu:
         """The stage or peer of that name. A subclass may know others: all else asks here."""
         return system_named(name)
 
-    def compile(self, name: str, problem: ConvProblem) -> None:
-        """Make a system's kernels for a problem, ahead of time."""
+    def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
+        """Make a system ready for a problem, ahead of time; returns what to wait for, if it is not
+        done yet."""
         compile = self.system_named(name).compile
-        if compile is not None:
-            compile(problem)
+        return None if compile is None else compile(problem)
 
     def facts(self) -> dict[str, Any]:
         """The GPU's ceilings, computed and measured, and what is kept with measurements."""
@@ -78,16 +80,9 @@ class Gpu:
         return watch.look(self._uuid)
 
     def others(self) -> Callable[[], int | None]:
-        """Ask how many more processes compute on it than are allowed."""
-        count = watch.processes(self._uuid)
-
-        def more() -> int | None:
-            found = count()
-            if found is None or self.allowed is None:
-                return None
-            return max(0, found - self.allowed)
-
-        return more
+        """Ask how many processes compute on it that are not allowed."""
+        numbers = watch.processes(self._uuid)
+        return lambda: watch.newcomers(numbers(), self.allowed, os.getpid())
 
 
 def current_gpu() -> str | None:

@@ -5,6 +5,7 @@ Where it runs, the clock and the judge are handed in, so that all of it can be t
 
 from __future__ import annotations
 
+import errno
 import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ TRIES = 3
 OUT_OF_MEMORY = (
     "out of memory", "out_of_memory", "alloc_failed", "memoryallocation", "bad_alloc",
 )  # fmt: skip
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
 class Clock(Protocol):
@@ -119,7 +121,8 @@ def measure(
     except Unsupported as error:
         outcome.without_number("unsupported", _words(error))
     except Exception as error:  # whatever it raises is its result
-        outcome.healthy = False
+        # Who raises MemoryError has noticed in time, and given back what there was.
+        outcome.healthy = isinstance(error, MemoryError)
         if is_out_of_memory(error):
             outcome.without_number("out of memory", _words(error) or type(error).__name__)
         else:
@@ -234,6 +237,16 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     words = f"{type(error).__name__} {error}".lower()
     return any(sign in words for sign in OUT_OF_MEMORY) or "outofmemory" in words
+
+
+def no_room(error: MemoryError | OSError, what: str) -> Outcome:
+    """The outcome where the host, not the GPU, lacks memory or room on a disk: ``what`` it cannot
+    do, and what the system says. Its process is not trusted with the next one."""
+    state: State = "out of memory"
+    if isinstance(error, OSError) and error.errno not in NO_ROOM:
+        state = "failed"  # such as a folder that has gone
+    said = _words(error) or type(error).__name__
+    return Outcome(healthy=False).without_number(state, f"{what}: {said}")
 
 
 def _words(error: BaseException) -> str:

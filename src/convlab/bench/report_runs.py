@@ -22,17 +22,22 @@ SHORT = 60  # letters of a kernel's name
 
 
 def interrupted(results: Results) -> str | None:
-    """That a run did not come to its end, and how many rows of the layers and systems that it has
-    are missing; None for one that did."""
+    """That a run did not come to its end, and how many rows are missing; None for one that did.
+
+    Files of before ``missing`` was kept lack it: there the rows count that its layers and systems
+    have together.
+    """
     if results.finished is not None:
         return None
     layers, systems = results.layers(), list(results.systems)
-    missing = sum(results.row(*layer, name) is None for layer in layers for name in systems)
+    missing = len(results.missing) or sum(
+        results.row(*layer, name) is None for layer in layers for name in systems
+    )
     tried = f"{_count(len(systems), 'system')} on {_count(len(layers), 'layer')}"
     if not missing:
         return f"**The run did not come to its end**, but of {tried} no row is missing."
     return (
-        f"**The run was interrupted**: of {tried}, as far as it came to them, "
+        f"**The run was interrupted**, with {tried} so far: "
         f"{_count(missing, 'row')} {'is' if missing == 1 else 'are'} missing."
     )
 

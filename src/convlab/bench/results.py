@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import convlab
 from convlab.bench.roofline import Machine
-from convlab.bench.rows import LASTING, Row
+from convlab.bench.rows import LASTING, Key, Row, is_number
 from convlab.bench.strict_json import strict
 from convlab.bench.systems import System
+from convlab.files import write_whole
 from convlab.problem import ConvProblem
+from convlab.stages import LADDER
 from convlab.workloads import paper_layer
 
 FORMAT, VERSION = "convlab bench", 1
@@ -36,15 +40,20 @@ SHORT = 12  # digits of a fingerprint
 
 @dataclass
 class Results:
-    """The rows by what they are of, the systems and layers they name, and the machine."""
+    """The rows by what they are of, the systems and layers they name, and the machine.
+
+    ``missing`` are the rows that commands asked for and that are not there yet, so of a run that
+    was interrupted; ``finished`` says when the last one came.
+    """
 
     machine: Machine
     environment: dict[str, Any]
     identity: str
-    rows: dict[tuple[str, int, str], Row] = field(default_factory=dict)
+    rows: dict[Key, Row] = field(default_factory=dict)
     systems: dict[str, dict[str, Any]] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
     finished: str | None = None
+    missing: dict[Key, None] = field(default_factory=dict)
 
     @property
     def device(self) -> str:
@@ -54,6 +63,8 @@ class Results:
         """Take a row in, in the place of an older one of the same case."""
         self.rows[row.key] = row
         self.systems[system.name] = system.as_json()
+        self.missing.pop(row.key, None)
+        self.finished = None if self.missing else datetime.now(UTC).isoformat(timespec="seconds")
 
     def layers(self) -> list[tuple[str, int]]:
         """Layer and batch, in the paper's order."""
@@ -64,23 +75,34 @@ class Results:
         return self.rows.get((layer, batch, system))
 
     def names(self, kind: str) -> list[str]:
-        """The stages' or the peers' names, in their order."""
-        return [name for name, system in self.systems.items() if system["kind"] == kind]
+        """The stages' names in the ladder's order, or the peers' as they came."""
+        order = {stage.name: number for number, stage in enumerate(LADDER)}
+        names = [name for name, system in self.systems.items() if system["kind"] == kind]
+        return sorted(names, key=lambda name: order.get(name, len(order)))
 
-    def take_up(self, older: Results) -> int:
-        """Keep from an interrupted run what this one would only measure again: same machine, same
-        versions, same code, and no accident. Returns how many rows that is."""
-        kept = [
-            row
-            for row in older.rows.values()
-            if row.identity == self.identity and row.state in LASTING
-        ]
-        for row in kept:
-            self.rows[row.key] = row
-            self.systems[row.system] = older.systems[row.system]
-        if kept:
+    def take_up(
+        self, older: Results | None, asked: Iterable[Key], again: bool = False
+    ) -> list[Key]:
+        """Take over what was measured on the same machine, with the same versions and code; nothing
+        where any of these differs. Returns which of the rows ``asked`` for are left to measure: all
+        where ``again``, else those that are not there, or that an accident befell. An older row
+        stays until there is a new one.
+        """
+        wanted = dict.fromkeys(asked)
+        if older is not None and older.identity == self.identity:
+            self.rows |= older.rows
+            self.systems |= older.systems
             self.commands = [*older.commands, *self.commands]
-        return len(kept)
+            self.missing |= older.missing
+            self.finished = older.finished
+        self.missing |= {key: None for key in wanted if key not in self.rows}
+        if self.missing:
+            self.finished = None
+        return [
+            key
+            for key in wanted
+            if again or key not in self.rows or self.rows[key].state not in LASTING
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """The results as a document of :mod:`json`."""
@@ -93,6 +115,7 @@ class Results:
             "identity": self.identity,
             "commands": self.commands,
             "finished": self.finished,
+            "missing": [list(key) for key in self.missing],
             "layers": [_layer_json(layer, batch) for layer, batch in self.layers()],
             "systems": list(self.systems.values()),
             "rows": [
@@ -112,25 +135,64 @@ class Results:
                 raise ValueError(f"its format is {document['format']!r}, not {FORMAT!r}")
             if document["version"] != VERSION:
                 raise ValueError(f"its version is {document['version']}, not {VERSION}")
-            known = {one.name for one in fields(Machine)}
+            _check(document)
             rows = [Row.from_json(_loose(row)) for row in document["rows"]]
             results = cls(
-                Machine(
-                    **{key: value for key, value in document["machine"].items() if key in known}
-                ),
+                _machine(document["machine"]),
                 document["environment"],
                 document["identity"],
                 {row.key: row for row in rows},
                 {system["name"]: system for system in document["systems"]},
                 list(document["commands"]),
                 document["finished"],
+                {(layer, batch, name): None for layer, batch, name in document.get("missing", ())},
             )
             for row in rows:
-                results.systems[row.system]  # every row's system is told
-                paper_layer(row.layer, row.batch)
+                if row.system not in results.systems:
+                    raise ValueError(f"there is a row of {row.system!r}, which is no system of it")
+            for layer, batch in {key[:2] for key in (*results.rows, *results.missing)}:
+                paper_layer(layer, batch)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no result of convlab bench: {error!r}") from error
         return results
+
+
+# What is read of a document beside its rows: where, and what it must be.
+_TOLD = {
+    "machine": (dict, "an object"),
+    "environment": (dict, "an object"),
+    "identity": (str, "a string"),
+    "systems": (list, "a list"),
+    "rows": (list, "a list"),
+    "commands": (list, "a list"),
+    "finished": (str | None, "a string or null"),
+}
+_OF_A_SYSTEM = ("name", "title", "kind", "family", "precision", "method")
+_OF_THE_ENVIRONMENT = ("gpu", "packages", "clocks_mhz")
+
+
+def _check(document: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` where something is not what those who read results expect."""
+    for name, (kind, words) in _TOLD.items():
+        if not isinstance(document[name], kind):
+            raise ValueError(f"its {name} is {document[name]!r}: it must be {words}")
+    for name in _OF_THE_ENVIRONMENT:
+        value = document["environment"].get(name)
+        if not isinstance(value, dict | None):
+            raise ValueError(f"its environment.{name} is {value!r}: it must be an object or null")
+    for system in document["systems"]:
+        for name in _OF_A_SYSTEM:
+            if not isinstance(system, dict) or not isinstance(system.get(name), str):
+                raise ValueError(f"its system {system!r} has no {name}, or one that is no string")
+
+
+def _machine(document: Mapping[str, Any]) -> Machine:
+    known = [one.name for one in fields(Machine) if one.name in document]
+    for name in known:
+        value = document[name]
+        if not (isinstance(value, str) if name == "device" else value is None or is_number(value)):
+            raise ValueError(f"its machine.{name} is {value!r}, which cannot be")
+    return Machine(**{name: document[name] for name in known})
 
 
 def open_results(path: Path) -> Results:
@@ -141,6 +203,23 @@ def open_results(path: Path) -> Results:
         raise ValueError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{str(path)!r} is no file of results: {error}") from error
+
+
+def set_aside(path: Path, older: Results) -> Path:
+    """Keep a file of results beside itself, under a name that no file has: what is written to
+    ``path`` from now on is of another machine, other versions or other code. Returns that name.
+
+    Raises ``OSError`` where it cannot be written.
+    """
+    names = (f"{path.stem}-{older.identity}{end}{path.suffix}" for end in _endings())
+    aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    write_whole(aside, path.read_bytes())
+    return aside
+
+
+def _endings() -> Iterator[str]:
+    yield ""
+    yield from (f"-{number}" for number in count(2))
 
 
 def _order(layer: tuple[str, int]) -> tuple[int, str, int]:

@@ -3,7 +3,8 @@ none, never both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -14,7 +15,53 @@ State = Literal[
 STATES: tuple[State, ...] = get_args(State)
 JUDGED_WRONG = frozenset({"wrong", "refused", "failed"})  # what the command exits 1 for
 # What measuring again on the same machine with the same code would not change.
-LASTING = frozenset({"measured", "wrong", "refused", "unsupported", "out of memory"})
+LASTING = frozenset({"measured", "wrong", "refused", "unsupported"})
+Key = tuple[str, int, str]
+"""What a row is of: layer, batch and system."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a value must be, where there is one."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number: JSON's ``true`` and Python's ``NaN`` are none."""
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+_WORD = _Rule("a string", lambda value: isinstance(value, str))
+_ABOVE_ZERO = _Rule("a finite number above 0", lambda value: is_number(value) and value > 0)
+_FROM_ZERO = _Rule("a finite number of 0 or more", lambda value: is_number(value) and value >= 0)
+_COUNT = _Rule("a whole number of 0 or more", _is_count)
+RULES = {
+    **dict.fromkeys(("layer", "system", "reason", "bound", "algorithm", "date", "identity"), _WORD),
+    **dict.fromkeys(("time_ms", "tflops", "called_ms"), _ABOVE_ZERO),
+    **dict.fromkeys(("time_spread", "seconds"), _FROM_ZERO),
+    **dict.fromkeys(("workspace_bytes", "peak_bytes"), _COUNT),
+    **dict.fromkeys(
+        ("batch", "repeats"),
+        _Rule("a whole number above 0", lambda value: _is_count(value) and value > 0),
+    ),
+    "settled": _Rule("true or false", lambda value: type(value) is bool),
+    "error_over_bound": _Rule(
+        "a number, which may be infinite",
+        lambda value: isinstance(value, float) or is_number(value),
+    ),
+    "clocks_mhz": _Rule(
+        "whole numbers by name",
+        lambda value: (
+            isinstance(value, dict) and all(one is None or _is_count(one) for one in value.values())
+        ),
+    ),
+}
 NUMBERS = ("time_ms", "time_spread", "repeats", "tflops")
 
 
@@ -31,7 +78,8 @@ class Row:
     versions and code. ``called_ms`` is the median of ordinary calls, launches included; None on the
     host and in older results.
 
-    Raises ``ValueError`` for a number without the state ``measured``, or that state without one.
+    Raises ``ValueError`` for a number without the state ``measured``, or that state without one,
+    and for what cannot be: a time that is not above zero, a count that is no whole number.
     """
 
     layer: str
@@ -58,6 +106,10 @@ class Row:
     def __post_init__(self) -> None:
         if self.state not in STATES:
             raise ValueError(f"state is {self.state!r}: it must be one of {', '.join(STATES)}")
+        for name, rule in RULES.items():
+            value = getattr(self, name)
+            if value is not None and not rule.holds(value):
+                raise ValueError(f"{name} of {self.key} is {value!r}: it must be {rule.words}")
         numbers = [name for name in NUMBERS if getattr(self, name) is not None]
         if self.state == "measured" and (len(numbers) < len(NUMBERS) or self.reason is not None):
             raise ValueError(f"{self.key} is measured: it must have every number and no reason")
@@ -65,7 +117,7 @@ class Row:
             raise ValueError(f"{self.key} is {self.state}: it must have a reason and no number")
 
     @property
-    def key(self) -> tuple[str, int, str]:
+    def key(self) -> Key:
         """What the row is of: layer, batch and system."""
         return self.layer, self.batch, self.system
 

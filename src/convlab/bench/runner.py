@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 import numpy as np
 
+from convlab.bench.analysis import in_gemm_class
 from convlab.bench.bounds import Judge
-from convlab.bench.measuring import SETTLED_PERCENT, Judging, Outcome
+from convlab.bench.measuring import SETTLED_PERCENT, Judging, Outcome, no_room
 from convlab.bench.roofline import Machine, too_fast
 from convlab.bench.rows import Row
 from convlab.bench.systems import System
@@ -27,12 +29,15 @@ class Measurers(Protocol):
     """Those who measure: :class:`~convlab.bench.crew.Crew`, or a test's own."""
 
     def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
-        """Make these systems' kernels ahead of time; yields once for each that is done."""
+        """Make these systems ready ahead of time; yields once for each that is done."""
 
     def layer(
         self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]
     ) -> AbstractContextManager[None]:
-        """Inside the ``with`` that problem is measured, on these: input and weight, float32."""
+        """Inside the ``with`` that problem is measured, on these: input and weight, float32.
+
+        Raises ``MemoryError`` or ``OSError`` where there is no room for them.
+        """
 
     def measure(self, system: System, judge: Judging) -> Outcome:
         """Measure a system on that layer; ``judge`` says what is wrong with an output."""
@@ -61,11 +66,11 @@ def cases_for(layers: Sequence[str], batch: int, systems: Sequence[System]) -> l
 
 
 def compiled_ahead(cases: Sequence[Case]) -> list[Case]:
-    """What is compiled before anything is measured: peers' libraries, once and first because they
-    take the longest, and every kernel of the stages."""
+    """What is made ready before anything is measured: every kernel of the stages, and each peer's
+    library once."""
     able = [case for case in cases if case.system.compile is not None]
     libraries = {case.system.name: case for case in able if case.system.kind == "peer"}
-    return [*libraries.values(), *(case for case in able if case.system.kind == "stage")]
+    return [*(case for case in able if case.system.kind == "stage"), *libraries.values()]
 
 
 def run(
@@ -89,23 +94,20 @@ def _layer(
     cases: Sequence[Case], crew: Measurers, machine: Machine, identity: str
 ) -> Iterator[Row]:
     problem = cases[0].problem
-    try:
-        input, weight, _ = random_tensors(problem, SEED, bias=False)
-        judge = Judge(problem, input, weight)
-    except MemoryError:
-        reason = f"the host has no memory for {problem} and its float64 answer"
-        for case in cases:
-            outcome = Outcome().without_number("out of memory", reason)
-            yield row_of(case, outcome, machine, identity, 0.0)
-        return
-    try:
-        with crew.layer(problem, (input, weight)):
+    with ExitStack() as held:
+        try:
+            input, weight, _ = random_tensors(problem, SEED, bias=False)
+            judge = held.enter_context(closing(Judge(problem, input, weight)))
+            held.enter_context(crew.layer(problem, (input, weight)))
+        except (MemoryError, OSError) as error:
+            outcome = no_room(error, f"the host cannot hold {problem} and its float64 answer")
             for case in cases:
-                started = time.monotonic()
-                outcome = crew.measure(case.system, _judging(judge, case))
-                yield row_of(case, outcome, machine, identity, time.monotonic() - started)
-    finally:
-        judge.close()
+                yield row_of(case, outcome, machine, identity, 0.0)
+            return
+        for case in cases:
+            started = time.monotonic()
+            outcome = crew.measure(case.system, _judging(judge, case))
+            yield row_of(case, outcome, machine, identity, time.monotonic() - started)
 
 
 def _judging(judge: Judge, case: Case) -> Judging:
@@ -117,13 +119,13 @@ def _judging(judge: Judge, case: Case) -> Judging:
 def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:
     """The row of an outcome: with its number, unless that is above the roofline."""
     problem, system = case.problem, case.system
-    if outcome.state == "measured":
-        assert outcome.time_ms is not None
-        above = too_fast(problem, outcome.time_ms, machine, system.precision, system.method)
-        if above is not None:
-            outcome = replace(outcome).without_number("refused", above)
     time_ms, spread = outcome.time_ms, outcome.time_spread
-    return Row(
+    if time_ms is not None and not 0 < time_ms < math.inf:
+        reason = f"the clock said {time_ms} ms, which no work takes"
+        return row_of(
+            case, replace(outcome).without_number("refused", reason), machine, identity, seconds
+        )
+    row = Row(
         case.layer,
         problem.batch,
         system.name,
@@ -145,3 +147,12 @@ def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, second
         identity,
         outcome.called_ms,
     )
+    if time_ms is None:
+        return row
+    # What a library chose is known by now: kernels that do every multiplication are held to that.
+    method = "gemm" if in_gemm_class(system.method, row) else system.method
+    above = too_fast(problem, time_ms, machine, system.precision, method)
+    if above is None:
+        return row
+    refused = replace(outcome).without_number("refused", above)
+    return row_of(case, refused, machine, identity, seconds)

@@ -33,7 +33,7 @@ LABORATORY = f"{MODULE}:NothingRemembered"
 class NothingRemembered(Gpu):
     """The GPU, for processes that take the model's tile whatever ``convlab tune`` remembered."""
 
-    def __init__(self, allowed: int | None = None) -> None:
+    def __init__(self, allowed: Sequence[int] | None = None) -> None:
         os.environ["CONVLAB_CACHE"] = os.devnull  # a folder in which there is no file
         super().__init__(allowed)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from convlab.bench.peers import PEERS, Peer, Prepared, peer_named
+from convlab.bench.peers.base import Compile
 from convlab.engines import choose
 from convlab.plans import Plan, program_for
 from convlab.problem import ConvProblem
@@ -31,8 +32,8 @@ class System:
     """Something that computes a convolution, to be measured.
 
     As :class:`~convlab.bench.peers.Peer` has it, and: ``kind`` is ``stage`` or ``peer``;
-    ``compile`` makes ready what takes no GPU memory, ahead of time: a stage's kernels for a
-    problem, a peer's library for all, None where there is nothing; ``allowances`` are what
+    ``compile`` makes ready ahead of time what keeps no GPU memory for one problem: a stage's
+    kernels for it, a peer's library for all, None where there is nothing; ``allowances`` are what
     ``Oracle.judge`` has to know of its arithmetic.
     """
 
@@ -45,7 +46,7 @@ class System:
     on_gpu: bool
     why_absent: Callable[[], str | None]
     prepare: Callable[[ConvProblem, Any, Any, Any], Prepared]
-    compile: Callable[[ConvProblem], object] | None = None
+    compile: Compile | None = None
     allowances: Callable[[ConvProblem], dict[str, Any]] = lambda problem: {}
 
     def as_json(self) -> dict[str, Any]:

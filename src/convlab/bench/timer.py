@@ -18,6 +18,7 @@ from cuda.bindings import driver
 from numba import cuda
 
 WARM_UP, REPEATS = 3, 20
+WARM_UP_MS = 100.0  # slow work is warm after that, however few runs it was
 AT_MOST_MS = 3000.0  # of timed work; slow stages get fewer repeats, never fewer than five
 FEWEST_REPEATS = 5
 MOST_REPEATS = 200  # where a spread is to be reached
@@ -55,9 +56,7 @@ def measure(
     work that cannot be captured, its launches included.
     """
     stream = cuda.stream()
-    for _ in range(WARM_UP):
-        call(stream)
-    stream.synchronize()
+    warm_up(lambda: call(stream), stream.synchronize)
     with _starter(call, stream, as_graph) as start, _flusher(stream) as flush:
         before_repeats()
         cuda.synchronize()
@@ -71,6 +70,19 @@ def measure(
             end.synchronize()
             samples.append(cuda.event_elapsed_time(begin, end))
     return Timing.of(samples)
+
+
+def warm_up(
+    start: Callable[[], Any], wait: Callable[[], Any], now: Callable[[], float] = time.perf_counter
+) -> None:
+    """Run it ``WARM_UP`` times, or fewer once that took ``WARM_UP_MS``, but once. ``start`` starts
+    a run, ``wait`` waits for it, ``now`` is a clock in seconds."""
+    until = now() + WARM_UP_MS / 1e3
+    for _ in range(WARM_UP):
+        start()
+        wait()
+        if now() >= until:
+            return
 
 
 def measure_host(

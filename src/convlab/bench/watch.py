@@ -61,15 +61,33 @@ def look(gpu: str | None) -> Callable[[], Look]:
     return lambda: _look(asked.lines())
 
 
-def processes(gpu: str | None) -> Callable[[], int | None]:
-    """Ask how many processes compute on it, ours among them; None where nobody knows."""
+def processes(gpu: str | None) -> Callable[[], tuple[int, ...] | None]:
+    """Ask which processes compute on it, ours among them, by their numbers; None where nobody
+    knows. In a container they may be the numbers outside of it."""
     asked = Question(["--query-compute-apps=pid", *_of(gpu)])
 
-    def count() -> int | None:
+    def numbers() -> tuple[int, ...] | None:
         lines = asked.lines()
-        return None if lines is None else len([line for line in lines if line.strip()])
+        if lines is None:
+            return None
+        return tuple(int(line) for line in lines if line.strip().isdecimal())
 
-    return count
+    return numbers
+
+
+def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: int) -> int | None:
+    """How many of the processes ``seen`` on a GPU are not ``expected`` there; None where nobody
+    knows. ``own`` is one that computes there and is expected.
+
+    Where it is seen under its own number the others are, too, and numbers are compared. Where only
+    other numbers are seen, those outside of a container, they are counted. Where none is seen, not
+    even ``own``, nothing can be.
+    """
+    if not seen or expected is None:
+        return None
+    if own in seen:
+        return len(set(seen) - set(expected))
+    return max(0, len(seen) - len(expected))
 
 
 def _of(gpu: str | None) -> list[str]:

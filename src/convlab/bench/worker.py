@@ -42,7 +42,10 @@ def serve(laboratory: Any, commands: IO[str], answers: IO[str]) -> None:
                 continue
             problem = ConvProblem(**command["problem"])
             if command["do"] == "compile":
-                place.compile(command["system"], problem)
+                started = [place.compile(name, problem) for name in command["systems"]]
+                for future in started:
+                    if future is not None:
+                        future.result()
                 answer(compiled=True)
                 continue
             folder = Path(command["folder"])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -83,7 +83,8 @@ def bench(
 ) -> None:
     """Time stages and peers on a GPU: judged, repeated, each in a process of its own.
 
-    An interrupted run goes on where it stopped. Exits 1 when something was wrong or impossible.
+    An interrupted run goes on where it stopped. Exits 1 when a stage was wrong or impossible; what
+    is wrong with peers is told.
     """
     console = console_for(json_file)
     # The float64 answers are worked out in as many threads as there are cores: a BLAS with threads
@@ -93,7 +94,13 @@ def bench(
         from convlab.bench import runner, systems, watch
         from convlab.bench.crew import Crew, WorkerDied
         from convlab.bench.laboratory import current_gpu
-        from convlab.bench.results import Results, identity, library_versions, open_results
+        from convlab.bench.results import (
+            Results,
+            identity,
+            library_versions,
+            open_results,
+            set_aside,
+        )
         from convlab.bench.roofline import Machine
         from convlab.engines import EngineUnavailable, choose
     with refusing(ValueError, EngineUnavailable):
@@ -103,42 +110,65 @@ def bench(
         layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
         cases = runner.cases_for(layers, batch, chosen)
         older = None
-        if json_file != STANDARD_OUTPUT and Path(json_file).exists() and not again:
+        if json_file != STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))
+    context.with_resource(_ended_like_ctrl_c())
     gpu = current_gpu()
     foreign = watch.processes(gpu)()
     _wait_until_idle(gpu, console)
-    crew = Crew(row_seconds=seconds, foreign=foreign)
+    with refusing(OSError):
+        crew = Crew(row_seconds=seconds, foreign=foreign)
     try:
-        with refusing(WorkerDied):
+        with refusing(WorkerDied, OSError):
             facts = crew.facts()
         machine, known = Machine(**facts["machine"]), facts["environment"]
         known["packages"] = known["packages"] | library_versions()
         known["command"] = shlex.join(["convlab", *context.obj])
         results = Results(machine, known, identity(known, gpu), commands=[known["command"]])
-        kept = 0 if older is None else results.take_up(older)
-        todo = [case for case in cases if case.key not in results.rows]
-        console.print(_heading(results, cases, todo, kept, json_file), soft_wrap=True)
+        left = {*results.take_up(older, [case.key for case in cases], again)}
+        todo = [case for case in cases if case.key in left]
+        console.print(_heading(results, cases, todo, json_file), soft_wrap=True)
+        if older is not None and older.rows and older.identity != results.identity:
+            with refusing(OSError):
+                aside = set_aside(Path(json_file), older)
+            console.print(_aside(older, aside, json_file), soft_wrap=True)
         started = time.monotonic()
         try:
             with _bars(todo) as bars:
                 rows = runner.run(todo, crew, machine, results.identity, on_compiled=bars.compiled)
                 for case, row in zip(todo, rows, strict=True):
+                    left.remove(case.key)
                     results.add(row, case.system)
                     bars.measured(case, row)
                     _save(results, json_file)
         except KeyboardInterrupt:
-            left = len([case for case in todo if case.key not in results.rows])
+            goes_on = "begins anew" if again else "goes on"
             fail(
-                f"interrupted, {left} of {len(cases)} rows are left: the same command goes on",
+                f"interrupted, {len(left)} of {len(cases)} rows are left: the same "
+                f"command {goes_on}",
                 INTERRUPTED,
             )
     finally:
         crew.close()
-    results.finished = datetime.now(UTC).isoformat(timespec="seconds")
     _save(results, json_file)
     shown = [results.rows[case.key] for case in cases]
     _conclude(console, results, shown, time.monotonic() - started, json_file)
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """Inside, SIGTERM is what Ctrl-C is, so that a time limit's kill leaves nothing behind: no
+    process on the GPU, no tensors in memory. A second one does not disturb the tidying up."""
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _a_gpu_is_needed() -> None:
@@ -164,21 +194,29 @@ def _wait_until_idle(gpu: str | None, console: Console) -> None:
         time.sleep(5)
 
 
-def _heading(
-    results: Results, cases: Sequence[Case], todo: Sequence[Case], kept: int, json_file: str
-) -> Text:
+def _heading(results: Results, cases: Sequence[Case], todo: Sequence[Case], json_file: str) -> Text:
     layers, systems = ({getattr(case, name) for case in cases} for name in ("layer", "system"))
     lines = [
         f"runs on  {results.device}",
         f"rows     {len(cases)}: {len(layers)} layers x {len(systems)} systems, batch "
         f"{cases[0].problem.batch}",
     ]
-    if kept:
+    if kept := len(cases) - len(todo):
         lines.append(
-            f"kept     {len(cases) - len(todo)} of them, measured before in {json_file}; --again "
-            "measures them anew"
+            f"kept     {kept} of them, measured before in {json_file}; --again measures them anew"
         )
+    asked = {case.key for case in cases}
+    if others := sum(key not in asked for key in results.rows):
+        lines.append(f"others   {others} more rows in {json_file} stay as they are")
     return Text("\n".join(lines))
+
+
+def _aside(older: Results, aside: Path, json_file: str) -> Text:
+    return Text(
+        f"aside    {len(older.rows)} rows were in {json_file}, of another machine, other versions "
+        f"or other code: they are in {aside} now",
+        "yellow",
+    )
 
 
 class _Bars:
@@ -241,7 +279,7 @@ def _conclude(
     console: Console, results: Results, rows: Sequence[Row], seconds: float, json_file: str
 ) -> None:
     from convlab.bench.rows import JUDGED_WRONG
-    from convlab.commands.bench_summary import summary
+    from convlab.commands.bench_summary import summary, wrong_in_words
 
     console.print("", summary(results, rows, console.width), "", sep="\n")
     if json_file == STANDARD_OUTPUT:
@@ -254,8 +292,24 @@ def _conclude(
             ),
             soft_wrap=True,
         )
-    wrong = [row for row in rows if row.state in JUDGED_WRONG]
+    if results.missing:
+        console.print(
+            Text(
+                f"{json_file} was interrupted before: {len(results.missing)} more rows that were "
+                "asked for then are missing from it",
+                "yellow",
+            ),
+            soft_wrap=True,
+        )
     numbers = sum(row.ok for row in rows)
     console.print(Text(f"{numbers} of {len(rows)} rows have a number ({seconds:.0f} seconds)."))
-    if wrong:
+    wrong = [row for row in rows if row.state in JUDGED_WRONG]
+    stages, peers = (
+        [row for row in wrong if results.systems[row.system]["kind"] == kind]
+        for kind in ("stage", "peer")
+    )
+    if peers:
+        console.print(Text(f"{wrong_in_words(peers, 'peers')}: not convlab's, told only."))
+    if stages:
+        console.print(Text(f"{wrong_in_words(stages, 'stages')}.", "bold red"))
         raise typer.Exit(WRONG)

@@ -83,6 +83,13 @@ def _reasons(results: Results, rows: Sequence[Row], layers: int) -> list[Text]:
     return [Text(), *lines] if lines else []
 
 
+def wrong_in_words(rows: Sequence[Row], whose: str) -> str:
+    """How many rows are so, and of which system on which layer each is."""
+    which = ", ".join(f"{row.system} on {row.layer} {row.state}" for row in rows)
+    are = "row is" if len(rows) == 1 else "rows are"
+    return f"{len(rows)} {are} wrong, refused or failed among {whose}: {which}"
+
+
 def agreement_table(one: Results, other: Results) -> Table:
     """How far two runs agree, system by system."""
     table = _table("system")

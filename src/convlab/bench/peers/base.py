@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from convlab.problem import ConvProblem
 
 Singles = NDArray[np.float32]
+REHEARSED = ConvProblem(2, 8, 16, 16, 8, 3)
 
 Family = Literal["pytorch", "cudnn", "cublas", "cutlass", "cpu", "unfoldnd", "cupy", "ceiling"]
 Precision = Literal["fp32", "tf32"]
@@ -56,6 +59,8 @@ class Prepared(Protocol):
         """Give everything back. May be called twice."""
 
 
+Compile = Callable[[ConvProblem], Future[Any] | None]
+"""Makes something ready ahead of time; returns what to wait for where that goes on elsewhere."""
 Prepare = Callable[[ConvProblem, Singles, Singles, Singles | None], Prepared]
 
 
@@ -81,10 +86,32 @@ class Peer:
     """Makes it ready for a problem: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``
     and bias ``[C_o]`` or None, float32 on the host. All compute without a bias, to do the same
     work: a bias of anything but zeros raises :class:`Unsupported`, as does a problem that the peer
-    cannot do."""
-    compile: Callable[[ConvProblem], object] | None = None
-    """Builds its library, one for all problems and kept on disk, so that ``prepare`` need not; None
-    where it has none of its own."""
+    cannot do. ``MemoryError`` where it or its workspace does not fit."""
+    compile: Compile | None = None
+    """Makes its library ready for any problem, so that the first ``prepare`` need not: builds it,
+    or a :func:`rehearsal`. Leaves it to ``why_absent`` to say that there is none."""
+
+
+def rehearsal(why_absent: Callable[[], str | None], prepare: Prepare) -> Compile:
+    """A ``compile`` that runs a small convolution as a benchmark would, whichever problem it is
+    given: seconds go by until a library is imported and has loaded its parts and made its
+    handles."""
+
+    def compile(problem: ConvProblem) -> None:
+        with suppress(Unsupported):
+            if why_absent() is not None:
+                return
+            input = np.zeros(REHEARSED.input_shape, np.float32)
+            weight = np.zeros(REHEARSED.weight_shape, np.float32)
+            prepared = prepare(REHEARSED, input, weight, None)
+            try:
+                prepared.run(None)
+                prepared.output()
+                _ = prepared.algorithm  # which may load a profiler
+            finally:
+                prepared.close()
+
+    return compile
 
 
 def require_no_bias(name: str, bias: Singles | None) -> None:

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.peers.base import Method, Peer, Singles, Unsupported, require_no_bias
+from convlab.bench.peers.base import Method, Peer, Singles, Unsupported, rehearsal, require_no_bias
 from convlab.bench.peers.on_gpu import Tensors, why_no_gpu
 from convlab.problem import ConvProblem
 
@@ -268,6 +268,7 @@ PEERS = tuple(
         on_gpu=True,
         why_absent=why_absent,
         prepare=partial(Convolution, algorithm),
+        compile=rehearsal(why_absent, partial(Convolution, algorithm)),
     )
     for algorithm, (_, method) in ALGORITHMS.items()
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.peers.base import Peer, Singles, require_no_bias, why_no_library
+from convlab.bench.peers.base import Peer, Singles, rehearsal, require_no_bias, why_no_library
 from convlab.bench.peers.on_gpu import require_free
 from convlab.engines.handles import cupy_stream
 from convlab.problem import ConvProblem
@@ -105,4 +105,5 @@ PEER = Peer(
     on_gpu=True,
     why_absent=why_absent,
     prepare=Im2col,
+    compile=rehearsal(why_absent, Im2col),
 )

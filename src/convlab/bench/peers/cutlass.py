@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import c_char_p, c_int, c_void_p
 from dataclasses import dataclass
 from functools import cache, partial
@@ -60,6 +60,9 @@ VARIANTS = (
     Variant("cutlass_optimized", "CUTLASS optimized, fp32", "kOptimized", "fp32"),
     Variant("cutlass_tf32", "CUTLASS optimized, TF32", "kOptimized", "tf32"),
 )
+
+
+_BUILDERS = ThreadPoolExecutor(len(VARIANTS))  # each waits for an nvcc
 
 
 def why_absent() -> str | None:
@@ -120,9 +123,10 @@ def library(variant: Variant) -> Any:
     return declared(ctypes.CDLL(str(path)))
 
 
-def compile(variant: Variant, problem: ConvProblem) -> None:
-    """Build the variant's library, the same for every problem, ahead of time."""
-    library(variant)
+def compile(variant: Variant, problem: ConvProblem) -> Future[Any] | None:
+    """Start to build the variant's library, the same for every problem, ahead of time: the variants
+    are built side by side."""
+    return _BUILDERS.submit(library, variant) if why_absent() is None else None
 
 
 def declared(cutlass: Any) -> Any:

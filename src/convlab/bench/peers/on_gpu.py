@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.peers.base import Singles, Unsupported
+from convlab.bench.peers.base import Singles
 from convlab.engines import choose, unavailable
 
 
@@ -23,7 +23,7 @@ Start = Callable[[int | None], None]
 class Tensors:
     """Input, weight, output and workspace in the GPU's memory, as float32 in the axis order given.
 
-    Raises :class:`Unsupported` where they do not fit.
+    Raises ``MemoryError`` where they do not fit.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ def pointer(array: Any) -> int:
 
 
 def require_free(nbytes: int, what: str) -> None:
-    """Raise :class:`Unsupported` unless the GPU has that much memory free."""
+    """Raise ``MemoryError`` unless the GPU has that much memory free."""
     free = choose("gpu").free_bytes()
     if free is not None and nbytes > free:
-        raise Unsupported(
+        raise MemoryError(
             f"{what} {nbytes / 2**30:.2f} GiB of the GPU's memory, but {free / 2**30:.2f} are free"
         )
 

@@ -12,6 +12,7 @@ import numpy as np
 from convlab.bench.peers.base import Singles, Unsupported, why_no_library
 from convlab.problem import ConvProblem
 
+TOO_MANY_ELEMENTS = "canUse32BitIndexMath"  # what PyTorch says where a kernel counts in 32 bits
 MOST_KERNELS = 4  # named in ``algorithm``, the longest first
 LONGEST_NAME = 100
 
@@ -65,8 +66,12 @@ class OnTorch:
             self.workspace_bytes: int | None = self._measured_workspace(before)
         except BaseException as error:
             self.close()
+            if TOO_MANY_ELEMENTS in str(error):
+                raise Unsupported(
+                    f"{name}: PyTorch's kernel for it takes no tensors of 2**31 elements and more"
+                ) from None
             if isinstance(error, torch.OutOfMemoryError):
-                raise Unsupported(f"{name}: {str(error).split(' If ')[0]}") from None
+                raise MemoryError(f"{name}: {str(error).split(' If ')[0]}") from None
             raise
 
     def _tensor(self, array: Singles, channels_last: bool) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from convlab.bench.peers.base import Peer, Precision, Prepared, Singles, require_no_bias
+from convlab.bench.peers.base import Peer, Precision, Prepared, Singles, rehearsal, require_no_bias
 from convlab.bench.peers.on_torch import Compute, OnTorch, padded, why_no_torch
 from convlab.problem import ConvProblem
 
@@ -63,6 +63,7 @@ def _peer(precision: Precision, *, channels_last: bool = False, compiled: bool =
     title = "torch.compile(conv2d)" if compiled else "PyTorch conv2d"
     name += f"_{precision}" + ("_channels_last" if channels_last else "")
     make = compiled_conv2d if compiled else conv2d
+    prepare = partial(_prepare, name, make, precision == "tf32", channels_last)
     return Peer(
         name=name,
         title=f"{title}, {precision.upper() if precision == 'tf32' else precision}, "
@@ -72,7 +73,8 @@ def _peer(precision: Precision, *, channels_last: bool = False, compiled: bool =
         method="any",
         on_gpu=True,
         why_absent=why_no_torch,
-        prepare=partial(_prepare, name, make, precision == "tf32", channels_last),
+        prepare=prepare,
+        compile=rehearsal(why_no_torch, prepare),
     )
 
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from convlab.bench.peers.base import Peer, Prepared, Singles, require_no_bias
+from convlab.bench.peers.base import Family, Peer, Prepared, Singles, rehearsal, require_no_bias
 from convlab.bench.peers.on_torch import Compute, Make, OnTorch, padded, why_no_torch
 from convlab.problem import ConvProblem
 
@@ -114,30 +114,23 @@ def _prepare(
     return OnTorch(name, problem, input, weight, make)
 
 
-def _cublas(name: str, title: str, make: Make) -> Peer:
+def _peer(name: str, title: str, family: Family, make: Make) -> Peer:
+    prepare = partial(_prepare, name, make)
     return Peer(
         name=name,
         title=f"{title}, fp32",
-        family="cublas",
+        family=family,
         precision="fp32",
         method="gemm",
         on_gpu=True,
         why_absent=why_no_torch,
-        prepare=partial(_prepare, name, make),
+        prepare=prepare,
+        compile=rehearsal(why_no_torch, prepare),
     )
 
 
 PEERS = (
-    _cublas("im2col_cublas_per_image", "im2col + cuBLAS, image by image", per_image),
-    _cublas("im2col_cublas_batched", "im2col + cuBLAS, batched", batched),
-    Peer(
-        name="unfoldnd",
-        title="unfoldNd: one-hot convolution and einsum, fp32",
-        family="unfoldnd",
-        precision="fp32",
-        method="gemm",
-        on_gpu=True,
-        why_absent=why_no_torch,
-        prepare=partial(_prepare, "unfoldnd", unfold_and_einsum),
-    ),
+    _peer("im2col_cublas_per_image", "im2col + cuBLAS, image by image", "cublas", per_image),
+    _peer("im2col_cublas_batched", "im2col + cuBLAS, batched", "cublas", batched),
+    _peer("unfoldnd", "unfoldNd: one-hot convolution and einsum", "unfoldnd", unfold_and_einsum),
 )
