@@ -37,7 +37,9 @@ def judge(peer: Peer, problem: ConvProblem, seed: int) -> None:
     prepared.run(None)
     verdict = Oracle(problem, input, weight).judge(prepared.output())
     assert verdict.ok, f"{peer.name} on {problem}: {verdict}"
-    assert prepared.workspace_bytes is prepared.algorithm is None  # nobody knows, on a CPU
+    assert prepared.workspace_bytes is None  # nobody knows, on a CPU
+    whose = pytorch_gemm.whose_unfold() if peer.name == "unfoldnd" else None
+    assert prepared.algorithm == whose
     prepared.close()
     prepared.close()
     with pytest.raises(RuntimeError, match=f"{peer.name} has been closed"):
@@ -68,6 +70,14 @@ def test_the_one_hot_unfold_is_pytorchs(problem, seed):
     unfold = pytorch_gemm.one_hot_unfold(problem, images)
     expected = torch.nn.functional.unfold(images, problem.kernel_size, **how)
     assert torch.equal(unfold(images, problem.kernel_size, **how), expected)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"), [(None, "convlab's own unfold"), (object(), "the package's unfold")]
+)
+def test_the_row_says_whose_unfold_ran(monkeypatch, found, said):
+    monkeypatch.setattr(pytorch_gemm, "find_spec", lambda name: found)
+    assert pytorch_gemm.whose_unfold() == said
 
 
 def test_precision_is_put_back():

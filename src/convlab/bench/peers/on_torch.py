@@ -33,7 +33,7 @@ class OnTorch:
 
     ``tf32`` lets cuDNN and cuBLAS take tensor cores; ``channels_last`` lays input, weight and so
     the output out that way, before the clock starts. cuDNN may try its kernels (``benchmark``) in
-    the first run, which happens here.
+    the first run, which happens here. ``note`` is what ``algorithm`` says before any kernel's name.
     """
 
     capturable = True
@@ -48,10 +48,11 @@ class OnTorch:
         *,
         tf32: bool = False,
         channels_last: bool = False,
+        note: str | None = None,
     ) -> None:
         import torch
 
-        self._name, self._tf32 = name, tf32
+        self._name, self._tf32, self._note = name, tf32, note
         self._torch, self._device = torch, None
         if torch.cuda.is_available():
             self._device = torch.device("cuda", torch.cuda.current_device())
@@ -132,10 +133,10 @@ class OnTorch:
 
     @property
     def algorithm(self) -> str | None:
-        """The kernels of one run, the longest first, by PyTorch's profiler; None where it sees
-        none. Profiling may slow down what follows: ask after timing."""
+        """The kernels of one run, the longest first, by PyTorch's profiler, behind the ``note``;
+        None where there is neither. Profiling may slow down what follows: ask after timing."""
         if self._device is None:
-            return None
+            return self._note
         profiler = self._torch.profiler
         self._synchronize()
         with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as profile:
@@ -146,7 +147,8 @@ class OnTorch:
             if event.device_type == self._torch.autograd.DeviceType.CUDA:
                 spent[event.name] = spent.get(event.name, 0.0) + event.device_time_total
         names = sorted(spent, key=spent.__getitem__, reverse=True)
-        return "; ".join(name[:LONGEST_NAME] for name in names[:MOST_KERNELS]) or None
+        kernels = "; ".join(name[:LONGEST_NAME] for name in names[:MOST_KERNELS])
+        return ": ".join(filter(None, (self._note, kernels))) or None
 
     def _synchronize(self) -> None:
         if self._device is not None:

@@ -11,6 +11,7 @@ einsum. The package's own function where it is installed, the same few lines whe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -57,7 +58,7 @@ def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
     """unfoldNd's unfold, then einsum, then the output's shape."""
     p, filters = problem, w.reshape(problem.M, problem.K)
     taken, padding = padded(problem, x)
-    unfold = _unfold_of_the_package if find_spec("unfoldNd") else one_hot_unfold(p, x)
+    unfold = _unfold_of_the_package if _has_the_package() else one_hot_unfold(p, x)
 
     def compute() -> Any:
         columns = unfold(
@@ -66,6 +67,15 @@ def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
         return _library().einsum("ok,nkl->nol", filters, columns).reshape(p.output_shape)
 
     return compute
+
+
+def whose_unfold() -> str:
+    """Which of the two unfolds runs, for who reads the results."""
+    return "the package's unfold" if _has_the_package() else "convlab's own unfold"
+
+
+def _has_the_package() -> bool:
+    return find_spec("unfoldNd") is not None
 
 
 def _unfold_of_the_package(*arguments: Any, **settings: Any) -> Any:
@@ -105,17 +115,20 @@ def _library() -> Any:
 def _prepare(
     name: str,
     make: Make,
+    note: Callable[[], str] | None,
     problem: ConvProblem,
     input: Singles,
     weight: Singles,
     bias: Singles | None,
 ) -> Prepared:
     require_no_bias(name, bias)
-    return OnTorch(name, problem, input, weight, make)
+    return OnTorch(name, problem, input, weight, make, note=note and note())
 
 
-def _peer(name: str, title: str, family: Family, make: Make) -> Peer:
-    prepare = partial(_prepare, name, make)
+def _peer(
+    name: str, title: str, family: Family, make: Make, note: Callable[[], str] | None = None
+) -> Peer:
+    prepare = partial(_prepare, name, make, note)
     return Peer(
         name=name,
         title=f"{title}, fp32",
@@ -132,5 +145,11 @@ def _peer(name: str, title: str, family: Family, make: Make) -> Peer:
 PEERS = (
     _peer("im2col_cublas_per_image", "im2col + cuBLAS, image by image", "cublas", per_image),
     _peer("im2col_cublas_batched", "im2col + cuBLAS, batched", "cublas", batched),
-    _peer("unfoldnd", "unfoldNd: one-hot convolution and einsum", "unfoldnd", unfold_and_einsum),
+    _peer(
+        "unfoldnd",
+        "unfoldNd: one-hot convolution and einsum",
+        "unfoldnd",
+        unfold_and_einsum,
+        whose_unfold,
+    ),
 )
