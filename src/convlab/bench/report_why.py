@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from convlab.bench import ladder
 from convlab.engines import choose
@@ -108,23 +109,25 @@ def known_stages(names: Sequence[str]) -> list[Stage]:
 
 def counted(stages: Sequence[Stage]) -> Iterator[Why]:
     """Count each stage on :data:`PIECE`, with the tile that a GPU takes for the whole layer, by the
-    strict simulator."""
-    engine = choose("simulator")
+    strict simulator; once in a process, as it takes seconds."""
+    return map(_counted, stages)
+
+
+@cache
+def _counted(stage: Stage) -> Why:
     tensors = random_tensors(PIECE, SEED)
-    warp_multiply_adds = PIECE.flops / 2 / WARP
-    for result in ladder.run(PIECE, map(_as_on_a_gpu, stages), engine, tensors):
-        counts = result.counts
-        if counts is None or not counts["global_requests"]:
-            yield Why(result.stage.name)
-            continue
-        requests = (counts["global_requests"] or 0) + (counts["shared_requests"] or 0)
-        yield Why(
-            result.stage.name,
-            requests / warp_multiply_adds,
-            (counts["global_sectors"] or 0) / warp_multiply_adds,
-            (counts["shared_passes"] or 0) / warp_multiply_adds,
-            counts["bytes_per_flop"],
-        )
+    (result,) = ladder.run(PIECE, [_as_on_a_gpu(stage)], choose("simulator"), tensors)
+    counts, warp_multiply_adds = result.counts, PIECE.flops / 2 / WARP
+    if counts is None or not counts["global_requests"]:
+        return Why(stage.name)
+    requests = (counts["global_requests"] or 0) + (counts["shared_requests"] or 0)
+    return Why(
+        stage.name,
+        requests / warp_multiply_adds,
+        (counts["global_sectors"] or 0) / warp_multiply_adds,
+        (counts["shared_passes"] or 0) / warp_multiply_adds,
+        counts["bytes_per_flop"],
+    )
 
 
 def _as_on_a_gpu(stage: Stage) -> Stage:
