@@ -438,6 +438,7 @@ def test_what_the_judge_has_no_room_for_is_a_row_and_the_next_is_measured(
         return judge(self, *arguments)
 
     monkeypatch.setattr(runner.Judge, "judge", full)
+    monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
     rows = run(["tf32", "wrong", "right"])
     assert [row.state for row in rows.values()] == [state, "wrong", "measured"]
     assert rows["tf32"].reason.startswith("the host could not measure or judge it: ")

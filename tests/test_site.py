@@ -15,7 +15,15 @@ from numba.cuda.core import config
 import convlab
 from convlab.engines.findings import REMEDIES
 from convlab.lint import REGISTER_BUDGET
-from convlab.site import build, checks, ladder_graph, listings, reference, trace_pictures
+from convlab.site import (
+    build,
+    checks,
+    ladder_graph,
+    listings,
+    measurements,
+    reference,
+    trace_pictures,
+)
 from convlab.site.finding_examples import EXAMPLES
 from convlab.site.finding_pages import run
 from convlab.site.links import Links
@@ -47,6 +55,13 @@ def words(page: Path) -> str:
     parser = Text()
     parser.feed(page.read_text(encoding="utf-8"))
     return " ".join("".join(parser.words).split())
+
+
+def test_the_ladder_shown_first_is_the_usual_one():
+    every = measurements.ladders(ROOT)
+    most = [results.layer for results in every if len(results.steps) == len(every[0].steps)]
+    assert len(most) > 1
+    assert every[0].layer == "Conv9"
 
 
 # The built site.

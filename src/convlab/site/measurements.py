@@ -11,6 +11,7 @@ from convlab.site.links import RESULTS
 from convlab.site.markup import table
 from convlab.site.stage_pages import LINT_COMMAND
 from convlab.stages import LADDER
+from convlab.workloads import GPU_DEFAULT
 
 NOTHING = "-"
 # What makes the files that do not say it themselves.
@@ -35,9 +36,16 @@ FILES = """
 
 
 def ladders(root: Path) -> list[Results]:
-    """The ladder's results on a GPU, the layer with the most stages first."""
+    """The ladder's results on a GPU: the layer with the most stages first, and of several such the
+    one that the ladder takes by itself."""
+    usual = [list(shape) for shape in (GPU_DEFAULT.input_shape, GPU_DEFAULT.weight_shape)]
+
+    def place(results: Results) -> tuple[int, bool, str]:
+        shapes = [results.problem["input_shape"], results.problem["weight_shape"]]
+        return -len(results.steps), shapes != usual, results.name
+
     found = [Results.read(path) for path in sorted((root / RESULTS).glob("ladder_*.json"))]
-    return sorted(found, key=lambda results: (-len(results.steps), results.name))
+    return sorted(found, key=place)
 
 
 def measurements_page(root: Path, every: list[Results]) -> str:
