@@ -25,9 +25,7 @@ def tensors():
 
 @pytest.fixture(scope="module")
 def judge(tensors):
-    judge = Judge(PROBLEM, *tensors)
-    yield judge
-    judge.close()
+    return Judge(PROBLEM, *tensors)
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,22 @@ from scipy.signal import correlate
 from strategies import cases, problems, tensors
 
 from convlab.oracle import (
-    SPLIT_ROUNDINGS,
     Oracle,
     Verdict,
     judge,
     magnitude,
     random_tensors,
     reference,
-    rounding_bound,
     seven_loops,
 )
 from convlab.problem import ConvProblem
+from convlab.rounding import (
+    SPLIT_ROUNDINGS,
+    bound_at,
+    largest_error,
+    rounding_bound,
+    squared_errors,
+)
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -200,16 +205,17 @@ def test_where_float32_is_exact_nothing_else_passes(problem, kind, bias):
 def test_the_bound_is_gamma_times_the_magnitude():
     problem = ConvProblem(1, 10, 1, 1, 1, 1)
     gamma_10, gamma_11 = 10 / (2**24 - 10), 11 / (2**24 - 11)
-    size = np.array([1.0])
-    assert rounding_bound(problem, size, with_bias=False) == pytest.approx(gamma_10, rel=1e-14)
-    assert rounding_bound(problem, size, with_bias=True) == pytest.approx(gamma_11, rel=1e-14)
+    for bias, gamma in ((False, gamma_10), (True, gamma_11)):
+        bound = rounding_bound(problem, with_bias=bias)
+        assert bound_at(np.array([1.0, 3.0]), bound) == pytest.approx([gamma, 3 * gamma], rel=1e-14)
+        assert bound_at(1.0, bound) == pytest.approx(gamma, rel=1e-14)
 
 
 def test_without_a_bound_there_is_no_judgement():
     problem = ConvProblem(1, 2**24 - 1, 1, 1, 1, 1)
-    assert rounding_bound(problem, np.ones(1), with_bias=False) > 1e6
+    assert bound_at(1.0, rounding_bound(problem, with_bias=False)) > 1e6
     with pytest.raises(ValueError, match=r"sums 16777216 numbers: .* below 2\*\*24"):
-        rounding_bound(problem, np.ones(1), with_bias=True)
+        rounding_bound(problem, with_bias=True)
 
 
 @pytest.mark.parametrize("side", [-1, 1])
@@ -667,24 +673,28 @@ def test_a_large_number_allows_nothing_elsewhere():
 
 def test_the_least_roundings_of_a_sum():
     for K, roundings in ((1, 48), (47, 48), (48, 48), (49, 49)):
-        problem, size = ConvProblem(1, K, 1, 1, 1, 1), np.ones(1)
-        bound = rounding_bound(problem, size, with_bias=False, least=SPLIT_ROUNDINGS)
-        assert bound == pytest.approx(roundings / (2**24 - roundings), rel=1e-14)
+        problem = ConvProblem(1, K, 1, 1, 1, 1)
+        bound = rounding_bound(problem, with_bias=False, least=SPLIT_ROUNDINGS)
+        assert bound_at(1.0, bound) == pytest.approx(roundings / (2**24 - roundings), rel=1e-14)
 
 
-# Pieces and threads
+# Pieces, threads, and the compiled pass
 
 
 @pytest.mark.parametrize("piece", [1, 30, 100, 2**15])
 @pytest.mark.parametrize("many", [1, 2**20])
 def test_a_verdict_does_not_depend_on_pieces_and_threads(monkeypatch, piece, many):
     problem = ConvProblem(3, 2, 6, 7, 7, 3)  # 20 outputs a channel
-    oracle = Oracle(problem, *random_tensors(problem, 1), workers=3)
-    output = oracle.expected.astype(np.float32)
-    usual = oracle.judge(output)
+    tensors = random_tensors(problem, 1)
+    usual = Oracle(problem, *tensors)
+    output = usual.expected.astype(np.float32)
     monkeypatch.setattr("convlab.oracle.PIECE", piece)
     monkeypatch.setattr("convlab.oracle.MANY_OUTPUTS", many)
-    assert oracle.judge(output) == usual
+    oracle = Oracle(problem, *tensors, workers=3)
+    assert oracle.workers == (3 if many == 1 else 1)
+    np.testing.assert_array_equal(oracle.expected, usual.expected)
+    np.testing.assert_array_equal(oracle.magnitude, usual.magnitude)
+    assert oracle.judge(output) == usual.judge(output)
     output[2, 0, 1, 1] = np.nan
     output[1, 6, 3, 4] += 1
     output[1, 6, 3, 2] -= 1
@@ -693,3 +703,60 @@ def test_a_verdict_does_not_depend_on_pieces_and_threads(monkeypatch, piece, man
     assert verdict.error_over_bound == np.inf
     assert verdict.got == output[1, 6, 3, 2]
     assert verdict.expected == oracle.expected[1, 6, 3, 2]
+
+
+SPECIAL = [0.0, -0.0, 1.0, -3.0, 1e-45, -1e-40, 1e-30, 3e38, -3e38, inf, -inf, nan]
+
+
+@given(
+    st.lists(st.sampled_from(SPECIAL), min_size=24, max_size=24),
+    st.lists(st.sampled_from(SPECIAL), min_size=4, max_size=4),
+    st.lists(st.tuples(st.integers(0, 23), st.sampled_from(SPECIAL)), max_size=4),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_many_outputs_are_judged_as_few_are(x, w, mistakes, split):
+    """By a compiled pass, with NaN, infinities, denormals and overflow among them or without."""
+    problem = ConvProblem(2, 2, 2, 3, 2, 1)
+    tensors = (np.float32(x).reshape(problem.input_shape), np.float32(w).reshape(2, 2, 1, 1))
+    allowances = {"atomic_additions": int(split), "split_products": split}
+    few = Oracle(problem, *tensors)
+    with np.errstate(over="ignore"):
+        output = few.expected.astype(np.float32)
+    for place, value in mistakes:
+        output.flat[place] = value
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("convlab.oracle.MANY_OUTPUTS", 1)
+        many = Oracle(problem, *tensors, workers=2).judge(output, **allowances)
+    # Compared as text: what was got and expected may be NaN, which equals nothing.
+    assert repr(many) == repr(few.judge(output, **allowances))
+
+
+def test_the_compiled_pass_finds_the_largest_error():
+    rng = np.random.default_rng(3)
+    expected = rng.standard_normal((5, 7))
+    magnitude = np.abs(rng.standard_normal((5, 7))) * 10.0 ** rng.integers(-45, 9, (5, 7))
+    output = (expected + magnitude * rng.standard_normal((5, 7)) * 2.0**-20).astype(np.float32)
+    bound = rounding_bound(ConvProblem(1, 31, 1, 1, 1, 1), with_bias=True, always=1e-44)
+    largest = (np.abs(output - expected) / bound_at(magnitude, bound)).max()
+    assert largest_error(output, expected, magnitude, bound) == largest
+    for number in (nan, inf, -inf):
+        spoilt = output.copy()
+        spoilt[4, 6] = number
+        assert largest_error(spoilt, expected, magnitude, bound) == inf
+        spoilt[4, 6], expected[4, 6] = output[4, 6], number
+        assert largest_error(spoilt, expected, magnitude, bound) == inf
+        expected[4, 6] = output[4, 6]
+
+
+def test_the_compiled_sums_of_squares():
+    rng = np.random.default_rng(4)
+    expected = rng.standard_normal((3, 11))
+    output = expected.astype(np.float32)
+    output[1, 2] += 0.5
+    error = output - expected
+    sums = ((error**2).sum(), (expected**2).sum(), np.abs(error).max())
+    assert squared_errors(output, expected) == pytest.approx(sums, rel=1e-12)
+    for number in (nan, inf):
+        output[2, 3] = number
+        assert not math.isfinite(squared_errors(output, expected)[0])

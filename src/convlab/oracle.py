@@ -6,41 +6,7 @@
 All arrays are NumPy's: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``, bias
 ``[C_o]`` or None, output ``[N_i, C_o, H_o, W_o]``.
 
-The bound
----------
-A dot product of K terms rounds each term at most ``n = K`` times (``K + 1`` with a bias), in any
-order of summation, with fused multiply-adds or without. With ``u = 2**-24`` and
-``gamma_n = n*u / (1 - n*u)`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
-section 3.1)::
-
-    |output - exact| <= gamma_n * magnitude,    magnitude = sum |x||w| + |bias|
-
-Below the normal range a product is off by up to half the smallest denormal, ``2**-150``, but never
-by more than itself, and sums are exact: that adds ``(1 + gamma_n) * min(K * 2**-150, magnitude)``
-(denormals are kept, as GPUs do in float32 unless told otherwise). An atomic addition to global
-memory is the exception: there GPUs take denormals for zero, which may cost ``2 * 2**-126`` each.
-The float64 sum that stands for the exact one is off by ``(n - 1) * 2**-53 * magnitude``, which is
-less than what gamma_n has to spare in its second-order terms, so it adds nothing.
-
-Products of numbers split in two
---------------------------------
-A tensor core multiplies TF32: 11 significant bits. s13 splits each number, ``x = large + small``,
-``|small| <= 2**-11 |x|``, and leaves out ``small * small``, at most ``2**-22`` of the product, and
-of each small part the 12th bit, ``2**-23`` of its number: ``2**-21`` of the product together. It
-adds 16 terms at most on the tensor core, in six instructions, of which the first two add small
-products only. Each is within ``2**-21`` of what it adds (nine terms cut 25 bits below the largest
-one, and the sum cut): four times ``2**-21`` and, for the first two, ``2**-30``. That makes ``8 +
-33`` roundings, and with one addition for every 8 terms ``41 + ceil(K / 8)``: no more than
-``max(K, 48)``. So from 48 terms on the bound is the same as everybody's. Below ``2**-113`` TF32
-has fewer bits, at worst none of ``2**-136``; each such x adds ``2**-136 * max |w|``, each such w
-``2**-136 * max |x|``. And each of three instructions may cut a denormal sum by ``2**-149``, which a
-single term may meet all alone: that adds ``K * 2**-147``. Integers are exact where ``large`` is all
-of them, up to ``2**11``.
-
-Where all tensors hold integers only and ``magnitude`` is at most ``2**24``, float32 makes no error
-at all and the bound is 0. This is the sharper test: the bound above grows with K times the
-magnitude, and with some thousands of terms one whole term hides below it. (Winograd and Fourier
-algorithms compute other sums; neither bound is theirs.)
+How far a float32 result may be from the exact one is :mod:`convlab.rounding`'s subject.
 
 Infinities and NaN
 ------------------
@@ -55,28 +21,34 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convlab.problem import ConvProblem, IntOrPair, Padding
+from convlab.rounding import (
+    HALF_DENORMAL,
+    LARGEST_EXACT_TF32,
+    SMALLEST_NORMAL,
+    SPLIT_ROUNDINGS,
+    TF32_DENORMAL,
+    TF32_WHOLE,
+    Bound,
+    bound_at,
+    largest_error,
+    rounding_bound,
+)
 
 Doubles = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
-ROUNDOFF = 2.0**-24  # float32's u: half the distance from 1 to the next number
-HALF_DENORMAL = 2.0**-150  # half of float32's smallest number above zero
-SMALLEST_NORMAL = 2.0**-126
 OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
-LARGEST_EXACT = 2**24  # float32 holds every integer up to here
-LARGEST_EXACT_TF32 = 2**11  # and TF32 up to here
-SPLIT_ROUNDINGS = 48  # the fewest that sums of split products are worth
-TF32_DENORMAL = 2.0**-136  # TF32's smallest number above zero
-TF32_WHOLE = 2.0**-113  # the least number whose two parts TF32 holds as well as any other's
-MANY_OUTPUTS = 2**20  # from here on several threads judge: fewer take less time than a thread
+MANY_OUTPUTS = 2**20  # from here on threads judge, compiled: fewer take less time than to compile
 PIECE = 2**15  # outputs judged at once: few enough for a core's cache
 
 
@@ -119,32 +91,82 @@ def seven_loops(
     return output if bias is None else output + bias[:, None, None]
 
 
-@np.errstate(invalid="ignore")
 def reference(
     problem: ConvProblem,
     input: NDArray[Any],
     weight: NDArray[Any],
     bias: NDArray[Any] | None = None,
+    *,
+    workers: int = 1,
 ) -> Doubles:
     """The convolution in float64, of ``problem.output_shape``: what :func:`seven_loops` returns,
-    summed in another order.
+    summed in another order. ``workers`` threads take an image each.
 
     Products of float32 numbers are exact in float64, denormals included, and cannot overflow.
     """
+    return _convolution(problem, input, weight, bias, np.asarray, workers)
+
+
+def magnitude(
+    problem: ConvProblem,
+    input: NDArray[Any],
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None = None,
+    *,
+    workers: int = 1,
+) -> Doubles:
+    """``sum |x||w| + |bias|`` for each output, in float64: what rounding errors grow with.
+
+    NaN and infinities count as 0, because no rounding comes of them.
+    """
+    return _convolution(
+        problem, input, weight, bias, lambda array: np.abs(_finite_part(array)), workers
+    )
+
+
+def _finite_part(array: NDArray[Any]) -> NDArray[Any]:
+    """The numbers with 0 for NaN and infinities."""
+    return np.where(np.isfinite(array), array, 0)
+
+
+def _convolution(
+    problem: ConvProblem,
+    input: NDArray[Any],
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None,
+    taken: Callable[[NDArray[Any]], NDArray[Any]],
+    workers: int,
+) -> Doubles:
+    """The convolution of what is ``taken`` of each tensor."""
     _require_shapes(problem, input, weight, bias)
     output = np.zeros(problem.output_shape)
     if bias is not None:
-        output += bias[:, None, None]
+        output += taken(bias)[:, None, None]
     # A matrix [C_o, W_f*C_i] for each row of the filters.
-    filter_rows = (
-        weight.astype(np.float64).transpose(2, 0, 3, 1).reshape(problem.H_f, problem.C_o, -1)
-    )
-    for i in range(problem.N_i):  # image by image, which bounds the memory this takes
-        padded = np.pad(input[i].astype(np.float64), ((0, 0), *problem.padding))
+    filters = taken(weight).astype(np.float64)
+    filter_rows = filters.transpose(2, 0, 3, 1).reshape(problem.H_f, problem.C_o, -1)
+
+    @np.errstate(invalid="ignore")
+    def convolve(i: int) -> None:  # an image, which bounds the memory this takes
+        padded = np.pad(taken(input[i]).astype(np.float64), ((0, 0), *problem.padding))
         result = output[i].reshape(problem.C_o, -1)
         for u in range(problem.H_f):
             result += filter_rows[u] @ _seen_by_row(problem, padded, u)
+
+    each(convolve, range(problem.N_i), workers)
     return output
+
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+
+
+def each(work: Callable[[_Item], _Made], items: Iterable[_Item], workers: int) -> list[_Made]:
+    """What the work makes of each item, by so many threads."""
+    if workers == 1:
+        return list(map(work, items))
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(work, items))
 
 
 def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:
@@ -154,55 +176,6 @@ def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:
     for v in range(problem.W_f):
         seen[v] = rows[:, :, v * problem.d_w :: problem.s_w][:, :, : problem.W_o]
     return seen.reshape(problem.W_f * problem.C_i, -1)
-
-
-def magnitude(
-    problem: ConvProblem,
-    input: NDArray[Any],
-    weight: NDArray[Any],
-    bias: NDArray[Any] | None = None,
-) -> Doubles:
-    """``sum |x||w| + |bias|`` for each output, in float64: what rounding errors grow with.
-
-    NaN and infinities count as 0, because no rounding comes of them.
-    """
-    input, weight, bias = _finite_parts(input, weight, bias)
-    return reference(problem, abs(input), abs(weight), None if bias is None else abs(bias))
-
-
-def _finite_parts(
-    input: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    """The tensors with 0 for NaN and infinities."""
-    input, weight = (np.where(np.isfinite(array), array, 0) for array in (input, weight))
-    return input, weight, None if bias is None else np.where(np.isfinite(bias), bias, 0)
-
-
-def rounding_bound(
-    problem: ConvProblem,
-    magnitude: Doubles,
-    *,
-    with_bias: bool,
-    integers: bool = False,
-    least: int = 0,
-) -> Doubles:
-    """How far each float32 output may be from the exact result; see the head of this module.
-
-    ``magnitude`` is :func:`magnitude`'s; ``integers`` says that every tensor holds integers only,
-    ``least`` is how many roundings a sum is worth that has fewer terms.
-
-    Raises ``ValueError`` from ``n = 2**24`` roundings on, where gamma_n means nothing.
-    """
-    roundings = max(problem.K, least) + with_bias
-    if roundings >= 1 / ROUNDOFF:
-        raise ValueError(
-            f"each output sums {roundings} numbers: the error bound holds below 2**24, because "
-            "float32 may lose all digits over that many"
-        )
-    gamma = roundings * ROUNDOFF / (1 - roundings * ROUNDOFF)
-    underflow = np.minimum(problem.K * HALF_DENORMAL, magnitude)
-    bound = gamma * magnitude + (1 + gamma) * underflow
-    return np.where(magnitude <= LARGEST_EXACT, 0.0, bound) if integers else bound
 
 
 @dataclass(frozen=True)
@@ -237,12 +210,39 @@ class Verdict:
         )
 
 
+class _Facts(NamedTuple):
+    """What decides how exact float32 has to be, of a tensor or a part of one."""
+
+    finite: bool
+    integers: bool
+    largest: float
+    """The size of its largest finite number."""
+    some_small: bool
+    """Whether TF32 cannot split every one."""
+
+    @classmethod
+    def of(cls, tensor: Singles) -> _Facts:
+        sizes = np.abs(_finite_part(tensor))
+        return cls(
+            finite=bool(np.isfinite(tensor).all()),
+            integers=bool(np.array_equal(tensor, np.rint(tensor))),
+            largest=float(sizes.max()),
+            some_small=bool(((sizes > 0) & (sizes < TF32_WHOLE)).any()),
+        )
+
+    @classmethod
+    def together(cls, parts: Iterable[_Facts]) -> _Facts:
+        finite, integers, largest, some_small = zip(*parts, strict=True)
+        return cls(all(finite), all(integers), max(largest), any(some_small))
+
+
 class Oracle:
     """The answer to one convolution, worked out once, to judge any number of outputs by.
 
     ``expected`` and ``magnitude`` are float64 of ``problem.output_shape``. ``workers`` is how many
-    threads judge large outputs, None for one a core. Takes float32 tensors; raises ``ValueError``
-    naming the one that has another shape or dtype.
+    threads work where there is much to do, None for one a core; the attribute how many it takes.
+    Takes float32 tensors; raises
+    ``ValueError`` naming the one that has another shape or dtype.
     """
 
     def __init__(
@@ -257,92 +257,93 @@ class Oracle:
         tensors = {"input": input, "weight": weight} | ({} if bias is None else {"bias": bias})
         for name, tensor in tensors.items():
             _require_float32(name, tensor)
+        _require_shapes(problem, input, weight, bias)
         self.problem = problem
-        self._workers = workers or os.cpu_count() or 1
-        self.expected = reference(problem, input, weight, bias)
-        self.magnitude = magnitude(problem, input, weight, bias)
+        much = max(input.size, math.prod(problem.output_shape)) >= MANY_OUTPUTS
+        self.workers = (workers or os.cpu_count() or 1) if much else 1
+        self.expected = reference(problem, input, weight, bias, workers=self.workers)
+        self.magnitude = magnitude(problem, input, weight, bias, workers=self.workers)
+        inputs = _Facts.together(each(_Facts.of, input, self.workers))
+        weights = _Facts.of(weight)
+        all_of_them = _Facts.together(
+            [inputs, weights, *([] if bias is None else [_Facts.of(bias)])]
+        )
         self._finite = self.expected  # what the finite terms sum to
-        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
-            self._finite = reference(problem, *_finite_parts(input, weight, bias))
+        if not all_of_them.finite:
+            self._finite = _convolution(problem, input, weight, bias, _finite_part, self.workers)
         self._with_bias = bias is not None
-        self._integers = all(np.array_equal(tensor, np.rint(tensor)) for tensor in tensors.values())
-        sizes = [
-            np.abs(tensor, where=np.isfinite(tensor), out=np.zeros_like(tensor))
-            for tensor in (input, weight)
-        ]
-        self._largest = [float(size.max()) for size in sizes]
-        some_small = [bool(((size > 0) & (size < TF32_WHOLE)).any()) for size in sizes]
+        self._integers = all_of_them.integers
+        self._largest_factor = max(inputs.largest, weights.largest)
         # The most that a product may lose of a number too small for TF32.
         self._too_small = TF32_DENORMAL * (
-            some_small[0] * self._largest[1] + some_small[1] * self._largest[0]
+            inputs.some_small * weights.largest + weights.some_small * inputs.largest
         )
 
     @property
     def bound(self) -> Doubles:
         """How far each output may be from ``expected``."""
-        return self._bound(self.magnitude)
+        return bound_at(self.magnitude, self._bound())
 
-    def _bound(
-        self, magnitude: Doubles, atomic_additions: int = 0, split_products: bool = False
-    ) -> Doubles:
-        exact = self._integers
-        if split_products:
-            exact = exact and max(self._largest) <= LARGEST_EXACT_TF32
-        bound = rounding_bound(
+    def _bound(self, atomic_additions: int = 0, split_products: bool = False) -> Bound:
+        # Each addition may lose what it adds and what comes of it.
+        always = 2 * atomic_additions * SMALLEST_NORMAL
+        if not split_products:
+            return rounding_bound(
+                self.problem, with_bias=self._with_bias, integers=self._integers, always=always
+            )
+        return rounding_bound(
             self.problem,
-            magnitude,
             with_bias=self._with_bias,
-            integers=exact,
-            least=SPLIT_ROUNDINGS if split_products else 0,
+            integers=self._integers and self._largest_factor <= LARGEST_EXACT_TF32,
+            least=SPLIT_ROUNDINGS,
+            always=always + self.problem.K * (self._too_small + 8 * HALF_DENORMAL),
         )
-        if exact:  # integers are never as small as what follows
-            return bound
-        if split_products:
-            bound = bound + self.problem.K * (self._too_small + 8 * HALF_DENORMAL)
-        # Each may lose what it adds and what comes of it.
-        return bound + 2 * atomic_additions * SMALLEST_NORMAL
 
     def judge(
         self, output: Singles, atomic_additions: int = 0, split_products: bool = False
     ) -> Verdict:
         """Judge every element of a float32 output; of ``atomic_additions`` to each of them, every
         one may flush a denormal to zero, as GPUs do there. ``split_products`` says that they are
-        of numbers split in two, on tensor cores; see the head of this module for both.
+        of numbers split in two, on tensor cores; see :mod:`convlab.rounding` for both.
 
         Raises ``ValueError`` when its shape or dtype is not the problem's.
         """
         _require_shape("output", output, self.problem.output_shape)
         _require_float32("output", output)
-        N_i, C_o, H_o, W_o = self.problem.output_shape
-        channels = max(1, PIECE // (H_o * W_o))
-        pieces = [
-            (image, slice(channel, channel + channels))
-            for image in range(N_i)
-            for channel in range(0, C_o, channels)
-        ]
-
-        def look(piece: tuple[int, slice]) -> tuple[float, int, int]:
-            """The largest error, how many elements are wrong, which is the first."""
-            errors = self._error_over_bound(piece, output[piece], atomic_additions, split_products)
-            wrong = errors > 1
-            return float(errors.max()), int(np.count_nonzero(wrong)), int(wrong.argmax())
-
-        if output.size < MANY_OUTPUTS:
-            found = list(map(look, pieces))
-        else:
-            with ThreadPoolExecutor(self._workers) as pool:
-                found = list(pool.map(look, pieces))
+        look = partial(self._look, output, self._bound(atomic_additions, split_products))
+        found = each(look, range(self.problem.N_i), self.workers)
         largest = max(error for error, _, _ in found)
         wrong = sum(count for _, count, _ in found)
         if wrong == 0:
             return Verdict(True, largest, 0, output.size)
-        (image, some), place = next(
-            (piece, place) for piece, (_, count, place) in zip(pieces, found, strict=True) if count
-        )
-        channel, row, column = np.unravel_index(place, (channels, H_o, W_o))
-        first = (image, some.start + int(channel), int(row), int(column))
+        first = next(place for _, _, place in found if place is not None)
         got, expected = float(output[first]), float(self.expected[first])
         return Verdict(False, largest, wrong, output.size, first, got, expected)
+
+    def _look(
+        self, output: Singles, bound: Bound, image: int
+    ) -> tuple[float, int, tuple[int, int, int, int] | None]:
+        """Of an image the largest error, how many elements are wrong, where the first is."""
+        if output.size >= MANY_OUTPUTS:
+            largest = largest_error(
+                output[image], self.expected[image], self.magnitude[image], bound
+            )
+            if largest <= 1:
+                return largest, 0, None
+        # Only where something is wrong, or no number, or little.
+        largest, wrong, first = 0.0, 0, None
+        _, C_o, H_o, W_o = self.problem.output_shape
+        channels = max(1, PIECE // (H_o * W_o))
+        for start in range(0, C_o, channels):
+            piece = (image, slice(start, start + channels))
+            errors = self._error_over_bound(piece, output[piece], bound)
+            largest = max(largest, float(errors.max()))
+            are_wrong = errors > 1
+            if first is None and are_wrong.any():
+                channel, row, column = np.unravel_index(are_wrong.argmax(), are_wrong.shape)
+                first = (image, start + int(channel), int(row), int(column))
+            wrong += int(np.count_nonzero(are_wrong))
+        return largest, wrong, first
 
     def is_wrong(
         self,
@@ -352,21 +353,18 @@ class Oracle:
         split_products: bool = False,
     ) -> NDArray[np.bool_]:
         """Which elements of one image's output, [C_o, H_o, W_o], are outside their bounds."""
-        errors = self._error_over_bound(image, output, atomic_additions, split_products)
+        bound = self._bound(atomic_additions, split_products)
+        errors = self._error_over_bound(image, output, bound)
         wrong: NDArray[np.bool_] = errors > 1
         return wrong
 
     def _error_over_bound(
-        self,
-        where: int | tuple[int, slice],
-        output: Singles,
-        atomic_additions: int,
-        split_products: bool,
+        self, where: int | tuple[int, slice], output: Singles, allowed: Bound
     ) -> Doubles:
         """Each element's error as a multiple of its bound, never NaN; ``where`` they are: an image,
         and some of its channels."""
         expected, magnitude = self.expected[where], self.magnitude[where]
-        bound = self._bound(magnitude, atomic_additions, split_products)
+        bound = bound_at(magnitude, allowed)
         judged = np.isfinite(output) & np.isfinite(expected)
         error = np.abs(np.subtract(output, expected, out=np.zeros_like(expected), where=judged))
         exact_or_not = np.where(error == 0, 0.0, np.inf)

@@ -6,25 +6,22 @@ thousands of terms: TF32 would pass. Norms are sharper, because the benchmark's 
 and rounding errors then cancel. So float32 has to meet both; what computes another sum than a
 float32 dot product has to meet a norm of its own.
 
-One :class:`Judge` holds the float64 answer to a layer, worked out once, a part for some images
-each, so that many processor cores work out and judge side by side.
+One :class:`Judge` holds the float64 answer to a layer, worked out once.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from convlab.oracle import PIECE, ROUNDOFF, Oracle, Singles, Verdict
+from convlab.oracle import Oracle, Singles, each
 from convlab.problem import ConvProblem
+from convlab.rounding import ROUNDOFF, squared_errors
 
 FP32 = "fp32"  # the oracle's bound, and a norm
 RULES = (FP32, "tf32", "fft", "winograd")
@@ -84,16 +81,7 @@ class Judge:
 
     def __init__(self, problem: ConvProblem, input: Singles, weight: Singles) -> None:
         self.problem = problem
-        workers = max(1, min(problem.batch, os.cpu_count() or 1))
-        self._pool = ThreadPoolExecutor(workers)
-        edges = np.linspace(0, problem.batch, min(problem.batch, 2 * workers) + 1).astype(int)
-        self._parts = [slice(int(a), int(b)) for a, b in pairwise(edges)]
-        self._oracles: list[Oracle] = self._each(
-            lambda part: Oracle(
-                replace(problem, batch=part.stop - part.start), input[part], weight, workers=1
-            ),
-            self._parts,
-        )
+        self._oracle = Oracle(problem, input, weight)
 
     def judge(
         self,
@@ -123,19 +111,16 @@ class Judge:
         return replace(tried[-1], reason=self._unwritten(output) or tried[-1].reason)
 
     def _by_element(self, output: Singles, allowances: Mapping[str, Any], by_norm: float) -> Judged:
-        verdicts = self._each(
-            lambda pair: pair[0].judge(output[pair[1]], **allowances),
-            list(zip(self._oracles, self._parts, strict=True)),
-        )
-        together = _together(verdicts, self._parts)
-        reason = None if together.ok else str(together)
-        return Judged(FP32, max(by_norm, together.error_over_bound), reason)
+        verdict = self._oracle.judge(output, **allowances)
+        reason = None if verdict.ok else str(verdict)
+        return Judged(FP32, max(by_norm, verdict.error_over_bound), reason)
 
     def _by_norm(self, output: Singles, bound: str) -> Judged:
         allowed = limit(self.problem, bound)
-        sums = self._each(
-            lambda pair: _norms(pair[0].expected, output[pair[1]]),
-            list(zip(self._oracles, self._parts, strict=True)),
+        sums = each(
+            lambda image: squared_errors(output[image], self._oracle.expected[image]),
+            range(self.problem.batch),
+            self._oracle.workers,
         )
         errors, sizes = (math.fsum(one[place] for one in sums) for place in (0, 1))
         largest = max((one[2] for one in sums), key=_nan_is_most)
@@ -158,7 +143,7 @@ class Judge:
     def _unwritten(self, output: Singles) -> str | None:
         """A sentence about the poison that is left in an output, if any is."""
         left = sum(
-            self._each(lambda part: int(np.count_nonzero(np.isnan(output[part]))), self._parts)
+            each(lambda image: int(np.count_nonzero(np.isnan(image))), output, self._oracle.workers)
         )
         if left == output.size:
             return "it wrote nothing: every output still holds the NaN that it was filled with"
@@ -166,51 +151,6 @@ class Judge:
             return f"{left:,} of {output.size:,} outputs are NaN: not written, or not numbers"
         return None
 
-    def _each(self, work: Callable[[_Part], _Made], parts: Iterable[_Part]) -> list[_Made]:
-        return list(self._pool.map(work, parts))
-
-    def close(self) -> None:
-        """End its threads."""
-        self._pool.shutdown(wait=False)
-
-
-_Part = TypeVar("_Part")
-_Made = TypeVar("_Made")
-
 
 def _nan_is_most(value: float) -> float:
     return value if value == value else math.inf
-
-
-def _norms(expected: np.ndarray, output: Singles) -> tuple[float, float, float]:
-    """The sums of squares of error and answer, and the largest error; infinite for a NaN."""
-    errors = sizes = largest = 0.0
-    for one, answer in _pieces(output, expected):
-        error = one - answer
-        if not np.isfinite(error).all():
-            return math.inf, 1.0, math.inf
-        errors += float(np.vdot(error, error))
-        sizes += float(np.vdot(answer, answer))
-        largest = max(largest, float(np.abs(error, out=error).max()))
-    return errors, sizes, largest
-
-
-def _pieces(output: Singles, expected: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Both in parts that fit a core's cache."""
-    for one, answer in zip(output, expected, strict=True):
-        flat, right = one.ravel(), answer.ravel()
-        for start in range(0, flat.size, PIECE):
-            yield flat[start : start + PIECE], right[start : start + PIECE]
-
-
-def _together(verdicts: list[Verdict], parts: list[slice]) -> Verdict:
-    """One verdict of those of some images each."""
-    largest = max(verdict.error_over_bound for verdict in verdicts)
-    wrong = sum(verdict.wrong for verdict in verdicts)
-    total = sum(verdict.total for verdict in verdicts)
-    for verdict, part in zip(verdicts, parts, strict=True):
-        if verdict.first is not None:
-            image, *rest = verdict.first
-            first = (image + part.start, rest[0], rest[1], rest[2])
-            return Verdict(False, largest, wrong, total, first, verdict.got, verdict.expected)
-    return Verdict(True, largest, 0, total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -97,7 +97,7 @@ def _layer(
     with ExitStack() as held:
         try:
             input, weight, _ = random_tensors(problem, SEED, bias=False)
-            judge = held.enter_context(closing(Judge(problem, input, weight)))
+            judge = Judge(problem, input, weight)
             held.enter_context(crew.layer(problem, (input, weight)))
         except (MemoryError, OSError) as error:
             outcome = no_room(error, f"the host cannot hold {problem} and its float64 answer")
