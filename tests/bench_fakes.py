@@ -22,7 +22,7 @@ from convlab.bench.roofline import Machine
 from convlab.bench.systems import System
 from convlab.bench.watch import Look
 from convlab.bench.worker import serve
-from convlab.oracle import reference
+from convlab.convolution import reference
 from convlab.problem import ConvProblem
 
 GIB = 2**30

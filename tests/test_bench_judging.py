@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from convlab.bench.bounds import FP32, RULES, Judge, bounds_for, limit
-from convlab.oracle import random_tensors, reference
+from convlab.convolution import reference
+from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer

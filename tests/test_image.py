@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from convlab import image
+from convlab.convolution import reference
 from convlab.engines import choose
-from convlab.oracle import reference
 
 pytestmark = pytest.mark.same_in_cudasim
 

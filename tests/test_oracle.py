@@ -11,15 +11,8 @@ from kernels.tensor_cores import THREE_PRODUCTS, split_product
 from scipy.signal import correlate
 from strategies import cases, problems, tensors
 
-from convlab.oracle import (
-    Oracle,
-    Verdict,
-    judge,
-    magnitude,
-    random_tensors,
-    reference,
-    seven_loops,
-)
+from convlab.convolution import magnitude, reference, seven_loops
+from convlab.oracle import Oracle, Verdict, judge, random_tensors
 from convlab.problem import ConvProblem
 from convlab.rounding import (
     SPLIT_ROUNDINGS,

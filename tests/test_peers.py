@@ -39,7 +39,8 @@ from convlab.bench.peers import (
     peer_named,
 )
 from convlab.bench.systems import of_peer
-from convlab.oracle import Oracle, random_tensors, reference
+from convlab.convolution import reference
+from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
 

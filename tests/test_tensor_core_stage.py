@@ -12,9 +12,10 @@ from numba import cuda, float32
 from numba.cuda.core import config
 
 from convlab import ConvProblem, Tile, plan, plans
+from convlab.convolution import reference
 from convlab.device import to_tf32
 from convlab.engines import Engine, choose
-from convlab.oracle import Oracle, judge, random_tensors, reference
+from convlab.oracle import Oracle, judge, random_tensors
 from convlab.plans import Plan
 from convlab.stages import (
     filter_fragments,

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from convlab.oracle import Oracle, Singles, each
+from convlab.convolution import each
+from convlab.oracle import Oracle, Singles
 from convlab.problem import ConvProblem
 from convlab.rounding import ROUNDOFF, squared_errors
 

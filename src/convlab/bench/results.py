@@ -27,8 +27,9 @@ FORMAT, VERSION = "convlab bench", 1
 # What a time depends on, below the package: kernels, engines, peers, and how they are measured.
 MEASURED_BY = (
     "stages", "device", "engines", "bench/peers", "plans.py", "unfold.py", "problem.py",
-    "workloads.py", "rounding.py", "oracle.py", "bench/timer.py", "bench/measuring.py",
-    "bench/bounds.py", "bench/systems.py", "bench/laboratory.py", "bench/roofline.py",
+    "workloads.py", "convolution.py", "rounding.py", "oracle.py", "bench/timer.py",
+    "bench/measuring.py", "bench/bounds.py", "bench/systems.py", "bench/laboratory.py",
+    "bench/roofline.py",
 )  # fmt: skip
 # The libraries of peers, under the names that they are installed by.
 LIBRARIES = (

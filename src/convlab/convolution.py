@@ -1,0 +1,162 @@
+"""What a convolution's answer is, in float64: :func:`seven_loops` is the definition, to be read;
+:func:`reference` computes the same, fast.
+
+All arrays are NumPy's: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``, bias
+``[C_o]`` or None, output ``[N_i, C_o, H_o, W_o]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convlab.problem import ConvProblem, IntOrPair, Padding
+
+Doubles = NDArray[np.float64]
+
+
+@np.errstate(invalid="ignore")  # inf * 0 is NaN, and meant to be
+def seven_loops(
+    input: NDArray[Any],
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None = None,
+    stride: IntOrPair = 1,
+    padding: Padding = 0,
+    dilation: IntOrPair = 1,
+) -> Doubles:
+    """The convolution as the im2win paper's Equation 1 has it, in float64: to read, not to be fast.
+
+    The paper has neither padding, dilation nor bias; here they are as in PyTorch.
+    """
+    for name, array in (("input", input), ("weight", weight)):
+        if array.ndim != 4:
+            raise ValueError(f"{name} has shape {array.shape}: it must have four axes")
+    N_i, C_i, H_i, W_i = input.shape
+    C_o, _, H_f, W_f = weight.shape
+    problem = ConvProblem(N_i, C_i, H_i, W_i, C_o, (H_f, W_f), stride, padding, dilation)
+    require_shapes(problem, input, weight, bias)
+
+    H_o, W_o = problem.H_o, problem.W_o
+    s_h, s_w, d_h, d_w = problem.s_h, problem.s_w, problem.d_h, problem.d_w
+
+    padded = np.pad(input.astype(np.float64), ((0, 0), (0, 0), *problem.padding))
+    weight = weight.astype(np.float64)
+    output = np.zeros(problem.output_shape)
+    for i in range(N_i):
+        for j in range(C_o):
+            for m in range(H_o):
+                for n in range(W_o):
+                    for r in range(C_i):
+                        for u in range(H_f):
+                            for v in range(W_f):
+                                pixel = padded[i, r, m * s_h + u * d_h, n * s_w + v * d_w]
+                                output[i, j, m, n] += pixel * weight[j, r, u, v]
+    return output if bias is None else output + bias[:, None, None]
+
+
+def reference(
+    problem: ConvProblem,
+    input: NDArray[Any],
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None = None,
+    *,
+    workers: int = 1,
+) -> Doubles:
+    """The convolution in float64, of ``problem.output_shape``: what :func:`seven_loops` returns,
+    summed in another order. ``workers`` threads take an image each.
+
+    Products of float32 numbers are exact in float64, denormals included, and cannot overflow.
+    """
+    return convolution(problem, input, weight, bias, np.asarray, workers)
+
+
+def magnitude(
+    problem: ConvProblem,
+    input: NDArray[Any],
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None = None,
+    *,
+    workers: int = 1,
+) -> Doubles:
+    """``sum |x||w| + |bias|`` for each output, in float64: what rounding errors grow with.
+
+    NaN and infinities count as 0, because no rounding comes of them.
+    """
+    return convolution(
+        problem, input, weight, bias, lambda array: np.abs(finite_part(array)), workers
+    )
+
+
+def finite_part(array: NDArray[Any]) -> NDArray[Any]:
+    """The numbers with 0 for NaN and infinities."""
+    return np.where(np.isfinite(array), array, 0)
+
+
+def convolution(
+    problem: ConvProblem,
+    input: NDArray[Any],
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None,
+    taken: Callable[[NDArray[Any]], NDArray[Any]],
+    workers: int,
+) -> Doubles:
+    """The convolution of what is ``taken`` of each tensor, as :func:`reference` computes it."""
+    require_shapes(problem, input, weight, bias)
+    output = np.zeros(problem.output_shape)
+    if bias is not None:
+        output += taken(bias)[:, None, None]
+    # A matrix [C_o, W_f*C_i] for each row of the filters.
+    filters = taken(weight).astype(np.float64)
+    filter_rows = filters.transpose(2, 0, 3, 1).reshape(problem.H_f, problem.C_o, -1)
+
+    @np.errstate(invalid="ignore")
+    def convolve(i: int) -> None:  # an image, which bounds the memory this takes
+        padded = np.pad(taken(input[i]).astype(np.float64), ((0, 0), *problem.padding))
+        result = output[i].reshape(problem.C_o, -1)
+        for u in range(problem.H_f):
+            result += filter_rows[u] @ _seen_by_row(problem, padded, u)
+
+    each(convolve, range(problem.N_i), workers)
+    return output
+
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+
+
+def each(work: Callable[[_Item], _Made], items: Iterable[_Item], workers: int) -> list[_Made]:
+    """What the work makes of each item, by so many threads."""
+    if workers == 1:
+        return list(map(work, items))
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(work, items))
+
+
+def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:
+    """What row u of a filter meets, a column for each output pixel: [W_f*C_i, H_o*W_o]."""
+    rows = padded[:, u * problem.d_h :: problem.s_h][:, : problem.H_o]
+    seen = np.empty((problem.W_f, problem.C_i, problem.H_o, problem.W_o))
+    for v in range(problem.W_f):
+        seen[v] = rows[:, :, v * problem.d_w :: problem.s_w][:, :, : problem.W_o]
+    return seen.reshape(problem.W_f * problem.C_i, -1)
+
+
+def require_shapes(
+    problem: ConvProblem,
+    input: NDArray[Any],
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None,
+) -> None:
+    require_shape("input", input, problem.input_shape)
+    require_shape("weight", weight, problem.weight_shape)
+    if bias is not None:
+        require_shape("bias", bias, (problem.C_o,))
+
+
+def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}: for this problem it must have {shape}")
