@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from bench_samples import SYSTEMS, sample
+from rich.console import Console
 from typer.testing import CliRunner
 
 from convlab.bench import analysis, report, report_docs, report_plots
@@ -26,6 +28,7 @@ from convlab.bench.report_document import (
 from convlab.bench.report_why import Why, counted
 from convlab.bench.results import open_results
 from convlab.cli import app
+from convlab.commands.bench_summary import summary
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
@@ -437,6 +440,32 @@ def test_the_terminal_gets_a_table_that_fits(file):
         assert "s11_im2win_full" in result.stdout
         assert "CuPy is not installed" in result.stdout
     assert "conv12" in run(file, columns=160).stdout
+
+
+def test_each_batch_has_its_own_table_in_the_terminal(tmp_path):
+    both = sample(layers=["conv9", "conv10"], batch=4, slower=3.0)
+    both.rows |= sample(layers=["conv9"]).rows
+    (tmp_path / "both.json").write_text(json.dumps(both.as_json()))
+    text = run(tmp_path / "both.json", columns=160).stdout
+    few, many = text[text.index("TFLOP/s, batch 4 ") :].split("TFLOP/s, batch 128 ")
+    assert few.splitlines()[0].split() == [
+        "TFLOP/s,",
+        "batch",
+        "4",
+        "over",
+        "s01",
+        "conv9",
+        "conv10",
+    ]
+    assert many.splitlines()[0].split() == ["over", "s01", "conv9"]
+    (alone,) = re.findall(r"s11_im2win_full.*", summed_up(sample(layers=["conv9"])))
+    assert alone.split() == re.findall(r"s11_im2win_full.*", many)[0].split()
+
+
+def summed_up(results) -> str:
+    text = io.StringIO()
+    Console(width=160, file=text).print(summary(results, width=160))
+    return text.getvalue()
 
 
 def test_two_files_are_compared_in_the_terminal(file):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich import box
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -16,12 +17,27 @@ from convlab.bench.rows import JUDGED_WRONG, Row
 
 def summary(results: Results, rows: Sequence[Row] | None = None, width: int = 80) -> Group:
     """Every system: its mean speedup over s01, how many TFLOP/s it reaches, on each layer where
-    ``width`` has room for that; and each reason for a missing number."""
+    ``width`` has room for that; and each reason for a missing number. Each batch by itself."""
     shown = [*results.rows.values()] if rows is None else rows
+    parts: list[RenderableType] = []
+    batches = sorted({row.batch for row in shown})
+    for batch in batches:
+        of_it = {key: row for key, row in results.rows.items() if row.batch == batch}
+        of = f", batch {batch}" if len(batches) > 1 else ""
+        mine = [row for row in shown if row.batch == batch]
+        table, *reasons = _of_one_batch(replace(results, rows=of_it), mine, width, of)
+        parts += [*([""] if parts else []), table, Text(LEGEND, "dim"), *reasons]
+    return Group(*parts)
+
+
+def _of_one_batch(
+    results: Results, shown: Sequence[Row], width: int, of: str
+) -> list[RenderableType]:
+    """The table of the rows of one batch, and the reasons; ``of`` is added to its title."""
     layers = sorted({(row.layer, row.batch) for row in shown}, key=results.layers().index)
     names = list(dict.fromkeys(row.system for row in shown))
-    by_layer = max(map(len, names)) + 7 + 6 * len(layers) <= width
-    table = _table("TFLOP/s")
+    by_layer = max(map(len, [*names, f"TFLOP/s{of}"])) + 7 + 6 * len(layers) <= width
+    table = _table(f"TFLOP/s{of}")
     columns = [layer for layer, _ in layers] if by_layer else ["lowest", "median", "highest"]
     for column in ("over s01", "layers", *columns)[0 : None if by_layer else 5]:
         if not (by_layer and column == "layers"):
@@ -44,7 +60,7 @@ def summary(results: Results, rows: Sequence[Row] | None = None, width: int = 80
             middle = speeds[len(speeds) // 2]
             cells += [Text(f"{len(speeds)}"), *map(_number, (speeds[0], middle, speeds[-1]))]
         table.add_row(name, *cells)
-    return Group(table, Text(LEGEND, "dim"), *_reasons(results, shown, len(layers)))
+    return [table, *_reasons(results, shown, len(layers))]
 
 
 def _table(first: str) -> Table:
