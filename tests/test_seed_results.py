@@ -249,6 +249,17 @@ def test_a_speedup_is_no_steadier_than_its_times():
     assert all(chart.unsettled[name] == [1] for name in chart.series)
 
 
+def test_what_was_not_steady_is_marked_wherever_002s_times_are_told():
+    made = rough(document("unfold_table"), system="conv2d_tf32")
+    claims = [found for *_, found in seed_figures.unfold(made).claims]
+    assert [", on the GPU ~" in found for found in claims] == [False, True, False, False]
+    assert "first calls ~" not in " ".join(claims)
+    for name, swings in (("conv2d", False), ("conv2d_tf32", True)):
+        told = seed_systems.row_of_table_1(name)({"unfold_table": made})
+        assert ("on the GPU ~" in told) == swings
+        assert "first call ~" not in told
+
+
 def test_what_was_not_steady_is_marked_in_the_papers_tables():
     results = full_sample()
     key = ("conv9", 128, "s01_direct")
@@ -335,6 +346,19 @@ def test_what_was_not_steady_is_hollow():
     assert charts.UNSETTLED in svg
     assert charts.UNSETTLED not in steady
     assert "one: 1, 2; two: 3, ~4" in svg
+
+
+def test_marks_that_are_not_joined_hide_none_of_the_same_height():
+    series = {"one": [1, 2], "two": [1, 2]}
+    for joined in (True, False):
+        found = marks(Chart("t", ["a", "b"], "x", "y", series, joined=joined).svg())
+        circle = next(one for one in found if one.tag == f"{SVG}circle")
+        square = next(one for one in found if one.tag == f"{SVG}polygon")
+        corners = [tuple(map(float, pair.split(","))) for pair in square.get("points").split()]
+        middle = sum(x for x, _ in corners) / len(corners)
+        apart = middle - float(circle.get("cx"))
+        assert (apart == 0) == joined
+        assert joined or apart > 4 + 4  # the circle's radius and half of the square
 
 
 def test_higher_is_further_up():

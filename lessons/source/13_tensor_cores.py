@@ -321,8 +321,8 @@ Three products for one, and yet s13 takes about a quarter less time than s12 on 
 cores can do several times the arithmetic of its ordinary units; both roofs are in the
 [results](../docs/results.md). s13 is still far from its own roof: all else that a warp does, fetching,
 splitting, adding parts, is done by ordinary instructions in between. [What was
-tried](../docs/fast.md#tensor-cores) is mostly about having fewer of them. On Conv3 and Conv7, where an output is
-a sum of few terms, there is so little to multiply that s12 stays ahead.
+tried](../docs/fast.md#tensor-cores) is mostly about having fewer of them. On Conv7, where an output is a sum of
+only 27 terms, there is so little to multiply that s12 stays ahead.
 
 The pre-pass splits the filter and puts it into the order in which lanes hold it, so that one load of four
 numbers gets a lane its `a`. In a network that is no longer trained, it is done once.

@@ -19,6 +19,7 @@ Values = Sequence[float | None]
 WIDTH, PLOT_HEIGHT, MARGIN = 860, 300, 28
 LEFT, TOP = 74, 78  # where the plot begins
 LEGEND_ROW, LEGEND_COLUMNS = 22, 3
+ASIDE = 14  # from one mark of a place to the next
 UNSETTLED = "hollow: the runs' spread stayed above 2 %"
 FONT = "-apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 
@@ -26,8 +27,9 @@ FONT = "-apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', s
 @dataclass(frozen=True)
 class Chart:
     """What is drawn: a line for each of ``series`` over ``places``; None leaves a gap. ``log``
-    draws powers of ten, for numbers above zero. ``unsettled`` has, by series, the places whose
-    numbers were not steady: their marks are hollow."""
+    draws powers of ten, for numbers above zero. Where lines are not ``joined``, the marks of a
+    place stand side by side, so that none hides another of the same height. ``unsettled`` has, by
+    series, the places whose numbers were not steady: their marks are hollow."""
 
     title: str
     places: Sequence[str]
@@ -83,6 +85,9 @@ class Chart:
         step = (WIDTH - MARGIN - LEFT) / len(self.places)
         return LEFT + (place + 0.5) * step
 
+    def _aside(self, number: int) -> float:
+        return 0.0 if self.joined else ASIDE * (number - (len(self.series) - 1) / 2)
+
     def _grid(self, bottom: float) -> Iterator[str]:
         for tick in self._ticks():
             y = self._down(tick)
@@ -100,9 +105,9 @@ class Chart:
             yield _text(WIDTH - MARGIN, 58, UNSETTLED, QUIET, anchor="end")
 
     def _line(self, number: int, values: Values, unsettled: Collection[int]) -> Iterator[str]:
-        colour = COLOURS[number % len(COLOURS)]
+        colour, aside = COLOURS[number % len(COLOURS)], self._aside(number)
         points = [
-            None if value is None else (self._across(place), self._down(value))
+            None if value is None else (self._across(place) + aside, self._down(value))
             for place, value in enumerate(values)
         ]
         for one, other in pairwise(points):

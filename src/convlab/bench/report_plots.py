@@ -212,7 +212,8 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
         if narrow:
             heights = heights[::2]
         axes.set_yticks(heights, [f"{height:g}" for height in heights])
-        axes.set_xlabel("FLOP per byte that has to move")
+        numbers = "" if narrow else "; at the top the layer, Conv ..."
+        axes.set_xlabel(f"FLOP per byte that has to move{numbers}")
         axes.set_ylabel("TFLOP/s")
         axes.grid()
         _below(axes, 2 if narrow else 4)
@@ -276,12 +277,13 @@ def speedups(
         first = math.floor(math.log2(min([*every, 1.0])))
         last = max(first + 1, math.ceil(math.log2(max([*every, 1.0]))))
         powers = range(first, last + 1, 1 + (last - first) // (6 if narrow else 11))
-        axes.set_xlim(2.0**first, 2.0**last)
+        axes.set_xlim(2.0**first / 1.06, 2.0**last * 1.06)  # a dot at the end is whole
         axes.set_xticks([2.0**power for power in powers], [f"{2.0**power:g}" for power in powers])
         axes.minorticks_off()
         axes.set_yticks(range(len(known)), [other.name for other, *_ in known])
         axes.set_ylim(len(known) - 0.4, -0.8)
-        wide = f"times as fast: {one.name} over each (below 1 it is slower)"
+        wide = f"times as fast: {one.name} over each (below 1 it is slower)\n"
+        wide += "a dot a layer, the stroke their geometric mean"
         axes.set_xlabel("times as fast" if narrow else wide)
         axes.grid(axis="x")
 

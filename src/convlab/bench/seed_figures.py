@@ -11,7 +11,7 @@ from typing import Any
 from convlab.bench import im2col, sweeps, unfold_table
 from convlab.bench.charts import Chart
 from convlab.bench.measuring import SETTLED_PERCENT
-from convlab.bench.seed_runs import unsettled
+from convlab.bench.seed_runs import marked, unsettled
 
 # 001's own kernels.
 THEIRS = ("s02_cin_naive", "s02_cout", "s02_cin")
@@ -228,7 +228,11 @@ def unfold(document: dict[str, Any]) -> Shown:
             ("on the GPU", lambda name: unfold_table.time_of(document, name)),
         ):
             first, second = times(one), times(other)
-            parts.append(f"{words} {first / second:.2f}x" if first and second else f"{words} -")
+            swings = words == "on the GPU" and any(
+                unsettled(document, str(unfold_table.PROBLEM), name) for name in (one, other)
+            )
+            factor = marked(f"{first / second:.2f}x", swings) if first and second else "-"
+            parts.append(f"{words} {factor}")
         return ", ".join(parts)
 
     claims = (

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convlab.bench import ablation, analysis, seed_paper, sweeps, unfold_table
+from convlab.bench import ablation, analysis, seed_paper, seed_runs, sweeps, unfold_table
 from convlab.bench.analysis import Contender, geometric_mean
 from convlab.bench.measured import table
 from convlab.bench.results import Results
 from convlab.bench.seed_figures import unsteady
+from convlab.bench.seed_runs import marked
 
 NOT_YET = "not measured yet"
 Found = Callable[[Mapping[str, Any]], str]
@@ -123,9 +124,10 @@ def row_of_table_1(name: str) -> Found:
         document = results["unfold_table"]
         first = document["first_calls"].get(name, {}).get("ms")
         time = unfold_table.time_of(document, name)
+        swings = seed_runs.unsettled(document, str(unfold_table.PROBLEM), name)
         return "; ".join(
-            f"{words} {value:.3f} ms" if value else f"{words}: none"
-            for words, value in (("first call", first), ("on the GPU", time))
+            f"{words} {marked(f'{value:.3f} ms', mark)}" if value else f"{words}: none"
+            for words, value, mark in (("first call", first, False), ("on the GPU", time, swings))
         )
 
     return found
