@@ -192,6 +192,24 @@ def test_a_run_is_finished_when_nothing_that_was_asked_for_is_missing():
     assert not last.missing
 
 
+def test_a_run_measured_anew_is_finished_when_all_of_it_is_new():
+    whole = sample(layers=["conv11", "conv12"])
+    systems = {name: system(name, "peer", "cpu", "gemm", "fp32") for name in whole.systems}
+    first, *rest = whole.rows
+    anew = again(whole, finished=None)
+    assert anew.take_up(whole, whole.rows, again=True) == [first, *rest]
+    anew.add(whole.rows[first], systems[first[2]])  # and then it is interrupted
+    assert anew.finished is None
+    assert list(anew.missing) == rest
+
+    last = again(anew, missing={})
+    assert last.take_up(anew, whole.rows) == rest  # goes on with what is older
+    for key in rest:
+        last.add(whole.rows[key], systems[key[2]])
+    assert last.finished
+    assert not last.missing
+
+
 def test_an_earlier_file_is_kept_beside_under_a_free_name(tmp_path):
     path, older = tmp_path / "bench.json", sample(identity="one", layers=["conv12"])
     for text, name in (("first", "bench-one.json"), ("second", "bench-one-2.json")):

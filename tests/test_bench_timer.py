@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from cuda.bindings import driver
 from numba.cuda.core import config
 
 if config.ENABLE_CUDASIM:  # it has no streams to time on
     pytest.skip("Numba runs as its CUDA simulator", allow_module_level=True)
 
-from convlab.bench import watch
+from convlab.bench import timer, watch
 from convlab.bench.laboratory import Gpu
 from convlab.bench.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host, warm_up
 from convlab.bench.watch import Look, why_busy
@@ -66,6 +69,33 @@ def test_the_host_is_timed_by_its_clock():
     assert calls == ["poisoned"]
     assert timing.median_ms == pytest.approx(200, rel=0.5)
     assert 3 <= timing.repeats <= 20
+
+
+def test_what_a_call_raises_while_it_is_captured_is_told(monkeypatch):
+    """And not that the driver then has no graph to give."""
+    ended = []
+    monkeypatch.setattr(
+        timer,
+        "driver",
+        SimpleNamespace(
+            CUresult=driver.CUresult,
+            CUstreamCaptureMode=driver.CUstreamCaptureMode,
+            cuStreamBeginCapture=lambda *of: (driver.CUresult.CUDA_SUCCESS,),
+            cuStreamEndCapture=lambda *of: (
+                ended.append(of) or driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+                None,
+            ),
+        ),
+    )
+
+    def call(stream):
+        raise ValueError("the workspace is too small")
+
+    with pytest.raises(ValueError, match="too small"), timer.captured(call, Mock(handle=7)):
+        pass
+    assert ended == [(7,)]  # a stream that is left capturing is of no use to anybody
+    with pytest.raises(RuntimeError, match="INVALIDATED"), timer.captured(Mock(), Mock(handle=7)):
+        pass
 
 
 IDLE = Look(345, 3201, 1980, 0, 0, 143000)

@@ -13,7 +13,7 @@ from strategies import problems
 
 from convlab.bench.bounds import Judged
 from convlab.bench.measuring import Outcome, measure
-from convlab.bench.peers import PEERS, Peer, pytorch_gemm
+from convlab.bench.peers import PEERS, Peer, pytorch, pytorch_gemm
 from convlab.bench.peers.base import rehearsal
 from convlab.bench.peers.on_torch import OnTorch, precision
 from convlab.bench.systems import of_peer
@@ -87,6 +87,23 @@ def test_precision_is_put_back():
         with precision(tf32):
             assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == (True, tf32, tf32)
     assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
+
+
+def test_precision_stays_set_for_one_computation_until_another_or_its_end():
+    """Nobody who calls a convolution often sets it at every call."""
+    flags = torch.backends.cudnn
+    before = (flags.benchmark, flags.allow_tf32)
+    tensors = random_tensors(TEACHING, 0, bias=False)[:2]
+    exact, rough = (
+        OnTorch("a test", TEACHING, *tensors, pytorch.conv2d, tf32=tf32) for tf32 in (False, True)
+    )
+    for computation, tf32 in ((exact, False), (rough, True), (exact, False), (exact, False)):
+        computation.run()
+        assert (flags.benchmark, flags.allow_tf32) == (True, tf32)
+    rough.close()  # it is not its precision that is set
+    assert flags.benchmark
+    exact.close()
+    assert (flags.benchmark, flags.allow_tf32) == before
 
 
 @pytest.mark.parametrize("peer", OF_TORCH, ids=lambda peer: peer.name)

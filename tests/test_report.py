@@ -462,6 +462,30 @@ def test_each_batch_has_its_own_table_in_the_terminal(tmp_path):
     assert alone.split() == re.findall(r"s11_im2win_full.*", many)[0].split()
 
 
+def test_the_mean_in_the_terminal_is_of_the_layers_beside_it():
+    results = sample(layers=["conv9", "conv10", "conv12"])
+    rows = [row for row in results.rows.values() if row.layer == "conv12"]
+    text = io.StringIO()
+    Console(width=160, file=text).print(summary(results, rows, 160))
+    one = analysis.contender(results, "s11_im2win_full")
+    first = analysis.contender(results, "s01_direct")
+    ratio = analysis.speedup(results, one, first, ("conv12", 128))
+    (line,) = re.findall(r"s11_im2win_full.*", text.getvalue())
+    assert line.split()[1] == f"{ratio:.2f}"
+
+
+def test_the_median_in_the_terminal_is_the_middle_of_both_middle_ones():
+    layers = ["conv1", "conv2", "conv3", "conv4", "conv5", "conv7"]  # too many for their room
+    results = sample(layers=layers)
+    speeds = sorted(row.tflops for row in results.rows.values() if row.system == "s01_direct")
+    assert speeds[3] > 1.02 * speeds[2]
+    text = io.StringIO()
+    Console(width=60, file=text).print(summary(results, width=60))
+    (line,) = re.findall(r"s01_direct.*", text.getvalue())
+    shown = [float(cell) for cell in line.split()[3:]]
+    assert shown == pytest.approx([speeds[0], sum(speeds[2:4]) / 2, speeds[-1]], rel=0.01)
+
+
 def summed_up(results) -> str:
     text = io.StringIO()
     Console(width=160, file=text).print(summary(results, width=160))

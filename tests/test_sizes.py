@@ -141,19 +141,6 @@ def test_it_needs_a_gpu(monkeypatch, capsys):
     assert "there is none: its times mean nothing without one" in capsys.readouterr().err
 
 
-def test_what_tuning_remembered_is_left_aside(monkeypatch, tmp_path):
-    from convlab import remembered
-    from convlab.bench.laboratory import Gpu
-
-    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
-    monkeypatch.setattr(Gpu, "__init__", lambda self, allowed: None)
-    (tmp_path / "tiles.json").write_text("{}")
-    assert remembered.tiles_file().exists()
-    sizes.NothingRemembered()
-    assert not remembered.read(remembered.tiles_file())
-    assert not remembered.tiles_file().exists()
-
-
 def test_the_problems_are_others_than_the_paper_s():
     assert not {*UNTUNED} & {*UNSEEN}
     problems = [*map(str, [*UNTUNED.values(), *UNSEEN.values()])]

@@ -14,6 +14,7 @@ import pytest
 from convlab import ConvProblem, Tile, plan, plans, remembered
 from convlab.engines import choose
 from convlab.engines.simulator import Simulator
+from convlab.oracle import random_tensors
 from convlab.shell import write_whole
 from convlab.stages import s12_fused_im2win as s12
 from convlab.stages import stage_named
@@ -102,6 +103,28 @@ def test_sums_are_split_for_the_gpu_that_the_tile_is_chosen_for(file: Path, coun
         assert named.launches[-1].grid == program.launches[-1].grid
         whole = plans.program_for(problem, S12, program.tile, engine, whole_sums=True)
         assert whole.launches[-1].grid[2] == 1
+
+
+@pytest.mark.parametrize("name", ["s11_im2win_full", "s12_fused_im2win"])
+def test_a_benchmark_takes_the_model_s_whatever_is_remembered(
+    name: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the same code would give another row."""
+    from convlab.bench import systems
+
+    stage, engine, made = stage_named(name), PretendedGpu(), []
+    rule = plans.tile_by_rule(PROBLEM, stage, engine)
+    other = next(tile for tile in candidates(PROBLEM) if tile != rule)
+    remembered.remember(remembered.entry_for(PROBLEM, stage, GPU, other, 0.5), write_whole)
+    monkeypatch.setattr(systems, "choose", lambda name: engine)
+    monkeypatch.setattr(engine, "build", lambda step, program: made.append(program.tile))
+    system = systems.system_named(name)
+    assert system.compile is not None
+    system.compile(PROBLEM)
+    tensors = random_tensors(PROBLEM, 0, bias=False)[:2]
+    prepared = system.prepare(PROBLEM, *tensors, None)
+    assert {*made} == {rule}
+    assert prepared.algorithm == str(rule)
 
 
 def test_a_tile_that_is_named_is_taken_whatever_is_remembered(file: Path) -> None:

@@ -7,12 +7,14 @@ All arrays are NumPy's: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from convlab.problem import ConvProblem, IntOrPair, Padding
 
@@ -120,7 +122,11 @@ def convolution(
         for u in range(problem.H_f):
             result += filter_rows[u] @ _seen_by_row(problem, padded, u)
 
-    each(convolve, range(problem.N_i), workers)
+    if workers == 1:
+        each(convolve, range(problem.N_i), 1)
+    else:  # a BLAS with threads of its own in each of ours would take longer than without any
+        with threadpool_limits(1, "blas"):
+            each(convolve, range(problem.N_i), workers)
     return output
 
 
@@ -134,6 +140,22 @@ def each(work: Callable[[_Item], _Made], items: Iterable[_Item], workers: int) -
         return list(map(work, items))
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(work, items))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def workers_for(problem: ConvProblem) -> int:
+    """How many threads work out an answer: one a core, but no more than together take as much
+    memory as the answer and its magnitude, 16 bytes an output."""
+    H_p, W_p = problem.padded_shape
+    numbers = 3 * problem.C_i * H_p * W_p + problem.W_f * problem.C_i * problem.H_o * problem.W_o
+    answer = 2 * problem.N_i * problem.C_o * problem.H_o * problem.W_o
+    return max(1, min(cores(), answer // numbers))
 
 
 def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:

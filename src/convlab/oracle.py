@@ -15,7 +15,6 @@ terms alone come, within the bound, to ``2**128 - 2**103`` or more, which rounds
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +32,7 @@ from convlab.convolution import (
     reference,
     require_shape,
     require_shapes,
+    workers_for,
 )
 from convlab.problem import ConvProblem
 from convlab.rounding import (
@@ -117,9 +117,9 @@ class Oracle:
     """The answer to one convolution, worked out once, to judge any number of outputs by.
 
     ``expected`` and ``magnitude`` are float64 of ``problem.output_shape``. ``workers`` is how many
-    threads work where there is much to do, None for one a core; the attribute how many it takes.
-    Takes float32 tensors; raises
-    ``ValueError`` naming the one that has another shape or dtype.
+    threads work where there is much to do, None for as many as
+    :func:`~convlab.convolution.workers_for` says; the attribute is how many do. Takes float32
+    tensors; raises ``ValueError`` naming the one that has another shape or dtype.
     """
 
     def __init__(
@@ -137,7 +137,9 @@ class Oracle:
         require_shapes(problem, input, weight, bias)
         self.problem = problem
         much = max(input.size, math.prod(problem.output_shape)) >= MANY_OUTPUTS
-        self.workers = (workers or os.cpu_count() or 1) if much else 1
+        self.workers = 1
+        if much:
+            self.workers = workers_for(problem) if workers is None else workers
         self.expected = reference(problem, input, weight, bias, workers=self.workers)
         self.magnitude = magnitude(problem, input, weight, bias, workers=self.workers)
         inputs = _Facts.together(each(_Facts.of, input, self.workers))

@@ -124,8 +124,9 @@ def largest_error(
 def squared_errors(
     output: NDArray[np.float32], expected: NDArray[np.float64]
 ) -> tuple[float, float, float]:
-    """The sum of squared errors, the sum of squares of what was expected, and the largest error;
-    the sum and the largest are infinite or NaN where something is. Compiled likewise."""
+    """The sum of squared errors, the sum of squares of what was expected, and the largest error.
+    Where something is no finite number the first is none either, and the largest means nothing.
+    Compiled likewise."""
     errors, sizes, largest = _compiled()[1](
         np.asarray(output).reshape(-1), np.asarray(expected).reshape(-1)
     )

@@ -77,7 +77,8 @@ def limit(problem: ConvProblem, bound: str) -> float:
 class Judge:
     """The answer to one convolution without bias, to judge any number of outputs by.
 
-    Raises ``MemoryError`` where the host has no room for it: 16 bytes an output.
+    Raises ``MemoryError`` where the host has no room for it: 16 bytes an output, and up to as much
+    again while it is worked out.
     """
 
     def __init__(self, problem: ConvProblem, input: Singles, weight: Singles) -> None:
@@ -124,7 +125,7 @@ class Judge:
             self._oracle.workers,
         )
         errors, sizes = (math.fsum(one[place] for one in sums) for place in (0, 1))
-        largest = max((one[2] for one in sums), key=_nan_is_most)
+        largest = max(one[2] for one in sums)
         size = math.sqrt(sizes / output.size)
         if size == 0:
             over = 0.0 if errors == 0 else math.inf
@@ -151,7 +152,3 @@ class Judge:
         if left:
             return f"{left:,} of {output.size:,} outputs are NaN: not written, or not numbers"
         return None
-
-
-def _nan_is_most(value: float) -> float:
-    return value if value == value else math.inf

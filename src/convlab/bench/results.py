@@ -86,8 +86,8 @@ class Results:
     ) -> list[Key]:
         """Take over what was measured on the same machine, with the same versions and code; nothing
         where any of these differs. Returns which of the rows ``asked`` for are left to measure: all
-        where ``again``, else those that are not there, or that an accident befell. An older row
-        stays until there is a new one.
+        where ``again``, else those that are missing, or that an accident befell. An older row
+        stays until there is a new one, and is missing as long where it was asked for again.
         """
         wanted = dict.fromkeys(asked)
         if older is not None and older.identity == self.identity:
@@ -96,14 +96,10 @@ class Results:
             self.commands = [*older.commands, *self.commands]
             self.missing |= older.missing
             self.finished = older.finished
-        self.missing |= {key: None for key in wanted if key not in self.rows}
+        self.missing |= {key: None for key in wanted if again or key not in self.rows}
         if self.missing:
             self.finished = None
-        return [
-            key
-            for key in wanted
-            if again or key not in self.rows or self.rows[key].state not in LASTING
-        ]
+        return [key for key in wanted if key in self.missing or self.rows[key].state not in LASTING]
 
     def as_json(self) -> dict[str, Any]:
         """The results as a document of :mod:`json`."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from convlab.bench import size_tables
-from convlab.bench.crew import WorkerDied
-from convlab.bench.laboratory import Gpu
+from convlab.bench.crew import LABORATORY, WorkerDied
 from convlab.bench.measured import GPU_ONLY, INTERRUPTED, write_results
 from convlab.bench.runner import Case
 from convlab.bench.seed_runs import measure_cases
@@ -25,17 +23,6 @@ from convlab.bench.size_tables import PROBLEMS, SYSTEMS
 from convlab.bench.systems import system_named
 from convlab.doctor import environment
 from convlab.engines import EngineUnavailable, choose
-
-MODULE = "convlab.bench.sizes"
-LABORATORY = f"{MODULE}:NothingRemembered"
-
-
-class NothingRemembered(Gpu):
-    """The GPU, for processes that take the model's tile whatever ``convlab tune`` remembered."""
-
-    def __init__(self, allowed: Sequence[int] | None = None) -> None:
-        os.environ["CONVLAB_CACHE"] = os.devnull  # a folder in which there is no file
-        super().__init__(allowed)
 
 
 def cases_for(names: Sequence[str]) -> list[Case]:
@@ -72,7 +59,7 @@ def read(file: Path | None) -> Mapping[str, Any] | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code, as :func:`convlab.bench.measured.run_module` does."""
     about = "s12 on sizes that nobody tuned for, beside PyTorch and cuDNN's GEMM class."
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=about)
+    parser = argparse.ArgumentParser(prog="python -m convlab.bench.sizes", description=about)
     parser.add_argument("--json", metavar="FILE", type=Path, help="kept after every row")
     parser.add_argument("--problem", metavar="NAME", action="append", default=[], help="not all")
     chosen = parser.parse_args(arguments)
@@ -83,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused(str(error))
     except EngineUnavailable as error:
         return _refused(f"{error}: {GPU_ONLY}")
-    typed = [f"python -m {MODULE}", *(f"--problem {name}" for name in chosen.problem)]
+    typed = ["python -m convlab.bench.sizes", *(f"--problem {name}" for name in chosen.problem)]
     typed += [f"--json {chosen.json}"] if chosen.json else []
     here = {"device": device, "environment": environment([]) | {"command": " ".join(typed)}}
 

@@ -12,7 +12,7 @@ import numpy as np
 from convlab.bench.peers import PEERS, Peer, Prepared, peer_named
 from convlab.bench.peers.base import Compile
 from convlab.engines import choose
-from convlab.plans import Plan, program_for
+from convlab.plans import Plan, program_for, tile_by_rule
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage, stage_named
 
@@ -79,15 +79,17 @@ def of_peer(peer: Peer) -> System:
 
 
 def of_stage(stage: Stage, **switches: bool) -> System:
-    """A stage of the ladder with its production tile, to be measured; ``switches`` turn off
-    techniques of stages that have any."""
+    """A stage of the ladder with its production tile, to be measured, whatever ``convlab tune``
+    remembers: the same code gives the same row. ``switches`` turn off techniques of stages that
+    have any."""
 
     def why_absent() -> str | None:
         return choose("gpu").why_no_library() if stage.needs_library else None
 
     def compile(problem: ConvProblem) -> None:
         engine = choose("gpu")
-        program = program_for(problem, stage, None, engine, **switches)
+        tile = tile_by_rule(problem, stage, engine, **switches)
+        program = program_for(problem, stage, tile, engine, **switches)
         for step in program.launches:  # a library's, too: that imports the library
             engine.build(step, program)
 
@@ -122,7 +124,8 @@ class PreparedStage:
         **switches: bool,
     ) -> None:
         self._engine = choose("gpu")
-        self._plan: Plan | None = Plan(problem, stage, None, self._engine, **switches)
+        tile = tile_by_rule(problem, stage, self._engine, **switches)
+        self._plan: Plan | None = Plan(problem, stage, tile, self._engine, **switches)
         self.workspace_bytes: int | None = self._plan.workspace_bytes
         self.algorithm = None if self._plan.tile is None else str(self._plan.tile)
         self._arrays = [self._engine.to_device(tensor) for tensor in (input, weight)]

@@ -139,8 +139,10 @@ def captured(call: Callable[[Any], Any], stream: Any) -> Iterator[Any]:
     _check(driver.cuStreamBeginCapture(handle, mode))
     try:
         call(stream)
-    finally:
-        graph = _check(driver.cuStreamEndCapture(handle))
+    except BaseException:  # what it raised tells more than that the capture is broken
+        driver.cuStreamEndCapture(handle)
+        raise
+    graph = _check(driver.cuStreamEndCapture(handle))
     executable = _check(driver.cuGraphInstantiate(graph, 0))
     try:
         yield executable

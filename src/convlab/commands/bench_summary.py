@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,9 +23,14 @@ def summary(results: Results, rows: Sequence[Row] | None = None, width: int = 80
     parts: list[RenderableType] = []
     batches = sorted({row.batch for row in shown})
     for batch in batches:
-        of_it = {key: row for key, row in results.rows.items() if row.batch == batch}
-        of = f", batch {batch}" if len(batches) > 1 else ""
         mine = [row for row in shown if row.batch == batch]
+        layers = {row.layer for row in mine}
+        of_it = {
+            key: row
+            for key, row in results.rows.items()
+            if row.batch == batch and row.layer in layers
+        }
+        of = f", batch {batch}" if len(batches) > 1 else ""
         table, *reasons = _of_one_batch(replace(results, rows=of_it), mine, width, of)
         parts += [*([""] if parts else []), table, Text(LEGEND, "dim"), *reasons]
     return Group(*parts)
@@ -57,8 +63,8 @@ def _of_one_batch(
         if by_layer:
             cells += map(_cell, mine)
         else:
-            middle = speeds[len(speeds) // 2]
-            cells += [Text(f"{len(speeds)}"), *map(_number, (speeds[0], middle, speeds[-1]))]
+            cells += [Text(f"{len(speeds)}")]
+            cells += map(_number, (speeds[0], statistics.median(speeds), speeds[-1]))
         table.add_row(name, *cells)
     return [table, *_reasons(results, shown, len(layers))]
 

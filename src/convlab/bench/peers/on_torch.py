@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -103,7 +103,8 @@ class OnTorch:
         if self._compute is None:
             raise RuntimeError(f"{self._name} has been closed")
         self._output = None  # so that its memory is there to be taken again
-        with self._on(stream), precision(self._tf32), self._torch.no_grad():
+        _hold(self, self._tf32)
+        with self._on(stream):
             self._output = self._compute()
 
     def _on(self, stream: int | None) -> AbstractContextManager[Any]:
@@ -157,8 +158,31 @@ class OnTorch:
     def close(self) -> None:
         """Give the memory back, to the GPU and not only to PyTorch's allocator."""
         self._compute = self._output = None
+        _let_go(self)
         if self._device is not None:
             self._torch.cuda.empty_cache()
+
+
+# Whose precision PyTorch is set to. Setting it takes microseconds, which nobody spends at every
+# call: so it stays set for those of one computation, until another one is called or this is closed.
+_held: list[tuple[OnTorch, ExitStack]] = []
+
+
+def _hold(computation: OnTorch, tf32: bool) -> None:
+    """Set the precision for a computation's calls."""
+    if _held and _held[0][0] is computation:
+        return
+    for other, _ in [*_held]:
+        _let_go(other)
+    stack = ExitStack()
+    stack.enter_context(precision(tf32))
+    _held.append((computation, stack))
+
+
+def _let_go(computation: OnTorch) -> None:
+    """Set the precision back to what it was before a computation's calls."""
+    if _held and _held[0][0] is computation:
+        _held.pop()[1].close()
 
 
 @contextmanager
