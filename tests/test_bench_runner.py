@@ -119,8 +119,10 @@ def test_a_row_says_what_it_was_measured_with(rows):
     assert row.identity == "same"
     assert row.date.endswith("+00:00")
     assert row.called_ms == 12.0  # slower than replays of a graph: launches are in it
+    assert row.called_spread == 0.5
     assert rows["host"].settled is False
     assert rows["host"].called_ms is rows["unsteady"].called_ms is None
+    assert rows["host"].called_spread is rows["unsteady"].called_spread is None
 
 
 def test_the_bound_is_that_of_the_kind(rows):

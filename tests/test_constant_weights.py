@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import convlab
 from convlab import LADDER, ConvProblem, Tile, plans
 from convlab.engines import Engine
 from convlab.engines.base import Start
@@ -95,6 +96,13 @@ def test_a_misaligned_weight_or_bias_is_refused_on_a_gpu(
     monkeypatch.setattr(Plan, "of", lambda *_: pytest.fail("a workspace was allocated"))
     with pytest.raises(ValueError, match=rf"^{name} is .* address 0x1004: .* of 16 bytes"):
         plan.for_weight(tensors["weight"], tensors["bias"])
+
+
+def test_switches_stay() -> None:
+    """ReLU is one: what is left of the plan says that it has it."""
+    plan = convlab.plan(PROBLEM, "s12", engine="simulator", relu=True)
+    weight = random_tensors(PROBLEM, 1)[1]
+    assert plan.for_weight(weight).plan.switches == plan.switches == {"relu": True}
 
 
 def test_no_bias_and_a_weight_that_is_written_to_later(engine: Engine) -> None:

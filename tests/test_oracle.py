@@ -11,7 +11,7 @@ from kernels.tensor_cores import THREE_PRODUCTS, split_product
 from scipy.signal import correlate
 from strategies import cases, problems, tensors
 
-from convlab.convolution import magnitude, reference, seven_loops
+from convlab.convolution import magnitude, reference, seven_loops, workers_for
 from convlab.oracle import Oracle, Verdict, judge, random_tensors
 from convlab.problem import ConvProblem
 from convlab.rounding import (
@@ -697,6 +697,30 @@ def test_a_verdict_does_not_depend_on_pieces_and_threads(monkeypatch, piece, man
     assert verdict.error_over_bound == np.inf
     assert verdict.got == output[1, 6, 3, 2]
     assert verdict.expected == oracle.expected[1, 6, 3, 2]
+
+
+def test_there_is_at_least_one_worker():
+    with pytest.raises(ValueError, match=r"^workers is 0: it must be at least 1$"):
+        Oracle(TYPICAL, *random_tensors(TYPICAL, 0), workers=0)
+
+
+@pytest.mark.parametrize(
+    ("problem", "most"),
+    [
+        (
+            ConvProblem(128, 64, 224, 224, 64, 3),
+            45,
+        ),  # an image takes 129.5 MB, and the answer 6.5 GB
+        (ConvProblem(1, 64, 224, 224, 64, 3), 1),
+        (ConvProblem(4, 512, 30, 30, 1, 3), 1),
+        (ConvProblem(4096, 3, 32, 32, 64, 3), 10_000),
+    ],
+)
+def test_threads_take_no_more_memory_than_the_answer(monkeypatch, problem, most):
+    monkeypatch.setattr("convlab.convolution.cores", lambda: 10_000)
+    assert most / 2 < workers_for(problem) <= most * 1.2
+    monkeypatch.setattr("convlab.convolution.cores", lambda: 3)
+    assert workers_for(problem) == min(3, most)
 
 
 SPECIAL = [0.0, -0.0, 1.0, -3.0, 1e-45, -1e-40, 1e-30, 3e38, -3e38, inf, -inf, nan]

@@ -134,6 +134,8 @@ class Oracle:
         tensors = {"input": input, "weight": weight} | ({} if bias is None else {"bias": bias})
         for name, tensor in tensors.items():
             _require_float32(name, tensor)
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers is {workers}: it must be at least 1")
         require_shapes(problem, input, weight, bias)
         self.problem = problem
         much = max(input.size, math.prod(problem.output_shape)) >= MANY_OUTPUTS

@@ -48,10 +48,18 @@ class Plan:
         self._make(program, problem, stage, engine, switches)
 
     @classmethod
-    def of(cls, program: Program, problem: ConvProblem, stage: Stage, engine: Engine) -> Plan:
-        """A plan of that very program: ``stage``'s, or one with somebody's kernel in it."""
+    def of(
+        cls,
+        program: Program,
+        problem: ConvProblem,
+        stage: Stage,
+        engine: Engine,
+        **switches: bool,
+    ) -> Plan:
+        """A plan of that very program: ``stage``'s with these switches, or one with somebody's
+        kernel in it."""
         made = cls.__new__(cls)
-        made._make(program, problem, stage, engine, {})
+        made._make(program, problem, stage, engine, switches)
         return made
 
     def _make(
@@ -91,15 +99,16 @@ class Plan:
 
         All are the engine's arrays: float32, C-contiguous, starting at a multiple of 16 bytes, of
         the problem's ``input_shape``, ``weight_shape``, ``(out_channels,)`` and ``output_shape``.
-        Nothing is checked here (``conv2d`` checks), but on a GPU that an array is in its memory:
-        Numba's, PyTorch's, CuPy's or anybody's that has ``__cuda_array_interface__``; and, where
-        launches are ``packed``, where it starts. There the call returns before the work is done.
+        On a GPU that is Numba's, PyTorch's, CuPy's or anybody's that has
+        ``__cuda_array_interface__``, and the call returns before the work is done. Nothing is
+        checked here (``conv2d`` checks), but where launches are ``packed`` that an array is in the
+        GPU's memory and where it starts.
         ``stream`` is None for the default one, a stream of any library that has
         ``__cuda_stream__``, or a stream's handle.
 
-        On a GPU only: raises ``TypeError`` for an array in the host's memory or what is no stream,
-        ``ValueError`` for one that starts elsewhere, ``RuntimeError`` with the driver's error where
-        it refuses a launch.
+        On a GPU only: raises ``TypeError`` for what is no stream or, where ``packed``, an array in
+        the host's memory, ``ValueError`` for one that starts elsewhere, ``RuntimeError`` with the
+        driver's error where it refuses a launch.
         """
         if self._together is not None:
             self._together(input, weight, self._no_bias if bias is None else bias, out, stream)
@@ -146,7 +155,7 @@ class Plan:
         for name, array in (("weight", weight), ("bias", bias)):
             if self.engine.is_gpu and array is not None:
                 check_aligned(name, address_of(array))
-        own = Plan.of(self.program, self.problem, self.stage, self.engine)
+        own = Plan.of(self.program, self.problem, self.stage, self.engine, **self.switches)
         arrays = {"weight": weight, "bias": bias, **own._own}
         rest = []
         for step, start, once in zip(

@@ -85,6 +85,7 @@ class Outcome:
     algorithm: str | None = None
     clocks_mhz: dict[str, int | None] | None = None
     called_ms: float | None = None
+    called_spread: float | None = None
     healthy: bool = field(default=True)  # whether the process may go on to the next
 
     def as_json(self) -> dict[str, Any]:
@@ -94,7 +95,8 @@ class Outcome:
     def without_number(self, state: State, reason: str) -> Outcome:
         """Say why there is none."""
         self.state, self.reason = state, reason
-        self.time_ms = self.time_spread = self.repeats = self.called_ms = None
+        self.time_ms = self.time_spread = self.repeats = None
+        self.called_ms = self.called_spread = None
         return self
 
 
@@ -145,10 +147,11 @@ def _measure(
     before = prepared.output()
     if not _judged(judge(before), "", outcome):
         return
-    if system.on_gpu:
-        outcome.called_ms = place.time_called(prepared).median_ms
     for _ in range(TRIES):
         clocks, others = place.look(), place.others()
+        if system.on_gpu:
+            called = place.time_called(prepared)
+            outcome.called_ms, outcome.called_spread = called.median_ms, called.spread_percent
         timing = place.time(prepared, system.on_gpu)
         clocks_after = place.look()
         place.synchronize()

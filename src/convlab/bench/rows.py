@@ -44,7 +44,7 @@ _COUNT = _Rule("a whole number of 0 or more", _is_count)
 RULES = {
     **dict.fromkeys(("layer", "system", "reason", "bound", "algorithm", "date", "identity"), _WORD),
     **dict.fromkeys(("time_ms", "tflops", "called_ms"), _ABOVE_ZERO),
-    **dict.fromkeys(("time_spread", "seconds"), _FROM_ZERO),
+    **dict.fromkeys(("time_spread", "called_spread", "seconds"), _FROM_ZERO),
     **dict.fromkeys(("workspace_bytes", "peak_bytes"), _COUNT),
     **dict.fromkeys(
         ("batch", "repeats"),
@@ -75,8 +75,9 @@ class Row:
     ``error_over_bound`` its largest error as a part of that. ``workspace_bytes`` is computed,
     ``peak_bytes`` the device memory that was seen to be taken, tensors included. ``clocks_mhz``
     are the multiprocessors' as timing began and as it ended. ``identity`` stands for machine,
-    versions and code. ``called_ms`` is the median of ordinary calls, launches included; None on the
-    host and in older results.
+    versions and code. ``called_ms`` is the median of ordinary calls, launches included, and
+    ``called_spread`` the width of their middle half in percent of it; None on the host and in older
+    results.
 
     Raises ``ValueError`` for a number without the state ``measured``, or that state without one,
     and for what cannot be: a time that is not above zero, a count that is no whole number.
@@ -102,6 +103,7 @@ class Row:
     date: str | None = None
     identity: str | None = None
     called_ms: float | None = None
+    called_spread: float | None = None
 
     def __post_init__(self) -> None:
         if self.state not in STATES:

@@ -146,6 +146,7 @@ def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, second
         datetime.now(UTC).isoformat(timespec="seconds"),
         identity,
         outcome.called_ms,
+        outcome.called_spread,
     )
     if time_ms is None:
         return row
