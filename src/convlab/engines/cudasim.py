@@ -94,7 +94,7 @@ class _Blocks(BlockManager):  # type: ignore[misc]
         self.positions = list(np.ndindex(*grid))
         self._new_block = new_block
         self._threads = [
-            _Thread(body, self, self.positions[0], place, False) for place in np.ndindex(*block)
+            _Thread(None, self, self.positions[0], place, False) for place in np.ndindex(*block)
         ]
         self._change = Lock()  # of what follows
         self._waiting: list[_Thread] = []  # at a barrier
@@ -118,6 +118,9 @@ class _Blocks(BlockManager):  # type: ignore[misc]
         except BaseException:
             self._let_go()
             raise
+        for thread in self._threads:
+            thread.join()
+        self._f = None  # it has the arrays: threads and blocks, which know each other, live on
 
     def wait(self, thread: _Thread) -> None:
         """The thread is at a barrier."""
@@ -137,10 +140,10 @@ class _Blocks(BlockManager):  # type: ignore[misc]
             self._open()
         thread.gate.acquire()
 
-    def stop(self, error: BaseException) -> None:
-        """A thread raised."""
+    def stop(self, thread: _Thread, error: BaseException) -> None:
+        """The thread raised."""
         with self._change:
-            if self._raised is None:
+            if self._raised is None and not thread.abort:
                 self._raised = error
                 self._over.release()
 
@@ -169,6 +172,7 @@ class _Blocks(BlockManager):  # type: ignore[misc]
             for thread in [*self._waiting, *self._done]:
                 thread.gate.release()
             self._waiting, self._done = [], []
+            self._raised = None  # by its traceback it knows all this: it would keep itself alive
 
 
 def _shut_gate() -> Lock:
@@ -195,7 +199,7 @@ class _Thread(BlockThread):  # type: ignore[misc]
                     self._manager._f()
                     self._manager.end(self)
         except BaseException as error:
-            self._manager.stop(error)
+            self._manager.stop(self, error)
 
     def syncthreads(self) -> None:
         self.syncthreads_blocked = True
