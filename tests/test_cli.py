@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
+from importlib.util import cache_from_source
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -663,20 +664,28 @@ def test_without_numba_the_doctor_is_recommended(monkeypatch):
     ],
     ids=["syntax", "name", "import", "attribute"],
 )
-def test_a_mistake_in_a_stage_s_file_gets_one_line(tmp_path, verb, mistake, line, said):
-    package = Path(convlab.__file__).parent
-    copy = shutil.copytree(package, tmp_path / "convlab", ignore=lambda *_: ["__pycache__"])
-    (copy / "stages/s05_shared_memory.py").write_text(mistake)
+def test_a_mistake_in_a_stage_s_file_gets_one_line(changeable, verb, mistake, line, said):
+    file = Path("convlab/stages/s05_shared_memory.py")
+    (changeable / file).write_text(mistake)
+    Path(cache_from_source(str(changeable / file))).unlink(missing_ok=True)  # as old, as long
     code = "from convlab.cli import main; main()"
     result = subprocess.run(
         [sys.executable, "-c", code, verb],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
-        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(changeable)}, capture_output=True, text=True,
+        cwd=changeable,
     )  # fmt: skip
     assert result.returncode == 2
-    file = Path("convlab/stages/s05_shared_memory.py")
     assert len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith(f"convlab: {file}:{line}: {said}")
+
+
+@pytest.fixture(scope="module")
+def changeable(tmp_path_factory):
+    """A folder with a copy of convlab. It is one for all, so that it is compiled once."""
+    folder = tmp_path_factory.mktemp("changeable")
+    package = Path(convlab.__file__).parent
+    shutil.copytree(package, folder / "convlab", ignore=lambda *_: ["__pycache__"])
+    return folder
 
 
 @pytest.mark.parametrize(("version", "warns"), [("2.4.6", False), ("2.5.0", True), ("3.0.0", True)])

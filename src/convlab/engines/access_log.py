@@ -81,6 +81,7 @@ class AccessLog:
     marks: list[int] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)  # first entry, path; empty where none is kept
     spans: list[Span] = field(default_factory=list)
+    _columns: Columns | None = None  # of the entries so far, for the next who asks
 
     def add(self, address: int, site: int, kind: int, value: Any = None) -> None:
         """An entry of any kind; arrays write plain loads and stores themselves, to be quick."""
@@ -92,16 +93,26 @@ class AccessLog:
     def add_run(self, address: int, itemsize: int, count: int, site: int, kind: int) -> None:
         """The entries of a wide access; the values of a store are the caller's to add."""
         self.addresses.extend(range(address, address + count * itemsize, itemsize))
-        self.sites.append(_entry(site, kind))
-        self.sites.extend([_entry(site, kind + WIDE)] * (count - 1))
+        # `_entry`, written out: the innermost loops of the fastest stages come by here.
+        special = -32 * site - kind
+        self.sites.append(site + kind if kind <= WRITE else special)
+        self.sites.extend([special - WIDE] * (count - 1))
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
         for column in (self.addresses, self.sites, self.values, self.marks, self.turns):
             column.clear()
+        self._columns = None
 
     def columns(self) -> Columns:
-        """The entries as arrays."""
+        """The entries as arrays, which nobody may change: several look at the same ones."""
+        if self._columns is None or len(self._columns.site) != len(self.sites):
+            self._columns = self._made_columns()
+            for column in self._columns:
+                column.flags.writeable = False
+        return self._columns
+
+    def _made_columns(self) -> Columns:
         sites = _array(self.sites)
         kinds = (sites & 1).astype(np.int8)
         special = np.flatnonzero(sites < 0)
@@ -223,7 +234,9 @@ def _instructions(code: CodeType) -> dict[int, int]:
 def site_of(depth: int) -> int:
     """The site in the function ``depth`` calls above the caller."""
     frame = sys._getframe(depth + 1)
-    return id(frame.f_code) + instruction(frame.f_code, frame.f_lasti)
+    code, offset = frame.f_code, frame.f_lasti
+    found = _by_id.get(id(code))  # `instruction`, written out
+    return id(code) + (instruction(code, offset) if found is None else found[offset])
 
 
 @cache

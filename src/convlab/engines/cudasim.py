@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numba.cuda.simulator import kernelapi
-from numba.cuda.simulator.kernel import BlockManager
+from numba.cuda.simulator.kernel import BlockManager, BlockThread, Dim3
 
 from convlab.engines.base import Counts, Start
 from convlab.engines.on_the_host import OnTheHost
@@ -54,10 +55,9 @@ class CudaSim(OnTheHost):
             )
             for array, argument in zip(arrays, launch.arguments or [""] * len(arrays), strict=True)
         ]
-        with _eager_thread_switches():
-            for position in np.ndindex(*grid):
-                cuda = _SimulatedCuda(grid, block, tally)
-                _run_block(python_body(launch.kernel, cuda), grid, block, position, arguments)
+        cuda = _SimulatedCuda(grid, block, tally)
+        body = partial(python_body(launch.kernel, cuda), *arguments)
+        _Blocks(body, grid, block, cuda.new_block).run_all()
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
@@ -76,70 +76,136 @@ def _three(size: tuple[int, ...]) -> tuple[int, int, int]:
     return x, y, z
 
 
-# Shorter, and the loop is all that runs; the usual 5 ms, and threads wait for it at each barrier.
-SWITCH_SECONDS = 1e-4
-_eager = 0  # how many launches want eager switches at the moment
-_usual_interval = 0.0
-_eager_lock = threading.Lock()
+class _Blocks(BlockManager):  # type: ignore[misc]
+    """A launch's blocks, one after the other, by Numba's rules for the threads of one.
 
-
-@contextmanager
-def _eager_thread_switches() -> Iterator[None]:
-    """Numba's simulator polls its threads in a loop; let it not hold the interpreter for long."""
-    global _eager, _usual_interval
-    with _eager_lock:
-        if _eager == 0:
-            _usual_interval = sys.getswitchinterval()
-            sys.setswitchinterval(SWITCH_SECONDS)
-        _eager += 1
-    try:
-        yield
-    finally:
-        with _eager_lock:
-            _eager -= 1
-            if _eager == 0:
-                sys.setswitchinterval(_usual_interval)
-
-
-def _run_block(
-    body: Callable[..., None],
-    grid: tuple[int, ...],
-    block: tuple[int, ...],
-    position: tuple[int, ...],
-    arguments: list[_Array],
-) -> None:
-    """Run one block's threads to their end.
-
-    Numba's simulator makes a new exception of the one that a thread raised, which does not work
-    for every type; so the first is kept here and raised itself.
+    Numba starts threads for each block anew and polls them, which takes the interpreter from those
+    that compute. Here a thread goes on to the next block; who comes last to a barrier opens it.
     """
-    raised: list[BaseException] = []
 
-    def watched(*arguments: Any) -> None:
-        # A GPU says nothing when numbers overflow or become NaN. NumPy's setting is each thread's.
-        with np.errstate(all="ignore"):
-            try:
-                body(*arguments)
-            except BaseException as error:
-                raised.append(error)
-                raise RuntimeError("stopped") from error
+    def __init__(
+        self,
+        body: Callable[[], None],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        new_block: Callable[[], None],
+    ) -> None:
+        super().__init__(body, grid, block, False)
+        self.positions = list(np.ndindex(*grid))
+        self._new_block = new_block
+        self._threads = [
+            _Thread(None, self, self.positions[0], place, False) for place in np.ndindex(*block)
+        ]
+        self._change = Lock()  # of what follows
+        self._waiting: list[_Thread] = []  # at a barrier
+        self._done: list[_Thread] = []  # with the block
+        self._to_come = len(self.positions)
+        self._raised: BaseException | None = None
+        self._over = _shut_gate()
 
-    manager = BlockManager(watched, grid, block, False)
-    try:
-        manager.run(position, *arguments)
-    except BaseException:
-        _release_threads(manager)
-        if raised:
-            raise raised[0] from None
-        raise
+    def run_all(self) -> None:
+        """Run them to their end; raises what the first thread that raised did.
+
+        Numba makes a new exception of it, which does not work for every type.
+        """
+        try:
+            for thread in self._threads:
+                thread.start()
+            while not self._over.acquire(timeout=1):  # Ctrl-C does not get through on all systems
+                pass
+            if self._raised is not None:
+                raise self._raised
+        except BaseException:
+            self._let_go()
+            raise
+        for thread in self._threads:
+            thread.join()
+        self._f = None  # it has the arrays: threads and blocks, which know each other, live on
+
+    def wait(self, thread: _Thread) -> None:
+        """The thread is at a barrier."""
+        with self._change:
+            if thread.abort:
+                return
+            self._waiting.append(thread)
+            self._open()
+        thread.gate.acquire()
+
+    def end(self, thread: _Thread) -> None:
+        """The thread has done its part of the block."""
+        with self._change:
+            if thread.abort:
+                return
+            self._done.append(thread)
+            self._open()
+        thread.gate.acquire()
+
+    def stop(self, thread: _Thread, error: BaseException) -> None:
+        """The thread raised."""
+        with self._change:
+            if self._raised is None and not thread.abort:
+                self._raised = error
+                self._over.release()
+
+    def _open(self) -> None:
+        """Let all go on if nobody is left for whom they wait."""
+        if len(self._waiting) + len(self._done) < len(self._threads):
+            return
+        if self._waiting:
+            going, self._waiting = self._waiting, []
+        else:
+            going, self._done = self._done, []
+            self._to_come -= 1
+            self.block_state[...] = False
+            self._new_block()
+            if not self._to_come:
+                self._over.release()
+        for thread in going:
+            thread.syncthreads_blocked = False
+            thread.gate.release()
+
+    def _let_go(self) -> None:
+        """Nobody will open the gate for those who wait: after Ctrl-C, or when one raised."""
+        with self._change:
+            for thread in self._threads:
+                thread.abort = True
+            for thread in [*self._waiting, *self._done]:
+                thread.gate.release()
+            self._waiting, self._done = [], []
+            self._raised = None  # by its traceback it knows all this: it would keep itself alive
 
 
-def _release_threads(manager: BlockManager) -> None:
-    """Let threads go that wait at a barrier nobody will open: after Ctrl-C, or when one raised."""
-    for thread in threading.enumerate():
-        if getattr(thread, "_manager", None) is manager:
-            thread.abort, thread.syncthreads_blocked = True, False  # type: ignore[attr-defined]
-            thread.syncthreads_event.set()  # type: ignore[attr-defined]
+def _shut_gate() -> Lock:
+    gate = Lock()
+    gate.acquire()
+    return gate
+
+
+class _Thread(BlockThread):  # type: ignore[misc]
+    """Numba's, but it goes through all blocks and says itself where it is."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.gate = _shut_gate()
+
+    def run(self) -> None:
+        try:
+            # A GPU says nothing when numbers overflow or become NaN. The setting is each thread's.
+            with np.errstate(all="ignore"):
+                for position in self._manager.positions:
+                    if self.abort:
+                        break
+                    self.blockIdx = Dim3(*position)
+                    self._manager._f()
+                    self._manager.end(self)
+        except BaseException as error:
+            self._manager.stop(self, error)
+
+    def syncthreads(self) -> None:
+        self.syncthreads_blocked = True
+        self._manager.wait(self)
+        if self.abort:
+            raise RuntimeError("the launch was stopped")
 
 
 class _Counter:
@@ -247,6 +313,10 @@ class _Memory:
                 self._arrays[place] = self._new(shape, dtype)
             return self._arrays[place]
 
+    def clear(self) -> None:
+        """Another block begins."""
+        self._arrays.clear()
+
     def _new(self, shape: Any, dtype: Any) -> _Array:
         kind = np.dtype(dtype)
         poison = np.nan if kind.kind == "f" else np.iinfo(kind).max
@@ -265,7 +335,7 @@ class _Atomic(kernelapi.FakeCUDAAtomic):  # type: ignore[misc]
 
 
 class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
-    """What ``cuda`` means inside a simulated kernel, for one block."""
+    """What ``cuda`` means inside a simulated kernel, for one block after the other."""
 
     def __init__(self, grid: tuple[int, ...], block: tuple[int, ...], tally: _Tally) -> None:
         super().__init__(grid, block, 0)
@@ -273,6 +343,10 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
         self._local = _Memory(None, shared=False)
         self._atomic = _Atomic()
         self._barriers = tally.barriers
+
+    def new_block(self) -> None:
+        """The next block has shared memory of its own."""
+        self._shared.clear()
 
     def syncthreads(self) -> None:
         next(self._barriers)

@@ -9,12 +9,13 @@ so that one lane's third turn is not taken for another's second.
 from __future__ import annotations
 
 import builtins
+import itertools
+import sys
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
-from convlab.engines.access_log import AccessLog, site_of
-
-CALL = -1  # in place of an iteration's number
+from convlab.engines.access_log import AccessLog, instruction, site_of
 
 
 class Paths:
@@ -25,7 +26,12 @@ class Paths:
         self.running = 0
         self._addresses, self._turns = log.addresses, log.turns
         self._of = [0] * threads
-        self._known: dict[tuple[int, int, int], int] = {}
+        self._numbers = itertools.count(1)
+        # By the path outside and the site: those of a loop's turns, in their order, and a call's.
+        self._turns_of: dict[tuple[int, int], list[int]] = {}
+        self._calls: dict[tuple[int, int], int] = {}
+        # The same lists by any offset of the instruction: see `access_log.instruction`.
+        self._turns_at: dict[tuple[int, int], list[int]] = {}
 
     def new_block(self) -> None:
         """All threads are where the kernel begins."""
@@ -44,14 +50,27 @@ class Paths:
         self.now = path
         self._turns.extend((len(self._addresses), path))
 
-    def inner(self, outer: int, site: int, turn: int) -> int:
-        """The path one step further in: a turn of the loop there, or the call."""
-        known, place = self._known, (outer, site, turn)
-        return known[place] if place in known else known.setdefault(place, len(known) + 1)
+    def new(self) -> int:
+        """A path that no thread has been on."""
+        return next(self._numbers)
+
+    def turns(self, outer: int, site: int) -> list[int]:
+        """The paths of the turns of the loop there, as far as they are known: to be added to."""
+        return self._turns_of.setdefault((outer, site), [])
+
+    def turns_at(self, outer: int, code: CodeType, offset: int) -> list[int]:
+        """The same by a place in the code, which is faster."""
+        place = outer, id(code) + offset
+        found = self._turns_at.get(place)
+        if found is None:
+            site = id(code) + instruction(code, offset)
+            found = self._turns_at[place] = self.turns(outer, site)
+        return found
 
     def range(self, *bounds: Any) -> Loop:
         """What ``range`` is in a kernel whose paths are kept."""
-        return Loop(self, site_of(1), builtins.range(*bounds))
+        frame = sys._getframe(1)
+        return Loop(self, frame.f_code, frame.f_lasti, builtins.range(*bounds))
 
     def while_loop(self, number: int) -> WhileLoop:
         """The counter of a loop that is entered; ``number`` is the loop's in its function."""
@@ -59,14 +78,21 @@ class Paths:
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A device function that knows where it was called."""
+        calls, note, addresses = self._calls, self._turns.extend, self._addresses
 
         def called(*arguments: Any) -> Any:
             outer = self.now
-            self.to(self.inner(outer, site_of(1), CALL))
+            place = outer, site_of(1)
+            inner = calls.get(place)
+            if inner is None:
+                inner = calls[place] = self.new()
+            self.now = inner  # `to`, written out
+            note((len(addresses), inner))
             try:
                 return function(*arguments)
             finally:
-                self.to(outer)
+                self.now = outer
+                note((len(addresses), outer))
 
         return called
 
@@ -74,16 +100,18 @@ class Paths:
 class WhileLoop:
     """A ``while`` that notes its turns (:mod:`convlab.engines.while_loops`)."""
 
-    __slots__ = ("_outer", "_paths", "_site", "_turns")
+    __slots__ = ("_outer", "_paths", "_turn", "_turns")
 
     def __init__(self, paths: Paths, site: int) -> None:
-        self._paths, self._site, self._outer, self._turns = paths, site, paths.now, 0
+        self._paths, self._outer, self._turn = paths, paths.now, 0
+        self._turns = paths.turns(paths.now, site)
 
     def turn(self) -> None:
         """Another one begins."""
-        paths = self._paths
-        paths.to(paths.inner(self._outer, self._site, self._turns))
-        self._turns += 1
+        if self._turn == len(self._turns):
+            self._turns.append(self._paths.new())
+        self._paths.to(self._turns[self._turn])
+        self._turn += 1
 
     def end(self) -> None:
         """The loop is left, by its condition or by ``break``."""
@@ -93,10 +121,10 @@ class WhileLoop:
 class Loop:
     """A ``range`` that notes its turns."""
 
-    __slots__ = ("_paths", "_site", "_steps")
+    __slots__ = ("_code", "_offset", "_paths", "_steps")
 
-    def __init__(self, paths: Paths, site: int, steps: builtins.range) -> None:
-        self._paths, self._site, self._steps = paths, site, steps
+    def __init__(self, paths: Paths, code: CodeType, offset: int, steps: builtins.range) -> None:
+        self._paths, self._code, self._offset, self._steps = paths, code, offset, steps
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -105,15 +133,16 @@ class Loop:
         return self._steps[place]
 
     def __iter__(self) -> Iterator[int]:
-        paths, site = self._paths, self._site
+        paths = self._paths
         outer = paths.now
-        # Every turn of every thread comes by here: `to` and `inner`, written out.
-        known, note, addresses = paths._known, paths._turns.extend, paths._addresses
+        turns = paths.turns_at(outer, self._code, self._offset)
+        # Every turn of every thread comes by here: `to`, written out.
+        note, addresses = paths._turns.extend, paths._addresses
         try:
             for turn, step in enumerate(self._steps):
-                place = outer, site, turn
-                path = known[place] if place in known else paths.inner(outer, site, turn)
-                paths.now = path
+                if turn == len(turns):  # nobody has been there yet
+                    turns.append(paths.new())
+                paths.now = path = turns[turn]
                 note((len(addresses), path))
                 yield step
         finally:  # after `break` and `return` too
