@@ -492,6 +492,49 @@ def summed_up(results) -> str:
     return text.getvalue()
 
 
+def test_what_follows_as_json(file, results):
+    told = json.loads(run(file, file, "--json", "-").stdout)
+    (batch,) = told["batches"]
+    assert batch["batch"] == 128
+    systems = {system["name"]: system for system in batch["systems"]}
+    assert {"s01_direct", "s11_im2win_full", "cudnn_fastest", "cudnn_gemm_class"} <= {*systems}
+    assert "cupy_fp32" not in systems
+    assert batch["without_number"] == analysis.numberless(results)
+    one, first = (analysis.contender(results, name) for name in ("s11_im2win_full", "s01_direct"))
+    mean, layers = analysis.mean_speedup(results, one, first)
+    over = systems["s11_im2win_full"]["mean_speedup_over"]
+    assert over["s01_direct"] == {"mean": mean, "layers": layers}
+    for layer in systems["s11_im2win_full"]["layers"]:
+        row = results.row(layer["layer"], 128, "s11_im2win_full")
+        assert (layer["time_ms"], layer["tflops"]) == (row.time_ms, row.tflops)
+        assert layer["percent_of_roofline"] == analysis.percent(results, row)
+        there = results.row(layer["layer"], 128, "s01_direct")
+        assert layer["speedup_over"]["s01_direct"] == there.time_ms / row.time_ms
+    for layer in systems["cudnn_fastest"]["layers"]:
+        assert layer["time_ms"] == results.row(layer["layer"], 128, layer["system"]).time_ms
+    assert all(
+        (run["median_percent"], run["largest_percent"]) == (0, 0) for run in told["second_run"]
+    )
+    assert {run["system"] for run in told["second_run"]} == {*results.names("stage")} | {
+        peer.name for peer in analysis.peers(results)
+    }
+
+
+def test_json_of_several_batches_and_of_one_file(tmp_path):
+    both = sample(layers=["conv9", "conv10"], batch=4, slower=3.0)
+    both.rows |= sample(layers=["conv9"]).rows
+    (tmp_path / "both.json").write_text(json.dumps(both.as_json()))
+    told_in = tmp_path / "told.json"
+    assert run(tmp_path / "both.json", "--json", told_in).exit_code == 0
+    told = json.loads(told_in.read_text())
+    shown = {
+        batch["batch"]: [layer["layer"] for layer in batch["systems"][0]["layers"]]
+        for batch in told["batches"]
+    }
+    assert shown == {4: ["conv9", "conv10"], 128: ["conv9"]}
+    assert told["second_run"] is None
+
+
 def test_two_files_are_compared_in_the_terminal(file):
     result = run(file, file)
     assert re.search(r"s01_direct +12 +0\.00 +0\.00", result.stdout)
@@ -541,6 +584,7 @@ def test_a_stage_that_is_no_longer_there_is_not_counted(file, tmp_path):
         (["{file}", "{file}", "{file}"], "3 files of results were given"),
         (["{file}", "--html", "{file}"], "--html is .*, the results themselves"),
         (["{file}", "--html", "no/such/r.html"], "there is no folder"),
+        (["{file}", "--json", "{file}"], "--json is .*, which is taken"),
         (["{file}", "--html", "r.md", "--markdown", "./r.md"], "--html and --markdown are both"),
     ],
 )

@@ -10,7 +10,17 @@ from rich.text import Text
 
 from convlab import tables
 from convlab.commands.bench import DEFAULT_FILE
-from convlab.shell import check_writable, console_for, numba_needed, refuse, refusing, write_whole
+from convlab.commands.shared import JsonFile
+from convlab.shell import (
+    STANDARD_OUTPUT,
+    check_writable,
+    console_for,
+    numba_needed,
+    refuse,
+    refusing,
+    write_json,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from convlab.bench.report_why import Why
@@ -35,6 +45,7 @@ def report(
     counts: Annotated[
         bool, typer.Option("--counts/--no-counts", help="Count on the simulator why not faster.")
     ] = True,
+    json_file: JsonFile = None,
 ) -> None:
     """Tables and plots of what was measured: TFLOP/s, roofline, speedups, memory, why not faster.
 
@@ -51,9 +62,14 @@ def report(
     if html_file is not None and markdown_file is not None:
         if html_file.resolve() == markdown_file.resolve():
             refuse(f"--html and --markdown are both {str(html_file)!r}: give two files")
-    console = console_for(None)
+    if json_file not in (None, STANDARD_OUTPUT):
+        for file in (*files, html_file, markdown_file):
+            if file is not None and file.resolve() == Path(json_file).resolve():
+                refuse(f"--json is {json_file!r}, which is taken: give another file")
+    console = console_for(json_file)
     with numba_needed():
         from convlab.bench import report as reports
+        from convlab.bench import report_json
         from convlab.bench.report_document import as_html, as_markdown, picture_files
         from convlab.bench.report_runs import interrupted
         from convlab.bench.results import open_results
@@ -63,6 +79,7 @@ def report(
         first, *others = map(open_results, files)
     if not first.rows:
         refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
+    write_json(json_file, report_json.as_json(first, others[0] if others else None))
     if html_file is None and markdown_file is None:
         console.print(summary(first, width=console.width))
         if stopped := interrupted(first):
