@@ -11,6 +11,7 @@ from convlab.bench.report_document import Block, Heading, Paragraph, Table, Tile
 from convlab.bench.report_why import PIECE, Why
 from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.rows import Row
+from convlab.stages import short_name
 from convlab.workloads import paper_layer
 
 TITLE = "Convolution on a GPU: stages and peers"
@@ -224,10 +225,11 @@ def _digits(value: float) -> str:
 
 
 def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -> Table:
-    """One stage over each of the others, layer by layer, and the geometric mean."""
+    """One stage over each of the others: the geometric mean, which is looked for first, and layer
+    by layer."""
     layers = results.layers()
     head = (
-        f"{one.name} over", *(layer.replace("conv", "Conv") for layer, _ in layers), "mean"
+        f"{one.name} over", "mean", *(layer.replace("conv", "Conv") for layer, _ in layers)
     )  # fmt: skip
     rows = []
     for other in over:
@@ -236,13 +238,13 @@ def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -
             continue
         ratios = [analysis.speedup(results, one, other, layer) for layer in layers]
         cells = [NOTHING if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-        rows.append((f"`{other.name}`", *cells, f"**{mean[0]:.2f}**"))
+        rows.append((f"`{other.name}`", f"**{mean[0]:.2f}**", *cells))
     return Table(head, tuple(rows))
 
 
 def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Contender]) -> Table:
     """Every stage over each of the others: the geometric mean over the layers that both have."""
-    head = ("over", *(stage.name for stage in stages))
+    head = ("over", *(short_name(stage.name) for stage in stages))
     rows = []
     for other in over:
         means = [analysis.mean_speedup(results, stage, other) for stage in stages]
