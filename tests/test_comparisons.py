@@ -228,6 +228,17 @@ def test_a_wrong_stage_has_no_time_and_no_speedup(gpu, small, monkeypatch) -> No
     assert "| wrong | wrong |" in channel_sweeps.show(document)
 
 
+def test_a_ratio_of_a_time_that_swings_is_marked_too(gpu, small) -> None:
+    document = channel_sweeps.measure(gpu) | {"device": "pretended GPU"}
+    assert "| 0.5000 | 1.00 |" in channel_sweeps.show(document)
+    assert "~0" not in channel_sweeps.show(document)
+    first, second = (point["stages"] for point in document["points"][:2])
+    first["s02_cin"]["time_spread"] = second["s01_direct"]["time_spread"] = 2.1
+    shown = channel_sweeps.show(document)
+    assert "| 6 | 0.5000 | 0.5000 | ~0.5000 | 0.5000 | 1.00 | ~1.00 | 1.00 |" in shown
+    assert "| 9 | ~0.5000 | 0.5000 | 0.5000 | 0.5000 | ~1.00 | ~1.00 | ~1.00 |" in shown
+
+
 def test_sweeps_change_one_size_of_the_base() -> None:
     for sweep, values in SWEEPS.items():
         problems = [sweep_problem(sweep, value) for value in values]
