@@ -19,7 +19,8 @@ GIB = 2**30
 PER_IMAGE, BATCHED, DIRECT, IM2WIN = (
     "im2col_cublas_per_image", "im2col_cublas_batched", "s01_direct", "s11_im2win_full",
 )  # fmt: skip
-S11, FASTEST = "im2winGPU (s11)", "convlab's fastest"
+# Not s13: it multiplies on tensor cores, which is as accurate and another arithmetic.
+S11, FASTEST = "im2winGPU (s11)", "convlab's fastest in fp32 arithmetic"
 # 000, Table 3: what cuDNN 8.0 chose on an RTX 3090.
 TABLE_3 = dict(
     zip(
