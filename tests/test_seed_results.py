@@ -178,6 +178,29 @@ def test_what_cudnn_chooses_is_the_fastest_of_its_algorithms():
     assert "TORCH" not in seed_paper.table_3(results).text  # it is no algorithm's name
 
 
+@pytest.mark.parametrize(
+    ("times", "names", "said"),
+    [
+        ((1.0, 1.009), "IMPLICIT_GEMM, IMPLICIT_PRECOMP_GEMM", "on 1 of 1 layers, on 1 by"),
+        ((1.009, 1.0), "IMPLICIT_PRECOMP_GEMM, IMPLICIT_GEMM", "on 1 of 1 layers, on 0 by"),
+        ((1.0, 1.0), "IMPLICIT_GEMM, IMPLICIT_PRECOMP_GEMM", "on 1 of 1 layers, on 1 by"),
+        ((1.02, 1.0), "IMPLICIT_PRECOMP_GEMM", "on 0 of 1 layers, on 0 by"),
+    ],
+)
+def test_algorithms_within_a_hundredth_of_the_fastest_are_all_named(times, names, said):
+    results = sample(layers=["conv1"])
+    here = ("cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm")
+    made = results.rows["conv1", 128, here[1]]
+    results.systems = {name: results.systems[here[1]] | {"name": name} for name in here}
+    results.rows = {
+        ("conv1", 128, name): replace(made, system=name, time_ms=time, settled=True)
+        for name, time in zip(here, times, strict=True)
+    }
+    shown = seed_paper.table_3(results)
+    assert f"| conv1 | IMPLICIT_GEMM | {names} |" in shown.text
+    assert said in shown.claims[0][2]
+
+
 def test_the_papers_choices():
     assert [seed_paper.TABLE_3[name] for name in ("conv5", "conv8", "conv12")] == [
         "WINOGRAD", "FFT", "IMPLICIT_GEMM",
