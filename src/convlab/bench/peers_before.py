@@ -79,7 +79,8 @@ REASONS = (
     ),
     Reason(
         (GEMM_CLASS,), ("conv6", "conv10", "conv11"), True,
-        "The launch counted before: called, it takes about as long as then.",
+        "The launch counted before: called, it takes about as long as then, "
+        "or longer.",
     ),
 )  # fmt: skip
 
