@@ -93,6 +93,26 @@ def test_another_kernel_of_a_library_s_trial_is_shown():
     assert "trial" not in said(one, one)
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "shown"),
+    [
+        ("g_tilesize64x64x8_a; void f<int>(int)", "g_tilesize64x32x8_a; void f<int>(int)", True),
+        ("g_tilesize64x64x8_a; void f<int>(int)", "void f<int>(int); g_tilesize64x64x8_a", False),
+        ("the package's: g_tilesize64x64x8_a", "g_tilesize64x32x8_a", False),
+        ("void at::(anonymous namespace)::f<float, int>(torch::h", "g_tilesize64x64x8_a", True),
+    ],
+)
+def test_another_order_or_package_is_no_other_choice(here, there, shown):
+    one, other = sample(), with_environment()
+    for results, algorithm in ((one, here), (other, there)):
+        row = results.rows["conv6", 128, "torch_tf32"]
+        results.rows[row.key] = replace(row, algorithm=algorithm)
+    text = said(one, other)
+    assert ("trial" in text) is shown
+    if "anonymous" in here:
+        assert "| conv6 | f | tiles of 64x64x8 |" in text
+
+
 def test_an_interrupted_run_says_how_many_rows_are_missing():
     assert interrupted(replace(sample(), finished=ENDED)) is None
     results = replace(sample(), finished=None)  # as in a file that does not say which are missing
