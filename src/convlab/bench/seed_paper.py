@@ -138,8 +138,8 @@ def figure_3(results: Results) -> Shown:
     }
     chart = Chart(
         f"Figure 3 on an {results.device}: memory on the twelve layers",
-        _places(layers), "layer, Conv ...", "GiB: input, filter, output and workspace", series,
-        log=True,
+        _places(layers), "layer, Conv ...",
+        "GiB: input, filter, output and workspace, computed", series, log=True,
     )  # fmt: skip
 
     def less(*others: str) -> str:
