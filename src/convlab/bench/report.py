@@ -104,7 +104,8 @@ HOW_TO_READ = (
 GROUPS = (
     "On each layer the fastest of several, in fp32: `torch_fastest` of PyTorch's; `cudnn_fastest` "
     "of cuDNN's, by its API or as PyTorch has chosen (`torch_fp32`); `cudnn_gemm_class` of those "
-    "among them that do every multiplication of the convolution, as the stages do."
+    "among them that do every multiplication of the convolution, as the stages do. Means are "
+    "geometric; (7) after one says that it is over 7 layers only."
 )
 MEMORY = (
     "Device memory beside input, filter and output, in MiB: the most that any layer takes, as each "
@@ -114,7 +115,10 @@ MEMORY = (
 WHY = (
     "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator with "
     "the tile that a GPU takes for Conv9, on a piece of that layer in which it is full "
-    f"({PIECE}); beside it the share of its arithmetic's peak that was measured (fp32's, "
+    f"({PIECE}). *Counts allow* is how much of the peak that leaves: in the clock in which a "
+    "multiprocessor could start four multiply-adds of a warp it takes one memory instruction, "
+    "serves one pass of shared memory and moves four sectors out of L1, and what takes longest "
+    "counts. Beside it is the share of its arithmetic's peak that was measured (fp32's, "
     "for s13 a third of TF32's; geometric mean over the layers)."
 )
 HOW = (
@@ -160,7 +164,10 @@ def _headline(results: Results) -> list[Block]:
         mean = analysis.mean_speedup(results, best, over)
         important = over.name == analysis.BASELINE or over.name not in results.systems
         if mean is not None and over.name != best.name and important:
-            tiles.append((f"{mean[0]:.2f} x", f"`{best.name}` over {over.title.partition(':')[0]}"))
+            few = _of_few(mean, results.layers())
+            tiles.append(
+                (f"{mean[0]:.2f} x{few}", f"`{best.name}` over {over.title.partition(':')[0]}")
+            )
     split = analysis.best_stage(results, "3xtf32")
     gain = None if split is None else analysis.mean_speedup(results, split, best)
     if split is not None and gain is not None:
@@ -238,7 +245,7 @@ def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -
             continue
         ratios = [analysis.speedup(results, one, other, layer) for layer in layers]
         cells = [NOTHING if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-        rows.append((f"`{other.name}`", f"**{mean[0]:.2f}**", *cells))
+        rows.append((f"`{other.name}`", f"**{mean[0]:.2f}**{_of_few(mean, layers)}", *cells))
     return Table(head, tuple(rows))
 
 
@@ -252,9 +259,17 @@ def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Con
             mean for stage, mean in zip(stages, means, strict=True) if stage.name != other.name
         ]
         if any(others):
-            cells = [NOTHING if mean is None else f"{mean[0]:.2f}" for mean in means]
+            cells = [
+                NOTHING if mean is None else f"{mean[0]:.2f}{_of_few(mean, results.layers())}"
+                for mean in means
+            ]
             rows.append((f"`{other.name}`", *cells))
     return Table(head, tuple(rows))
+
+
+def _of_few(mean: tuple[float, int], layers: Sequence[analysis.Layer]) -> str:
+    """`` (7)`` after a mean over 7 layers, where there are more."""
+    return "" if mean[1] == len(layers) else f" ({mean[1]})"
 
 
 def _roof_in_words(results: Results) -> str:
