@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from convlab.bench import bandwidth, channel_sweeps, comparisons, im2col, measured, memory
+from convlab.bench.generated import source
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.problem import ConvProblem
@@ -266,6 +267,15 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_page_is_what_the_results_give(capsys) -> None:
     assert comparisons.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
+
+
+def test_what_wrote_a_file_is_what_the_file_says() -> None:
+    known = {"command": "x --json x.json", "date": "2026-11-21T09:02:17+00:00"}
+    packages = {"packages": {"torch": "2.11.0", "numpy": None}}
+    said = source("x_h200.json", known | packages, "x --json docs/results/x_h200.json")
+    where = "[x_h200.json](results/x_h200.json).\n"
+    assert said == f"By `x --json x.json` (2026-11-21, torch 2.11.0): {where}"
+    assert source("x_h200.json", None, "x --json y.json") == f"By `x --json y.json`: {where}"
 
 
 def test_without_results_the_page_says_so_and_shows_no_number(root, capsys) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from convlab.bench.analysis import TORCH, geometric_mean, in_gemm_class
-from convlab.bench.generated import RESULTS, filled, holding, regenerate
+from convlab.bench.generated import RESULTS, filled, holding, regenerate, source
 from convlab.bench.measured import table, tables_by_title
 from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.rows import Row
@@ -245,7 +245,7 @@ def generated(root: Path) -> dict[Path, str]:
     if file.is_file():
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
-            by = f"By `{COMMAND}`: [{file.name}](results/{file.name}).\n"
+            by = source(file.name, document.get("environment"), COMMAND)
             shown = {"sizes": f"{show(document)}\n{by}", "slow": slow(document)}
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file} is no result of {COMMAND}: {error!r}") from error
