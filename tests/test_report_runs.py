@@ -45,7 +45,8 @@ def test_what_two_runs_have_in_common_is_told_apart():
     assert "driver 590 instead of 580; code and the very GPU may be others too" in text
     assert "another GPU" not in text
     text = said(sample(), with_environment(packages=packages | {"torch": "2.12", "numpy": None}))
-    assert ": numpy not there instead of 2.4.6, torch 2.12 instead of none; " in text
+    gone, new = "that run without numpy, this one with numpy 2.4.6", "that run with torch 2.12"
+    assert f": {gone}, {new}, this one without; " in text
     assert "driver" not in text.partition("agree")[0]
     other = with_environment(python="3.13.0")
     other.machine = replace(other.machine, device="a smaller GPU")

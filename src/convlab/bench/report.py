@@ -61,6 +61,8 @@ def _of_one_batch(results: Results, why: Sequence[Why], plots: bool, of: str) ->
         parts.append(Paragraph(f"Nothing{of.replace(', ', ' of ')} has a number."))
     if missing := analysis.numberless(results):
         parts += [Heading(f"Without a number{of}"), numberless_table(results, missing)]
+        if any("may make" in str(entry["reason"]) for entry in missing):
+            parts.append(Paragraph(LIMITS))
     return parts
 
 
@@ -120,6 +122,11 @@ WHY = (
     "serves one pass of shared memory and moves four sectors out of L1, and what takes longest "
     "counts. Beside it is the share of its arithmetic's peak that was measured (fp32's, "
     "for s13 a third of TF32's; geometric mean over the layers)."
+)
+LIMITS = (
+    "What an algorithm *may make* are two limits, of the error in the 2-norm and of the largest in "
+    "one element; the error is so many times the one that is broken by more. Which of the two that "
+    "is the file does not say."
 )
 HOW = (
     "CUDA events around replays of a captured graph, L2 flushed before each, until the middle half "

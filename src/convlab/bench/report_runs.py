@@ -115,10 +115,18 @@ def _packages(results: Results, other: Results) -> list[str]:
 
     here, there = versions(results), versions(other)
     return [
-        f"{name} {there.get(name) or 'not there'} instead of {here.get(name) or 'none'}"
+        _changed(name, here.get(name), there.get(name))
         for name in dict.fromkeys((*here, *there))
         if here.get(name) != there.get(name)
     ]
+
+
+def _changed(name: str, here: str | None, there: str | None) -> str:
+    if not there:
+        return f"that run without {name}, this one with {name} {here}"
+    if not here:
+        return f"that run with {name} {there}, this one without"
+    return f"{name} {there} instead of {here}"
 
 
 def _apart(results: Results, other: Results) -> str:
