@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from convlab.bench import bandwidth, channel_sweeps, comparisons, im2col, measured, memory
+from convlab.bench.generated import source
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.problem import ConvProblem
@@ -228,6 +229,17 @@ def test_a_wrong_stage_has_no_time_and_no_speedup(gpu, small, monkeypatch) -> No
     assert "| wrong | wrong |" in channel_sweeps.show(document)
 
 
+def test_a_ratio_of_a_time_that_swings_is_marked_too(gpu, small) -> None:
+    document = channel_sweeps.measure(gpu) | {"device": "pretended GPU"}
+    assert "| 0.5000 | 1.00 |" in channel_sweeps.show(document)
+    assert "~0" not in channel_sweeps.show(document)
+    first, second = (point["stages"] for point in document["points"][:2])
+    first["s02_cin"]["time_spread"] = second["s01_direct"]["time_spread"] = 2.1
+    shown = channel_sweeps.show(document)
+    assert "| 6 | 0.5000 | 0.5000 | ~0.5000 | 0.5000 | 1.00 | ~1.00 | 1.00 |" in shown
+    assert "| 9 | ~0.5000 | 0.5000 | 0.5000 | 0.5000 | ~1.00 | ~1.00 | ~1.00 |" in shown
+
+
 def test_sweeps_change_one_size_of_the_base() -> None:
     for sweep, values in SWEEPS.items():
         problems = [sweep_problem(sweep, value) for value in values]
@@ -255,6 +267,15 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_page_is_what_the_results_give(capsys) -> None:
     assert comparisons.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
+
+
+def test_what_wrote_a_file_is_what_the_file_says() -> None:
+    known = {"command": "x --json x.json", "date": "2026-11-21T09:02:17+00:00"}
+    packages = {"packages": {"torch": "2.11.0", "numpy": None}}
+    said = source("x_h200.json", known | packages, "x --json docs/results/x_h200.json")
+    where = "[x_h200.json](results/x_h200.json).\n"
+    assert said == f"By `x --json x.json` (2026-11-21, torch 2.11.0): {where}"
+    assert source("x_h200.json", None, "x --json y.json") == f"By `x --json y.json`: {where}"
 
 
 def test_without_results_the_page_says_so_and_shows_no_number(root, capsys) -> None:

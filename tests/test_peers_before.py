@@ -63,6 +63,30 @@ def test_a_reason_is_for_its_cells_and_one_direction():
     assert peers_before.reason_for("torch_fp32", "conv9", -0.2) == UNEXPLAINED
 
 
+def test_what_a_call_takes_stands_beside_what_differs():
+    first, second = beside(conv9=-0.5), beside(conv9=-0.4)
+    for results, called_ms in ((first, 0.54), (second, 0.72)):
+        key = ("conv9", 128, analysis.TORCH)
+        results.rows[key] = replace(results.rows[key], called_ms=called_ms)
+    line = "| `torch_fp32` | conv9 | 0.723 | 0.361 | 0.540 |"
+    assert f"{line}\n" in peers_before.section(first)
+    assert f"{line} 0.720 |\n" in peers_before.section(first, second)
+    assert "| `torch_fp32` | conv9 |" not in peers_before.section(beside())
+
+
+def test_what_is_said_of_calls_is_so():
+    runs = [open_results(ROOT / name) for name in (report_docs.FIRST, report_docs.SECOND)]
+    parts = {}
+    for name, layer in peers_before.differing(runs[0]):
+        called = [peers_before._rows(results, name)[layer].called_ms for results in runs]
+        part = [one / BEFORE_MS[name][layer] for one in called]
+        parts.setdefault(name, []).append(part)
+    for name in (analysis.GEMM_CLASS, analysis.CUDNN):
+        assert all(min(pair) > 0.93 for pair in parts[name])  # about as long, or longer
+    assert all(min(pair) > 1 for pair in parts["torch_tf32"])
+    assert any(max(pair) < 0.8 for pair in parts["im2col_cublas_batched"])
+
+
 def test_both_times_stand_in_the_table():
     results = beside(conv9=0.5)
     (line,) = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -274,3 +275,20 @@ def test_what_is_missing_is_named_in_one_line(root, capsys, spoil, names):
     assert names in said.replace("\\", "/")
     assert said.count("\n") == 1
     assert not (root / plots.PICTURE).exists()
+
+
+def test_what_a_step_is_said_to_gain_was_measured():
+    root = Path(__file__).parents[1]
+    page = (root / "docs/ladder.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^\| (s\d\d) to (s\d\d) \| (.*?) \|", page, re.MULTILINE)
+    told = [
+        (first, second, gain, layer)
+        for first, second, words in steps
+        for gain, layer in re.findall(r"(\d\.\d)(?: times)? on Conv(\d)", words)
+    ]
+    assert len(told) >= 10
+    for first, second, gain, layer in told:
+        file = root / plots.RESULTS / f"ladder_conv{layer}_h200.json"
+        stages = json.loads(file.read_text(encoding="utf-8"))["stages"]
+        times = {one["name"].partition("_")[0]: one["time_ms"] for one in stages}
+        assert f"{times[first] / times[second]:.1f}" == gain, (first, second, layer)

@@ -240,6 +240,16 @@ def test_every_system_and_layer_is_in_the_tables(results, blocks):
         assert all(len(row) == len(table.head) for row in table.rows)
 
 
+def test_a_mean_says_over_how_many_layers_it_is_unless_over_all(results):
+    best, over = analysis.best_stage(results), analysis.peers(results)
+    means = {row[0]: row[1] for row in report.speedup_table(results, best, over).rows}
+    assert re.fullmatch(r"\*\*[\d.]+\*\* \(8\)", means["`cudnn_fft`"])
+    assert re.fullmatch(r"\*\*[\d.]+\*\*", means["`torch_fp32`"])
+    table = report.mean_table(results, analysis.stages(results), over)
+    for name, *cells in table.rows:
+        assert all(cell.endswith(" (8)") is (name == "`cudnn_fft`") for cell in cells)
+
+
 def test_numbers_that_are_missing_have_their_reason(results, blocks):
     text = as_markdown("t", blocks)
     assert "| `cudnn_fft` | conv1, conv2, conv3, conv4 | unsupported | strides are not" in text

@@ -45,7 +45,8 @@ def test_what_two_runs_have_in_common_is_told_apart():
     assert "driver 590 instead of 580; code and the very GPU may be others too" in text
     assert "another GPU" not in text
     text = said(sample(), with_environment(packages=packages | {"torch": "2.12", "numpy": None}))
-    assert ": numpy not there instead of 2.4.6, torch 2.12 instead of none; " in text
+    gone, new = "that run without numpy, this one with numpy 2.4.6", "that run with torch 2.12"
+    assert f": {gone}, {new}, this one without; " in text
     assert "driver" not in text.partition("agree")[0]
     other = with_environment(python="3.13.0")
     other.machine = replace(other.machine, device="a smaller GPU")
@@ -91,6 +92,26 @@ def test_another_kernel_of_a_library_s_trial_is_shown():
     assert "| `torch_tf32` | conv6 | tiles of 64x128x32 | tiles of 64x256x32 | +25.0 |" in text
     assert text.count("tiles of") == 2  # a stage's tile is convlab's choice
     assert "trial" not in said(one, one)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "shown"),
+    [
+        ("g_tilesize64x64x8_a; void f<int>(int)", "g_tilesize64x32x8_a; void f<int>(int)", True),
+        ("g_tilesize64x64x8_a; void f<int>(int)", "void f<int>(int); g_tilesize64x64x8_a", False),
+        ("the package's: g_tilesize64x64x8_a", "g_tilesize64x32x8_a", False),
+        ("void at::(anonymous namespace)::f<float, int>(torch::h", "g_tilesize64x64x8_a", True),
+    ],
+)
+def test_another_order_or_package_is_no_other_choice(here, there, shown):
+    one, other = sample(), with_environment()
+    for results, algorithm in ((one, here), (other, there)):
+        row = results.rows["conv6", 128, "torch_tf32"]
+        results.rows[row.key] = replace(row, algorithm=algorithm)
+    text = said(one, other)
+    assert ("trial" in text) is shown
+    if "anonymous" in here:
+        assert "| conv6 | f | tiles of 64x64x8 |" in text
 
 
 def test_an_interrupted_run_says_how_many_rows_are_missing():

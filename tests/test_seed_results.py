@@ -178,6 +178,29 @@ def test_what_cudnn_chooses_is_the_fastest_of_its_algorithms():
     assert "TORCH" not in seed_paper.table_3(results).text  # it is no algorithm's name
 
 
+@pytest.mark.parametrize(
+    ("times", "names", "said"),
+    [
+        ((1.0, 1.009), "IMPLICIT_GEMM, IMPLICIT_PRECOMP_GEMM", "on 1 of 1 layers, on 1 by"),
+        ((1.009, 1.0), "IMPLICIT_PRECOMP_GEMM, IMPLICIT_GEMM", "on 1 of 1 layers, on 0 by"),
+        ((1.0, 1.0), "IMPLICIT_GEMM, IMPLICIT_PRECOMP_GEMM", "on 1 of 1 layers, on 1 by"),
+        ((1.02, 1.0), "IMPLICIT_PRECOMP_GEMM", "on 0 of 1 layers, on 0 by"),
+    ],
+)
+def test_algorithms_within_a_hundredth_of_the_fastest_are_all_named(times, names, said):
+    results = sample(layers=["conv1"])
+    here = ("cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm")
+    made = results.rows["conv1", 128, here[1]]
+    results.systems = {name: results.systems[here[1]] | {"name": name} for name in here}
+    results.rows = {
+        ("conv1", 128, name): replace(made, system=name, time_ms=time, settled=True)
+        for name, time in zip(here, times, strict=True)
+    }
+    shown = seed_paper.table_3(results)
+    assert f"| conv1 | IMPLICIT_GEMM | {names} |" in shown.text
+    assert said in shown.claims[0][2]
+
+
 def test_the_papers_choices():
     assert [seed_paper.TABLE_3[name] for name in ("conv5", "conv8", "conv12")] == [
         "WINOGRAD", "FFT", "IMPLICIT_GEMM",
@@ -243,10 +266,22 @@ def test_a_speedup_is_no_steadier_than_its_times():
     assert "C_in parallel 100x at the first point, ~400x at the last" in shown.claims[1][2]
     assert seed_systems.over_cpp("s02_cin")({"sweeps": made}) == "100x to ~400x over C++"
     assert seed_systems.over_cpp("s02_cout")({"sweeps": made}) == "100x to 400x over C++"
+
+
+def test_cpp_s_own_swings_are_told_once_and_mark_no_factor():
+    times = dict.fromkeys(sweeps.SYSTEMS, (1.0, 1.0)) | {"cpp_seven_loops": (100.0, 400.0)}
     made = rough(made_up_sweeps(times), layer="at 16", system="cpp_seven_loops")
-    assert all(claim[2].startswith("~400x") for claim in seed_figures.headline(made).claims[:1])
-    (chart,) = seed_figures.sweep(made, "size").charts.values()
-    assert all(chart.unsettled[name] == [1] for name in chart.series)
+    for row in made["rows"]:
+        row["time_spread"] = 7.5 if row["system"] == "cpp_seven_loops" else 1.25
+    assert "spread by 7.5 % (median; at most 7.5)" in sweeps.heading(made)
+    assert "The others' spread by 1.2 %" in sweeps.heading(made)
+    shown = seed_figures.sweep(made, "size")
+    assert not any(shown.charts["001-figure-1"].unsettled.values())
+    last = shown.text.splitlines()[3].split(" | ")
+    assert last[1] == "~400"
+    assert not any("~" in cell for cell in last[2:])
+    claims = (*shown.claims, *seed_figures.headline(made).claims)
+    assert not any("~" in found for _, _, found in claims)
 
 
 def test_what_was_not_steady_is_marked_wherever_002s_times_are_told():
@@ -389,6 +424,11 @@ def test_log_ticks_enclose_the_numbers(lowest, highest):
     assert len(ticks) >= 2
     assert ticks[0] <= lowest * (1 + 1e-9)
     assert highest <= ticks[-1] * (1 + 1e-9)
+
+
+def test_log_ticks_leave_no_empty_decade_below_or_above():
+    assert charts.log_ticks(61, 5501) == [50, 100, 1000, 10000]
+    assert charts.log_ticks(23, 1885) == [20, 100, 1000, 2000]
 
 
 def test_every_line_has_a_colour_and_a_shape_of_its_own():

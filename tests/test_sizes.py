@@ -196,6 +196,17 @@ def test_the_table_has_times_kernels_and_ratios():
     assert f"| {fitted} | 1 | 0.50 | 0.50 | 0.50 | 1 | 1 |" in shown
 
 
+def test_what_did_not_settle_is_marked_and_so_is_every_ratio_of_it():
+    rough = document(GEMM, 1.0)
+    problem = UNTUNED["resnet50_1"]
+    rate = f"{problem.flops / 2e9:.1f}"
+    rough["rows"][1]["settled"] = False  # PyTorch's
+    assert f"| {problem} | ~0.50 | ~0.50 | 2 | {rate} | ~1 | ~1 |" in size_tables.show(rough)
+    assert f"| {problem} | 2 | ~1 | ~0.50 |" in size_tables.slow(rough)
+    rough["rows"][0]["settled"], rough["rows"][1]["settled"] = False, True
+    assert f"| {problem} | ~0.50 | ~0.50 | ~2 | ~{rate} | 1 | 1 |" in size_tables.show(rough)
+
+
 def test_what_is_slower_is_listed_with_where_it_is_explained():
     slow = size_tables.slow(document(GEMM, 1.0, "one_image_2"))
     assert slow.startswith("On 1 of 1 problems, on 1 below 0.7.\n")

@@ -161,3 +161,14 @@ def test_channels_that_do_not_exist_cost_what_others_do() -> None:
     wide, narrow = (ConvProblem(128, 64, 56, 56, filters, 3) for filters in (128, 97))
     tile = best_tile(wide)
     assert estimated_cost(wide, tile) == estimated_cost(narrow, tile)
+
+
+def test_what_was_measured_later_is_told_with_its_command(measured: dict[str, Any]) -> None:
+    one, other, third = (row["name"] for row in measured["problems"][:3])
+    later = {one: "convlab tune a", other: "convlab tune b", third: "convlab tune a"}
+    of = {row["name"]: row["problem"] for row in measured["problems"]}
+    assert tile_tables._later(measured | {"measured_later": later}) == (
+        f"Measured later, by `convlab tune a`: {of[one]}; {of[third]}.\n"
+        f"Measured later, by `convlab tune b`: {of[other]}.\n"
+    )
+    assert tile_tables._later(measured | {"measured_later": {}}) == ""

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from convlab.bench.measured import run_module, table
+from convlab.bench.measuring import SETTLED_PERCENT
+from convlab.bench.seed_runs import marked
 from convlab.engines import Engine
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
@@ -91,7 +93,7 @@ def show(document: dict[str, Any]) -> str:
             (
                 f"{point['value']}",
                 *(_time(point["stages"][name]) for name in STAGES),
-                *(_ratio(speedup(point, name)) for name in STAGES[1:]),
+                *(_ratio(point, name) for name in STAGES[1:]),
             )
             for point in document["points"]
             if point["sweep"] == sweep
@@ -99,18 +101,27 @@ def show(document: dict[str, Any]) -> str:
         head = (sweep, *(f"{name} ms" for name in STAGES), *(f"{name} x" for name in STAGES[1:]))
         sections.append(f"#### {sweep}\n\n{table(head, rows)}")
     first = document["points"][0]["problem"]
-    return (
+    said = (
         f"On an {document['device']}; times in ms, and `x` is how many times as fast as "
-        f"{BASELINE}: below 1 it loses. The first point is {first}.\n\n" + "\n".join(sections)
+        f"{BASELINE}: below 1 it loses; ~ where the runs' spread, of either time where it is a "
+        f"ratio's, stayed above {SETTLED_PERCENT:g} %. The first point is {first}."
     )
+    return "\n\n".join([said, "\n".join(sections)])
 
 
 def _time(stage: dict[str, Any]) -> str:
-    return f"{stage['time_ms']:.4f}" if stage["ok"] else "wrong"
+    return marked(f"{stage['time_ms']:.4f}", _rough(stage)) if stage["ok"] else "wrong"
 
 
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _ratio(point: dict[str, Any], name: str) -> str:
+    value, stages = speedup(point, name), point["stages"]
+    if value is None:
+        return "-"
+    return marked(f"{value:.2f}", _rough(stages[name]) or _rough(stages[BASELINE]))
+
+
+def _rough(stage: dict[str, Any]) -> bool:
+    return bool(stage["time_spread"] > SETTLED_PERCENT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -140,17 +140,18 @@ def linear_ticks(highest: float) -> list[float]:
 
 
 def log_ticks(lowest: float, highest: float) -> list[float]:
-    """Powers of ten around these numbers; within two of them also their doubles and fives."""
+    """Powers of ten, their doubles and fives around these numbers; where that is more than two
+    powers, of doubles and fives only the first and the last."""
     first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
     last = max(last, first + 1)
-    if last - first > 2:
-        return [10.0**power for power in range(first, last + 1)]
     fine = [
         times * 10.0**power for power in range(first, last) for times in (1, 2, 5)
     ] + [10.0**last]  # fmt: skip
     below = max(tick for tick in fine if tick <= lowest * (1 + 1e-9))
     above = min(tick for tick in fine if tick >= highest * (1 - 1e-9))
-    kept = [tick for tick in fine if below <= tick <= above]
+    powers = [10.0**power for power in range(first, last + 1)]
+    shown = {below, above, *powers} if last - first > 2 else fine
+    kept = [tick for tick in fine if below <= tick <= above and tick in shown]
     return kept if len(kept) > 1 else [below, next(tick for tick in fine if tick > below)]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from convlab.bench import channel_sweeps, im2col, memory, transforms
-from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate
+from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate, source
 from convlab.workloads import SWEEPS
 
 PAGE, PICTURE = "docs/comparisons.md", "docs/images/channel_sweeps.svg"
@@ -50,7 +50,7 @@ def _section(root: Path, name: str) -> str:
         shown = show(document)
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{root / RESULTS / file} is no result of it: {error!r}") from error
-    by = f"By `{command}`: [{file}](results/{file}).\n"
+    by = source(file, document.get("environment"), command)
     drawn = f"![{ABOUT}](images/{Path(PICTURE).name})\n\n" if name == "channel_sweeps" else ""
     return f"{drawn}{shown}\n{by}"
 

@@ -6,11 +6,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 RESULTS = "docs/results"
+VERSIONS = ("numba-cuda", "numpy", "torch")
 
 
 def filled(path: Path, makers: dict[str, Callable[[str], str]]) -> str:
@@ -39,6 +40,23 @@ def document_of(file: Path) -> Any | None:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is no JSON: {error}") from error
+
+
+def command_of(environment: Mapping[str, Any] | None, otherwise: str) -> str:
+    """The command that results say they were written by; ``otherwise`` where they do not say."""
+    return str((environment or {}).get("command") or otherwise)
+
+
+def source(file: str, environment: Mapping[str, Any] | None, otherwise: str) -> str:
+    """The line below what is made from a file of results: the command that it says wrote it, when,
+    with which versions, and where it is."""
+    known = environment or {}
+    packages = known.get("packages") or {}
+    when = [str(known.get("date") or "")[:10]]
+    when += [f"{name} {packages[name]}" for name in VERSIONS if packages.get(name)]
+    words = ", ".join(filter(None, when))
+    by = f"By `{command_of(environment, otherwise)}`" + (f" ({words})" if words else "")
+    return f"{by}: [{file}](results/{file}).\n"
 
 
 def holding(text: str) -> Callable[[str], str]:

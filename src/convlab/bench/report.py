@@ -11,6 +11,7 @@ from convlab.bench.report_document import Block, Heading, Paragraph, Table, Tile
 from convlab.bench.report_why import PIECE, Why
 from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.rows import Row
+from convlab.stages import short_name
 from convlab.workloads import paper_layer
 
 TITLE = "Convolution on a GPU: stages and peers"
@@ -60,6 +61,8 @@ def _of_one_batch(results: Results, why: Sequence[Why], plots: bool, of: str) ->
         parts.append(Paragraph(f"Nothing{of.replace(', ', ' of ')} has a number."))
     if missing := analysis.numberless(results):
         parts += [Heading(f"Without a number{of}"), numberless_table(results, missing)]
+        if any("may make" in str(entry["reason"]) for entry in missing):
+            parts.append(Paragraph(LIMITS))
     return parts
 
 
@@ -103,7 +106,8 @@ HOW_TO_READ = (
 GROUPS = (
     "On each layer the fastest of several, in fp32: `torch_fastest` of PyTorch's; `cudnn_fastest` "
     "of cuDNN's, by its API or as PyTorch has chosen (`torch_fp32`); `cudnn_gemm_class` of those "
-    "among them that do every multiplication of the convolution, as the stages do."
+    "among them that do every multiplication of the convolution, as the stages do. Means are "
+    "geometric; (7) after one says that it is over 7 layers only."
 )
 MEMORY = (
     "Device memory beside input, filter and output, in MiB: the most that any layer takes, as each "
@@ -113,8 +117,16 @@ MEMORY = (
 WHY = (
     "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator with "
     "the tile that a GPU takes for Conv9, on a piece of that layer in which it is full "
-    f"({PIECE}); beside it the share of its arithmetic's peak that was measured (fp32's, "
+    f"({PIECE}). *Counts allow* is how much of the peak that leaves: in the clock in which a "
+    "multiprocessor could start four multiply-adds of a warp it takes one memory instruction, "
+    "serves one pass of shared memory and moves four sectors out of L1, and what takes longest "
+    "counts. Beside it is the share of its arithmetic's peak that was measured (fp32's, "
     "for s13 a third of TF32's; geometric mean over the layers)."
+)
+LIMITS = (
+    "What an algorithm *may make* are two limits, of the error in the 2-norm and of the largest in "
+    "one element; the error is so many times the one that is broken by more. Which of the two that "
+    "is the file does not say."
 )
 HOW = (
     "CUDA events around replays of a captured graph, L2 flushed before each, until the middle half "
@@ -159,7 +171,10 @@ def _headline(results: Results) -> list[Block]:
         mean = analysis.mean_speedup(results, best, over)
         important = over.name == analysis.BASELINE or over.name not in results.systems
         if mean is not None and over.name != best.name and important:
-            tiles.append((f"{mean[0]:.2f} x", f"`{best.name}` over {over.title.partition(':')[0]}"))
+            few = _of_few(mean, results.layers())
+            tiles.append(
+                (f"{mean[0]:.2f} x{few}", f"`{best.name}` over {over.title.partition(':')[0]}")
+            )
     split = analysis.best_stage(results, "3xtf32")
     gain = None if split is None else analysis.mean_speedup(results, split, best)
     if split is not None and gain is not None:
@@ -224,10 +239,11 @@ def _digits(value: float) -> str:
 
 
 def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -> Table:
-    """One stage over each of the others, layer by layer, and the geometric mean."""
+    """One stage over each of the others: the geometric mean, which is looked for first, and layer
+    by layer."""
     layers = results.layers()
     head = (
-        f"{one.name} over", *(layer.replace("conv", "Conv") for layer, _ in layers), "mean"
+        f"{one.name} over", "mean", *(layer.replace("conv", "Conv") for layer, _ in layers)
     )  # fmt: skip
     rows = []
     for other in over:
@@ -236,13 +252,13 @@ def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -
             continue
         ratios = [analysis.speedup(results, one, other, layer) for layer in layers]
         cells = [NOTHING if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-        rows.append((f"`{other.name}`", *cells, f"**{mean[0]:.2f}**"))
+        rows.append((f"`{other.name}`", f"**{mean[0]:.2f}**{_of_few(mean, layers)}", *cells))
     return Table(head, tuple(rows))
 
 
 def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Contender]) -> Table:
     """Every stage over each of the others: the geometric mean over the layers that both have."""
-    head = ("over", *(stage.name for stage in stages))
+    head = ("over", *(short_name(stage.name) for stage in stages))
     rows = []
     for other in over:
         means = [analysis.mean_speedup(results, stage, other) for stage in stages]
@@ -250,9 +266,17 @@ def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Con
             mean for stage, mean in zip(stages, means, strict=True) if stage.name != other.name
         ]
         if any(others):
-            cells = [NOTHING if mean is None else f"{mean[0]:.2f}" for mean in means]
+            cells = [
+                NOTHING if mean is None else f"{mean[0]:.2f}{_of_few(mean, results.layers())}"
+                for mean in means
+            ]
             rows.append((f"`{other.name}`", *cells))
     return Table(head, tuple(rows))
+
+
+def _of_few(mean: tuple[float, int], layers: Sequence[analysis.Layer]) -> str:
+    """`` (7)`` after a mean over 7 layers, where there are more."""
+    return "" if mean[1] == len(layers) else f" ({mean[1]})"
 
 
 def _roof_in_words(results: Results) -> str:

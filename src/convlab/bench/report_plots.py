@@ -267,8 +267,9 @@ def speedups(
                 markeredgewidth=0,
             )  # fmt: skip
             axes.plot([mean], [place], "|", color=INK, markersize=13, markeredgewidth=2)
+            few = "" if len(ratios) == len(layers) else f" ({len(ratios)})"
             axes.annotate(
-                f"{mean:.2f}", (mean, place), textcoords="offset points", xytext=(0, 8),
+                f"{mean:.2f}{few}", (mean, place), textcoords="offset points", xytext=(0, 8),
                 ha="center", fontsize="small",
             )  # fmt: skip
         axes.axvline(1, color=QUIET, linewidth=0.9)

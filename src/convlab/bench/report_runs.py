@@ -18,7 +18,6 @@ UNITS = (
     ("day", 86400, math.inf),
 )  # up to how many of each
 TILE = re.compile(r"tilesize(\d+(?:x\d+)+)")
-SHORT = 60  # letters of a kernel's name
 
 
 def interrupted(results: Results) -> str | None:
@@ -75,9 +74,9 @@ def second_run(results: Results, other: Results) -> list[Block]:
 
 
 CHOSEN = (
-    "Where a library tries several kernels and takes the quickest, the trial may end with another "
-    "one each time, as their times are near to each other. Rows whose main kernel, or its tile, "
-    "is another:"
+    "Where several kernels are tried and the quickest is taken, the trial may end with another one "
+    "each time, as their times are near to each other. Rows whose main kernel, or its tile, is one "
+    "that the other run did not use:"
 )
 
 
@@ -116,10 +115,18 @@ def _packages(results: Results, other: Results) -> list[str]:
 
     here, there = versions(results), versions(other)
     return [
-        f"{name} {there.get(name) or 'not there'} instead of {here.get(name) or 'none'}"
+        _changed(name, here.get(name), there.get(name))
         for name in dict.fromkeys((*here, *there))
         if here.get(name) != there.get(name)
     ]
+
+
+def _changed(name: str, here: str | None, there: str | None) -> str:
+    if not there:
+        return f"that run without {name}, this one with {name} {here}"
+    if not here:
+        return f"that run with {name} {there}, this one without"
+    return f"{name} {there} instead of {here}"
 
 
 def _apart(results: Results, other: Results) -> str:
@@ -155,14 +162,23 @@ def _other_kernels(results: Results, other: Results) -> Iterator[tuple[str, ...]
             continue
         if results.systems[row.system]["kind"] != "peer":
             continue
-        here, there = _main_kernel(row.algorithm), _main_kernel(again.algorithm)
-        if here != there:
-            change = 100 * (again.time_ms / row.time_ms - 1)
-            yield f"`{row.system}`", row.layer, here, there, f"{change:+.1f}"
+        here, there = _kernels(row.algorithm), _kernels(again.algorithm)
+        if here[0] != there[0] or (here[1] in there[1:] and there[1] in here[1:]):
+            continue
+        change = 100 * (again.time_ms / row.time_ms - 1)
+        yield f"`{row.system}`", row.layer, here[1], there[1], f"{change:+.1f}"
 
 
-def _main_kernel(algorithm: str | None) -> str:
-    """The tile of the kernel that a row names first, or that name."""
-    first = (algorithm or "none named").partition(";")[0]
-    tile = TILE.search(first)
-    return f"tiles of {tile[1]}" if tile else first[:SHORT]
+def _kernels(algorithm: str | None) -> tuple[str, ...]:
+    """What a row says before its kernels, such as which package made them, then their names, the
+    one that took longest first."""
+    said, colon, named = (algorithm or "none named").rpartition(": ")
+    return said + colon, *map(_short, named.split("; "))
+
+
+def _short(kernel: str) -> str:
+    """The tile in a kernel's name, or that name without types and where it is from."""
+    if tile := TILE.search(kernel):
+        return f"tiles of {tile[1]}"
+    name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return re.split("[<(]", name)[0].rpartition("::")[2]

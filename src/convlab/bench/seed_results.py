@@ -16,9 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from convlab.bench import seed_figures, seed_paper, seed_systems
-from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate
+from convlab.bench.generated import (
+    RESULTS,
+    command_of,
+    document_of,
+    filled,
+    holding,
+    regenerate,
+    source,
+)
 from convlab.bench.measured import table
-from convlab.bench.results import open_results
+from convlab.bench.results import Results, open_results
 from convlab.bench.seed_figures import Shown
 from convlab.bench.seed_runs import beside_bench
 
@@ -68,10 +76,13 @@ def generated(root: Path) -> dict[Path, str]:
             text = "\n".join(filter(None, (shown[marker].text, note)))
             shown[marker] = replace(shown[marker], text=text)
     makers: dict[str, Callable[[str], str]] = {
-        marker: holding(_section(FILES[name], shown.get(marker)))
+        marker: holding(_section(FILES[name], shown.get(marker), _environment(results.get(name))))
         for marker, (name, _) in SECTIONS.items()
     }
-    commands = {name: command(*file) for name, file in FILES.items()}
+    commands = {
+        name: command_of(_environment(results.get(name)), command(*file))
+        for name, file in FILES.items()
+    }
     makers[SYSTEMS] = holding(seed_systems.show(results, commands))
     files = {root / PAGE: filled(root / PAGE, makers)}
     for one in shown.values():
@@ -92,6 +103,14 @@ def _read(root: Path, name: str) -> Any:
     return document_of(file)
 
 
+def _environment(results: Any) -> dict[str, Any] | None:
+    """What results say that they were measured with; None where there are none."""
+    if isinstance(results, Results):
+        return results.environment
+    found: dict[str, Any] | None = None if results is None else results.get("environment")
+    return found
+
+
 def _shown(root: Path, name: str, show: Callable[[Any], Shown], results: Any) -> Shown:
     try:
         return show(results)
@@ -100,7 +119,7 @@ def _shown(root: Path, name: str, show: Callable[[Any], Shown], results: Any) ->
         raise ValueError(f"{file} is no result of {FILES[name][1]}: {error!r}") from error
 
 
-def _section(file: tuple[str, str], shown: Shown | None) -> str:
+def _section(file: tuple[str, str], shown: Shown | None, environment: dict[str, Any] | None) -> str:
     by = command(*file)
     if shown is None:
         return f"Not measured yet: `{by}` on a GPU writes it.\n"
@@ -108,7 +127,7 @@ def _section(file: tuple[str, str], shown: Shown | None) -> str:
         f"![{chart.title}](images/{PREFIX}{name}.svg)\n\n" for name, chart in shown.charts.items()
     )
     claims = table(("the document says", "where", "here"), shown.claims, left=3)
-    return f"{pictures}{claims}\n{shown.text}\nBy `{by}`: [{file[0]}](results/{file[0]}).\n"
+    return f"{pictures}{claims}\n{shown.text}\n{source(file[0], environment, by)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from convlab.bench.analysis import TORCH, geometric_mean, in_gemm_class
-from convlab.bench.generated import RESULTS, filled, holding, regenerate
+from convlab.bench.generated import RESULTS, filled, holding, regenerate, source
 from convlab.bench.measured import table, tables_by_title
+from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.rows import Row
-from convlab.bench.seed_runs import numberless
+from convlab.bench.seed_runs import marked, numberless
 from convlab.problem import ConvProblem
 from convlab.workloads import UNSEEN, UNTUNED
 
@@ -119,7 +120,10 @@ def _rows(document: Mapping[str, Any], name: str, problem: ConvProblem) -> dict[
 def show(document: Mapping[str, Any]) -> str:
     """What is true of all of them, a table for each group, and what has no number."""
     found = sizes(document)
-    parts = [f"{document['device']}; medians of graph replays, all in.\n"]
+    parts = [
+        f"{document['device']}; medians of graph replays, all in; ~ where the runs' spread, of "
+        f"either time where it is a ratio's, stayed above {SETTLED_PERCENT:g} %.\n"
+    ]
     seen = [size for size in found if size.name in UNTUNED]
     unseen = [size for size in found if size.name in UNSEEN]
     parts.append(
@@ -159,9 +163,7 @@ def slow(document: Mapping[str, Any]) -> str:
     rows = [
         (
             str(size.problem),
-            _number(size.time_ms(OURS), 4),
-            _number(size.gemm_ms, 4),
-            f"{size.ratio:.2f}",
+            *_times_and_ratio(size),
             f"[{size.kind}](#{size.kind.replace(' ', '-')})",
         )
         for size in found
@@ -178,14 +180,15 @@ def slower(document: Mapping[str, Any]) -> list[Size]:
 
 def _row(size: Size) -> tuple[str, ...]:
     ours, torch, others = size.rows.get(OURS), size.rows.get(TORCH), size.gemm_class
+    ours_ms, gemm_ms, ratio = _times_and_ratio(size)
     return (
         str(size.problem),
-        _ratio(size.ratio),
-        _ratio(size.over_torch),
-        _number(size.time_ms(OURS), 4),
-        NOTHING if ours is None or ours.tflops is None else f"{ours.tflops:.1f}",
-        _number(size.gemm_ms, 4),
-        _number(size.time_ms(TORCH), 4),
+        ratio,
+        _shown(size.over_torch, ".2f", ours, torch),
+        ours_ms,
+        _shown(None if ours is None else ours.tflops, ".1f", ours),
+        gemm_ms,
+        _shown(size.time_ms(TORCH), ".4g", torch),
         (ours and ours.algorithm) or NOTHING,
         NOTHING if others is None else others.system.removeprefix("cudnn_"),
         NOTHING if torch is None or torch.algorithm is None else kernel(torch.algorithm),
@@ -214,12 +217,22 @@ def _over(theirs: float | None, ours: float | None) -> float | None:
     return theirs / ours if theirs and ours else None
 
 
-def _ratio(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.2f}"
+def _times_and_ratio(size: Size) -> tuple[str, str, str]:
+    """s12's time, the GEMM class's, and how many times as fast s12 is."""
+    ours, others = size.rows.get(OURS), size.gemm_class
+    return (
+        _shown(size.time_ms(OURS), ".4g", ours),
+        _shown(size.gemm_ms, ".4g", others),
+        _shown(size.ratio, ".2f", ours, others),
+    )
 
 
-def _number(value: float | None, digits: int) -> str:
-    return NOTHING if value is None else f"{value:.{digits}g}"
+def _shown(value: float | None, digits: str, *rows: Row | None) -> str:
+    """A number made of these rows, marked where one of them did not settle; a dash for none."""
+    if value is None:
+        return NOTHING
+    rough = any(row is not None and row.settled is False for row in rows)
+    return marked(f"{value:{digits}}", rough)
 
 
 def generated(root: Path) -> dict[Path, str]:
@@ -232,7 +245,7 @@ def generated(root: Path) -> dict[Path, str]:
     if file.is_file():
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
-            by = f"By `{COMMAND}`: [{file.name}](results/{file.name}).\n"
+            by = source(file.name, document.get("environment"), COMMAND)
             shown = {"sizes": f"{show(document)}\n{by}", "slow": slow(document)}
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file} is no result of {COMMAND}: {error!r}") from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from convlab.bench.laboratory import Gpu
@@ -115,8 +116,24 @@ def heading(document: dict[str, Any]) -> str:
     return (
         f"On an {document['device']}, one image: how many times as fast as seven loops in C++ on "
         f"one core of its host. Where a size is not changed it is that of {BASE}: input, then "
-        f"filters. ~ stands where the runs' spread of either time stayed above "
-        f"{SETTLED_PERCENT:g} %."
+        f"filters. ~ stands where the runs' spread of a system's own time stayed above "
+        f"{SETTLED_PERCENT:g} %.{_spreads(document)}"
+    )
+
+
+def _spreads(document: dict[str, Any]) -> str:
+    """How far C++'s runs are apart, which every factor shares, and the others'."""
+    rows = [row for row in document["rows"] if row.get("time_spread") is not None]
+    spreads = [
+        [row["time_spread"] for row in rows if (row["system"] == BASELINE) is baseline]
+        for baseline in (True, False)
+    ]
+    if not all(spreads):
+        return ""
+    ours, others = (f"{median(some):.1f} % (median; at most {max(some):.1f})" for some in spreads)
+    return (
+        f" C++'s runs spread by {ours}, which no mark says again: no factor over it is better "
+        f"known than that. The others' spread by {others}."
     )
 
 
@@ -130,8 +147,7 @@ def show_sweep(document: dict[str, Any], sweep: str) -> str:
         yield marked(_time(number_of(document, problem, BASELINE, "time_ms")), baseline)
         for name, column in columns.items():
             ratio = column[place]
-            rough = ratio is not None and (baseline or unsettled(document, problem, name))
-            yield marked(_ratio(ratio), rough)
+            yield marked(_ratio(ratio), ratio is not None and unsettled(document, problem, name))
 
     points = [point for point in document["points"] if point["sweep"] == sweep]
     rows = [

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.generated import RESULTS, filled, holding, regenerate
+from convlab.bench.generated import RESULTS, filled, holding, regenerate, source
 from convlab.bench.measured import tables_by_title
 from convlab.problem import ConvProblem
 from convlab.stages import Tile, stage_named
@@ -108,6 +108,18 @@ def _row(choice: Choice) -> list[str]:
     ]
 
 
+def _later(document: dict[str, Any]) -> str:
+    """Which problems were measured with another command, after the others."""
+    by_command: dict[str, list[str]] = {}
+    problems = {row["name"]: row["problem"] for row in document["problems"]}
+    for name, command in (document.get("measured_later") or {}).items():
+        by_command.setdefault(command, []).append(problems[name])
+    return "".join(
+        f"Measured later, by `{command}`: {'; '.join(found)}.\n"
+        for command, found in by_command.items()
+    )
+
+
 def generated(root: Path) -> dict[Path, str]:
     """The page as it has to be.
 
@@ -115,12 +127,13 @@ def generated(root: Path) -> dict[Path, str]:
     """
     file = root / RESULTS / f"{FILE}.json"
     try:
-        shown = show(json.loads(file.read_text(encoding="utf-8")))
+        document = json.loads(file.read_text(encoding="utf-8"))
+        shown = show(document)
+        by = source(file.name, document.get("environment"), COMMAND) + _later(document)
     except FileNotFoundError as error:
         raise ValueError(f"there is no {file}: {COMMAND} on a GPU writes it") from error
     except (KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
         raise ValueError(f"{file} is no result of {COMMAND}: {error!r}") from error
-    by = f"By `{COMMAND}`: [{FILE}.json](results/{FILE}.json).\n"
     page = root / PAGE
     return {page: filled(page, {"tiles": holding(f"{shown}\n{by}")})}
 

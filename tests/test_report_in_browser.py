@@ -1,0 +1,57 @@
+"""The report in a real browser: what matters most of a wide table is never cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from convlab.bench import browser, report, report_docs
+from convlab.bench.report_document import as_html
+from convlab.bench.results import open_results
+
+pytestmark = pytest.mark.same_in_cudasim
+
+try:
+    browser.find()
+except browser.BrowserMissing as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    measured = open_results(Path(__file__).parents[1] / report_docs.FIRST)
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(as_html("t", report.blocks(measured, plots=False)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser.Browser() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("width", [390, 1100, 1700])
+def test_the_mean_is_seen_without_scrolling(page, chromium, width):
+    chromium.window(width, 900)
+    chromium.open(page)
+    assert chromium.run("document.documentElement.scrollWidth") <= width
+    means = chromium.run(
+        "[...document.querySelectorAll('th')].filter(one => one.textContent === 'mean')"
+        ".map(one => [one.getBoundingClientRect().right,"
+        " one.closest('.scrolls').getBoundingClientRect().right])"
+    )
+    assert means
+    assert all(right <= edge for right, edge in means)
+
+
+@pytest.mark.parametrize("width", [1100, 1700])
+def test_tables_of_numbers_need_no_scrolling_on_a_desk(page, chromium, width):
+    chromium.window(width, 900)
+    chromium.open(page)
+    cut = chromium.run(
+        "[...document.querySelectorAll('.scrolls')].filter(one => "
+        "one.scrollWidth > one.clientWidth).map(one => one.textContent.slice(0, 60))"
+    )
+    assert cut == []
