@@ -48,7 +48,7 @@ def results():
 
 @pytest.fixture(scope="module")
 def blocks(results):
-    return report.blocks(results, sample(slower=1.02, identity="two"), WHY)
+    return report.blocks(results, [sample(slower=1.02, identity="two")], WHY)
 
 
 # What follows from rows.
@@ -344,7 +344,7 @@ def test_words_in_html_are_no_markup():
 def test_figures_are_drawn_the_same_every_time(results, blocks):
     figures = [block for block in blocks if isinstance(block, Figure)]
     assert [figure.name for figure in figures] == ["throughput", "speedups", "roofline", "memory"]
-    again = [block for block in report.blocks(results, None, WHY) if isinstance(block, Figure)]
+    again = [block for block in report.blocks(results, (), WHY) if isinstance(block, Figure)]
     assert [figure.wide for figure in figures] == [figure.wide for figure in again]
     for figure in figures:
         assert figure.wide != figure.narrow
@@ -382,7 +382,7 @@ def test_a_few_rows_make_a_report_too(kind):
         key: row for key, row in few.rows.items() if few.systems[row.system]["kind"] == kind
     }
     few.systems = {name: one for name, one in few.systems.items() if one["kind"] == kind}
-    blocks = report.blocks(few, None, WHY)
+    blocks = report.blocks(few, (), WHY)
     page = Page(as_html("t", blocks))
     assert page.open == []
     assert all(block.rows for block in blocks if isinstance(block, Table))
@@ -522,10 +522,12 @@ def test_what_follows_as_json(file, results):
         assert layer["speedup_over"]["s01_direct"] == there.time_ms / row.time_ms
     for layer in systems["cudnn_fastest"]["layers"]:
         assert layer["time_ms"] == results.row(layer["layer"], 128, layer["system"]).time_ms
+    (other,) = told["other_runs"]
+    assert other["identity"] == results.identity
     assert all(
-        (run["median_percent"], run["largest_percent"]) == (0, 0) for run in told["second_run"]
+        (one["median_percent"], one["largest_percent"]) == (0, 0) for one in other["systems"]
     )
-    assert {run["system"] for run in told["second_run"]} == {*results.names("stage")} | {
+    assert {one["system"] for one in other["systems"]} == {*results.names("stage")} | {
         peer.name for peer in analysis.peers(results)
     }
 
@@ -542,12 +544,22 @@ def test_json_of_several_batches_and_of_one_file(tmp_path):
         for batch in told["batches"]
     }
     assert shown == {4: ["conv9", "conv10"], 128: ["conv9"]}
-    assert told["second_run"] is None
+    assert told["other_runs"] == []
 
 
-def test_two_files_are_compared_in_the_terminal(file):
-    result = run(file, file)
-    assert re.search(r"s01_direct +12 +0\.00 +0\.00", result.stdout)
+def test_further_files_are_compared_in_the_terminal(file):
+    for others in (1, 2):
+        result = run(*[file] * (1 + others))
+        assert len(re.findall(r"s01_direct +12 +0\.00 +0\.00", result.stdout)) == others
+
+
+def test_each_further_run_has_a_heading(results):
+    texts = [
+        block.text
+        for block in report.blocks(results, [results] * 3, plots=False)
+        if isinstance(block, Heading)
+    ]
+    assert texts[texts.index("A second run") :][:3] == ["A second run", "A third run", "Run 4"]
 
 
 def test_an_interrupted_run_is_told_of_in_the_terminal(file, results):
@@ -591,7 +603,6 @@ def test_a_stage_that_is_no_longer_there_is_not_counted(file, tmp_path):
     ("words", "said"),
     [
         (["none.json"], "'none.json' cannot be read: No such file or directory"),
-        (["{file}", "{file}", "{file}"], "3 files of results were given"),
         (["{file}", "--html", "{file}"], "--html is .*, the results themselves"),
         (["{file}", "--html", "no/such/r.html"], "there is no folder"),
         (["{file}", "--json", "{file}"], "--json is .*, which is taken"),

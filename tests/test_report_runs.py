@@ -63,7 +63,7 @@ def test_what_two_runs_have_in_common_is_told_apart():
         ("2026-11-22T13:00:00+01:00", ", 24 hours after this one, on"),
         ("2026-11-01T12:00:00+00:00", ", 20 days before this one, on"),
         ("some day", " UTC on a GPU"),
-        (None, " UTC on a GPU"),
+        (None, "Against a run without a date on a GPU"),
         ("2026-11-21T12:00:00", " UTC on a GPU"),  # without a zone it cannot be compared
     ],
 )

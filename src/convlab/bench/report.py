@@ -28,13 +28,13 @@ TB = 1e12
 
 def blocks(
     results: Results,
-    other: Results | None = None,
+    others: Sequence[Results] = (),
     why: Sequence[Why] = (),
     *,
     plots: bool = True,
 ) -> list[Block]:
-    """The whole report; ``other`` is a second run to compare with, ``why`` the traced counts. Where
-    results are of several batches, each has its own tables, plots and means.
+    """The whole report; ``others`` are further runs to compare with it, ``why`` the traced counts.
+    Where results are of several batches, each has its own tables, plots and means.
 
     Raises :class:`convlab.image.PlotsMissing` with ``plots`` where matplotlib is not here.
     """
@@ -46,8 +46,9 @@ def blocks(
         of_it = {key: row for key, row in results.rows.items() if row.batch == batch}
         of = f", batch {batch}" if len(batches) > 1 else ""
         parts += _of_one_batch(replace(results, rows=of_it), why, plots, of)
-    if other is not None:
-        parts += [Heading("A second run"), *report_runs.second_run(results, other)]
+    for number, other in enumerate(others, start=2):
+        nth = {2: "A second run", 3: "A third run"}.get(number, f"Run {number}")
+        parts += [Heading(nth), *report_runs.second_run(results, other)]
     parts += [Heading("How it was measured"), Paragraph(HOW), *_commands(results)]
     return parts
 

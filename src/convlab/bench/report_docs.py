@@ -3,8 +3,8 @@
 Reads ``docs/results/bench_h200.json``, which ``convlab bench`` wrote, and rewrites docs/results.md,
 its pictures, the table between README.md's markers and the comparison in docs/peers.md; where there
 is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1 where a
-file differs from what the results give. A second run, ``bench_h200_again.json``, is compared with
-the first.
+file differs from what the results give. Further runs, ``bench_h200_again.json`` (every system) and
+``bench_h200_later.json`` (some, of later code), are compared with the first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from convlab.bench.report_why import counted, known_stages
 from convlab.bench.results import Results, open_results
 
 README, PAGE, PEERS, IMAGES = "README.md", "docs/results.md", "docs/peers.md", "docs/images"
-FIRST, SECOND = "docs/results/bench_h200.json", "docs/results/bench_h200_again.json"
+FIRST, *OTHERS = (f"docs/results/bench_h200{which}.json" for which in ("", "_again", "_later"))
 MARKERS = {README: "bench", PAGE: "bench", PEERS: "before"}
 PICTURES = "bench-"
 DRAWING = (report_plots, palette)
@@ -36,18 +36,19 @@ def generated(root: Path) -> dict[Path, str]:
 
     Raises ``ValueError`` saying what is missing or is no result.
     """
-    results, second = (_open(root / file) for file in (FIRST, SECOND))
+    results = _open(root / FIRST)
+    others = [other for file in OTHERS if (other := _open(root / file)) is not None]
     shown = [name for name in MARKERS if _has_marker(root, name)]
     if results is None:
         return {
             root / name: filled(root / name, {MARKERS[name]: lambda _: NOT_YET}) for name in shown
         }
     why = list(counted(known_stages(results.names("stage"))))
-    blocks = report.blocks(results, second, why)
+    blocks = report.blocks(results, others, why)
     pages = {
         README: as_markdown("", readme_blocks(results)),
         PAGE: as_markdown("", _deeper(blocks), f"images/{PICTURES}"),
-        PEERS: peers_before.section(results, second),
+        PEERS: peers_before.section(results, others[0] if others else None),
     }
     files = {
         root / name: filled(root / name, {MARKERS[name]: holding(pages[name])}) for name in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,10 @@ from convlab.bench.analysis import Contender, Layer
 from convlab.bench.results import Results, agreement
 
 
-def as_json(results: Results, other: Results | None = None) -> dict[str, Any]:
-    """Each batch's speedups, roofline shares and reasons; how far the ``other`` run agrees."""
+def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, Any]:
+    """Each batch's speedups, roofline shares and reasons; how far ``others`` agree with it."""
     batches = sorted({batch for _, batch in results.layers()})
-    document: dict[str, Any] = {
+    return {
         "device": results.device,
         "environment": results.environment,
         "identity": results.identity,
@@ -28,14 +29,21 @@ def as_json(results: Results, other: Results | None = None) -> dict[str, Any]:
             )
             for batch in batches
         ],
-        "second_run": None,
+        "other_runs": [_agreement(results, other) for other in others],
     }
-    if other is not None:
-        document["second_run"] = [
-            {"system": name, "layers": layers, "median_percent": median, "largest_percent": largest}
-            for name, layers, median, largest in agreement(results, other)
-        ]
-    return document
+
+
+def _agreement(results: Results, other: Results) -> dict[str, Any]:
+    systems = [
+        {"system": name, "layers": layers, "median_percent": median, "largest_percent": largest}
+        for name, layers, median, largest in agreement(results, other)
+    ]
+    return {
+        "environment": other.environment,
+        "identity": other.identity,
+        "finished": other.finished,
+        "systems": systems,
+    }
 
 
 def _of_one_batch(results: Results, batch: int) -> dict[str, Any]:

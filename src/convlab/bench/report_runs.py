@@ -82,8 +82,9 @@ CHOSEN = (
 
 def _which(results: Results, other: Results) -> str:
     """When and on what the other run was, and what it has in common with this one."""
-    date = str(other.environment.get("date"))[:16].replace("T", " ")
-    when = f"Against a run of {date} UTC{_apart(results, other)} on {other.device}"
+    date = str(other.environment.get("date") or "")[:16].replace("T", " ")
+    of = f"a run of {date} UTC" if date else "a run without a date"
+    when = f"Against {of}{_apart(results, other)} on {other.device}"
     if results.identity == other.identity:
         return f"{when}: the same GPU, driver, packages and code"
     (gpu, driver), (other_gpu, other_driver) = map(_gpu_of, (results, other))

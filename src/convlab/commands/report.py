@@ -32,7 +32,7 @@ def report(
         list[Path] | None,
         typer.Argument(
             metavar="[RESULTS.json]",
-            help=f"What convlab bench wrote: {DEFAULT_FILE}. A second file is compared with it.",
+            help=f"What convlab bench wrote: {DEFAULT_FILE}. Further files are compared with it.",
         ),
     ] = None,
     html_file: Annotated[
@@ -52,8 +52,6 @@ def report(
     Without --html and --markdown, a table here.
     """
     files = results_files or [Path(DEFAULT_FILE)]
-    if len(files) > 2:
-        refuse(f"{len(files)} files of results were given: give one, or two to be compared")
     for option, file in (("--html", html_file), ("--markdown", markdown_file)):
         if file is not None:
             check_writable(option, file)
@@ -79,7 +77,7 @@ def report(
         first, *others = map(open_results, files)
     if not first.rows:
         refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
-    write_json(json_file, report_json.as_json(first, others[0] if others else None))
+    write_json(json_file, report_json.as_json(first, others))
     if html_file is None and markdown_file is None:
         console.print(summary(first, width=console.width))
         if stopped := interrupted(first):
@@ -89,7 +87,7 @@ def report(
         return
     why = _counted(first) if counts else []
     with refusing(PlotsMissing):
-        blocks = reports.blocks(first, others[0] if others else None, why)
+        blocks = reports.blocks(first, others, why)
     if html_file is not None:
         write_whole(html_file, as_html(reports.TITLE, blocks).encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
