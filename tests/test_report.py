@@ -190,6 +190,26 @@ def test_counts_leave_less_of_a_faster_arithmetic():
     assert twice.limits["passes of shared memory"] == 25
 
 
+def test_an_instruction_may_leave_less_than_counts_do():
+    counted = Why("s13", 0.1, 0.1, 0.125, 0.1, pace=3.0)
+    assert counted.tightest == ("passes of shared memory", pytest.approx(66.7, abs=0.1))
+    bound = replace(counted, instruction=59.0)
+    assert bound.tightest == ("the instruction", 59.0)
+    assert "`mma.sync`, was measured at 59 % of the peak; the" in bound.sentence(30)
+    assert "and most of that is reached" in bound.sentence(50)
+    assert replace(counted, instruction=80.0).tightest == counted.tightest
+
+
+def test_the_instruction_s_limit_is_the_measured_one_of_that_gpu(results):
+    systems = {name: dict(system) for name, system in results.systems.items()}
+    systems["s11_im2win_full"]["precision"] = "3xtf32"
+    machine = replace(results.machine, device="NVIDIA H200")
+    for one, allowed in ((replace(results, systems=systems, machine=machine), "59 %"),
+                         (replace(results, systems=systems), "100 %")):  # fmt: skip
+        table, *_ = report.why_blocks(one, [Why("s11_im2win_full", 0.01, 0.01, 0.01, 0.1)])
+        assert table.rows[0][5] == allowed
+
+
 def test_counts_say_how_much_of_the_peak_they_leave():
     direct = WHY[0]
     assert direct.tightest == ("memory instructions", 12.5)

@@ -167,7 +167,7 @@ def document(chosen, torch_ms, name="resnet50_1", ours_ms=2.0):
         row(name, "cudnn_gemm", 4.0, "GEMM"),
         row(name, "cudnn_implicit_gemm", 3.0, "IMPLICIT_GEMM"),
     ]
-    return {"device": "a GPU", "rows": rows}
+    return {"device": "a GPU", "machine": {"multiprocessors": 132}, "rows": rows}
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,31 @@ def test_pytorch_s_choice_counts_where_it_is_a_gemm(chosen, torch_ms, whose, rat
 
 def test_the_table_has_times_kernels_and_ratios():
     shown = size_tables.show(document(GEMM, 1.0))
-    assert (
-        f"| {UNTUNED['resnet50_1']} | 0.50 | 0.50 | 2 | {UNTUNED['resnet50_1'].flops / 2e9:.1f} "
-        "| 1 | 1 | 64x128x16/8x8 | torch_fp32 | `sm80_xmma_fprop_implicit_gemm 256x64x8` |" in shown
-    )
+    problem = UNTUNED["resnet50_1"]
+    assert f"| {problem} | 0.50 | 0.50 | yes | 2 | {problem.flops / 2e9:.1f} | 1 | 1 |" in shown
+    kernels = "torch_fp32 | `sm80_xmma_fprop_implicit_gemm 256x64x8`"
+    assert f"| 1 | 1 | 64x128x16/8x8 | - | {kernels} |" in shown
     fitted = "as the GEMM class, fitted to"
     assert f"| {fitted} | 1 | 0.50 | 0.50 | 0.50 | 1 | 1 |" in shown
+
+
+def test_a_row_says_whether_the_model_had_seen_it():
+    (name, *_) = size_tables.UNSEEN
+    shown = size_tables.show(document(GEMM, 1.0, name))
+    assert f"| {size_tables.UNSEEN[name]} | 0.50 | 0.50 | no | 2 |" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "parts"),
+    [
+        ("one_image_6", "64x64x16/8x4", "16"),
+        ("vgg16_2", "64x128x16/8x8", "1"),
+        ("vgg16_2", "64x64x16/8x4", "-"),  # not what the model takes now
+        ("vgg16_2", None, "-"),
+    ],
+)
+def test_into_how_many_parts_sums_are_split_is_said(name, tile, parts):
+    assert size_tables.parts(UNTUNED[name], tile, 132) == parts
 
 
 def test_what_did_not_settle_is_marked_and_so_is_every_ratio_of_it():
@@ -201,10 +220,10 @@ def test_what_did_not_settle_is_marked_and_so_is_every_ratio_of_it():
     problem = UNTUNED["resnet50_1"]
     rate = f"{problem.flops / 2e9:.1f}"
     rough["rows"][1]["settled"] = False  # PyTorch's
-    assert f"| {problem} | ~0.50 | ~0.50 | 2 | {rate} | ~1 | ~1 |" in size_tables.show(rough)
+    assert f"| {problem} | ~0.50 | ~0.50 | yes | 2 | {rate} | ~1 | ~1 |" in size_tables.show(rough)
     assert f"| {problem} | 2 | ~1 | ~0.50 |" in size_tables.slow(rough)
     rough["rows"][0]["settled"], rough["rows"][1]["settled"] = False, True
-    assert f"| {problem} | ~0.50 | ~0.50 | ~2 | ~{rate} | 1 | 1 |" in size_tables.show(rough)
+    assert f"| {problem} | ~0.50 | ~0.50 | yes | ~2 | ~{rate} | 1 | 1 |" in size_tables.show(rough)
 
 
 def test_what_is_slower_is_listed_with_where_it_is_explained():

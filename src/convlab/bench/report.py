@@ -8,7 +8,7 @@ from dataclasses import replace
 from convlab.bench import analysis, report_plots, report_runs
 from convlab.bench.analysis import Contender
 from convlab.bench.report_document import Block, Heading, Paragraph, Table, Tiles
-from convlab.bench.report_why import PIECE, Why
+from convlab.bench.report_why import PIECE, Why, instruction_percent
 from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.rows import Row
 from convlab.stages import short_name
@@ -118,14 +118,15 @@ MEMORY = (
 WHY = (
     "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator with "
     "the tile that a GPU takes for Conv9, on a piece of that layer in which it is full "
-    f"({PIECE}). *Counts allow* is how much of the peak that leaves: in the clock in which a "
+    f'({PIECE}). "Counts allow" is how much of the peak that leaves: in the clock in which a '
     "multiprocessor could start four multiply-adds of a warp it takes one memory instruction, "
     "serves one pass of shared memory and moves four sectors out of L1, and what takes longest "
-    "counts. Beside it is the share of its arithmetic's peak that was measured (fp32's, "
-    "for s13 a third of TF32's; geometric mean over the layers)."
+    "counts; for s13, if it is less, what its instruction was measured to reach alone. Beside it "
+    "is the share of its arithmetic's peak that was measured (fp32's, for s13 a third of TF32's; "
+    "geometric mean over the layers)."
 )
 LIMITS = (
-    "What an algorithm *may make* are two limits, of the error in the 2-norm and of the largest in "
+    "What an algorithm may make are two limits, of the error in the 2-norm and of the largest in "
     "one element; the error is so many times the one that is broken by more. Which of the two that "
     "is the file does not say."
 )
@@ -350,6 +351,7 @@ def why_blocks(results: Results, why: Sequence[Why]) -> list[Block]:
         peak = results.machine.peak_flops(precision)
         if peak and fp32:
             one = replace(one, pace=peak / fp32)
+        one = replace(one, instruction=instruction_percent(results.machine, precision))
         shares = [
             100 * row.tflops * TB / peak
             for layer in results.layers()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from convlab.bench import ladder
+from convlab.bench.roofline import Machine
 from convlab.engines import choose
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
@@ -27,6 +28,10 @@ LAYER = "conv9"
 # A piece of that layer, small enough to be counted in seconds: its filters over a quarter of its
 # channels, and as many pixels as one or two of a GPU's tiles have, so that these are full.
 PIECE = ConvProblem(1, 16, 8, 16, 64, 3, padding=1)
+# What tensor cores reach by the one instruction for them that Numba can write, in a loop on
+# registers alone: no count shows it, and it was measured (docs/fast.md). By GPU, TF32.
+MMA_SYNC_FLOPS = {"NVIDIA H200": 315e12}
+INSTRUCTION = "the instruction"
 WORTH_SAYING = 10.0  # percent of a stage's time
 
 
@@ -35,7 +40,8 @@ class Why:
     """What a stage's main kernel asks of a multiprocessor for each multiply-add of a warp, counted
     on :data:`PIECE`: ``requests``, ``sectors`` of global memory, ``passes`` of shared memory.
     ``bytes_per_flop`` is what global memory moves. None where nothing can be counted. ``pace`` is
-    how many times as many multiply-adds as in fp32 the arithmetic of the stage could start."""
+    how many times as many multiply-adds as in fp32 the arithmetic of the stage could start,
+    ``instruction`` the percent of its peak that its instruction reaches by itself."""
 
     stage: str
     requests: float | None = None
@@ -43,11 +49,12 @@ class Why:
     passes: float | None = None
     bytes_per_flop: float | None = None
     pace: float = 1.0
+    instruction: float = 100.0
 
     @property
     def limits(self) -> dict[str, float]:
         """How much of the arithmetic peak each leaves, in percent, the tightest first."""
-        found = {}
+        found = {} if self.instruction >= 100 else {INSTRUCTION: self.instruction}
         for name, count, per_clock in (
             ("memory instructions", self.requests, 1),
             ("sectors of global memory", self.sectors, SECTORS_PER_CLOCK),
@@ -72,12 +79,15 @@ class Why:
             return "A library does its main step, which no simulator counts."
         name, allowed = self.tightest
         counted = {
+            INSTRUCTION: None,
             "memory instructions": self.requests,
             "sectors of global memory": self.sectors,
             "passes of shared memory": self.passes,
         }[name]
         said = "Nothing that is counted holds it up"
-        if allowed < 100:
+        if name == INSTRUCTION:
+            said = f"Alone its instruction, `mma.sync`, was measured at {allowed:.0f} % of the peak"
+        elif allowed < 100:
             said = (
                 f"{counted:.2g} {name} for each multiply-add of a warp leave at most "
                 f"{allowed:.0f} % of the peak"
@@ -99,6 +109,15 @@ def _stored_in_words(shares: Sequence[float]) -> str:
         " What it stores beside the tensors, written once and read once at a copy's speed, takes "
         f"{min(shares):.0f} to {max(shares):.0f} % of its time."
     )
+
+
+def instruction_percent(machine: Machine, precision: str) -> float:
+    """How much of the peak the instruction of an arithmetic reaches by itself; 100 where nothing
+    else was measured."""
+    reached = MMA_SYNC_FLOPS.get(machine.device)
+    if precision != "3xtf32" or not reached or not machine.tf32_flops:
+        return 100.0
+    return 100 * reached / machine.tf32_flops
 
 
 def known_stages(names: Sequence[str]) -> list[Stage]:

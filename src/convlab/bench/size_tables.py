@@ -23,6 +23,7 @@ from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.rows import Row
 from convlab.bench.seed_runs import marked, numberless
 from convlab.problem import ConvProblem
+from convlab.stages import Launch, stage_named
 from convlab.workloads import UNSEEN, UNTUNED
 
 PAGE, FILE = "docs/sizes.md", f"{RESULTS}/sizes_h200.json"
@@ -39,8 +40,8 @@ GROUPS = {
 }
 LIMIT = 0.7  # what convlab wants nothing to be below
 HEAD = (  # what is looked for first: on a narrow page the rest is to be scrolled to
-    "problem", "GEMM class / s12", "PyTorch / s12", "s12 ms", "TFLOP/s", "GEMM class ms",
-    "PyTorch ms", "tile", "GEMM class: whose", "PyTorch's kernel",
+    "problem", "GEMM class / s12", "PyTorch / s12", "fitted to", "s12 ms", "TFLOP/s",
+    "GEMM class ms", "PyTorch ms", "tile", "parts", "GEMM class: whose", "PyTorch's kernel",
 )  # fmt: skip
 NOTHING = "-"
 
@@ -120,13 +121,13 @@ def _rows(document: Mapping[str, Any], name: str, problem: ConvProblem) -> dict[
 def show(document: Mapping[str, Any]) -> str:
     """What is true of all of them, a table for each group, and what has no number."""
     found = sizes(document)
-    parts = [
+    shown = [
         f"{document['device']}; medians of graph replays, all in; ~ where the runs' spread, of "
         f"either time where it is a ratio's, stayed above {SETTLED_PERCENT:g} %.\n"
     ]
     seen = [size for size in found if size.name in UNTUNED]
     unseen = [size for size in found if size.name in UNSEEN]
-    parts.append(
+    shown.append(
         table(
             ("s12 is so many times as fast", "problems", "geometric mean", "from", "to", "below 1",
              f"below {LIMIT}"),
@@ -141,15 +142,16 @@ def show(document: Mapping[str, Any]) -> str:
             ],
         )
     )  # fmt: skip
-    parts += tables_by_title(HEAD, [(size.name, _row(size)) for size in found], GROUPS)
+    cores = document["machine"]["multiprocessors"]
+    shown += tables_by_title(HEAD, [(size.name, _row(size, cores)) for size in found], GROUPS)
     if missing := numberless(document):
         reasons = [
             (f"`{system}`", ", ".join(where), state, reason)
             for system, state, reason, where in missing
         ]
         head = ("system", "problems", "what", "why")
-        parts.append(f"### Without a number\n\n{table(head, reasons, left=4)}")
-    return "\n".join(parts)
+        shown.append(f"### Without a number\n\n{table(head, reasons, left=4)}")
+    return "\n".join(shown)
 
 
 def slow(document: Mapping[str, Any]) -> str:
@@ -178,18 +180,32 @@ def slower(document: Mapping[str, Any]) -> list[Size]:
     return [size for ratio, size in sorted(found, key=lambda pair: pair[0]) if ratio < 1]
 
 
-def _row(size: Size) -> tuple[str, ...]:
+def parts(problem: ConvProblem, tile: str | None, multiprocessors: int) -> str:
+    """Among how many blocks s12 splits each sum on such a GPU: today's model says, as rows do not;
+    a dash where it would take another tile than they did."""
+    stage = stage_named(OURS)
+    chosen = stage.production_tile(problem, multiprocessors)
+    if chosen is None or str(chosen) != tile:
+        return NOTHING
+    *_, main = stage.prepare(problem, chosen, multiprocessors=multiprocessors).launches
+    assert isinstance(main, Launch)
+    return str(main.grid[2])
+
+
+def _row(size: Size, multiprocessors: int) -> tuple[str, ...]:
     ours, torch, others = size.rows.get(OURS), size.rows.get(TORCH), size.gemm_class
     ours_ms, gemm_ms, ratio = _times_and_ratio(size)
     return (
         str(size.problem),
         ratio,
         _shown(size.over_torch, ".2f", ours, torch),
+        "yes" if size.name in UNTUNED else "no",
         ours_ms,
         _shown(None if ours is None else ours.tflops, ".1f", ours),
         gemm_ms,
         _shown(size.time_ms(TORCH), ".4g", torch),
         (ours and ours.algorithm) or NOTHING,
+        parts(size.problem, None if ours is None else ours.algorithm, multiprocessors),
         NOTHING if others is None else others.system.removeprefix("cudnn_"),
         NOTHING if torch is None or torch.algorithm is None else kernel(torch.algorithm),
     )
