@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convlab.bench.bounds import FP32, RULES, Judge, bounds_for, limit
+from convlab.bench.bounds import FP32, RULES, Judge, Judged, bounds_for, limit
 from convlab.convolution import reference
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
@@ -165,6 +165,40 @@ def test_the_first_wrong_element_is_named_though_parts_are_judged_apart(judge, a
     output[2, 5, 6, 7] = 1e6
     by_element = judge._by_element(output, {}, 0.0)
     assert "first at [2, 5, 6, 7]" in by_element.reason
+
+
+def test_which_limit_is_broken_is_said(judge, answer):
+    size = np.sqrt((answer**2).mean())
+    spread = answer.astype(np.float32) * np.float32(1.01)
+    one = answer.astype(np.float32)
+    one[1, 2, 3, 4] += 0.5 * size
+    allowed = limit(PROBLEM, "winograd")
+    judged = judge.judge(spread, method="winograd")
+    assert judged.error_over_bound == pytest.approx(0.01 / allowed, rel=0.01)
+    assert judged.reason.endswith(
+        f"winograd may make: 0.01 of the output's 2-norm, not {allowed:.3g}"
+    )
+    judged = judge.judge(one, method="winograd")
+    assert judged.error_over_bound == pytest.approx(0.5 / 16 / allowed, rel=0.01)
+    assert judged.reason.endswith(
+        f": 0.5 of the output's root mean square in one element, not {16 * allowed:.3g}"
+    )
+    one[0, 0, 0, 0] = np.inf
+    assert "inf times what tf32 may make" in judge.judge(one, precision="tf32").reason
+
+
+def test_where_all_is_zero_nothing_may_be_off():
+    input, weight = (
+        np.zeros(PROBLEM.input_shape, np.float32),
+        np.ones(PROBLEM.weight_shape, np.float32),
+    )
+    judge = Judge(PROBLEM, input, weight)
+    output = np.zeros(PROBLEM.output_shape, np.float32)
+    for precision in ("fp32", "tf32"):
+        assert judge.judge(output, precision) == Judged(precision, 0.0)
+    output[0, 1, 2, 3] = 1e-30
+    for precision in ("fp32", "tf32"):
+        assert judge.judge(output, precision).error_over_bound == np.inf
 
 
 def test_another_shape_is_refused(judge):

@@ -106,11 +106,22 @@ sys.exit(everything.main([]))
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_all_once_the_part_has_saved(tmp_path, how):
+@pytest.mark.parametrize(
+    ("how", "ctrl_c"),
+    [
+        (signal.SIGINT, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_IGN),  # as a shell starts what is to run in the background
+    ],
+)
+def test_ctrl_c_ends_all_once_the_part_has_saved(tmp_path, how, ctrl_c):
     source = ALL.format(slow=program(SLOW), then=program("open('next', 'w')"))
     process = subprocess.Popen(
-        [sys.executable, "-c", source], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", source],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
     )
     until = time.monotonic() + 60
     while not (tmp_path / "started").exists() and time.monotonic() < until:

@@ -125,22 +125,20 @@ class Judge:
             self._oracle.workers,
         )
         errors, sizes = (math.fsum(one[place] for one in sums) for place in (0, 1))
-        largest = max(one[2] for one in sums)
-        size = math.sqrt(sizes / output.size)
-        if size == 0:
-            over = 0.0 if errors == 0 else math.inf
-        else:
-            relative = math.sqrt(errors / sizes) if math.isfinite(errors) else math.inf
-            over = max(relative, largest / LARGEST / size if largest < math.inf else math.inf)
-            over = over / allowed if over == over else math.inf
+        largest = max(one[2] for one in sums) if math.isfinite(errors) else math.inf
+        errors = errors if math.isfinite(errors) else math.inf
+        of_the_norm = _part(math.sqrt(errors), math.sqrt(sizes))
+        of_the_mean = _part(largest, math.sqrt(sizes / output.size))
+        over = max(of_the_norm, of_the_mean / LARGEST) / allowed
         if over <= 1:
             return Judged(bound, over)
-        return Judged(
-            bound,
-            over,
-            f"the error is {over:.3g} times what {bound} may make: {allowed:.3g} of the output's "
-            f"2-norm, {LARGEST * allowed:.3g} of its root mean square in one element",
-        )
+        broken = f"{of_the_norm:.3g} of the output's 2-norm, not {allowed:.3g}"
+        if of_the_mean / LARGEST > of_the_norm:
+            broken = (
+                f"{of_the_mean:.3g} of the output's root mean square in one element, not "
+                f"{LARGEST * allowed:.3g}"
+            )
+        return Judged(bound, over, f"the error is {over:.3g} times what {bound} may make: {broken}")
 
     def _unwritten(self, output: Singles) -> str | None:
         """A sentence about the poison that is left in an output, if any is."""
@@ -152,3 +150,10 @@ class Judge:
         if left:
             return f"{left:,} of {output.size:,} outputs are NaN: not written, or not numbers"
         return None
+
+
+def _part(error: float, size: float) -> float:
+    """The error as a part of the size."""
+    if error == 0:
+        return 0.0
+    return error / size if size else math.inf

@@ -71,7 +71,7 @@ def run(part: Part) -> int:
     Raises ``KeyboardInterrupt``, once the part has ended, where Ctrl-C ended it.
     """
     # Of a session of its own, so that Ctrl-C reaches it once, by us, and it can save in peace.
-    process = subprocess.Popen(part.command, start_new_session=True)
+    process = subprocess.Popen(part.command, start_new_session=True, preexec_fn=_listen)
     try:
         code = process.wait()
     except KeyboardInterrupt:
@@ -80,6 +80,11 @@ def run(part: Part) -> int:
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     return code if code >= 0 else 128 - code
+
+
+def _listen() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
