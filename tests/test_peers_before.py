@@ -75,7 +75,7 @@ def test_what_a_call_takes_stands_beside_what_differs():
 
 
 def test_what_is_said_of_calls_is_so():
-    runs = [open_results(ROOT / name) for name in (report_docs.FIRST, report_docs.SECOND)]
+    runs = [open_results(ROOT / name) for name in (report_docs.FIRST, report_docs.OTHERS[0])]
     parts = {}
     for name, layer in peers_before.differing(runs[0]):
         called = [peers_before._rows(results, name)[layer].called_ms for results in runs]
