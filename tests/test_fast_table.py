@@ -10,6 +10,7 @@ import pytest
 from bench_samples import H200_LIKE, sample, system
 
 from convlab.bench import fast_goals, fast_story, fast_table
+from convlab.bench.analysis import geometric_mean
 from convlab.bench.fast_goals import (
     BATCHED,
     DIRECT,
@@ -19,7 +20,10 @@ from convlab.bench.fast_goals import (
     OWN_IN_WORDS,
     PER_IMAGE,
     TENSOR,
+    contenders,
+    ratios,
 )
+from convlab.bench.fast_table import runs_table
 from convlab.bench.measuring import Outcome
 from convlab.bench.results import Results
 from convlab.bench.runner import Case, row_of
@@ -100,6 +104,29 @@ def test_ordinary_calls_stand_beside_replays(results):
     assert means[-4:] == ["**3.00**", "**4.00**", "**4.00**", "**10.00**"]
     assert means[:3] == ["", "", "**1.05**"]
     assert means[3] == "**-**"  # older rows have no such time
+
+
+def test_every_run_has_its_means_over_im2col(results):
+    other = replace(results, environment={}, rows=dict(results.rows))
+    key = ("conv9", 128, "im2col_cublas_per_image")
+    other.rows[key] = replace(results.rows[key], called_ms=8 * results.rows[key].called_ms)
+    head, _, first, second = runs_table([results, other]).strip().splitlines()
+    everybody = contenders(results)
+    means = [
+        geometric_mean(ratios(results, everybody[stage], everybody[rival], called))
+        for stage in (OURS, TENSOR)
+        for rival in (BATCHED, PER_IMAGE)
+        for called in (False, True)
+    ]
+    shown = [cell.strip() for cell in first.strip("|").split("|")]
+    date = results.environment["date"][:16].replace("T", " ")
+    assert shown == [date, *(f"{mean:.2f}" for mean in means)]
+    there = [cell.strip() for cell in second.strip("|").split("|")]
+    assert there[0] == "-"
+    count = len(results.layers())
+    assert float(there[4]) == pytest.approx(means[3] * 8 ** (1 / count), rel=0.01)
+    assert there[3] == shown[3]
+    assert head.count("called") == 4
 
 
 def test_memory_is_the_workspace_and_in_all_what_the_paper_compares(results):
@@ -248,18 +275,15 @@ def test_the_page_is_what_the_results_give(capsys):
 
 def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     (tmp_path / "docs/results").mkdir(parents=True)
-    marked = "".join(
-        f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in fast_table.SECTIONS
-    )
+    sections = [*fast_table.SECTIONS, "runs"]
+    marked = "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in sections)
     page, story = tmp_path / fast_table.PAGE, tmp_path / fast_table.STORY
     page.write_text(marked)
     story.write_text(
         "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in fast_story.SECTIONS)
     )
     assert fast_table.main(["--root", str(tmp_path)]) == 0
-    assert page.read_text().count("Not measured yet: `convlab bench --json") == len(
-        fast_table.SECTIONS
-    )
+    assert page.read_text().count("Not measured yet: `convlab bench --json") == len(sections)
     (tmp_path / fast_table.FILE).write_text(json.dumps(results.as_json()))
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert fast_table.speed_table(results) in page.read_text()

@@ -39,14 +39,14 @@ from convlab.bench.fast_goals import (
     ratios,
     time_of,
 )
-from convlab.bench.generated import RESULTS, filled, holding, regenerate
+from convlab.bench.generated import RUNS, filled, holding, regenerate
 from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
 from convlab.bench.seed_paper import memory_bytes
 from convlab.stages import short_name
 
-PAGE, STORY, FILE = "docs/fast-table.md", "docs/fast.md", f"{RESULTS}/bench_h200.json"
+PAGE, STORY, FILE = "docs/fast-table.md", "docs/fast.md", RUNS[0]
 COMMAND = f"convlab bench --json {FILE}"
 MIB = 2**20
 CLAIMED = "*the paper, of im2win*"
@@ -97,6 +97,31 @@ def called_table(results: Results) -> str:
     rows.append(("**s12 is so many times as fast**", "", "", *(f"**{mean}**" for mean in means)))
     head = [f"{words}, {how}" for words in who for how in ("graph ms", "called ms")]
     return table(("layer", *head), rows)
+
+
+def runs_table(runs: Sequence[Results]) -> str:
+    """How many times as fast s12 and s13 are as PyTorch's im2col, in each run that has them: by
+    ordinary calls that is the host's speed as well."""
+    who = [(stage, name) for stage in (OURS, TENSOR) for name in (BATCHED, PER_IMAGE)]
+    words = {name: words for words, (name, _) in RIVALS.items()}
+    rows = []
+    for results in runs:
+        everybody = contenders(results)
+        means = [
+            of_known(
+                ratios(results, everybody.get(stage), everybody.get(name), called), geometric_mean
+            )
+            for stage, name in who
+            for called in (False, True)
+        ]
+        date = str(results.environment.get("date") or NOTHING)[:16].replace("T", " ")
+        rows.append((date, *means))
+    head = [
+        f"{short_name(stage)} over {words[name]}, {how}"
+        for stage, name in who
+        for how in ("graph", "called")
+    ]
+    return table(("run of (UTC)", *head), rows)
 
 
 def memory_table(results: Results) -> str:
@@ -178,10 +203,12 @@ def generated(root: Path) -> dict[Path, str]:
 
     Raises ``ValueError`` saying what is missing or is no result.
     """
-    results = open_results(root / FILE) if (root / FILE).is_file() else None
+    runs = [open_results(root / file) for file in RUNS if (root / file).is_file()]
+    results = runs[0] if (root / FILE).is_file() else None
     missing = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
     files = {}
-    for page, sections in ((PAGE, SECTIONS), (STORY, fast_story.SECTIONS)):
+    of_every_run = {"runs": lambda _: runs_table(runs)}
+    for page, sections in ((PAGE, SECTIONS | of_every_run), (STORY, fast_story.SECTIONS)):
         shown = {
             name: holding(missing if results is None else make(results))
             for name, make in sections.items()

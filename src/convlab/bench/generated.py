@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = "docs/results"
+# Runs of ``convlab bench``: the one that everything is made from, and those to compare it with.
+RUNS = tuple(f"{RESULTS}/bench_h200{which}.json" for which in ("", "_again", "_later"))
 VERSIONS = ("numba-cuda", "numpy", "torch")
 
 

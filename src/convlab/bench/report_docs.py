@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convlab.bench import analysis, palette, peers_before, report, report_plots
-from convlab.bench.generated import filled, holding, regenerate
+from convlab.bench.generated import RUNS, filled, holding, regenerate
 from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
 from convlab.bench.report_why import counted, known_stages
 from convlab.bench.results import Results, open_results
 
 README, PAGE, PEERS, IMAGES = "README.md", "docs/results.md", "docs/peers.md", "docs/images"
-FIRST, *OTHERS = (f"docs/results/bench_h200{which}.json" for which in ("", "_again", "_later"))
+FIRST, *OTHERS = RUNS
 MARKERS = {README: "bench", PAGE: "bench", PEERS: "before"}
 PICTURES = "bench-"
 DRAWING = (report_plots, palette)
