@@ -117,9 +117,9 @@ class Oracle:
     """The answer to one convolution, worked out once, to judge any number of outputs by.
 
     ``expected`` and ``magnitude`` are float64 of ``problem.output_shape``. ``workers`` is how many
-    threads work where there is much to do, None for as many as
-    :func:`~convlab.convolution.workers_for` says; the attribute is how many do. Takes float32
-    tensors; raises ``ValueError`` naming the one that has another shape or dtype.
+    threads work where there is much to do, None for one a core, or fewer where together they would
+    take more memory than the answer; the attribute is how many do. Takes float32 tensors; raises
+    ``ValueError`` naming the one that has another shape or dtype.
     """
 
     def __init__(
