@@ -22,7 +22,9 @@ from convlab.stages.s08_vectorized import RUN, make_multiply
 from convlab.stages.s10_im2win import window_columns
 from convlab.stages.tiles import Tile
 
-SKEW = 4  # columns added to the input slice, so that a warp's column-wise puts hit 32 banks
+# Columns added to the input slice, so that a warp's column-wise puts hit 32 banks with s11's tiles;
+# with the tile that goes without a micro-kernel they meet four at a time.
+SKEW = 4
 
 
 def one_output_a_thread(tile: Tile) -> Tile:
