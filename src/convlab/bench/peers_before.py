@@ -4,11 +4,13 @@ and why they differ where they do. A part of docs/peers.md, which
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convlab.bench import analysis
 from convlab.bench.analysis import CUDNN, GEMM_CLASS, TORCH, Contender
 from convlab.bench.measured import table
+from convlab.bench.report_runs import nth_run
 from convlab.bench.results import Results
 from convlab.bench.rows import Row
 from convlab.workloads import LAYER_NAMES
@@ -61,9 +63,9 @@ REASONS = (
     Reason(
         ("im2col_cublas_batched",), LAYER_NAMES, True,
         "PyTorch starts its im2col kernel once an image: 128 launches, whose time on the host "
-        "counts with events around a call and not in a graph. Called, it takes longer here too, "
-        "but on some layers by far less than what is missing. The rest is not explained: another "
-        "host may have been slower to launch.",
+        "counts with events around a call and not in a graph. How long a host takes for them is "
+        "not the same each time: called, each of these layers came within a tenth of that time in "
+        "one of our own runs, and most of them stayed a fifth or more below it in another.",
     ),
     Reason(
         ("torch_tf32",), ("conv5", "conv6", "conv9", "conv10", "conv11", "conv12"), True,
@@ -104,10 +106,10 @@ def reason_for(name: str, layer: str, change: float) -> str:
     return next(found, UNEXPLAINED)
 
 
-def section(results: Results, other: Results | None = None) -> str:
-    """Both measurements, what differs and why, what ordinary calls take there, in ``other``, a
-    second run, too, and what ``torch.compile`` costs."""
-    parts = (_heading(results), _both(results), _why(results), _called(results, other))
+def section(results: Results, others: Sequence[Results] = ()) -> str:
+    """Both measurements, what differs and why, what ordinary calls take there, in ``others``,
+    further runs, too, and what ``torch.compile`` costs."""
+    parts = (_heading(results), _both(results), _why(results), _called(results, others))
     return "\n".join((*(part for part in parts if part), _compiled(results)))
 
 
@@ -174,20 +176,27 @@ def _why(results: Results) -> str:
     return words + table(("what", "why"), rows, left=2)
 
 
-def _called(results: Results, other: Results | None) -> str:
-    """What ordinary calls take where times differ, in both runs."""
-    runs = [one for one in (results, other) if one is not None]
+def _called(results: Results, others: Sequence[Results]) -> str:
+    """What ordinary calls take where times differ, and of the same system in other runs."""
     rows = []
     for name, layer in differing(results):
-        found = [_rows(one, name).get(layer) for one in runs]
-        times = [found[0] and found[0].time_ms, *(row and row.called_ms for row in found)]
+        row = _rows(results, name)[layer]
+        assert row is not None, "it differs"
+        times = [row.time_ms, *(called_ms(one, row) for one in (results, *others))]
         cells = (NOTHING if time_ms is None else f"{time_ms:.3f}" for time_ms in times)
         rows.append((TITLES.get(name, f"`{name}`"), layer, f"{BEFORE_MS[name][layer]:g}", *cells))
     if not rows:
         return ""
-    head = ("what", "layer", "before", "replayed", "called", "called, in the second run")
+    further = (f"called, in {nth_run(number)}" for number, _ in enumerate(others, start=2))
+    head = ("what", "layer", "before", "replayed", "called", *further)
     words = "There, by ordinary calls with their launches, milliseconds:\n\n"
-    return words + table(head[: len(rows[0])], rows, left=2)
+    return words + table(head, rows, left=2)
+
+
+def called_ms(results: Results, row: Row) -> float | None:
+    """What an ordinary call of a row's system takes in a run."""
+    there = results.row(row.layer, row.batch, row.system)
+    return None if there is None else there.called_ms
 
 
 def _compiled(results: Results) -> str:

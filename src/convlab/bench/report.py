@@ -47,8 +47,8 @@ def blocks(
         of = f", batch {batch}" if len(batches) > 1 else ""
         parts += _of_one_batch(replace(results, rows=of_it), why, plots, of)
     for number, other in enumerate(others, start=2):
-        nth = {2: "A second run", 3: "A third run"}.get(number, f"Run {number}")
-        parts += [Heading(nth), *report_runs.second_run(results, other)]
+        heading = report_runs.nth_run(number, "a").capitalize()
+        parts += [Heading(heading), *report_runs.second_run(results, other)]
     parts += [Heading("How it was measured"), Paragraph(HOW), *_commands(results)]
     return parts
 

@@ -48,7 +48,7 @@ def generated(root: Path) -> dict[Path, str]:
     pages = {
         README: as_markdown("", readme_blocks(results)),
         PAGE: as_markdown("", _deeper(blocks), f"images/{PICTURES}"),
-        PEERS: peers_before.section(results, others[0] if others else None),
+        PEERS: peers_before.section(results, others),
     }
     files = {
         root / name: filled(root / name, {MARKERS[name]: holding(pages[name])}) for name in shown

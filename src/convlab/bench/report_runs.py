@@ -45,6 +45,12 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def nth_run(number: int, article: str = "the") -> str:
+    """``the second run``, ``the third run``, ``run 4``."""
+    ordinal = {2: "second", 3: "third"}.get(number)
+    return f"{article} {ordinal} run" if ordinal else f"run {number}"
+
+
 def second_run(results: Results, other: Results) -> list[Block]:
     """Another run beside this one: what they have in common, how far they agree, and where a
     library chose another kernel."""
