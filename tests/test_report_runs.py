@@ -9,7 +9,7 @@ from bench_samples import sample
 
 from convlab.bench import report
 from convlab.bench.report_document import as_markdown
-from convlab.bench.report_runs import interrupted, second_run
+from convlab.bench.report_runs import clocks_below, interrupted, second_run
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -69,6 +69,22 @@ def test_what_two_runs_have_in_common_is_told_apart():
 )
 def test_the_time_between_follows_from_the_dates(date, words):
     assert words in said(sample(), with_environment(date=date))
+
+
+def test_clocks_that_were_low_are_told():
+    results = sample(layers=["conv9", "conv10"])
+    assert clocks_below(results) is None
+    for name, layer, clocks in (
+        ("s01_direct", "conv9", {"before": 1980, "after": 1815, "max": 1980}),
+        ("s11_im2win_full", "conv9", {"before": 1930, "after": 1980, "max": 1980}),
+        ("s11_im2win_full", "conv10", {"before": None, "after": None, "max": None}),
+    ):
+        key = (layer, 128, name)
+        results.rows[key] = replace(results.rows[key], clocks_mhz=clocks)
+    said = clocks_below(results)
+    assert "more than 3 % below" in said
+    assert said.endswith(" with `s01_direct` on conv9 (1815 of 1980 MHz).")
+    assert said in as_markdown("t", report.blocks(results, plots=False))
 
 
 def test_a_system_of_one_run_alone_is_named():

@@ -49,7 +49,10 @@ def blocks(
     for number, other in enumerate(others, start=2):
         heading = report_runs.nth_run(number, "a").capitalize()
         parts += [Heading(heading), *report_runs.second_run(results, other)]
-    parts += [Heading("How it was measured"), Paragraph(HOW), *_commands(results)]
+    parts += [Heading("How it was measured"), Paragraph(HOW)]
+    if slowed := report_runs.clocks_below(results):
+        parts.append(Paragraph(slowed))
+    parts += _commands(results)
     return parts
 
 

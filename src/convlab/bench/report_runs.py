@@ -12,6 +12,7 @@ from convlab.bench.report_document import Block, Paragraph, Table
 from convlab.bench.results import Results, agreement
 
 AGREES_PERCENT = 5.0
+CLOCK_SHARE = 0.97  # of the highest clock: what is below is told
 UNITS = (
     ("minute", 60, 120),
     ("hour", 3600, 48),
@@ -43,6 +44,25 @@ def interrupted(results: Results) -> str | None:
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def clocks_below(results: Results) -> str | None:
+    """Where the GPU's clock was seen below its highest as timing began or ended; None where it was
+    not, or nobody knows."""
+    found = []
+    for row in results.rows.values():
+        clocks = row.clocks_mhz or {}
+        seen = [clock for clock in (clocks.get("before"), clocks.get("after")) if clock]
+        most = clocks.get("max")
+        if row.ok and seen and most and min(seen) < CLOCK_SHARE * most:
+            found.append(f"`{row.system}` on {row.layer} ({min(seen)} of {most} MHz)")
+    if not found:
+        return None
+    return (
+        f"The clock was seen more than {100 * (1 - CLOCK_SHARE):.0f} % below its highest as timing "
+        "began or ended, as it is where a GPU reaches its limit of power, with "
+        f"{', '.join(found)}."
+    )
 
 
 def nth_run(number: int, article: str = "the") -> str:
