@@ -32,7 +32,6 @@ def run(*words: str):
 
 @needs_no_gpu
 def test_a_simulator_is_not_timed(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     file = tmp_path / "bench.json"
     result = run("bench", "--json", str(file))
     assert result.exit_code == 2
@@ -44,7 +43,6 @@ def test_a_simulator_is_not_timed(tmp_path, monkeypatch):
 @pytest.fixture
 def lab(monkeypatch, tmp_path):
     """The command with a laboratory of fakes, where all the systems asked for are fakes."""
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # or the command sets it, for good
     monkeypatch.setattr("convlab.engines.unavailable", lambda name: None)
     monkeypatch.setattr("convlab.engines._made", {"gpu": object()})
     monkeypatch.setattr("convlab.bench.crew.LABORATORY", "bench_fakes:Fakes")

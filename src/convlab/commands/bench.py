@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import sys
@@ -52,20 +51,26 @@ def bench(
     context: typer.Context,
     layer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="conv1 to conv12; may be repeated. All of them."),
+        typer.Option(metavar="NAME", help="conv1 to conv12, else all of them; may be repeated."),
     ] = None,
     stage: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A stage, all or none; may be repeated. A selection."),
+        typer.Option(
+            metavar="NAME", help="A stage, all or none, else nine of them; may be repeated."
+        ),
     ] = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A peer, all or none; may be repeated. All on the GPU."),
+        typer.Option(
+            metavar="NAME", help="A peer, all or none, else all on the GPU; may be repeated."
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="How many images.")] = (
         workloads.PAPER_BATCH
     ),
-    quick: Annotated[bool, typer.Option("--quick", help="Three layers and four stages.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Three layers, four stages, no torch.compile.")
+    ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Measure anew what the file has already.")
     ] = False,
@@ -83,13 +88,10 @@ def bench(
 ) -> None:
     """Time stages and peers on a GPU: judged, repeated, each in a process of its own.
 
-    An interrupted run goes on where it stopped. Exits 1 when a stage was wrong or impossible; what
-    is wrong with peers is told.
+    An interrupted run goes on where it stopped. Exits 1 when a stage was wrong, too fast to be true
+    or failed; what is wrong with peers is told.
     """
     console = console_for(json_file)
-    # The float64 answers are worked out in as many threads as there are cores: a BLAS with threads
-    # of its own in each of them takes about twice as long. NumPy reads this when it is imported.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with numba_needed():
         from convlab.bench import runner, systems, watch
         from convlab.bench.crew import Crew, WorkerDied
