@@ -122,11 +122,9 @@ def convolution(
         for u in range(problem.H_f):
             result += filter_rows[u] @ _seen_by_row(problem, padded, u)
 
-    if workers == 1:
-        each(convolve, range(problem.N_i), 1)
-    else:  # a BLAS with threads of its own in each of ours would take longer than without any
-        with threadpool_limits(1, "blas"):
-            each(convolve, range(problem.N_i), workers)
+    # A BLAS with threads of its own in each of ours would take longer than without any.
+    with threadpool_limits(1 if workers > 1 else None, "blas"):
+        each(convolve, range(problem.N_i), workers)
     return output
 
 
@@ -173,6 +171,7 @@ def require_shapes(
     weight: NDArray[Any],
     bias: NDArray[Any] | None,
 ) -> None:
+    """Raises ``ValueError`` naming the first of a problem's tensors that has another shape."""
     require_shape("input", input, problem.input_shape)
     require_shape("weight", weight, problem.weight_shape)
     if bias is not None:
@@ -180,5 +179,6 @@ def require_shapes(
 
 
 def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Raises ``ValueError`` naming the array that has another shape."""
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: for this problem it must have {shape}")
