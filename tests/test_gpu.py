@@ -34,7 +34,7 @@ from convlab.device.fragments import multiply_add
 from convlab.engines import Engine, choose, unavailable
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, Verdict, random_tensors
-from convlab.plans import Plan, stages_for
+from convlab.plans import Plan, program_for, stages_for
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
@@ -107,8 +107,9 @@ def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
     side = 2**15 + 24
     problem = ConvProblem(2, 1, side, side, 1, 1)
     assert np.prod(problem.output_shape) > 2**31
-    if engine.free_bytes() < 5 * problem.least_bytes:
-        pytest.skip("needs five times the input's 8 GiB of GPU memory")
+    needed = problem.least_bytes + program_for(problem, stage, None, engine).workspace_bytes
+    if engine.free_bytes() < 1.05 * needed:  # a library may want some
+        pytest.skip(f"needs {needed / 2**30:.0f} GiB of GPU memory")
     row = np.random.default_rng(5).integers(-999, 999, side).astype(np.float32)  # twice it is exact
     image, output = (cuda.device_array(problem.input_shape, np.float32) for _ in range(2))
     for place in ((0, 0, 0), (1, 0, side - 1)):

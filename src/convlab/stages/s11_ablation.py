@@ -22,9 +22,10 @@ from convlab.stages.s08_vectorized import RUN, make_multiply
 from convlab.stages.s10_im2win import window_columns
 from convlab.stages.tiles import Tile
 
-# Columns added to the input slice, so that a warp's column-wise puts hit 32 banks with s11's tiles;
-# with the tile that goes without a micro-kernel they meet four at a time.
+# Columns added to the input slice, so that a warp's column-wise puts hit 32 banks: with slices of
+# eight, as s11's are, and with the 32 of the tile that goes without a micro-kernel.
 SKEW = 4
+SKEW_OF_32 = 1
 
 
 def one_output_a_thread(tile: Tile) -> Tile:
@@ -160,6 +161,58 @@ def make_kernel_without_prefetch(
                 read(S_F, S_I, k, ty, tx, R_F, R_I)
                 multiply(R_F, R_I, R_O)
             cuda.syncthreads()  # nobody fetches the next slice over what others still read
+
+        write(R_O, bias, output, m0, n0, ty, tx)
+
+    return im2win_full
+
+
+def make_kernel_without_microkernel(
+    problem: ConvProblem, tile: Tile, fetch: Any, put: Any, write: Any
+) -> Any:
+    """s11's kernel with s05's loop: one sum a thread, two reads from shared memory for each term.
+    The next slice is fetched meanwhile, but no term is read ahead: that belongs to the
+    micro-kernel."""
+    p = problem
+    N = p.N
+    W_o, s_w, W_w, G = p.W_o, p.s_w, window_columns(p), group_size(p)
+    M_B, N_B, K_B = tile.M_B, tile.N_B, tile.K_B
+    THREADS, COLUMNS = tile.threads, tile.columns
+    F_SLICES, I_SLICES = (2 * K_B, M_B), (2 * K_B, N_B + SKEW_OF_32)
+    K_RUNS = K_B // RUN
+    SLICES = blocks_for(p.W_f * G, K_B)
+    F_RUNS, I_RUNS = blocks_for(K_B * M_B // RUN, THREADS), blocks_for(N_B * K_RUNS, THREADS)
+    F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
+
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
+    def im2win_full(windows, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
+        R_O = cuda.local.array((1, 1), float32)
+        fetched_F = cuda.local.array(F_FETCHED, float32)
+        fetched_I = cuda.local.array(I_FETCHED, float32)
+        first = cuda.local.array(I_RUNS, int64)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = t // COLUMNS, t % COLUMNS
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        for f in range(I_RUNS):
+            window = min(n0 + (t + f * THREADS) // K_RUNS, N - 1)
+            first[f] = (window // W_o * W_w + window % W_o * s_w) * G
+
+        R_O[0, 0] = float32(0)
+        k0 = uint32(K_B)  # where in shared memory the slice begins that is computed: 0 or K_B
+        for slice_ in range(SLICES + 1):
+            if slice_ < SLICES:
+                fetch(windows, packed, first, m0, t, slice_, fetched_F, fetched_I)
+            if slice_ > 0:
+                for k in range(K_B):
+                    R_O[0, 0] += S_F[k0 + k, ty] * S_I[k0 + k, tx]
+            if slice_ < SLICES:
+                k0 = uint32(K_B - k0)  # the other buffer's turn
+                put(fetched_F, fetched_I, t, k0, S_F, S_I)
+                cuda.syncthreads()  # nobody reads it before all have filled it
 
         write(R_O, bias, output, m0, n0, ty, tx)
 

@@ -161,15 +161,16 @@ def prepare(
     by_runs = vectorized and microkernel
     check_tile(tile, by_runs)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + SKEW))
-    make = make_kernel if prefetch else s11_ablation.make_kernel_without_prefetch
-    kernel = make(
-        problem,
-        tile,
-        make_fetch(problem, tile) if vectorized else s11_ablation.make_fetch(problem, tile),
-        make_put(tile) if vectorized else s11_ablation.make_put(tile),
-        make_read(tile) if by_runs else s11_ablation.make_read(tile),
-        make_write(problem, tile) if by_runs else s11_ablation.make_write(problem, tile),
-    )
+    fetch = make_fetch(problem, tile) if vectorized else s11_ablation.make_fetch(problem, tile)
+    put = make_put(tile) if vectorized else s11_ablation.make_put(tile)
+    read = make_read(tile) if by_runs else s11_ablation.make_read(tile)
+    write = make_write(problem, tile) if by_runs else s11_ablation.make_write(problem, tile)
+    if not prefetch:
+        kernel = s11_ablation.make_kernel_without_prefetch(problem, tile, fetch, put, read, write)
+    elif not microkernel:
+        kernel = s11_ablation.make_kernel_without_microkernel(problem, tile, fetch, put, write)
+    else:
+        kernel = make_kernel(problem, tile, fetch, put, read, write)
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     K_P = blocks_for(problem.W_f * group_size(problem), tile.K_B) * tile.K_B
     main = Launch(
