@@ -12,7 +12,7 @@ from typing import Any
 
 RESULTS = "docs/results"
 # Runs of ``convlab bench``: the one that everything is made from, and those to compare it with.
-RUNS = tuple(f"{RESULTS}/bench_h200{which}.json" for which in ("", "_again", "_later"))
+RUNS = tuple(f"{RESULTS}/bench_h200{which}.json" for which in ("", "_again", "_third"))
 VERSIONS = ("numba-cuda", "numpy", "torch")
 
 

@@ -3,8 +3,8 @@
 Reads ``docs/results/bench_h200.json``, which ``convlab bench`` wrote, and rewrites docs/results.md,
 its pictures, the table between README.md's markers and the comparison in docs/peers.md; where there
 is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1 where a
-file differs from what the results give. Further runs, ``bench_h200_again.json`` (every system) and
-``bench_h200_later.json`` (some, of later code), are compared with the first.
+file differs from what the results give. Further runs, ``bench_h200_again.json`` and
+``bench_h200_third.json``, are compared with the first.
 """
 
 from __future__ import annotations
