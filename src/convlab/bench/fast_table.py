@@ -105,7 +105,7 @@ def runs_table(runs: Sequence[Results]) -> str:
     who = [(stage, name) for stage in (OURS, TENSOR) for name in (BATCHED, PER_IMAGE)]
     words = {name: words for words, (name, _) in RIVALS.items()}
     rows = []
-    for results in runs:
+    for number, results in enumerate(runs, start=1):
         everybody = contenders(results)
         means = [
             of_known(
@@ -115,13 +115,13 @@ def runs_table(runs: Sequence[Results]) -> str:
             for called in (False, True)
         ]
         date = str(results.environment.get("date") or NOTHING)[:16].replace("T", " ")
-        rows.append((date, *means))
+        rows.append((str(number), date, *means))
     head = [
         f"{short_name(stage)} over {words[name]}, {how}"
         for stage, name in who
         for how in ("graph", "called")
     ]
-    return table(("run of (UTC)", *head), rows)
+    return table(("run", "of (UTC)", *head), rows, left=2)
 
 
 def memory_table(results: Results) -> str:

@@ -189,7 +189,8 @@ def _called(results: Results, others: Sequence[Results]) -> str:
         return ""
     further = (f"called, in {nth_run(number)}" for number, _ in enumerate(others, start=2))
     head = ("what", "layer", "before", "replayed", "called", *further)
-    words = "There, by ordinary calls with their launches, milliseconds:\n\n"
+    dates = "; [their dates](fast-table.md#called-ordinarily)" if others else ""
+    words = f"There, by ordinary calls with their launches, milliseconds{dates}:\n\n"
     return words + table(head, rows, left=2)
 
 

@@ -4,7 +4,8 @@ Reads ``docs/results/bench_h200.json``, which ``convlab bench`` wrote, and rewri
 its pictures, the table between README.md's markers and the comparison in docs/peers.md; where there
 is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1 where a
 file differs from what the results give. Further runs, ``bench_h200_again.json`` and
-``bench_h200_third.json``, are compared with the first.
+``bench_h200_third.json``, are compared with the first; of all that are there docs/peers.md has what
+ordinary calls took.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convlab.bench import analysis, palette, peers_before, report, report_plots
-from convlab.bench.generated import RUNS, filled, holding, regenerate
+from convlab.bench.generated import RUNS, WHOLE_RUNS, filled, holding, regenerate
 from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
 from convlab.bench.report_why import counted, known_stages
 from convlab.bench.results import Results, open_results
@@ -37,14 +38,16 @@ def generated(root: Path) -> dict[Path, str]:
     Raises ``ValueError`` saying what is missing or is no result.
     """
     results = _open(root / FIRST)
-    others = [other for file in OTHERS if (other := _open(root / file)) is not None]
+    runs = {file: _open(root / file) for file in OTHERS}
+    others = [other for other in runs.values() if other is not None]
+    whole = [other for file in RUNS[1:WHOLE_RUNS] if (other := runs[file]) is not None]
     shown = [name for name in MARKERS if _has_marker(root, name)]
     if results is None:
         return {
             root / name: filled(root / name, {MARKERS[name]: lambda _: NOT_YET}) for name in shown
         }
     why = list(counted(known_stages(results.names("stage"))))
-    blocks = report.blocks(results, others, why)
+    blocks = report.blocks(results, whole, why)
     pages = {
         README: as_markdown("", readme_blocks(results)),
         PAGE: as_markdown("", _deeper(blocks), f"images/{PICTURES}"),
