@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -99,6 +100,20 @@ def test_production_tile_on_awkward_problems(
     assert verdict.ok, verdict
 
 
+def _free_in_time(engine: Engine, wanted: float, seconds: float = 60) -> bool:
+    """Whether as much becomes free; other processes of the same tests may have it for a while."""
+    from numba import cuda
+
+    if cuda.current_context().get_memory_info().total < wanted:
+        return False
+    end = time.monotonic() + seconds
+    while engine.free_bytes() < wanted:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
 @stages
 def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
     """The last elements of an input and an output of more than 2**31 elements."""
@@ -108,7 +123,7 @@ def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
     problem = ConvProblem(2, 1, side, side, 1, 1)
     assert np.prod(problem.output_shape) > 2**31
     needed = problem.least_bytes + program_for(problem, stage, None, engine).workspace_bytes
-    if engine.free_bytes() < 1.05 * needed:  # a library may want some
+    if not _free_in_time(engine, 1.05 * needed):  # a library may want some
         pytest.skip(f"needs {needed / 2**30:.0f} GiB of GPU memory")
     row = np.random.default_rng(5).integers(-999, 999, side).astype(np.float32)  # twice it is exact
     image, output = (cuda.device_array(problem.input_shape, np.float32) for _ in range(2))
