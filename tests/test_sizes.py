@@ -229,7 +229,9 @@ def test_what_did_not_settle_is_marked_and_so_is_every_ratio_of_it():
 def test_what_is_slower_is_listed_with_where_it_is_explained():
     slow = size_tables.slow(document(GEMM, 1.0, "one_image_2"))
     assert slow.startswith("On 1 of 1 problems, on 1 below 0.7.\n")
-    assert f"| {UNTUNED['one_image_2']} | 2 | 1 | 0.50 | [one image](#one-image) |" in slow
+    assert (
+        f"| {UNTUNED['one_image_2']} | 2 | 1 | 0.50 | [a single image](#a-single-image) |" in slow
+    )
     assert size_tables.slow(document(GEMM, 1.6)).startswith("On 1 of 1 problems, on 0 below 0.7.")
     assert size_tables.slow(document(GEMM, 3.0)) == "On 0 of 1 problems, on 0 below 0.7.\n"
 

@@ -65,14 +65,14 @@ REASONS = (
         "PyTorch starts its im2col kernel once an image: 128 launches, whose time on the host "
         "counts with events around a call and not in a graph. How long a host takes for them is "
         "not the same each time: called, each of these layers came within a tenth of that time in "
-        "one of our own runs, and most of them stayed a fifth or more below it in another.",
+        "one or another of our own runs, and most of them stayed a fifth or more below it in others.",
     ),
     Reason(
         ("torch_tf32",), ("conv5", "conv6", "conv9", "conv10", "conv11", "conv12"), True,
         "Several kernels a call, as the tensors are turned round: called, launches included, it "
         "takes longer than before. And PyTorch's trial of cuDNN's kernels, whose times are so near "
         "to each other, does not end with the same one each time: "
-        "[results.md](results.md#a-second-run) has where our own two runs had others.",
+        "[results.md](results.md#a-second-run) has where our own runs had others.",
     ),
     Reason(
         (CUDNN,), ("conv6", "conv9", "conv11", "conv12"), True,

@@ -94,7 +94,7 @@ class Size:
 
 
 KINDS: dict[str, Callable[[ConvProblem], bool]] = {
-    "one image": lambda problem: problem.N_i == 1,
+    "a single image": lambda problem: problem.N_i == 1,
     "channels that 8 does not divide": lambda problem: problem.C_i % 8 != 0,
     "few filters": lambda problem: problem.M < 32,
     "1 x 1 filters": lambda problem: problem.H_f * problem.W_f == 1,

@@ -4,7 +4,7 @@ Figures 1 to 4 of source 001: one image, and one size at a time changed: its sid
 the number of filters, their sides. All seven systems of the document are there, and beside them
 CUTLASS on tensor cores and s11. The document gives no sizes but a filter of 64 x 64, too large for
 CUTLASS's optimized iterator, which ends at 32 x 32. Those here are ours, and small enough that the
-C++ loops, on one processor core, take about a second at most.
+C++ loops, on one processor core, take a second or two at most.
 """
 
 from __future__ import annotations
