@@ -65,7 +65,8 @@ REASONS = (
         "PyTorch starts its im2col kernel once an image: 128 launches, whose time on the host "
         "counts with events around a call and not in a graph. How long a host takes for them is "
         "not the same each time: called, each of these layers came within a tenth of that time in "
-        "one or another of our own runs, and most of them stayed a fifth or more below it in others.",
+        "one or another of our own runs, and most of them stayed a fifth or more below it in "
+        "others.",
     ),
     Reason(
         ("torch_tf32",), ("conv5", "conv6", "conv9", "conv10", "conv11", "conv12"), True,
