@@ -65,7 +65,7 @@ def test_warming_up_ends_once_it_took_a_tenth_of_a_second(run_ms, runs):
 
 def test_the_host_is_timed_by_its_clock():
     calls = []
-    timing = measure_host(lambda stream: time.sleep(0.2), lambda: calls.append("poisoned"))
+    timing = measure_host(lambda stream: time.sleep(0.2), lambda: calls.append("poisoned"), 700)
     assert calls == ["poisoned"]
     assert timing.median_ms == pytest.approx(200, rel=0.5)
     assert 3 <= timing.repeats <= 20

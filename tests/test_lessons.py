@@ -715,7 +715,7 @@ def test_what_else_was_measured_is_shown_as_stored():
     for wrong in (
         lambda: measured_sweep("nothing", "s02_cin"), lambda: measured_memory("s01"),
         lambda: measured_memory("s03_im2col", layer="conv0"),
-        lambda: measured_kernels("s02_cin", layer="conv4"),
+        lambda: measured_kernels("s02_cin", layer="conv12"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="measured"):
             wrong()
