@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from convlab.problem import ConvProblem, IntOrPair, Padding
 
@@ -123,9 +124,16 @@ def convolution(
             result += filter_rows[u] @ _seen_by_row(problem, padded, u)
 
     # A BLAS with threads of its own in each of ours would take longer than without any.
-    with threadpool_limits(1 if workers > 1 else None, "blas"):
+    with _blas().limit(limits=1 if workers > 1 else None):
         each(convolve, range(problem.N_i), workers)
     return output
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """NumPy's matrix products, by how many threads they run. Found once: it takes milliseconds, and
+    small answers are worked out in less."""
+    return ThreadpoolController().select(user_api="blas")
 
 
 _Item = TypeVar("_Item")
