@@ -24,8 +24,8 @@ SYSTEMS = (
     ("s11_im2win_full", "stage", STAGE_FAMILY, "gemm", "fp32", 30.0, 250),
     ("torch_fp32", "peer", "pytorch", "any", "fp32", 38.0, None),
     ("torch_tf32", "peer", "pytorch", "any", "tf32", 100.0, None),
-    ("cudnn_gemm", "peer", "cudnn", "gemm", "fp32", 20.0, 1500),
     ("cudnn_implicit_precomp_gemm", "peer", "cudnn", "gemm", "fp32", 36.0, 1),
+    ("cudnn_gemm", "peer", "cudnn", "gemm", "fp32", 20.0, 1500),
     ("cudnn_fft", "peer", "cudnn", "fft", "fp32", 60.0, 4000),
 )
 

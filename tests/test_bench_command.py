@@ -180,6 +180,26 @@ def test_an_interrupted_run_has_kept_its_rows_and_goes_on(lab, interrupting):
     assert json.loads(lab.read_text())["missing"] == []
 
 
+def test_what_waits_for_its_second_turn_is_missing_after_an_interruption(lab, interrupting):
+    """Rows come in another order than they were asked for; the file says so of each."""
+    asked = ["--peer", "unsteady", "--peer", "right", "--peer", "tf32"]
+    result = bench(lab, *asked)
+    assert result.exit_code == 130
+    assert "interrupted, 2 of 3 rows are left" in result.stderr
+    document = json.loads(lab.read_text())
+    assert [row["system"] for row in document["rows"]] == ["right"]
+    assert [one["name"] for one in document["systems"]] == ["right"]
+    assert document["missing"] == [["conv12", 1, "unsteady"], ["conv12", 1, "tf32"]]
+    result = bench(lab, *asked)
+    assert interrupting == ["unsteady", "right", "tf32", "unsteady", "tf32", "unsteady"]
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(lab.read_text())
+    assert {row["system"]: row["state"] for row in document["rows"]} == {
+        "right": "measured", "tf32": "measured", "unsteady": "unsteady",
+    }  # fmt: skip
+    assert {one["name"] for one in document["systems"]} == {"right", "tf32", "unsteady"}
+
+
 TERMINATED = """
 import sys
 from pathlib import Path

@@ -199,7 +199,7 @@ def _unsteady(
         return (
             "unsteady",
             f"the middle half of {timing.repeats} runs spread over {timing.spread_percent:.0f} % "
-            f"of their median, after {TRIES} tries: something else is at work",
+            "of their median, in the last of several tries: something else is at work",
         )
     return None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import convlab
+from convlab.bench.peers import PEERS
 from convlab.bench.roofline import Machine
 from convlab.bench.rows import LASTING, Key, Row, is_number
 from convlab.bench.strict_json import strict
@@ -76,8 +77,9 @@ class Results:
         return self.rows.get((layer, batch, system))
 
     def names(self, kind: str) -> list[str]:
-        """The stages' names in the ladder's order, or the peers' as they came."""
-        order = {stage.name: number for number, stage in enumerate(LADDER)}
+        """The stages' names in the ladder's order, or the peers' in theirs."""
+        known = [*(stage.name for stage in LADDER), *(peer.name for peer in PEERS)]
+        order = {name: number for number, name in enumerate(known)}
         names = [name for name, system in self.systems.items() if system["kind"] == kind]
         return sorted(names, key=lambda name: order.get(name, len(order)))
 

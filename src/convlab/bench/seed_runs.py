@@ -156,9 +156,10 @@ def measure_cases(
             case for case in cases if (case.layer, str(case.problem), case.system.name) not in have
         ]
         _say(f"compiling for {len(todo)} rows" + (f", {len(rows)} are there" if rows else ""))
+        problems = {case.key: str(case.problem) for case in todo}
         measured = runner.run(todo, crew, machine, document["identity"])
-        for number, (case, row) in enumerate(zip(todo, measured, strict=True), start=1):
-            rows.append({"problem": str(case.problem)} | strict(row.as_json()))
+        for number, row in enumerate(measured, start=1):
+            rows.append({"problem": problems[row.key]} | strict(row.as_json()))
             keep(document)
             _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {_outcome(row)}")
     finally:

@@ -129,6 +129,7 @@ def bench(
         results = Results(machine, known, identity(known, gpu), commands=[known["command"]])
         left = {*results.take_up(older, [case.key for case in cases], again)}
         todo = [case for case in cases if case.key in left]
+        case_of = {case.key: case for case in todo}
         console.print(_heading(results, cases, todo, json_file), soft_wrap=True)
         if older is not None and older.rows and older.identity != results.identity:
             with refusing(OSError):
@@ -138,7 +139,8 @@ def bench(
         try:
             with _bars(todo) as bars:
                 rows = runner.run(todo, crew, machine, results.identity, on_compiled=bars.compiled)
-                for case, row in zip(todo, rows, strict=True):
+                for row in rows:  # not always in the order asked for
+                    case = case_of[row.key]
                     left.remove(case.key)
                     results.add(row, case.system)
                     bars.measured(case, row)
