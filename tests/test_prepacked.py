@@ -30,7 +30,7 @@ if config.ENABLE_CUDASIM:
 from numba.cuda import dispatcher
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-from convlab.engines import prepacked
+from convlab.engines import launch_graph, prepacked
 
 PROBLEM = ConvProblem(3, 5, 9, 7, 6, (3, 2), stride=(2, 1), padding=1)
 SHAPES = {
@@ -65,6 +65,9 @@ class Driver:
     """CUDA's, as far as launches go: keeps what it is handed, read as the GPU would read it."""
 
     CUfunction, CUkernel, CUresult = driver.CUfunction, driver.CUkernel, driver.CUresult
+    CUDA_KERNEL_NODE_PARAMS = driver.CUDA_KERNEL_NODE_PARAMS
+    CUstreamCaptureStatus = driver.CUstreamCaptureStatus
+    done = driver.CUresult.CUDA_SUCCESS
 
     def cuKernelGetFunction(self, kernel: Any) -> tuple[Any, Any]:
         known = int(kernel) == KERNEL
@@ -73,30 +76,84 @@ class Driver:
 
     def __init__(self) -> None:
         self.launches: list[dict[str, Any]] = []
-        self.answers: list[Any] = []
+        self.alone = 0  # how many of them were in no graph
+        self.answers: dict[str, list[Any]] = {}  # to which call, instead of CUDA_SUCCESS
         self.parameters: list[int] = []
+        self.capturing: set[int] = set()
+        self.context = 1
+        self.gone: list[Any] = []
+
+    def _answer(self, call: str) -> Any:
+        answers = self.answers.get(call)
+        return answers.pop(0) if answers else self.done
+
+    def _launch(self, which: int, function: Any, shape: Any, pointers: int) -> dict[str, Any]:
+        assert int(function) == HANDLE
+        count = self.parameters[which % len(self.parameters)]
+        places = (ctypes.c_void_p * count).from_address(pointers)
+        values = [ctypes.c_uint64.from_address(place).value for place in places]
+        return {"grid": tuple(shape[:3]), "block": tuple(shape[3:]), "values": values}
 
     def cuLaunchKernel(self, function: Any, *numbers: int) -> tuple[Any]:
         *shape, shared, stream, pointers, extra = numbers
-        assert (int(function), shared, extra) == (HANDLE, 0, 0)
-        count = self.parameters[len(self.launches) % len(self.parameters)]
-        places = (ctypes.c_void_p * count).from_address(pointers)
-        values = [ctypes.c_uint64.from_address(place).value for place in places]
-        self.launches.append(
-            {
-                "grid": tuple(shape[:3]),
-                "block": tuple(shape[3:]),
-                "stream": stream,
-                "values": values,
-            }
+        assert (shared, extra) == (0, 0)
+        launch = self._launch(self.alone, function, shape, pointers)
+        self.alone += 1
+        self.launches.append(launch | {"stream": stream})
+        return (self._answer("cuLaunchKernel"),)
+
+    def cuGraphCreate(self, flags: int) -> tuple[Any, Any]:
+        return self._answer("cuGraphCreate"), SimpleNamespace(nodes=[])
+
+    def cuGraphAddKernelNode(
+        self, graph: Any, before: list[int], count: int, kernel: Any
+    ) -> tuple[Any, Any]:
+        node = len(graph.nodes)
+        assert before == ([node - 1] if node else []), "each after the one before it"
+        assert count == len(before)
+        graph.nodes.append(None)  # what lies there now is copied, and is no array's address yet
+        return self._answer("cuGraphAddKernelNode"), node
+
+    def cuGraphInstantiate(self, graph: Any, flags: int) -> tuple[Any, Any]:
+        return self._answer("cuGraphInstantiate"), SimpleNamespace(graph=graph)
+
+    def cuGraphExecKernelNodeSetParams(self, made: Any, node: int, kernel: Any) -> tuple[Any]:
+        assert self.context, "a driver without a context crashes here"
+        grid = kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ
+        block = kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ
+        assert kernel.sharedMemBytes == 0
+        launch = self._launch(node, kernel.func, grid + block, int(kernel.kernelParams))
+        made.graph.nodes[node] = launch
+        return (self._answer("cuGraphExecKernelNodeSetParams"),)
+
+    def cuGraphLaunch(self, made: Any, stream: int) -> tuple[Any]:
+        assert self.context, "a driver without a context crashes here"
+        assert stream not in self.capturing
+        self.launches += [launch | {"stream": stream} for launch in made.graph.nodes]
+        return (self._answer("cuGraphLaunch"),)
+
+    def cuStreamIsCapturing(self, stream: int) -> tuple[Any, Any]:
+        status = driver.CUstreamCaptureStatus
+        captured = status.CU_STREAM_CAPTURE_STATUS_ACTIVE
+        return self.done, (
+            captured if stream in self.capturing else status.CU_STREAM_CAPTURE_STATUS_NONE
         )
-        return (self.answers.pop(0) if self.answers else driver.CUresult.CUDA_SUCCESS,)
+
+    def cuCtxGetCurrent(self) -> tuple[Any, Any]:
+        return self.done, driver.CUcontext(self.context)
+
+    def cuGraphDestroy(self, graph: Any) -> None:
+        self.gone.append("graph")
+
+    def cuGraphExecDestroy(self, made: Any) -> None:
+        self.gone.append("executable")
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Driver:
     fake = Driver()
     monkeypatch.setattr(prepacked, "driver", fake)
+    monkeypatch.setattr(launch_graph, "driver", fake)
     return fake
 
 
@@ -254,37 +311,100 @@ def test_a_handle_of_a_function_is_taken_as_it_is(fake: Driver) -> None:
         assert int(prepacked._function(handle)) == HANDLE
 
 
-def test_a_launch_that_the_driver_refuses_raises(fake: Driver) -> None:
-    fake.answers = [driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES]
+OUT_OF_RESOURCES = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+
+
+@pytest.mark.parametrize("call", ["cuGraphLaunch", "cuGraphExecKernelNodeSetParams"])
+def test_a_launch_that_the_driver_refuses_raises(call: str, fake: Driver) -> None:
+    fake.answers = {call: [OUT_OF_RESOURCES]}
     refused = "^CUDA could not launch direct: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES$"
+    launch, arrays = s01(fake), arrays_at(0x1000)
     with pytest.raises(RuntimeError, match=refused):
-        s01(fake)(*arrays_at(0x1000).values())
-    assert len(fake.launches) == 1
+        launch(*arrays.values())
+    assert len(fake.launches) == (call == "cuGraphLaunch")
+    launch(*arrays.values())  # with the arrays' addresses, whether or not they were copied before
+    assert address_of(arrays["input"]) in fake.launches[-1]["values"]
+
+
+def test_an_error_names_all_the_kernels_of_a_graph(fake: Driver) -> None:
+    program = stage_named("s09").prepare(PROBLEM, stage_named("s09").production_tile(PROBLEM))
+    held = {"packed": device_array((1,), 0x7000_0000_0000)}
+    call, _ = prepared(fake, program, held)
+    fake.answers = {"cuGraphLaunch": [OUT_OF_RESOURCES]}
+    with pytest.raises(RuntimeError, match=r"^CUDA could not launch pack_filter, double_buffer: "):
+        call(*arrays_at(0x1000).values())
 
 
 def test_a_thread_without_a_context_gets_one(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr(prepacked.cuda, "current_context", lambda: made.append("context"))
-    fake.answers = [driver.CUresult.CUDA_ERROR_INVALID_CONTEXT]
+    call, arrays = s01(fake), arrays_at(0x1000)
+    fake.context = 0
+    monkeypatch.setattr(prepacked.cuda, "current_context", lambda: setattr(fake, "context", 1))
+    call(*arrays.values())
+    assert len(fake.launches) == 1
+    fake.context = 0
+    call(*arrays.values())  # nothing to write, and still a context is needed
+    assert len(fake.launches) == 2
+
+
+def test_a_captured_stream_gets_launches_of_their_own(fake: Driver) -> None:
+    """A graph cannot be launched while another is captured: its driver says so."""
+    stage = stage_named("s11")
+    program = stage.prepare(PROBLEM, stage.production_tile(PROBLEM))
+    held = {
+        buffer.name: device_array(buffer.shape, 0x7F00_0000_0000 + 0x100000 * place)
+        for place, buffer in enumerate(program.buffers)
+    }
+    call, _ = prepared(fake, program, held)
+    call(*arrays_at(0x1000_0000).values(), 7)
+    assert fake.alone == 0
+    in_graph = list(fake.launches)
+    fake.launches.clear()
+    fake.capturing = {7}
+    call(*arrays_at(0x1000_0000).values(), 7)
+    assert fake.alone == 3
+    assert fake.launches == in_graph
+    fake.answers = {"cuLaunchKernel": [fake.done, OUT_OF_RESOURCES]}
+    with pytest.raises(RuntimeError, match=f"^CUDA could not launch {program.launches[1].name}: "):
+        call(*arrays_at(0x1000_0000).values(), 7)
+
+
+@pytest.mark.parametrize("stream", [0, 1])
+def test_the_default_stream_is_not_asked_whether_it_is_captured(
+    stream: int, fake: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never is, and while some other stream is the question itself is an error."""
+    monkeypatch.setattr(fake, "cuStreamIsCapturing", None)
+    s01(fake)(*arrays_at(0x1000).values(), stream)
+    assert len(fake.launches) == 1
+
+
+@pytest.mark.parametrize("call", ["cuGraphCreate", "cuGraphAddKernelNode", "cuGraphInstantiate"])
+def test_where_the_driver_makes_no_graph_nothing_is_packed(call: str, fake: Driver) -> None:
+    program = stage_named("s01").prepare(PROBLEM, None)
+    (step,) = program.launches
+    fake.answers = {call: [OUT_OF_RESOURCES]}
+    assert prepacked.prepack([(step, kernel_of(step, program))], SHAPES, {}) is None
+    assert fake.gone == ([] if call == "cuGraphCreate" else ["graph"])
+
+
+def test_a_graph_goes_with_what_launches_it(fake: Driver) -> None:
     call = s01(fake)
     call(*arrays_at(0x1000).values())
-    assert made == ["context"]
-    assert fake.launches[0] == fake.launches[1]
-    fake.answers = 2 * [driver.CUresult.CUDA_ERROR_INVALID_CONTEXT]
-    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_CONTEXT"):
-        call(*arrays_at(0x1000).values())
+    assert fake.gone == []
+    del call
+    assert fake.gone == ["executable", "graph"]
 
 
 def test_threads_do_not_mix_their_arrays(fake: Driver) -> None:
     """One thread is inside a launch, its addresses written, while another calls."""
-    plain, inside = fake.cuLaunchKernel, threading.Event()
+    plain, inside = fake.cuGraphLaunch, threading.Event()
 
-    def slow(*numbers: Any) -> tuple[Any]:
+    def slow(*arguments: Any) -> tuple[Any]:
         inside.set()
         time.sleep(0.1)  # the driver lets other threads run, too
-        return plain(*numbers)
+        return plain(*arguments)
 
-    fake.cuLaunchKernel = slow  # type: ignore[method-assign]
+    fake.cuGraphLaunch = slow  # type: ignore[method-assign]
     call = s01(fake)
     first = threading.Thread(target=call, args=tuple(arrays_at(0x1000_0000).values()))
     first.start()

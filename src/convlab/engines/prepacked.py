@@ -3,7 +3,7 @@
 Numba's own launch looks the kernel up, converts every argument and packs all parameters each time:
 25 to 35 us, 50 to 90 us with PyTorch's tensors. Of all that, only the arrays' addresses change
 from call to call. So the rest is done once, here, and a call writes the addresses and calls the
-driver.
+driver: once, as all launches of a plan are one graph (:mod:`launch_graph`).
 
 All that is known of how numba-cuda launches stands in this module, and it is asked rather than
 assumed: Numba itself lays out the parameters, of an array with a marked address, and where the mark
@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +25,7 @@ from cuda.bindings import driver
 from numba import cuda
 
 from convlab.engines.handles import address_of, check_aligned, stream_handle
+from convlab.engines.launch_graph import LaunchGraph, is_capturing
 from convlab.stages.base import Argument, Flat, Images, Launch
 
 Shape = tuple[int, ...]
@@ -55,6 +55,8 @@ class Prepacked:
 
     def __init__(self, launches: list[_Packed]) -> None:
         self._launches = launches
+        self._graph = LaunchGraph(launches)
+        self._names = ", ".join(packed.name for packed in launches)
         self._written: tuple[int, ...] = ()
         # The parameters are this object's: a thread has them until its launches are handed over,
         # when the driver has copied them.
@@ -70,17 +72,36 @@ class Prepacked:
         addresses = address_of(input), address_of(weight), address_of(bias), address_of(output)
         handle = stream_handle(stream)
         with self._lock:
+            _have_context()
             if addresses != self._written:
-                for name, address in zip(TENSORS, addresses, strict=True):
-                    check_aligned(name, address)
-                self._written = ()  # Ctrl-C may come while some are and some are not
+                self._write(addresses)
+            if is_capturing(handle):  # into somebody's graph they go one by one
                 for packed in self._launches:
-                    packed.write(addresses)
-                self._written = addresses
-            for packed in self._launches:
-                (error,) = packed.launch(handle, packed.parameters, 0)
-                if error:
-                    packed.launch_again(error, handle)
+                    _require(packed.launch(handle), packed.name)
+            else:
+                _require(self._graph.launch(handle), self._names)
+
+    def _write(self, addresses: tuple[int, ...]) -> None:
+        """Have all launches take the arrays that begin there."""
+        for name, address in zip(TENSORS, addresses, strict=True):
+            check_aligned(name, address)
+        self._written = ()  # Ctrl-C may come while some are and some are not
+        for packed in self._launches:
+            packed.write(addresses)
+        _require(self._graph.update(), self._names)
+        self._written = addresses
+
+
+def _have_context() -> None:
+    """A thread's first use of CUDA needs one; a graph without it ends the process."""
+    error, context = driver.cuCtxGetCurrent()
+    if error or not int(context):
+        cuda.current_context()  # makes one current
+
+
+def _require(error: Any, names: str) -> None:
+    if error:
+        raise RuntimeError(f"CUDA could not launch {names}: {error.name}")
 
 
 class _Packed:
@@ -89,7 +110,7 @@ class _Packed:
     def __init__(
         self, step: Launch, kernel: Any, shapes: Mapping[str, Shape], held: Mapping[str, Any]
     ) -> None:
-        self._name = step.name
+        self.name = step.name
         if (
             kernel.debug
             or kernel.cooperative
@@ -115,10 +136,8 @@ class _Packed:
             *range(first, first + 8 * len(numbers), 8)
         )
         self.parameters = ctypes.addressof(self._pointers)
-        function = _function(self._compiled.handle)
-        self.launch = partial(
-            driver.cuLaunchKernel, function, *_three(step.grid), *_three(step.block), 0
-        )
+        self.function = _function(self._compiled.handle)
+        self.grid, self.block = _three(step.grid), _three(step.block)
 
     def write(self, addresses: Sequence[int]) -> None:
         """Put where the tensors begin into the parameters."""
@@ -126,13 +145,12 @@ class _Packed:
         for parameter, tensor, offset in self._moving:
             values[parameter] = addresses[tensor] + offset
 
-    def launch_again(self, error: Any, stream: int) -> None:
-        """A thread's first use of CUDA needs a context; all else that fails is an error."""
-        if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
-            cuda.current_context()  # makes one current
-            (error,) = self.launch(stream, self.parameters, 0)
-        if error:
-            raise RuntimeError(f"CUDA could not launch {self._name}: {error.name}")
+    def launch(self, stream: int) -> Any:
+        """Start it alone. Returns the driver's error, or its zero."""
+        (error,) = driver.cuLaunchKernel(
+            self.function, *self.grid, *self.block, 0, stream, self.parameters, 0
+        )
+        return error
 
 
 def _function(handle: Any) -> Any:
