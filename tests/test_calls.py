@@ -149,7 +149,7 @@ def test_the_benchmark_measures_and_writes(pretended, capsys, tmp_path) -> None:
     for row in document["rows"]:
         assert row["equal"]
         assert row["packed"] is False  # the simulator has nothing to pack
-        assert min(row["plan_us"], row["numba_us"], row["conv2d_us"]) > 0
+        assert min(row[f"{way}_us"] for way in ("plan", "moved", "numba", "conv2d")) > 0
     said = capsys.readouterr().out
     assert "At most 15 us are wanted" in said
     assert said.count("| s") == 3
@@ -164,7 +164,19 @@ def test_stages_take_turns(pretended, monkeypatch) -> None:
 
     monkeypatch.setattr(Plan, "__call__", noted)
     assert calls.main([]) == 0
-    assert called == ["s01_direct", "s10_im2win"] * 3
+    assert called == ["s01_direct", "s01_direct", "s10_im2win", "s10_im2win"] * 3
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_every_output_is_compared(wrong: int, pretended, monkeypatch) -> None:
+    """That of planned calls, and both that calls take in turn."""
+    engine = PretendedGpu(strict=False)
+    case = calls._Case(stage_named("s01"), "Numba", engine.to_device, engine)
+    for _ in range(3):  # the first warms up; every output once
+        case.run_once()
+    assert case.row()["equal"]
+    case._planned[wrong][0, 0, 0, 0] += 1
+    assert not case.row()["equal"]
 
 
 def test_results_that_differ_are_said_and_exit_1(pretended, capsys, monkeypatch) -> None:

@@ -278,6 +278,27 @@ def test_packed_launches_from_other_threads(engine: Engine) -> None:
         assert np.array_equal(right, engine.to_host(output))
 
 
+@pytest.mark.parametrize("name", ["s01", "s12", "s11"])  # one launch, two and three
+def test_calls_under_way_keep_their_arrays(name: str, engine: Engine) -> None:
+    """Thirty calls are handed over before the first has ended, each with other arrays."""
+    problem = ConvProblem(8, 32, 56, 56, 64, 3)
+    plan = Plan(problem, stage_named(name), None, engine)
+    sets = [on_gpu(engine, problem, seed)[:3] for seed in range(3)]
+    outputs = [on_gpu(engine, problem, 0)[3] for _ in range(30)]
+    for call, output in enumerate(outputs):
+        input, weight, bias = sets[call % 3]
+        plan(input, weight, output, bias)
+    results = [engine.to_host(output) for output in outputs]
+    for (input, weight, bias), result in zip(sets, results, strict=False):
+        by_numba = on_gpu(engine, problem, 0)[3]
+        for step in plan.steps(input, weight, by_numba, bias):
+            step(None)
+        assert np.array_equal(result, engine.to_host(by_numba))
+    for call, result in enumerate(results):
+        assert np.array_equal(result, results[call % 3])
+    assert not np.array_equal(results[0], results[1])
+
+
 def test_conv2d_again_with_other_arrays(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     from convlab import api, conv2d
 

@@ -379,12 +379,13 @@ def test_the_default_stream_is_not_asked_whether_it_is_captured(
 
 
 @pytest.mark.parametrize("call", ["cuGraphCreate", "cuGraphAddKernelNode", "cuGraphInstantiate"])
-def test_where_the_driver_makes_no_graph_nothing_is_packed(call: str, fake: Driver) -> None:
-    program = stage_named("s01").prepare(PROBLEM, None)
-    (step,) = program.launches
+def test_where_the_driver_makes_no_graph_launches_go_singly(call: str, fake: Driver) -> None:
     fake.answers = {call: [OUT_OF_RESOURCES]}
-    assert prepacked.prepack([(step, kernel_of(step, program))], SHAPES, {}) is None
+    launch, arrays = s01(fake), arrays_at(0x1000)
     assert fake.gone == ([] if call == "cuGraphCreate" else ["graph"])
+    launch(*arrays.values())
+    assert fake.alone == 1
+    assert address_of(arrays["input"]) in fake.launches[0]["values"]
 
 
 def test_a_graph_goes_with_what_launches_it(fake: Driver) -> None:

@@ -24,11 +24,17 @@ class Parameters(Protocol):
     parameters: int  # the address of their addresses
 
 
-class LaunchGraph:
-    """These launches, each after the one before it, with the parameters that they have by then.
+def graph_of(launches: Sequence[Parameters]) -> LaunchGraph | None:
+    """These launches as a graph; None where the driver makes none, as of a block that is too large:
+    launched by itself, it says why."""
+    try:
+        return LaunchGraph(launches)
+    except _Refused:
+        return None
 
-    Raises ``ValueError`` where the driver makes no such graph.
-    """
+
+class LaunchGraph:
+    """These launches, each after the one before it. Made by :func:`graph_of`."""
 
     def __init__(self, launches: Sequence[Parameters]) -> None:
         self._launches = launches
@@ -80,11 +86,15 @@ def _kernel(launch: Parameters) -> Any:
     return kernel
 
 
+class _Refused(Exception):
+    pass
+
+
 def _made(make: Callable[..., Any], *arguments: Any) -> Any:
     """What the driver makes of them."""
     error, thing = make(*arguments)
     if error:
-        raise ValueError(f"the driver makes no graph of kernels: {error.name}")
+        raise _Refused(error.name)
     return thing
 
 

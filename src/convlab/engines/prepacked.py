@@ -25,7 +25,7 @@ from cuda.bindings import driver
 from numba import cuda
 
 from convlab.engines.handles import address_of, check_aligned, stream_handle
-from convlab.engines.launch_graph import LaunchGraph, is_capturing
+from convlab.engines.launch_graph import graph_of, is_capturing
 from convlab.stages.base import Argument, Flat, Images, Launch
 
 Shape = tuple[int, ...]
@@ -55,7 +55,7 @@ class Prepacked:
 
     def __init__(self, launches: list[_Packed]) -> None:
         self._launches = launches
-        self._graph = LaunchGraph(launches)
+        self._graph = graph_of(launches)
         self._names = ", ".join(packed.name for packed in launches)
         self._written: tuple[int, ...] = ()
         # The parameters are this object's: a thread has them until its launches are handed over,
@@ -75,7 +75,7 @@ class Prepacked:
             _have_context()
             if addresses != self._written:
                 self._write(addresses)
-            if is_capturing(handle):  # into somebody's graph they go one by one
+            if self._graph is None or is_capturing(handle):  # into somebody's graph they go singly
                 for packed in self._launches:
                     _require(packed.launch(handle), packed.name)
             else:
@@ -88,7 +88,8 @@ class Prepacked:
         self._written = ()  # Ctrl-C may come while some are and some are not
         for packed in self._launches:
             packed.write(addresses)
-        _require(self._graph.update(), self._names)
+        if self._graph is not None:
+            _require(self._graph.update(), self._names)
         self._written = addresses
 
 
