@@ -53,14 +53,15 @@ class LaunchGraph:
                 driver.cuGraphDestroy(graph)
         self._executable = executable
         # Not when Python ends: by then the driver may have gone, and all of it goes with it.
-        weakref.finalize(self, _destroy, graph, executable).atexit = False
+        weakref.finalize(self, driver.cuGraphExecDestroy, executable).atexit = False
+        weakref.finalize(self, driver.cuGraphDestroy, graph).atexit = False
 
-    def update(self) -> Any:
-        """Have the driver copy all parameters as they lie now. Returns its first error, or zero."""
-        for node, kernel in zip(self._nodes, self._kernels, strict=True):
-            (error,) = driver.cuGraphExecKernelNodeSetParams(self._executable, node, kernel)
-            if error:
-                break
+    def update(self, place: int) -> Any:
+        """Have the driver copy that launch's parameters as they lie now. Returns its error, or
+        zero."""
+        (error,) = driver.cuGraphExecKernelNodeSetParams(
+            self._executable, self._nodes[place], self._kernels[place]
+        )
         return error
 
     def launch(self, stream: int) -> Any:
@@ -96,8 +97,3 @@ def _made(make: Callable[..., Any], *arguments: Any) -> Any:
     if error:
         raise _Refused(error.name)
     return thing
-
-
-def _destroy(graph: Any, executable: Any) -> None:
-    driver.cuGraphExecDestroy(executable)
-    driver.cuGraphDestroy(graph)

@@ -85,11 +85,17 @@ class Prepacked:
         """Have all launches take the arrays that begin there."""
         for name, address in zip(TENSORS, addresses, strict=True):
             check_aligned(name, address)
-        self._written = ()  # Ctrl-C may come while some are and some are not
-        for packed in self._launches:
-            packed.write(addresses)
-        if self._graph is not None:
-            _require(self._graph.update(), self._names)
+        before, self._written = self._written, ()  # Ctrl-C may come while some are and some are not
+        moved = {
+            tensor
+            for tensor, address in enumerate(addresses)
+            if not before or before[tensor] != address
+        }
+        for place, packed in enumerate(self._launches):
+            if moved & packed.tensors:
+                packed.write(addresses)
+                if self._graph is not None:
+                    _require(self._graph.update(place), packed.name)
         self._written = addresses
 
 
@@ -131,6 +137,7 @@ class _Packed:
                 numbers[address] = address_of(held[name]) + offset
             else:
                 self._moving.append((address, TENSORS.index(name), offset))
+        self.tensors = {tensor for _, tensor, _ in self._moving}
         self._values = (ctypes.c_uint64 * len(numbers))(*numbers)
         first = ctypes.addressof(self._values)
         self._pointers = (ctypes.c_void_p * len(numbers))(
