@@ -26,6 +26,7 @@ from convlab.bench.fast_goals import (
 from convlab.bench.fast_table import runs_table
 from convlab.bench.measuring import Outcome
 from convlab.bench.results import Results
+from convlab.bench.roofline import Machine
 from convlab.bench.runner import Case, row_of
 from convlab.workloads import LAYER_NAMES, paper_layer
 
@@ -234,6 +235,26 @@ def test_each_im2col_is_named_and_what_is_reached_against_it(results):
     assert "Eight times was the aim. s12 reaches 4.00" in by_name[PER_IMAGE]
     assert "s12 reaches 2.00 by graph replays, 2.20 by ordinary calls" in by_name[OWN]
     assert "Of the two batched ones convlab's is 1.50 times as fast as PyTorch's." in text
+
+
+def test_what_float32_could_reach_is_the_roofline_s(results):
+    """All of a layer's multiply-adds at the peak, or its bytes; both from the definition."""
+    per_image = contenders(results)[PER_IMAGE]
+    expected = []
+    for name in LAYER_NAMES:
+        p = paper_layer(name)
+        numbers = p.N_i * p.C_i * p.H_i * p.W_i + p.M * p.K + p.M * p.N  # each once
+        floor = max(
+            2 * p.M * p.N * p.K / H200_LIKE.fp32_flops,
+            4 * numbers / H200_LIKE.memory_bytes_per_second,
+        )
+        expected.append(1.0 * p.flops / 1e10 / 1e3 / floor)
+    most = fast_goals.most_in_float32(results, per_image)
+    assert most == pytest.approx(geometric_mean(expected), rel=0.01)
+    assert f"float32 would come to {most:.2f} by graph" in fast_story.im2col_in_words(results)
+    unknown = replace(results, machine=Machine("a GPU"))
+    assert fast_goals.most_in_float32(unknown, per_image) is None
+    assert "would come to - by graph" in fast_story.im2col_in_words(unknown)
 
 
 def test_how_near_the_peak_is_said(results):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from convlab.bench import analysis
 from convlab.bench.analysis import CUDNN, GEMM_CLASS, TORCH, Contender, Layer, geometric_mean
 from convlab.bench.results import Results
+from convlab.bench.roofline import floor_seconds
 from convlab.bench.rows import Row
 from convlab.stages.base import blocks_for
 from convlab.workloads import paper_layer
@@ -63,6 +64,19 @@ def time_of(results: Results, one: Contender | None, layer: Layer, called: bool)
     """Milliseconds on a layer, replayed from a graph or ``called``; None where it has no number."""
     row = None if one is None else one.best(results, layer)
     return None if row is None else row.called_ms if called else row.time_ms
+
+
+def most_in_float32(results: Results, over: Contender | None) -> float | None:
+    """How many times as fast as another, replayed from a graph, a float32 kernel would be that is
+    at the roofline on every layer; None where a time or the machine is not known."""
+    found = []
+    for layer in results.layers():
+        other = time_of(results, over, layer, called=False)
+        floor = floor_seconds(paper_layer(*layer), results.machine)
+        if not other or not floor:
+            return None
+        found.append(other / 1e3 / floor)
+    return geometric_mean(found) if found else None
 
 
 def filter_bytes(layer: Layer, tile: str | None = None) -> int:
