@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -183,6 +186,7 @@ def test_packed_launches_are_numbas_own(stage: Stage, problem: ConvProblem, engi
     """Bit by bit, with other arrays and without bias in later calls."""
     plan = Plan(problem, stage, None, engine)
     assert plan.packed
+    assert plan.one_graph
     for seed in (3, 4):
         input, weight, bias, output = on_gpu(engine, problem, seed)
         for added in (bias, None):
@@ -204,6 +208,7 @@ def test_packed_launches_of_a_batch_in_slices(name: str, engine: Engine) -> None
     sliced = Plan(problem, stage, None, engine, two_images)
     assert len(sliced.program.launches) > len(whole.program.launches)
     assert sliced.packed
+    assert sliced.one_graph
     input, weight, bias, output = on_gpu(engine, problem, 3)
     expected = engine.to_host(whole(input, weight, output, bias))
     output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
@@ -276,6 +281,61 @@ def test_packed_launches_from_other_threads(engine: Engine) -> None:
             done.result()
     for (*_, output), right in zip(sets, expected, strict=True):
         assert np.array_equal(right, engine.to_host(output))
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_capture_with_other_arrays_goes_on_while_plans_go(mode: str, engine: Engine) -> None:
+    """Nothing that a call or the end of a plan does may be what ends a capture."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
+    problem = AWKWARD[0]
+    plan, leaving = (Plan(problem, stage_named("s11"), None, engine) for _ in range(2))
+    input, weight, bias, output = on_gpu(engine, problem, 3)
+    expected = engine.to_host(plan(input, weight, output, bias))
+    leaving(input, weight, output, bias)
+    input, weight, bias = (torch.as_tensor(a, device="cuda") for a in (input, weight, bias))
+    others = [torch.full(problem.output_shape, np.nan, device="cuda") for _ in range(2)]
+    torch.cuda.synchronize()
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+        plan(input, weight, others[0], bias, stream=stream.cuda_stream)
+        del leaving
+        gc.collect()
+        plan(input, weight, others[1], bias, stream=stream.cuda_stream)
+    assert all(other.isnan().all() for other in others)
+    graph.replay()
+    assert all(np.array_equal(expected, other.cpu().numpy()) for other in others)
+    assert np.array_equal(expected, engine.to_host(plan(input, weight, output, bias)))
+
+
+LAST_MOMENTS = {
+    "in a thread without a context": "t = Thread(target=plans.clear); t.start(); t.join()",
+    "after its context": "cuda.close(); plans.clear()",
+    "with its context": "plans.clear(); cuda.close()",
+    "where Python ends": "keep = plans",
+}
+
+
+@pytest.mark.parametrize("moment", LAST_MOMENTS)
+def test_a_plan_ends_at_any_moment(moment: str, engine: Engine) -> None:
+    """In a process of its own: a driver that is asked too late crashes."""
+    script = f"""
+from threading import Thread
+from numba import cuda
+from convlab.engines import choose
+from convlab.oracle import random_tensors
+from convlab.plans import plan
+from convlab.problem import ConvProblem
+
+problem, engine = ConvProblem(1, 8, 14, 14, 16, 3), choose("gpu")
+plans = [plan(problem, "s11", engine="gpu")]
+input, weight, _ = map(engine.to_device, random_tensors(problem, 1))
+plans[0](input, weight, engine.empty(problem.output_shape))
+del input, weight
+{LAST_MOMENTS[moment]}
+print("ended")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["ended"]), done.stderr
 
 
 @pytest.mark.parametrize("name", ["s01", "s12", "s11"])  # one launch, two and three

@@ -7,6 +7,8 @@ import math
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +42,10 @@ SHAPES = {
     "output": PROBLEM.output_shape,
 }
 KERNEL, HANDLE = 0xCE11, 0xC0DE
+STRICT = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+CAPTURED = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+INVALIDATED = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
 without_library = [stage for stage in LADDER if not stage.needs_library]
 
 
@@ -66,7 +72,9 @@ class Driver:
 
     CUfunction, CUkernel, CUresult = driver.CUfunction, driver.CUkernel, driver.CUresult
     CUDA_KERNEL_NODE_PARAMS = driver.CUDA_KERNEL_NODE_PARAMS
-    CUstreamCaptureStatus = driver.CUstreamCaptureStatus
+    CUstreamCaptureMode, CUstreamCaptureStatus = (
+        driver.CUstreamCaptureMode, driver.CUstreamCaptureStatus,
+    )  # fmt: skip
     done = driver.CUresult.CUDA_SUCCESS
 
     def cuKernelGetFunction(self, kernel: Any) -> tuple[Any, Any]:
@@ -79,9 +87,11 @@ class Driver:
         self.alone = 0  # how many of them were in no graph
         self.answers: dict[str, list[Any]] = {}  # to which call, instead of CUDA_SUCCESS
         self.parameters: list[int] = []
-        self.capturing: set[int] = set()
+        self.capturing: dict[int, Any] = {}  # streams, and the status of each
+        self.mode = STRICT  # in which graphs are captured: not relaxed, it ends at unsafe calls
         self.context = 1
         self.gone: list[Any] = []
+        self.finalizers: list[Any] = []
 
     def _answer(self, call: str) -> Any:
         answers = self.answers.get(call)
@@ -112,10 +122,10 @@ class Driver:
         assert before == ([node - 1] if node else []), "each after the one before it"
         assert count == len(before)
         grid, block = self._shape(kernel)
-        known = bool(self.parameters)  # by most tests, before a graph is made
+        # How many parameters there are, some tests only know once a plan is made.
         graph.nodes.append(
             self._launch(node, kernel.func, grid + block, int(kernel.kernelParams))
-            if known
+            if self.parameters
             else None
         )
         return self._answer("cuGraphAddKernelNode"), node
@@ -130,8 +140,12 @@ class Driver:
     def cuGraphInstantiate(self, graph: Any, flags: int) -> tuple[Any, Any]:
         return self._answer("cuGraphInstantiate"), SimpleNamespace(graph=graph)
 
-    def cuGraphExecKernelNodeSetParams(self, made: Any, node: int, kernel: Any) -> tuple[Any]:
+    def _unsafe(self) -> None:
         assert self.context, "a driver without a context crashes here"
+        assert not self.capturing or self.mode == RELAXED, "that ends a capture"
+
+    def cuGraphExecKernelNodeSetParams(self, made: Any, node: int, kernel: Any) -> tuple[Any]:
+        self._unsafe()
         grid, block = self._shape(kernel)
         launch = self._launch(node, kernel.func, grid + block, int(kernel.kernelParams))
         made.graph.nodes[node] = launch
@@ -144,28 +158,54 @@ class Driver:
         return (self._answer("cuGraphLaunch"),)
 
     def cuStreamIsCapturing(self, stream: int) -> tuple[Any, Any]:
-        status = driver.CUstreamCaptureStatus
-        captured = status.CU_STREAM_CAPTURE_STATUS_ACTIVE
-        return self.done, (
-            captured if stream in self.capturing else status.CU_STREAM_CAPTURE_STATUS_NONE
-        )
+        error = self._answer("cuStreamIsCapturing")
+        none = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        return error, None if error else self.capturing.get(stream, none)
 
     def cuCtxGetCurrent(self) -> tuple[Any, Any]:
         return self.done, driver.CUcontext(self.context)
 
+    def cuCtxSetCurrent(self, context: int) -> tuple[Any]:
+        error = self._answer("cuCtxSetCurrent")
+        if not error:
+            self.context = int(context)
+        return (error,)
+
+    def cuCtxPushCurrent(self, context: Any) -> tuple[Any]:
+        self.below = self.context
+        return self.cuCtxSetCurrent(context)
+
+    def cuCtxPopCurrent(self) -> tuple[Any, Any]:
+        self.context = self.below
+        return self.done, None
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> tuple[Any, Any]:
+        self.mode, before = mode, self.mode
+        return self.done, before
+
     def cuGraphDestroy(self, graph: Any) -> None:
+        self._unsafe()
         self.gone.append("graph")
 
     def cuGraphExecDestroy(self, made: Any) -> None:
+        self._unsafe()
         self.gone.append("executable")
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Driver:
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     fake = Driver()
     monkeypatch.setattr(prepacked, "driver", fake)
     monkeypatch.setattr(launch_graph, "driver", fake)
-    return fake
+
+    def finalize(*arguments: Any) -> Any:
+        fake.finalizers.append(weakref.finalize(*arguments))
+        return fake.finalizers[-1]
+
+    monkeypatch.setattr(launch_graph, "weakref", SimpleNamespace(finalize=finalize))
+    yield fake
+    for finalizer in fake.finalizers:
+        finalizer.detach()  # what outlives the test has no driver to go to
 
 
 def prepared(
@@ -269,10 +309,7 @@ def test_a_part_of_a_buffer_begins_behind_its_start(fake: Driver) -> None:
 
 def test_only_what_takes_another_array_is_updated(fake: Driver) -> None:
     """s09 packs the weight and then takes all but that."""
-    stage = stage_named("s09")
-    program = stage.prepare(PROBLEM, stage.production_tile(PROBLEM))
-    held = {"packed": device_array((1,), 0x7000_0000_0000)}
-    call, _ = prepared(fake, program, held)
+    call, _ = stage_packed(fake, "s09")
     updated, plain = [], fake.cuGraphExecKernelNodeSetParams
 
     def noted(made: Any, node: int, kernel: Any) -> tuple[Any]:
@@ -316,26 +353,52 @@ def test_an_array_that_starts_between_is_refused(name: str, fake: Driver) -> Non
     assert len(fake.launches) == 2
 
 
-def test_a_call_that_is_interrupted_harms_no_later_one(
-    fake: Driver,
+@pytest.mark.parametrize("name", ["s01", "s09", "s11"])
+@pytest.mark.parametrize("how", ["Ctrl-C before", "Ctrl-C after", "refused"])
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_call_that_ends_half_way_harms_no_later_one(
+    name: str, how: str, captured: bool, fake: Driver
 ) -> None:
-    call, first, second = s01(fake), arrays_at(0x1000_0000), arrays_at(0x2000_0000)
-    call(*first.values())
-    (packed,) = call._launches
-    write, moving = packed.write, packed._moving
+    """While some kernels take the new arrays and some still the old ones."""
+    call, program = stage_packed(fake, name)
+    first, second = arrays_at(0x1000_0000), arrays_at(0x2000_0000)
+    assert call._graph is not None
+    update = call._graph.update
+    for last in range(len(program.launches)):
+        fake.capturing = {}
+        call(*first.values(), 7)
+        right = list(fake.launches)
+        left = [last]
 
-    def interrupted(addresses: Any) -> None:
-        packed._moving = moving[:2]
-        write(addresses)
-        packed._moving = moving
-        raise KeyboardInterrupt
+        def half(place: int, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0 and how == "Ctrl-C before":
+                raise KeyboardInterrupt
+            if left[0] < 0 and how == "refused":
+                fake.answers = {"cuGraphExecKernelNodeSetParams": [OUT_OF_RESOURCES]}
+            update(place)
+            if left[0] < 0:
+                raise KeyboardInterrupt
 
-    packed.write = interrupted  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        call(*second.values())
-    packed.write = write  # type: ignore[method-assign]
-    call(*first.values())
-    assert fake.launches[1] == fake.launches[0]
+        call._graph.update = half  # type: ignore[method-assign]
+        with pytest.raises((KeyboardInterrupt, RuntimeError)):
+            call(*second.values(), 7)
+        call._graph.update = update  # type: ignore[method-assign]
+        fake.launches.clear()
+        fake.capturing = {7: CAPTURED} if captured else {}
+        call(*first.values(), 7)
+        assert fake.launches == right
+        fake.launches.clear()
+
+
+def stage_packed(fake: Driver, name: str) -> tuple[prepacked.Prepacked, Program]:
+    stage = stage_named(name)
+    program = stage.prepare(PROBLEM, stage.production_tile(PROBLEM))
+    held = {
+        buffer.name: device_array(buffer.shape, 0x7F00_0000_0000 + 0x100000 * place)
+        for place, buffer in enumerate(program.buffers)
+    }
+    return prepared(fake, program, held)[0], program
 
 
 def s01(fake: Driver) -> prepacked.Prepacked:
@@ -363,56 +426,81 @@ def test_a_launch_that_the_driver_refuses_raises(call: str, fake: Driver) -> Non
     assert address_of(arrays["input"]) in fake.launches[-1]["values"]
 
 
-def test_an_error_names_all_the_kernels_of_a_graph(fake: Driver) -> None:
-    program = stage_named("s09").prepare(PROBLEM, stage_named("s09").production_tile(PROBLEM))
-    held = {"packed": device_array((1,), 0x7000_0000_0000)}
-    call, _ = prepared(fake, program, held)
+def test_an_error_names_the_kernels_of_a_graph_once_each(fake: Driver) -> None:
+    call, _ = stage_packed(fake, "s09")
     fake.answers = {"cuGraphLaunch": [OUT_OF_RESOURCES]}
     with pytest.raises(RuntimeError, match=r"^CUDA could not launch pack_filter, double_buffer: "):
         call(*arrays_at(0x1000).values())
+    in_slices = stage_named("s03_im2col")
+    least = in_slices.prepare(replace(PROBLEM, batch=1), in_slices.production_tile(PROBLEM))
+    program = in_slices.prepare(PROBLEM, least.tile, workspace_limit=least.workspace_bytes)
+    assert len(program.launches) > len({step.name for step in program.launches})
+    held = {buffer.name: device_array(buffer.shape, 0x7F00_0000_0000) for buffer in program.buffers}
+    call, _ = prepared(fake, program, held)
+    fake.answers = {"cuGraphLaunch": [OUT_OF_RESOURCES]}
+    with pytest.raises(RuntimeError) as refused:
+        call(*arrays_at(0x1000).values())
+    for step in program.launches:
+        assert str(refused.value).count(step.name) == 1
 
 
-def test_a_thread_without_a_context_gets_one(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_without_a_context_gets_the_plan_s(fake: Driver) -> None:
     call, arrays = s01(fake), arrays_at(0x1000)
+    for launches in (1, 2):  # in the second call there is nothing to write
+        fake.context = 0
+        call(*arrays.values())
+        assert fake.context == 1
+        assert len(fake.launches) == launches
     fake.context = 0
-    monkeypatch.setattr(prepacked.cuda, "current_context", lambda: setattr(fake, "context", 1))
+    fake.answers = {"cuCtxSetCurrent": [driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED]}
+    with pytest.raises(RuntimeError, match=r"^CUDA could not launch direct: .*DESTROYED$"):
+        call(*arrays.values())
+
+
+def test_another_gpu_s_context_is_refused(fake: Driver) -> None:
+    call, arrays = s01(fake), arrays_at(0x1000)
+    fake.context = 2
+    with pytest.raises(RuntimeError, match=r"^the current GPU is another than this plan's: "):
+        call(*arrays.values())
+    assert fake.launches == []
+    fake.context = 1
     call(*arrays.values())
     assert len(fake.launches) == 1
-    fake.context = 0
-    call(*arrays.values())  # nothing to write, and still a context is needed
-    assert len(fake.launches) == 2
 
 
-def test_a_captured_stream_gets_launches_of_their_own(fake: Driver) -> None:
-    """A graph cannot be launched while another is captured: its driver says so."""
-    stage = stage_named("s11")
-    program = stage.prepare(PROBLEM, stage.production_tile(PROBLEM))
-    held = {
-        buffer.name: device_array(buffer.shape, 0x7F00_0000_0000 + 0x100000 * place)
-        for place, buffer in enumerate(program.buffers)
-    }
-    call, _ = prepared(fake, program, held)
-    call(*arrays_at(0x1000_0000).values(), 7)
+@pytest.mark.parametrize("stream", [0, 2, 7])
+@pytest.mark.parametrize("status", [CAPTURED, INVALIDATED])
+def test_a_captured_stream_gets_launches_of_their_own(
+    stream: int, status: Any, fake: Driver
+) -> None:
+    """A graph cannot be launched while another is captured, nor may it be updated. What the
+    capture's arrays were is none of a later call's, and the other way round."""
+    call, program = stage_packed(fake, "s11")
+    first, second = arrays_at(0x1000_0000), arrays_at(0x2000_0000)
+    expected = {}
+    for name, arrays in (("first", first), ("second", second)):
+        call(*arrays.values(), stream)
+        expected[name] = list(fake.launches)
+        fake.launches.clear()
     assert fake.alone == 0
-    in_graph = list(fake.launches)
-    fake.launches.clear()
-    fake.capturing = {7}
-    call(*arrays_at(0x1000_0000).values(), 7)
-    assert fake.alone == 3
-    assert fake.launches == in_graph
+    assert expected["first"] != expected["second"]
+    for captured, name in ((True, "first"), (False, "first"), (True, "second"), (False, "first")):
+        fake.capturing = {stream: status} if captured else {}
+        call(*(first if name == "first" else second).values(), stream)
+        assert fake.launches == expected[name]
+        fake.launches.clear()
+    assert fake.alone == 2 * len(program.launches)
+    fake.capturing = {stream: status}
     fake.answers = {"cuLaunchKernel": [fake.done, OUT_OF_RESOURCES]}
     with pytest.raises(RuntimeError, match=f"^CUDA could not launch {program.launches[1].name}: "):
-        call(*arrays_at(0x1000_0000).values(), 7)
+        call(*first.values(), stream)
 
 
-@pytest.mark.parametrize("stream", [0, 1])
-def test_the_default_stream_is_not_asked_whether_it_is_captured(
-    stream: int, fake: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It never is, and while some other stream is the question itself is an error."""
-    monkeypatch.setattr(fake, "cuStreamIsCapturing", None)
-    s01(fake)(*arrays_at(0x1000).values(), stream)
-    assert len(fake.launches) == 1
+def test_where_a_stream_cannot_be_asked_the_graph_is_tried(fake: Driver) -> None:
+    """The default one, while another that blocks it is captured."""
+    fake.answers = {"cuStreamIsCapturing": [driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT]}
+    s01(fake)(*arrays_at(0x1000).values())
+    assert (len(fake.launches), fake.alone) == (1, 0)
 
 
 @pytest.mark.parametrize("call", ["cuGraphCreate", "cuGraphAddKernelNode", "cuGraphInstantiate"])
@@ -425,12 +513,35 @@ def test_where_the_driver_makes_no_graph_launches_go_singly(call: str, fake: Dri
     assert address_of(arrays["input"]) in fake.launches[0]["values"]
 
 
-def test_a_graph_goes_with_what_launches_it(fake: Driver) -> None:
+@pytest.mark.parametrize("context", [0, 1, 2])
+@pytest.mark.parametrize("capturing", [{}, {7: CAPTURED}])
+def test_a_graph_goes_with_what_launches_it(
+    context: int, capturing: dict[int, Any], fake: Driver
+) -> None:
+    """In whichever thread: without a context, in another's, while a graph is captured."""
     call = s01(fake)
     call(*arrays_at(0x1000).values())
     assert fake.gone == []
+    fake.context, fake.capturing = context, capturing
     del call
     assert sorted(fake.gone) == ["executable", "graph"]
+    assert (fake.context, fake.mode) == (context, STRICT)
+
+
+def test_a_graph_has_gone_with_its_context(fake: Driver) -> None:
+    call = s01(fake)
+    fake.answers = {"cuCtxSetCurrent": [driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED]}
+    del call
+    assert fake.gone == []
+    assert fake.mode == STRICT
+
+
+def test_a_graph_is_left_where_python_ends(fake: Driver) -> None:
+    """By then there may be no driver to ask."""
+    call = s01(fake)
+    assert [finalizer.atexit for finalizer in fake.finalizers] == [False]
+    assert fake.finalizers[0].alive
+    del call
 
 
 def test_threads_do_not_mix_their_arrays(fake: Driver) -> None:
@@ -542,6 +653,7 @@ def test_a_plan_takes_the_packed_launches(name: str, fake: Driver) -> None:
     input, weight, out = (engine.empty(SHAPES[key]) for key in ("input", "weight", "output"))
     assert plan(input, weight, out, stream=9) is out
     assert engine.plain == []
+    assert plan.one_graph
     assert len(fake.launches) == len(plan.program.launches)
     handed = {value for launch in fake.launches for value in launch["values"]}
     assert {address_of(array) for array in (input, weight, out, plan._no_bias)} <= handed
@@ -557,6 +669,7 @@ def test_a_plan_takes_numbas_launches_where_it_must(
     plan = Plan(PROBLEM, stage_named(name), None, engine)
     input, weight, out = (engine.empty(SHAPES[key]) for key in ("input", "weight", "output"))
     assert not plan.packed
+    assert not plan.one_graph
     assert plan(input, weight, out, stream=9) is out
     assert fake.launches == []
     assert engine.plain == [(step.name, 9) for step in plan.program.launches]

@@ -94,7 +94,8 @@ def conv2d(
 
 
 class _Kept(local):
-    """Plans of one thread: threads may have a default stream each, and no plan runs on two."""
+    """Plans of one thread: threads may have a default stream each, and a plan's calls run one at a
+    time."""
 
     def __init__(self) -> None:
         self.plans: OrderedDict[Any, Plan] = OrderedDict()

@@ -28,11 +28,13 @@ class Plan:
 
     Calling it launches the kernels and does nothing else, so that it can be captured in a CUDA
     graph (on a ``stream`` of your own: CUDA does not capture the default one). Its workspace is
-    its own, so one plan must not run on two streams at once. Made by :func:`plan`.
+    its own, and a GPU does one call of a plan at a time: for work side by side on two streams make
+    two plans. Made by :func:`plan`.
 
     ``tile`` is the one its main kernel was made with, ``workspace_bytes`` the device memory that
     the stage needs beside input, weight, bias and output. ``packed`` says whether a call only
-    writes addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's launch.
+    exchanges addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's
+    launches; ``one_graph``, whether it calls the driver once for all of them.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Plan:
         }
         self._together = self.engine.prepack(program, shapes, self._own)
         self.packed = self._together is not None
+        self.one_graph = self._together is not None and self._together.is_one_graph
 
     def __call__(
         self, input: Any, weight: Any, out: Any, bias: Any = None, *, stream: Any = None
@@ -107,8 +110,8 @@ class Plan:
         ``__cuda_stream__``, or a stream's handle.
 
         On a GPU only: raises ``TypeError`` for what is no stream or, where ``packed``, an array in
-        the host's memory, ``ValueError`` for one that starts elsewhere, ``RuntimeError`` with the
-        driver's error where it refuses a launch.
+        the host's memory, ``ValueError`` for one that starts elsewhere, ``RuntimeError`` where
+        another GPU is current than the plan's, or the driver refuses a launch, with its error.
         """
         if self._together is not None:
             self._together(input, weight, self._no_bias if bias is None else bias, out, stream)

@@ -123,6 +123,7 @@ class _Case:
             "arrays": self._kind,
             "launches": len(self._steps),
             "packed": self._plan.packed,
+            "one_graph": self._plan.one_graph,
             "equal": {_bits(output) for output in self._planned} == {_bits(self._by_numba)},
             **{f"{way}_us": median for way, (_, median, _) in times.items()},
             **{

@@ -13,7 +13,17 @@ from convlab.engines.memory_rules import SECTOR_BYTES
 from convlab.stages.base import Program, Step
 
 Start = Callable[..., None]
-Together = Callable[[Any, Any, Any, Any, Any], None]  # of input, weight, bias, output and a stream
+
+
+class Together(Protocol):
+    """Starts all steps of a program at once."""
+
+    @property
+    def is_one_graph(self) -> bool:
+        """Whether that is one launch of a CUDA graph."""
+
+    def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
+        """On these arrays, on that stream."""
 
 
 class EngineUnavailable(RuntimeError):

@@ -2,8 +2,8 @@
 
 Numba's own launch looks the kernel up, converts every argument and packs all parameters each time:
 25 to 35 us, 50 to 90 us with PyTorch's tensors. Of all that, only the arrays' addresses change
-from call to call. So the rest is done once, here, and a call writes the addresses and calls the
-driver: once, as all launches of a plan are one graph (:mod:`launch_graph`).
+from call to call. So the rest is done once, here, and all launches of a plan are one graph
+(:mod:`launch_graph`): a call exchanges the addresses that are others than before and launches that.
 
 All that is known of how numba-cuda launches stands in this module, and it is asked rather than
 assumed: Numba itself lays out the parameters, of an array with a marked address, and where the mark
@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
-from numba import cuda
 
 from convlab.engines.handles import address_of, check_aligned, stream_handle
-from convlab.engines.launch_graph import graph_of, is_capturing
+from convlab.engines.launch_graph import LaunchGraph, graph_of, is_capturing, require
 from convlab.stages.base import Argument, Flat, Images, Launch
 
 Shape = tuple[int, ...]
@@ -55,37 +54,44 @@ class Prepacked:
 
     def __init__(self, launches: list[_Packed]) -> None:
         self._launches = launches
+        self._context = _current_context()
         self._graph = graph_of(launches)
-        self._names = ", ".join(packed.name for packed in launches)
-        self._written: tuple[int, ...] = ()
-        # The parameters are this object's: a thread has them until its launches are handed over,
-        # when the driver has copied them.
+        self._in_graph: tuple[int, ...] = ()  # the addresses that its kernels are handed
+        # The parameters are this object's, and so is the graph: a thread has both until its
+        # launches are handed over, when the driver has copied them.
         self._lock = Lock()
+
+    @property
+    def is_one_graph(self) -> bool:
+        """Whether a call is one launch of a graph, where nobody captures it."""
+        return self._graph is not None
 
     def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
         """Start them on a stream. Nothing but the arrays' addresses is looked at.
 
         Raises ``TypeError`` for an array in the host's memory or what is no stream, ``ValueError``
-        for one that does not start at a multiple of 16 bytes, ``RuntimeError`` with the driver's
-        error where it refuses a launch.
+        for one that does not start at a multiple of 16 bytes, ``RuntimeError`` where another GPU is
+        current than the launches are for, or with the driver's error where it refuses one.
         """
         addresses = address_of(input), address_of(weight), address_of(bias), address_of(output)
         handle = stream_handle(stream)
         with self._lock:
-            _have_context()
-            if addresses != self._written:
-                self._write(addresses)
-            if self._graph is None or is_capturing(handle):  # into somebody's graph they go singly
+            if addresses != self._in_graph:
+                for name, address in zip(TENSORS, addresses, strict=True):
+                    check_aligned(name, address)
+            self._have_context()
+            if self._graph is None or is_capturing(handle):
                 for packed in self._launches:
-                    _require(packed.launch(handle), packed.name)
-            else:
-                _require(self._graph.launch(handle), self._names)
+                    packed.write(addresses)
+                    packed.launch(handle)
+                return
+            if addresses != self._in_graph:
+                self._update(self._graph, addresses)
+            self._graph.launch(handle)
 
-    def _write(self, addresses: tuple[int, ...]) -> None:
-        """Have all launches take the arrays that begin there."""
-        for name, address in zip(TENSORS, addresses, strict=True):
-            check_aligned(name, address)
-        before, self._written = self._written, ()  # Ctrl-C may come while some are and some are not
+    def _update(self, graph: LaunchGraph, addresses: tuple[int, ...]) -> None:
+        """Have its kernels take the arrays that begin there."""
+        before, self._in_graph = self._in_graph, ()  # Ctrl-C may come while some do and some do not
         moved = {
             tensor
             for tensor, address in enumerate(addresses)
@@ -94,21 +100,26 @@ class Prepacked:
         for place, packed in enumerate(self._launches):
             if moved & packed.tensors:
                 packed.write(addresses)
-                if self._graph is not None:
-                    _require(self._graph.update(place), packed.name)
-        self._written = addresses
+                graph.update(place)
+        self._in_graph = addresses
+
+    def _have_context(self) -> None:
+        """A thread's first use of CUDA has none; a graph without it, or in another GPU's, ends the
+        process or runs who knows where."""
+        current = _current_context()
+        if not current:
+            (error,) = driver.cuCtxSetCurrent(self._context)
+            require(error, self._launches[0].name)
+        elif current != self._context:
+            raise RuntimeError(
+                "the current GPU is another than this plan's: a plan runs on the one that was "
+                "current when it was made"
+            )
 
 
-def _have_context() -> None:
-    """A thread's first use of CUDA needs one; a graph without it ends the process."""
-    error, context = driver.cuCtxGetCurrent()
-    if error or not int(context):
-        cuda.current_context()  # makes one current
-
-
-def _require(error: Any, names: str) -> None:
-    if error:
-        raise RuntimeError(f"CUDA could not launch {names}: {error.name}")
+def _current_context() -> int:
+    _, context = driver.cuCtxGetCurrent()
+    return int(context)
 
 
 class _Packed:
@@ -143,7 +154,7 @@ class _Packed:
         self._pointers = (ctypes.c_void_p * len(numbers))(
             *range(first, first + 8 * len(numbers), 8)
         )
-        self.parameters = ctypes.addressof(self._pointers)
+        self.parameters_at = ctypes.addressof(self._pointers)
         self.function = _function(self._compiled.handle)
         self.grid, self.block = _three(step.grid), _three(step.block)
 
@@ -153,12 +164,12 @@ class _Packed:
         for parameter, tensor, offset in self._moving:
             values[parameter] = addresses[tensor] + offset
 
-    def launch(self, stream: int) -> Any:
-        """Start it alone. Returns the driver's error, or its zero."""
+    def launch(self, stream: int) -> None:
+        """Start it by itself."""
         (error,) = driver.cuLaunchKernel(
-            self.function, *self.grid, *self.block, 0, stream, self.parameters, 0
+            self.function, *self.grid, *self.block, 0, stream, self.parameters_at, 0
         )
-        return error
+        require(error, self.name)
 
 
 def _function(handle: Any) -> Any:
