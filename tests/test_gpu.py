@@ -334,7 +334,8 @@ del input, weight
 {LAST_MOMENTS[moment]}
 print("ended")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["ended"]), done.stderr
 
 

@@ -89,7 +89,7 @@ class Driver:
         self.parameters: list[int] = []
         self.capturing: dict[int, Any] = {}  # streams, and the status of each
         self.mode = STRICT  # in which graphs are captured: not relaxed, it ends at unsafe calls
-        self.context = 1
+        self.context, self.name = 1, 41  # that one's number among all there ever were
         self.gone: list[Any] = []
         self.finalizers: list[Any] = []
 
@@ -171,9 +171,14 @@ class Driver:
             self.context = int(context)
         return (error,)
 
+    def cuCtxGetId(self, context: Any) -> tuple[Any, Any]:
+        assert int(context) == 1
+        error = self._answer("cuCtxGetId")
+        return error, None if error else self.name
+
     def cuCtxPushCurrent(self, context: Any) -> tuple[Any]:
-        self.below = self.context
-        return self.cuCtxSetCurrent(context)
+        self.below, self.context = self.context, int(context)
+        return (self.done,)
 
     def cuCtxPopCurrent(self) -> tuple[Any, Any]:
         self.context = self.below
@@ -528,12 +533,17 @@ def test_a_graph_goes_with_what_launches_it(
     assert (fake.context, fake.mode) == (context, STRICT)
 
 
-def test_a_graph_has_gone_with_its_context(fake: Driver) -> None:
+@pytest.mark.parametrize("another", [False, True])
+def test_a_graph_has_gone_with_its_context(another: bool, fake: Driver) -> None:
+    """Even where another context has taken its place."""
     call = s01(fake)
-    fake.answers = {"cuCtxSetCurrent": [driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED]}
+    if another:
+        fake.name += 1
+    else:
+        fake.answers = {"cuCtxGetId": [driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED]}
     del call
     assert fake.gone == []
-    assert fake.mode == STRICT
+    assert (fake.context, fake.mode) == (1, STRICT)
 
 
 def test_a_graph_is_left_where_python_ends(fake: Driver) -> None:
