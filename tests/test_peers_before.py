@@ -92,6 +92,9 @@ def test_what_is_said_of_calls_is_so():
     each = parts["im2col_cublas_batched"]
     assert all(any(abs(part - 1) < 0.1 for part in runs) for runs in each)
     assert sum(min(runs) < 0.8 for runs in each) > len(each) / 2
+    each = [part for runs in parts["im2col_cublas_per_image"] for part in runs]
+    assert 0.39 < min(each) < 0.45  # two fifths
+    assert 0.95 < max(each) < 1.1  # all
 
 
 def test_both_times_stand_in_the_table():

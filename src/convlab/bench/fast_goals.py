@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
 
 from convlab.bench import analysis
 from convlab.bench.analysis import CUDNN, GEMM_CLASS, TORCH, Contender, Layer, geometric_mean
+from convlab.bench.report_why import MMA_SYNC_FLOPS
 from convlab.bench.results import Results
 from convlab.bench.roofline import floor_seconds
 from convlab.bench.rows import Row
@@ -66,13 +69,18 @@ def time_of(results: Results, one: Contender | None, layer: Layer, called: bool)
     return None if row is None else row.called_ms if called else row.time_ms
 
 
-def most_in_float32(results: Results, over: Contender | None) -> float | None:
-    """How many times as fast as another, replayed from a graph, a float32 kernel would be that is
-    at the roofline on every layer; None where a time or the machine is not known."""
+def most_possible(results: Results, over: Contender | None, precision: str) -> float | None:
+    """How many times as fast as another, replayed from a graph, a kernel would be that is at the
+    roofline on every layer: in ``fp32``, or in ``3xtf32`` by the one instruction that stages have.
+    None where a time or the machine is not known."""
+    machine = results.machine
+    machine = replace(machine, tf32_flops=MMA_SYNC_FLOPS.get(machine.device))
+    if machine.peak_flops(precision) is None:
+        return None
     found = []
     for layer in results.layers():
         other = time_of(results, over, layer, called=False)
-        floor = floor_seconds(paper_layer(*layer), results.machine)
+        floor = floor_seconds(paper_layer(*layer), machine, precision)
         if not other or not floor:
             return None
         found.append(other / 1e3 / floor)
@@ -89,8 +97,9 @@ def filter_bytes(layer: Layer, tile: str | None = None) -> int:
 Goals = dict[tuple[str, str], tuple[str, str]]
 
 
-def goals_of(results: Results, stage: str) -> Goals:
-    """By what was aimed at: what was found, and whether that is enough."""
+def goals_of(results: Results, stage: str, others: Sequence[Results] = ()) -> Goals:
+    """By what was aimed at: what was found, and whether that is enough. Means of ordinary calls are
+    the host's as well, and of ``others``, further runs, too."""
     everybody = contenders(results)
     ours = everybody.get(stage)
     goals: Goals = {}
@@ -98,18 +107,19 @@ def goals_of(results: Results, stage: str) -> Goals:
     def add(what: str, wanted: str, found: str, reached: bool | None) -> None:
         goals[what, wanted] = found, "" if reached is None else "yes" if reached else "no"
 
-    def known(name: str, called: bool = False) -> list[float]:
-        every = ratios(results, ours, everybody.get(name), called)
+    def known(name: str) -> list[float]:
+        every = ratios(results, ours, everybody.get(name))
         return [ratio for ratio in every if ratio is not None]
 
     for words, name, mean, least in AIMS:
         wanted = f"{mean:.1f} on average" + (f", {least} on every layer" if least else "")
-        for called in (False, True) if name in (BATCHED, OWN, PER_IMAGE) else (False,):
-            found = known(name, called)
-            enough = bool(found) and geometric_mean(found) >= mean
-            reached: bool | None = enough and (least is None or min(found) >= least)
-            how = ", called" if called else ""
-            add(words + how, wanted, _spread(found), reached if found else None)
+        found = known(name)
+        enough = bool(found) and geometric_mean(found) >= mean
+        reached: bool | None = enough and (least is None or min(found) >= least)
+        add(words, wanted, _spread(found), reached if found else None)
+        if name in (BATCHED, OWN, PER_IMAGE):
+            means = called_means((results, *others), stage, name)
+            goals[f"{words}, called", wanted] = _over_runs(means, mean)
     add("over s01", "the range, beside the paper's 5 to 155", _spread(known(DIRECT)), None)
     more = [
         row.workspace_bytes - filter_bytes(layer, row.algorithm)
@@ -130,8 +140,10 @@ def goals_of(results: Results, stage: str) -> Goals:
             said = (
                 f"{rate:.1f} of {peak:.1f} TFLOP/s: {rate / peak:.1%}" if rate and peak else UNKNOWN
             )
-            reached = rate / peak >= 0.85 if rate and peak else None
-            add(f"{layer[0]}, share of cuBLAS's SGEMM, all in", "85 %", said, reached)
+            # Nine tenths with all that there is beside it are more than that of the kernel.
+            reached = rate / peak >= 0.9 if rate and peak else None
+            wanted = "90 % the kernel, 85 % all in"
+            add(f"{layer[0]}, share of cuBLAS's SGEMM, all in", wanted, said, reached)
         if layer[0] == "conv7":
             copy, time_ms = machine.copy_bytes_per_second, row.time_ms if row else None
             said, reached = UNKNOWN, None
@@ -141,6 +153,31 @@ def goals_of(results: Results, stage: str) -> Goals:
                 reached = moved / copy >= 0.6
             add("conv7, share of a copy's bandwidth, necessary bytes", "60 %", said, reached)
     return goals
+
+
+def called_means(runs: Sequence[Results], one: str, over: str) -> list[float]:
+    """By ordinary calls, how many times as fast one is as the other: the mean of each run that has
+    both."""
+    means = []
+    for run in runs:
+        everybody = contenders(run)
+        every = ratios(run, everybody.get(one), everybody.get(over), called=True)
+        if known := [ratio for ratio in every if ratio is not None]:
+            means.append(geometric_mean(known))
+    return means
+
+
+def _over_runs(means: Sequence[float], wanted: float) -> tuple[str, str]:
+    """The middle one and the range, and in how many runs that is enough."""
+    if not means:
+        return UNKNOWN, ""
+    enough = sum(mean >= wanted for mean in means)
+    found = f"{median(means):.2f} ({min(means):.2f} to {max(means):.2f} in {len(means)} runs)"
+    if len(means) == 1:
+        found = f"{means[0]:.2f}"
+    if 0 < enough < len(means):
+        return found, f"in {enough} of {len(means)}"
+    return found, "yes" if enough else "no"
 
 
 def _spread(values: Sequence[float]) -> str:

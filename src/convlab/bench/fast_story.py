@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from convlab.bench.analysis import Contender, geometric_mean
 from convlab.bench.fast_goals import (
@@ -14,10 +14,11 @@ from convlab.bench.fast_goals import (
     OWN,
     PER_IMAGE,
     TENSOR,
+    called_means,
     cell_of,
     contenders,
     goals_of,
-    most_in_float32,
+    most_possible,
     ms_and_rate,
     of_known,
     ratios,
@@ -34,33 +35,42 @@ IM2COLS = {
 }
 
 
-def im2col_in_words(results: Results) -> str:
-    """What s12 and s13 reach against each im2col, what could be reached at most, and how far these
-    are from each other."""
+def im2col_in_words(results: Results, others: Sequence[Results] = ()) -> str:
+    """What s12 and s13 reach against each im2col, by ordinary calls in other runs too, what could
+    be reached at most, and how far these are from each other."""
     everybody = contenders(results)
     aims = {name: COUNTS[mean] for _, name, mean, _ in AIMS if name in IM2COLS}
     lines = []
     for name, words in IM2COLS.items():
         found = [
-            f"{short_name(stage)} reaches {_mean(results, everybody, stage, name, False)} by graph "
-            f"replays, {_mean(results, everybody, stage, name, True)} by ordinary calls"
+            f"{short_name(stage)} reaches {_mean(results, everybody, stage, name)} by graph "
+            f"replays, {_called((results, *others), stage, name)} by ordinary calls"
             for stage in (OURS, TENSOR)
         ]
-        most = cell_of(most_in_float32(results, everybody.get(name)))
+        most, three = (
+            cell_of(most_possible(results, everybody.get(name), precision))
+            for precision in ("fp32", "3xtf32")
+        )
         lines.append(
             f"- {words}: {aims[name]} times was the aim. {'; '.join(found)}. At the roofline on "
-            f"every layer, which nothing reaches, float32 would come to {most} by graph replays.\n"
+            f"every layer, which nothing reaches, float32 would come to {most} by graph replays, "
+            f"three products of `mma.sync` to {three}.\n"
         )
-    ratio = _mean(results, everybody, OWN, BATCHED, False)
+    ratio = _mean(results, everybody, OWN, BATCHED)
     more = f"\nOf the two batched ones convlab's is {ratio} times as fast as PyTorch's.\n"
     return "".join(lines) + more
 
 
-def _mean(
-    results: Results, everybody: dict[str, Contender], one: str, over: str, called: bool
-) -> str:
-    every = ratios(results, everybody.get(one), everybody.get(over), called)
-    return of_known(every, geometric_mean)
+def _called(runs: Sequence[Results], one: str, over: str) -> str:
+    """The mean of the only run, or between which those of all runs are."""
+    means = called_means(runs, one, over)
+    if len(means) < 2:
+        return cell_of(means[0] if means else None)
+    return f"{min(means):.2f} to {max(means):.2f}"
+
+
+def _mean(results: Results, everybody: dict[str, Contender], one: str, over: str) -> str:
+    return of_known(ratios(results, everybody.get(one), everybody.get(over)), geometric_mean)
 
 
 def peaks_in_words(results: Results) -> str:
@@ -82,7 +92,7 @@ def peaks_in_words(results: Results) -> str:
     ]
     rates = [row.tflops for row in rows if row is not None and row.tflops]
     if rates:
-        gain = _mean(results, everybody, TENSOR, OURS, False)
+        gain = _mean(results, everybody, TENSOR, OURS)
         said.append(f"s13 is {gain} times as fast as s12, up to {max(rates):.0f} TFLOP/s.")
     return " ".join(said) + "\n"
 

@@ -41,6 +41,7 @@ from convlab.bench.fast_goals import (
 )
 from convlab.bench.generated import RUNS, filled, holding, regenerate
 from convlab.bench.measured import table
+from convlab.bench.peers_before import BEFORE_MS
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
 from convlab.bench.seed_paper import memory_bytes
@@ -167,14 +168,41 @@ def _less(
     return f"**{100 * sum(parts) / len(parts):.1f} %**" if parts else NOTHING
 
 
-def goals_table(results: Results) -> str:
-    """What was aimed at, and what was found of s12 and s13."""
-    found = [goals_of(results, stage) for stage in (OURS, TENSOR)]
+def goals_table(results: Results, others: Sequence[Results] = ()) -> str:
+    """What was aimed at, and what was found of s12 and s13; by ordinary calls in other runs too."""
+    found = [goals_of(results, stage, others) for stage in (OURS, TENSOR)]
     rows = [
         (what, wanted, *(cell for goals in found for cell in goals[what, wanted]))
         for what, wanted in found[0]
     ]
     return table(("", "aimed at", "s12", "reached", "s13", "reached"), rows, left=6)
+
+
+def origin_in_words(results: Results) -> str:
+    """What the aims over PyTorch's im2col were set beside, and what is reached over that."""
+    said = []
+    for stage in (OURS, TENSOR):
+        means = [
+            of_known(_over_before(results, stage, name), geometric_mean)
+            for name in (BATCHED, PER_IMAGE)
+        ]
+        said.append(f"{short_name(stage)} is {' and '.join(means)} times as fast")
+    times = BEFORE_MS[PER_IMAGE].values()
+    return (
+        "The aims over PyTorch's im2col were set beside [times taken before]"
+        "(peers.md#beside-figures-taken-before), by events around ordinary calls, per image "
+        f"{min(times):.1f} ms at the least. Over those very times {', '.join(said)} (batched and "
+        "per image, replayed from graphs).\n"
+    )
+
+
+def _over_before(results: Results, stage: str, name: str) -> list[float | None]:
+    ours = contenders(results).get(stage)
+    found: list[float | None] = []
+    for layer in results.layers():
+        time_ms = time_of(results, ours, layer, called=False)
+        found.append(BEFORE_MS[name][layer[0]] / time_ms if time_ms else None)
+    return found
 
 
 def _means(
@@ -207,8 +235,18 @@ def generated(root: Path) -> dict[Path, str]:
     results = runs[0] if (root / FILE).is_file() else None
     missing = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
     files = {}
-    of_every_run = {"runs": lambda _: runs_table(runs)}
-    for page, sections in ((PAGE, SECTIONS | of_every_run), (STORY, fast_story.SECTIONS)):
+    of_every_run: dict[str, Callable[[Results], str]] = {
+        "runs": lambda _: runs_table(runs),
+        "goals": lambda first: goals_table(first, runs[1:]),
+        "origin": origin_in_words,
+    }
+    in_the_story: dict[str, Callable[[Results], str]] = {
+        "im2col": lambda first: fast_story.im2col_in_words(first, runs[1:]),
+    }
+    for page, sections in (
+        (PAGE, SECTIONS | of_every_run),
+        (STORY, fast_story.SECTIONS | in_the_story),
+    ):
         shown = {
             name: holding(missing if results is None else make(results))
             for name, make in sections.items()
