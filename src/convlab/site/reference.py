@@ -14,6 +14,7 @@ MODULES = {
     "convlab.tracing": "Traces and their views.",
     "convlab.checking": "What a check of your own kernel found.",
     "convlab.engines": "Where kernels run, and which engine is taken.",
+    "convlab.engines.base": "How an engine starts all steps of a plan together.",
     "convlab.plans": "What a plan makes for a weight that stays.",
     "convlab.stages.base": "How a stage names the arguments of its kernels.",
     "convlab.tracing.records": "What a trace holds: plain data.",
@@ -27,6 +28,7 @@ NAMED = {
     "convlab.stages.base": ("Flat", "Images"),
     "convlab.tracing.records": ("Access", "Array", "Footprint", "Request", "Work"),
     "convlab.checking.records": ("Machine",),
+    "convlab.engines.base": ("Together",),
     "convlab.engines.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.oracle": ("Oracle", "Verdict"),
 }
