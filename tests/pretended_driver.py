@@ -1,0 +1,236 @@
+"""CUDA's driver for planned calls, where there is none: it keeps what it is handed."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda.bindings import driver
+from numba.cuda import dispatcher
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+from convlab.engines import launch_graph, prepacked
+from convlab.engines.gpu import signature
+from convlab.problem import ConvProblem
+from convlab.stages import stage_named
+from convlab.stages.base import Launch, Program
+
+PROBLEM = ConvProblem(3, 5, 9, 7, 6, (3, 2), stride=(2, 1), padding=1)
+SHAPES = {
+    "input": PROBLEM.input_shape,
+    "weight": PROBLEM.weight_shape,
+    "bias": (6,),
+    "output": PROBLEM.output_shape,
+}
+KERNEL, HANDLE = 0xCE11, 0xC0DE
+STRICT = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+CAPTURED = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+INVALIDATED = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
+
+OUT_OF_RESOURCES = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+
+
+def device_array(shape: tuple[int, ...], address: int) -> DeviceNDArray:
+    """An array of Numba's that says it lies there."""
+    memory = SimpleNamespace(device_ctypes_pointer=ctypes.c_size_t(address))
+    strides = [4 * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return DeviceNDArray(shape, strides, np.float32, gpu_data=memory)
+
+
+def kernel_of(step: Launch, program: Program) -> Any:
+    """Numba's compiled kernel of a launch, but for the machine code."""
+    kernel = object.__new__(dispatcher._Kernel)
+    kernel.debug = kernel.cooperative = kernel.launch_config_sensitive = False
+    kernel.extensions = []
+    kernel.signature = SimpleNamespace(args=signature(step, program))
+    function = SimpleNamespace(kernel="compiled", handle=driver.CUkernel(KERNEL))
+    kernel._codelibrary = SimpleNamespace(get_cufunc=lambda: function)
+    return kernel
+
+
+class Driver:
+    """CUDA's, as far as launches go: keeps what it is handed, read as the GPU would read it."""
+
+    CUfunction, CUkernel, CUresult = driver.CUfunction, driver.CUkernel, driver.CUresult
+    CUDA_KERNEL_NODE_PARAMS = driver.CUDA_KERNEL_NODE_PARAMS
+    CUstreamCaptureMode, CUstreamCaptureStatus = (
+        driver.CUstreamCaptureMode, driver.CUstreamCaptureStatus,
+    )  # fmt: skip
+    done = driver.CUresult.CUDA_SUCCESS
+
+    def cuKernelGetFunction(self, kernel: Any) -> tuple[Any, Any]:
+        known = int(kernel) == KERNEL
+        error = "CUDA_SUCCESS" if known else "CUDA_ERROR_INVALID_HANDLE"
+        return getattr(driver.CUresult, error), driver.CUfunction(HANDLE if known else 0)
+
+    def __init__(self) -> None:
+        self.launches: list[dict[str, Any]] = []
+        self.alone = 0  # how many of them were in no graph
+        self.answers: dict[str, list[Any]] = {}  # to which call, instead of CUDA_SUCCESS
+        self.parameters: list[int] = []
+        self.capturing: dict[int, Any] = {}  # streams, and the status of each
+        self.mode = STRICT  # in which graphs are captured: not relaxed, it ends at unsafe calls
+        self.context, self.name = 1, 41  # that one's number among all there ever were
+        self.gone: list[Any] = []
+        self.finalizers: list[Any] = []
+
+    def _answer(self, call: str) -> Any:
+        answers = self.answers.get(call)
+        return answers.pop(0) if answers else self.done
+
+    def _launch(self, which: int, function: Any, shape: Any, pointers: int) -> dict[str, Any]:
+        assert int(function) == HANDLE
+        count = self.parameters[which % len(self.parameters)]
+        places = (ctypes.c_void_p * count).from_address(pointers)
+        values = [ctypes.c_uint64.from_address(place).value for place in places]
+        return {"grid": tuple(shape[:3]), "block": tuple(shape[3:]), "values": values}
+
+    def cuLaunchKernel(self, function: Any, *numbers: int) -> tuple[Any]:
+        *shape, shared, stream, pointers, extra = numbers
+        assert (shared, extra) == (0, 0)
+        launch = self._launch(self.alone, function, shape, pointers)
+        self.alone += 1
+        self.launches.append(launch | {"stream": stream})
+        return (self._answer("cuLaunchKernel"),)
+
+    def cuGraphCreate(self, flags: int) -> tuple[Any, Any]:
+        return self._answer("cuGraphCreate"), SimpleNamespace(nodes=[])
+
+    def cuGraphAddKernelNode(
+        self, graph: Any, before: list[int], count: int, kernel: Any
+    ) -> tuple[Any, Any]:
+        node = len(graph.nodes)
+        assert before == ([node - 1] if node else []), "each after the one before it"
+        assert count == len(before)
+        grid, block = self._shape(kernel)
+        # How many parameters there are, some tests only know once a plan is made.
+        graph.nodes.append(
+            self._launch(node, kernel.func, grid + block, int(kernel.kernelParams))
+            if self.parameters
+            else None
+        )
+        return self._answer("cuGraphAddKernelNode"), node
+
+    def _shape(self, kernel: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        assert kernel.sharedMemBytes == 0
+        return (
+            (kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ),
+            (kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ),
+        )
+
+    def cuGraphInstantiate(self, graph: Any, flags: int) -> tuple[Any, Any]:
+        return self._answer("cuGraphInstantiate"), SimpleNamespace(graph=graph)
+
+    def _unsafe(self) -> None:
+        assert self.context, "a driver without a context crashes here"
+        assert not self.capturing or self.mode == RELAXED, "that ends a capture"
+
+    def cuGraphExecKernelNodeSetParams(self, made: Any, node: int, kernel: Any) -> tuple[Any]:
+        self._unsafe()
+        grid, block = self._shape(kernel)
+        launch = self._launch(node, kernel.func, grid + block, int(kernel.kernelParams))
+        made.graph.nodes[node] = launch
+        return (self._answer("cuGraphExecKernelNodeSetParams"),)
+
+    def cuGraphLaunch(self, made: Any, stream: int) -> tuple[Any]:
+        assert self.context, "a driver without a context crashes here"
+        assert stream not in self.capturing
+        self.launches += [launch | {"stream": stream} for launch in made.graph.nodes]
+        return (self._answer("cuGraphLaunch"),)
+
+    def cuStreamIsCapturing(self, stream: int) -> tuple[Any, Any]:
+        error = self._answer("cuStreamIsCapturing")
+        none = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        return error, None if error else self.capturing.get(stream, none)
+
+    def cuCtxGetCurrent(self) -> tuple[Any, Any]:
+        return self.done, driver.CUcontext(self.context)
+
+    def cuCtxSetCurrent(self, context: int) -> tuple[Any]:
+        error = self._answer("cuCtxSetCurrent")
+        if not error:
+            self.context = int(context)
+        return (error,)
+
+    def cuCtxGetId(self, context: Any) -> tuple[Any, Any]:
+        assert int(context) == 1
+        error = self._answer("cuCtxGetId")
+        return error, None if error else self.name
+
+    def cuCtxPushCurrent(self, context: Any) -> tuple[Any]:
+        self.below, self.context = self.context, int(context)
+        return (self.done,)
+
+    def cuCtxPopCurrent(self) -> tuple[Any, Any]:
+        self.context = self.below
+        return self.done, None
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> tuple[Any, Any]:
+        self.mode, before = mode, self.mode
+        return self.done, before
+
+    def cuGraphDestroy(self, graph: Any) -> None:
+        self._unsafe()
+        self.gone.append("graph")
+
+    def cuGraphExecDestroy(self, made: Any) -> None:
+        self._unsafe()
+        self.gone.append("executable")
+
+
+def pretended_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """As long as a test's fixture lasts."""
+    fake = Driver()
+    monkeypatch.setattr(prepacked, "driver", fake)
+    monkeypatch.setattr(launch_graph, "driver", fake)
+
+    def finalize(*arguments: Any) -> Any:
+        fake.finalizers.append(weakref.finalize(*arguments))
+        return fake.finalizers[-1]
+
+    monkeypatch.setattr(launch_graph, "weakref", SimpleNamespace(finalize=finalize))
+    yield fake
+    for finalizer in fake.finalizers:
+        finalizer.detach()  # what outlives the test has no driver to go to
+
+
+def prepared(
+    fake: Driver, program: Program, held: dict[str, Any]
+) -> tuple[prepacked.Prepacked, list[tuple[Launch, Any]]]:
+    """A program's launches, packed, and their kernels."""
+    launches = [(step, kernel_of(step, program)) for step in program.launches]
+    shapes = SHAPES | {buffer.name: buffer.shape for buffer in program.buffers}
+    # Numba's ABI of an array: five numbers, then shape and strides, one parameter each.
+    fake.parameters = [sum(5 + 2 * kind.ndim for kind in k.argument_types) for _, k in launches]
+    packed = prepacked.prepack(launches, shapes, held)
+    assert packed is not None
+    return packed, launches
+
+
+def stage_packed(fake: Driver, name: str) -> tuple[prepacked.Prepacked, Program]:
+    stage = stage_named(name)
+    program = stage.prepare(PROBLEM, stage.production_tile(PROBLEM))
+    held = {
+        buffer.name: device_array(buffer.shape, 0x7F00_0000_0000 + 0x100000 * place)
+        for place, buffer in enumerate(program.buffers)
+    }
+    return prepared(fake, program, held)[0], program
+
+
+def s01(fake: Driver) -> prepacked.Prepacked:
+    stage = stage_named("s01")
+    return prepared(fake, stage.prepare(PROBLEM, None), {})[0]
+
+
+def arrays_at(base: int) -> dict[str, DeviceNDArray]:
+    return {
+        name: device_array(shape, base + 0x10000 * place)
+        for place, (name, shape) in enumerate(SHAPES.items())
+    }

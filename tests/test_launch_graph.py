@@ -1,0 +1,256 @@
+"""A plan's launches as one graph, without a GPU: which arrays each call is of, whatever happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cuda.bindings import driver
+from numba.cuda.core import config
+
+from convlab.engines.handles import address_of
+from convlab.stages import stage_named
+
+if config.ENABLE_CUDASIM:
+    pytest.skip("Numba runs as its CUDA simulator: it has no launch", allow_module_level=True)
+
+from pretended_driver import (
+    CAPTURED,
+    INVALIDATED,
+    OUT_OF_RESOURCES,
+    PROBLEM,
+    SHAPES,
+    STRICT,
+    Driver,
+    arrays_at,
+    device_array,
+    prepared,
+    pretended_driver,
+    s01,
+    stage_packed,
+)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    yield from pretended_driver(monkeypatch)
+
+
+def test_only_what_takes_another_array_is_updated(fake: Driver) -> None:
+    """s09 packs the weight and then takes all but that."""
+    call, _ = stage_packed(fake, "s09")
+    updated, plain = [], fake.cuGraphExecKernelNodeSetParams
+
+    def noted(made: Any, node: int, kernel: Any) -> tuple[Any]:
+        updated.append(node)
+        return plain(made, node, kernel)
+
+    fake.cuGraphExecKernelNodeSetParams = noted  # type: ignore[method-assign]
+    arrays = arrays_at(0x1000)
+    for name, nodes in (("input", [0, 1]), ("output", [1]), ("weight", [0]), ("bias", [1])):
+        updated.clear()
+        arrays[name] = device_array(SHAPES[name], address_of(arrays[name]) + 0x4000_0000)
+        call(*arrays.values())
+        assert updated == nodes
+        handed = [value for launch in fake.launches[-2:] for value in launch["values"]]
+        assert all(address_of(array) in handed for array in arrays.values())
+    updated.clear()
+    call(*arrays.values())
+    assert updated == []
+
+
+@pytest.mark.parametrize("name", ["s01", "s09", "s11"])
+@pytest.mark.parametrize("how", ["Ctrl-C before", "Ctrl-C after", "refused"])
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_call_that_ends_half_way_harms_no_later_one(
+    name: str, how: str, captured: bool, fake: Driver
+) -> None:
+    """While some kernels take the new arrays and some still the old ones."""
+    call, program = stage_packed(fake, name)
+    first, second = arrays_at(0x1000_0000), arrays_at(0x2000_0000)
+    assert call._graph is not None
+    update = call._graph.update
+    for last in range(len(program.launches)):
+        fake.capturing = {}
+        call(*first.values(), 7)
+        right = list(fake.launches)
+        left = [last]
+
+        def half(place: int, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0 and how == "Ctrl-C before":
+                raise KeyboardInterrupt
+            if left[0] < 0 and how == "refused":
+                fake.answers = {"cuGraphExecKernelNodeSetParams": [OUT_OF_RESOURCES]}
+            update(place)
+            if left[0] < 0:
+                raise KeyboardInterrupt
+
+        call._graph.update = half  # type: ignore[method-assign]
+        with pytest.raises((KeyboardInterrupt, RuntimeError)):
+            call(*second.values(), 7)
+        call._graph.update = update  # type: ignore[method-assign]
+        fake.launches.clear()
+        fake.capturing = {7: CAPTURED} if captured else {}
+        call(*first.values(), 7)
+        assert fake.launches == right
+        fake.launches.clear()
+
+
+@pytest.mark.parametrize("call", ["cuGraphLaunch", "cuGraphExecKernelNodeSetParams"])
+def test_a_launch_that_the_driver_refuses_raises(call: str, fake: Driver) -> None:
+    fake.answers = {call: [OUT_OF_RESOURCES]}
+    refused = "^CUDA could not launch direct: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES$"
+    launch, arrays = s01(fake), arrays_at(0x1000)
+    with pytest.raises(RuntimeError, match=refused):
+        launch(*arrays.values())
+    assert len(fake.launches) == (call == "cuGraphLaunch")
+    launch(*arrays.values())  # with the arrays' addresses, whether or not they were copied before
+    assert address_of(arrays["input"]) in fake.launches[-1]["values"]
+
+
+def test_an_error_names_the_kernels_of_a_graph_once_each(fake: Driver) -> None:
+    call, _ = stage_packed(fake, "s09")
+    fake.answers = {"cuGraphLaunch": [OUT_OF_RESOURCES]}
+    with pytest.raises(RuntimeError, match=r"^CUDA could not launch pack_filter, double_buffer: "):
+        call(*arrays_at(0x1000).values())
+    in_slices = stage_named("s03_im2col")
+    least = in_slices.prepare(replace(PROBLEM, batch=1), in_slices.production_tile(PROBLEM))
+    program = in_slices.prepare(PROBLEM, least.tile, workspace_limit=least.workspace_bytes)
+    assert len(program.launches) > len({step.name for step in program.launches})
+    held = {buffer.name: device_array(buffer.shape, 0x7F00_0000_0000) for buffer in program.buffers}
+    call, _ = prepared(fake, program, held)
+    fake.answers = {"cuGraphLaunch": [OUT_OF_RESOURCES]}
+    with pytest.raises(RuntimeError) as refused:
+        call(*arrays_at(0x1000).values())
+    for step in program.launches:
+        assert str(refused.value).count(step.name) == 1
+
+
+def test_a_thread_without_a_context_gets_the_plan_s(fake: Driver) -> None:
+    call, arrays = s01(fake), arrays_at(0x1000)
+    for launches in (1, 2):  # in the second call there is nothing to write
+        fake.context = 0
+        call(*arrays.values())
+        assert fake.context == 1
+        assert len(fake.launches) == launches
+    fake.context = 0
+    fake.answers = {"cuCtxSetCurrent": [driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED]}
+    with pytest.raises(RuntimeError, match=r"^CUDA could not launch direct: .*DESTROYED$"):
+        call(*arrays.values())
+
+
+def test_another_gpu_s_context_is_refused(fake: Driver) -> None:
+    call, arrays = s01(fake), arrays_at(0x1000)
+    fake.context = 2
+    with pytest.raises(RuntimeError, match=r"^the current GPU is another than this plan's: "):
+        call(*arrays.values())
+    assert fake.launches == []
+    fake.context = 1
+    call(*arrays.values())
+    assert len(fake.launches) == 1
+
+
+@pytest.mark.parametrize("stream", [0, 2, 7])
+@pytest.mark.parametrize("status", [CAPTURED, INVALIDATED])
+def test_a_captured_stream_gets_launches_of_their_own(
+    stream: int, status: Any, fake: Driver
+) -> None:
+    """A graph cannot be launched while another is captured, nor may it be updated. What the
+    capture's arrays were is none of a later call's, and the other way round."""
+    call, program = stage_packed(fake, "s11")
+    first, second = arrays_at(0x1000_0000), arrays_at(0x2000_0000)
+    expected = {}
+    for name, arrays in (("first", first), ("second", second)):
+        call(*arrays.values(), stream)
+        expected[name] = list(fake.launches)
+        fake.launches.clear()
+    assert fake.alone == 0
+    assert expected["first"] != expected["second"]
+    for captured, name in ((True, "first"), (False, "first"), (True, "second"), (False, "first")):
+        fake.capturing = {stream: status} if captured else {}
+        call(*(first if name == "first" else second).values(), stream)
+        assert fake.launches == expected[name]
+        fake.launches.clear()
+    assert fake.alone == 2 * len(program.launches)
+    fake.capturing = {stream: status}
+    fake.answers = {"cuLaunchKernel": [fake.done, OUT_OF_RESOURCES]}
+    with pytest.raises(RuntimeError, match=f"^CUDA could not launch {program.launches[1].name}: "):
+        call(*first.values(), stream)
+
+
+def test_where_a_stream_cannot_be_asked_the_graph_is_tried(fake: Driver) -> None:
+    """The default one, while another that blocks it is captured."""
+    fake.answers = {"cuStreamIsCapturing": [driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT]}
+    s01(fake)(*arrays_at(0x1000).values())
+    assert (len(fake.launches), fake.alone) == (1, 0)
+
+
+@pytest.mark.parametrize("call", ["cuGraphCreate", "cuGraphAddKernelNode", "cuGraphInstantiate"])
+def test_where_the_driver_makes_no_graph_launches_go_singly(call: str, fake: Driver) -> None:
+    fake.answers = {call: [OUT_OF_RESOURCES]}
+    launch, arrays = s01(fake), arrays_at(0x1000)
+    assert fake.gone == ([] if call == "cuGraphCreate" else ["graph"])
+    launch(*arrays.values())
+    assert fake.alone == 1
+    assert address_of(arrays["input"]) in fake.launches[0]["values"]
+
+
+@pytest.mark.parametrize("context", [0, 1, 2])
+@pytest.mark.parametrize("capturing", [{}, {7: CAPTURED}])
+def test_a_graph_goes_with_what_launches_it(
+    context: int, capturing: dict[int, Any], fake: Driver
+) -> None:
+    """In whichever thread: without a context, in another's, while a graph is captured."""
+    call = s01(fake)
+    call(*arrays_at(0x1000).values())
+    assert fake.gone == []
+    fake.context, fake.capturing = context, capturing
+    del call
+    assert sorted(fake.gone) == ["executable", "graph"]
+    assert (fake.context, fake.mode) == (context, STRICT)
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_graph_has_gone_with_its_context(another: bool, fake: Driver) -> None:
+    """Even where another context has taken its place."""
+    call = s01(fake)
+    if another:
+        fake.name += 1
+    else:
+        fake.answers = {"cuCtxGetId": [driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED]}
+    del call
+    assert fake.gone == []
+    assert (fake.context, fake.mode) == (1, STRICT)
+
+
+def test_a_graph_is_left_where_python_ends(fake: Driver) -> None:
+    """By then there may be no driver to ask."""
+    call = s01(fake)
+    assert [finalizer.atexit for finalizer in fake.finalizers] == [False]
+    assert fake.finalizers[0].alive
+    del call
+
+
+def test_threads_do_not_mix_their_arrays(fake: Driver) -> None:
+    """One thread is inside a launch, its addresses written, while another calls."""
+    plain, inside = fake.cuGraphLaunch, threading.Event()
+
+    def slow(*arguments: Any) -> tuple[Any]:
+        inside.set()
+        time.sleep(0.1)  # the driver lets other threads run, too
+        return plain(*arguments)
+
+    fake.cuGraphLaunch = slow  # type: ignore[method-assign]
+    call = s01(fake)
+    first = threading.Thread(target=call, args=tuple(arrays_at(0x1000_0000).values()))
+    first.start()
+    assert inside.wait(5)
+    call(*arrays_at(0x2000_0000).values())
+    first.join()
+    highest = [max(launch["values"]) >> 28 for launch in fake.launches]
+    assert highest == [1, 2]
