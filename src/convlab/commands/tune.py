@@ -77,11 +77,13 @@ def tune(
     with numba_needed():
         from convlab.bench import tuning
         from convlab.engines import EngineUnavailable, choose
+        from convlab.plans import check_runs
         from convlab.stages import stage_named
     with refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)
         tasks = tuning.tasks_for(problems, chosen)
         engine = choose("gpu")
+        check_runs(chosen, engine)
     _check_cache()
 
     found: list[Tuned] = []
