@@ -47,8 +47,16 @@ if (reason := unavailable("gpu")) is not None:
 
 pytestmark = pytest.mark.gpu
 
-STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run
+STAGES, LEFT_OUT = stages_for(choose())  # without a library, or on an older GPU, some cannot run
 stages = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+
+
+def stage_here(name: str) -> Stage:
+    """The stage of that name; the test is skipped where it cannot run."""
+    stage = stage_named(name)
+    if stage not in STAGES:
+        pytest.skip(str(LEFT_OUT))
+    return stage
 
 
 @stages
@@ -343,7 +351,7 @@ print("ended")
 def test_calls_under_way_keep_their_arrays(name: str, engine: Engine) -> None:
     """Thirty calls are handed over before the first has ended, each with other arrays."""
     problem = ConvProblem(8, 32, 56, 56, 64, 3)
-    plan = Plan(problem, stage_named(name), None, engine)
+    plan = Plan(problem, stage_here(name), None, engine)
     sets = [on_gpu(engine, problem, seed)[:3] for seed in range(3)]
     outputs = [on_gpu(engine, problem, 0)[3] for _ in range(30)]
     for call, output in enumerate(outputs):
@@ -413,9 +421,7 @@ def test_a_workspace_larger_than_the_gpu_is_refused(engine: Engine) -> None:
 @pytest.mark.parametrize("name", ["s03_im2col", "s03_im2col_blas", "s03_depth_last"])
 def test_a_large_batch_in_slices(name: str, engine: Engine) -> None:
     """Conv9 in 64 MiB, the last slice smaller than the others."""
-    stage = stage_named(name)
-    if stage not in STAGES:
-        pytest.skip(str(LEFT_OUT))
+    stage = stage_here(name)
     oracle, numbers = layer_case("conv9", 37)
     input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
     output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 
 import pytest
 from kernels.tensor_cores import products, roundings, tf32_gemm
@@ -53,6 +54,20 @@ def test_every_kernel_is_within_its_budget(stage: Stage) -> None:
     assert {row.arch for row in rows} == {"sm_80", "sm_90"}
     assert {row.problem for row in rows} == set(PROBLEMS)
     assert not [row for row in rows if not row.ok]
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+def test_a_stage_compiles_for_the_gpus_that_it_says_it_runs_on(stage: Stage) -> None:
+    """Compute capability 7.5 is the oldest that CUDA 13 knows."""
+    from cuda.bindings import nvjitlink  # absent where nothing is compiled
+
+    conv12 = {"conv12": PROBLEMS["conv12"]}
+    anywhere = replace(stage, least_capability=None)
+    if stage.runs_on((7, 5)):
+        assert not [row for row in lint_stage(anywhere, conv12, ((7, 5),)) if not row.ok]
+    else:
+        with pytest.raises(nvjitlink.nvJitLinkError, match="PTX_COMPILE"):
+            list(lint_stage(anywhere, conv12, ((7, 5),)))
 
 
 def test_two_processes_find_what_one_does() -> None:

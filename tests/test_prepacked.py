@@ -212,6 +212,9 @@ class Recording(Gpu):
     def free_bytes(self) -> None:
         return None
 
+    def capability(self) -> tuple[int, int]:
+        return (9, 0)
+
     def empty(self, shape: tuple[int, ...]) -> DeviceNDArray:
         self.address += 0x1000000
         return device_array(shape, self.address)

@@ -331,6 +331,22 @@ def test_a_cache_that_cannot_be_written_is_refused_before_any_work(
     assert "CONVLAB_CACHE" in ran.stderr
 
 
+def test_a_folder_in_the_file_s_place_is_named_with_what_to_do(
+    gpu: PretendedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cache" / "tiles.json"
+    file.mkdir(parents=True)
+    monkeypatch.setattr(tuning, "measure_all", lambda *_: pytest.fail("work was done"))
+    for arguments in (["--forget"], ["--forget", "--layer", "conv9"], ["--problem", SHAPES]):
+        ran = convlab("tune", *arguments)
+        assert ran.exit_code == 2
+        assert ran.stderr == (
+            f"convlab: the file of tiles is {str(file)!r}, which is a folder: "
+            "remove it, or set CONVLAB_CACHE to another folder\n"
+        )
+    assert file.is_dir()
+
+
 @given(problems(max_macs=10_000))
 @settings(max_examples=100)
 def test_a_problem_is_read_as_it_is_printed(problem: ConvProblem) -> None:

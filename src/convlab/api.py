@@ -39,7 +39,8 @@ def conv2d(
     shape (N_i, C_o, H_o, W_o), is of the same kind; ``out`` may give the array to write it to.
     Device arrays are C-contiguous and start at a multiple of 16 bytes.
 
-    ``stage="auto"`` is s12 on a GPU and s01, the quickest there, on a simulator.
+    ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, and s01, the
+    quickest there, on a simulator.
     A simulator takes a minute for a million multiply-adds or so: it is for small problems. On a GPU
     the work is done on the default stream, and what was prepared for a thread's last few problems
     is kept, with at most 256 MiB of workspace, so that doing one again costs little host time.

@@ -29,6 +29,7 @@ def facts() -> dict[str, Any]:
     """Everything ``convlab doctor`` shows, as ``--json`` writes it."""
     packages = _packages()
     engines, gpu = _engines(), _gpu()
+    would_use = _would_use(engines, gpu)
     return {
         "convlab": _version("convlab"),
         "python": platform.python_version(),
@@ -37,9 +38,9 @@ def facts() -> dict[str, Any]:
         "packages": packages,
         "gpu": gpu,
         "engines": engines,
-        "would_use": _would_use(engines, gpu),
+        "would_use": would_use,
         "compilers": compilers(),
-        "warnings": _warnings(packages["numpy"]),
+        "warnings": [*_warnings(packages["numpy"]), *_stages_left_out(would_use["engine"])],
     }
 
 
@@ -226,6 +227,20 @@ def _warnings(numpy: str | None) -> list[str]:
         f"NumPy {numpy} is too new: numba-cuda 0.30 cannot be used with NumPy 2.5 or later; "
         "run pip install 'numpy<2.5'"
     ]
+
+
+def _stages_left_out(engine: str | None) -> list[str]:
+    """Which stages this GPU is too old for, and what is taken in their place."""
+    if engine != "gpu":
+        return []
+    from convlab.engines import choose
+    from convlab.plans import auto_stage
+    from convlab.stages import LADDER
+    from convlab.stages.base import why_too_old
+
+    gpu = choose("gpu")
+    reason = why_too_old(LADDER, gpu.capability(), gpu.device)
+    return [] if reason is None else [f"{reason}; stage auto is {auto_stage(gpu).name}"]
 
 
 def _sentence(error: Exception) -> str:

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from convlab.engines.offline import Capability, CompilerMissing, Cubin, arch_of, compile_launch
+from convlab.engines.offline import CompilerMissing, Cubin, arch_of, compile_launch
 from convlab.problem import ConvProblem
 from convlab.stages import Stage, stage_named
-from convlab.stages.base import Launch
+from convlab.stages.base import Capability, Launch, why_too_old
 from convlab.workloads import paper_layer
 
 CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))
@@ -112,8 +112,12 @@ def lint_stage(
 ) -> Iterator[Row]:
     """Compile every kernel of a stage at its production tile and judge the machine code.
 
-    Raises ``CompilerMissing`` where the compilers are not installed.
+    Raises ``CompilerMissing`` where the compilers are not installed, ``ValueError`` for a GPU that
+    the stage cannot run on.
     """
+    for capability in capabilities:
+        if (reason := why_too_old((stage,), capability, arch_of(capability))) is not None:
+            raise ValueError(reason)
     for name, problem in problems.items():
         tile = stage.production_tile(problem)
         program = stage.prepare(problem, tile, **switches)

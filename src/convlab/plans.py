@@ -9,17 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines import Engine, choose
+from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.engines.handles import address_of, check_aligned
 from convlab.problem import ConvProblem
 from convlab.remembered import remembered_tile
 from convlab.stages import LADDER, Stage, Tile, stage_named
-from convlab.stages.base import SOURCES, Argument, Flat, Images, Program, Step
+from convlab.stages.base import (
+    SOURCES,
+    Argument,
+    Flat,
+    Images,
+    Program,
+    Step,
+    why_too_old,
+)
 
-# What "auto" means. On a GPU s12, whatever the problem: it has no pass over the input beforehand,
-# and tiles for every shape. On a simulator, where every thread costs, the stage with the fewest and
-# simplest.
-AUTO_STAGE_GPU = "s12_fused_im2win"
+# What "auto" means. On a GPU the first of these that it can run, whatever the problem: s12 has no
+# pass over the input beforehand, and tiles for every shape; s11 is the best that runs on GPUs
+# without asynchronous copies. On a simulator, where every thread costs, the stage with the fewest
+# and simplest.
+AUTO_STAGES_GPU = ("s12_fused_im2win", "s11_im2win_full")
 AUTO_STAGE_SIMULATOR = "s01_direct"
 
 
@@ -46,6 +55,7 @@ class Plan:
         workspace_limit: int | None = None,
         **switches: bool,
     ) -> None:
+        check_runs(stage, engine)
         program = program_for(problem, stage, tile, engine, workspace_limit, **switches)
         self._make(program, problem, stage, engine, switches)
 
@@ -204,7 +214,8 @@ def plan(
 ) -> Plan:
     """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
 
-    ``stage="auto"`` is s12 on a GPU, s01 on a simulator. ``tile=None`` takes the stage's tiny tile
+    ``stage="auto"`` is s12 on a GPU, or s11 where that has no asynchronous copies (compute
+    capability below 8.0), and s01 on a simulator. ``tile=None`` takes the stage's tiny tile
     on a simulator; on a GPU the one that ``convlab tune`` remembered for this problem, GPU and
     code, where it did and none of ``Stage.options`` is asked for, else the stage's production tile,
     which a model chooses where there is a choice (``stages/tile_choice.py``).
@@ -215,17 +226,15 @@ def plan(
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
     stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
-    cannot run, ``MemoryError`` with the size where the workspace does not fit; all before anything
-    is launched.
+    cannot run, or its GPU is too old for the stage, ``MemoryError`` with the size where the
+    workspace does not fit; all before anything is launched.
     """
     chosen = choose(engine)
     if not isinstance(problem, ConvProblem):
         raise TypeError(f"problem is {problem!r}: it must be a ConvProblem")
     if tile is not None and not isinstance(tile, Tile):
         raise TypeError(f"tile is {tile!r}: it must be a Tile or None")
-    if stage == "auto":
-        stage = AUTO_STAGE_GPU if chosen.is_gpu else AUTO_STAGE_SIMULATOR
-    step = stage_named(stage)
+    step = auto_stage(chosen) if stage == "auto" else stage_named(stage)
     for name, value in switches.items():
         if name not in step.switches + step.options:
             known = ", ".join(step.switches + step.options) or "none"
@@ -319,13 +328,35 @@ def _of_the_weight(program: Program) -> list[bool]:
     return found
 
 
-def stages_for(engine: Engine) -> tuple[tuple[Stage, ...], str | None]:
-    """The stages of the ladder that can run on an engine, and, where some cannot, which and why."""
-    lacking = engine.why_no_library()
-    if lacking is None:
-        return LADDER, None
-    left_out = ", ".join(stage.name for stage in LADDER if stage.needs_library)
-    return tuple(stage for stage in LADDER if not stage.needs_library), f"{left_out}: {lacking}"
+def auto_stage(engine: Engine) -> Stage:
+    """What ``stage="auto"`` is on an engine."""
+    if not engine.is_gpu:
+        return stage_named(AUTO_STAGE_SIMULATOR)
+    best_first = map(stage_named, AUTO_STAGES_GPU)
+    return next(stage for stage in best_first if stage.runs_on(engine.capability()))
+
+
+def stages_for(
+    engine: Engine, among: tuple[Stage, ...] = LADDER
+) -> tuple[tuple[Stage, ...], str | None]:
+    """The stages that can run on an engine, and, where some cannot, which and why."""
+    able, reasons = among, []
+    if (too_old := why_too_old(among, engine.capability(), engine.device)) is not None:
+        able = tuple(stage for stage in able if stage.runs_on(engine.capability()))
+        reasons.append(too_old)
+    by_library = ", ".join(stage.name for stage in among if stage.needs_library)
+    # Looking for a library imports it: only for who needs one.
+    if by_library and (lacking := engine.why_no_library()) is not None:
+        able = tuple(stage for stage in able if not stage.needs_library)
+        reasons.append(f"{by_library}: {lacking}")
+    return able, "; ".join(reasons) or None
+
+
+def check_runs(stage: Stage, engine: Engine) -> None:
+    """Raise ``EngineUnavailable`` where the engine's GPU is too old for the stage."""
+    reason = why_too_old((stage,), engine.capability(), engine.device)
+    if reason is not None:
+        raise EngineUnavailable(reason)
 
 
 def check_fits(what: str, nbytes: int, engine: Engine, hint: str = "") -> None:

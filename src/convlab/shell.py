@@ -150,12 +150,13 @@ def write_json(json_file: str | None, document: Any, indent: int | None = 2) -> 
         write_whole(Path(json_file), text.encode())
 
 
-def check_writable(option: str, path: Path) -> None:
-    """Refuse, before any work is done, a file that could not be written after it."""
+def check_writable(option: str, path: Path, instead: str = "") -> None:
+    """Refuse, before any work is done, a file that could not be written after it. ``instead`` is
+    what to do where no option gives another one."""
     try:
         target = path.resolve()
         if path.is_dir():
-            refuse(f"{option} is {str(path)!r}, which is a folder: give a file")
+            refuse(f"{option} is {str(path)!r}, which is a folder: {instead or 'give a file'}")
         folder = target.parent if path.is_symlink() else path.parent
         if not folder.is_dir():
             refuse(
@@ -170,7 +171,10 @@ def check_writable(option: str, path: Path) -> None:
         raise
     except (OSError, RuntimeError) as error:  # RuntimeError: links that go round in circles
         reason = getattr(error, "strerror", None) or one_line(error) or "it is write-protected"
-        refuse(f"{option} is {str(path)!r}, which cannot be written ({reason}): give another file")
+        refuse(
+            f"{option} is {str(path)!r}, which cannot be written ({reason}): "
+            f"{instead or 'give another file'}"
+        )
 
 
 def write_whole(path: Path, content: bytes) -> None:

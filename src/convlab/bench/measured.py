@@ -45,6 +45,9 @@ def run_module(
     except KeyboardInterrupt:
         print("convlab: interrupted, nothing was written", file=sys.stderr)
         return INTERRUPTED
+    except EngineUnavailable as error:  # one of what is measured, on an older GPU
+        print(f"convlab: {error}", file=sys.stderr)
+        return 2
     except WorkerDied as error:
         print(f"convlab: no process can measure here: {error}", file=sys.stderr)
         return 2

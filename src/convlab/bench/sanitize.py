@@ -19,7 +19,7 @@ from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.oracle import Oracle, Verdict, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
-from convlab.stages import Stage, Tile, stage_named
+from convlab.stages import LADDER, Stage, Tile, stage_named
 
 PROBLEMS = (
     ConvProblem(3, 5, 19, 17, 67, (3, 5), stride=(2, 3), padding=(2, 1), dilation=(1, 2)),
@@ -96,10 +96,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EngineUnavailable as error:
         print(error, file=sys.stderr)
         return 2
-    stages, left_out = stages_for(engine)
+    stages, left_out = stages_for(
+        engine, tuple(stage for stage in LADDER if not asked or stage in chosen)
+    )
+    if left_out is not None and asked:
+        print(left_out, file=sys.stderr)
+        return 2
     if left_out is not None:
         print(f"left out: {left_out}")
-    stages = tuple(stage for stage in stages if not asked or stage in chosen)
     wrong = runs = 0
     for case in cases(stages):
         verdict = judged(case, engine)

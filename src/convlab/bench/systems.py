@@ -12,7 +12,7 @@ import numpy as np
 from convlab.bench.peers import PEERS, Peer, Prepared, peer_named
 from convlab.bench.peers.base import Compile
 from convlab.engines import choose
-from convlab.plans import Plan, program_for, tile_by_rule
+from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage, stage_named
 
@@ -84,9 +84,11 @@ def of_stage(stage: Stage, **switches: bool) -> System:
     have any."""
 
     def why_absent() -> str | None:
-        return choose("gpu").why_no_library() if stage.needs_library else None
+        return stages_for(choose("gpu"), (stage,))[1]
 
     def compile(problem: ConvProblem) -> None:
+        if why_absent() is not None:
+            return
         engine = choose("gpu")
         tile = tile_by_rule(problem, stage, engine, **switches)
         program = program_for(problem, stage, tile, engine, **switches)

@@ -178,10 +178,7 @@ def _stages_that_run(
     from convlab.engines import EngineUnavailable
     from convlab.plans import stages_for
 
-    chosen = stages_named(names)
-    able, left_out = stages_for(engine)
-    if names and any(stage.name not in {other.name for other in able} for stage in chosen):
-        raise EngineUnavailable(str(left_out))
-    if left_out is None:
-        return chosen, None
-    return tuple(stage for stage in chosen if stage in able), left_out
+    able, left_out = stages_for(engine, stages_named(names))
+    if names and left_out is not None:
+        raise EngineUnavailable(left_out)
+    return able, left_out

@@ -7,6 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from convlab import tables, workloads
 from convlab.commands.shared import (
@@ -54,6 +55,8 @@ def lint(
     with numba_needed():
         refuse_simulator()
         from convlab import lint as gate
+        from convlab.engines.offline import arch_of
+        from convlab.stages.base import why_too_old
     with refusing(ValueError):
         chosen_stages = stages_named(None if stage is None else [stage])
         problems = gate.PROBLEMS
@@ -62,12 +65,22 @@ def lint(
         capabilities = (
             tuple(dict.fromkeys(capability("arch", sm) for sm in arch or ())) or gate.CAPABILITIES
         )
+    too_old = [
+        reason
+        for gpu in capabilities
+        if (reason := why_too_old(chosen_stages, gpu, arch_of(gpu))) is not None
+    ]
+    if stage is not None and too_old:
+        refuse(too_old[0])
     check_compilers("lint")
 
     tasks = [
         gate.Task(step.name, name, problem, gpu)
         for step, (name, problem), gpu in product(chosen_stages, problems.items(), capabilities)
+        if step.runs_on(gpu)
     ]
+    for reason in too_old:
+        console.print(Text(f"left out: {reason}"), soft_wrap=True)
     rows: list[Row] = []
     with tables.progress(list(map(str, tasks))) as advance:
         for task, done in zip(tasks, gate.lint_all(tasks, gate.processes()), strict=True):

@@ -17,8 +17,8 @@ from convlab.shell import WRONG, refuse
 
 if TYPE_CHECKING:
     from convlab.engines import Engine
-    from convlab.engines.offline import Capability
     from convlab.stages import Stage
+    from convlab.stages.base import Capability
 
 JsonFile = Annotated[
     str | None,

@@ -34,7 +34,7 @@ from convlab.shell import (
 )
 
 if TYPE_CHECKING:
-    from convlab.engines.offline import Capability
+    from convlab.stages.base import Capability
     from convlab.tracing import Trace
 
 TRACING_TAKES = 2  # times as long as a run with every check, about
@@ -133,9 +133,10 @@ def _traced(
         from convlab.bench import ladder as runner
         from convlab.engines import EngineUnavailable, choose
         from convlab.engines.findings import NotSimulated
-        from convlab.engines.offline import CompilerMissing, UnknownGPU
+        from convlab.engines.offline import CompilerMissing, UnknownGPU, arch_of
         from convlab.plans import program_for
         from convlab.stages import Tile, stage_named
+        from convlab.stages.base import why_too_old
         from convlab.tracing import trace_stage
     with refusing(ValueError, EngineUnavailable):
         engine = choose("simulator")
@@ -154,6 +155,8 @@ def _traced(
         if not yes and seconds > runner.PATIENCE_SECONDS:
             refuse(too_slow(problem, seconds, engine, runner.PATIENCE_SECONDS, gpu=False))
     if gpu is not None:
+        if (reason := why_too_old((stage,), gpu, arch_of(gpu))) is not None:
+            refuse(f"--compiled is {arch_of(gpu)!r}: {reason}")
         check_compilers("--compiled")
     memory = refusing(MemoryError, hint="; a smaller --batch takes less")
     refused = refusing(NotSimulated, CompilerMissing, UnknownGPU)

@@ -38,6 +38,7 @@ FOUR = r"(\d+)x(\d+)x(\d+)x(\d+)"
 SHAPES = re.compile(rf"\s*{FOUR}\s*[*,]\s*{FOUR}\s*(.*)", re.DOTALL)
 OPTION = re.compile(r",\s*(s|stride|p|padding|d|dilation)\s*(\d+|\([\d\s,()]+\))\s*")
 NAMES = {"s": "stride", "p": "padding", "d": "dilation"}
+OTHER_CACHE = "remove it, or set CONVLAB_CACHE to another folder"
 
 
 def tune(
@@ -76,11 +77,13 @@ def tune(
     with numba_needed():
         from convlab.bench import tuning
         from convlab.engines import EngineUnavailable, choose
+        from convlab.plans import check_runs
         from convlab.stages import stage_named
     with refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)
         tasks = tuning.tasks_for(problems, chosen)
         engine = choose("gpu")
+        check_runs(chosen, engine)
     _check_cache()
 
     found: list[Tuned] = []
@@ -150,7 +153,7 @@ def _check_cache() -> None:
 
     with refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):
         cache_folder().mkdir(parents=True, exist_ok=True)
-    check_writable("the file of tiles", tiles_file())
+    check_writable("the file of tiles", tiles_file(), OTHER_CACHE)
 
 
 def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Console) -> None:
@@ -158,6 +161,10 @@ def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Co
         refuse("--forget measures nothing: leave out --json")
     with numba_needed():
         from convlab.remembered import forget, tiles_file
+    with refusing(OSError, RuntimeError):
+        there = tiles_file().exists()
+    if there:
+        check_writable("the file of tiles", tiles_file(), OTHER_CACHE)
     with refusing(OSError, RuntimeError):
         count = forget(set(map(str, problems.values())) or None, write_whole)
     tiles = "1 tile is" if count == 1 else f"{count} tiles are"

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from convlab.engines.memory_rules import SECTOR_BYTES
-from convlab.stages.base import Program, Step
+from convlab.stages.base import Capability, Program, Step
 
 Start = Callable[..., None]
 
@@ -118,6 +118,9 @@ class Engine(Protocol):
 
     def why_no_library(self) -> str | None:
         """Why there is no array library for library calls, in one sentence; None when there is."""
+
+    def capability(self) -> Capability | None:
+        """The GPU's compute capability; None on a simulator, which runs every stage."""
 
     def multiprocessors(self) -> int | None:
         """How many multiprocessors share the blocks of a launch; None on a simulator."""

@@ -15,7 +15,7 @@ from numba.cuda.core import config
 from convlab.engines import array_library
 from convlab.engines.base import Counts, Start, Together
 from convlab.engines.handles import stream_handle
-from convlab.stages.base import Launch, LibraryCall, Program, Step
+from convlab.stages.base import Capability, Launch, LibraryCall, Program, Step
 
 
 def why_not() -> str | None:
@@ -52,7 +52,7 @@ TF32_LANES = {
 }  # fmt: skip
 
 
-def _lanes(precision: str, capability: tuple[int, int]) -> float:
+def _lanes(precision: str, capability: Capability) -> float:
     """Fused multiply-adds that a multiprocessor starts a clock; 0 for one that is not known."""
     if precision in ("tf32", "3xtf32"):
         return TF32_LANES.get(capability, 0) / (3 if precision == "3xtf32" else 1)
@@ -133,6 +133,10 @@ class Gpu:
         compiled = [(step, step.kernel.compile(signature(step, program))) for step in launches]
         buffers = {buffer.name: buffer.shape for buffer in program.buffers}
         return prepacked.prepack(compiled, shapes | buffers, held)
+
+    def capability(self) -> Capability | None:
+        major, minor = cuda.get_current_device().compute_capability
+        return int(major), int(minor)
 
     def multiprocessors(self) -> int | None:
         return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)

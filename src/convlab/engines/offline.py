@@ -18,9 +18,7 @@ from typing import Any
 from unittest import mock
 
 from convlab.engines.gpu import signature
-from convlab.stages.base import Launch, Program
-
-Capability = tuple[int, int]
+from convlab.stages.base import Capability, Launch, Program
 
 
 class CompilerMissing(RuntimeError):

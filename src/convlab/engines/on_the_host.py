@@ -51,6 +51,9 @@ class OnTheHost:
     def prepack(self, program: Program, shapes: object, held: object) -> None:
         """None: starting costs nothing beside running."""
 
+    def capability(self) -> None:
+        """None: what no GPU has is simulated too."""
+
     def multiprocessors(self) -> int | None:
         """None: blocks run one after the other."""
         return None

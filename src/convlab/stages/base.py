@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from convlab.problem import ConvProblem
 from convlab.stages.tiles import Tile
 
 Grid = tuple[int, ...]
+Capability = tuple[int, int]  # a GPU's compute capability: (9, 0) is 9.0
 TENSOR_NDIM = {"input": 4, "weight": 4, "bias": 1, "output": 4}
 GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's largest grid in x, y and z
 
@@ -145,7 +146,8 @@ class Stage:
     a :class:`LibraryCall`, ``in_slices`` that ``prepare`` takes a ``workspace_limit`` in bytes and
     then does as many images at a time as fit. ``switches`` are techniques that can be left out,
     ``options`` what can be asked for beyond the convolution: keyword arguments of ``prepare``, true
-    or false.
+    or false. ``least_capability`` is the compute capability that a GPU must have to run the stage,
+    ``capability_for`` what of it needs that, in words; None where any GPU will do.
     """
 
     name: str
@@ -166,11 +168,18 @@ class Stage:
     split_products: bool = False
     needs_library: bool = False
     in_slices: bool = False
+    least_capability: Capability | None = None
+    capability_for: str = ""
 
     @property
     def precision(self) -> str:
         """``fp32``, or ``3xtf32`` where three products of TF32 make one to float32 accuracy."""
         return "3xtf32" if self.split_products else "fp32"
+
+    def runs_on(self, capability: Capability | None) -> bool:
+        """Whether a GPU of that compute capability can run it; None is a simulator's, and can."""
+        least = self.least_capability
+        return least is None or capability is None or capability >= least
 
     def allowances(self, problem: ConvProblem) -> dict[str, Any]:
         """What the judge has to know of this stage's arithmetic: arguments of ``Oracle.judge``."""
@@ -178,6 +187,30 @@ class Stage:
             "atomic_additions": self.atomic_additions(problem),
             "split_products": self.split_products,
         }
+
+
+def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str) -> str | None:
+    """Which of the stages a GPU of that name and compute capability cannot run, and what they need,
+    in one sentence; None where it runs them all."""
+    if capability is None:
+        return None
+    needed: dict[str, list[str]] = {}
+    for stage in stages:
+        if (least := stage.least_capability) is not None and capability < least:
+            what = f"a GPU of compute capability {_dotted(least)} or higher"
+            what += f", for {stage.capability_for}: {gpu} has {_dotted(capability)}"
+            needed.setdefault(what, []).append(stage.name)
+    sentences = [
+        f"stage {names[0]} needs {what}"
+        if len(names) == 1
+        else f"stages {', '.join(names)} need {what}"
+        for what, names in needed.items()
+    ]
+    return "; ".join(sentences) or None
+
+
+def _dotted(capability: Capability) -> str:
+    return ".".join(map(str, capability))
 
 
 def blocks_for(total: int, per_block: int) -> int:

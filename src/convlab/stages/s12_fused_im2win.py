@@ -282,4 +282,6 @@ STAGE = Stage(
     options=("relu", "whole_sums"),
     splits_sums=True,
     atomic_additions=most_splits,
+    least_capability=(8, 0),
+    capability_for="asynchronous copies",
 )

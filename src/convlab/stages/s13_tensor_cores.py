@@ -272,4 +272,6 @@ STAGE = Stage(
     vectorized=True,
     options=("relu",),
     split_products=True,
+    least_capability=(8, 0),
+    capability_for="asynchronous copies",
 )

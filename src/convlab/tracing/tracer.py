@@ -12,12 +12,13 @@ from numba import typeof
 from convlab import workloads
 from convlab.engines.findings import NotSimulated, SimulationError
 from convlab.engines.launch_arguments import three
-from convlab.engines.offline import Capability, arch_of, shared_load_bytes
+from convlab.engines.offline import arch_of, shared_load_bytes
 from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
 from convlab.stages import Launch, Tile, stage_named
+from convlab.stages.base import Capability, why_too_old
 from convlab.tracing.recorder import Recorder
 from convlab.tracing.records import LaunchTrace, Trace
 
@@ -69,10 +70,13 @@ def trace_stage(
     ``problem=None`` takes Conv9 in small, ``tile=None`` the stage's tile for counting;
     ``compiled`` as for :func:`trace`.
 
-    Raises ``ValueError`` for an unknown stage, one that has no kernels or a tile that does not suit
-    it, and as :func:`trace`.
+    Raises ``ValueError`` for an unknown stage, one that has no kernels, a tile that does not suit
+    it or a GPU that is too old for it, and as :func:`trace`.
     """
     chosen = stage_named(stage)
+    if compiled is not None:
+        if (reason := why_too_old((chosen,), compiled, arch_of(compiled))) is not None:
+            raise ValueError(f"compiled is {compiled}: {reason}")
     problem = workloads.MODEL if problem is None else problem
     ready = Plan(problem, chosen, tile or chosen.model_tile, Simulator(strict=False))
     input, weight, bias = random_tensors(problem, seed)

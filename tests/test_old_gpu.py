@@ -1,0 +1,269 @@
+"""A GPU older than a stage needs: refused in a sentence, left out, and not what auto takes. The GPU
+is a simulator that says it is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from numba.cuda.core import config
+from typer.testing import CliRunner
+
+from convlab import ConvProblem, Tile, api, cli, doctor, engines, plans
+from convlab.bench import ladder, measured, sanitize, systems, tuning
+from convlab.commands import lint as lint_command
+from convlab.engines import EngineUnavailable
+from convlab.engines.gpu import Gpu
+from convlab.engines.simulator import Simulator
+from convlab.lint import lint_stage
+from convlab.oracle import Oracle, random_tensors
+from convlab.plans import Plan, auto_stage, plan, stages_for
+from convlab.remembered import sources
+from convlab.stages import LADDER, Stage, stage_named
+from convlab.tracing import trace_stage
+from convlab.workloads import TEACHING
+
+pytestmark = pytest.mark.same_in_cudasim
+
+PROBLEM = ConvProblem(1, 2, 5, 4, 3, 2)
+TOO_NEW = ("s12_fused_im2win", "s13_tensor_cores")
+NEEDED = "a GPU of compute capability 8.0 or higher, for asynchronous copies"
+BOTH = f"stages {', '.join(TOO_NEW)} need {NEEDED}: Tesla T4 has 7.5"
+
+
+class PretendedGpu(Simulator):
+    name, is_gpu, device = "gpu", True, "Tesla T4"
+
+    def __init__(self, *capability: int) -> None:
+        super().__init__(strict=False)
+        self._capability = capability
+
+    def capability(self) -> Any:
+        return self._capability
+
+
+T4 = PretendedGpu(7, 5)
+
+
+@pytest.fixture
+def t4(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
+    """Wherever an engine is chosen, it is that GPU."""
+    for module in (api, engines, measured, plans, sanitize, systems, tuning):
+        monkeypatch.setattr(module, "choose", lambda name: T4)
+    monkeypatch.setattr(api, "_current_gpu", lambda: 0)
+    monkeypatch.setattr(api, "_kept", api._Kept())
+    return T4
+
+
+def convlab(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(cli.app, list(map(str, arguments)), prog_name="convlab")
+
+
+# Which stages these are.
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+def test_a_stage_says_what_its_parts_need(stage: Stage) -> None:
+    parts = [file.read_text() for file in sources(stage.module) if file.parent.name == "stages"]
+    newer = any(name in text for text in parts for name in ("commit_copies", "mma_tf32"))
+    assert (stage.least_capability == (8, 0)) == newer == (stage.name in TOO_NEW)
+    assert bool(stage.capability_for) == newer
+
+
+def test_every_gpu_from_there_on_runs_them() -> None:
+    for capability in ((8, 0), (8, 9), (9, 0), (10, 0)):
+        assert stages_for(PretendedGpu(*capability)) == (LADDER, None)
+    for simulator in (Simulator(), engines.choose("cudasim")):
+        assert simulator.capability() is None
+        assert stages_for(simulator) == (LADDER, None)
+
+
+def test_a_gpu_is_asked_for_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SimpleNamespace(compute_capability=(7, 5))
+    monkeypatch.setattr("convlab.engines.gpu.cuda.get_current_device", lambda: device)
+    assert Gpu().capability() == (7, 5)
+
+
+# Plans.
+
+
+@pytest.mark.parametrize("name", TOO_NEW)
+def test_a_plan_is_refused_before_anything_is_made(
+    name: str, t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "program_for", lambda *_, **__: pytest.fail("it was prepared"))
+    said = rf"^stage {name} needs {NEEDED}: Tesla T4 has 7\.5$"
+    with pytest.raises(EngineUnavailable, match=said):
+        plan(PROBLEM, name)
+    with pytest.raises(EngineUnavailable, match=said):
+        Plan(PROBLEM, stage_named(name), None, t4)
+    with pytest.raises(EngineUnavailable, match=said):
+        api.conv2d(*random_tensors(PROBLEM, 0), stage=name)
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"), [((7, 5), "s11"), ((8, 0), "s12"), ((9, 0), "s12")]
+)
+def test_auto_is_the_best_stage_that_runs(capability: tuple[int, int], name: str) -> None:
+    assert auto_stage(PretendedGpu(*capability)) is stage_named(name)
+
+
+def test_auto_works_on_an_older_gpu(t4: PretendedGpu) -> None:
+    assert plan(PROBLEM).stage is stage_named("s11")
+    assert plan(PROBLEM, tile=Tile(16, 8, 8, 4, 4)).tile == Tile(16, 8, 8, 4, 4)
+    input, weight, bias = random_tensors(PROBLEM, 3)
+    result = api.conv2d(input, weight, bias)
+    assert Oracle(PROBLEM, input, weight, bias).judge(result).ok
+    (kept,) = api._kept.plans.values()
+    assert kept.stage is stage_named("s11")
+
+
+# What is left out of the ladder.
+
+
+def test_they_are_left_out_with_the_reason() -> None:
+    stages, left_out = stages_for(T4)
+    assert [stage.name for stage in LADDER if stage not in stages] == list(TOO_NEW)
+    assert left_out == BOTH
+    s11, s12 = stage_named("s11"), stage_named("s12")
+    assert stages_for(T4, (s11,)) == ((s11,), None)
+    alone = f"stage s12_fused_im2win needs {NEEDED}: Tesla T4 has 7.5"
+    assert stages_for(T4, (s11, s12)) == ((s11,), alone)
+
+
+def test_where_there_is_no_library_either_both_reasons_are_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PretendedGpu, "why_no_library", lambda self: "there is none")
+    stages, left_out = stages_for(T4)
+    assert len(stages) == len(LADDER) - 4
+    assert left_out == f"{BOTH}; s03_im2col_blas, s03_unfold_einsum: there is none"
+    monkeypatch.setattr(PretendedGpu, "why_no_library", lambda self: pytest.fail("it is imported"))
+    assert stages_for(T4, (stage_named("s12"),))[1] == (
+        f"stage s12_fused_im2win needs {NEEDED}: Tesla T4 has 7.5"
+    )
+
+
+def test_the_ladder_leaves_them_out_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Simulator, "capability", lambda self: (7, 5))
+    monkeypatch.setattr(Simulator, "device", "Tesla T4")
+    monkeypatch.setattr(ladder, "default_problem", lambda engine: TEACHING)  # seconds
+    ran = convlab("ladder", "--engine", "simulator")
+    assert ran.exit_code == 0, ran.output
+    assert f"left out        {BOTH}\n" in ran.stdout
+    assert f"All {len(LADDER) - 2} stages are right" in ran.stdout
+    ran = convlab("ladder", "--engine", "simulator", "--stage", "s12", "--stage", "s01")
+    assert ran.exit_code == 2
+    assert ran.stderr == f"convlab: stage s12_fused_im2win needs {NEEDED}: Tesla T4 has 7.5\n"
+
+
+@pytest.mark.parametrize("name", TOO_NEW)
+def test_they_are_not_tuned(
+    name: str, t4: PretendedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "measure_all", lambda *_: pytest.fail("work was done"))
+    ran = convlab("tune", "--stage", name)
+    assert ran.exit_code == 2
+    assert ran.stderr == f"convlab: stage {name} needs {NEEDED}: Tesla T4 has 7.5\n"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_they_are_absent_from_benchmarks(t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = systems.system_named("s12_fused_im2win")
+    assert system.why_absent() == f"stage s12_fused_im2win needs {NEEDED}: Tesla T4 has 7.5"
+    assert systems.system_named("s11_im2win_full").why_absent() is None
+    monkeypatch.setattr(systems, "program_for", lambda *_, **__: pytest.fail("it was prepared"))
+    system.compile(PROBLEM)
+
+
+def test_a_benchmark_of_them_is_refused(
+    t4: PretendedGpu, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(engine: Any) -> dict[str, Any]:
+        return {"plan": Plan(PROBLEM, stage_named("s12"), None, engine)}
+
+    assert measured.run_module("here", "", measure, str, [], needs_gpu=True) == 2
+    assert capsys.readouterr().err.startswith("convlab: stage s12_fused_im2win needs a GPU of")
+
+
+def test_the_sanitizer_is_told(
+    t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def cases(stages: tuple[Stage, ...]) -> list[Any]:
+        asked.extend(stage.name for stage in stages)
+        return []
+
+    monkeypatch.setattr(sanitize, "cases", cases)
+    assert sanitize.main([]) == 0
+    assert asked == [stage.name for stage in LADDER if stage.name not in TOO_NEW]
+    assert capsys.readouterr().out.startswith(f"left out: {BOTH}\n")
+    assert sanitize.main(["--stage", "s13", "--stage", "s01"]) == 2
+    said = f"stage s13_tensor_cores needs {NEEDED}: Tesla T4 has 7.5\n"
+    assert capsys.readouterr().err == said
+
+
+def test_the_doctor_says_so(t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_would_use", lambda *_: {"engine": "gpu", "why": "it works"})
+    line = f"{BOTH}; stage auto is s11_im2win_full"
+    assert doctor.facts()["warnings"][-1] == line
+    ran = convlab("doctor")
+    assert ran.exit_code == 0
+    assert f"Warning: {line}" in " ".join(ran.stdout.split())
+    monkeypatch.setattr(engines, "choose", lambda name: PretendedGpu(9, 0))
+    assert doctor._stages_left_out("gpu") == doctor._stages_left_out("simulator") == []
+
+
+# What is compiled for a GPU that is not here.
+
+
+real_numba = pytest.mark.skipif(
+    bool(config.ENABLE_CUDASIM), reason="convlab lint needs the real Numba"
+)
+
+
+@real_numba
+def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from convlab import lint as gate
+
+    ran = convlab("lint", "s12", "--arch", "sm_90", "--arch", "sm_75")
+    assert ran.exit_code == 2
+    assert ran.stderr == f"convlab: stage s12_fused_im2win needs {NEEDED}: sm_75 has 7.5\n"
+
+    asked: list[tuple[str, tuple[int, int]]] = []
+
+    def lint_all(tasks: list[gate.Task], jobs: int) -> Any:
+        asked.extend((task.stage, task.capability) for task in tasks)
+        return ([] for _ in tasks)
+
+    monkeypatch.setattr(gate, "lint_all", lint_all)
+    monkeypatch.setattr(lint_command, "check_compilers", lambda user: None)
+    ran = convlab("lint", "--arch", "sm_90", "--arch", "sm_75", "--layer", "conv12")
+    assert ran.exit_code == 0, ran.output
+    line = f"left out: stages {', '.join(TOO_NEW)} need {NEEDED}: sm_75 has 7.5\n"
+    assert ran.stdout.startswith(line)
+    names = [stage.name for stage in LADDER]
+    assert [name for name, gpu in asked if gpu == (9, 0)] == names
+    assert [name for name, gpu in asked if gpu == (7, 5)] == names[:-2]
+
+
+def test_none_is_compiled_for_an_older_gpu() -> None:
+    said = rf"stage s12_fused_im2win needs {NEEDED}: sm_75 has 7\.5"
+    with pytest.raises(ValueError, match=f"^{said}"):
+        next(lint_stage(stage_named("s12"), capabilities=((9, 0), (7, 5))))
+    with pytest.raises(ValueError, match=rf"^compiled is \(7, 5\): {said}"):
+        trace_stage("s12", compiled=(7, 5))
+
+
+@real_numba
+def test_a_trace_compiled_for_one_is_refused() -> None:
+    ran = convlab("trace", "s12", "--compiled", "sm_75")
+    assert ran.exit_code == 2
+    assert "--compiled is 'sm_75': stage s12_fused_im2win needs a GPU of" in ran.stderr
+    assert ran.stderr.count("\n") == 1
