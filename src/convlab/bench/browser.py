@@ -22,6 +22,12 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE_SECONDS = 30
+# What Chromium answers where a page is left before it could.
+LEFT = (
+    "Inspected target navigated or closed",
+    "Execution context was destroyed.",
+    "Cannot find default execution context",
+)
 
 
 class BrowserMissing(RuntimeError):
@@ -36,6 +42,10 @@ def find() -> str:
         if (found := shutil.which(name)) is not None:
             return found
     raise BrowserMissing("there is no Chromium here (Debian and Ubuntu: apt install chromium)")
+
+
+class PageLeft(RuntimeError):
+    """The page went on to another while something was asked of it."""
 
 
 class Browser:
@@ -118,10 +128,16 @@ class Browser:
     def wait(self, script: str) -> None:
         """Wait until a JavaScript expression is true; ``TimeoutError`` where it does not get so."""
         until = time.monotonic() + PATIENCE_SECONDS
-        while not self.run(script):
+        while not self._is_true(script):
             if time.monotonic() > until:
                 raise TimeoutError(f"this did not come about: {script}")
             time.sleep(0.02)
+
+    def _is_true(self, script: str) -> bool:
+        try:
+            return bool(self.run(script))
+        except PageLeft:
+            return False  # it may be of the next page
 
     def run(self, script: str) -> Any:
         """What a JavaScript expression gives; a promise is waited for."""
@@ -185,7 +201,8 @@ class Browser:
             answer = self._read()
             if answer.get("id") == number:
                 if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                    said = answer["error"]["message"]
+                    raise (PageLeft if said in LEFT else RuntimeError)(f"{method}: {said}")
                 result: dict[str, Any] = answer["result"]
                 return result
             self._hear(answer)
