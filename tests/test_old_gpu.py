@@ -80,10 +80,14 @@ def test_every_gpu_from_there_on_runs_them() -> None:
         assert stages_for(simulator) == (LADDER, None)
 
 
-def test_a_gpu_is_asked_for_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SimpleNamespace(compute_capability=(7, 5))
-    monkeypatch.setattr("convlab.engines.gpu.cuda.get_current_device", lambda: device)
-    assert Gpu().capability() == (7, 5)
+def test_name_and_capability_are_the_current_gpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several, it may be another than a moment ago."""
+    gpu = Gpu()
+    for name, capability in ((b"Tesla T4", (7, 5)), ("NVIDIA H200", (9, 0))):
+        device = SimpleNamespace(name=name, compute_capability=capability)
+        monkeypatch.setattr("convlab.engines.gpu.cuda.get_current_device", lambda now=device: now)
+        assert gpu.device == (name.decode() if isinstance(name, bytes) else name)
+        assert gpu.capability() == capability
 
 
 # Plans.

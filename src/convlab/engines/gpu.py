@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -79,9 +79,9 @@ class Gpu:
     name = "gpu"
     is_gpu = True
 
-    @cached_property
+    @property
     def device(self) -> str:
-        """The GPU's name."""
+        """The current GPU's name."""
         name = cuda.get_current_device().name
         return name.decode() if isinstance(name, bytes) else str(name)
 
