@@ -103,7 +103,7 @@ class Plan:
         }
         self._together = self.engine.prepack(program, shapes, self._own)
         self.packed = self._together is not None
-        self.one_graph = self._together is not None and self._together.is_one_graph
+        self.one_graph = self._together is not None and self._together.one_graph
 
     def __call__(
         self, input: Any, weight: Any, out: Any, bias: Any = None, *, stream: Any = None

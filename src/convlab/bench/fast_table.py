@@ -179,7 +179,7 @@ def goals_table(results: Results, others: Sequence[Results] = ()) -> str:
 
 
 def origin_in_words(results: Results) -> str:
-    """What the aims over PyTorch's im2col were set beside, and what is reached over that."""
+    """What was known of PyTorch's im2col when the aims were set, and what is reached over that."""
     said = []
     for stage in (OURS, TENSOR):
         means = [
@@ -189,7 +189,7 @@ def origin_in_words(results: Results) -> str:
         said.append(f"{short_name(stage)} is {' and '.join(means)} times as fast")
     times = BEFORE_MS[PER_IMAGE].values()
     return (
-        "The aims over PyTorch's im2col were set beside [times taken before]"
+        "What was known of PyTorch's im2col when the aims were set are [times taken before]"
         "(peers.md#beside-figures-taken-before), by events around ordinary calls, per image "
         f"{min(times):.1f} ms at the least. Over those very times {', '.join(said)} (batched and "
         "per image, replayed from graphs).\n"

@@ -19,7 +19,7 @@ class Together(Protocol):
     """Starts all steps of a program at once."""
 
     @property
-    def is_one_graph(self) -> bool:
+    def one_graph(self) -> bool:
         """Whether that is one launch of a CUDA graph."""
 
     def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:

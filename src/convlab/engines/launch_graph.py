@@ -47,7 +47,7 @@ class LaunchGraph:
         self._launches = launches  # held: the driver reads their parameters
         self._names = ", ".join(dict.fromkeys(launch.name for launch in launches))
         context = self._made(driver.cuCtxGetCurrent())
-        name = self._made(driver.cuCtxGetId(context))
+        context_id = self._made(driver.cuCtxGetId(context))
         graph, executable = self._made(driver.cuGraphCreate(0)), None
         try:
             self._kernels = [_kernel(launch) for launch in launches]
@@ -62,7 +62,7 @@ class LaunchGraph:
                 driver.cuGraphDestroy(graph)
         self._executable = executable
         # Not when Python ends: by then the driver may have gone, and all of it goes with it.
-        weakref.finalize(self, _destroy, context, name, graph, executable).atexit = False
+        weakref.finalize(self, _destroy, context, context_id, graph, executable).atexit = False
 
     def update(self, place: int) -> None:
         """Have the driver copy that launch's parameters as they lie now."""
@@ -103,12 +103,12 @@ def _kernel(launch: ReadyLaunch) -> Any:
     return kernel
 
 
-def _destroy(context: Any, name: int, graph: Any, executable: Any) -> None:
+def _destroy(context: Any, context_id: int, graph: Any, executable: Any) -> None:
     """By whichever thread lets go of it last: one that captures a graph of its own, perhaps, which
     destroying another would end, or one without a context. Where the graph's own has gone, the
     graph went with it, and the driver hangs that is asked to destroy it again."""
     error, now = driver.cuCtxGetId(context)  # another context's, where one has taken its place
-    if error or now != name:
+    if error or now != context_id:
         return
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     _, mode = driver.cuThreadExchangeStreamCaptureMode(relaxed)
