@@ -34,6 +34,7 @@ INSTEAD = {
         PROBLEM,
         ConvProblem(2, 1, 41, 4, 5, (3, 2), stride=(2, 1), padding=(1, 2)),
         ConvProblem(2, 12, 5, 5, 5, (3, 2), stride=(2, 1), padding=(1, 2)),
+        ConvProblem(1, 3, 4, 5, 21, 2),  # two rows of blocks
     ),
 }
 
@@ -278,8 +279,34 @@ MUTANTS = {
         "pass  # nobody empties",
     ),
     "dilation ignored in groups": ("s11", "", "+ k // G * G * (d_w - 1)", ""),
-    "tail of K not guarded": ("s11", "", "if k < K_W and e", "if e"),
-    "windows of one image for all": ("s11", "", "window // W_o * W_w", "window // W_o % 3 * W_w"),
+    "tail of K not guarded": ("s11", "", "(K_EVEN or k < K_W) and ", ""),
+    "windows of one image for all": (
+        "s11",
+        "im2win_tensor",
+        "window // W_o * W_w",
+        "window // W_o % 3 * W_w",
+    ),
+    "windows beyond the last": ("s11", "im2win_tensor", "THREADS) // K_RUNS, N - 1", "THREADS), N"),
+    "one row of blocks' filter for all": ("s11", "im2win_tensor", "int64(m0) * K_P", "int64(0)"),
+    "filter packed for one row of blocks": (
+        "s11",
+        "im2win_tensor",
+        "m // M_B * K_P + row_of",
+        "row_of",
+    ),
+    "steps of a slice read from the other one": (
+        "s11",
+        "",
+        "at_F = uint32(k0 * M_B + ty * TOGETHER)",
+        "at_F = uint32((K_B - k0) * M_B + ty * TOGETHER)",
+    ),
+    "last step of the last slice forgotten": (
+        "s11",
+        "",
+        "            multiply(R_F1, R_I1, R_O)  # line 19",
+        "            if slice_ < SLICES:\n                multiply(R_F1, R_I1, R_O)  # line 19",
+    ),
+    "columns of a slice one short": ("s11", "", "N_B + skew_of(tile)\n\n", "N_B\n\n"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,6 +17,7 @@ from convlab.workloads import paper_layer
 pytestmark = pytest.mark.same_in_cudasim
 
 FLOPS = 2_000_000_000
+NEWER = ("conv9", 4, "s11")
 
 
 def entry(name: str, time_ms: float | None, **launches: float) -> dict[str, Any]:
@@ -292,3 +294,32 @@ def test_what_a_step_is_said_to_gain_was_measured():
         stages = json.loads(file.read_text(encoding="utf-8"))["stages"]
         times = {one["name"].partition("_")[0]: one["time_ms"] for one in stages}
         assert f"{times[first] / times[second]:.1f}" == gain, (first, second, layer)
+
+
+@pytest.mark.parametrize(
+    ("date", "device", "time_ms", "said"),
+    [
+        ("2026-01-03T00:00:00", "Imaginary GPU <1>", 0.4, "s11_im2win_full at 0.400 ms"),
+        ("2026-01-03T00:00:00", "Imaginary GPU <1>", 0.6, "s11_im2win_full at 0.600 ms"),
+        ("2026-01-03T00:00:00", "Imaginary GPU <1>", 0.51, ""),
+        ("2026-01-03T00:00:00", "Imaginary GPU <1>", None, ""),
+        ("2026-01-01T00:00:00", "Imaginary GPU <1>", 0.4, ""),  # an older run
+        ("2026-01-03T00:00:00", "another", 0.4, ""),
+    ],
+)
+def test_what_a_newer_run_found_otherwise_is_said(
+    root: Path, document, date: str, device: str, time_ms: float | None, said: str
+) -> None:
+    old = ladder_results.Results.read(write(root, document))
+    row = SimpleNamespace(time_ms=time_ms)
+    newer: Any = SimpleNamespace(
+        environment={"date": date},
+        machine=SimpleNamespace(device=device),
+        row=lambda layer, batch, name: row if (layer, batch, name[:3]) == NEWER else None,
+    )
+    found = ladder_tables.differing(old, newer, "docs/results.md")
+    sentence = "\nMore than 5% away from this in the newer run of [results.md](docs/results.md): "
+    assert found == (f"{sentence}{said}.\n" if said else "")
+    assert ladder_tables.short_table(old, newer).endswith(f"|\n{found}")
+    assert found.replace("docs/", "") in ladder_tables.full_tables([old], newer)
+    assert ladder_tables.differing(old, None, "docs/results.md") == ""

@@ -215,6 +215,9 @@ class Recording(Gpu):
     def capability(self) -> tuple[int, int]:
         return (9, 0)
 
+    def multiprocessors(self) -> int:
+        return 132
+
     def empty(self, shape: tuple[int, ...]) -> DeviceNDArray:
         self.address += 0x1000000
         return device_array(shape, self.address)

@@ -191,7 +191,7 @@ def test_a_tile_that_does_not_suit_is_refused_with_its_rule(
 
 @pytest.mark.parametrize("rows", [64, 96, 128, 65, 1, 192, 1088, 300])
 def test_production_tiles_waste_few_rows(rows: int) -> None:
-    tile = S11.production_tile(ConvProblem(1, 1, 1, 1, rows, 1))
+    tile = stage_named("s09").production_tile(ConvProblem(1, 1, 1, 1, rows, 1))
     wasted = -rows % tile.M_B
     assert tile.M_B == 64 or 4 * wasted < rows + wasted or -rows % 64 == wasted
 

@@ -29,10 +29,11 @@ from convlab.stages.im2win_tensor import (
     band_for,
     group_size,
     pack_launch,
+    packed_buffer,
     transform_launch,
     windows_buffer,
 )
-from convlab.stages.tiles import SHARED_BYTES
+from convlab.stages.tiles import SHARED_BYTES, Tile
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 FOURS = ConvProblem(1, 64, 6, 32, 64, 3)  # everything aligned, channels by the many
@@ -86,11 +87,10 @@ def right_windows(problem: ConvProblem, side: int, engine: Engine) -> bool:
 
 
 def right_filters(problem: ConvProblem, side: int, engine: Engine) -> bool:
-    K_P, M_P = blocks_for(problem.W_f * group_size(problem), 8) * 8, blocks_for(problem.M, 16) * 16
-    weight = numbers(problem.weight_shape)
-    launch = pack_launch(problem, K_P, M_P, side)
-    found = run(engine, launch, Buffer("packed", (K_P, M_P)), weight)
-    expected = transforms.expected_filters(problem, weight, (K_P, M_P))
+    tile, weight = Tile(16, 8, 8), numbers(problem.weight_shape)
+    launch, buffer = pack_launch(problem, tile, side), packed_buffer(problem, tile)
+    found = run(engine, launch, buffer, weight)
+    expected = transforms.expected_filters(problem, weight, buffer.shape)
     return np.array_equal(found, expected, equal_nan=True)
 
 
@@ -122,7 +122,7 @@ def test_what_is_expected_is_the_definition() -> None:
     p = CASES["strided, dilated"]
     input, weight = numbers(p.input_shape), numbers(p.weight_shape)
     windows = expected_windows(p, input)
-    filters = transforms.expected_filters(p, weight, (p.W_f * group_size(p), p.M))
+    filters = transforms.expected_filters(p, weight, (-(-p.M // 2), p.W_f * group_size(p), 2))
     for row, k, u, r in np.ndindex(*windows.shape[:2], p.H_f, p.C_i):
         i, m = divmod(row, p.H_o)
         i_h, i_w = m * p.s_h + u * p.d_h - p.p_h, k - p.p_w
@@ -130,7 +130,8 @@ def test_what_is_expected_is_the_definition() -> None:
         pixel = input[i, r, i_h, i_w] if inside else 0
         np.testing.assert_equal(windows[row, k, u * p.C_i + r], pixel)
     for j, r, u, v in np.ndindex(*p.weight_shape):
-        np.testing.assert_equal(filters[v * group_size(p) + u * p.C_i + r, j], weight[j, r, u, v])
+        found = filters[j // 2, v * group_size(p) + u * p.C_i + r, j % 2]
+        np.testing.assert_equal(found, weight[j, r, u, v])
     p = CASES["odd channels"]
     assert group_size(p) == p.H_f * p.C_i + 1
     assert not expected_windows(p, numbers(p.input_shape))[..., -1].any()
@@ -196,7 +197,7 @@ def test_how_often_a_pixel_is_read(problem: ConvProblem) -> None:
 
 def test_filters_leave_and_arrive_in_whole_sectors() -> None:
     seen = set()
-    for array, kind, indices in requests(pack_launch(FOURS, 576, 64, WARP), block=1):
+    for array, kind, indices in requests(pack_launch(FOURS, Tile(64, 8, 8), WARP), block=1):
         seen.add((array, kind))
         if array == "shared":
             assert passes(indices, by_fours=False) == 1
@@ -232,9 +233,9 @@ def test_machine_code(problem: ConvProblem, capability: tuple[int, int]) -> None
     """By fours where rows are aligned, and then all of a tile's loads before one is waited for."""
     if config.ENABLE_CUDASIM:
         pytest.skip("the gate compiles for real; NUMBA_ENABLE_CUDASIM=1 is set")
-    packed = Buffer("packed", (blocks_for(problem.W_f * group_size(problem), 8) * 8, 64))
-    program = Program((windows_buffer(problem), packed), ())
-    for launch in (transform_launch(problem, WARP), pack_launch(problem, *packed.shape, WARP)):
+    tile = Tile(64, 8, 8, 8, 8)
+    program = Program((windows_buffer(problem), packed_buffer(problem, tile)), ())
+    for launch in (transform_launch(problem, WARP), pack_launch(problem, tile, WARP)):
         code = compile_launch(launch, program, capability)
         opcodes = [line.split()[0] for line in code.instructions()]
         loads = [at for at, opcode in enumerate(opcodes) if opcode.startswith("LDG")]
@@ -297,7 +298,7 @@ def test_the_bandwidth_of_the_transforms(gpu: PretendedGpu, capsys, tmp_path) ->
     assert conv9["transform"]["kernel"] == "im2win_transform_by_pixels"
     assert transform["bytes"] == 4 * (2 * 3 * 7 * 9 + 2 * 5 * 9 * 12)
     assert transform["tb_per_s"] == transform["bytes"] / 0.5e-3 / 1e12
-    assert pack["bytes"] == 4 * (5 * 27 + 40 * 64)
+    assert pack["bytes"] == 4 * (5 * 27 + 40 * 16)
     said = capsys.readouterr().out
     assert "| conv9 | " in said
     assert said.count("100 %") == 4

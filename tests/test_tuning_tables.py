@@ -106,7 +106,9 @@ def test_what_is_no_result_is_named_in_one_line(
     content: str | None, said: str, tmp_path: Path, capsys
 ) -> None:
     (tmp_path / "docs/results").mkdir(parents=True)
-    (tmp_path / tile_tables.PAGE).write_text("<!-- tiles:begin -->\n<!-- tiles:end -->\n")
+    sections = ("tiles", "s11-tiles")
+    marked = "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in sections)
+    (tmp_path / tile_tables.PAGE).write_text(marked)
     if content is not None:
         (tmp_path / tile_tables.RESULTS / f"{tile_tables.FILE}.json").write_text(content)
     assert tile_tables.main(["--root", str(tmp_path)]) == 2

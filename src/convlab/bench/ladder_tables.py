@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from convlab.bench import results as bench
 from convlab.bench.ladder_results import Results, Step
+from convlab.bench.report_docs import PAGE as BENCH_PAGE
 
 NOTHING = "-"
+NEAR = 0.05  # as far apart as times of the same code may be
 
 
-def short_table(results: Results) -> str:
-    """README.md's table: what each stage adds and what that gains."""
+def short_table(results: Results, newer: bench.Results | None = None) -> str:
+    """README.md's table: what each stage adds and what that gains; below it what :func:`differing`
+    says."""
     rows = (
         (
             f"[{step.number}](src/{step.stage.module.replace('.', '/')}.py)",
@@ -21,15 +25,40 @@ def short_table(results: Results) -> str:
         )
         for step in results.steps
     )
-    return _table(("stage", "idea", "ms", "TFLOP/s", "speedup"), "llrrr", rows)
+    said = differing(results, newer, BENCH_PAGE)
+    return _table(("stage", "idea", "ms", "TFLOP/s", "speedup"), "llrrr", rows) + said
 
 
-def full_tables(every: Iterable[Results]) -> str:
+def full_tables(every: Iterable[Results], newer: bench.Results | None = None) -> str:
     """docs/ladder.md's tables: all that is known of each stage, for each file of results."""
-    return "\n".join(_section(results) for results in every)
+    return "\n".join(_section(results, newer) for results in every)
 
 
-def _section(results: Results) -> str:
+def differing(results: Results, newer: bench.Results | None, page: str) -> str:
+    """The stages that a newer run of ``convlab bench`` on the same kind of GPU found faster or
+    slower, as after a change of their code; ``page`` shows that run. Empty where there are none."""
+    date = str(results.environment.get("date") or "")
+    if newer is None or results.layer is None or newer.machine.device != results.device:
+        return ""
+    if str(newer.environment.get("date") or "") <= date:
+        return ""
+    layer, batch = results.layer.lower(), results.problem["batch"]
+    found = []
+    for step in results.steps:
+        row = newer.row(layer, batch, step.stage.name)
+        if row is not None and row.time_ms and step.time_ms:
+            if abs(row.time_ms / step.time_ms - 1) > NEAR:
+                found.append(f"{step.stage.name} at {row.time_ms:.3f} ms")
+    if not found:
+        return ""
+    name = page.rpartition("/")[2]
+    return (
+        f"\nMore than {NEAR:.0%} away from this in the newer run of [{name}]({page}): "
+        f"{', '.join(found)}.\n"
+    )
+
+
+def _section(results: Results, newer: bench.Results | None) -> str:
     head = (
         "stage", "ms", "spread %", "TFLOP/s", "speedup", "main kernel ms", "main kernel TFLOP/s",
         "workspace MiB",
@@ -52,6 +81,7 @@ def _section(results: Results) -> str:
     return (
         f"### {results.title}\n\n{results.shapes}.\n\n{_table(head, 'lrrrrrrr', rows)}\n"
         f"Measured{command} ({results.machine}): [{file}](results/{file}).\n"
+        f"{differing(results, newer, BENCH_PAGE.rpartition('/')[2])}"
     )
 
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from convlab.bench import calls, counters, simulators
-from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate
+from convlab.bench.generated import RESULTS, RUNS, document_of, filled, holding, regenerate
 from convlab.bench.ladder_picture import picture
 from convlab.bench.ladder_results import Results
 from convlab.bench.ladder_sample import sample_section
 from convlab.bench.ladder_tables import full_tables, short_table
+from convlab.bench.results import open_results
 
 README, PAGE, PICTURE = "README.md", "docs/ladder.md", "docs/images/ladder.svg"
 COUNTERS, COUNTERS_PAGE = "counters_h200", "docs/counters.md"
@@ -40,9 +41,10 @@ def generated(root: Path) -> dict[Path, str]:
     every.sort(key=lambda results: results.name != HEADLINE)  # that one first
     if not every or every[0].name != HEADLINE:
         raise ValueError(f"there is no {folder / HEADLINE}.json: convlab ladder --json writes it")
+    newer = open_results(root / RUNS[0]) if (root / RUNS[0]).is_file() else None
     sections: dict[str, dict[str, Callable[[str], str]]] = {
-        README: {"ladder": holding(short_table(every[0]))},
-        PAGE: {"ladder": holding(full_tables(every)), "sample": sample_section},
+        README: {"ladder": holding(short_table(every[0], newer))},
+        PAGE: {"ladder": holding(full_tables(every, newer)), "sample": sample_section},
     }
     counted = document_of(folder / f"{COUNTERS}.json")
     if counted is not None:

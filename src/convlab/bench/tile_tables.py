@@ -1,8 +1,9 @@
-"""The tables of docs/tiles.md: what the model chooses beside what tuning found best.
+"""The tables of docs/tiles.md: what the models choose beside what tuning found best.
 
-``python -m convlab.bench.tile_tables`` reads docs/results/tuned_h200.json, which ``convlab tune
---all --json`` wrote on a GPU, asks today's model which tile it takes for each problem, and rewrites
-what is between the page's markers. ``--check`` rewrites nothing and exits 1 where the page differs.
+``python -m convlab.bench.tile_tables`` reads docs/results/tuned_h200.json and tuned_s11_h200.json,
+which ``convlab tune --all --json`` wrote on a GPU, asks today's model of the stage which tile it
+takes for each problem, and rewrites what is between the page's markers. ``--check`` rewrites
+nothing and exits 1 where the page differs.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ from convlab.problem import ConvProblem
 from convlab.stages import Tile, stage_named
 from convlab.workloads import LAYER_NAMES, UNTUNED, paper_layer
 
-PAGE, FILE = "docs/tiles.md", "tuned_h200"
-COMMAND = f"convlab tune --all --json {RESULTS}/{FILE}.json"
+PAGE, FILE, S11_FILE = "docs/tiles.md", "tuned_h200", "tuned_s11_h200"
+COMMANDS = {
+    FILE: f"convlab tune --all --json {RESULTS}/{FILE}.json",
+    S11_FILE: f"convlab tune --all --stage s11 --json {RESULTS}/{S11_FILE}.json",
+}
 CLOSE = 1.1  # what the page calls close to the best
+S11_GROUPS = {"s11 on the paper's layers": "conv"}
 GROUPS = {
     "The paper's layers": "conv",
     "ResNet-50": "resnet50",
@@ -63,7 +68,7 @@ def choices(document: dict[str, Any]) -> list[Choice]:
     for row in document["problems"]:
         problem = problems.get(row["name"])
         if problem is None or str(problem) != row["problem"]:
-            raise ValueError(f"{row['name']} is not {row['problem']} now: run {COMMAND} again")
+            raise ValueError(f"{row['name']} is not {row['problem']} now: measure it again")
         times = {
             Tile(*one["tile"]): one["time_ms"] for one in row["tiles"] if one["time_ms"] is not None
         }
@@ -74,8 +79,8 @@ def choices(document: dict[str, Any]) -> list[Choice]:
     return found
 
 
-def show(document: dict[str, Any]) -> str:
-    """What is true of all of them in a line, then a table for each group."""
+def show(document: dict[str, Any], groups: dict[str, str] = GROUPS) -> str:
+    """What is true of all of them in a line, then a table for each of these groups."""
     found = choices(document)
     ratios = [choice.ratio for choice in found if choice.ratio is not None]
     close = sum(ratio <= CLOSE for ratio in ratios)
@@ -90,7 +95,7 @@ def show(document: dict[str, Any]) -> str:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         said += f"; the geometric mean of the ratios is {mean:.3f}, the largest {max(ratios):.2f}"
     parts = [f"{said}.\n"]
-    parts += tables_by_title(HEAD, [(choice.name, _row(choice)) for choice in found], GROUPS)
+    parts += tables_by_title(HEAD, [(choice.name, _row(choice)) for choice in found], groups)
     return "\n".join(parts)
 
 
@@ -125,22 +130,30 @@ def generated(root: Path) -> dict[Path, str]:
 
     Raises ``ValueError`` saying what is missing or is no result.
     """
-    file = root / RESULTS / f"{FILE}.json"
+    page = root / PAGE
+    sections = {
+        "tiles": _section(root, FILE, GROUPS),
+        "s11-tiles": _section(root, S11_FILE, S11_GROUPS),
+    }
+    return {page: filled(page, {name: holding(text) for name, text in sections.items()})}
+
+
+def _section(root: Path, name: str, groups: dict[str, str]) -> str:
+    file, command = root / RESULTS / f"{name}.json", COMMANDS[name]
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-        shown = show(document)
-        by = source(file.name, document.get("environment"), COMMAND) + _later(document)
+        shown = show(document, groups)
+        by = source(file.name, document.get("environment"), command) + _later(document)
     except FileNotFoundError as error:
-        raise ValueError(f"there is no {file}: {COMMAND} on a GPU writes it") from error
+        raise ValueError(f"there is no {file}: {command} on a GPU writes it") from error
     except (KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file} is no result of {COMMAND}: {error!r}") from error
-    page = root / PAGE
-    return {page: filled(page, {"tiles": holding(f"{shown}\n{by}")})}
+        raise ValueError(f"{file} is no result of {command}: {error!r}") from error
+    return f"{shown}\n{by}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
-    about = f"Make the tables of {PAGE} from {RESULTS}/{FILE}.json."
+    about = f"Make the tables of {PAGE} from {RESULTS}/{FILE}.json and {S11_FILE}.json."
     return regenerate("convlab.bench.tile_tables", about, generated, arguments)
 
 

@@ -96,16 +96,17 @@ def expected_windows(problem: ConvProblem, image: np.ndarray) -> np.ndarray:
 
 
 def expected_filters(
-    problem: ConvProblem, weight: np.ndarray, shape: tuple[int, int]
+    problem: ConvProblem, weight: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """The packed filters, by their definition."""
+    """The packed filters, by their definition: for every M_B channels one matrix."""
     p = problem
-    packed = np.zeros(shape, np.float32)
+    blocks, K_P, M_B = shape
+    packed = np.zeros((K_P, blocks * M_B), np.float32)
     for v in range(p.W_f):
         for u in range(p.H_f):
             first = v * group_size(p) + u * p.C_i
             packed[first : first + p.C_i, : p.M] = weight[:, :, u, v].T
-    return packed
+    return np.ascontiguousarray(packed.reshape(K_P, blocks, M_B).transpose(1, 0, 2))
 
 
 def show(document: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba import cuda, float32, uint32
+from numba import cuda, float32, int64, uint32
 
 from convlab.device import gpu_only, store4
 from convlab.problem import ConvProblem
@@ -31,6 +31,7 @@ from convlab.stages.base import Buffer, Flat, Launch, blocks_for
 from convlab.stages.im2col_matrix import index_type
 from convlab.stages.s10_im2win import window_columns
 from convlab.stages.tile_fill import RUN, make_fill
+from convlab.stages.tiles import Tile
 
 WARP = 32
 BLOCKS = 5  # of 256 threads, that a multiprocessor shall hold
@@ -250,19 +251,48 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
     return im2win_transform_by_groups
 
 
-def pack_launch(problem: ConvProblem, K_P: int, M_P: int, side: int) -> Launch:
+def make_first(problem: ConvProblem, tile: Tile, K_P: int) -> Any:
+    """``first(t, m0, n0, first_I)``: where the runs of four begin that thread t fetches. Those of
+    its windows go to ``first_I``, that of the packed filter is returned."""
+    p = problem
+    N, W_o, s_w, W_w, G = p.N, p.W_o, p.s_w, window_columns(p), group_size(p)
+    THREADS, K_RUNS = tile.threads, tile.K_B // RUN
+    I_RUNS = blocks_for(tile.N_B * K_RUNS, THREADS)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def first(t, m0, n0, first_I):
+        for f in range(I_RUNS):
+            # Past the last window, fetch that again; its results are not written.
+            window = min(n0 + (t + f * THREADS) // K_RUNS, N - 1)
+            first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
+        return int64(m0) * K_P + t * RUN
+
+    return first
+
+
+def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
+    """The re-ordered filter's memory: for every row of blocks one matrix, so that a slice of it is
+    one piece of memory."""
+    K_P = blocks_for(problem.W_f * group_size(problem), tile.K_B) * tile.K_B
+    return Buffer("packed", (blocks_for(problem.M, tile.M_B), K_P, tile.M_B))
+
+
+def pack_launch(problem: ConvProblem, tile: Tile, side: int) -> Launch:
     """The filter in window order, a square of it by a block."""
+    rows, K_P, M_B = packed_buffer(problem, tile).shape
+    M_P = rows * M_B
     side = min(side, WARP)
     return Launch(
-        make_pack_filter(problem, K_P, M_P, side),
+        make_pack_filter(problem, K_P, M_P, M_B, side),
         grid=(blocks_for(K_P, side) * blocks_for(M_P, side),),
         block=(side * (side // RUN),),
         arguments=(Flat("weight"), Flat("packed")),
     )
 
 
-def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, SIDE: int) -> Any:
-    """packed[v * G + u * C_i + r, m] = weight[m, r, u, v], with zeros in the other rows."""
+def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, M_B: int, SIDE: int) -> Any:
+    """packed[m // M_B, v * G + u * C_i + r, m % M_B] = weight[m, r, u, v], with zeros in the other
+    rows."""
     p = problem
     M, C_i, H_f, W_f, K, G = p.M, p.C_i, p.H_f, p.W_f, p.K, group_size(p)
     ELEMENTS = H_f * C_i  # of a group; the other TAIL are zeros
@@ -302,6 +332,8 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, SIDE: int) -> Any
         if e0 + column < K_P and m0 + line < M_P:
             at = line * PITCH + column
             run = (tile[at], tile[at + PITCH], tile[at + 2 * PITCH], tile[at + 3 * PITCH])
-            store4(packed, row_of(uint32(e0 + column)) * M_P + m0 + line, run)
+            m = m0 + line
+            row = m // M_B * K_P + row_of(uint32(e0 + column))
+            store4(packed, row * M_B + m % M_B, run)
 
     return pack_filter_by_squares

@@ -12,25 +12,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda, float32, int64, uint32
+from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, gpu_only
 from convlab.problem import ConvProblem
 from convlab.stages.base import blocks_for
-from convlab.stages.im2win_tensor import group_size
+from convlab.stages.im2win_tensor import group_size, make_first, packed_buffer
 from convlab.stages.s08_vectorized import RUN, make_multiply
-from convlab.stages.s10_im2win import window_columns
 from convlab.stages.tiles import Tile
+from convlab.stages.unrolled_product import make_place
 
-# Columns added to the input slice, so that a warp's column-wise puts hit 32 banks: with slices of
-# eight, as s11's are, and with the 32 of the tile that goes without a micro-kernel.
-SKEW = 4
-SKEW_OF_32 = 1
+SKEW, SKEW_OF_ONE = 4, 1
+
+
+def skew_of(tile: Tile) -> int:
+    """Columns added to the input slice, so that a warp's column-wise puts spread over the banks: 4
+    keep runs of four where they can be read at once; with one output a thread nobody reads such."""
+    return SKEW if tile.M_T * tile.N_T > 1 else SKEW_OF_ONE
 
 
 def one_output_a_thread(tile: Tile) -> Tile:
     """The tile without a micro-kernel: s05's 32 x 32 x 32 at production size."""
-    return Tile(min(tile.M_B, 32), min(tile.N_B, 32), 4 * tile.K_B)
+    return Tile(min(tile.M_B, 32), min(tile.N_B, 32), min(4 * tile.K_B, 32))
 
 
 def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
@@ -39,24 +42,24 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
     d_w, G = p.d_w, group_size(p)
     K_W = p.W_f * G
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
-    M_RUNS, K_RUNS, M_P = M_B // RUN, K_B // RUN, blocks_for(p.M, M_B) * M_B
-    F_RUNS, I_RUNS = blocks_for(K_B * M_RUNS, THREADS), blocks_for(N_B * K_RUNS, THREADS)
+    F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN
+    F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(windows, packed, first, m0, t, slice_, fetched_F, fetched_I):
+    def fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I):
         for f in range(F_RUNS):
             e = t + f * THREADS
-            if e < K_B * M_RUNS:
+            if e < F_ALL:
+                at = first_F + slice_ * (K_B * M_B) + f * (THREADS * RUN)
                 for c in range(RUN):
-                    at = (slice_ * K_B + e // M_RUNS) * M_P + m0 + e % M_RUNS * RUN + c
-                    fetched_F[f, c] = packed[at]
+                    fetched_F[f, c] = packed[at + c]
         for f in range(I_RUNS):
             e = t + f * THREADS
             k = slice_ * K_B + e % K_RUNS * RUN
             for c in range(RUN):
                 fetched_I[f, c] = float32(0)
-                if k < K_W and e < N_B * K_RUNS:
-                    fetched_I[f, c] = windows[first[f] + k + k // G * G * (d_w - 1) + c]
+                if k < K_W and e < I_ALL:
+                    fetched_I[f, c] = windows[first_I[f] + k + k // G * G * (d_w - 1) + c]
 
     return fetch
 
@@ -64,35 +67,38 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
 def make_put(tile: Tile) -> Any:
     """s11's put, one number at a time."""
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
-    M_RUNS, K_RUNS = M_B // RUN, K_B // RUN
-    F_RUNS, I_RUNS = blocks_for(K_B * M_RUNS, THREADS), blocks_for(N_B * K_RUNS, THREADS)
+    F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN
+    F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
+    PITCH = N_B + skew_of(tile)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def put(fetched_F, fetched_I, t, k0, S_F, S_I):
         for f in range(F_RUNS):
             e = t + f * THREADS
-            if e < K_B * M_RUNS:
+            if e < F_ALL:
                 for c in range(RUN):
-                    S_F[k0 + e // M_RUNS, e % M_RUNS * RUN + c] = fetched_F[f, c]
+                    S_F[uint32(k0 * M_B + e * RUN + c)] = fetched_F[f, c]
         for f in range(I_RUNS):
             e = t + f * THREADS
-            if e < N_B * K_RUNS:
+            if e < I_ALL:
                 for c in range(RUN):
-                    S_I[k0 + e % K_RUNS * RUN + c, e // K_RUNS] = fetched_I[f, c]
+                    at = uint32((k0 + e % K_RUNS * RUN + c) * PITCH + e // K_RUNS)
+                    S_I[at] = fetched_I[f, c]
 
     return put
 
 
 def make_read(tile: Tile) -> Any:
     """s07's reads: a thread's rows and columns are ROWS and COLUMNS apart."""
-    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
+    M_B, M_T, N_T, ROWS, COLUMNS = tile.M_B, tile.M_T, tile.N_T, tile.rows, tile.columns
+    PITCH = tile.N_B + skew_of(tile)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read(S_F, S_I, k, ty, tx, R_F, R_I):
+    def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
         for i in range(M_T):
-            R_F[i] = S_F[k, ty + i * ROWS]
+            R_F[i] = S_F[at_F + (k * M_B + i * ROWS)]
         for j in range(N_T):
-            R_I[j] = S_I[k, tx + j * COLUMNS]
+            R_I[j] = S_I[at_I + (k * PITCH + j * COLUMNS)]
 
     return read
 
@@ -116,21 +122,37 @@ def make_write(problem: ConvProblem, tile: Tile) -> Any:
     return write
 
 
+def make_steps(tile: Tile, read: Any) -> Any:
+    """A slice's product, each step written out as s11's are, but read when it is multiplied."""
+    multiply = make_multiply(tile)
+
+    def steps_from(k: int) -> Any:
+        following = steps_from(k + 1) if k + 1 < tile.K_B else None
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_F, R_I, R_O):
+            read(S_F, S_I, at_F, at_I, k, R_F, R_I)
+            multiply(R_F, R_I, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_F, R_I, R_O)
+
+        return step
+
+    return steps_from(0)
+
+
 def make_kernel_without_prefetch(
-    problem: ConvProblem, tile: Tile, fetch: Any, put: Any, read: Any, write: Any
+    problem: ConvProblem, tile: Tile, fetch: Any, put: Any, read: Any, write: Any, TOGETHER: int
 ) -> Any:
     """s11's kernel with s08's loop: fill, wait, compute, wait."""
-    p = problem
-    N = p.N
-    W_o, s_w, W_w, G = p.W_o, p.s_w, window_columns(p), group_size(p)
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, COLUMNS = tile.threads, tile.columns
-    F_SLICE, I_SLICE, O_SHAPE = (K_B, M_B), (K_B, N_B + SKEW), (M_T, N_T)
-    K_RUNS = K_B // RUN
-    SLICES = blocks_for(p.W_f * G, K_B)
-    F_RUNS, I_RUNS = blocks_for(K_B * M_B // RUN, THREADS), blocks_for(N_B * K_RUNS, THREADS)
+    THREADS = tile.threads
+    F_SLICE, I_SLICE, O_SHAPE = K_B * M_B, K_B * (N_B + skew_of(tile)), (M_T, N_T)
+    _, K_P, _ = packed_buffer(problem, tile).shape
+    SLICES = K_P // K_B
+    F_RUNS, I_RUNS = (blocks_for(K_B * wide // RUN, THREADS) for wide in (M_B, N_B))
     F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
-    multiply = make_multiply(tile)
+    first, place, steps = make_first(problem, tile, K_P), make_place(tile), make_steps(tile, read)
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
@@ -140,26 +162,21 @@ def make_kernel_without_prefetch(
         R_O = cuda.local.array(O_SHAPE, float32)
         fetched_F = cuda.local.array(F_FETCHED, float32)
         fetched_I = cuda.local.array(I_FETCHED, float32)
-        first = cuda.local.array(I_RUNS, int64)
+        first_I = cuda.local.array(I_RUNS, int64)
         t = uint32(cuda.threadIdx.x)
-        ty, tx = t // COLUMNS, t % COLUMNS
+        ty, tx = place(t)
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        for f in range(I_RUNS):
-            window = min(n0 + (t + f * THREADS) // K_RUNS, N - 1)
-            first[f] = (window // W_o * W_w + window % W_o * s_w) * G
-
+        first_F = first(t, m0, n0, first_I)
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        for slice_ in range(SLICES):
-            fetch(windows, packed, first, m0, t, slice_, fetched_F, fetched_I)
+        for slice_ in range(int32(SLICES)):
+            fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
             put(fetched_F, fetched_I, t, 0, S_F, S_I)
             cuda.syncthreads()  # nobody computes before all have fetched
-            for k in range(K_B):
-                read(S_F, S_I, k, ty, tx, R_F, R_I)
-                multiply(R_F, R_I, R_O)
+            steps(S_F, S_I, uint32(ty * TOGETHER), uint32(tx * TOGETHER), R_F, R_I, R_O)
             cuda.syncthreads()  # nobody fetches the next slice over what others still read
 
         write(R_O, bias, output, m0, n0, ty, tx)
@@ -168,47 +185,46 @@ def make_kernel_without_prefetch(
 
 
 def make_kernel_without_microkernel(
-    problem: ConvProblem, tile: Tile, fetch: Any, put: Any, write: Any
+    problem: ConvProblem, tile: Tile, fetch: Any, put: Any, read: Any, write: Any, TOGETHER: int
 ) -> Any:
     """s11's kernel with s05's loop: one sum a thread, two reads from shared memory for each term.
     The next slice is fetched meanwhile, but no term is read ahead: that belongs to the
     micro-kernel."""
-    p = problem
-    N = p.N
-    W_o, s_w, W_w, G = p.W_o, p.s_w, window_columns(p), group_size(p)
     M_B, N_B, K_B = tile.M_B, tile.N_B, tile.K_B
-    THREADS, COLUMNS = tile.threads, tile.columns
-    F_SLICES, I_SLICES = (2 * K_B, M_B), (2 * K_B, N_B + SKEW_OF_32)
-    K_RUNS = K_B // RUN
-    SLICES = blocks_for(p.W_f * G, K_B)
-    F_RUNS, I_RUNS = blocks_for(K_B * M_B // RUN, THREADS), blocks_for(N_B * K_RUNS, THREADS)
+    THREADS, COLUMNS, PITCH = tile.threads, tile.columns, N_B + skew_of(tile)
+    F_SLICES, I_SLICES = 2 * K_B * M_B, 2 * K_B * PITCH
+    _, K_P, _ = packed_buffer(problem, tile).shape
+    SLICES = K_P // K_B
+    F_RUNS, I_RUNS = (blocks_for(K_B * wide // RUN, THREADS) for wide in (M_B, N_B))
     F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
+    first, steps = make_first(problem, tile, K_P), make_steps(tile, read)
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
         S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
         S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
+        R_F, R_I = cuda.local.array(1, float32), cuda.local.array(1, float32)
         R_O = cuda.local.array((1, 1), float32)
         fetched_F = cuda.local.array(F_FETCHED, float32)
         fetched_I = cuda.local.array(I_FETCHED, float32)
-        first = cuda.local.array(I_RUNS, int64)
+        first_I = cuda.local.array(I_RUNS, int64)
         t = uint32(cuda.threadIdx.x)
         ty, tx = t // COLUMNS, t % COLUMNS
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        for f in range(I_RUNS):
-            window = min(n0 + (t + f * THREADS) // K_RUNS, N - 1)
-            first[f] = (window // W_o * W_w + window % W_o * s_w) * G
-
+        first_F = first(t, m0, n0, first_I)
         R_O[0, 0] = float32(0)
-        k0 = uint32(K_B)  # where in shared memory the slice begins that is computed: 0 or K_B
-        for slice_ in range(SLICES + 1):
+        k0 = uint32(0)  # where in shared memory the slice begins that is computed: 0 or K_B
+        fetch(windows, packed, first_F, first_I, t, 0, fetched_F, fetched_I)
+        put(fetched_F, fetched_I, t, k0, S_F, S_I)
+        cuda.syncthreads()  # nobody reads it before all have filled it
+        for slice_ in range(int32(1), int32(SLICES + 1)):
             if slice_ < SLICES:
-                fetch(windows, packed, first, m0, t, slice_, fetched_F, fetched_I)
-            if slice_ > 0:
-                for k in range(K_B):
-                    R_O[0, 0] += S_F[k0 + k, ty] * S_I[k0 + k, tx]
+                fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
+            at_F = uint32(k0 * M_B + ty * TOGETHER)
+            at_I = uint32(k0 * PITCH + tx * TOGETHER)
+            steps(S_F, S_I, at_F, at_I, R_F, R_I, R_O)
             if slice_ < SLICES:
                 k0 = uint32(K_B - k0)  # the other buffer's turn
                 put(fetched_F, fetched_I, t, k0, S_F, S_I)

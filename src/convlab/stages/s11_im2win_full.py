@@ -1,10 +1,15 @@
-"""s11: the full im2win convolution. s09's techniques on the im2win tensor.
+"""s11: the full im2win convolution. s09's techniques on the im2win tensor, and tuned.
 
-Source: im2win paper (000), Algorithm 3. The loop is s09's; what changes is ``fetch`` and ``put``.
-The input is now fetched by fours like the filter, because in :mod:`im2win_tensor` every window is
-one run of memory that starts at a multiple of 16 bytes. A thread's next elements are K_B further
-on: of s09's divisions and bounds checks, one comparison a run is left. A run of four elements of
-one window goes to four rows of the slice in shared memory, one element each.
+Source: im2win paper (000), Algorithm 3. The rounds are s09's; what changes is ``fetch`` and
+``put``. The input is now fetched by fours like the filter, because in :mod:`im2win_tensor` every
+window is one run of memory that starts at a multiple of 16 bytes. A thread's next elements are K_B
+further on: of s09's divisions and bounds checks, one comparison a run is left, and that only where
+K_B does not divide a window. A run of four elements of one window goes to four rows of the slice in
+shared memory, one element each.
+
+Tuning is in data: the tile is chosen for the problem (:mod:`im2win_tiles`), the filter is packed
+block by block. And the steps of k are written out, as calls with constants
+(:mod:`unrolled_product`).
 
 ``microkernel=False``, ``vectorized=False`` and ``prefetch=False`` leave a technique out
 (:mod:`s11_ablation`).
@@ -14,47 +19,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda, float32, int64, uint32
+from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, gpu_only, load4, store4
 from convlab.problem import ConvProblem
 from convlab.stages import s11_ablation
-from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
+from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.im2win_tensor import (
     group_size,
+    make_first,
     pack_launch,
+    packed_buffer,
     transform_launch,
     windows_buffer,
 )
-from convlab.stages.s08_vectorized import RUN, make_multiply, make_read, make_write
-from convlab.stages.s10_im2win import window_columns
-from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
-
-SKEW = s11_ablation.SKEW
+from convlab.stages.im2win_tiles import best_tile, candidates
+from convlab.stages.s08_vectorized import RUN, make_multiply, make_write
+from convlab.stages.s11_ablation import skew_of
+from convlab.stages.tiles import MODEL_TILE, Tile
+from convlab.stages.unrolled_product import make_compute, make_place, make_read
 
 
 def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
-    """Lines 3-4 and 14-15, first half: a slice from global memory to registers, by fours."""
+    """Lines 3-4 and 14-15, first half: a slice from global memory to registers, by fours. The
+    filter's lies there as it will in shared memory."""
     p = problem
     d_w, G = p.d_w, group_size(p)
     K_W = p.W_f * G
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
-    M_RUNS, K_RUNS, M_P = M_B // RUN, K_B // RUN, blocks_for(p.M, M_B) * M_B
-    F_RUNS, I_RUNS = blocks_for(K_B * M_RUNS, THREADS), blocks_for(N_B * K_RUNS, THREADS)
+    F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN  # runs of four
+    F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
+    F_EVEN, I_EVEN, K_EVEN = F_ALL % THREADS == 0, I_ALL % THREADS == 0, K_W % K_B == 0
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(windows, packed, first, m0, t, slice_, fetched_F, fetched_I):
+    def fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I):
         for f in range(F_RUNS):
             e = t + f * THREADS
-            if e < K_B * M_RUNS:
-                run = load4(packed, (slice_ * K_B + e // M_RUNS) * M_P + m0 + e % M_RUNS * RUN)
+            if F_EVEN or e < F_ALL:
+                run = load4(packed, first_F + slice_ * (K_B * M_B) + f * (THREADS * RUN))
                 fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = run
         for f in range(I_RUNS):
             e = t + f * THREADS
             k = slice_ * K_B + e % K_RUNS * RUN
             run = (float32(0), float32(0), float32(0), float32(0))
-            if k < K_W and e < N_B * K_RUNS:  # d_w - 1 is 0 without dilation, and the term gone
-                run = load4(windows, first[f] + k + k // G * G * (d_w - 1))
+            if (K_EVEN or k < K_W) and (I_EVEN or e < I_ALL):
+                # d_w - 1 is 0 without dilation, and the term gone
+                run = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
             fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = run
 
     return fetch
@@ -63,41 +73,40 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
 def make_put(tile: Tile) -> Any:
     """Lines 3-4 and 14-15, second half: from registers to shared memory, rows from k0 on."""
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
-    M_RUNS, K_RUNS = M_B // RUN, K_B // RUN
-    F_RUNS, I_RUNS = blocks_for(K_B * M_RUNS, THREADS), blocks_for(N_B * K_RUNS, THREADS)
+    F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN
+    F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
+    F_EVEN, I_EVEN, PITCH = F_ALL % THREADS == 0, I_ALL % THREADS == 0, N_B + skew_of(tile)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def put(fetched_F, fetched_I, t, k0, S_F, S_I):
         for f in range(F_RUNS):
             e = t + f * THREADS
-            if e < K_B * M_RUNS:
+            if F_EVEN or e < F_ALL:
                 run = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-                store4(S_F, (k0 + e // M_RUNS, e % M_RUNS * RUN), run)
+                store4(S_F, k0 * M_B + e * RUN, run)
         for f in range(I_RUNS):
             e = t + f * THREADS
-            if e < N_B * K_RUNS:
+            if I_EVEN or e < I_ALL:
                 for c in range(RUN):
-                    S_I[k0 + e % K_RUNS * RUN + c, e // K_RUNS] = fetched_I[f, c]
+                    S_I[(k0 + e % K_RUNS * RUN + c) * PITCH + e // K_RUNS] = fetched_I[f, c]
 
     return put
 
 
 def make_kernel(
-    problem: ConvProblem, tile: Tile, fetch: Any, put: Any, read: Any, write: Any
+    problem: ConvProblem, tile: Tile, fetch: Any, put: Any, read: Any, write: Any, TOGETHER: int
 ) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
-    p = problem
-    N = p.N
-    W_o, s_w, W_w, G = p.W_o, p.s_w, window_columns(p), group_size(p)
-    K_W = p.W_f * G
+    """The kernel with the problem's shapes and the tile as constants; ``TOGETHER`` numbers that a
+    thread reads from a row of a slice are neighbours."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, COLUMNS = tile.threads, tile.columns
-    F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B + SKEW), (M_T, N_T)
-    K_RUNS = K_B // RUN
-    SLICES = blocks_for(K_W, K_B)
-    F_RUNS, I_RUNS = blocks_for(K_B * M_B // RUN, THREADS), blocks_for(N_B * K_RUNS, THREADS)
+    THREADS, PITCH = tile.threads, N_B + skew_of(tile)
+    F_SLICES, I_SLICES, O_SHAPE = 2 * K_B * M_B, 2 * K_B * PITCH, (M_T, N_T)
+    _, K_P, _ = packed_buffer(problem, tile).shape
+    SLICES = K_P // K_B
+    F_RUNS, I_RUNS = (blocks_for(K_B * wide // RUN, THREADS) for wide in (M_B, N_B))
     F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
-    multiply = make_multiply(tile)
+    first, place = make_first(problem, tile, K_P), make_place(tile)
+    compute, multiply = make_compute(tile, read), make_multiply(tile)
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
@@ -108,40 +117,34 @@ def make_kernel(
         R_O = cuda.local.array(O_SHAPE, float32)
         fetched_F = cuda.local.array(F_FETCHED, float32)
         fetched_I = cuda.local.array(I_FETCHED, float32)
-        first = cuda.local.array(I_RUNS, int64)
+        first_I = cuda.local.array(I_RUNS, int64)
         t = uint32(cuda.threadIdx.x)
-        ty, tx = t // COLUMNS, t % COLUMNS
+        ty, tx = place(t)
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # Where the windows begin that this thread fetches from. Past the last one, fetch that
-        # again; its results are not written.
-        for f in range(I_RUNS):
-            window = min(n0 + (t + f * THREADS) // K_RUNS, N - 1)
-            first[f] = (window // W_o * W_w + window % W_o * s_w) * G
-
+        first_F = first(t, m0, n0, first_I)
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # where in shared memory the slice begins that is computed: 0 or K_B
-        for slice_ in range(SLICES + 1):  # line 8
+        k0 = uint32(0)  # where in shared memory the slice begins that is computed: 0 or K_B
+        at_F, at_I = uint32(ty * TOGETHER), uint32(tx * TOGETHER)  # this thread's part of it
+        fetch(windows, packed, first_F, first_I, t, 0, fetched_F, fetched_I)  # lines 3-4
+        put(fetched_F, fetched_I, t, k0, S_F, S_I)
+        cuda.syncthreads()  # line 5: nobody reads it before all have filled it
+        read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
+        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
             if slice_ < SLICES:
-                fetch(windows, packed, first, m0, t, slice_, fetched_F, fetched_I)
-            if slice_ > 0:
-                for k in range(0, K_B - 2, 2):  # lines 9-12: read a step ahead
-                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
-                    multiply(R_F0, R_I0, R_O)
-                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
-                    multiply(R_F1, R_I1, R_O)
-                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
-                multiply(R_F0, R_I0, R_O)
+                fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
+            compute(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
             if slice_ < SLICES:
-                k0 = uint32(K_B - k0)  # the other buffer's turn; uint32, since never negative
-                put(fetched_F, fetched_I, t, k0, S_F, S_I)
-                cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
-                read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
-            if slice_ > 0:
-                multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
+                k0 = uint32(K_B - k0)  # the other buffer's turn
+                at_F = uint32(k0 * M_B + ty * TOGETHER)
+                at_I = uint32(k0 * PITCH + tx * TOGETHER)
+                put(fetched_F, fetched_I, t, k0, S_F, S_I)  # lines 14-15
+                cuda.syncthreads()  # line 16
+                read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
+            multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
         write(R_O, bias, output, m0, n0, ty, tx)  # line 20
 
@@ -159,20 +162,20 @@ def prepare(
     if not microkernel:
         tile = s11_ablation.one_output_a_thread(tile)
     by_runs = vectorized and microkernel
+    skew = skew_of(tile)
     check_tile(tile, by_runs)
-    tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + SKEW))
+    tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + skew))
     fetch = make_fetch(problem, tile) if vectorized else s11_ablation.make_fetch(problem, tile)
     put = make_put(tile) if vectorized else s11_ablation.make_put(tile)
-    read = make_read(tile) if by_runs else s11_ablation.make_read(tile)
+    read = make_read(tile, skew) if by_runs else s11_ablation.make_read(tile)
     write = make_write(problem, tile) if by_runs else s11_ablation.make_write(problem, tile)
+    parts = (fetch, put, read, write, RUN if by_runs else 1)
     if not prefetch:
-        kernel = s11_ablation.make_kernel_without_prefetch(problem, tile, fetch, put, read, write)
+        kernel = s11_ablation.make_kernel_without_prefetch(problem, tile, *parts)
     elif not microkernel:
-        kernel = s11_ablation.make_kernel_without_microkernel(problem, tile, fetch, put, write)
+        kernel = s11_ablation.make_kernel_without_microkernel(problem, tile, *parts)
     else:
-        kernel = make_kernel(problem, tile, fetch, put, read, write)
-    M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
-    K_P = blocks_for(problem.W_f * group_size(problem), tile.K_B) * tile.K_B
+        kernel = make_kernel(problem, tile, *parts)
     main = Launch(
         kernel,
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
@@ -180,12 +183,8 @@ def prepare(
         arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
     )
     return Program(
-        (windows_buffer(problem), Buffer("packed", (K_P, M_P))),
-        (
-            transform_launch(problem, tile.N_B),
-            pack_launch(problem, K_P, M_P, tile.N_B),
-            main,
-        ),
+        (windows_buffer(problem), packed_buffer(problem, tile)),
+        (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B), main),
         tile,
     )
 
@@ -209,7 +208,8 @@ STAGE = Stage(
     builds_on=("s09_double_buffer", "s10_im2win"),
     module=__name__,
     prepare=prepare,
-    production_tile=microkernel_tile,
+    production_tile=best_tile,
+    candidates=candidates,
     tiny_tile=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
     model_tile=MODEL_TILE,
     vectorized=True,

@@ -76,7 +76,7 @@ MODEL_TILE = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4)
 
 
 def microkernel_tile(problem: ConvProblem) -> Tile:
-    """The production tile of the stages with a micro-kernel (s07, s08, s09, s11).
+    """The production tile of the first stages with a micro-kernel (s07, s08, s09).
 
     The paper's own sizes (128 x 128 x 8, 8 x 8 a thread), but 64 rows where 128 would leave at
     least a quarter of all rows computing channels that do not exist, and 64 leave fewer.

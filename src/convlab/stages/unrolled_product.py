@@ -42,16 +42,11 @@ def make_place(tile: Tile) -> Any:
     return place
 
 
-def make_read(tile: Tile) -> Any:
-    """s08's ``read`` of step k, from where in the ring of slices the thread's own runs begin."""
-    M_B, N_B, M_T, N_T, ROWS, COLUMNS = (
-        tile.M_B,
-        tile.N_B,
-        tile.M_T,
-        tile.N_T,
-        tile.rows,
-        tile.columns,
-    )
+def make_read(tile: Tile, skew: int = 0) -> Any:
+    """s08's ``read`` of step k, from where in shared memory the thread's own runs of that slice
+    begin. Rows of S_I are ``skew`` longer than the tile is wide."""
+    M_B, M_T, N_T, ROWS, COLUMNS = tile.M_B, tile.M_T, tile.N_T, tile.rows, tile.columns
+    PITCH = tile.N_B + skew
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -59,7 +54,7 @@ def make_read(tile: Tile) -> Any:
             run = load4(S_F, at_F + (k * M_B + i * ROWS))
             R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = run
         for j in range(0, N_T, RUN):
-            run = load4(S_I, at_I + (k * N_B + j * COLUMNS))
+            run = load4(S_I, at_I + (k * PITCH + j * COLUMNS))
             R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = run
 
     return read

@@ -1,0 +1,143 @@
+"""s11's choice of a tile: for any problem, as its model says, close to what an H200 found best."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from convlab import ConvProblem
+from convlab.bench import tile_tables
+from convlab.engines.offline import compile_launch
+from convlab.lint import REGISTER_BUDGET
+from convlab.stages import Tile, stage_named
+from convlab.stages.im2win_tiles import (
+    RATES,
+    best_tile,
+    candidates,
+    estimated_cost,
+    slice_depth,
+    window_elements,
+)
+from convlab.workloads import LAYER_NAMES, UNTUNED, paper_layer
+
+S11 = stage_named("s11")
+ROOT = Path(__file__).parents[1]
+ONE_IMAGE = ConvProblem(1, 256, 14, 14, 256, 3, padding=1)
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    """What tuning found on an H200."""
+    file = ROOT / tile_tables.RESULTS / "tuned_s11_h200.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.same_in_cudasim
+def test_the_choice_is_close_to_the_best_on_all(measured: dict[str, Any]) -> None:
+    found = tile_tables.choices(measured)
+    assert [choice.name for choice in found] == [*LAYER_NAMES, *UNTUNED]
+    ratios = [choice.ratio for choice in found]
+    assert None not in ratios  # every tile that it takes was measured
+    assert max(ratios[:12]) <= 1.02
+    assert max(ratios) <= 1.1
+
+
+@pytest.mark.same_in_cudasim
+def test_what_is_measured_are_the_candidates(measured: dict[str, Any]) -> None:
+    for choice, row in zip(tile_tables.choices(measured), measured["problems"], strict=True):
+        tried = {tuple(one["tile"]) for one in row["tiles"]}
+        today = {astuple(tile) for tile in candidates(choice.problem)}
+        assert today <= tried, choice.name
+        # What is none any more: few terms with many sums.
+        assert all(depth == 8 and m * n == 64 for _, _, depth, m, n in tried - today)
+        assert astuple(choice.best) in today
+        assert not [one for one in row["tiles"] if one["error"]]
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("filters", [1, 6, 16, 17, 33, 64, 65, 96, 100, 192, 1000, 8_000_000])
+@pytest.mark.parametrize("images", [1, 10_000_000])
+@pytest.mark.parametrize("channels", [1, 3, 24, 64])
+def test_there_are_candidates_for_every_problem_and_they_suit(
+    filters: int, images: int, channels: int
+) -> None:
+    problem = ConvProblem(images, channels, 3, 3, filters, 3)
+    tiles = candidates(problem)
+    assert len(set(tiles)) == len(tiles) >= 1
+    assert best_tile(problem) in tiles
+    for tile in tiles:
+        assert S11.prepare(replace(problem, batch=1), tile).tile == tile
+
+
+@pytest.mark.same_in_cudasim
+def test_every_shape_is_somebody_s_candidate() -> None:
+    problems = [*map(paper_layer, LAYER_NAMES), *UNTUNED.values()]
+    tiles = {tile for problem in problems for tile in candidates(problem)}
+    assert {(tile.M_B, tile.N_B, tile.M_T, tile.N_T) for tile in tiles} == set(RATES)
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize(
+    ("channels", "filter_size", "elements", "depth"),
+    [
+        (64, 3, 576, 16),
+        (3, 11, 396, 16),
+        (3, 7, 168, 8),
+        (3, 3, 36, 8),
+        (1, 1, 4, 8),
+        (16, 1, 16, 16),
+    ],
+)
+def test_how_deep_slices_are(channels: int, filter_size: int, elements: int, depth: int) -> None:
+    problem = ConvProblem(1, channels, 16, 16, 8, filter_size)
+    assert window_elements(problem) == elements
+    assert slice_depth(problem) == depth
+    assert {tile.K_B for tile in candidates(problem)} <= {depth, 32}
+
+
+@pytest.mark.same_in_cudasim
+def test_the_choice_is_the_cheapest_by_the_model() -> None:
+    for problem in (*map(paper_layer, LAYER_NAMES), *UNTUNED.values()):
+        costs = {tile: estimated_cost(problem, tile) for tile in candidates(problem)}
+        assert costs[best_tile(problem)] == min(costs.values())
+        assert S11.production_tile(problem) == best_tile(problem)
+        assert S11.candidates(problem) == candidates(problem)
+
+
+@pytest.mark.same_in_cudasim
+def test_more_images_never_cost_less_and_more_multiprocessors_never_more() -> None:
+    for tile in candidates(ONE_IMAGE):
+        costs = [
+            estimated_cost(ConvProblem(images, 256, 14, 14, 256, 3, padding=1), tile)
+            for images in (1, 2, 8, 64, 512)
+        ]
+        assert costs == sorted(costs)
+        costs = [estimated_cost(ONE_IMAGE, tile, count) for count in (1, 2, 16, 132, 1000)]
+        assert costs == sorted(costs, reverse=True)
+
+
+@pytest.mark.same_in_cudasim
+def test_one_image_gets_small_blocks_many_get_large_ones() -> None:
+    assert best_tile(ONE_IMAGE) == Tile(32, 32, 32, 4, 4)
+    many = best_tile(ConvProblem(512, 256, 14, 14, 256, 3, padding=1))
+    assert many == Tile(128, 64, 16, 8, 8)
+    assert best_tile(paper_layer("conv7")).M_T == 8
+    assert best_tile(paper_layer("conv7")).N_T == 4  # few terms, few sums
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("layer", ["conv1", "conv7", "conv12"])
+@pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
+def test_every_candidate_keeps_its_sums_in_registers(
+    layer: str, capability: tuple[int, int]
+) -> None:
+    problem = paper_layer(layer)
+    for tile in candidates(problem):
+        program = S11.prepare(problem, tile)
+        cubin = compile_launch(program.launches[-1], program, capability)
+        assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0), tile
+        assert cubin.registers <= REGISTER_BUDGET["im2win_full"], tile
