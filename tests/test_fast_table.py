@@ -323,7 +323,7 @@ def test_s11_stands_beside_s12_with_its_tile(results):
     rows = dict(results.rows)
     for name, tile in ((IM2WIN, "64x128x8/8x8"), (OURS, "128x64x16/8x8")):
         rows["conv9", 128, name] = replace(rows["conv9", 128, name], algorithm=tile)
-    text = fast_story.untuned_table(replace(results, rows=rows))
+    text = fast_story.s11_table(replace(results, rows=rows))
     old = results.rows["conv9", 128, IM2WIN]
     found = cells(text, "conv9")
     assert found[:3] == ["64x128x8/8x8", f"{old.time_ms:.3f}", f"{old.tflops:.1f}"]

@@ -12,7 +12,6 @@ import pytest
 from convlab import ConvProblem
 from convlab.bench import tile_tables
 from convlab.engines.offline import compile_launch
-from convlab.lint import REGISTER_BUDGET
 from convlab.stages import Tile, stage_named
 from convlab.stages.im2win_tiles import (
     RATES,
@@ -140,4 +139,3 @@ def test_every_candidate_keeps_its_sums_in_registers(
         program = S11.prepare(problem, tile)
         cubin = compile_launch(program.launches[-1], program, capability)
         assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0), tile
-        assert cubin.registers <= REGISTER_BUDGET["im2win_full"], tile

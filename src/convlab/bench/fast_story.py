@@ -97,15 +97,15 @@ def peaks_in_words(results: Results) -> str:
     return " ".join(said) + "\n"
 
 
-def untuned_table(results: Results) -> str:
-    """s11, whose tile is by one rule, beside s12, whose tile is chosen, on each layer."""
+def s11_table(results: Results) -> str:
+    """s11, which has a transform, beside s12, which has none, with their tiles on each layer."""
     everybody = contenders(results)
-    untuned, tuned = everybody.get(IM2WIN), everybody.get(OURS)
-    times = ratios(results, tuned, untuned)
+    transforming, fused = everybody.get(IM2WIN), everybody.get(OURS)
+    times = ratios(results, fused, transforming)
     rows: list[tuple[str, ...]] = []
     for layer, ratio in zip(results.layers(), times, strict=True):
         cells = []
-        for one in (untuned, tuned):
+        for one in (transforming, fused):
             row = None if one is None else one.best(results, layer)
             cells += [(row.algorithm if row else None) or NOTHING, *ms_and_rate(row)]
         rows.append((layer[0], *cells, cell_of(ratio)))
@@ -117,7 +117,7 @@ def untuned_table(results: Results) -> str:
 
 
 SECTIONS: dict[str, Callable[[Results], str]] = {
-    "untuned": untuned_table,
+    "s11": s11_table,
     "peaks": peaks_in_words,
     "im2col": im2col_in_words,
 }

@@ -1,7 +1,7 @@
-"""The inner loop of s12: a slice's product with its steps written out, and threads put in a warp
-so that their reads of shared memory overlap.
+"""The inner loop of s11 and s12: a slice's product with its steps written out, and threads put in a
+warp so that their reads of shared memory overlap.
 
-Two things cost s11's inner loop its speed beside cuBLAS, and both are mended here. The compiler
+Two things cost s09's inner loop its speed beside cuBLAS, and both are mended here. The compiler
 does not unroll a loop over k of this size, so that every step pays for its counter and its
 addresses: here each step is a call with its own k, a constant. And a warp of 2 x 16 threads reads
 16 different runs of S_I, two of S_F: here it has 4 x 8 threads in an order in which lanes l and
