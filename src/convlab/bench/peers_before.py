@@ -67,8 +67,8 @@ REASONS = (
         ("im2col_cublas_batched",), LAYER_NAMES, True,
         "PyTorch starts its im2col kernel once an image: 128 launches, whose time on the host "
         "counts with events around a call and not in a graph. How long a host takes for them is "
-        "not the same each time: called, each of these layers came within an eighth of that time in "
-        "one or another of our own runs, and most of them stayed a fifth or more below it in "
+        "not the same each time: called, each of these layers came within an eighth of that time "
+        "in one or another of our own runs, and most of them stayed a fifth or more below it in "
         "others.",
     ),
     Reason(

@@ -22,14 +22,6 @@ from convlab.stages.s08_vectorized import RUN, make_multiply
 from convlab.stages.tiles import Tile
 from convlab.stages.unrolled_product import make_place
 
-SKEW, SKEW_OF_ONE = 4, 1
-
-
-def skew_of(tile: Tile) -> int:
-    """Columns added to the input slice, so that a warp's column-wise puts spread over the banks: 4
-    keep runs of four where they can be read at once; with one output a thread nobody reads such."""
-    return SKEW if tile.M_T * tile.N_T > 1 else SKEW_OF_ONE
-
 
 def one_output_a_thread(tile: Tile) -> Tile:
     """The tile without a micro-kernel: s05's 32 x 32 x 32 at production size."""
@@ -64,12 +56,12 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
     return fetch
 
 
-def make_put(tile: Tile) -> Any:
+def make_put(tile: Tile, skew: int) -> Any:
     """s11's put, one number at a time."""
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
     F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN
     F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
-    PITCH = N_B + skew_of(tile)
+    PITCH = N_B + skew
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def put(fetched_F, fetched_I, t, k0, S_F, S_I):
@@ -88,10 +80,10 @@ def make_put(tile: Tile) -> Any:
     return put
 
 
-def make_read(tile: Tile) -> Any:
+def make_read(tile: Tile, skew: int) -> Any:
     """s07's reads: a thread's rows and columns are ROWS and COLUMNS apart."""
     M_B, M_T, N_T, ROWS, COLUMNS = tile.M_B, tile.M_T, tile.N_T, tile.rows, tile.columns
-    PITCH = tile.N_B + skew_of(tile)
+    PITCH = tile.N_B + skew
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -142,12 +134,19 @@ def make_steps(tile: Tile, read: Any) -> Any:
 
 
 def make_kernel_without_prefetch(
-    problem: ConvProblem, tile: Tile, fetch: Any, put: Any, read: Any, write: Any, TOGETHER: int
+    problem: ConvProblem,
+    tile: Tile,
+    fetch: Any,
+    put: Any,
+    read: Any,
+    write: Any,
+    TOGETHER: int,
+    skew: int,
 ) -> Any:
     """s11's kernel with s08's loop: fill, wait, compute, wait."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS = tile.threads
-    F_SLICE, I_SLICE, O_SHAPE = K_B * M_B, K_B * (N_B + skew_of(tile)), (M_T, N_T)
+    F_SLICE, I_SLICE, O_SHAPE = K_B * M_B, K_B * (N_B + skew), (M_T, N_T)
     _, K_P, _ = packed_buffer(problem, tile).shape
     SLICES = K_P // K_B
     F_RUNS, I_RUNS = (blocks_for(K_B * wide // RUN, THREADS) for wide in (M_B, N_B))
@@ -185,13 +184,20 @@ def make_kernel_without_prefetch(
 
 
 def make_kernel_without_microkernel(
-    problem: ConvProblem, tile: Tile, fetch: Any, put: Any, read: Any, write: Any, TOGETHER: int
+    problem: ConvProblem,
+    tile: Tile,
+    fetch: Any,
+    put: Any,
+    read: Any,
+    write: Any,
+    TOGETHER: int,
+    skew: int,
 ) -> Any:
     """s11's kernel with s05's loop: one sum a thread, two reads from shared memory for each term.
     The next slice is fetched meanwhile, but no term is read ahead: that belongs to the
     micro-kernel."""
     M_B, N_B, K_B = tile.M_B, tile.N_B, tile.K_B
-    THREADS, COLUMNS, PITCH = tile.threads, tile.columns, N_B + skew_of(tile)
+    THREADS, COLUMNS, PITCH = tile.threads, tile.columns, N_B + skew
     F_SLICES, I_SLICES = 2 * K_B * M_B, 2 * K_B * PITCH
     _, K_P, _ = packed_buffer(problem, tile).shape
     SLICES = K_P // K_B

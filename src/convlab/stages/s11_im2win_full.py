@@ -35,9 +35,15 @@ from convlab.stages.im2win_tensor import (
 )
 from convlab.stages.im2win_tiles import best_tile, candidates
 from convlab.stages.s08_vectorized import RUN, make_multiply, make_write
-from convlab.stages.s11_ablation import skew_of
 from convlab.stages.tiles import MODEL_TILE, Tile
 from convlab.stages.unrolled_product import make_compute, make_place, make_read
+
+
+def skew_of(tile: Tile) -> int:
+    """How many numbers a row of the input slice is longer than the tile is wide, so that a warp's
+    column-wise puts spread over the banks: 4 keep runs of four where they can be read at once.
+    (Without a micro-kernel nobody reads such.)"""
+    return 4 if tile.M_T * tile.N_T > 1 else 1
 
 
 def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
@@ -166,14 +172,14 @@ def prepare(
     check_tile(tile, by_runs)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + skew))
     fetch = make_fetch(problem, tile) if vectorized else s11_ablation.make_fetch(problem, tile)
-    put = make_put(tile) if vectorized else s11_ablation.make_put(tile)
-    read = make_read(tile, skew) if by_runs else s11_ablation.make_read(tile)
+    put = make_put(tile) if vectorized else s11_ablation.make_put(tile, skew)
+    read = make_read(tile, skew) if by_runs else s11_ablation.make_read(tile, skew)
     write = make_write(problem, tile) if by_runs else s11_ablation.make_write(problem, tile)
     parts = (fetch, put, read, write, RUN if by_runs else 1)
     if not prefetch:
-        kernel = s11_ablation.make_kernel_without_prefetch(problem, tile, *parts)
+        kernel = s11_ablation.make_kernel_without_prefetch(problem, tile, *parts, skew)
     elif not microkernel:
-        kernel = s11_ablation.make_kernel_without_microkernel(problem, tile, *parts)
+        kernel = s11_ablation.make_kernel_without_microkernel(problem, tile, *parts, skew)
     else:
         kernel = make_kernel(problem, tile, *parts)
     main = Launch(
