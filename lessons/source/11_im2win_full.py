@@ -227,7 +227,8 @@ Three things in the files of s11 make it faster and change nothing of its idea:
 Of all instructions in the loop over slices 72 of 100 multiplied before, 88 with the first two. With both and
 the third, s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not
 as predicted, is in [fast.md](../docs/fast.md#s11-tuned): among others, that fetching ahead is hardly worth
-anything any more where a multiprocessor has other blocks to go on with.
+anything any more where a multiprocessor has other blocks to go on with, and that the compiler does not
+fetch as early as the file says.
 
 Could one have the order without the pass over memory? That is what [s12](12_fused_im2win.ipynb) does.
 
