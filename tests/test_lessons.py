@@ -43,6 +43,7 @@ from convlab.lessons import (
     region_and_field,
     requests,
     side_by_side,
+    stage_parts,
     traced,
     what_is_wrong,
     who_adds,
@@ -76,6 +77,7 @@ from convlab.lessons.tiling import (
     tile_of_threads,
 )
 from convlab.stages import (
+    LADDER,
     im2col_matrix,
     s01_direct,
     s02_cin_naive,
@@ -521,6 +523,42 @@ def test_a_stage_that_was_not_measured_is_said(monkeypatch):
     assert "s05" not in picture.alt
     with pytest.raises(ValueError, match="s05: none was measured on conv9"):
         measured("s05")
+
+
+def test_what_a_newer_run_found_otherwise_is_said(monkeypatch):
+    """As after a change of a stage's code, when the ladder was not measured again."""
+    entries = [{"name": f"{name}_imaginary", "time_ms": 1.0} for name in ("s01", "s02", "s03")]
+    entries.append({"name": "s04_imaginary", "time_ms": None})
+    old = {
+        "device": "GPU", "environment": {"date": "2026-01-02"}, "stages": entries,
+        "problem": {"batch": 128},
+    }  # fmt: skip
+    row = {"layer": "conv9", "batch": 128, "time_ms": 0.5, "tflops": 20.0}
+    rows = [
+        row | {"system": "s01_imaginary"},
+        row | {"system": "s02_imaginary", "time_ms": 1.04},  # not far enough away
+        row | {"system": "s03_imaginary", "batch": 1},
+        row | {"system": "s03_imaginary", "layer": "conv8"},
+        row | {"system": "s03_imaginary", "time_ms": None},
+        row | {"system": "s04_imaginary"},
+        row | {"system": "s05_imaginary"},
+    ]
+    newer = {"device": "GPU", "environment": {"date": "2026-01-03T04:05"}, "rows": rows}
+    monkeypatch.setattr(bars.places, "result", lambda name: newer)
+    names = [row["system"] for row in rows]
+    said = "by a run of 2026-01-03: s01 as a whole takes 0.5 ms, which is 20 TFLOP/s."
+    assert bars.changed_since(old, "conv9", names) == f" Changed since, {said}"
+    assert bars.changed_since(old, "conv9", names[1:]) == ""
+    assert bars.changed_since(old | {"device": "another"}, "conv9", names) == ""
+    assert bars.changed_since(old | {"environment": {"date": "2026-01-04"}}, "conv9", names) == ""
+
+
+def test_captions_say_what_a_newer_run_found(monkeypatch):
+    for module in (bars, stage_parts):
+        monkeypatch.setattr(module, "changed_since", lambda *of: f" Changed: {len(of[2])}.")
+    assert measured("s01", "s05").caption.endswith(" Changed: 2.")
+    assert stage_parts.measured_parts("s09", "s11").caption.endswith(" Changed: 2.")
+    assert f" Changed: {len(LADDER)}." in stage_parts.ladder_speeds().caption
 
 
 def parts_of(stage: str, layer: str = "conv9") -> tuple[float, float]:

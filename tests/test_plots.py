@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from convlab.bench import ladder_picture, ladder_results, ladder_sample, ladder_tables, plots
+from convlab.bench.generated import RUNS
 from convlab.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -284,23 +285,27 @@ def test_what_a_step_is_said_to_gain_was_measured():
     page = (root / "docs/ladder.md").read_text(encoding="utf-8")
     steps = re.findall(r"^\| (s\d\d) to (s\d\d) \| (.*?) \|", page, re.MULTILINE)
     told = [
-        (first, second, gain, layer)
+        (first, second, gain, layer, "by the newer run" in words)
         for first, second, words in steps
         for gain, layer in re.findall(r"(\d\.\d)(?: times)? on Conv(\d)", words)
     ]
     assert len(told) >= 10
-    for first, second, gain, layer in told:
+    newer = json.loads((root / RUNS[0]).read_text(encoding="utf-8"))["rows"]
+    for first, second, gain, layer, by_newer in told:
         file = root / plots.RESULTS / f"ladder_conv{layer}_h200.json"
         stages = json.loads(file.read_text(encoding="utf-8"))["stages"]
         times = {one["name"].partition("_")[0]: one["time_ms"] for one in stages}
+        if by_newer:
+            rows = [row for row in newer if (row["layer"], row["batch"]) == (f"conv{layer}", 128)]
+            times = {row["system"].partition("_")[0]: row["time_ms"] for row in rows}
         assert f"{times[first] / times[second]:.1f}" == gain, (first, second, layer)
 
 
 @pytest.mark.parametrize(
     ("date", "device", "time_ms", "said"),
     [
-        ("2026-01-03T00:00:00", "Imaginary GPU <1>", 0.4, "s11_im2win_full at 0.400 ms"),
-        ("2026-01-03T00:00:00", "Imaginary GPU <1>", 0.6, "s11_im2win_full at 0.600 ms"),
+        ("2026-01-03T00:00:00", "Imaginary GPU <1>", 0.4, "s11_im2win_full takes 0.400 ms"),
+        ("2026-01-03T00:00:00", "Imaginary GPU <1>", 0.6, "s11_im2win_full takes 0.600 ms"),
         ("2026-01-03T00:00:00", "Imaginary GPU <1>", 0.51, ""),
         ("2026-01-03T00:00:00", "Imaginary GPU <1>", None, ""),
         ("2026-01-01T00:00:00", "Imaginary GPU <1>", 0.4, ""),  # an older run
@@ -318,7 +323,9 @@ def test_what_a_newer_run_found_otherwise_is_said(
         row=lambda layer, batch, name: row if (layer, batch, name[:3]) == NEWER else None,
     )
     found = ladder_tables.differing(old, newer, "docs/results.md")
-    sentence = "\nMore than 5% away from this in the newer run of [results.md](docs/results.md): "
+    sentence = (
+        "\nChanged by more than 5% since, by the newer run of [results.md](docs/results.md): "
+    )
     assert found == (f"{sentence}{said}.\n" if said else "")
     assert ladder_tables.short_table(old, newer).endswith(f"|\n{found}")
     assert found.replace("docs/", "") in ladder_tables.full_tables([old], newer)

@@ -44,6 +44,7 @@ ANSWERS = {
         wrong("all in the same row", "answer", (PUT, PUT.replace("* RUN + c)", "* RUN)"))),
         wrong("rows without what they are longer", "answer", (PUT, PUT.replace("* PITCH", "* N_B"))),
         wrong("only the first run of a thread", "uninitialised", (PUT, PUT.replace("fetched_I[f, c]", "fetched_I[0, c]")), (HAS, "if f == 0 and (I_EVEN or e < I_ALL):")),
+        wrong("no guard for who has no run left", "out of bounds", (HAS, "if True:")),
         right("written out", (FOUR, ONE_BY_ONE)),
         right("without what is known before", (HAS, "if e < K_B * N_B // RUN:")),
         right("from the last one on", (PUT, "S_I[(k0 + e % K_RUNS * RUN + RUN - 1 - c) * PITCH + e // K_RUNS] = fetched_I[f, RUN - 1 - c]")),

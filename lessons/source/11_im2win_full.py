@@ -39,13 +39,14 @@ channel. A sum does not care about the order of its terms as long as the filter 
 is packed in that order too, once, by a small kernel, with zeros where the tensor has zeros.
 
 The rest of the kernel is s09's: tiles, registers, two buffers. What changes is how a slice is fetched and
-put. (And it is tuned, in which there is nothing to be done here: at the end.)
+put. (It is also tuned. That asks nothing of you and is told at the end.)
 
 ## Your turn: fetch by fours
 
 A slice has `N_B` windows and `K_B` terms of each, that is `K_RUNS = K_B // RUN` runs of `RUN = 4`
-numbers a window. Thread `t` of `THREADS` fetches `I_RUNS` of them: numbers `t`, `t + THREADS`, and so on.
-Run `e` is in window `e // K_RUNS` of the tile, and there it is run number `e % K_RUNS`.
+numbers a window. Thread `t` of `THREADS` fetches up to `I_RUNS` of them, one a turn `f`: number
+`e = t + f * THREADS`. Run `e` is in window `e // K_RUNS` of the tile, and there it is run number
+`e % K_RUNS`. A group has `G` numbers, and so a window `K_W = W_f * G`, zeros included.
 
 Where that window begins in memory has been worked out before the loop over slices: `first_I[f]` for the
 `f`-th run of this thread. So the run's first term is `k = slice_ * K_B + e % K_RUNS * RUN`, and it lies at
@@ -58,9 +59,10 @@ The loop for the filter is given and works alike.
 <details><summary>Tip: what does not exist</summary>
 
 Past the last term (`k < K_W` does not hold) there are four zeros: `(float32(0), float32(0), float32(0),
-float32(0))`. And where the runs are fewer than the threads, the last threads have none: `e < I_ALL`.
-Where slices divide a window and threads the runs, nobody needs to ask: that is what `K_EVEN` and
-`I_EVEN` say, which are constants to the compiler. `if (K_EVEN or k < K_W) and ...` asks only where it must.
+float32(0))`. And a slice has `I_ALL` runs of windows. Where `THREADS` does not divide that, some threads have
+none in their last turn: `e < I_ALL`. Where slices divide a window and threads the runs, nobody needs to ask:
+that is what `K_EVEN` and `I_EVEN` say, which are constants to the compiler. `if (K_EVEN or k < K_W) and ...`
+asks only where it must.
 </details>
 <details><summary>Tip: four at once</summary>
 
@@ -94,7 +96,7 @@ find neighbouring windows. Rows are `PITCH` numbers long, one after the other: t
 slice that is put begins at row `k0`.
 
 Run `e` of this thread is the same as before: window `e // K_RUNS` is the column, and its terms begin at
-`e % K_RUNS * RUN`.
+`e % K_RUNS * RUN`. As before, a thread may have no run in its last turn: `if I_EVEN or e < I_ALL:`.
 
 <details><summary>Tip: four rows</summary>
 
@@ -116,7 +118,8 @@ stage_kernel(
 )
 
 # %% check="put"
-check(part_of("s11", make_put=make_put), "s11")
+uneven = Tile(M_B=24, N_B=16, K_B=8, M_T=4, N_T=4)  # is tried, too: 32 runs for 24 threads
+check(part_of("s11", make_put=make_put), "s11", also=uneven)
 
 # %% [markdown]
 """
@@ -141,16 +144,16 @@ side_by_side(launches, "requests to global memory", "sectors of global memory")
 """
 Far fewer requests, of four numbers a lane. (For somewhat more sectors, because four numbers are only half
 a sector and windows are walked through one by one.) What no count shows is what is gone beside them: s09 divides,
-takes remainders and compares for every single number of the input; here there is one comparison for four.
+takes remainders and compares for every single number of the input; here there is at most one comparison for four.
 
 ## Find the bug
 
 Pass the checks above first: this cell gives an answer away.
 
-`put` stores into rows that are far apart, `PITCH` numbers. The function below says by how many numbers that
-is more than the tile is wide; the kernel, `put` and `read` all ask it. It is wrong: the results are right,
-but look how the lanes of one store share the banks. Below it is the same store of the stage. Mend
-the function for tiles of several outputs a thread. (Lesson 05 had a remedy that nearly fits here. But `read`
+`put` stores into rows of `PITCH` numbers: as many as the tile is wide, and as many more as the function
+below returns. The kernel, `put` and `read` all ask it. It is wrong: the results are right, but look how the
+lanes of one store share the banks. Below it is the same store of the stage. Mend it for tiles of several
+outputs a thread; the `1` for the others is right. (Lesson 05 had a remedy that nearly fits here. But `read`
 takes four neighbours of a row at once, and those must begin at a multiple of four numbers.)
 """
 
@@ -181,7 +184,8 @@ that are a multiple of 32 numbers long begin in the same bank, all of them.
 <details><summary>Tip: how much longer?</summary>
 
 One number longer would do for the banks and break the reads by fours. So make them longer by as little as
-keeps rows at multiples of four.
+keeps rows at multiples of four. (In slices of 16 terms, which most layers have, four lanes store into the same
+column. Then four numbers more leave two passes instead of four, and no other multiple of four does better.)
 </details>
 
 ## On a real GPU
@@ -192,9 +196,6 @@ measured_parts("s08", "s09", "s11")
 
 # %% [markdown]
 """
-(Both pictures of parts, here and below, are of a day before s11 was tuned: since then it takes 0.72 ms on
-Conv9 and 0.99 ms on Conv7, by [results.md](../docs/results.md).)
-
 The main kernel is far ahead of s09's: this is what the order is for. But the transform has to be paid every
 time, as an input comes only once. (The filter's packing costs next to nothing, and in a network that is
 used and no longer trained it is done once for all images.)
@@ -218,7 +219,8 @@ Three things in the files of s11 make it faster and change nothing of its idea:
 
 - **The steps of k are written out.** The compiler keeps s09's loop over k a loop, with a counter and addresses
   to be worked out at every step. In [unrolled_product.py](../src/convlab/stages/unrolled_product.py) each step is
-  a function with its own constant `k`, made by the one before it, as deep as a slice.
+  a function with its own constant `k`, made by the one before it, as deep as a slice. Warps are 4 x 8 threads
+  there instead of 2 x 16, so that more lanes share what they read.
 - **Nothing is asked that is known.** `K_EVEN`, `I_EVEN`: a comparison between constants is decided when the
   kernel is compiled. And the filter is packed as it will lie in shared memory, so that its place is one sum.
 - **A tile for each problem.** [im2win_tiles.py](../src/convlab/stages/im2win_tiles.py) chooses among eight shapes
@@ -228,7 +230,7 @@ Of all instructions in the loop over slices 72 of 100 multiplied before, 88 with
 the third, s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not
 as predicted, is in [fast.md](../docs/fast.md#s11-tuned): among others, that fetching ahead is hardly worth
 anything any more where a multiprocessor has other blocks to go on with, and that the compiler does not
-fetch as early as the file says.
+fetch as early as the source does.
 
 Could one have the order without the pass over memory? That is what [s12](12_fused_im2win.ipynb) does.
 

@@ -133,9 +133,10 @@ From the input the windows' terms come one by one again, as in s09: a window's p
 that expensive in s09 was the arithmetic around every number, and that is gone: where a place of the filter
 lies is looked up in a small table.
 
-Two more things in s12 are not in s11 and are not about memory. The steps of a slice are written out, so that
-no loop is left to count. And a warp's threads are 4 x 8 of the tile instead of 2 x 16, so that more of them
-share what they read from shared memory ([unrolled_product.py](../src/convlab/stages/unrolled_product.py)).
+Two things that s12 had first, s11 has taken over ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are
+written out, and a warp's threads are 4 x 8 of the tile instead of s09's 2 x 16, so that more of them share what
+they read from shared memory ([unrolled_product.py](../src/convlab/stages/unrolled_product.py)). What s11 has
+not is the copies: what it fetches is in registers, so that fewer blocks fit on a multiprocessor.
 
 ## Find the bug
 

@@ -48,12 +48,12 @@ def differing(results: Results, newer: bench.Results | None, page: str) -> str:
         row = newer.row(layer, batch, step.stage.name)
         if row is not None and row.time_ms and step.time_ms:
             if abs(row.time_ms / step.time_ms - 1) > NEAR:
-                found.append(f"{step.stage.name} at {row.time_ms:.3f} ms")
+                found.append(f"{step.stage.name} takes {row.time_ms:.3f} ms")
     if not found:
         return ""
     name = page.rpartition("/")[2]
     return (
-        f"\nMore than {NEAR:.0%} away from this in the newer run of [{name}]({page}): "
+        f"\nChanged by more than {NEAR:.0%} since, by the newer run of [{name}]({page}): "
         f"{', '.join(found)}.\n"
     )
 

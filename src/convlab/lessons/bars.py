@@ -74,6 +74,26 @@ def stored(layer: str = "conv9") -> dict[str, Any]:
     return places.result(name)
 
 
+def changed_since(document: dict[str, Any], layer: str, stages: Sequence[str]) -> str:
+    """Which of these times a newer run of ``convlab bench`` found more than a twentieth away, as
+    after a change of a stage's code: a sentence for a caption, empty where there are none."""
+    newer = places.result("bench_h200")
+    date, device = newer["environment"]["date"], newer["device"]
+    if date <= document["environment"]["date"] or device != document["device"]:
+        return ""
+    before = {entry["name"]: entry["time_ms"] for entry in document["stages"]}
+    batch = document["problem"]["batch"]
+    changed = [
+        f"{short_name(row['system'])} as a whole takes {_brief(row['time_ms'])} ms, which is "
+        f"{_brief(row['tflops'])} TFLOP/s"
+        for row in newer["rows"]
+        if (row["layer"], row["batch"]) == (layer, batch) and row["system"] in stages
+        if row["time_ms"] and before.get(row["system"])
+        if abs(row["time_ms"] / before[row["system"]] - 1) > 0.05
+    ]
+    return f" Changed since, by a run of {date[:10]}: {'; '.join(changed)}." if changed else ""
+
+
 def measured(*stages: str, layer: str = "conv9") -> Picture:
     """How long these stages took on an H200, from the stored results; which of them were not
     measured is said. Raises ``ValueError`` where none was."""
@@ -97,6 +117,7 @@ def measured(*stages: str, layer: str = "conv9") -> Picture:
         "floating-point operations"
     )
     unknown = f" Not measured on this layer yet: {missing}." if missing else ""
+    unknown += changed_since(document, layer, names)
     date = document["environment"]["date"][:10]
     caption = (
         f"How long stages take for the layer {layer.capitalize()}, measured on an "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from convlab.lessons.bars import stored
+from convlab.lessons.bars import changed_since, stored
 from convlab.lessons.pictures import COLOURS, INK, PAPER, Picture, bars_of, finished, sheet
 from convlab.lessons.places import result
 from convlab.stages import short_name, stage_named
@@ -79,6 +79,7 @@ def measured_parts(*stages: str, layer: str = "conv9") -> Picture:
     )
     if missing:
         caption += f" Not measured on this layer yet: {', '.join(missing)}."
+    caption += changed_since(document, layer, [stage_named(stage).name for stage in stages])
     return finished(figure, f"Bars of milliseconds on {where}. {said}.", caption)
 
 
@@ -183,6 +184,6 @@ def ladder_speeds(layer: str = "conv9") -> Picture:
     caption = (
         f"Every stage on {layer.capitalize()}, on an {where}: the convolution's operations divided "
         "by the time of the whole stage, transforms and all, in TFLOP/s (10^12 a second). More is "
-        "better."
+        f"better.{changed_since(document, layer, [one['name'] for one in names])}"
     )
     return as_bars(steps, f"TFLOP/s on {layer.capitalize()}", caption)

@@ -42,7 +42,8 @@ from convlab.stages.unrolled_product import make_compute, make_place, make_read
 def skew_of(tile: Tile) -> int:
     """How many numbers a row of the input slice is longer than the tile is wide, so that a warp's
     column-wise puts spread over the banks: 4 keep runs of four where they can be read at once.
-    (Without a micro-kernel nobody reads such.)"""
+    (Without a micro-kernel nobody reads such.) Slices of 8 terms are then put in one pass, slices
+    of 16 in two: runs begin four rows apart, and four rows are a multiple of 16 numbers long."""
     return 4 if tile.M_T * tile.N_T > 1 else 1
 
 

@@ -6,7 +6,7 @@ does not unroll a loop over k of this size, so that every step pays for its coun
 addresses: here each step is a call with its own k, a constant. And a warp of 2 x 16 threads reads
 16 different runs of S_I, two of S_F: here it has 4 x 8 threads in an order in which lanes l and
 l ^ 1 want the same run of S_I, lanes l and l ^ 2 the same of S_F, which an SM serves together
-(docs/counters.md, "Wide accesses"): four passes for both instead of six.
+(docs/counters.md, "How wide accesses are served"): four passes for both instead of six.
 """
 
 from __future__ import annotations
