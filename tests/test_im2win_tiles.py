@@ -26,6 +26,7 @@ from convlab.workloads import LAYER_NAMES, UNTUNED, paper_layer
 S11 = stage_named("s11")
 ROOT = Path(__file__).parents[1]
 ONE_IMAGE = ConvProblem(1, 256, 14, 14, 256, 3, padding=1)
+FEW_FILTERS = ConvProblem(8, 20, 120, 90, 6, (1, 7), padding=(0, 3))
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +129,33 @@ def test_one_image_gets_small_blocks_many_get_large_ones() -> None:
     assert best_tile(paper_layer("conv7")).N_T == 4  # few terms, few sums
 
 
+@pytest.mark.same_in_cudasim
+def test_the_choice_is_for_the_gpu_s_multiprocessors() -> None:
+    """49 blocks of 64 x 64 are one for each of 132, and four for the busiest of 16."""
+    problem = ConvProblem(16, 64, 14, 14, 64, 3, padding=1)
+    few, many = (best_tile(problem, count) for count in (16, 132))
+    assert few.M_B * few.N_B > many.M_B * many.N_B
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize(("channels", "many_sums"), [(3, False), (24, True)])
+def test_only_windows_of_few_terms_have_few_sums(channels: int, many_sums: bool) -> None:
+    """36 and 216 terms, both in slices of 8."""
+    tiles = candidates(ConvProblem(32, channels, 56, 56, 128, 3, padding=1))
+    assert {tile.K_B for tile in tiles} == {8}
+    assert any(tile.M_T * tile.N_T == 64 for tile in tiles) == many_sums
+
+
 @pytest.mark.gate
-@pytest.mark.parametrize("layer", ["conv1", "conv7", "conv12"])
+@pytest.mark.parametrize("problem", [*map(paper_layer, ("conv1", "conv7", "conv12")), FEW_FILTERS])
 @pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
 def test_every_candidate_keeps_its_sums_in_registers(
-    layer: str, capability: tuple[int, int]
+    problem: ConvProblem, capability: tuple[int, int]
 ) -> None:
-    problem = paper_layer(layer)
+    """And takes no more of them than let the blocks live that the tile is for."""
     for tile in candidates(problem):
         program = S11.prepare(problem, tile)
         cubin = compile_launch(program.launches[-1], program, capability)
         assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0), tile
+        if capability == (9, 0):
+            assert cubin.registers <= {64: 168, 32: 128, 16: 96}[tile.M_T * tile.N_T], tile

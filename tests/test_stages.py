@@ -114,12 +114,31 @@ def test_values_that_float_arithmetic_treats_specially(stage: Stage, kind: str, 
     ],
     ids=lambda switches: "+".join(name for name, on in switches.items() if on) or "nothing",
 )
-def test_ablation_is_right_too(switches: dict[str, bool], judged) -> None:
-    # Slices enough for both buffers to be used again, even where each is 16 deep.
+@pytest.mark.parametrize("tile", [Tile(8, 4, 4, 4, 4), Tile(4, 24, 4, 4, 4)], ids=str)
+def test_ablation_is_right_too(switches: dict[str, bool], tile: Tile, judged) -> None:
+    # Slices enough for both buffers to be used again, even where each is 16 deep. With the second
+    # tile two threads of six have no run of the filter.
     problem = ConvProblem(1, 4, 9, 9, 9, 3, (2, 1), (1, 2), (3, 2))
     numbers = random_tensors(problem, 2, integers=True)
-    verdict = judged(problem, S11, numbers, Tile(8, 4, 4, 4, 4), **switches)
+    verdict = judged(problem, S11, numbers, tile, **switches)
     assert verdict.ok, verdict
+
+
+def test_one_buffer_takes_half_of_two() -> None:
+    tile = Tile(128, 128, 24, 8, 8)
+    assert S11.prepare(AWKWARD["primes"], tile, prefetch=False).tile == tile
+    with pytest.raises(ValueError, match=re.escape(f"{tile}: its slices take 49920 bytes")):
+        S11.prepare(AWKWARD["primes"], tile)
+
+
+def test_without_the_micro_kernel_the_tile_that_was_passed_is_named() -> None:
+    with pytest.raises(ValueError, match="tile 6x8x4/1x1: M_B, N_B and K_B"):
+        S11.prepare(AWKWARD["primes"], Tile(6, 8, 4), microkernel=False)
+
+
+def test_without_the_micro_kernel_a_thread_has_one_output() -> None:
+    program = S11.prepare(AWKWARD["primes"], S11.tiny_tile, microkernel=False)
+    assert program.tile == Tile(16, 8, 32)
 
 
 # Tiles of other shapes than the tiny ones: one thread, wide, tall, deep, with remainders in the
@@ -130,7 +149,13 @@ OTHER_TILES = {
     "s07": [Tile(8, 4, 3, 2, 2), Tile(4, 4, 1, 1, 1), Tile(8, 2, 5, 2, 1)],
     "s08": [Tile(16, 4, 3, 4, 4), Tile(32, 8, 5, 4, 4)],
     "s09": [Tile(16, 4, 2, 4, 4), Tile(32, 8, 6, 4, 4), Tile(32, 4, 8, 8, 4)],
-    "s11": [Tile(4, 4, 4, 4, 4), Tile(8, 12, 12, 4, 4), Tile(8, 16, 8, 8, 8)],
+    "s11": [
+        Tile(4, 4, 4, 4, 4),
+        Tile(8, 12, 12, 4, 4),
+        Tile(8, 16, 8, 8, 8),
+        Tile(4, 24, 4, 4, 4),
+        Tile(12, 32, 8, 4, 4),
+    ],
 }
 
 
@@ -168,6 +193,7 @@ UNSUITED_TILES = {
     ],
     "s11": [
         (Tile(16, 4, 6, 4, 4), "M_B, N_B and K_B must be multiples of 4"),
+        (Tile(16, 6, 4, 4, 2), "M_B, N_B and K_B must be multiples of 4"),
         (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
         (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
     ],

@@ -144,7 +144,7 @@ side_by_side(launches, "requests to global memory", "sectors of global memory")
 """
 Far fewer requests, of four numbers a lane. (For somewhat more sectors, because four numbers are only half
 a sector and windows are walked through one by one.) What no count shows is what is gone beside them: s09 divides,
-takes remainders and compares for every single number of the input; here there is at most one comparison for four.
+takes remainders and compares for every single number of the input; here there are at most two comparisons for four.
 
 ## Find the bug
 

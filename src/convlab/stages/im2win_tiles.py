@@ -1,46 +1,34 @@
 """Which tile suits a problem in s11: :mod:`tile_choice`'s model, without split sums.
 
-The kernel has another loop than s12's, and so other constants. A window has ``K_W = W_f * G``
-elements in the im2win tensor, K_P with those of the last slice. A thread holds what it has fetched
-in registers, so that fewer blocks fit side by side, and a turn of the loop waits for the loads that
-it asked for:
-
-    throughput = busiest * M_B * N_B * (K_P + OVERHEAD) / (FMA_A_CLOCK * rate)
-    latency = rounds * slices * (SLICE + LOAD * loads + K_B * (STEP + FMA * M_T * N_T))
-
-The pre-passes take the same with every tile, and are in neither.
-
-The constants are fitted to what an H200 took for the candidates of 55 problems (docs/tiles.md).
-Fitted to every other one of them, they chose for the rest what took 1.2 % longer than the best,
-25 % at worst.
+What is multiplied are the ``K_W = W_f * G`` elements that a window has in the im2win tensor, not K,
+and they are fetched by fours like the filter. The kernel has another loop than s12's, and so other
+rates, fitted to what an H200 took for the candidates of 55 problems (docs/tiles.md). What a block
+waits for is taken over from s12: with anything near it, these problems get the same tiles. The
+pre-passes take the same with every tile, and are left out.
 """
 
 from __future__ import annotations
 
-import math
-
 from convlab.problem import ConvProblem
-from convlab.stages.base import GRID_LIMIT, blocks_for
+from convlab.stages.base import blocks_for
 from convlab.stages.im2win_tensor import group_size
 from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tile_choice import (
     DEEP,
     DEPTH,
-    FEW_OUTPUTS,
-    FMA_A_CLOCK,
     MULTIPROCESSORS,
-    REGISTERS,
+    Shape,
+    clocks,
+    has_few_outputs,
+    suited,
 )
 from convlab.stages.tiles import Tile
 
-BESIDE_SUMS = 88  # registers that a thread needs beside its sums
-OVERHEAD = 60
-SHALLOW, FEW_SUMS = 8, 32  # a slice of few terms, and the most sums a thread has with it
-SLICE, LOAD, STEP, FMA = 4.0, 22.0, 57.0, 0.55  # clocks
+SHALLOW = 8  # K_B where 16 are too many
+FEW_TERMS, FEW_SUMS = 168, 32  # of such a window, and of a thread then
 
-# (M_B, N_B, M_T, N_T): multiply-adds a clock on an H200 where nothing is left over, over the best
-# one's.
-RATES: dict[tuple[int, int, int, int], float] = {
+# Multiply-adds a clock on an H200 where nothing is left over, over the best one's.
+RATES: dict[Shape, float] = {
     (128, 64, 8, 8): 1.0,
     (64, 128, 8, 8): 0.9,
     (96, 64, 8, 8): 0.82,
@@ -64,22 +52,15 @@ def slice_depth(problem: ConvProblem) -> int:
 
 
 def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
-    """The tiles to choose from: what a tuner measures. As in s12, none that computes a third more
-    channels than another, and none so small that its blocks would be far more than there is use
-    for, or than a grid has. Slices of 8, as three channels have them, come with few sums a thread:
-    where there is little to multiply, more warps hide each other's loads, and 8 x 8 sums took 1 to
-    27 % longer."""
-    few_outputs = problem.M * problem.N <= FEW_OUTPUTS
-    narrowest = min(32 if few_outputs else 64, problem.M)
-    narrowest = max(narrowest, min(128, blocks_for(problem.M, GRID_LIMIT[1])))
-    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in RATES if narrowest <= M_B}
-    most = min(channels.values()) * 4 / 3
-    depth, whole = slice_depth(problem), window_elements(problem) % DEPTH == 0
-    shapes = [shape for shape in RATES if channels.get(shape[0], math.inf) <= most]
-    if depth == SHALLOW:
+    """The tiles to choose from: what a tuner measures. Windows of few terms, as three channels have
+    them, come with few sums a thread: where there is little to multiply, more warps hide each
+    other's loads, and 8 x 8 sums took 1 to 27 % longer on five problems of 36 and 168 terms."""
+    elements, depth = window_elements(problem), slice_depth(problem)
+    shapes = suited(problem, RATES)
+    if depth == SHALLOW and elements <= FEW_TERMS:
         shapes = [shape for shape in shapes if shape[2] * shape[3] <= FEW_SUMS] or shapes
     tiles = [Tile(M_B, N_B, depth, M_T, N_T) for M_B, N_B, M_T, N_T in shapes]
-    if few_outputs and whole and DEEP in shapes:
+    if has_few_outputs(problem) and elements % DEPTH == 0 and DEEP in shapes:
         M_B, N_B, M_T, N_T = DEEP
         tiles.append(Tile(M_B, N_B, DEPTH, M_T, N_T))
     return tuple(tiles)
@@ -90,16 +71,10 @@ def estimated_cost(
 ) -> float:
     """What the model says of a tile of :func:`candidates`, in clocks."""
     blocks = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
-    busiest = blocks_for(blocks, multiprocessors)
     slices = blocks_for(window_elements(problem), tile.K_B)
-    rate = FMA_A_CLOCK * RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
-    throughput = busiest * tile.M_B * tile.N_B * (slices * tile.K_B + OVERHEAD) / rate
-
-    sums = tile.M_T * tile.N_T
-    at_once = max(1, REGISTERS // (tile.threads * (sums + BESIDE_SUMS)))
+    rate = RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
     loads = tile.K_B * (tile.M_B + tile.N_B) / RUN / tile.threads
-    slice_ = SLICE + LOAD * loads + tile.K_B * (STEP + FMA * sums)
-    return math.hypot(throughput, blocks_for(busiest, at_once) * slices * slice_)
+    return clocks(tile, blocks, slices, loads, rate, multiprocessors)
 
 
 def best_tile(problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS) -> Tile:

@@ -1,15 +1,16 @@
 """s11: the full im2win convolution. s09's techniques on the im2win tensor, and tuned.
 
-Source: im2win paper (000), Algorithm 3. The rounds are s09's; what changes is ``fetch`` and
+Source: im2win paper (000), Algorithm 3. The rounds are s09's; the idea is in ``fetch`` and
 ``put``. The input is now fetched by fours like the filter, because in :mod:`im2win_tensor` every
 window is one run of memory that starts at a multiple of 16 bytes. A thread's next elements are K_B
-further on: of s09's divisions and bounds checks, one comparison a run is left, and that only where
-K_B does not divide a window. A run of four elements of one window goes to four rows of the slice in
-shared memory, one element each.
+further on: of s09's divisions and bounds checks at most two comparisons a run are left, neither
+where slices divide a window and threads the runs, and with dilation in width a division by a
+constant. A run of four elements of one window goes to four rows of the slice in shared memory, one
+element each.
 
-Tuning is in data: the tile is chosen for the problem (:mod:`im2win_tiles`), the filter is packed
-block by block. And the steps of k are written out, as calls with constants
-(:mod:`unrolled_product`).
+Tuning is mostly in data: the tile is chosen for the problem (:mod:`im2win_tiles`), the filter is
+packed block by block. In code, the steps of k are written out as calls with constants, warps are
+4 x 8 threads (both :mod:`unrolled_product`), and the first slice is fetched before the loop.
 
 ``microkernel=False``, ``vectorized=False`` and ``prefetch=False`` leave a technique out
 (:mod:`s11_ablation`).
@@ -41,15 +42,16 @@ from convlab.stages.unrolled_product import make_compute, make_place, make_read
 
 def skew_of(tile: Tile) -> int:
     """How many numbers a row of the input slice is longer than the tile is wide, so that a warp's
-    column-wise puts spread over the banks: 4 keep runs of four where they can be read at once.
-    (Without a micro-kernel nobody reads such.) Slices of 8 terms are then put in one pass, slices
-    of 16 in two: runs begin four rows apart, and four rows are a multiple of 16 numbers long."""
+    column-wise puts spread over the banks, and runs of four can still be read at once. (Without a
+    micro-kernel nobody reads such.) Slices of 8 terms are then put in one pass, of 16 in two, of 32
+    in four: runs begin four rows apart, and four rows are an odd multiple of 16 numbers long."""
     return 4 if tile.M_T * tile.N_T > 1 else 1
 
 
 def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
-    """Lines 3-4 and 14-15, first half: a slice from global memory to registers, by fours. The
-    filter's lies there as it will in shared memory."""
+    """Lines 3-4 and 14-15, first half: a slice from global memory to registers, by fours, run f of
+    the thread to row f of ``fetched_F[F_RUNS, 4]`` and ``fetched_I[I_RUNS, 4]``. The filter's lies
+    there as it will in shared memory."""
     p = problem
     d_w, G = p.d_w, group_size(p)
     K_W = p.W_f * G
@@ -70,7 +72,8 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
             k = slice_ * K_B + e % K_RUNS * RUN
             run = (float32(0), float32(0), float32(0), float32(0))
             if (K_EVEN or k < K_W) and (I_EVEN or e < I_ALL):
-                # d_w - 1 is 0 without dilation, and the term gone
+                # d_w - 1 is 0 without dilation, and the term gone. (What has no run would not be
+                # put; asking for it would only load in vain.)
                 run = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
             fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = run
 
@@ -78,7 +81,8 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def make_put(tile: Tile) -> Any:
-    """Lines 3-4 and 14-15, second half: from registers to shared memory, rows from k0 on."""
+    """Lines 3-4 and 14-15, second half: from registers to shared memory, rows from k0 on of
+    ``S_F[2 * K_B, M_B]`` and ``S_I[2 * K_B, PITCH]``, each row after the other."""
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
     F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN
     F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
@@ -165,13 +169,15 @@ def prepare(
     vectorized: bool = True,
     prefetch: bool = True,
 ) -> Program:
-    """As every stage's; the switches leave a technique out."""
+    """As every stage's; the switches leave a technique out. Without the micro-kernel the tile is
+    :func:`s11_ablation.one_output_a_thread`'s instead. Raises ``ValueError`` for a tile that does
+    not suit the kernel."""
+    by_runs = vectorized and microkernel
+    check_tile(tile, by_runs)
     if not microkernel:
         tile = s11_ablation.one_output_a_thread(tile)
-    by_runs = vectorized and microkernel
-    skew = skew_of(tile)
-    check_tile(tile, by_runs)
-    tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + skew))
+    skew, buffers = skew_of(tile), 2 if prefetch else 1
+    tile.require_shared_memory(buffers * tile.K_B * (tile.M_B + tile.N_B + skew))
     fetch = make_fetch(problem, tile) if vectorized else s11_ablation.make_fetch(problem, tile)
     put = make_put(tile) if vectorized else s11_ablation.make_put(tile, skew)
     read = make_read(tile, skew) if by_runs else s11_ablation.make_read(tile, skew)

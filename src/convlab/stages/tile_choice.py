@@ -35,6 +35,7 @@ best, 17 % at worst. docs/tiles.md has what the model chooses beside the best ti
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 
 from convlab.problem import ConvProblem
@@ -51,9 +52,11 @@ SPLIT, ADDITION = 20000.0, 0.004  # clocks
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 MOST_SUMS = 64  # a thread's, to be split: more leave the registers on their way to the additions
 
-# (M_B, N_B, M_T, N_T): multiply-adds a clock on an H200 where nothing is left over, over the best
-# one's. Eight more were measured; nowhere was one faster than the best of these by 2 %.
-RATES: dict[tuple[int, int, int, int], float] = {
+Shape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
+
+# Multiply-adds a clock on an H200 where nothing is left over, over the best one's. Eight more were
+# measured; nowhere was one faster than the best of these by 2 %.
+RATES: dict[Shape, float] = {
     (128, 64, 8, 8): 1.0,
     (64, 128, 8, 8): 0.94,
     (96, 128, 12, 8): 0.82,
@@ -83,23 +86,32 @@ def slice_depth(problem: ConvProblem) -> int:
     return depth + 1 if few and bare and depth % 2 else depth
 
 
-def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
-    """The tiles to choose from: what a tuner measures. None that computes a third more channels
-    than another, those that do not exist included, and none so small that its blocks would be far
-    more than there is use for, or than a grid has."""
-    few_outputs = problem.M * problem.N <= FEW_OUTPUTS
-    narrowest = min(32 if few_outputs else 64, problem.M)
+def suited(problem: ConvProblem, shapes: Iterable[Shape]) -> list[Shape]:
+    """Those of the shapes that are worth trying: none that computes a third more channels than
+    another, those that do not exist included, and none so small that its blocks would be far more
+    than there is use for, or than a grid has."""
+    narrowest = min(32 if has_few_outputs(problem) else 64, problem.M)
     narrowest = max(narrowest, min(128, blocks_for(problem.M, GRID_LIMIT[1])))
-    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in RATES if narrowest <= M_B}
+    wide_enough = [shape for shape in shapes if narrowest <= shape[0]]
+    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in wide_enough}
     most = min(channels.values()) * 4 / 3
-    depth = slice_depth(problem)
+    return [shape for shape in wide_enough if channels[shape[0]] <= most]
+
+
+def has_few_outputs(problem: ConvProblem) -> bool:
+    """Whether small blocks, and deep slices of them, are worth trying."""
+    return problem.M * problem.N <= FEW_OUTPUTS
+
+
+def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
+    """The tiles to choose from: what a tuner measures."""
+    depth, deep = slice_depth(problem), has_few_outputs(problem) and problem.C_i % DEPTH == 0
     tiles = []
-    for shape in RATES:
+    for shape in suited(problem, RATES):
         M_B, N_B, M_T, N_T = shape
-        if channels.get(M_B, math.inf) <= most:
-            tiles.append(Tile(M_B, N_B, depth, M_T, N_T))
-            if shape == DEEP and few_outputs and problem.C_i % DEPTH == 0:
-                tiles.append(Tile(M_B, N_B, DEPTH, M_T, N_T))
+        tiles.append(Tile(M_B, N_B, depth, M_T, N_T))
+        if shape == DEEP and deep:
+            tiles.append(Tile(M_B, N_B, DEPTH, M_T, N_T))
     return tuple(tiles)
 
 
@@ -108,18 +120,26 @@ def estimated_cost(
 ) -> float:
     """What the model says of a tile of :func:`candidates`, in clocks."""
     blocks = splits * blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
-    busiest = blocks_for(blocks, multiprocessors)
     slices = blocks_for(blocks_for(problem.K, tile.K_B), splits)
-    rate = FMA_A_CLOCK * RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
-    throughput = busiest * tile.M_B * tile.N_B * (slices * tile.K_B + OVERHEAD) / rate
+    rate = RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
+    price = 0.0 if splits == 1 else SPLIT + ADDITION * splits * problem.M * problem.N
+    copies = tile.K_B * (tile.N_B + tile.M_B / RUN) / tile.threads
+    return clocks(tile, blocks, slices, copies, rate, multiprocessors) + price
+
+
+def clocks(
+    tile: Tile, blocks: int, slices: int, copies: float, rate: float, multiprocessors: int
+) -> float:
+    """Throughput and latency of so many blocks of so many slices, with ``copies`` a thread each."""
+    busiest = blocks_for(blocks, multiprocessors)
+    steps = slices * tile.K_B + OVERHEAD
+    throughput = busiest * tile.M_B * tile.N_B * steps / (FMA_A_CLOCK * rate)
 
     sums = tile.M_T * tile.N_T
     at_once = max(1, REGISTERS // (tile.threads * (sums + BESIDE_SUMS)))
-    copies = tile.K_B * (tile.N_B + tile.M_B / RUN) / tile.threads
     slice_ = SLICE + COPY * copies + tile.K_B * (STEP + FMA * sums)
     latency = blocks_for(busiest, at_once) * slices * slice_
-    price = 0.0 if splits == 1 else SPLIT + ADDITION * splits * problem.M * problem.N
-    return math.hypot(throughput, latency) + price
+    return math.hypot(throughput, latency)
 
 
 def best_splits(problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPROCESSORS) -> int:
