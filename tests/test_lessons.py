@@ -10,6 +10,7 @@ import sys
 import zipfile
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -533,22 +534,23 @@ def test_what_a_newer_run_found_otherwise_is_said(monkeypatch):
         "device": "GPU", "environment": {"date": "2026-01-02"}, "stages": entries,
         "problem": {"batch": 128},
     }  # fmt: skip
-    row = {"layer": "conv9", "batch": 128, "time_ms": 0.5, "tflops": 20.0}
-    rows = [
-        row | {"system": "s01_imaginary"},
-        row | {"system": "s02_imaginary", "time_ms": 1.04},  # not far enough away
-        row | {"system": "s03_imaginary", "batch": 1},
-        row | {"system": "s03_imaginary", "layer": "conv8"},
-        row | {"system": "s03_imaginary", "time_ms": None},
-        row | {"system": "s04_imaginary"},
-        row | {"system": "s05_imaginary"},
-    ]
-    newer = {"device": "GPU", "environment": {"date": "2026-01-03T04:05"}, "rows": rows}
-    monkeypatch.setattr(bars.places, "result", lambda name: newer)
-    names = [row["system"] for row in rows]
+    names = [entry["name"] for entry in entries]
+    times = dict(zip(names, (0.5, 1.04, None, 0.5), strict=True))  # 1.04 is not far enough away
+    rows = {
+        ("conv9", 128, name): SimpleNamespace(time_ms=time, tflops=20.0)
+        for name, time in times.items()
+    }
+    newer = SimpleNamespace(
+        environment={"date": "2026-01-03T04:05"},
+        machine=SimpleNamespace(device="GPU"),
+        row=lambda *of: rows.get(of),
+    )
+    monkeypatch.setattr(bars, "open_results", lambda path: newer)
     said = "by a run of 2026-01-03: s01 as a whole takes 0.5 ms, which is 20 TFLOP/s."
     assert bars.changed_since(old, "conv9", names) == f" Changed since, {said}"
     assert bars.changed_since(old, "conv9", names[1:]) == ""
+    assert bars.changed_since(old, "conv8", names) == ""
+    assert bars.changed_since(old | {"problem": {"batch": 1}}, "conv9", names) == ""
     assert bars.changed_since(old | {"device": "another"}, "conv9", names) == ""
     assert bars.changed_since(old | {"environment": {"date": "2026-01-04"}}, "conv9", names) == ""
 

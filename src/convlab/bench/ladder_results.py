@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from convlab.bench import results as bench
+from convlab.bench.rows import Row
 from convlab.stages import Stage, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 # What of a result's environment is told, and how it is called.
 DRIVER = {"driver": "driver", "cuda": "CUDA"}
 PACKAGES = ("numba-cuda", "numba", "numpy")
+NEAR = 0.05  # as far apart as times of the same code may be
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,27 @@ class Results:
         """What to type to measure it again."""
         command = self.environment.get("command")
         return None if command is None else str(command)
+
+
+def changed(
+    newer: bench.Results,
+    device: str,
+    date: str,
+    layer: str,
+    batch: int,
+    times: Mapping[str, float | None],
+) -> dict[str, Row]:
+    """Of a newer run of ``convlab bench`` on the same kind of GPU, the rows of stages that took
+    more or less than ``times``, in milliseconds by their names, as after a change of their code.
+    Empty where ``date`` is not before that run's."""
+    if newer.machine.device != device or str(newer.environment.get("date") or "") <= date:
+        return {}
+    found = {}
+    for name, time_ms in times.items():
+        row = newer.row(layer, batch, name)
+        if row is not None and row.time_ms and time_ms and abs(row.time_ms / time_ms - 1) > NEAR:
+            found[name] = row
+    return found
 
 
 def _step(entry: dict[str, Any], flops: int) -> Step:

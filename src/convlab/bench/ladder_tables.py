@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from convlab.bench import results as bench
-from convlab.bench.ladder_results import Results, Step
+from convlab.bench.ladder_results import NEAR, Results, Step, changed
 from convlab.bench.report_docs import PAGE as BENCH_PAGE
 
 NOTHING = "-"
-NEAR = 0.05  # as far apart as times of the same code may be
 
 
 def short_table(results: Results, newer: bench.Results | None = None) -> str:
@@ -37,18 +36,12 @@ def full_tables(every: Iterable[Results], newer: bench.Results | None = None) ->
 def differing(results: Results, newer: bench.Results | None, page: str) -> str:
     """The stages that a newer run of ``convlab bench`` on the same kind of GPU found faster or
     slower, as after a change of their code; ``page`` shows that run. Empty where there are none."""
-    date = str(results.environment.get("date") or "")
-    if newer is None or results.layer is None or newer.machine.device != results.device:
+    if newer is None or results.layer is None:
         return ""
-    if str(newer.environment.get("date") or "") <= date:
-        return ""
-    layer, batch = results.layer.lower(), results.problem["batch"]
-    found = []
-    for step in results.steps:
-        row = newer.row(layer, batch, step.stage.name)
-        if row is not None and row.time_ms and step.time_ms:
-            if abs(row.time_ms / step.time_ms - 1) > NEAR:
-                found.append(f"{step.stage.name} takes {row.time_ms:.3f} ms")
+    times = {step.stage.name: step.time_ms for step in results.steps}
+    date, batch = str(results.environment.get("date") or ""), results.problem["batch"]
+    rows = changed(newer, results.device, date, results.layer.lower(), batch, times)
+    found = [f"{name} takes {row.time_ms:.3f} ms" for name, row in rows.items()]
     if not found:
         return ""
     name = page.rpartition("/")[2]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from convlab.bench.ladder_results import changed
+from convlab.bench.results import open_results
 from convlab.lessons import places
 from convlab.lessons.pictures import COLOURS, INK, Picture, bars_of, finished, sheet
 from convlab.stages import short_name, stage_named
@@ -75,23 +77,19 @@ def stored(layer: str = "conv9") -> dict[str, Any]:
 
 
 def changed_since(document: dict[str, Any], layer: str, stages: Sequence[str]) -> str:
-    """Which of these times a newer run of ``convlab bench`` found more than a twentieth away, as
-    after a change of a stage's code: a sentence for a caption, empty where there are none."""
-    newer = places.result("bench_h200")
-    date, device = newer["environment"]["date"], newer["device"]
-    if date <= document["environment"]["date"] or device != document["device"]:
-        return ""
-    before = {entry["name"]: entry["time_ms"] for entry in document["stages"]}
-    batch = document["problem"]["batch"]
-    changed = [
-        f"{short_name(row['system'])} as a whole takes {_brief(row['time_ms'])} ms, which is "
-        f"{_brief(row['tflops'])} TFLOP/s"
-        for row in newer["rows"]
-        if (row["layer"], row["batch"]) == (layer, batch) and row["system"] in stages
-        if row["time_ms"] and before.get(row["system"])
-        if abs(row["time_ms"] / before[row["system"]] - 1) > 0.05
+    """Which of these times a newer run of ``convlab bench`` found otherwise, as after a change of a
+    stage's code: a sentence for a caption, empty where there are none."""
+    newer = open_results(places.results() / "bench_h200.json")
+    date, batch = document["environment"]["date"], document["problem"]["batch"]
+    times = {one["name"]: one["time_ms"] for one in document["stages"] if one["name"] in stages}
+    found = [
+        f"{short_name(name)} as a whole takes {_brief(row.time_ms)} ms, which is "
+        f"{_brief(row.tflops)} TFLOP/s"
+        for name, row in changed(newer, document["device"], date, layer, batch, times).items()
+        if row.time_ms is not None and row.tflops is not None
     ]
-    return f" Changed since, by a run of {date[:10]}: {'; '.join(changed)}." if changed else ""
+    on = str(newer.environment["date"])[:10]
+    return f" Changed since, by a run of {on}: {'; '.join(found)}." if found else ""
 
 
 def measured(*stages: str, layer: str = "conv9") -> Picture:
