@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -69,6 +70,35 @@ def test_the_host_is_timed_by_its_clock():
     assert calls == ["poisoned"]
     assert timing.median_ms == pytest.approx(200, rel=0.5)
     assert 3 <= timing.repeats <= 20
+
+
+def test_the_host_makes_nothing_between_emptying_l2_and_the_work(monkeypatch):
+    """Or the GPU has nothing to do meanwhile, and its waiting is timed."""
+    done = []
+
+    class Event:
+        def __init__(self):
+            done.append("made")
+
+        def record(self, stream):
+            done.append("recorded")
+
+        def synchronize(self):
+            done.append("waited")
+
+    fake = SimpleNamespace(
+        stream=Mock,
+        synchronize=Mock(),
+        event=Event,
+        event_elapsed_time=lambda begin, end: 2 * timer.AT_MOST_MS,
+    )
+    monkeypatch.setattr(timer, "cuda", fake)
+    monkeypatch.setattr(timer, "_starter", lambda *of: nullcontext(lambda: done.append("started")))
+    monkeypatch.setattr(timer, "_flusher", lambda stream: nullcontext(lambda: done.append("empty")))
+    timing = timer.measure(lambda stream: None, before_repeats=done.clear)
+    assert timing.repeats == timer.FEWEST_REPEATS
+    once = ["made", "made", "empty", "recorded", "started", "recorded", "waited"]
+    assert done == once * timer.FEWEST_REPEATS
 
 
 def test_what_a_call_raises_while_it_is_captured_is_told(monkeypatch):

@@ -48,7 +48,9 @@ class PretendedGpu(Simulator):
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
     """A GPU, its timer, which calls once and measures half a millisecond, and its copies."""
 
-    def measure(call: Callable[[Any], None], as_graph: bool = True) -> SimpleNamespace:
+    def measure(
+        call: Callable[[Any], None], as_graph: bool = True, spread_percent: float | None = None
+    ) -> SimpleNamespace:
         call(None)
         took = 0.5 if as_graph else 1.0
         return SimpleNamespace(median_ms=took, spread_percent=1.5, repeats=10)
@@ -148,7 +150,8 @@ def test_the_bandwidth_of_im2col(gpu, small, capsys, tmp_path) -> None:
 def copies(monkeypatch, *slow: tuple[int, bool]) -> None:
     """Copies whose timing says how it was made: 1 ms where slow, else 0.5."""
 
-    def measure(start, as_graph: bool = True) -> SimpleNamespace:
+    def measure(start, as_graph: bool, spread_percent: float) -> SimpleNamespace:
+        assert spread_percent == bandwidth.SPREAD_PERCENT  # 20 times a few microseconds say little
         took = 1.0 if (start(None), as_graph) in slow else 0.5
         return SimpleNamespace(median_ms=took, spread_percent=1.0, repeats=20)
 

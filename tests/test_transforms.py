@@ -269,7 +269,9 @@ class HostArray(np.ndarray):
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
     """A GPU with a timer, which calls once and measures half a millisecond; two small layers."""
 
-    def measure(call: Callable[[Any], None], as_graph: bool) -> SimpleNamespace:
+    def measure(
+        call: Callable[[Any], None], as_graph: bool, spread_percent: float
+    ) -> SimpleNamespace:
         call(None)
         return SimpleNamespace(median_ms=0.5, spread_percent=1.5, repeats=10)
 

@@ -62,8 +62,8 @@ def measure(
         cuda.synchronize()
         samples: list[float] = []
         while not enough(samples, spread_percent, at_most_ms):
-            flush()
             begin, end = cuda.event(), cuda.event()
+            flush()  # and the GPU is busy until the host has started what is timed
             begin.record(stream)
             start()
             end.record(stream)
