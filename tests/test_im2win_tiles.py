@@ -11,9 +11,11 @@ import pytest
 
 from convlab import ConvProblem
 from convlab.bench import tile_tables
+from convlab.commands.tune import problem_of
 from convlab.engines.offline import compile_launch
 from convlab.stages import Tile, stage_named
 from convlab.stages.im2win_tiles import (
+    FEW_TERMS,
     RATES,
     best_tile,
     candidates,
@@ -44,6 +46,23 @@ def test_the_choice_is_close_to_the_best_on_all(measured: dict[str, Any]) -> Non
     assert None not in ratios  # every tile that it takes was measured
     assert max(ratios[:12]) <= 1.02
     assert max(ratios) <= 1.1
+
+
+@pytest.mark.same_in_cudasim
+def test_the_choice_is_close_to_the_best_on_what_the_model_had_not_seen() -> None:
+    """Windows of more terms than ``FEW_TERMS`` in slices of 8, and one in slices of 16."""
+    file = ROOT / tile_tables.RESULTS / "tuned_s11_shallow_h200.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    shallow, ratios = 0, []
+    for row in document["problems"]:
+        problem = problem_of(row["problem"])
+        times = {Tile(*one["tile"]): one["time_ms"] for one in row["tiles"]}
+        assert set(candidates(problem)) == set(times)
+        shallow += slice_depth(problem) == 8 and window_elements(problem) > FEW_TERMS
+        ratios.append(times[best_tile(problem)] / min(times.values()))
+    assert (shallow, len(ratios)) == (5, 6)
+    assert max(ratios) <= 1.02
+    assert ratios.count(1.0) == 5  # what docs/tiles.md says
 
 
 @pytest.mark.same_in_cudasim

@@ -240,9 +240,9 @@ None of them is a step forward on this layer. Why?
   **cache**, which is made of the same fast memory. What `s02_cin` and `s02_cout` add is work: copying,
   barriers, and for each number still a read from shared memory and one of the filter.
 
-The source of these kernels (001) found that they do well with large filters. That is true here too, for
-very large ones. A number in shared memory is then used by hundreds of windows, and s01's neighbours are
-probably too far apart for the cache:
+The source of these kernels (001) found that they do well with large filters. That is true here too: for
+`s02_cout` from 9 x 9 on, for `s02_cin` with very large ones. A number in shared memory is then used by many
+windows, with 31 x 31 by hundreds, and there s01's neighbours are probably too far apart for the cache:
 """
 
 # %%
