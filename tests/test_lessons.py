@@ -52,6 +52,7 @@ from convlab.lessons import (
     windows_written_out,
     with_field,
     words,
+    workspaces,
 )  # fmt: skip
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.im2col import numbered
@@ -754,6 +755,8 @@ def test_what_else_was_measured_is_shown_as_stored():
     assert f"s02_cin: {times['s01_direct'] / times['s02_cin']:.2f} at {point['value']}" in sweep.alt
     for wrong in (
         lambda: measured_sweep("nothing", "s02_cin"), lambda: measured_memory("s01"),
+        lambda: measured_sweep("size", "s12"),
+        lambda: workspaces("s12"), lambda: workspaces("s10", layers=("conv0",)),
         lambda: measured_memory("s03_im2col", layer="conv0"),
         lambda: measured_kernels("s02_cin", layer="conv12"),
     ):  # fmt: skip

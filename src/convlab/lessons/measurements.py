@@ -13,7 +13,7 @@ MARKERS = "osD^"
 def measured_sweep(sweep: str, *stages: str) -> Picture:
     """How many times as fast as s01 these stages are as one size of a small problem changes.
 
-    Raises ``ValueError`` for a sweep that was not measured.
+    Raises ``ValueError`` for a sweep or stage that was not measured.
     """
     document = result("channel_sweeps_h200")
     points = [point for point in document["points"] if point["sweep"] == sweep]
@@ -24,6 +24,8 @@ def measured_sweep(sweep: str, *stages: str) -> Picture:
     lines = {}
     for stage in stages:
         name = stage_named(stage).name
+        if name not in points[0]["stages"]:
+            raise ValueError(f"stage is {name}: measured were {', '.join(points[0]['stages'])}")
         times = [
             [point["stages"][one]["time_ms"] for one in ("s01_direct", name)] for point in points
         ]

@@ -90,9 +90,20 @@ def memory() -> dict[str, Any]:
 
 def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
     """What stages store beside input, filter and output, in parts of what these three take, on
-    the paper's layers."""
-    rows = [row for row in memory()["layers"] if not layers or row["layer"] in layers]
+    the paper's layers.
+
+    Raises ``ValueError`` for a layer or stage that was not measured.
+    """
+    measured = {row["layer"]: row for row in memory()["layers"]}
+    for layer in layers:
+        if layer not in measured:
+            raise ValueError(f"layer is {layer!r}: measured were {', '.join(measured)}")
+    rows = [row for layer, row in measured.items() if not layers or layer in layers]
     names = [stage_named(stage).name for stage in stages]
+    for name in names:
+        if name not in rows[0]["workspace_bytes"]:
+            there = ", ".join(rows[0]["workspace_bytes"])
+            raise ValueError(f"stage is {name}: measured were {there}")
     colours = {short_name(name): COLOURS[n] for n, name in enumerate(names)}
     most = max(row["workspace_bytes"][n] / row["tensor_bytes"] for row in rows for n in names)
     count = len(rows)
