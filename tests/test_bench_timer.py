@@ -72,33 +72,45 @@ def test_the_host_is_timed_by_its_clock():
     assert 3 <= timing.repeats <= 20
 
 
-def test_the_host_makes_nothing_between_emptying_l2_and_the_work(monkeypatch):
+def test_the_host_makes_and_awaits_nothing_between_emptying_l2_and_the_work(monkeypatch):
     """Or the GPU has nothing to do meanwhile, and its waiting is timed."""
-    done = []
+    done, streams = [], []
 
     class Event:
         def __init__(self):
             done.append("made")
 
         def record(self, stream):
-            done.append("recorded")
+            done.append(self)
+            streams.append(stream)
 
         def synchronize(self):
             done.append("waited")
 
+    def elapsed(begin, end):
+        assert done.index(begin) < done.index("started") < done.index(end) < done.index("waited")
+        between = done[done.index("empty") + 1 : done.index("started")]
+        done.clear()
+        assert between == [begin]
+        return 2 * timer.AT_MOST_MS
+
+    def flusher(stream):
+        streams.append(stream)
+        return nullcontext(lambda: done.append("empty"))
+
+    stream = Mock(synchronize=lambda: done.append("waited for all"))
     fake = SimpleNamespace(
-        stream=Mock,
-        synchronize=Mock(),
+        stream=lambda: stream,
+        synchronize=lambda: done.append("waited for all"),
         event=Event,
-        event_elapsed_time=lambda begin, end: 2 * timer.AT_MOST_MS,
+        event_elapsed_time=elapsed,
     )
     monkeypatch.setattr(timer, "cuda", fake)
     monkeypatch.setattr(timer, "_starter", lambda *of: nullcontext(lambda: done.append("started")))
-    monkeypatch.setattr(timer, "_flusher", lambda stream: nullcontext(lambda: done.append("empty")))
-    timing = timer.measure(lambda stream: None, before_repeats=done.clear)
+    monkeypatch.setattr(timer, "_flusher", flusher)
+    timing = timer.measure(lambda stream: None)
     assert timing.repeats == timer.FEWEST_REPEATS
-    once = ["made", "made", "empty", "recorded", "started", "recorded", "waited"]
-    assert done == once * timer.FEWEST_REPEATS
+    assert streams == [stream] * (1 + 2 * timing.repeats)
 
 
 def test_what_a_call_raises_while_it_is_captured_is_told(monkeypatch):

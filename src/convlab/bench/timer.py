@@ -53,7 +53,7 @@ def measure(
 
     With ``spread_percent`` it is repeated until the spread is that small, or it has taken too long.
     ``before_repeats`` is called once, before the repeats that are timed; ``as_graph=False`` times
-    work that cannot be captured, its launches included.
+    work that cannot be captured, its launches included but for those made while L2 is emptied.
     """
     stream = cuda.stream()
     warm_up(lambda: call(stream), stream.synchronize)
@@ -63,7 +63,7 @@ def measure(
         samples: list[float] = []
         while not enough(samples, spread_percent, at_most_ms):
             begin, end = cuda.event(), cuda.event()
-            flush()  # and the GPU is busy until the host has started what is timed
+            flush()  # and the GPU is busy until the host has started a graph
             begin.record(stream)
             start()
             end.record(stream)
