@@ -16,6 +16,7 @@ import pytest
 
 from convlab.bench import bandwidth, channel_sweeps, comparisons, im2col, measured, memory
 from convlab.bench.generated import source
+from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.problem import ConvProblem
@@ -151,7 +152,7 @@ def copies(monkeypatch, *slow: tuple[int, bool]) -> None:
     """Copies whose timing says how it was made: 1 ms where slow, else 0.5."""
 
     def measure(start, as_graph: bool, spread_percent: float) -> SimpleNamespace:
-        assert spread_percent == bandwidth.SPREAD_PERCENT  # 20 times a few microseconds say little
+        assert spread_percent == SETTLED_PERCENT  # 20 times a few microseconds say little
         took = 1.0 if (start(None), as_graph) in slow else 0.5
         return SimpleNamespace(median_ms=took, spread_percent=1.0, repeats=20)
 

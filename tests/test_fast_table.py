@@ -368,3 +368,20 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     (tmp_path / fast_table.FILE).write_text("{}")
     assert fast_table.main(["--root", str(tmp_path)]) == 2
     assert "is no file of results" in capsys.readouterr().err
+
+
+def test_what_holding_s11_s_loads_early_came_to():
+    """docs/fast.md, "The compiler asks late": in percent of the time, two runs each."""
+    file = ROOT / "docs/results/s11_syncwarp_h200.json"
+    more = {}
+    for row in json.loads(file.read_text(encoding="utf-8"))["layers"]:
+        kept, held = (sum(run["time_ms"] for run in row[key]) for key in ("as_it_is", "syncwarp"))
+        more[row["layer"]] = 100 * (held / kept - 1)
+    assert tuple(more) == LAYER_NAMES
+    groups = {"conv4 conv5 conv8 conv10": (-1, 1), "conv3 conv9 conv11": (1, 2.5),
+              "conv1 conv2 conv6 conv7": (-4, -3), "conv12": (3, 4)}  # fmt: skip
+    assert sorted(" ".join(groups).split()) == sorted(more)
+    for layers, (least, most) in groups.items():
+        assert all(least <= more[layer] <= most for layer in layers.split())
+    mean = geometric_mean([1 + percent / 100 for percent in more.values()])
+    assert f"{100 * (1 - mean):.1f}" == "0.5"

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.engines import Engine
 
 Start = Callable[[Any], None]
-
-SPREAD_PERCENT = 5.0  # a pass of few microseconds is repeated until its spread is this small
 
 
 def rates(start: Start, nbytes: int, *, as_graph: bool = True) -> dict[str, Any]:
     """Time, spread and bandwidth of what moves so many bytes."""
     from convlab.bench.timer import measure as time_graph  # needs a GPU
 
-    timing = time_graph(start, as_graph=as_graph, spread_percent=SPREAD_PERCENT)
+    timing = time_graph(start, as_graph=as_graph, spread_percent=SETTLED_PERCENT)
     return {
         "time_ms": timing.median_ms,
         "time_spread": timing.spread_percent,

@@ -68,12 +68,9 @@ def stored(layer: str = "conv9") -> dict[str, Any]:
 
     Raises ``ValueError`` naming the layers there are.
     """
-    folder = places.results()
-    name = f"ladder_{layer}_h200"
-    if not (folder / f"{name}.json").is_file():
-        there = sorted(one.name.split("_")[1] for one in folder.glob("ladder_*_h200.json"))
-        raise ValueError(f"layer is {layer!r}: measured were {', '.join(there)}")
-    return places.result(name)
+    files = sorted(places.results().glob("ladder_*_h200.json"))
+    places.require_measured("layer", layer, [file.name.split("_")[1] for file in files])
+    return places.result(f"ladder_{layer}_h200")
 
 
 def changed_since(document: dict[str, Any], layer: str, stages: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convlab.lessons.bars import _bars, stored
 from convlab.lessons.pictures import COLOURS, FAINT, INK, Picture, bars_of, finished, note, sheet
-from convlab.lessons.places import result
+from convlab.lessons.places import require_measured, result
 from convlab.stages import short_name, stage_named
 
 MARKERS = "osD^"
@@ -16,16 +16,13 @@ def measured_sweep(sweep: str, *stages: str) -> Picture:
     Raises ``ValueError`` for a sweep or stage that was not measured.
     """
     document = result("channel_sweeps_h200")
+    require_measured("sweep", sweep, dict.fromkeys(one["sweep"] for one in document["points"]))
     points = [point for point in document["points"] if point["sweep"] == sweep]
-    if not points:
-        there = ", ".join(dict.fromkeys(point["sweep"] for point in document["points"]))
-        raise ValueError(f"sweep is {sweep!r}: measured were {there}")
     values = [point["value"] for point in points]
     lines = {}
     for stage in stages:
         name = stage_named(stage).name
-        if name not in points[0]["stages"]:
-            raise ValueError(f"stage is {name}: measured were {', '.join(points[0]['stages'])}")
+        require_measured("stage", name, points[0]["stages"])
         times = [
             [point["stages"][one]["time_ms"] for one in ("s01_direct", name)] for point in points
         ]
@@ -130,13 +127,11 @@ def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
     """
     document = result("memory")
     entries = {entry["layer"]: entry for entry in document["layers"]}
-    if layer not in entries:
-        raise ValueError(f"layer is {layer!r}: measured were {', '.join(entries)}")
+    require_measured("layer", layer, entries)
     taken = entries[layer]["measured_bytes"]
     names = [stage_named(stage).name for stage in stages]
     for name in names:
-        if name not in taken:
-            raise ValueError(f"stage is {name}: measured were {', '.join(taken)}")
+        require_measured("stage", name, taken)
     tensors = "input, filter, output"
     sizes = {tensors: entries[layer]["tensor_bytes"] / 2**20}
     sizes |= {short_name(name): taken[name] / 2**20 for name in names}

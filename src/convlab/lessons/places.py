@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,14 @@ def result(name: str) -> dict[str, Any]:
     file = results() / f"{name}.json"
     document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return document
+
+
+def require_measured(kind: str, name: str, measured: Iterable[str]) -> None:
+    """Raise ``ValueError`` naming what was measured where ``name``, a stage or layer or the like,
+    was not."""
+    there = list(measured)
+    if name not in there:
+        raise ValueError(f"{kind} is {name!r}: measured were {', '.join(there)}")
 
 
 def _folder(here: Path, packed: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 from convlab.lessons.bars import changed_since, stored
 from convlab.lessons.pictures import COLOURS, INK, PAPER, Picture, bars_of, finished, sheet
-from convlab.lessons.places import result
+from convlab.lessons.places import require_measured, result
 from convlab.stages import short_name, stage_named
 from convlab.tracing import Trace
 
@@ -96,14 +96,11 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
     """
     measured = {row["layer"]: row for row in memory()["layers"]}
     for layer in layers:
-        if layer not in measured:
-            raise ValueError(f"layer is {layer!r}: measured were {', '.join(measured)}")
+        require_measured("layer", layer, measured)
     rows = [row for layer, row in measured.items() if not layers or layer in layers]
     names = [stage_named(stage).name for stage in stages]
     for name in names:
-        if name not in rows[0]["workspace_bytes"]:
-            there = ", ".join(rows[0]["workspace_bytes"])
-            raise ValueError(f"stage is {name}: measured were {there}")
+        require_measured("stage", name, rows[0]["workspace_bytes"])
     colours = {short_name(name): COLOURS[n] for n, name in enumerate(names)}
     most = max(row["workspace_bytes"][n] / row["tensor_bytes"] for row in rows for n in names)
     count = len(rows)
