@@ -122,12 +122,6 @@ def opcodes_of_slices(name: str, layer: str) -> list[str]:
 
 
 BARRIER = "BAR.SYNC.DEFER_BLOCKING"
-NOT_AS_EARLY_AS_WRITTEN = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the compiler moves s11's loads behind part of the arithmetic; to hold them before it "
-    "was 0.5 % faster on average, and slower on four layers of twelve (docs/fast.md)",
-)
 
 
 @pytest.mark.parametrize("layer", ["conv8", "conv9"])
@@ -136,16 +130,13 @@ NOT_AS_EARLY_AS_WRITTEN = pytest.mark.xfail(
     [
         ("s08", ["LDG.E.128", "STS.128", BARRIER, "FFMA"], 2),
         ("s09", ["LDG.E.128", "FFMA", "STS.128", BARRIER], 1),
-        pytest.param(
-            "s11", ["LDG.E.128", "FFMA", "STS.128", BARRIER], 1, marks=NOT_AS_EARLY_AS_WRITTEN
-        ),
     ],
 )
 def test_what_is_prefetched_is_asked_for_before_the_arithmetic(
     name: str, order: list[str], barriers: int, layer: str
 ) -> None:
-    """The machine code of a slice: s08 waits for what it fetches, s09 and s11 multiply meanwhile
-    and need one barrier, because the other half of shared memory is free."""
+    """The machine code of a slice: s08 waits for what it fetches, s09 multiplies meanwhile and
+    needs one barrier, because the other half of shared memory is free."""
     opcodes = opcodes_of_slices(name, layer)
     places = [
         next(at for at, opcode in enumerate(opcodes) if opcode.startswith(kind)) for kind in order
@@ -154,16 +145,16 @@ def test_what_is_prefetched_is_asked_for_before_the_arithmetic(
     assert opcodes.count(BARRIER) == barriers
 
 
-@pytest.mark.parametrize("layer", ["conv8", "conv9"])
+@pytest.mark.parametrize("layer", ["conv8", "conv9", "conv12"])
 def test_s11_multiplies_while_it_waits(layer: str) -> None:
-    """A fifth of a slice's products at least, after the last of its loads, and with one barrier;
-    and hardly anything else than products."""
+    """Nine tenths of a slice's products at least, after the last of its loads, and with one
+    barrier; and hardly anything else than products. (Without ``syncwarp`` it was a quarter.)"""
     opcodes = opcodes_of_slices("s11", layer)
     put = opcodes.index("STS.128")
     asked = max(at for at, opcode in enumerate(opcodes[:put]) if opcode == "LDG.E.128")
     turn = opcodes.index(BARRIER)  # from one barrier to the next
     assert opcodes.count("FFMA") == 16 * 64
-    assert opcodes[asked:put].count("FFMA") >= 16 * 64 / 5
+    assert opcodes[asked:put].count("FFMA") >= 0.9 * 16 * 64
     assert opcodes[:turn].count("FFMA") >= 0.85 * turn  # with signed places in the block 0.82
     assert opcodes.count(BARRIER) == 1
 

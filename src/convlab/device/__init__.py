@@ -5,6 +5,7 @@ problems, stages or engines.
 """
 
 from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
+from convlab.device.load_order import issue_loads
 from convlab.device.options import gpu_only
 from convlab.device.tensor_core import mma_tf32, split_tf32, to_tf32
 from convlab.device.twins import twin_of
@@ -17,6 +18,7 @@ __all__ = [
     "copy_async",
     "copy_async4",
     "gpu_only",
+    "issue_loads",
     "load4",
     "mma_tf32",
     "split_tf32",

@@ -22,7 +22,7 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, gpu_only, load4, store4
+from convlab.device import BYTES_16, gpu_only, issue_loads, load4, store4
 from convlab.problem import ConvProblem
 from convlab.stages import s11_ablation
 from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
@@ -147,6 +147,7 @@ def make_kernel(
         for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
             if slice_ < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
+                issue_loads()  # now, before the arithmetic: the compiler would rather wait
             compute(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
             if slice_ < SLICES:
                 k0 = uint32(K_B - k0)  # the other buffer's turn
