@@ -12,6 +12,7 @@ from convlab.device import (
     copy_async,
     copy_async4,
     gpu_only,
+    issue_loads,
     lanes,
     load4,
     mma_tf32,
@@ -21,6 +22,7 @@ from convlab.device import (
     wait_copies,
 )
 from convlab.engines.cudasim import CudaSim
+from convlab.engines.simulator import Simulator
 from convlab.stages.base import Launch
 
 load4_twin = twin_of(load4) or load4  # under NUMBA_ENABLE_CUDASIM=1 the names are the twins
@@ -96,6 +98,26 @@ def test_copies_run_on_cudasim_and_on_numbas_simulator() -> None:
         return  # the engine needs the kernel's function, as all its tests do
     CudaSim().run(Launch(reversed_by_copies, (1,), (32,), ("input", "output")), [a, b])
     np.testing.assert_array_equal(b, right)
+
+
+@cuda.jit
+def doubled_by_an_early_load(a, b):
+    i = cuda.threadIdx.x
+    x = a[i]
+    issue_loads()
+    b[i] = x + x
+
+
+def test_loads_are_issued_on_every_engine() -> None:
+    a, b = np.arange(40, dtype=np.float32), np.zeros(40, np.float32)  # a warp and a part of one
+    if config.ENABLE_CUDASIM:
+        doubled_by_an_early_load[1, 40](a, b)
+        np.testing.assert_array_equal(b, 2 * a)
+        return
+    for engine in (CudaSim(), Simulator()):
+        b[:] = np.nan
+        engine.run(Launch(doubled_by_an_early_load, (1,), (40,), ("input", "output")), [a, b])
+        np.testing.assert_array_equal(b, 2 * a)
 
 
 @cuda.jit

@@ -80,8 +80,8 @@ REASONS = (
     Reason(
         ("torch_tf32",), ("conv5", "conv6", "conv9", "conv10", "conv11", "conv12"), True,
         "Several kernels a call, as the tensors are turned round: called, launches included, it "
-        "takes about as long as before, or longer. And PyTorch's trial of cuDNN's kernels, whose times are so near "
-        "to each other, does not end with the same one each time: "
+        "takes about as long as before, or longer. And PyTorch's trial of cuDNN's kernels, whose "
+        "times are so near to each other, does not end with the same one each time: "
         "[results.md](results.md#a-second-run) has where our own runs had others.",
     ),
     Reason(
