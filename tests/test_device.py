@@ -22,6 +22,7 @@ from convlab.device import (
     wait_copies,
 )
 from convlab.engines.cudasim import CudaSim
+from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
 from convlab.stages.base import Launch
 
@@ -118,6 +119,25 @@ def test_loads_are_issued_on_every_engine() -> None:
         b[:] = np.nan
         engine.run(Launch(doubled_by_an_early_load, (1,), (40,), ("input", "output")), [a, b])
         np.testing.assert_array_equal(b, 2 * a)
+
+
+@cuda.jit
+def half_a_warp_issues_loads(a, b):
+    i = cuda.threadIdx.x
+    x = a[i]
+    if i < 16:
+        issue_loads()
+    cuda.syncthreads()
+    b[i] = x + x
+
+
+@pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="the engine needs the kernel's function")
+def test_lanes_that_do_not_come_to_issue_loads_are_found() -> None:
+    a, b = np.ones(32, np.float32), np.zeros(32, np.float32)
+    launch = Launch(half_a_warp_issues_loads, (1,), (32,), ("input", "output"))
+    says = r"inactive lane, half_a_warp_issues_loads.*lanes 16-31.*never come"
+    with pytest.raises(SimulationError, match=says):
+        Simulator().run(launch, [a, b])
 
 
 @cuda.jit

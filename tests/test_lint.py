@@ -148,7 +148,8 @@ def test_what_is_prefetched_is_asked_for_before_the_arithmetic(
 @pytest.mark.parametrize("layer", ["conv8", "conv9", "conv12"])
 def test_s11_multiplies_while_it_waits(layer: str) -> None:
     """Nine tenths of a slice's products at least, after the last of its loads, and with one
-    barrier; and hardly anything else than products. (Without ``syncwarp`` it was a quarter.)"""
+    barrier; and hardly anything else than products. (Without ``issue_loads`` a quarter, on conv12 a
+    seventh.)"""
     opcodes = opcodes_of_slices("s11", layer)
     put = opcodes.index("STS.128")
     asked = max(at for at, opcode in enumerate(opcodes[:put]) if opcode == "LDG.E.128")

@@ -215,7 +215,7 @@ measured("s01", "s09", "s11")
 """
 ## Tuned
 
-Three things in the files of s11 make it faster and change nothing of its idea:
+Four things in the files of s11 make it faster and change nothing of its idea:
 
 - **The steps of k are written out.** The compiler keeps s09's loop over k a loop, with a counter and addresses
   to be worked out at every step. In [unrolled_product.py](../src/convlab/stages/unrolled_product.py) each step is
@@ -225,12 +225,14 @@ Three things in the files of s11 make it faster and change nothing of its idea:
   kernel is compiled. And the filter is packed as it will lie in shared memory, so that its place is one sum.
 - **A tile for each problem.** [im2win_tiles.py](../src/convlab/stages/im2win_tiles.py) chooses among eight shapes
   by a model of what the busiest multiprocessor has to do.
+- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler asks for the
+  next slice only when it has multiplied most of this one. Here that hardly matters: a multiprocessor has other
+  blocks to go on with. A single image may leave it none, and takes up to a quarter less with that line.
 
-Of all instructions in the loop over slices 72 of 100 multiplied before, 88 with the first two. With both and
-the third, s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not
+Of all instructions in the loop over slices 72 of 100 multiplied before, 88 with the first two. With all four
+s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not
 as predicted, is in [fast.md](../docs/fast.md#s11-tuned): among others, that fetching ahead is hardly worth
-anything any more where a multiprocessor has other blocks to go on with, and that the compiler does not
-fetch as early as the source does.
+anything any more where a multiprocessor has other blocks to go on with.
 
 Could one have the order without the pass over memory? That is what [s12](12_fused_im2win.ipynb) does.
 

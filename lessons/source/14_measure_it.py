@@ -212,8 +212,8 @@ measured("s01", "s05", "s07", "s09", "s11")
 Three things to read off:
 
 - Most of the gain lies between s04 and s07, in the steps that fetch a number once and use it many times.
-- Not every step gains. s04 and s10 are slower than what they start from, and each is needed for what comes
-  after it.
+- Not every step gains. Among others s04 and s10 are slower than what they start from, and each is needed for
+  what comes after it.
 - How near is that to what is possible? A GPU has a highest speed of arithmetic and a highest speed of memory,
   and a layer is bound by one of the two: the [roofline](../docs/measuring.md#the-roofline).
 

@@ -29,7 +29,8 @@ class Chart:
     """What is drawn: a line for each of ``series`` over ``places``; None leaves a gap. ``log``
     draws powers of ten, for numbers above zero. Where lines are not ``joined``, the marks of a
     place stand side by side, so that none hides another of the same height. ``unsettled`` has, by
-    series, the places whose numbers were not steady: their marks are hollow."""
+    series, the places whose numbers were not steady: their marks are hollow. ``over_one`` says that
+    they are ratios, and draws the line at 1 for the eye."""
 
     title: str
     places: Sequence[str]
@@ -38,6 +39,7 @@ class Chart:
     series: Mapping[str, Values]
     log: bool = False
     joined: bool = True
+    over_one: bool = False
     unsettled: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     def svg(self) -> str:
@@ -91,7 +93,7 @@ class Chart:
     def _grid(self, bottom: float) -> Iterator[str]:
         for tick in self._ticks():
             y = self._down(tick)
-            stroke = QUIET if self.log and tick == 1 else LINE
+            stroke = QUIET if self.over_one and tick == 1 else LINE
             yield (
                 f'<line x1="{LEFT}" x2="{WIDTH - MARGIN}" y1="{y:.1f}" y2="{y:.1f}" '
                 f'stroke="{stroke}"/>'

@@ -17,6 +17,8 @@ import numpy as np
 
 from convlab.bench.bandwidth import Start, copy_rates, rates
 from convlab.bench.measured import run_module, table
+from convlab.bench.measuring import SETTLED_PERCENT
+from convlab.bench.seed_runs import marked
 from convlab.engines import Engine
 from convlab.problem import ConvProblem
 from convlab.stages.base import Program
@@ -124,12 +126,12 @@ def show(document: dict[str, Any]) -> str:
                 f"{row['depth']}" + ("" if row["right"] else " (WRONG)"),
                 f"{row['bytes'] / 1e6:,.0f}",
                 f"{ours['time_ms']:.4f} ±{ours['time_spread']:.1f}%",
-                f"{ours['tb_per_s']:.2f}",
-                f"{100 * ratio:.0f} %",
-                f"{copy['tb_per_s']:.2f}",
-                f"{row['plain']['tb_per_s']:.2f}",
-                "-" if torch is None else f"{torch['time_ms']:.4f}",
-                "-" if torch is None else f"{torch['tb_per_s']:.2f}",
+                _marked(f"{ours['tb_per_s']:.2f}", ours),
+                _marked(f"{100 * ratio:.0f} %", ours, copy),
+                _marked(f"{copy['tb_per_s']:.2f}", copy),
+                _marked(f"{row['plain']['tb_per_s']:.2f}", row["plain"]),
+                "-" if torch is None else _marked(f"{torch['time_ms']:.4f}", torch),
+                "-" if torch is None else _marked(f"{torch['tb_per_s']:.2f}", torch),
             )
         )
     d = document
@@ -137,9 +139,14 @@ def show(document: dict[str, Any]) -> str:
         f"{d['batch']} images of {d['size']} x {d['size']} pixels, filter {d['filter']} x "
         f"{d['filter']}, padding {d['padding']}, on an {d['device']}. A copy of 1 GiB reaches "
         f"{d['large_copy']['tb_per_s']:.2f} TB/s; those in the table move as many bytes as their "
-        f"row does. {_how_copied(d)} The goal was {100 * GOAL:.0f} % of a copy.\n\n"
+        f"row does. {_how_copied(d)} The goal was {100 * GOAL:.0f} % of a copy. ~ where the runs' "
+        f"spread stayed above {SETTLED_PERCENT:g} %.\n\n"
         f"{table(head, rows)}"
     )
+
+
+def _marked(cell: str, *timed: dict[str, Any]) -> str:
+    return marked(cell, any(one["time_spread"] > SETTLED_PERCENT for one in timed))
 
 
 def _how_copied(document: dict[str, Any]) -> str:

@@ -10,19 +10,20 @@ from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
 from convlab.bench.ladder_results import Results, Step
+from convlab.bench.palette import CARD, COLOURS, INK, LINE, QUIET, with_dark_mode
 from convlab.stages import short_name
 
 WIDTH, MARGIN = 860, 28
-TOP, ROW, BAR = 108, 49, 17  # where the rows begin, their pitch, a bar's height
+TOP, ROW, BAR = 108, 54, 17  # where the rows begin, their pitch, a bar's height
 LABEL = 205  # to the right of the longest bar
-CARD, INK, QUIET, LINE, BAD = "#ffffff", "#1f2328", "#59636e", "#d1d9e0", "#b3261e"
+BAD = COLOURS[4]
 # By what a stage's name has, or that of one it builds on: what it reads, and its bar's colour.
 FAMILIES = {
-    "": ("the input as it lies in memory", "#0969da"),
-    "s03_": ("the im2col matrix", "#9a6700"),
-    "im2win": ("im2win's windows", "#1a7f37"),
+    "": ("the input itself", COLOURS[0]),
+    "s03_": ("the im2col matrix", COLOURS[1]),
+    "im2win": ("im2win's windows", COLOURS[2]),
 }
-LEGEND_AT = {2: (MARGIN, 296, 488), 3: (MARGIN, 262, 424, 590)}  # by how many families there are
+LEGEND_AT = {2: (MARGIN, 190, 370), 3: (MARGIN, 190, 370, 550)}  # by how many families there are
 TIMES = "\N{MULTIPLICATION SIGN}"
 PALE = 0.3  # opacity of what a bar would be without pre-passes
 FONT = "-apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
@@ -49,7 +50,7 @@ def picture(results: Results) -> str:
         *caption,
         "</svg>",
     ]
-    return "\n".join(lines) + "\n"
+    return with_dark_mode("\n".join(lines) + "\n")
 
 
 def _bars(steps: Sequence[Step]) -> Iterator[str]:

@@ -125,8 +125,8 @@ def throughput(results: Results, shown: Sequence[Contender], name: str = "throug
         if peak and peak / 1e12 < 2 * tallest:
             axes.axhline(peak / 1e12, color=INK, linewidth=0.9, linestyle="--")
             axes.annotate(
-                f"fp32 peak {peak / 1e12:.1f}", (0, peak / 1e12), textcoords="offset points",
-                xytext=(2, 3), fontsize="small", color=QUIET,
+                f"fp32 peak {peak / 1e12:.1f} TFLOP/s", (0, peak / 1e12),
+                textcoords="offset points", xytext=(2, 3), fontsize="small", color=QUIET,
             )  # fmt: skip
         axes.set_xticks(range(len(layers)), [_label(layer) for layer, _ in layers])
         axes.set_xlabel("layer (Conv1 to Conv12 of the paper)" if not narrow else "layer: Conv ...")
@@ -136,7 +136,8 @@ def throughput(results: Results, shown: Sequence[Contender], name: str = "throug
         _below(axes, 1 if narrow else 2)
 
     about = "TFLOP/s on each layer; more is better. Fourier and Winograd algorithms do fewer "
-    about += "multiplications than the convolution has, and so may pass the peak."
+    about += "multiplications than the convolution has, tensor cores do more of them at a time: "
+    about += "both may pass fp32's peak."
     extra = 0.17 * len(shown)
     return _figure(name, about, (4.0 + extra / 2, 3.2 + extra), draw)
 
@@ -185,14 +186,14 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
             ridge = peak / bandwidth, peak / 1e12
             _note(axes, ridge, f"memory {bandwidth / 1e12:.1f} TB/s", "right", (-8, 2))
         if split and bandwidth:
-            _roof(axes, (low, high), split, bandwidth, f"3xTF32 peak {split / 1e12:.0f}")
+            _roof(axes, (low, high), split, bandwidth, f"3xTF32 peak {split / 1e12:.0f} TFLOP/s")
         if machine.sgemm_tflops:
             first = 1e12 * machine.sgemm_tflops / bandwidth if bandwidth else low
             level = [machine.sgemm_tflops] * 2
             axes.plot([first, high], level, color=QUIET, linewidth=0.9, linestyle="--")
             # Where it begins: at its other end are the points of the fastest stage.
-            text = f"cuBLAS SGEMM {machine.sgemm_tflops:.1f}"
-            _note(axes, (first, machine.sgemm_tflops), text, "left", (24, -10))
+            text = f"cuBLAS SGEMM {machine.sgemm_tflops:.1f} TFLOP/s"
+            _note(axes, (first, machine.sgemm_tflops), text, "left", (6, -10))
         axes.set(xscale="log", yscale="log", xlim=(low, high))
         bottom = min(reached, default=1.0) / 2
         top = max([*reached, (peak or 0) / 1e12, (split or 0) / 1e12, 1.0]) * 3
@@ -218,8 +219,8 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
         axes.grid()
         _below(axes, 2 if narrow else 4)
 
-    about = "The roofline: every stage on every layer, below what its arithmetic and memory allow. "
-    about += "Bytes are the fewest that have to move, each number once."
+    about = "The roofline: this run's stages on every layer, below what arithmetic and memory "
+    about += "allow; 3xTF32 is s13's. Bytes are the fewest that have to move, each number once."
     return _figure(name, about, (5.2, 4.4), draw)
 
 
@@ -343,5 +344,5 @@ def memory(results: Results, name: str = "memory") -> Figure:
 
     height = 1.4 + 0.27 * max(1, len(ratios))
     about = "Device memory in all, as a multiple of what input, filter and output take: geometric "
-    about += "mean over the layers, computed from what each asks for, and measured."
+    about += "mean over the layers that each can do, computed from what it asks for, and measured."
     return _figure(name, about, (height, height), draw)

@@ -61,6 +61,7 @@ def sweep(document: dict[str, Any], name: str) -> Shown:
             if system != sweeps.BASELINE
         },
         log=True,
+        over_one=True,
         unsettled={
             words: unsteady(document, name, system, sweeps.BASELINE)
             for system, words in sweeps.SYSTEMS.items()

@@ -71,7 +71,7 @@ def figure_2(results: Results) -> Shown:
         for words, found in rows.items()
     }
     chart = Chart(
-        f"Figure 2 on an {results.device}: TFLOP/s on the twelve layers",
+        f"000's Figure 2 on an {results.device}: TFLOP/s on the twelve layers",
         _places(layers), "layer, Conv ...", "TFLOP/s of the convolution as defined", series,
         unsettled=at_places,
     )  # fmt: skip
@@ -137,7 +137,7 @@ def figure_3(results: Results) -> Shown:
         for words, values in in_bytes.items()
     }
     chart = Chart(
-        f"Figure 3 on an {results.device}: memory on the twelve layers",
+        f"000's Figure 3 on an {results.device}: memory on the twelve layers",
         _places(layers), "layer, Conv ...",
         "GiB: input, filter, output and workspace, computed", series, log=True,
     )  # fmt: skip
@@ -237,7 +237,7 @@ def figure_4(document: dict[str, Any]) -> Shown:
         for name, about in words.items()
     }
     chart = Chart(
-        f"Figure 4 on an {document['device']}: s11 whole and without each technique",
+        f"000's Figure 4 on an {document['device']}: s11 whole and without each technique",
         [layer.removeprefix("conv") for layer in layers], "layer, Conv ...",
         "TFLOP/s of the convolution as defined", series, unsettled=at_places,
     )  # fmt: skip

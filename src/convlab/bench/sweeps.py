@@ -165,7 +165,7 @@ def show_sweep(document: dict[str, Any], sweep: str) -> str:
 
 
 def _time(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def _ratio(value: float | None) -> str:

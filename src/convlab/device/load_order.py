@@ -6,8 +6,8 @@
     store4(shared, j, x)
 
 A load takes as long as hundreds of multiply-adds, and no time from a thread that has as many to do
-meanwhile. But what is on its way occupies registers, and the compiler likes to save them: it moves
-loads down into the arithmetic, nearer to where their numbers are used.
+meanwhile. But what is on its way occupies registers, and, most likely to save them, the compiler
+moves loads down into the arithmetic, nearer to where their numbers are used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.cuda.core import config
 
 from convlab.device.twins import register_twin
 
-# A simulator's loads are done where they are written.
+# Simulators load where it is written. The strict one checks that the lanes of a warp all come.
 
 
 def _issue_loads_twin() -> None:

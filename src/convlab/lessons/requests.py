@@ -23,6 +23,7 @@ from convlab.tracing.records import Request
 from convlab.tracing.table import statement_of
 
 MOST_SECTORS = 40
+FOUR = "Four neighbouring lanes have one colour."
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
 
 
@@ -115,14 +116,15 @@ def _in_sectors(launch: LaunchTrace, request: Request) -> Picture:
     verb = {"load": "reads", "store": "writes"}.get(request.operation, "changes")
     alt = (
         f"Lanes {spans(request.lanes)} of warp {request.warp} {verb[:-1]} {len(lanes)} different "
-        f"numbers of {request.array}, {bytes_wanted} bytes, which lie in {len(sectors)} sectors of "
-        f"{SECTOR_BYTES} bytes: {moved} bytes are moved."
+        f"numbers of {request.array}, {bytes_wanted} bytes, which lie in {len(sectors)} "
+        f"sector{'s' * (len(sectors) != 1)} of {SECTOR_BYTES} bytes: {moved} bytes are moved."
     )
     caption = (
         f"One request: the warp {verb} `{request.array}` in `{_code(launch, request)}`. Each row "
         f"of eight boxes is a sector, {SECTOR_BYTES} bytes; a number in a box is the lane that "
-        f"wants it, hatched boxes are moved and nobody wants them.{_several(lanes)} {len(sectors)} "
-        f"sector{'s' * (len(sectors) != 1)} for {bytes_wanted} bytes; {fewest} would hold them."
+        f"wants it, hatched boxes are moved and nobody wants them.{_several(lanes)} {FOUR} "
+        f"{len(sectors)} sector{'s' * (len(sectors) != 1)} for {bytes_wanted} bytes; {fewest} "
+        "would hold them."
     )
     return finished(figure, alt, caption)
 
@@ -176,7 +178,7 @@ def _in_banks(launch: LaunchTrace, request: Request) -> Picture:
     caption = (
         f"One request for the shared array `{request.array}` in `{_code(launch, request)}`. "
         f"Columns are the 32 banks of shared memory, rows the passes; a number in a box is "
-        f"the lane that wants it.{_several(is_several)} {_in_words(request)}: "
+        f"the lane that wants it.{_several(is_several)} {FOUR} {_in_words(request)}: "
         + _why_so_many(request, at_once)
     )
     return finished(figure, alt, caption)

@@ -2,7 +2,8 @@
 
 Not a stage: s11's kernel takes these parts instead of its own where a switch is off.
 
-- no micro-kernel: one output a thread, so that nothing is used twice from a register;
+- no micro-kernel: one output a thread, so that nothing is used twice from a register (and no
+  ``issue_loads``);
 - no vectorised access: every fetch, put, read and write moves one number (the paper leaves out the
   reads from shared memory only);
 - no prefetch: one buffer, filled and then computed from, with nothing under way meanwhile.

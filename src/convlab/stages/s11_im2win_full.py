@@ -10,7 +10,8 @@ element each.
 
 Tuning is mostly in data: the tile is chosen for the problem (:mod:`im2win_tiles`), the filter is
 packed block by block. In code, the steps of k are written out as calls with constants, warps are
-4 x 8 threads (both :mod:`unrolled_product`), and the first slice is fetched before the loop.
+4 x 8 threads (both :mod:`unrolled_product`), the first slice is fetched before the loop, and
+``issue_loads`` keeps the others' loads before the arithmetic.
 
 ``microkernel=False``, ``vectorized=False`` and ``prefetch=False`` leave a technique out
 (:mod:`s11_ablation`).
