@@ -135,7 +135,7 @@ def half_a_warp_issues_loads(a, b):
 def test_lanes_that_do_not_come_to_issue_loads_are_found() -> None:
     a, b = np.ones(32, np.float32), np.zeros(32, np.float32)
     launch = Launch(half_a_warp_issues_loads, (1,), (32,), ("input", "output"))
-    says = r"inactive lane, half_a_warp_issues_loads.*lanes 16-31.*never come"
+    says = r"kernel half_a_warp_issues_loads.*\n- inactive lane.*lanes 16-31.*never come"
     with pytest.raises(SimulationError, match=says):
         Simulator().run(launch, [a, b])
 

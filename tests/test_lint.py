@@ -154,6 +154,7 @@ def test_s11_multiplies_while_it_waits(layer: str) -> None:
     put = opcodes.index("STS.128")
     asked = max(at for at, opcode in enumerate(opcodes[:put]) if opcode == "LDG.E.128")
     turn = opcodes.index(BARRIER)  # from one barrier to the next
+    assert asked < put < turn
     assert opcodes.count("FFMA") == 16 * 64
     assert opcodes[asked:put].count("FFMA") >= 0.9 * 16 * 64
     assert opcodes[:turn].count("FFMA") >= 0.85 * turn  # with signed places in the block 0.82

@@ -23,6 +23,11 @@ def rates(start: Start, nbytes: int, *, as_graph: bool = True) -> dict[str, Any]
     }
 
 
+def is_settled(rate: dict[str, Any]) -> bool:
+    """Whether such a time's runs agreed."""
+    return bool(rate["time_spread"] <= SETTLED_PERCENT)
+
+
 def copy_rates(engine: Engine, nbytes: int) -> dict[str, Any]:
     """The device copy that moves so many bytes, as fast as it goes: the fastest of four.
 

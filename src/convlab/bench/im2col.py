@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.bandwidth import Start, copy_rates, rates
+from convlab.bench.bandwidth import Start, copy_rates, is_settled, rates
 from convlab.bench.measured import run_module, table
 from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.seed_runs import marked
@@ -146,7 +146,7 @@ def show(document: dict[str, Any]) -> str:
 
 
 def _marked(cell: str, *timed: dict[str, Any]) -> str:
-    return marked(cell, any(one["time_spread"] > SETTLED_PERCENT for one in timed))
+    return marked(cell, not all(map(is_settled, timed)))
 
 
 def _how_copied(document: dict[str, Any]) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convlab.bench import im2col, sweeps, unfold_table
+from convlab.bench.bandwidth import is_settled
 from convlab.bench.charts import Chart
-from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.seed_runs import marked, unsettled
 
 # 001's own kernels.
@@ -285,7 +285,7 @@ def kernels_by_depth(document: dict[str, Any]) -> Shown:
             words: [
                 place
                 for place, row in enumerate(document["depths"])
-                if row[kind] and row[kind]["time_spread"] > SETTLED_PERCENT
+                if row[kind] and not is_settled(row[kind])
             ]
             for words, kind in kinds.items()
         },

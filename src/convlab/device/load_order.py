@@ -17,7 +17,8 @@ from numba.cuda.core import config
 
 from convlab.device.twins import register_twin
 
-# Simulators load where it is written. The strict one checks that the lanes of a warp all come.
+# Simulators load where it is written. The strict one runs the function itself, and so finds lanes
+# that do not come; the other two know no warp's barrier.
 
 
 def _issue_loads_twin() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from greenlet import getcurrent
 
-from convlab.device import issue_loads, twin_of
+from convlab.device import twin_of
 from convlab.engines.access_log import AccessLog, Sites
 from convlab.engines.arithmetic import Arithmetic
 from convlab.engines.async_copies import AsyncCopies
@@ -83,13 +83,12 @@ class SimulatedLaunch:
             self.log, strict, lambda: self.first + self.thread, self._position
         )
         self.tensor_cores = TensorCores(self.cuda, self.arithmetic)
-        self.warps_meet = False
         copier = self._copier()
         self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
         self.sites = self.reports.sites = Sites(self.codes)
         used = copier.used.union(*map(names_used, self.codes))
-        self.waits = bool(used & BLOCKING) or self.tensor_cores.used or self.warps_meet
+        self.waits = bool(used & BLOCKING) or self.tensor_cores.used
         counted = self.arithmetic.counted if self.arithmetic else _as_it_is
         self.arguments = as_seen(self.body, arguments, self.memory, counted)
         self.race = Race(self.block_size)
@@ -109,10 +108,10 @@ class SimulatedLaunch:
         return Copier(self.cuda, self._meaning, builtins, paths.call, self._twin, paths.while_loop)
 
     def _twin(self, value: object) -> Callable[..., Any] | None:
-        """What stands for an intrinsic in this launch; None for anything else."""
-        if value is issue_loads:  # a warp's barrier, as on a GPU: its lanes have to come
-            self.warps_meet = True
-            return self.cuda.syncwarp
+        """What stands for an intrinsic in this launch; None for anything else, also for a device
+        function that has a twin: other simulators need it, this one runs the function itself."""
+        if hasattr(value, "py_func"):
+            return None
         twin = twin_of(value)
         return None if twin is None else self.tensor_cores.twin(self.copies.twin(twin))
 
