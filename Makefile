@@ -48,12 +48,7 @@ gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, an
 	@$(BIN)/python -m pytest -n auto -m "gate and not ladder_lint" $(ARGS)
 
 sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four tools
-	@command -v compute-sanitizer >/dev/null || { \
-		echo "make sanitize needs a GPU and compute-sanitizer, which comes with NVIDIA's CUDA toolkit" >&2; exit 2; }
-	@for tool in memcheck racecheck initcheck synccheck; do \
-		echo "$$tool"; \
-		compute-sanitizer --tool $$tool --error-exitcode 3 $(BIN)/python -m convlab.bench.sanitize || exit; \
-	done
+	@$(BIN)/python -m convlab.bench.sanitizers $(ARGS)
 
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
 	@$(BIN)/python -m convlab.bench.plots $(ARGS)

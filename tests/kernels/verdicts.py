@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +24,7 @@ import numpy as np
 from numba import cuda
 
 from convlab.bench import textbook
+from convlab.bench.sanitizers import TOOLS, watched
 from convlab.doctor import environment
 from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
@@ -37,8 +36,7 @@ from kernels.wrong import WRONG
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "docs/results/mutants_h200.json", ROOT / "docs/mutants.md"
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-FOUND, PATIENCE_SECONDS, AT_ONCE = 3, 60, 8
+PATIENCE_SECONDS, AT_ONCE = 60, 8
 
 
 # On a GPU.
@@ -57,20 +55,8 @@ def run_on_gpu(name: str) -> None:
 
 def sanitized(name: str, tool: str) -> str:
     """``found``, ``nothing``, ``hangs`` or ``fails``: what the tool says of a wrong kernel."""
-    command = [
-        "compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND),
-        sys.executable, "-W", "ignore", "-m", "kernels.verdicts", "--run", name,
-    ]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
-    except subprocess.TimeoutExpired:
-        return "hangs"
-    text = done.stdout + done.stderr
-    hazards = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", text)
-    errors = re.findall(r"ERROR SUMMARY: (\d+) error", text)
-    if any(int(count) for count in hazards + errors):
-        return "found"
-    return "nothing" if done.returncode == 0 else "fails"
+    command = ("-W", "ignore", "-m", "kernels.verdicts", "--run", name)
+    return watched(tool, command, PATIENCE_SECONDS)[0]
 
 
 def sanitize_all() -> dict[str, Any]:

@@ -26,9 +26,11 @@ def run_module(
     arguments: Sequence[str] | None,
     *,
     needs_gpu: bool,
+    without: str = GPU_ONLY,
 ) -> int:
     """Measure, show, and write ``--json FILE``; returns the exit code: 1 where something measured
-    was judged wrong (``ok`` false), 2 where it cannot run, 130 after Ctrl-C."""
+    was judged wrong (``ok`` false), 2 where it cannot run, 130 after Ctrl-C. ``without`` says why
+    it needs a GPU."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
     chosen = parser.parse_args(arguments)
@@ -37,7 +39,7 @@ def run_module(
         engine = choose("gpu")
     except EngineUnavailable as error:
         if needs_gpu:
-            print(f"convlab: {error}: {GPU_ONLY}", file=sys.stderr)
+            print(f"convlab: {error}: {without}", file=sys.stderr)
             return 2
     typed = f"python -m {module}" + (f" --json {chosen.json}" if chosen.json else "")
     try:
