@@ -87,8 +87,8 @@ def test_a_part_that_was_interrupted_ends_all(here, monkeypatch, capfd):
 
 SLOW = """
 import sys, time
-open("started", "w").close()
 try:
+    open("started", "w").close()
     time.sleep(60)
 except KeyboardInterrupt:
     time.sleep(0.3)

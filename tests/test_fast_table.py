@@ -358,7 +358,10 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     page, story = tmp_path / fast_table.PAGE, tmp_path / fast_table.STORY
     page.write_text(marked)
     story.write_text(
-        "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in fast_story.SECTIONS)
+        "".join(
+            f"<!-- {name}:begin -->\n<!-- {name}:end -->\n"
+            for name in (*fast_story.SECTIONS, "issue_loads")
+        )
     )
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert page.read_text().count("Not measured yet: `convlab bench --json") == len(sections)

@@ -228,6 +228,7 @@ def test_cudnn_says_what_is_missing(monkeypatch, tmp_path):
 @pytest.fixture
 def compiler(monkeypatch, tmp_path):
     """A compiler that writes down its calls, and copies its source for a library."""
+    monkeypatch.delenv("CONVLAB_CACHE", raising=False)  # where somebody's own cache is
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     log, script = tmp_path / "log", tmp_path / "compiler"
     script.write_text(

@@ -29,6 +29,12 @@ OF_TORCH = [peer for peer in PEERS if peer.family in ("pytorch", "cublas", "unfo
 LOPSIDED = ConvProblem(1, 3, 6, 7, 2, (4, 2), padding="same")
 
 
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch does on a GPU is tested there, in test_peers_gpu."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
 def judge(peer: Peer, problem: ConvProblem, seed: int) -> None:
     input, weight, _ = random_tensors(problem, seed, bias=False, integers=True)
     prepared = peer.prepare(problem, input, weight, None)

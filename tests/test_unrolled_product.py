@@ -8,7 +8,7 @@ from numba import cuda, uint32
 
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.engines import Engine
-from convlab.stages.base import Launch
+from convlab.stages.base import Buffer, Launch, Program
 from convlab.stages.unrolled_product import make_place
 
 
@@ -25,8 +25,11 @@ def test_every_thread_has_a_place_of_its_own(tile: Tile, engine: Engine) -> None
         t = uint32(cuda.threadIdx.x)
         rows[t], columns[t] = place(t)
 
-    rows, columns = (engine.to_device(np.full(tile.threads, 255, np.int32)) for _ in range(2))
-    engine.run(Launch(places, (1,), (tile.threads,), ("rows", "columns")), [rows, columns])
+    nowhere = np.full(tile.threads, np.nan, np.float32)
+    rows, columns = (engine.to_device(nowhere) for _ in range(2))
+    launch = Launch(places, (1,), (tile.threads,), ("rows", "columns"))
+    buffers = tuple(Buffer(name, nowhere.shape) for name in launch.arguments)
+    engine.build(launch, Program(buffers, (launch,), tile))([rows, columns])
     found = set(zip(engine.to_host(rows).tolist(), engine.to_host(columns).tolist(), strict=True))
     assert found == {(ty, tx) for ty in range(tile.rows) for tx in range(tile.columns)}
 
