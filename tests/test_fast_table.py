@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import pytest
 from bench_samples import H200_LIKE, sample, system
 
-from convlab.bench import fast_goals, fast_story, fast_table
+from convlab.bench import fast_goals, fast_story, fast_table, issue_loads
 from convlab.bench.analysis import geometric_mean
 from convlab.bench.fast_goals import (
     BATCHED,
@@ -31,7 +30,6 @@ from convlab.bench.report_why import MMA_SYNC_FLOPS
 from convlab.bench.results import Results
 from convlab.bench.roofline import Machine
 from convlab.bench.runner import Case, row_of
-from convlab.commands.tune import problem_of
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -375,39 +373,37 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     assert "is no file of results" in capsys.readouterr().err
 
 
-def test_what_holding_s11_s_loads_early_came_to():
-    """docs/fast.md, "The compiler asks late": in percent of the time, two runs each."""
-    file = ROOT / "docs/results/s11_syncwarp_h200.json"
-    more = {}
-    for row in json.loads(file.read_text(encoding="utf-8"))["layers"]:
-        kept, held = (sum(run["time_ms"] for run in row[key]) for key in ("as_it_is", "syncwarp"))
-        more[row["layer"]] = 100 * (held / kept - 1)
-    assert tuple(more) == LAYER_NAMES
-    groups = {"conv4 conv5 conv8 conv10": (-1, 1), "conv3 conv9 conv11": (1, 2.5),
-              "conv1 conv2 conv6 conv7": (-4, -3), "conv12": (3, 4)}  # fmt: skip
-    assert sorted(" ".join(groups).split()) == sorted(more)
+@pytest.fixture
+def loads():
+    """s11 beside itself without ``issue_loads``: by how many percent it takes less, by problem."""
+    document = json.loads((ROOT / fast_table.RESULTS / fast_table.LOADS).read_text("utf-8"))
+    return {
+        one["name"]: (one, issue_loads.less_time(document, one["name"]))
+        for one in document["problems"]
+    }
+
+
+def test_what_holding_s11_s_loads_early_came_to(loads):
+    """docs/fast.md, "The compiler asks late"."""
+    less = {layer: loads[layer][1] for layer in LAYER_NAMES}
+    groups = {"conv5 conv8 conv10": (0, 1.2), "conv3 conv4 conv11": (-1.5, -1),
+              "conv1 conv2 conv6 conv7": (2.5, 4), "conv9 conv12": (-3.5, -2.5)}  # fmt: skip
+    assert sorted(" ".join(groups).split()) == sorted(less)
     for layers, (least, most) in groups.items():
-        assert all(least <= more[layer] <= most for layer in layers.split())
-    mean = geometric_mean([1 + percent / 100 for percent in more.values()])
+        assert all(least <= less[layer] <= most for layer in layers.split())
+    mean = geometric_mean([1 - percent / 100 for percent in less.values()])
     assert f"{100 * (1 - mean):.1f}" == "0.5"
 
 
-def test_what_holding_s11_s_loads_early_came_to_with_single_images():
-    """docs/fast.md, "The compiler asks late", and lesson 11: by two runs of the sweeps, with the
-    same tiles; where sums have 576 terms and more."""
-    before, now = (
-        {
-            problem_of(row["problem"].replace(" ", "")): row
-            for row in json.loads((ROOT / f"docs/results/{name}").read_text("utf-8"))["rows"]
-            if row.get("system", "s11_im2win_full") == "s11_im2win_full"
-        }
-        for name in ("s11_sweeps_before_h200.json", "sweeps_h200.json")
-    )
-    assert {one: row["algorithm"] for one, row in before.items()} == {
-        one: row["algorithm"] for one, row in now.items()
+def test_what_holding_s11_s_loads_early_came_to_with_single_images(loads):
+    """The same bullet, lesson 11, docs/tiles.md and docs/seed-results.md: the longer the sums."""
+    images = [found for name, found in loads.items() if name not in LAYER_NAMES]
+    assert len(images) == 19
+    by_terms = {
+        problem["K"]: [less for other, less in images if other["K"] == problem["K"]]
+        for problem, _ in images
     }
-    less = {one: 100 * (1 - row["time_ms"] / before[one]["time_ms"]) for one, row in now.items()}
-    long = [percent for problem, percent in less.items() if problem.K >= 576]
-    assert (len(long), len(less)) == (5, 19)
-    assert (round(min(long)), round(max(long))) == (19, 28)
-    assert round(median(less.values())) == 8  # docs/seed-results.md
+    assert max(max(less) for terms, less in by_terms.items() if terms <= 36) < 5.5
+    assert [round(by_terms[terms][0]) for terms in (144, 196)] == [7, 12]
+    long = [less[0] for terms, less in by_terms.items() if terms >= 576]
+    assert (len(long), round(min(long)), round(max(long))) == (5, 18, 28)

@@ -45,7 +45,7 @@ def test_the_choice_is_close_to_the_best_on_all(measured: dict[str, Any]) -> Non
     ratios = [choice.ratio for choice in found]
     assert None not in ratios  # every tile that it takes was measured
     assert max(ratios[:12]) <= 1.02
-    assert max(ratios) <= 1.1
+    assert max(ratios) <= 1.04
 
 
 @pytest.mark.same_in_cudasim
@@ -71,8 +71,11 @@ def test_what_is_measured_are_the_candidates(measured: dict[str, Any]) -> None:
         tried = {tuple(one["tile"]) for one in row["tiles"]}
         today = {astuple(tile) for tile in candidates(choice.problem)}
         assert today <= tried, choice.name
-        # What is none any more: few terms with many sums.
-        assert all(depth == 8 and m * n == 64 for _, _, depth, m, n in tried - today)
+        # What is none any more: slices of 32, which take 5 to 26 % longer than those of 16.
+        for deep in tried - today:
+            assert deep == (32, 32, 32, 4, 4)
+            times = {tuple(one["tile"]): one["time_ms"] for one in row["tiles"]}
+            assert 1.045 < times[deep] / times[32, 32, 16, 4, 4] < 1.265
         assert astuple(choice.best) in today
         assert not [one for one in row["tiles"] if one["error"]]
 
@@ -115,7 +118,7 @@ def test_how_deep_slices_are(channels: int, filter_size: int, elements: int, dep
     problem = ConvProblem(1, channels, 16, 16, 8, filter_size)
     assert window_elements(problem) == elements
     assert slice_depth(problem) == depth
-    assert {tile.K_B for tile in candidates(problem)} <= {depth, 32}
+    assert {tile.K_B for tile in candidates(problem)} == {depth}
 
 
 @pytest.mark.same_in_cudasim
@@ -141,7 +144,7 @@ def test_more_images_never_cost_less_and_more_multiprocessors_never_more() -> No
 
 @pytest.mark.same_in_cudasim
 def test_one_image_gets_small_blocks_many_get_large_ones() -> None:
-    assert best_tile(ONE_IMAGE) == Tile(32, 32, 32, 4, 4)
+    assert best_tile(ONE_IMAGE) == Tile(32, 32, 16, 4, 4)
     many = best_tile(ConvProblem(512, 256, 14, 14, 256, 3, padding=1))
     assert many == Tile(128, 64, 16, 8, 8)
     assert best_tile(paper_layer("conv7")).M_T == 8

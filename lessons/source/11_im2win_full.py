@@ -227,8 +227,8 @@ Four things in the files of s11 make it faster and change nothing of its idea:
   by a model of what the busiest multiprocessor has to do.
 - **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler asks for the
   next slice only when it has multiplied most of this one. Here that hardly matters: a multiprocessor has other
-  blocks to go on with. A single image may leave it none: those with long sums took a fifth to a quarter less
-  in the first run that had the line.
+  blocks to go on with. A single image may leave it none: those with long sums take a fifth to a quarter less
+  for that one line ([measured](../docs/fast.md#s11-with-issue_loads-and-without)).
 
 Of all instructions in the loop over slices 72 of 100 multiplied before, 88 with the first two. With all four
 s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not

@@ -2,8 +2,9 @@
 docs/fast.md says of the same numbers.
 
 ``python -m convlab.bench.fast_table`` reads docs/results/bench_h200.json, which ``convlab bench``
-wrote on a GPU, and rewrites what is between the pages' markers; where there is no such file yet it
-says so and shows no number. ``--check`` rewrites nothing and exits 1 where a page differs.
+wrote on a GPU, and what :mod:`convlab.bench.issue_loads` wrote there, and rewrites what is between
+the pages' markers; where there is no such file yet it says so and shows no number. ``--check``
+rewrites nothing and exits 1 where a page differs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from convlab.bench import fast_story
+from convlab.bench import fast_story, issue_loads
 from convlab.bench.analysis import (
     CUDNN,
     GEMM_CLASS,
@@ -39,7 +40,15 @@ from convlab.bench.fast_goals import (
     ratios,
     time_of,
 )
-from convlab.bench.generated import RUNS, filled, holding, regenerate
+from convlab.bench.generated import (
+    RESULTS,
+    RUNS,
+    document_of,
+    filled,
+    holding,
+    regenerate,
+    source,
+)
 from convlab.bench.measured import table
 from convlab.bench.peers_before import BEFORE_MS
 from convlab.bench.results import Results, open_results
@@ -49,6 +58,8 @@ from convlab.stages import short_name
 
 PAGE, STORY, FILE = "docs/fast-table.md", "docs/fast.md", RUNS[0]
 COMMAND = f"convlab bench --json {FILE}"
+LOADS = "issue_loads_h200.json"
+LOADS_COMMAND = f"python -m convlab.bench.issue_loads --json {RESULTS}/{LOADS}"
 MIB = 2**20
 CLAIMED = "*the paper, of im2win*"
 CALLED = ("PyTorch fp32", "im2col + cuBLAS, batched", "im2col + cuBLAS, per image")
@@ -205,6 +216,19 @@ def _over_before(results: Results, stage: str, name: str) -> list[float | None]:
     return found
 
 
+def loads_table(root: Path) -> str:
+    """s11 with ``issue_loads`` and without, and where that is from."""
+    document = document_of(root / RESULTS / LOADS)
+    if document is None:
+        return _missing(LOADS_COMMAND)
+    by = source(LOADS, document.get("environment"), LOADS_COMMAND)
+    return f"{issue_loads.show(document)}\n{by}"
+
+
+def _missing(command: str) -> str:
+    return f"Not measured yet: `{command}` on a GPU writes it.\n"
+
+
 def _means(
     columns: Sequence[Sequence[float | None]], before: Sequence[str]
 ) -> list[tuple[str, ...]]:
@@ -233,7 +257,6 @@ def generated(root: Path) -> dict[Path, str]:
     """
     runs = [open_results(root / file) for file in RUNS if (root / file).is_file()]
     results = runs[0] if (root / FILE).is_file() else None
-    missing = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
     files = {}
     of_every_run: dict[str, Callable[[Results], str]] = {
         "runs": lambda _: runs_table(runs),
@@ -248,9 +271,11 @@ def generated(root: Path) -> dict[Path, str]:
         (STORY, fast_story.SECTIONS | in_the_story),
     ):
         shown = {
-            name: holding(missing if results is None else make(results))
+            name: holding(_missing(COMMAND) if results is None else make(results))
             for name, make in sections.items()
         }
+        if page == STORY:
+            shown["issue_loads"] = holding(loads_table(root))
         files[root / page] = filled(root / page, shown)
     return files
 

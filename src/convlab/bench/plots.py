@@ -3,7 +3,8 @@
 ``python -m convlab.bench.plots`` reads ``docs/results/*.json``, which ``convlab ladder --json``
 wrote on a GPU, and rewrites what shows them: ``docs/images/ladder.svg`` and the tables between
 the markers of README.md and docs/ladder.md. It also runs the ladder on the simulator, for the
-sample of its output there, and rewrites the tables of docs/counters.md and docs/engines.md.
+sample of its output there, and rewrites the tables of docs/counters.md, docs/engines.md and
+docs/judging.md.
 ``--check`` rewrites nothing and exits 1 where a file differs from what the results give.
 """
 
@@ -13,8 +14,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from convlab.bench import calls, counters, simulators
-from convlab.bench.generated import RESULTS, RUNS, document_of, filled, holding, regenerate
+from convlab.bench import calls, counters, sanitizers, simulators
+from convlab.bench.generated import (
+    RESULTS,
+    RUNS,
+    document_of,
+    filled,
+    holding,
+    regenerate,
+    source,
+)
 from convlab.bench.ladder_picture import picture
 from convlab.bench.ladder_results import Results
 from convlab.bench.ladder_sample import sample_section
@@ -23,6 +32,7 @@ from convlab.bench.results import open_results
 
 README, PAGE, PICTURE = "README.md", "docs/ladder.md", "docs/images/ladder.svg"
 COUNTERS, COUNTERS_PAGE = "counters_h200", "docs/counters.md"
+SANITIZERS, SANITIZERS_PAGE = "sanitizers_h200", "docs/judging.md"
 ENGINES_PAGE, CALLS, SIMULATORS = "docs/engines.md", "calls_h200", "simulators"
 COMMANDS = {
     CALLS: f"python -m convlab.bench.calls --json {RESULTS}/{CALLS}.json",
@@ -49,6 +59,12 @@ def generated(root: Path) -> dict[Path, str]:
     counted = document_of(folder / f"{COUNTERS}.json")
     if counted is not None:
         sections[COUNTERS_PAGE] = {"counters": holding(f"{counters.table(counted)}\n")}
+    said = document_of(folder / f"{SANITIZERS}.json")
+    if said is not None:
+        file = f"{SANITIZERS}.json"
+        command = f"python -m convlab.bench.sanitizers --json {RESULTS}/{file}"
+        by = source(file, said["environment"], command)
+        sections[SANITIZERS_PAGE] = {"sanitizers": holding(f"{sanitizers.show(said)}\n{by}")}
     engines: dict[str, Callable[[str], str]] = {}
     for marker, name, show in (
         ("calls", CALLS, calls.show),

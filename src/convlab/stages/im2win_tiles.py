@@ -13,15 +13,7 @@ from convlab.problem import ConvProblem
 from convlab.stages.base import blocks_for
 from convlab.stages.im2win_tensor import group_size
 from convlab.stages.s08_vectorized import RUN
-from convlab.stages.tile_choice import (
-    DEEP,
-    DEPTH,
-    MULTIPROCESSORS,
-    Shape,
-    clocks,
-    has_few_outputs,
-    suited,
-)
+from convlab.stages.tile_choice import MULTIPROCESSORS, Shape, clocks, suited
 from convlab.stages.tiles import Tile
 
 SHALLOW = 8  # K_B where 16 are too many
@@ -35,7 +27,7 @@ RATES: dict[Shape, float] = {
     (64, 64, 8, 4): 0.84,
     (64, 32, 8, 4): 0.78,
     (32, 64, 4, 8): 0.75,
-    (32, 32, 4, 4): 0.66,
+    (32, 32, 4, 4): 0.72,
     (16, 128, 4, 8): 0.5,
 }
 
@@ -59,11 +51,7 @@ def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
     shapes = suited(problem, RATES)
     if depth == SHALLOW and elements <= FEW_TERMS:
         shapes = [shape for shape in shapes if shape[2] * shape[3] <= FEW_SUMS] or shapes
-    tiles = [Tile(M_B, N_B, depth, M_T, N_T) for M_B, N_B, M_T, N_T in shapes]
-    if has_few_outputs(problem) and elements % DEPTH == 0 and DEEP in shapes:
-        M_B, N_B, M_T, N_T = DEEP
-        tiles.append(Tile(M_B, N_B, DEPTH, M_T, N_T))
-    return tuple(tiles)
+    return tuple(Tile(M_B, N_B, depth, M_T, N_T) for M_B, N_B, M_T, N_T in shapes)
 
 
 def estimated_cost(
