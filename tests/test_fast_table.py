@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench_samples import H200_LIKE, sample, system
 
-from convlab.bench import fast_goals, fast_story, fast_table, issue_loads
+from convlab.bench import fast_goals, fast_story, fast_table, issue_loads, seed_runs
 from convlab.bench.analysis import geometric_mean
 from convlab.bench.fast_goals import (
     BATCHED,
@@ -363,6 +363,7 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     )
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert page.read_text().count("Not measured yet: `convlab bench --json") == len(sections)
+    assert story.read_text().count("Not measured yet: `python -m convlab.bench.issue_loads") == 1
     (tmp_path / fast_table.FILE).write_text(json.dumps(results.as_json()))
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert fast_table.speed_table(results) in page.read_text()
@@ -371,6 +372,10 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     (tmp_path / fast_table.FILE).write_text("{}")
     assert fast_table.main(["--root", str(tmp_path)]) == 2
     assert "is no file of results" in capsys.readouterr().err
+
+
+def said_in(page: str) -> str:
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
 @pytest.fixture
@@ -392,7 +397,7 @@ def test_what_holding_s11_s_loads_early_came_to(loads):
     for layers, (least, most) in groups.items():
         assert all(least <= less[layer] <= most for layer in layers.split())
     mean = geometric_mean([1 - percent / 100 for percent in less.values()])
-    assert f"{100 * (1 - mean):.1f}" == "0.5"
+    assert f"{100 * (1 - mean):.1f} % less time on average" in said_in("docs/fast.md")
 
 
 def test_what_holding_s11_s_loads_early_came_to_with_single_images(loads):
@@ -403,7 +408,22 @@ def test_what_holding_s11_s_loads_early_came_to_with_single_images(loads):
         problem["K"]: [less for other, less in images if other["K"] == problem["K"]]
         for problem, _ in images
     }
-    assert max(max(less) for terms, less in by_terms.items() if terms <= 36) < 5.5
-    assert [round(by_terms[terms][0]) for terms in (144, 196)] == [7, 12]
+    short = [less for terms, found in by_terms.items() if terms <= 36 for less in found]
+    some = [by_terms[terms][0] for terms in (144, 196)]
     long = [less[0] for terms, less in by_terms.items() if terms >= 576]
-    assert (len(long), round(min(long)), round(max(long))) == (5, 18, 28)
+    assert len(long) == 5
+    said = said_in("docs/fast.md")
+    assert f"between {-min(short):.0f} % more and {max(short):.0f} % less" in said
+    assert f"144 and 196 terms take {some[0]:.0f} and {some[1]:.0f} % less" in said
+    between = f"{min(long):.0f} to {max(long):.0f} %"
+    assert f"of 576 and more {between}" in said
+    assert f"comes to {between} for sums of 576 terms" in said_in("docs/seed-results.md")
+    assert "take a fifth to a quarter less" in said_in("lessons/source/11_im2win_full.py")
+    assert 18 < geometric_mean(long) < 25
+    # At most one block for each of 132 multiprocessors.
+    document = json.loads((ROOT / fast_table.RESULTS / fast_table.LOADS).read_text("utf-8"))
+    for problem, _ in images:
+        if problem["K"] >= 144:
+            row = seed_runs.row_of(document, problem["name"], issue_loads.WITH)
+            tile = row["algorithm"]
+            assert issue_loads.blocks(problem, tile) <= 132

@@ -11,7 +11,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from convlab.bench import ladder_picture, ladder_results, ladder_sample, ladder_tables, plots
+from convlab.bench import (
+    ladder_picture,
+    ladder_results,
+    ladder_sample,
+    ladder_tables,
+    plots,
+    sanitizers,
+)
 from convlab.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -232,6 +239,24 @@ def test_the_simulators_table_is_made_of_every_run(root):
     assert "on 2 CPU cores, medians of 3 runs" in text
     assert "| 12 times (9 to 30) |\n" in text
     assert f"By `{plots.COMMANDS[plots.SIMULATORS]}`" in text
+
+
+def test_the_sanitizers_table_is_made_of_what_they_said(root):
+    page = root / plots.SANITIZERS_PAGE
+    page.write_text("<!-- sanitizers:begin -->\nstale\n<!-- sanitizers:end -->\n")
+    assert run(root) == 0
+    assert "stale" in page.read_text()  # nothing was watched: the page is left alone
+    row = {"stage": "s01_direct", "says": "nothing", "findings": 0, "right": 4, "runs": 4}
+    rows = [row | {"tool": tool} for tool in sanitizers.TOOLS]
+    rows[1] |= {"says": "found", "findings": 5}
+    said = {"sanitizer": "1.2.3", "rows": rows, "left_out": None, "device": "Imaginary GPU"}
+    write(root, said | {"environment": {"command": "as it was typed"}}, plots.SANITIZERS)
+    assert run(root, "--check") == 1
+    assert run(root) == 0
+    text = page.read_text()
+    assert "compute-sanitizer 1.2.3 on an Imaginary GPU" in text
+    assert "| s01_direct | 4 | nothing | **found 5** | nothing | nothing |\n" in text
+    assert "By `as it was typed`" in text
 
 
 def no_results(root: Path) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from numba import cuda
 
 from convlab.bench import textbook
-from convlab.bench.sanitizers import TOOLS, watched
+from convlab.bench.sanitizers import PROGRAM, TOOLS, watched
 from convlab.doctor import environment
 from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
@@ -85,14 +85,14 @@ def wrong_table(document: dict[str, Any]) -> str:
             "**found**" if said.get(tool) == "found" else said.get(tool, "-") for tool in TOOLS
         ]
         lines.append(f"| `{case.name}` | {case.kind} | {kinds} | {' | '.join(cells)} |")
-    watched = [said for case in WRONG if (said := document["verdicts"].get(case.name))]
-    seen = [said for said in watched if "found" in said.values()]
+    known = [said for case in WRONG if (said := document["verdicts"].get(case.name))]
+    seen = [said for said in known if "found" in said.values()]
     found = document["environment"]
     gpu = found["gpu"]
     return "\n".join([
         *lines, "",
         f"The simulator finds {sum(case.kind in found_kinds(case) for case in WRONG)} of "
-        f"{len(WRONG)}, compute-sanitizer {len(seen)} of the {len(watched)} that it has watched. "
+        f"{len(WRONG)}, compute-sanitizer {len(seen)} of the {len(known)} that it has watched. "
         f"Right kernels: {len(RIGHT)} tricky ones and {len(DOCUMENTED)} of numba-cuda's "
         "documentation; "
         f"{sum(bool(found_kinds(case)) for case in (*RIGHT, *DOCUMENTED))} of them get a finding.",
@@ -150,8 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_on_gpu(chosen.run)
         return 0
     if chosen.sanitize:
-        if shutil.which("compute-sanitizer") is None:
-            print("compute-sanitizer is not on the path: it comes with CUDA", file=sys.stderr)
+        if shutil.which(PROGRAM) is None:
+            print(f"{PROGRAM} is not on the path: it comes with CUDA", file=sys.stderr)
             return 2
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         chosen.results.write_text(json.dumps(sanitize_all(), indent=1) + "\n", encoding="utf-8")

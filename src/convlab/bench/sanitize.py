@@ -1,10 +1,10 @@
 """One run of every stage on awkward problems, for NVIDIA's compute-sanitizer to watch.
 
-``compute-sanitizer --tool racecheck python -m convlab.bench.sanitize``; its four tools in turn are
-:mod:`convlab.bench.sanitizers`. Production tiles and tiny ones, every tile that there is to choose
-from, every switch of the ablation, and ReLU of what is not finite: small problems with remainders
-everywhere, since the tools slow kernels down a hundredfold. ``--stage NAME``, which may be
-repeated, runs those alone.
+``compute-sanitizer --tool racecheck python -m convlab.bench.sanitize``; all four tools on every
+stage are :mod:`convlab.bench.sanitizers`. Production tiles and tiny ones, every tile that there is
+to choose from, every switch of the ablation, and ReLU of what is not finite: small problems with
+remainders everywhere, since the tools slow kernels down a hundredfold. ``--stage NAME``, which may
+be repeated, runs those alone.
 """
 
 from __future__ import annotations

@@ -3,24 +3,26 @@ FILE]``, which ``make sanitize`` runs on a GPU.
 
 Each of its four tools watches each stage's runs (:mod:`convlab.bench.sanitize`), in processes of
 their own, several at a time: memcheck finds accesses out of bounds or misaligned, racecheck races
-in shared memory, initcheck reads of memory that nobody wrote, synccheck wrong barriers.
+in shared memory, initcheck reads of global memory that nobody wrote, synccheck wrong barriers.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from convlab.bench.measured import run_module, table
 from convlab.bench.tuning import processes
-from convlab.engines import Engine
+from convlab.engines import Engine, EngineUnavailable
 from convlab.plans import stages_for
 from convlab.stages import LADDER
 
@@ -31,50 +33,70 @@ PATIENCE_SECONDS = 1800
 NOTHING, SOMETHING, HANGS, FAILS = "nothing", "found", "hangs", "fails"
 
 
+_at_work: set[subprocess.Popen[str]] = set()
+
+
 def watched(tool: str, command: Sequence[str], seconds: float) -> tuple[str, str]:
     """What a tool says of a Python command, ``nothing``, ``found``, ``hangs`` or ``fails``, and all
-    that the two printed."""
+    that the two printed. Without the tool's own summary it watched nothing, and that fails."""
     whole = [PROGRAM, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable, *command]
+    # Of a session of its own, so that what it starts can be ended with it: on the GPU that hangs.
+    process = subprocess.Popen(
+        whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    _at_work.add(process)
     try:
-        done = subprocess.run(whole, capture_output=True, text=True, timeout=seconds)
+        text, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        return HANGS, ""
-    text = done.stdout + done.stderr
-    if findings_in(text):
+        _end(process)
+        return HANGS, process.communicate()[0]
+    finally:
+        _at_work.discard(process)
+    counts = counts_in(text)
+    if any(counts):
         return SOMETHING, text
-    return NOTHING if done.returncode == 0 else FAILS, text
+    return NOTHING if counts and process.returncode == 0 else FAILS, text
 
 
-def findings_in(text: str) -> int:
-    """How many errors and hazards a tool counted."""
+def _end(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def counts_in(text: str) -> list[int]:
+    """The errors and hazards that a tool's summaries count: none where it gave no summary."""
     counts = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", text)
-    return sum(map(int, counts))
+    return list(map(int, counts))
 
 
 def of_stage(tool: str, stage: str) -> dict[str, Any]:
     """What a tool says of a stage, and how many of its runs were right."""
     started = time.monotonic()
-    says, text = watched(
-        tool,
-        ("-W", "ignore", "-m", "convlab.bench.sanitize", "--stage", stage),
-        PATIENCE_SECONDS,
-    )
-    right = re.search(r"(\d+) of (\d+) runs right", text)
+    command = ("-W", "ignore", "-m", "convlab.bench.sanitize", "--stage", stage)
+    says, text = watched(tool, command, PATIENCE_SECONDS)
+    judged = re.search(r"(\d+) of (\d+) runs right", text)
+    if says == NOTHING and judged is None:  # nobody knows of what
+        says = FAILS
     return {
         "stage": stage,
         "tool": tool,
         "says": says,
-        "findings": findings_in(text),
-        "right": int(right[1]) if right else 0,
-        "runs": int(right[2]) if right else None,
+        "findings": sum(counts_in(text)),
+        "right": int(judged[1]) if judged else 0,
+        "runs": int(judged[2]) if judged else None,
         "seconds": round(time.monotonic() - started, 1),
         "printed": "" if says == NOTHING else text[-4000:],
     }
 
 
 def measure(engine: Engine | None) -> dict[str, Any]:
-    """Every stage that the GPU can run, under every tool."""
+    """Every stage that the GPU can run, under every tool. Raises ``EngineUnavailable`` where there
+    are no tools."""
     assert engine is not None
+    if shutil.which(PROGRAM) is None:
+        raise EngineUnavailable(
+            f"there is no {PROGRAM} on the path: it comes with NVIDIA's CUDA toolkit"
+        )
     stages, left_out = stages_for(engine, LADDER)
     # The last stages have the most runs: begun first, nobody waits for them alone at the end.
     work = [(tool, stage.name) for stage in reversed(stages) for tool in TOOLS]
@@ -99,12 +121,17 @@ def measure(engine: Engine | None) -> dict[str, Any]:
 
 @contextmanager
 def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that wait for processes; where Ctrl-C ends these, no others are begun."""
+    """Threads that wait for processes; after Ctrl-C no others are begun, and these are ended."""
     pool = ThreadPoolExecutor(threads)
     try:
         yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in [*_at_work]:
+            _end(process)
+        raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown()
 
 
 def _version() -> str:
@@ -141,12 +168,6 @@ def _cell(row: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 1 where a tool found something or a run was wrong."""
-    if shutil.which(PROGRAM) is None:
-        print(
-            f"convlab: there is no {PROGRAM} on the path: it comes with NVIDIA's CUDA toolkit",
-            file=sys.stderr,
-        )
-        return 2
     about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
     return run_module(
         "convlab.bench.sanitizers", about, measure, show, arguments,
