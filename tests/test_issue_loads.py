@@ -90,6 +90,19 @@ def test_both_are_measured_everywhere(
     assert "| 36 | 5 | 12.5000 | 10.0000 | 20.0 |" in capsys.readouterr().out
 
 
+def test_what_has_no_number_has_a_reason_below_the_table() -> None:
+    row = {"layer": "conv12", "algorithm": None, "time_ms": None, "settled": None}
+    row |= {"state": "wrong", "reason": "3 elements"}
+    document = {
+        "device": "a GPU",
+        "problems": [{"name": "conv12", "K": 36, "M": 9, "N": 36}],
+        "rows": [row | {"system": which} for which in (issue_loads.WITH, issue_loads.WITHOUT)],
+    }
+    shown = issue_loads.show(document)
+    assert "| conv12 | - | 36 | - | - | - | - |\n\nWithout a number:\n\n" in shown
+    assert shown.endswith("- without_issue_loads on conv12: wrong, 3 elements\n")
+
+
 def test_blocks_are_those_of_the_launch() -> None:
     for case in issue_loads.cases():
         tile = issue_loads.S11.production_tile(case.problem)

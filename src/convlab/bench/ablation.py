@@ -18,7 +18,7 @@ from convlab.bench.laboratory import Gpu
 from convlab.bench.measured import table
 from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.runner import cases_for
-from convlab.bench.seed_runs import marked, number_of, numberless, run_cases, unsettled
+from convlab.bench.seed_runs import marked, number_of, reasons_below, run_cases, unsettled
 from convlab.bench.systems import System, of_stage
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, PAPER_BATCH
@@ -82,16 +82,12 @@ def show(document: dict[str, Any]) -> str:
         if ratios:
             spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
             gains.append((words, f"{geometric_mean(ratios):.2f}", spread, f"{len(ratios)}"))
-    reasons = "".join(
-        f"- {system} on {', '.join(layers)}: {state}, {reason}\n"
-        for system, state, reason, layers in numberless(document)
-    )
     return (
         f"Batch {PAPER_BATCH} on an {document['device']}; every time with its transform; ~ where "
         f"the runs' spread stayed above {SETTLED_PERCENT:g} %.\n\n"
         f"{table(head, rows)}\nThe whole s11 is so many times as fast as s11\n\n"
         f"{table(('', 'geometric mean', 'from, to', 'layers'), gains)}"
-        + (f"\nWithout a number:\n\n{reasons}" if reasons else "")
+        f"{reasons_below(document)}"
     )
 
 

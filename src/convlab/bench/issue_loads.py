@@ -21,7 +21,14 @@ from convlab.bench.laboratory import Gpu
 from convlab.bench.measured import table
 from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.runner import Case
-from convlab.bench.seed_runs import marked, number_of, numberless, row_of, run_cases, unsettled
+from convlab.bench.seed_runs import (
+    marked,
+    number_of,
+    reasons_below,
+    row_of,
+    run_cases,
+    unsettled,
+)
 from convlab.bench.systems import System, of_stage
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
@@ -123,15 +130,11 @@ def show(document: dict[str, Any]) -> str:
                 "-" if less is None else marked(f"{less:.1f}", _either_unsettled(document, name)),
             )
         )
-    reasons = "".join(
-        f"- {which} on {', '.join(where)}: {state}, {reason}\n"
-        for which, state, reason, where in numberless(document)
-    )
     return (
         f"On an {document['device']}: s11 with `issue_loads` and without, the twelve layers at "
         f"batch {PAPER_BATCH} and single images. ~ where the runs' spread, of either time in the "
         f"last column, stayed above {SETTLED_PERCENT:g} %.\n\n{table(head, rows)}"
-        + (f"\nWithout a number:\n\n{reasons}" if reasons else "")
+        f"{reasons_below(document)}"
     )
 
 

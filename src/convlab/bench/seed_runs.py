@@ -237,3 +237,12 @@ def numberless(document: Document) -> list[tuple[str, str, str, list[str]]]:
             key = row["system"], row["state"], row["reason"]
             found.setdefault(key, []).append(row["layer"])
     return [(*key, layers) for key, layers in found.items()]
+
+
+def reasons_below(document: Document) -> str:
+    """What stands below a table: why numbers are missing from it. Empty where none is."""
+    reasons = "".join(
+        f"- {system} on {', '.join(layers)}: {state}, {reason}\n"
+        for system, state, reason, layers in numberless(document)
+    )
+    return f"\nWithout a number:\n\n{reasons}" if reasons else ""
