@@ -16,7 +16,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from convlab.bench import channel_sweeps, im2col, memory, transforms
-from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate, source
+from convlab.bench.generated import RESULTS, document_of, filled, holding, regenerate, section
 from convlab.workloads import SWEEPS
 
 PAGE, PICTURE = "docs/comparisons.md", "docs/images/channel_sweeps.svg"
@@ -43,16 +43,8 @@ def generated(root: Path) -> dict[Path, str]:
 def _section(root: Path, name: str) -> str:
     file, module, show = SECTIONS[name]
     command = f"python -m convlab.bench.{module} --json {RESULTS}/{file}"
-    document = _read(root, name)
-    if document is None:
-        return f"Not measured yet: `{command}` on a GPU writes it.\n"
-    try:
-        shown = show(document)
-    except (KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"{root / RESULTS / file} is no result of it: {error!r}") from error
-    by = source(file, document.get("environment"), command)
     drawn = f"![{ABOUT}](images/{Path(PICTURE).name})\n\n" if name == "channel_sweeps" else ""
-    return f"{drawn}{shown}\n{by}"
+    return section(root, file, command, lambda document: f"{drawn}{show(document)}")
 
 
 def _read(root: Path, name: str) -> dict[str, Any] | None:

@@ -43,11 +43,11 @@ from convlab.bench.fast_goals import (
 from convlab.bench.generated import (
     RESULTS,
     RUNS,
-    document_of,
     filled,
     holding,
+    not_yet,
     regenerate,
-    source,
+    section,
 )
 from convlab.bench.measured import table
 from convlab.bench.peers_before import BEFORE_MS
@@ -216,19 +216,6 @@ def _over_before(results: Results, stage: str, name: str) -> list[float | None]:
     return found
 
 
-def loads_table(root: Path) -> str:
-    """s11 with ``issue_loads`` and without, and where that is from."""
-    document = document_of(root / RESULTS / LOADS)
-    if document is None:
-        return _missing(LOADS_COMMAND)
-    by = source(LOADS, document.get("environment"), LOADS_COMMAND)
-    return f"{issue_loads.show(document)}\n{by}"
-
-
-def _missing(command: str) -> str:
-    return f"Not measured yet: `{command}` on a GPU writes it.\n"
-
-
 def _means(
     columns: Sequence[Sequence[float | None]], before: Sequence[str]
 ) -> list[tuple[str, ...]]:
@@ -271,11 +258,12 @@ def generated(root: Path) -> dict[Path, str]:
         (STORY, fast_story.SECTIONS | in_the_story),
     ):
         shown = {
-            name: holding(_missing(COMMAND) if results is None else make(results))
+            name: holding(not_yet(COMMAND) if results is None else make(results))
             for name, make in sections.items()
         }
         if page == STORY:
-            shown["issue_loads"] = holding(loads_table(root))
+            loads = section(root, LOADS, LOADS_COMMAND, issue_loads.show)
+            shown["issue_loads"] = holding(loads)
         files[root / page] = filled(root / page, shown)
     return files
 

@@ -64,6 +64,26 @@ def source(file: str, environment: Mapping[str, Any] | None, otherwise: str) -> 
     return f"{by}: [{file}](results/{file}).\n"
 
 
+def not_yet(command: str) -> str:
+    """What stands where nothing was measured so far."""
+    return f"Not measured yet: `{command}` on a GPU writes it.\n"
+
+
+def section(root: Path, file: str, command: str, show: Callable[[Any], str]) -> str:
+    """What ``show`` makes of a file of results, and where that is from; or that there is none yet.
+
+    Raises ``ValueError`` for a file of something else.
+    """
+    document = document_of(root / RESULTS / file)
+    if document is None:
+        return not_yet(command)
+    try:
+        shown = show(document)
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"{root / RESULTS / file} is no result of it: {error!r}") from error
+    return f"{shown}\n{source(file, document.get('environment'), command)}"
+
+
 def holding(text: str) -> Callable[[str], str]:
     """What :func:`filled` takes for a section that is to hold this text, whatever it held."""
     return lambda _: f"\n{text}\n"

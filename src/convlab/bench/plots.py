@@ -22,7 +22,7 @@ from convlab.bench.generated import (
     filled,
     holding,
     regenerate,
-    source,
+    section,
 )
 from convlab.bench.ladder_picture import picture
 from convlab.bench.ladder_results import Results
@@ -32,10 +32,11 @@ from convlab.bench.results import open_results
 
 README, PAGE, PICTURE = "README.md", "docs/ladder.md", "docs/images/ladder.svg"
 COUNTERS, COUNTERS_PAGE = "counters_h200", "docs/counters.md"
-SANITIZERS, SANITIZERS_PAGE = "sanitizers_h200", "docs/judging.md"
+SANITIZERS, SANITIZERS_PAGE = "sanitizers_h200.json", "docs/judging.md"
 ENGINES_PAGE, CALLS, SIMULATORS = "docs/engines.md", "calls_h200", "simulators"
 COMMANDS = {
     CALLS: f"python -m convlab.bench.calls --json {RESULTS}/{CALLS}.json",
+    SANITIZERS: f"python -m convlab.bench.sanitizers --json {RESULTS}/{SANITIZERS}",
     SIMULATORS: f"python -m convlab.bench.simulators --runs 5 --json {RESULTS}/{SIMULATORS}.json",
 }
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
@@ -59,12 +60,9 @@ def generated(root: Path) -> dict[Path, str]:
     counted = document_of(folder / f"{COUNTERS}.json")
     if counted is not None:
         sections[COUNTERS_PAGE] = {"counters": holding(f"{counters.table(counted)}\n")}
-    said = document_of(folder / f"{SANITIZERS}.json")
-    if said is not None:
-        file = f"{SANITIZERS}.json"
-        command = f"python -m convlab.bench.sanitizers --json {RESULTS}/{file}"
-        by = source(file, said["environment"], command)
-        sections[SANITIZERS_PAGE] = {"sanitizers": holding(f"{sanitizers.show(said)}\n{by}")}
+    if (folder / SANITIZERS).is_file():
+        said = section(root, SANITIZERS, COMMANDS[SANITIZERS], sanitizers.show)
+        sections[SANITIZERS_PAGE] = {"sanitizers": holding(said)}
     engines: dict[str, Callable[[str], str]] = {}
     for marker, name, show in (
         ("calls", CALLS, calls.show),

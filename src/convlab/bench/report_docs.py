@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convlab.bench import analysis, palette, peers_before, report, report_plots
-from convlab.bench.generated import RUNS, WHOLE_RUNS, filled, holding, regenerate
+from convlab.bench.generated import RUNS, WHOLE_RUNS, filled, holding, not_yet, regenerate
 from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
 from convlab.bench.report_why import counted, known_stages
 from convlab.bench.results import Results, open_results
@@ -29,7 +29,6 @@ MARKERS = {README: "bench", PAGE: "bench", PEERS: "before"}
 PICTURES = "bench-"
 DRAWING = (report_plots, palette)
 COMMAND = f"convlab bench --json {FIRST}"
-NOT_YET = f"Not measured yet: `{COMMAND}` on a GPU writes it.\n"
 
 
 def generated(root: Path) -> dict[Path, str]:
@@ -44,7 +43,8 @@ def generated(root: Path) -> dict[Path, str]:
     shown = [name for name in MARKERS if _has_marker(root, name)]
     if results is None:
         return {
-            root / name: filled(root / name, {MARKERS[name]: lambda _: NOT_YET}) for name in shown
+            root / name: filled(root / name, {MARKERS[name]: lambda _: not_yet(COMMAND)})
+            for name in shown
         }
     why = list(counted(known_stages(results.names("stage"))))
     blocks = report.blocks(results, whole, why)

@@ -22,6 +22,7 @@ from convlab.bench.generated import (
     document_of,
     filled,
     holding,
+    not_yet,
     regenerate,
     source,
 )
@@ -122,7 +123,7 @@ def _shown(root: Path, name: str, show: Callable[[Any], Shown], results: Any) ->
 def _section(file: tuple[str, str], shown: Shown | None, environment: dict[str, Any] | None) -> str:
     by = command(*file)
     if shown is None:
-        return f"Not measured yet: `{by}` on a GPU writes it.\n"
+        return not_yet(by)
     pictures = "".join(
         f"![{chart.title}](images/{PREFIX}{name}.svg)\n\n" for name, chart in shown.charts.items()
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from convlab.bench.analysis import TORCH, geometric_mean, in_gemm_class
-from convlab.bench.generated import RESULTS, filled, holding, regenerate, source
+from convlab.bench.generated import RESULTS, filled, holding, not_yet, regenerate, source
 from convlab.bench.measured import table, tables_by_title
 from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.rows import Row
@@ -257,7 +257,7 @@ def generated(root: Path) -> dict[Path, str]:
     Raises ``ValueError`` saying what is missing or is no result.
     """
     file = root / FILE
-    shown = dict.fromkeys(("sizes", "slow"), f"Not measured yet: `{COMMAND}` on a GPU writes it.\n")
+    shown = dict.fromkeys(("sizes", "slow"), not_yet(COMMAND))
     if file.is_file():
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
