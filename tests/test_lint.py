@@ -24,6 +24,7 @@ from convlab.device import (
     to_tf32,
     wait_copies,
 )
+from convlab.engines import offline
 from convlab.engines.offline import compile_kernel, compile_launch
 from convlab.lint import PROBLEMS, REGISTER_BUDGET, NotCompiled, Task, lint_all, lint_stage
 from convlab.stages import stage_named
@@ -318,6 +319,18 @@ def test_numbers_are_split_by_three_instructions() -> None:
 def test_fragments_are_tuples_of_float32(kernel, says: str) -> None:
     with pytest.raises(TypingError, match=says):
         compile_kernel(kernel, (F1,), (9, 0))
+
+
+def test_what_was_linked_before_tells_of_its_registers_again() -> None:
+    first, again = (compile_kernel(splits, (F1,), (9, 0)) for _ in range(2))
+    assert first.registers == again.registers > 0
+    assert first.opcodes() == again.opcodes()
+
+
+def test_a_linker_that_tells_nothing_is_not_taken_for_no_registers(monkeypatch) -> None:
+    monkeypatch.setattr(offline, "_link", lambda *_: (b"", "ptxas info    : 0 bytes gmem"))
+    with pytest.raises(RuntimeError, match="how many registers splits takes"):
+        compile_kernel(splits, (F1,), (9, 0))
 
 
 @cuda.jit

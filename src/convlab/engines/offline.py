@@ -61,8 +61,11 @@ def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) 
     """Build any kernel whose arguments have those types of Numba's; raises likewise."""
     lto_ir = _lto_ir(kernel, types, capability)
     code, log = _link(lto_ir, capability)
+    registers = _number(r"Used (\d+) registers", log)
+    if not registers:  # every budget would be kept
+        raise RuntimeError(f"nvJitLink did not say how many registers {kernel.__name__} takes")
     return Cubin(
-        registers=_number(r"Used (\d+) registers", log),
+        registers=registers,
         stack_bytes=_number(r"(\d+) bytes stack frame", log),
         spill_bytes=_number(r"(\d+) bytes spill stores", log)
         + _number(r"(\d+) bytes spill loads", log),
@@ -147,7 +150,8 @@ def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str
     from cuda.pathfinder import DynamicLibNotFoundError
 
     arch = arch_of(capability)
-    options = [f"-arch={arch}", "-lto", "-verbose", *more]
+    # Beside a driver, nvJitLink keeps what it linked, and of what it finds there it tells nothing.
+    options = [f"-arch={arch}", "-lto", "-verbose", "-no-cache", *more]
     try:
         from cuda.bindings import nvjitlink
 
