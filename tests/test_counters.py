@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from subprocess import CalledProcessError
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,10 +82,89 @@ def test_a_part_can_be_chosen_by_name():
         counters.cases(["s99"])
 
 
-def test_launches_that_do_not_match_are_refused():
-    chosen = counters.Cases((), ())
-    with pytest.raises(RuntimeError, match="ncu saw 1 launches, the simulator 0"):
-        counters.compared([("k", NONE)], chosen, (9, 0))
+ONE = SimpleNamespace(name="one", capability=lambda: (7, 5), device="Some GPU")
+DIRECT = ("direct_v1", NONE | {"load_requests": 3})
+
+
+def traces(*kernels: str):
+    """In place of what the simulator says, of launches that ask for nothing."""
+    nothing = {"of": lambda **_: [], "total": lambda *_: 0}
+    return lambda *_: (
+        (name, None, None, SimpleNamespace(kernel=name, **nothing)) for name in kernels
+    )
+
+
+@pytest.mark.parametrize(
+    ("traced", "says"),
+    [
+        ((), "ncu saw 1 launches, the simulator 0"),
+        (("direct", "clear"), "ncu saw nothing more where the simulator ran clear"),
+        (("clear",), "ncu saw direct_v1 where the simulator ran clear"),
+    ],
+)
+def test_launches_that_do_not_match_are_refused(traced, says, monkeypatch):
+    monkeypatch.setattr(counters, "trace_all", traces(*traced))
+    with pytest.raises(RuntimeError, match=says):
+        list(counters.compared([DIRECT], counters.Cases((), ()), (9, 0)))
+
+
+def test_stages_that_the_gpu_is_too_old_for_are_left_out():
+    wanted = counters.cases(["s11", "s12", "s13", "copy"])
+    chosen, reason = counters.runnable(wanted, ONE)
+    assert {stage.name for stage, _, _ in chosen.stages} == {"s11_im2win_full"}
+    assert chosen.textbook == wanted.textbook
+    assert reason.startswith("stages s12_fused_im2win, s13_tensor_cores need a GPU of")
+    assert counters.runnable(counters.cases(["s01"]), ONE)[1] is None
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    monkeypatch.setattr(counters, "choose", lambda name: ONE)
+    monkeypatch.setattr(counters, "environment", lambda packages: {"gpu": ONE.device})
+    monkeypatch.setattr(counters.shutil, "which", lambda name: name)
+    monkeypatch.setattr(counters, "counted_by_ncu", lambda only: [DIRECT])
+    monkeypatch.setattr(counters, "trace_all", traces("direct"))
+
+
+def test_the_command_tells_of_each_launch_and_writes_all(on_a_gpu, tmp_path, capsys):
+    file = tmp_path / "counters.json"
+    assert counters.main(["--only", "s01", "--only", "s12", "--json", str(file)]) == 1
+    said = capsys.readouterr()
+    assert said.out == "direct: direct: {'load_requests': (3, 0)}\n0 of 1 launches agree\n"
+    assert "left out: stage s12_fused_im2win needs" in said.err
+    written = json.loads(file.read_text())
+    assert written["environment"]["command"].endswith("counters --only s01 --only s12")
+    assert [Row(**entry).counted for entry in written["rows"]] == [DIRECT[1]]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted, nothing was written"),
+        (RuntimeError("ncu counted nothing: ==ERROR== no"), 2, "nothing was written: ncu counted"),
+        (CalledProcessError(3, ["ncu"]), 2, "nothing was written: Command .* exit status 3"),
+    ],
+)
+def test_what_ends_early_writes_nothing(error, code, says, on_a_gpu, tmp_path, monkeypatch, capsys):
+    def fails(only):
+        raise error
+
+    monkeypatch.setattr(counters, "counted_by_ncu", fails)
+    file = tmp_path / "counters.json"
+    assert counters.main(["--only", "s01", "--json", str(file)]) == code
+    assert re.search(says, capsys.readouterr().err)
+    assert not file.exists()
+
+
+def test_a_gpu_too_old_for_all_that_is_asked_counts_nothing(on_a_gpu, monkeypatch, capsys):
+    monkeypatch.delattr(counters, "counted_by_ncu")
+    assert counters.main(["--only", "s13"]) == 2
+    assert capsys.readouterr().err.startswith("left out: stage s13_tensor_cores needs")
+
+
+def test_ncu_that_may_not_count_is_no_count_of_nothing():
+    with pytest.raises(RuntimeError, match="ncu counted nothing: ==ERROR== ERR_NVGPUCTRPERM"):
+        ncu.parsed("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission\n", ["one"])
 
 
 def test_the_table_shows_both_numbers_where_they_differ():

@@ -9,11 +9,11 @@ Exits 1 where a count of global memory differs, or passes of shared memory by mo
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ import numpy as np
 from numba import cuda
 
 from convlab.bench import ncu, textbook
+from convlab.bench.measured import INTERRUPTED, write_results
 from convlab.doctor import environment
-from convlab.engines import EngineUnavailable, choose
+from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.oracle import random_tensors
-from convlab.plans import Plan
+from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage, Tile
+from convlab.stages.base import Capability
 from convlab.tracing import LaunchTrace, trace, trace_stage
 from convlab.tracing.records import Access
 from convlab.workloads import MODEL, TEACHING
@@ -103,9 +105,15 @@ def cases(only: Sequence[str] = ()) -> Cases:
     )
 
 
-def run_all(chosen: Cases) -> None:
+def runnable(chosen: Cases, engine: Engine) -> tuple[Cases, str | None]:
+    """Without the stages that the GPU is too old for, and which these are and why."""
+    stages = tuple(dict.fromkeys(stage for stage, _, _ in chosen.stages))
+    able, reason = stages_for(engine, stages)
+    return replace(chosen, stages=tuple(one for one in chosen.stages if one[0] in able)), reason
+
+
+def run_all(chosen: Cases, engine: Engine) -> None:
     """Every launch once, on the GPU, for ncu to watch."""
-    engine = choose("gpu")
     for case in chosen.textbook:
         arrays = [cuda.to_device(array) for array in case.arguments()]
         case.kernel[case.grid, case.block](*arrays)
@@ -117,7 +125,7 @@ def run_all(chosen: Cases) -> None:
 
 
 def trace_all(
-    chosen: Cases, capability: tuple[int, int]
+    chosen: Cases, capability: Capability | None
 ) -> Iterator[tuple[str, str | None, str | None, Any]]:
     """Name, problem, tile and trace of every launch, in the same order."""
     for case in chosen.textbook:
@@ -168,21 +176,29 @@ def by_metrics_names(counts: dict[str, int]) -> dict[str, int]:
 
 
 def compared(
-    counted: Sequence[ncu.Launch], chosen: Cases, capability: tuple[int, int]
-) -> list[Row]:
-    """A row a launch.
+    counted: Sequence[ncu.Launch], chosen: Cases, capability: Capability | None
+) -> Iterator[Row]:
+    """A row a launch, each when it is traced, which takes a second or two.
 
     Raises ``RuntimeError`` where the two did not see the same launches.
     """
-    rows = []
-    traces = list(trace_all(chosen, capability))
-    if len(traces) != len(counted):
-        raise RuntimeError(f"ncu saw {len(counted)} launches, the simulator {len(traces)}")
-    for (mangled, counts), (name, problem, tile, launch) in zip(counted, traces, strict=True):
+    seen = 0
+    for name, problem, tile, launch in trace_all(chosen, capability):
+        mangled, counts = counted[seen] if seen < len(counted) else ("nothing more", {})
         if launch.kernel not in mangled:
             raise RuntimeError(f"ncu saw {mangled} where the simulator ran {launch.kernel}")
-        rows.append(Row(name, launch.kernel, problem, tile, counts, traced_counts(launch)))
-    return rows
+        yield Row(name, launch.kernel, problem, tile, counts, traced_counts(launch))
+        seen += 1
+    if seen < len(counted):
+        raise RuntimeError(f"ncu saw {len(counted)} launches, the simulator {seen}")
+
+
+def shown(row: Row) -> str:
+    """A line for the terminal: what was launched, and whether the two agree."""
+    differing = {name: (row.counted[name], row.traced[name]) for name in row.off()}
+    tile = f" tile {row.tile}" if row.tile else ""
+    where = f" on {row.problem}" if row.problem else ""
+    return f"{row.name}: {row.kernel}{tile}{where}: {differing or 'agree'}"
 
 
 def table(document: dict[str, Any]) -> str:
@@ -219,32 +235,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
-        chosen = cases(options.only)
-        choose("gpu")
+        wanted = cases(options.only)
+        engine = choose("gpu")
     except (ValueError, EngineUnavailable) as error:
         print(error, file=sys.stderr)
         return 2
+    chosen, left_out = runnable(wanted, engine)
     if options.run:
-        run_all(chosen)
+        run_all(chosen, engine)
         return 0
+    if left_out is not None:
+        print(f"left out: {left_out}", file=sys.stderr)
+    if chosen == Cases((), ()):
+        return 2
     if shutil.which("ncu") is None:
         print("ncu is not on the path: it comes with NVIDIA's CUDA toolkit", file=sys.stderr)
         return 2
-    capability = tuple(cuda.get_current_device().compute_capability)
-    rows = compared(counted_by_ncu(options.only), chosen, capability)
+    rows = []
+    try:
+        print("counting under ncu, then tracing one launch after another", file=sys.stderr)
+        for row in compared(counted_by_ncu(options.only), chosen, engine.capability()):
+            rows.append(row)
+            print(shown(row), flush=True)
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        print(f"nothing was written: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted, nothing was written", file=sys.stderr)
+        return INTERRUPTED
     if options.json is not None:
         restricted = "".join(f" --only {name}" for name in options.only)
-        command = f"python -m convlab.bench.counters{restricted}"
-        document = {
-            "environment": environment([]) | {"command": command},
-            "rows": [asdict(row) for row in rows],
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    for row in rows:
-        differing = {name: (row.counted[name], row.traced[name]) for name in row.off()}
-        tile = f" tile {row.tile}" if row.tile else ""
-        where = f" on {row.problem}" if row.problem else ""
-        print(f"{row.name}: {row.kernel}{tile}{where}: {differing or 'agree'}")
+        found = environment([]) | {"command": f"python -m convlab.bench.counters{restricted}"}
+        write_results(options.json, {"environment": found, "rows": [asdict(row) for row in rows]})
     wrong = sum(bool(row.off()) for row in rows)
     print(f"{len(rows) - wrong} of {len(rows)} launches agree")
     return 1 if wrong else 0

@@ -16,7 +16,8 @@ Launch = tuple[str, dict[str, int]]  # the kernel's name as compiled, and its co
 def counted(metrics: Sequence[str], module: str, *arguments: str) -> list[Launch]:
     """Kernel and counts of every launch of ``python -m module arguments``, in order.
 
-    Raises ``CalledProcessError`` where that fails or ``ncu`` may not read the counters.
+    Raises ``CalledProcessError`` where that fails, ``RuntimeError`` where ``ncu`` counted nothing,
+    as where it may not read the counters.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
@@ -31,7 +32,10 @@ def counted(metrics: Sequence[str], module: str, *arguments: str) -> list[Launch
 def parsed(page: str, metrics: Sequence[str]) -> list[Launch]:
     """ncu's raw page: lines of its own, a head, units, then a line a launch."""
     rows = list(csv.reader(io.StringIO(page)))
-    start = next(place for place, row in enumerate(rows) if row[:1] == ["ID"])
+    start = next((place for place, row in enumerate(rows) if row[:1] == ["ID"]), None)
+    if start is None:
+        said = [line for line in page.splitlines() if line.startswith("==ERROR==")]
+        raise RuntimeError(f"ncu counted nothing: {' '.join(said) or 'it does not say why'}")
     found = []
     for row in rows[start + 2 :]:
         cells = dict(zip(rows[start], row, strict=True))
