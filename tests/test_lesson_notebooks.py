@@ -9,6 +9,7 @@ import time
 
 import nbformat
 import pytest
+from nbformat import v4
 from numba.cuda.core import config
 
 from convlab.lessons import build
@@ -51,3 +52,20 @@ def test_notebooks_run_and_say_what_is_stored(path, kind, monkeypatch):
     build.execute(made, place.parent)
     assert time.monotonic() - start < SECONDS
     assert said(made) == said(nbformat.read(place, as_version=4))
+
+
+TRANSPORT = """
+import json
+from ipykernel.connect import get_connection_file
+with open(get_connection_file()) as file:
+    print(json.load(file)["transport"])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has sockets that are paths")
+def test_notebooks_run_at_once_share_no_ports(tmp_path):
+    """Two kernels that picked the same one would end the second before its first cell."""
+    made = v4.new_notebook(cells=[v4.new_code_cell(TRANSPORT)])
+    build.execute(made, tmp_path)
+    assert made.cells[0].outputs[0].text == "ipc\n"
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,9 @@ written, and it exits 1 where a notebook's cells are not what its source gives. 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,11 +93,19 @@ def execute(made: Any, folder: Path) -> None:
     Raises nbclient's ``CellExecutionError`` where a cell raises.
     """
     from nbclient import NotebookClient
+    from traitlets.config import Config
 
-    NotebookClient(
-        made, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
-        resources={"metadata": {"path": str(folder)}},
-    ).execute()  # fmt: skip
+    with tempfile.TemporaryDirectory() as sockets:
+        apart = Config()
+        if os.name == "posix":
+            # Ports are picked some time before they are used, and of several notebooks run at once
+            # two may pick the same. Paths of sockets have to be short.
+            apart.KernelManager.transport = "ipc"
+            apart.KernelManager.connection_file = str(Path(sockets) / "kernel.json")
+        NotebookClient(
+            made, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
+            resources={"metadata": {"path": str(folder)}}, config=apart,
+        ).execute()  # fmt: skip
     made.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     for cell in made.cells:
         for output in cell.get("outputs", ()):
