@@ -193,7 +193,7 @@ def compared(
         raise RuntimeError(f"ncu saw {len(counted)} launches, the simulator {seen}")
 
 
-def shown(row: Row) -> str:
+def line_of(row: Row) -> str:
     """A line for the terminal: what was launched, and whether the two agree."""
     differing = {name: (row.counted[name], row.traced[name]) for name in row.off()}
     tile = f" tile {row.tile}" if row.tile else ""
@@ -256,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("counting under ncu, then tracing one launch after another", file=sys.stderr)
         for row in compared(counted_by_ncu(options.only), chosen, engine.capability()):
             rows.append(row)
-            print(shown(row), flush=True)
+            print(line_of(row), flush=True)
     except (RuntimeError, subprocess.CalledProcessError) as error:
         print(f"nothing was written: {error}", file=sys.stderr)
         return 2
