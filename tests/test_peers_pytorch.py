@@ -13,9 +13,9 @@ from strategies import problems
 
 from convlab.bench.bounds import Judged
 from convlab.bench.measuring import Outcome, measure
-from convlab.bench.peers import PEERS, Peer, pytorch, pytorch_gemm
+from convlab.bench.peers import PEERS, Peer, on_torch, peer_named, pytorch, pytorch_gemm
 from convlab.bench.peers.base import rehearsal
-from convlab.bench.peers.on_torch import OnTorch, precision
+from convlab.bench.peers.on_torch import OnTorch, flags
 from convlab.bench.systems import of_peer
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
@@ -86,30 +86,74 @@ def test_the_row_says_whose_unfold_ran(monkeypatch, found, said):
     assert pytorch_gemm.whose_unfold() == said
 
 
-def test_precision_is_put_back():
+def test_flags_are_put_back():
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32)
-    for tf32 in (False, True):
-        with precision(tf32):
-            assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == (True, tf32, tf32)
-    assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
+
+    def now():
+        return cudnn.enabled, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+
+    before = now()
+    for tf32, library in ((False, True), (True, True), (False, False)):
+        with flags(tf32, library):
+            assert now() == (library, True, tf32, tf32)
+    assert now() == before
 
 
-def test_precision_stays_set_for_one_computation_until_another_or_its_end():
+def test_flags_stay_for_one_computation_until_another_or_its_end():
     """Nobody who calls a convolution often sets it at every call."""
-    flags = torch.backends.cudnn
-    before = (flags.benchmark, flags.allow_tf32)
+    cudnn = torch.backends.cudnn
+    before = (cudnn.benchmark, cudnn.allow_tf32)
     tensors = random_tensors(TEACHING, 0, bias=False)[:2]
     exact, rough = (
         OnTorch("a test", TEACHING, *tensors, pytorch.conv2d, tf32=tf32) for tf32 in (False, True)
     )
     for computation, tf32 in ((exact, False), (rough, True), (exact, False), (exact, False)):
         computation.run()
-        assert (flags.benchmark, flags.allow_tf32) == (True, tf32)
+        assert (cudnn.benchmark, cudnn.allow_tf32) == (True, tf32)
     rough.close()  # it is not its precision that is set
-    assert flags.benchmark
+    assert cudnn.benchmark
     exact.close()
-    assert (flags.benchmark, flags.allow_tf32) == before
+    assert (cudnn.benchmark, cudnn.allow_tf32) == before
+
+
+def test_one_peer_alone_runs_without_cudnn_and_sets_it_once(monkeypatch):
+    seen, sets = {}, []
+    monkeypatch.setattr(on_torch, "flags", lambda **its: (sets.append(its), flags(**its))[1])
+
+    def convolve(*arguments, **more):
+        seen[name].append(torch.backends.cudnn.enabled)
+        return original(*arguments, **more)
+
+    original = torch.nn.functional.conv2d
+    monkeypatch.setattr(torch.nn.functional, "conv2d", convolve)
+    for name in ("torch_fp32", "torch_own_im2col"):
+        seen[name] = []
+        prepared = peer_named(name).prepare(TEACHING, *random_tensors(TEACHING, 0, bias=False))
+        for _ in range(3):
+            prepared.run(None)
+        prepared.close()
+    assert {name: set(was) for name, was in seen.items()} == {
+        "torch_fp32": {True}, "torch_own_im2col": {False},
+    }  # fmt: skip
+    assert [one["cudnn"] for one in sets] == [True, False]
+    assert torch.backends.cudnn.enabled
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_pytorch_runs_on_a_gpu_without_cudnn(size):
+    """Asked of PyTorch about tensors that are only said to be on a GPU."""
+    fake = pytest.importorskip("torch._subclasses.fake_tensor")
+
+    def chosen(dilation: int) -> str:
+        both = [dilation, dilation]
+        return torch._C._select_conv_backend(
+            x, w, None, [1, 1], [0, 0], both, False, [0, 0], 1
+        ).name  # fmt: skip
+
+    with fake.FakeTensorMode(), flags(tf32=False, cudnn=False):
+        x = torch.empty(2, 8, 16, 16, device="cuda")
+        w = torch.empty(8, 8, size, size, device="cuda")
+        assert (chosen(1), chosen(2)) == ("Slow2d", "SlowDilated2d")
 
 
 @pytest.mark.parametrize("peer", OF_TORCH, ids=lambda peer: peer.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ class OnTorch:
 
     ``tf32`` lets cuDNN and cuBLAS take tensor cores; ``channels_last`` lays input, weight and so
     the output out that way, before the clock starts. cuDNN may try its kernels (``benchmark``) in
-    the first run, which happens here. ``note`` is what ``algorithm`` says before any kernel's name.
+    the first run, which happens here; without ``cudnn`` PyTorch convolves by its own code. ``note``
+    is what ``algorithm`` says before any kernel's name.
     """
 
     capturable = True
@@ -48,11 +49,13 @@ class OnTorch:
         *,
         tf32: bool = False,
         channels_last: bool = False,
+        cudnn: bool = True,
         note: str | None = None,
     ) -> None:
         import torch
 
-        self._name, self._tf32, self._note = name, tf32, note
+        self._name, self._note = name, note
+        self._flags = partial(flags, tf32=tf32, cudnn=cudnn)
         self._torch, self._device = torch, None
         if torch.cuda.is_available():
             self._device = torch.device("cuda", torch.cuda.current_device())
@@ -103,7 +106,7 @@ class OnTorch:
         if self._compute is None:
             raise RuntimeError(f"{self._name} has been closed")
         self._output = None  # so that its memory is there to be taken again
-        _hold(self, self._tf32)
+        _hold(self, self._flags)
         with self._on(stream):
             self._output = self._compute()
 
@@ -163,36 +166,37 @@ class OnTorch:
             self._torch.cuda.empty_cache()
 
 
-# Whose precision PyTorch is set to. Setting it takes microseconds, which nobody spends at every
-# call: so it stays set for those of one computation, until another one is called or this is closed.
+# Whose settings PyTorch has. Setting them takes microseconds, which nobody spends at every call: so
+# they stay for those of one computation, until another one is called or this is closed.
 _held: list[tuple[OnTorch, ExitStack]] = []
 
 
-def _hold(computation: OnTorch, tf32: bool) -> None:
-    """Set the precision for a computation's calls."""
+def _hold(computation: OnTorch, its: Callable[[], AbstractContextManager[None]]) -> None:
+    """Set precision and library for a computation's calls."""
     if _held and _held[0][0] is computation:
         return
     for other, _ in [*_held]:
         _let_go(other)
     stack = ExitStack()
-    stack.enter_context(precision(tf32))
+    stack.enter_context(its())
     _held.append((computation, stack))
 
 
 def _let_go(computation: OnTorch) -> None:
-    """Set the precision back to what it was before a computation's calls."""
+    """Set both back to what they were before a computation's calls."""
     if _held and _held[0][0] is computation:
         _held.pop()[1].close()
 
 
 @contextmanager
-def precision(tf32: bool) -> Iterator[None]:
-    """fp32 or TF32 in cuDNN and cuBLAS, and cuDNN's choice by trial; all as before afterwards."""
+def flags(tf32: bool, cudnn: bool = True) -> Iterator[None]:
+    """fp32 or TF32 in cuDNN and cuBLAS, and cuDNN's choice by trial or no cuDNN; all as before
+    afterwards."""
     import torch
 
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=tf32):
+    with torch.backends.cudnn.flags(enabled=cudnn, benchmark=True, allow_tf32=tf32):
         matmul.allow_tf32 = tf32
         try:
             yield

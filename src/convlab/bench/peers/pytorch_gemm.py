@@ -1,9 +1,11 @@
-"""Convolution as PyTorch users build it from a matrix product: im2col and cuBLAS, unfoldNd.
+"""Convolution from a matrix product, by PyTorch itself and as its users build it: im2col and
+cuBLAS, unfoldNd.
 
-im2col + cuBLAS is the im2win paper's (000) baseline: *per image* as Caffe and PyTorch's old CPU and
-CUDA paths had it, a matrix and a product for each image in turn; *batched*, a matrix for all images
-and one batched product. Both take PyTorch's im2col kernel, which it starts once an image either
-way, and cuBLAS's SGEMM.
+im2col + cuBLAS is the im2win paper's (000) baseline, "the im2col-based convolution in PyTorch using
+cuBLAS". That is *PyTorch's own*, which it runs where there is no cuDNN: Caffe's way, a matrix and a
+product for each image in turn, in C++. *Per image* does the same as a loop in Python, so that its
+ordinary calls hold Python's time. *Batched* makes a matrix for all images and one batched product.
+All three take PyTorch's im2col kernel, which it starts once an image each time, and cuBLAS's SGEMM.
 
 unfoldNd is Faster Convolution's (002) unfold: a grouped convolution with one-hot filters, then
 einsum. The package's own function where it is installed, the same few lines where it is not.
@@ -19,11 +21,24 @@ from typing import Any
 
 from convlab.bench.peers.base import Family, Peer, Prepared, Singles, rehearsal, require_no_bias
 from convlab.bench.peers.on_torch import Compute, Make, OnTorch, padded, why_no_torch
+from convlab.bench.peers.pytorch import conv2d
 from convlab.problem import ConvProblem
 
 
+def pytorchs_own(problem: ConvProblem, x: Any, w: Any) -> Compute:
+    """``F.conv2d`` with cuDNN switched off, which :class:`OnTorch` does once for all its calls.
+
+    PyTorch then runs ``aten::_slow_conv2d_forward``: it zeroes the output, and for each image
+    starts the im2col kernel and an SGEMM that adds to the output. For filters of 1 x 1 with stride
+    1 and no padding the image is its own matrix, and there is no im2col. With dilation PyTorch runs
+    ``aten::slow_conv_dilated2d``, which goes the same way and always makes the matrix.
+    """
+    return conv2d(problem, x, w)
+
+
 def per_image(problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """For each image: its im2col matrix, and the product that writes its output."""
+    """For each image, in a loop in Python: its im2col matrix, and the product that writes its
+    output."""
     p, filters = problem, w.reshape(problem.M, problem.K)
     taken, padding = padded(problem, x)
     columns = x.new_empty(1, p.K, p.H_o * p.W_o)
@@ -115,6 +130,7 @@ def _library() -> Any:
 def _prepare(
     name: str,
     make: Make,
+    cudnn: bool,
     note: Callable[[], str] | None,
     problem: ConvProblem,
     input: Singles,
@@ -122,13 +138,19 @@ def _prepare(
     bias: Singles | None,
 ) -> Prepared:
     require_no_bias(name, bias)
-    return OnTorch(name, problem, input, weight, make, note=note and note())
+    return OnTorch(name, problem, input, weight, make, cudnn=cudnn, note=note and note())
 
 
 def _peer(
-    name: str, title: str, family: Family, make: Make, note: Callable[[], str] | None = None
+    name: str,
+    title: str,
+    family: Family,
+    make: Make,
+    *,
+    cudnn: bool = True,
+    note: Callable[[], str] | None = None,
 ) -> Peer:
-    prepare = partial(_prepare, name, make, note)
+    prepare = partial(_prepare, name, make, cudnn, note)
     return Peer(
         name=name,
         title=f"{title}, fp32",
@@ -143,6 +165,13 @@ def _peer(
 
 
 PEERS = (
+    _peer(
+        "torch_own_im2col",
+        "PyTorch without cuDNN: im2col + cuBLAS, image by image",
+        "cublas",
+        pytorchs_own,
+        cudnn=False,
+    ),
     _peer("im2col_cublas_per_image", "im2col + cuBLAS, image by image", "cublas", per_image),
     _peer("im2col_cublas_batched", "im2col + cuBLAS, batched", "cublas", batched),
     _peer(
@@ -150,6 +179,6 @@ PEERS = (
         "unfoldNd: one-hot convolution and einsum",
         "unfoldnd",
         unfold_and_einsum,
-        whose_unfold,
+        note=whose_unfold,
     ),
 )
