@@ -19,6 +19,8 @@ from convlab.bench.fast_goals import (
     OWN,
     OWN_IN_WORDS,
     PER_IMAGE,
+    PYTORCHS,
+    PYTORCHS_IN_WORDS,
     TENSOR,
     contenders,
     ratios,
@@ -47,13 +49,26 @@ MORE = (
 IMPLICIT, FOURIER = "void implicit_convolve_sgemm<float>(int)", "void fft2d_r2c_32x32<float>(int)"
 
 
+THEIRS = (PYTORCHS, "peer", 1.25, 1.5, 2)  # which runs from before it was a peer lack
+
+
 @pytest.fixture(scope="module")
 def results() -> Results:
-    found = sample()
+    return with_more(sample(), *MORE)
+
+
+@pytest.fixture
+def newer(results) -> Results:
+    """The same run with PyTorch's own im2col + cuBLAS."""
+    copied = replace(results, rows=dict(results.rows), systems=dict(results.systems))
+    return with_more(copied, THEIRS)
+
+
+def with_more(found: Results, *more: tuple[str, str, float, float, int]) -> Results:
     for name in LAYER_NAMES:
         problem = paper_layer(name)
         scale, filter_bytes = problem.flops / 1e10, 4 * problem.M * problem.K
-        for who, kind, graph, called, stored in MORE:
+        for who, kind, graph, called, stored in more:
             precision = "3xtf32" if who == TENSOR else "fp32"
             chosen = system(who, kind, "cublas" if kind == "peer" else "convlab", "gemm", precision)
             outcome = Outcome(
@@ -72,11 +87,16 @@ def cells(text: str, first: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[2:-1]]
 
 
+def by_column(text: str, first: str) -> dict[str, str]:
+    """The same by what their columns are called."""
+    return dict(zip(cells(text, "layer"), cells(text, first), strict=True))
+
+
 def test_every_layer_has_s12_and_how_many_times_as_fast_it_is(results):
     text = fast_table.speed_table(results)
-    ms, rate, *over = cells(text, "conv9")
+    ms, rate, *_ = cells(text, "conv9")
     assert (float(ms), float(rate)) == (pytest.approx(0.25 * 2.753, abs=0.001), 40.0)
-    by_name = dict(zip(fast_goals.RIVALS, over, strict=True))
+    by_name = by_column(text, "conv9")
     assert by_name["im2col + cuBLAS, batched"] == "3.00"
     assert by_name["im2col + cuBLAS, per image"] == "4.00"
     assert by_name[OWN_IN_WORDS] == "2.00"
@@ -136,10 +156,8 @@ def test_memory_is_the_workspace_and_in_all_what_the_paper_compares(results):
     text = fast_table.memory_table(results)
     filter_mib, ours, *_ = cells(text, "conv12")
     assert filter_mib == ours == "9.00"
-    by_name = dict(zip(fast_table.STORED, cells(text, "conv5")[1:], strict=True))
-    assert by_name["im2col + cuBLAS, batched"] == "234.38"
-    line = cells(text, "**s12 needs less by**, computed")[1:]
-    less = dict(zip(fast_table.STORED, line, strict=True))
+    assert by_column(text, "conv5")["im2col + cuBLAS, batched"] == "234.38"
+    less = by_column(text, "**s12 needs less by**, computed")
     assert less["s12"] == ""
     assert 0 < float(less["im2col + cuBLAS, batched"].strip("*% ")) < 100
     assert cells(text, fast_table.CLAIMED)[4] == "23.1 %"
@@ -152,8 +170,7 @@ def test_memory_seen_is_the_mean_of_what_each_layer_s_peaks_say(results):
         for one, peak in ((ours, 100), (other, 200 if layer[0] == "conv5" else 100)):
             row = one.best(results, layer)
             results.rows[row.key] = replace(row, peak_bytes=peak)
-    line = cells(fast_table.memory_table(results), "**s12 needs less by**, measured")[1:]
-    less = dict(zip(fast_table.STORED, line, strict=True))
+    less = by_column(fast_table.memory_table(results), "**s12 needs less by**, measured")
     assert less["im2col + cuBLAS, batched"] == f"**{50 / len(results.layers()):.1f} %**"
 
 
@@ -233,12 +250,72 @@ def test_a_run_of_few_systems_makes_tables_too():
     assert "not measured" in fast_table.goals_table(few)
 
 
+# PyTorch's own im2col + cuBLAS, which the first runs do not have.
+
+
+def test_without_pytorch_s_own_im2col_there_is_no_trace_of_it(results):
+    runs = [results, results]
+    for make in (fast_table.SECTIONS | fast_story.SECTIONS).values():
+        assert PYTORCHS_IN_WORDS not in make(results)
+    assert PYTORCHS_IN_WORDS not in runs_table(runs) + fast_table.goals_table(results, runs)
+    assert PYTORCHS_IN_WORDS not in fast_story.im2col_in_words(results, runs)
+
+
+def test_a_run_with_pytorch_s_own_im2col_shows_it(newer):
+    for make, stage, ratio in (
+        (fast_table.SECTIONS["speed"], "s12", "5.00"),
+        (fast_table.SECTIONS["tensor"], "s13", "6.25"),
+    ):
+        text = make(newer)
+        assert by_column(text, "conv9")[PYTORCHS_IN_WORDS] == ratio
+        assert by_column(text, "**geometric mean**")[PYTORCHS_IN_WORDS] == ratio
+        assert by_column(text, fast_table.CLAIMED)[PYTORCHS_IN_WORDS] == "3.5 on average"
+        assert f"{stage} ms" in cells(text, "layer")
+    means = by_column(fast_table.called_table(newer), "**s12 is so many times as fast**")
+    assert means[f"{PYTORCHS_IN_WORDS}, graph ms"] == "**5.00**"
+    assert means[f"{PYTORCHS_IN_WORDS}, called ms"] == "**6.00**"
+    stored = fast_table.memory_table(newer)
+    assert by_column(stored, "conv12")[PYTORCHS_IN_WORDS] == "18.00"
+    assert by_column(stored, fast_table.CLAIMED)[PYTORCHS_IN_WORDS] == "23.1 %"
+    goals = fast_table.goals_table(newer)
+    assert cells(goals, f"over {PYTORCHS_IN_WORDS}") == [
+        "8.0 on average", "5.00 (5.00 to 5.00)", "no", "6.25 (6.25 to 6.25)", "no",
+    ]  # fmt: skip
+    assert cells(goals, f"over {PYTORCHS_IN_WORDS}, called")[1:] == ["6.00", "no", "7.50", "no"]
+    (line,) = (
+        line for line in fast_story.im2col_in_words(newer).splitlines() if PYTORCHS in line
+    )  # fmt: skip
+    assert "Eight times was the aim. s12 reaches 5.00 by graph replays, 6.00" in line
+
+
+def test_runs_from_before_it_was_a_peer_do_not_count_for_it(results, newer):
+    slow = replace(newer, rows=dict(newer.rows))
+    for key, row in newer.rows.items():
+        if row.system == PYTORCHS:
+            slow.rows[key] = replace(row, called_ms=2 * row.called_ms)
+    goals = fast_table.goals_table(newer, [results, slow])
+    called = f"over {PYTORCHS_IN_WORDS}, called"
+    assert cells(goals, called)[1:3] == ["9.00 (6.00 to 12.00 in 2 runs)", "in 1 of 2"]
+    assert "in 3 runs" in cells(goals, "over im2col + cuBLAS, per image, called")[1]
+    said = fast_story.im2col_in_words(newer, [results, slow])
+    assert "s12 reaches 5.00 by graph replays, 6.00 to 12.00 by ordinary calls" in said
+    head, _, first, older = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in runs_table([newer, results]).splitlines()
+    )
+    for stage, graph in (("s12", "5.00"), ("s13", "6.25")):
+        for how, mean in (("graph", graph), ("called", f"{1.2 * float(graph):.2f}")):
+            place = head.index(f"{stage} over {PYTORCHS_IN_WORDS}, {how}")
+            assert (first[place], older[place]) == (mean, fast_goals.NOTHING)
+
+
 # What docs/fast.md says.
 
 
 def test_each_im2col_is_named_and_what_is_reached_against_it(results):
     text = fast_story.im2col_in_words(results)
-    by_name = dict(zip(fast_story.IM2COLS, text.splitlines(), strict=False))
+    assert PYTORCHS not in text
+    by_name = dict(zip((BATCHED, PER_IMAGE, OWN), text.splitlines(), strict=False))
     assert "Three times was the aim. s12 reaches 3.00 by graph replays, 4.00" in by_name[BATCHED]
     assert "s13 reaches 3.75 by graph replays, 5.00 by ordinary calls" in by_name[BATCHED]
     assert "Eight times was the aim. s12 reaches 4.00" in by_name[PER_IMAGE]

@@ -46,10 +46,12 @@ def root(tmp_path):
     return tmp_path
 
 
-def full_sample():
-    """A whole run with what the paper compares: PyTorch's im2col, cuDNN's algorithms, s12."""
+def full_sample(*, own: bool = False):
+    """A whole run with what the paper compares: PyTorch's im2col, cuDNN's algorithms, s12. With
+    ``own``, from after PyTorch's own im2col + cuBLAS became a peer."""
     results = sample()
     more = (
+        *((("torch_own_im2col", "peer", "cublas", "gemm", "fp32", 9.0, 5),) if own else ()),
         ("im2col_cublas_per_image", "peer", "cublas", "gemm", "fp32", 8.0, 5),
         ("im2col_cublas_batched", "peer", "cublas", "gemm", "fp32", 12.0, 900),
         ("cudnn_implicit_gemm", "peer", "cudnn", "gemm", "fp32", 20.0, 0),
@@ -155,6 +157,27 @@ def test_speedups_over_the_papers_systems():
     (cublas,) = (ours for quote, ours in claims.items() if "3.5x" in quote)
     first = re.match(r"s11 over im2col \+ cuBLAS, per image: ([\d.]+)x \(", cublas)
     assert 2.5 < float(first[1]) < 4.0  # about 30 TFLOP/s over 8, memory aside
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_pytorch_s_own_im2col_is_first_where_a_run_has_it(own):
+    results, words = full_sample(own=own), "PyTorch's own im2col + cuBLAS"
+    speed, memory = seed_paper.figure_2(results), seed_paper.figure_3(results)
+    first = words if own else "im2col + cuBLAS, per image"
+    assert speed.claims[0][2].startswith(f"s11 over {first}: ")
+    assert memory.claims[0][2].startswith(f"s11 less than {first}: ")
+    for shown in (speed, memory):
+        (chart,) = shown.charts.values()
+        assert (words in chart.series) is own
+        assert (words in shown.text + "".join(map(str, shown.claims))) is own
+    (named,) = (one for one in seed_systems.SYSTEMS if one.system == "im2col+cuBLAS")
+    assert named.ours({"bench": results}) == f"{9 if own else 8}.0 TFLOP/s on 12 layers"
+
+
+def test_nobody_to_compare_with_is_not_measured():
+    alone = sample()
+    assert seed_paper.figure_2(alone).claims[0][2] == "not measured"
+    assert seed_paper.figure_3(alone).claims[0][2] == "not measured"
 
 
 def test_memory_in_percent_less():

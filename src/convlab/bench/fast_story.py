@@ -8,11 +8,14 @@ from convlab.bench.analysis import Contender, geometric_mean
 from convlab.bench.fast_goals import (
     AIMS,
     BATCHED,
+    IM2COLS,
     IM2WIN,
     NOTHING,
     OURS,
     OWN,
     PER_IMAGE,
+    PYTORCHS,
+    PYTORCHS_IN_WORDS,
     TENSOR,
     called_means,
     cell_of,
@@ -22,26 +25,30 @@ from convlab.bench.fast_goals import (
     ms_and_rate,
     of_known,
     ratios,
+    tried,
 )
 from convlab.bench.measured import table
 from convlab.bench.results import Results
 from convlab.stages import short_name
 
 COUNTS = {3.0: "Three", 8.0: "Eight"}
-IM2COLS = {
+TITLES = {
+    PYTORCHS: f"**{PYTORCHS_IN_WORDS}**, image by image in C++ (`{PYTORCHS}`)",
     BATCHED: "**PyTorch's im2col + cuBLAS, batched**",
-    PER_IMAGE: "**PyTorch's im2col + cuBLAS, per image**",
+    PER_IMAGE: "**PyTorch's im2col + cuBLAS, per image**, a loop in Python",
     OWN: "**convlab's own im2col + cuBLAS, batched** (`s03_im2col_blas`)",
 }
 
 
 def im2col_in_words(results: Results, others: Sequence[Results] = ()) -> str:
-    """What s12 and s13 reach against each im2col, by ordinary calls in other runs too, what could
-    be reached at most, and how far these are from each other."""
+    """What s12 and s13 reach against each im2col that some run has, by ordinary calls in other runs
+    too, what could be reached at most, and how far these are from each other."""
     everybody = contenders(results)
     aims = {name: COUNTS[mean] for _, name, mean, _ in AIMS if name in IM2COLS}
     lines = []
-    for name, words in IM2COLS.items():
+    for name, words in TITLES.items():
+        if not tried(name, (results, *others)):
+            continue
         found = [
             f"{short_name(stage)} reaches {_mean(results, everybody, stage, name)} by graph "
             f"replays, {_called((results, *others), stage, name)} by ordinary calls"

@@ -29,6 +29,8 @@ from convlab.bench.fast_goals import (
     NOTHING,
     OURS,
     PER_IMAGE,
+    PYTORCHS,
+    PYTORCHS_IN_WORDS,
     RIVALS,
     TENSOR,
     cell_of,
@@ -39,6 +41,7 @@ from convlab.bench.fast_goals import (
     of_known,
     ratios,
     time_of,
+    tried,
 )
 from convlab.bench.generated import (
     RESULTS,
@@ -62,11 +65,14 @@ LOADS = "issue_loads_h200.json"
 LOADS_COMMAND = f"python -m convlab.bench.issue_loads --json {RESULTS}/{LOADS}"
 MIB = 2**20
 CLAIMED = "*the paper, of im2win*"
-CALLED = ("PyTorch fp32", "im2col + cuBLAS, batched", "im2col + cuBLAS, per image")
+CALLED = (
+    "PyTorch fp32", PYTORCHS_IN_WORDS, "im2col + cuBLAS, batched", "im2col + cuBLAS, per image",
+)  # fmt: skip
 STORED = {
     "s12": (OURS, ""),
     "s13": (TENSOR, ""),
     "s11": (IM2WIN, ""),
+    PYTORCHS_IN_WORDS: (PYTORCHS, "23.1 %"),
     "im2col + cuBLAS, batched": (BATCHED, "23.1 %"),
     "im2col + cuBLAS, per image": (PER_IMAGE, "23.1 %"),
     "cuDNN's GEMM class": (GEMM_CLASS, ""),
@@ -77,9 +83,9 @@ STORED = {
 
 def speed_table(results: Results, stage: str = OURS) -> str:
     """A stage's time on each layer and its speed over each of the others', and the means."""
-    everybody = contenders(results)
+    everybody, rivals = contenders(results), _in(RIVALS, results)
     ours = everybody.get(stage)
-    columns = [ratios(results, ours, everybody.get(name)) for name, _ in RIVALS.values()]
+    columns = [ratios(results, ours, everybody[name]) for name, _ in rivals.values()]
     rows = [
         (
             name,
@@ -89,14 +95,20 @@ def speed_table(results: Results, stage: str = OURS) -> str:
         for place, (name, batch) in enumerate(results.layers())
     ]
     rows += _means(columns, ("", ""))
-    rows.append((CLAIMED, "", "", *(claim for _, claim in RIVALS.values())))
-    return table(("layer", f"{short_name(stage)} ms", "TFLOP/s", *RIVALS), rows)
+    rows.append((CLAIMED, "", "", *(claim for _, claim in rivals.values())))
+    return table(("layer", f"{short_name(stage)} ms", "TFLOP/s", *rivals), rows)
+
+
+def _in(claims: dict[str, tuple[str, str]], results: Results) -> dict[str, tuple[str, str]]:
+    """The columns whose system a run has."""
+    return {words: one for words, one in claims.items() if tried(one[0], (results,))}
 
 
 def called_table(results: Results) -> str:
     """Ordinary calls beside replays of a graph, which hide what launches cost."""
     everybody = contenders(results)
-    who = {"s12": OURS} | {words: RIVALS[words][0] for words in CALLED}
+    rivals = _in(RIVALS, results)
+    who = {"s12": OURS} | {words: rivals[words][0] for words in CALLED if words in rivals}
     columns = [(everybody.get(name), called) for name in who.values() for called in (False, True)]
     rows = [
         (layer[0], *(cell_of(time_of(results, one, layer, called), 3) for one, called in columns))
@@ -112,9 +124,10 @@ def called_table(results: Results) -> str:
 
 
 def runs_table(runs: Sequence[Results]) -> str:
-    """How many times as fast s12 and s13 are as PyTorch's im2col, in each run that has them: by
-    ordinary calls that is the host's speed as well."""
-    who = [(stage, name) for stage in (OURS, TENSOR) for name in (BATCHED, PER_IMAGE)]
+    """How many times as fast s12 and s13 are as PyTorch's im2col, in each run; a dash for one that
+    does not have both. By ordinary calls that is the host's speed as well."""
+    names = [name for name in (PYTORCHS, BATCHED, PER_IMAGE) if tried(name, runs)]
+    who = [(stage, name) for stage in (OURS, TENSOR) for name in names]
     words = {name: words for words, (name, _) in RIVALS.items()}
     rows = []
     for number, results in enumerate(runs, start=1):
@@ -139,18 +152,18 @@ def runs_table(runs: Sequence[Results]) -> str:
 def memory_table(results: Results) -> str:
     """Workspaces in MiB, and how much less s12 needs in all, on average over the layers:
     as each asks for it, and by measured peaks."""
-    everybody = contenders(results)
-    found = {words: everybody.get(name) for words, (name, _) in STORED.items()}
+    everybody, stored = contenders(results), _in(STORED, results)
+    found = {words: everybody[name] for words, (name, _) in stored.items()}
     rows = []
     for layer in results.layers():
-        cells = [_stored(one.best(results, layer) if one else None) for one in found.values()]
+        cells = [_stored(one.best(results, layer)) for one in found.values()]
         rows.append((layer[0], f"{filter_bytes(layer) / MIB:,.2f}", *cells))
     needs = {"computed": memory_bytes, "measured": _peak_bytes}
     for words, need in needs.items():
         less = (_less(results, everybody.get(OURS), one, need) for one in found.values())
         rows.append((f"**s12 needs less by**, {words}", "", *less))
-    rows.append((CLAIMED, "", *(claim for _, claim in STORED.values())))
-    return table(("layer", "filter", *STORED), rows)
+    rows.append((CLAIMED, "", *(claim for _, claim in stored.values())))
+    return table(("layer", "filter", *stored), rows)
 
 
 def _stored(row: Row | None) -> str:
