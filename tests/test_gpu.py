@@ -30,6 +30,7 @@ from kernels.tensor_cores import (
     splits,
     tf32_gemm,
 )
+from kernels.warpgroups import make_products, random_pairs
 from strategies import problems, tensors
 
 from convlab import ConvProblem, Stage
@@ -471,6 +472,8 @@ def test_library_calls_by_either_library(
 def test_kernels_that_the_simulator_calls_right_are_right(case: Case) -> None:
     from numba import cuda
 
+    if case.capability not in (None, here := cuda.get_current_device().compute_capability):
+        pytest.skip(f"needs a GPU of compute capability {case.capability}, and this has {here}")
     arguments = case.arguments()
     arrays = [cuda.to_device(a) if isinstance(a, np.ndarray) else a for a in arguments]
     case.kernel[case.grid, case.block, 0, case.shared_bytes](*arrays)
@@ -515,6 +518,25 @@ def test_hopper_s_tensor_cores_are_the_simulator_s_to_the_bit() -> None:
         a, b, c = (np.ldexp(numbers, power).astype(np.float32) for numbers, power in scaled)
         wanted = np.stack([multiply_add(*each) for each in zip(a, b, c, strict=True)])
         np.testing.assert_array_equal(on_the_gpu(products, len(a), 32, a, b, c, c), wanted)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize(("N", "groups"), [(8, 1), (24, 2), (96, 1), (256, 1)])
+def test_a_warpgroup_s_products_are_the_simulator_s_to_the_bit(N: int, groups: int) -> None:
+    from numba import cuda
+
+    if (here := cuda.get_current_device().compute_capability) != (9, 0):
+        pytest.skip(f"only GPUs of compute capability 9.0 have wgmma, and this has {here}")
+    for seed, (spread, of_a, of_b, _) in enumerate(BITS):
+        scaled = zip(random_pairs(2, N, seed, spread), (of_a, of_b), strict=True)
+        a, b = (np.ldexp(numbers, power).astype(np.float32) for numbers, power in scaled)
+        if not seed:
+            a[0, 2, 5], a[1, 33, 15], b[0, 1, 3], b[1, 9, 7] = NAN, INF, -INF, NAN
+        wanted = np.full((2, 64, N), NAN, np.float32)
+        shape = 2 // groups, 128 * groups
+        Simulator().launch(make_products(N, groups), *shape, a, b, wanted)
+        found = on_the_gpu(make_products(N, groups), *shape, a, b, wanted)
+        np.testing.assert_array_equal(found, wanted)
 
 
 INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)

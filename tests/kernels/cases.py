@@ -15,7 +15,7 @@ F = np.float32
 class Case:
     """A kernel and its launch. ``arguments()`` makes new ones; ``kind`` is None for a right kernel,
     ``line`` a piece of the source line that the finding names, ``result`` what the last array must
-    hold afterwards."""
+    hold afterwards, ``capability`` the only GPUs' that have what it uses, if not all have."""
 
     kernel: Any
     grid: Any
@@ -25,6 +25,7 @@ class Case:
     line: str = ""
     shared_bytes: int = 0
     result: Callable[[list[Any]], Any] | None = None
+    capability: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:

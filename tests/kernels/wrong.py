@@ -12,12 +12,16 @@ from convlab.device import (
     commit_copies,
     copy_async,
     copy_async4,
+    fence_shared,
+    finish_product,
     load4,
     mma_tf32,
+    start_product,
     store4,
     wait_copies,
 )
 from kernels.cases import Case, floats
+from kernels.warpgroups import fill
 
 WRONG: list[Case] = []
 ALL = 0xFFFFFFFF
@@ -836,6 +840,489 @@ def tensor_core_at_two_places(a, b):
     else:
         total = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))
     b[i] = total[0]
+
+
+# Warpgroups
+
+WARPGROUP: dict[str, Any] = {"block": 128, "arguments": floats(256, 128), "capability": (9, 0)}
+
+
+@wrong("not fenced", "start_product(D", **WARPGROUP)
+@cuda.jit
+def no_fence_after_stores(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("not fenced", "wait_copies(0)", **WARPGROUP)
+@cuda.jit
+def no_fence_after_copies(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    copy_async(S, i, a, i, True)
+    copy_async(S, i + 128, a, i + 128, True)
+    commit_copies()
+    wait_copies(0)
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("not fenced", "S[i], S[i + 128] =", **WARPGROUP)
+@cuda.jit
+def fence_before_the_stores(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    fence_shared()
+    S[i], S[i + 128] = a[i], a[i + 128]
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("not fenced", "wait_copies(0)", **WARPGROUP)
+@cuda.jit
+def fence_before_the_copies_have_landed(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    copy_async(S, i, a, i, True)
+    copy_async(S, i + 128, a, i + 128, True)
+    commit_copies()
+    fence_shared()
+    wait_copies(0)
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("not fenced", "S[2 * i], S[2 * i + 1] =", **WARPGROUP)
+@cuda.jit
+def fence_after_the_barrier(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]
+    cuda.syncthreads()
+    fence_shared()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("not fenced", "S[i], S[i + 128] =", **WARPGROUP)
+@cuda.jit
+def fence_by_one_thread_for_all(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    cuda.syncthreads()
+    if i == 0:
+        fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("not fenced", "S[i] = 2 * a[i]", **WARPGROUP)
+@cuda.jit
+def only_the_first_stores_are_fenced(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    S[i] = 2 * a[i]
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("not fenced", "cuda.atomic.add(S", **WARPGROUP)
+@cuda.jit
+def atomics_that_are_not_fenced(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    cuda.atomic.add(S, i, 1)
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("shared race", "start_product(D", **WARPGROUP)
+@cuda.jit
+def no_barrier_before_tensor_cores_read(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("shared race", "S[2 * i + 1] =", **WARPGROUP)
+@cuda.jit
+def own_part_with_no_barrier(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]
+    fence_shared()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("shared race", "S[i] = float32(0)", **WARPGROUP)
+@cuda.jit
+def cleared_while_tensor_cores_read(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    S[i] = float32(0)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("shared race", "S[2 * i] = float32(0)", **WARPGROUP)
+@cuda.jit
+def own_part_cleared_while_tensor_cores_read(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    S[2 * i] = float32(0)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("shared race", "S[i] = float32(0)", **WARPGROUP)
+@cuda.jit
+def barriers_in_place_of_finish(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    cuda.syncthreads()
+    S[i] = float32(0)
+    cuda.syncthreads()
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("shared race", "S[2 * i] = float32(0)", **WARPGROUP)
+@cuda.jit
+def own_warp_s_part_is_done_only(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    S[2 * i] = float32(0)
+    b[i] = D[0]
+
+
+@wrong("shared race", "copy_async(S, i, b", **WARPGROUP)
+@cuda.jit
+def next_slice_into_the_slot_being_read(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    copy_async(S, i, b, i, True)
+    commit_copies()
+    finish_product(D, 8)
+    wait_copies(0)
+    b[i] = D[0]
+
+
+@wrong("copy in flight", "start_product(D", **WARPGROUP)
+@cuda.jit
+def tensor_cores_read_before_the_wait(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    copy_async(S, i, a, i, True)
+    copy_async(S, i + 128, a, i + 128, True)
+    commit_copies()
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+    wait_copies(0)
+
+
+@wrong("uninitialised", "b[i] = D[0]", **WARPGROUP)
+@cuda.jit
+def product_read_before_it_is_finished(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    b[i] = D[0]
+    finish_product(D, 8)
+
+
+@wrong("uninitialised", "start_product(D", **WARPGROUP)
+@cuda.jit
+def half_a_matrix_for_tensor_cores(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i] = a[i]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("uninitialised", "start_product(D", **WARPGROUP)
+@cuda.jit
+def left_part_never_filled(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    L[0], T[0] = float32(1), float32(2)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("inactive lane", "start_product(D", **WARPGROUP)
+@cuda.jit
+def warpgroup_without_its_last_warp(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    if i < 96:
+        start_product(D, L, T, S, 0, 8)
+        finish_product(D, 8)
+        b[i] = D[0]
+
+
+@wrong("inactive lane", "start_product(D", **WARPGROUP)
+@cuda.jit
+def warpgroup_without_some_lanes(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    if i % 32 < 28:
+        start_product(D, L, T, S, 0, 8)
+        finish_product(D, 8)
+        b[i] = D[0]
+
+
+@wrong("inactive lane", "start_product(D", **WARPGROUP)
+@cuda.jit
+def warpgroup_after_threads_have_ended(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    if i == 127:
+        return
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("inactive lane", "start_product(D", **(WARPGROUP | {"block": 96}))
+@cuda.jit
+def warpgroup_of_three_warps(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    for k in range(i, 256, 96):
+        S[k] = a[k]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("inactive lane", "start_product(D, L, T, S, 0, 8)  # one", **WARPGROUP)
+@cuda.jit
+def warpgroup_at_two_places(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    if i < 64:
+        start_product(D, L, T, S, 0, 8)  # one
+    else:
+        start_product(D, L, T, S, 0, 8)  # other
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("inactive lane", "finish_product(D", **WARPGROUP)
+@cuda.jit
+def half_the_warpgroup_waits(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    if i < 64:
+        finish_product(D, 8)
+        b[i] = D[0]
+
+
+@wrong("misaligned", "start_product(D, L, T, S, 2", **WARPGROUP)
+@cuda.jit
+def matrix_at_an_odd_place(a, b):
+    S = cuda.shared.array(260, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    for k in range(i, 260, 128):
+        S[k] = a[k % 256]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 2, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("misaligned", "start_product(D", **WARPGROUP)
+@cuda.jit
+def matrix_in_an_array_with_no_alignment(a, b):
+    S = cuda.shared.array(256, float32)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@wrong("out of bounds", "start_product(D, L, T, S, 4", **WARPGROUP)
+@cuda.jit
+def matrix_past_the_end(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 4, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
 
 
 @wrong("division by zero", "1 / a[i]")

@@ -10,6 +10,7 @@ from convlab.device.options import gpu_only
 from convlab.device.tensor_core import mma_tf32, split_tf32, to_tf32
 from convlab.device.twins import twin_of
 from convlab.device.vector import BYTES_16, ENGINE_CONSTANTS, load4, store4
+from convlab.device.warpgroup import fence_shared, finish_product, start_product
 
 __all__ = [
     "BYTES_16",
@@ -17,11 +18,14 @@ __all__ = [
     "commit_copies",
     "copy_async",
     "copy_async4",
+    "fence_shared",
+    "finish_product",
     "gpu_only",
     "issue_loads",
     "load4",
     "mma_tf32",
     "split_tf32",
+    "start_product",
     "store4",
     "to_tf32",
     "twin_of",

@@ -27,7 +27,9 @@ import numpy as np
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC, EXCHANGE = 0, 1, 2, 3  # the last, an atomic that only writes, in logs alone
 WIDE = 4  # added to READ or WRITE for what a wide access touches after its first element
-ISSUED, LANDED = 8, 16  # added to WRITE where an async copy is asked for, where it lands
+# Added to WRITE where an async copy is asked for, where it lands; the second to READ for what a
+# warpgroup's tensor cores read, which is no thread's and so no request.
+ISSUED, LANDED = 8, 16
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,12 @@ class Columns(NamedTuple):
     phase: np.ndarray
     epoch: np.ndarray
     path: np.ndarray
+
+    @property
+    def of_products(self) -> np.ndarray:
+        """Which entries are reads by a warpgroup's tensor cores."""
+        found: np.ndarray = (self.kind & 3 == READ) & (self.kind & LANDED != 0)
+        return found
 
     def take(self, chosen: np.ndarray) -> Columns:
         """The entries at these positions, or where this mask is true."""

@@ -147,7 +147,8 @@ class AsyncCopies:
 
     def _early(self, log: AccessLog, start: int, block_size: int) -> Iterator[Conflict]:
         columns = log.columns()
-        places = np.flatnonzero((columns.address < GLOBAL) & (columns.kind & LANDED == 0))
+        landing = (columns.kind & LANDED != 0) & (columns.kind & 3 == WRITE)
+        places = np.flatnonzero((columns.address < GLOBAL) & ~landing)
         places = places[np.argsort(columns.address[places], kind="stable")]
         words = [(copy, n) for copy in self._all for n in range(len(copy.values))]
         address = np.array([copy.address + n * copy.target.itemsize for copy, n in words])

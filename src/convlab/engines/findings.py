@@ -13,11 +13,13 @@ REMEDIES = {
     "shared race": "put cuda.syncthreads() between the two accesses, or use an atomic",
     "copy in flight": "let its thread commit_copies() and wait_copies() until that group has "
     "landed, and put cuda.syncthreads() after that for other threads",
+    "not fenced": "call fence_shared() after the stores, or after wait_copies(), and before the "
+    "barrier that lets tensor cores read",
     "global race": "let each element belong to one thread, use an atomic, or split the kernel in "
     "two launches",
     "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
-    "inactive lane": "let every lane that the mask names, for mma_tf32 all 32, reach the call, and "
-    "read from those only",
+    "inactive lane": "let every lane that the mask names, for mma_tf32 all 32, for start_product "
+    "all 128 threads, reach the call, and read from those only",
     "wraps around": "compare before subtracting, or keep the number signed",
     "division by zero": "guard the division",
 }

@@ -15,7 +15,8 @@ from typing import Any
 from greenlet import greenlet
 
 from convlab.device.fragments import warp_mma
-from convlab.engines.simulated_cuda import MMA, WARP, Request
+from convlab.device.warpgroup_products import warp_product
+from convlab.engines.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
 
 Place = tuple[int, int, int]
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
@@ -122,18 +123,20 @@ class Block:
             elif request.kind.startswith("syncthreads"):
                 at_barrier.append(thread)
             else:
-                warp = thread.number // WARP
-                calls[warp, request.kind, request.site, request.mask].append(thread)
-        living: dict[int, int] = defaultdict(int)
-        for thread in waiting:
-            living[thread.number // WARP] |= 1 << thread.lane
-        for (warp, _, _, mask), threads in calls.items():
-            present = sum(1 << thread.lane for thread in threads)
-            if mask is None or not mask & living[warp] & ~present:
-                going += self._call(threads, mask, living[warp])
+                size = request.together
+                whose = size, thread.number // size
+                calls[whose, request.kind, request.site, request.mask].append(thread)
+        living: dict[tuple[int, int], int] = defaultdict(int)
+        for size in {whose[0] for whose, *_ in calls}:
+            for thread in waiting:
+                living[size, thread.number // size] |= 1 << thread.number % size
+        for (whose, _, _, mask), threads in calls.items():
+            present = sum(1 << thread.number % whose[0] for thread in threads)
+            if mask is None or not mask & living[whose] & ~present:
+                going += self._call(threads, mask, living[whose])
         if not going and calls:  # they wait for lanes that will never come
-            (warp, _, _, mask), threads = next(iter(calls.items()))
-            going = self._call(threads, mask, living[warp])
+            (whose, _, _, mask), threads = next(iter(calls.items()))
+            going = self._call(threads, mask, living[whose])
         if not going:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
@@ -167,9 +170,10 @@ class Block:
             self._complain("barrier divergence", what, first.site, None, one)
 
     def _call(self, threads: list[Thread], mask: int | None, living: int) -> list[Thread]:
-        """Carry out what the lanes of a warp asked for together."""
+        """Carry out what the lanes of a warp, or the threads of a warpgroup, asked for together."""
         request = threads[0].request
-        kind, present = request.kind, {thread.lane: thread for thread in threads}
+        kind, size = request.kind, request.together
+        present = {thread.number % size: thread for thread in threads}
         bits = sum(1 << lane for lane in present)
         if mask is not None and self._complain is not None:
             self._check_call(threads, mask, bits, living)
@@ -182,6 +186,10 @@ class Block:
             results = {lane: self._shuffled(thread, present) for lane, thread in present.items()}
         elif kind == MMA:
             results = warp_mma({lane: thread.request.value for lane, thread in present.items()})
+        elif kind == PRODUCT_DONE:
+            results = dict.fromkeys(present)
+        elif kind == PRODUCT:
+            results = _product({lane: thread.request.value for lane, thread in present.items()})
         else:
             results = _vote(kind, {lane: t.request.value for lane, t in present.items()})
         for lane, thread in present.items():
@@ -196,12 +204,15 @@ class Block:
         there = (1 << min(self._size - first.number // WARP * WARP, WARP)) - 1
         if request.kind == "syncwarp":
             there = living
-        if request.kind == MMA:
+        if request.kind in (MMA, PRODUCT, PRODUCT_DONE):
             there = mask
         if absent := mask & there & ~present:
             what = f"{request.kind} names {_lanes(absent)} in its mask, which never come to it"
             if request.kind == MMA:
                 what = f"{MMA} needs the whole warp, but {_lanes(absent)} never come to it"
+            if request.kind in (PRODUCT, PRODUCT_DONE):
+                who = _lanes(absent).replace("lane", "thread")
+                what = f"{request.kind} needs the whole warpgroup, but its {who} never come to it"
             self._complain("inactive lane", what, request.site, None, first.number)
         if strangers := present & ~mask:
             what = f"{request.kind} is called by {_lanes(strangers)}, which its mask does not name"
@@ -219,6 +230,16 @@ class Block:
                 self._complain("inactive lane", what, site, None, thread.number)
             return value
         return present[source].request.value[0]
+
+
+def _product(brought: dict[int, Any]) -> dict[int, Any]:
+    """What the tensor cores give to the threads of a warpgroup, each warp by itself."""
+    results: dict[int, Any] = {}
+    for first in range(0, 4 * WARP, WARP):
+        lanes = {lane: brought[first + lane] for lane in range(WARP) if first + lane in brought}
+        if lanes:
+            results |= {first + lane: numbers for lane, numbers in warp_product(lanes).items()}
+    return results
 
 
 def _vote(kind: str, values: dict[int, Any]) -> dict[int, Any]:
@@ -242,7 +263,7 @@ def _vote(kind: str, values: dict[int, Any]) -> dict[int, Any]:
 
 def _lanes(mask: int) -> str:
     """``lanes 16-31``, ``lane 3``."""
-    lanes = [lane for lane in range(WARP) if mask >> lane & 1]
+    lanes = [lane for lane in range(mask.bit_length()) if mask >> lane & 1]
     if len(lanes) == 1:
         return f"lane {lanes[0]}"
     if lanes == list(range(lanes[0], lanes[-1] + 1)):

@@ -149,7 +149,8 @@ def _lto_ir(
 def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str]:
     from cuda.pathfinder import DynamicLibNotFoundError
 
-    arch = arch_of(capability)
+    # From 9.0 on Numba links with what only this kind of GPU has, such as wgmma.
+    arch = arch_of(capability) + ("a" if capability >= (9, 0) else "")
     # Beside a driver, nvJitLink keeps what it linked, and of what it finds there it tells nothing.
     options = [f"-arch={arch}", "-lto", "-verbose", "-no-cache", *more]
     try:
@@ -160,7 +161,7 @@ def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str
         raise CompilerMissing("nvJitLink is not here: make gate installs it") from error
     except nvjitlink.nvJitLinkError as error:
         if "UNRECOGNIZED_ARCH" in str(error):
-            raise UnknownGPU(f"no compiler here knows {arch}: {error}") from error
+            raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
         raise
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, lto_ir, len(lto_ir), "kernel")

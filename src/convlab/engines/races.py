@@ -115,7 +115,8 @@ class Race:
         hashes = (columns.address + columns.phase * 0x9E3779B1) & (SIEVE - 1)
         written = np.zeros(SIEVE, bool)
         written[hashes[changed]] = True
-        some = np.flatnonzero(written[hashes])
+        # What a warpgroup's tensor cores read no thread reads: engines/warpgroups.py looks at that.
+        some = np.flatnonzero(written[hashes] & ~self._log.columns().of_products)
         for scope, keys in (
             ("warp", (columns.phase, columns.address)),
             ("thread", (warp, columns.epoch, columns.phase, columns.address)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convlab.engines.access_log import ATOMIC, READ, WRITE, AccessLog, Sites
+from convlab.engines.access_log import ATOMIC, LANDED, READ, WRITE, AccessLog, Sites
 from convlab.engines.accesses import Access
 from convlab.engines.findings import Finding, Findings
 from convlab.engines.races import Conflict
@@ -54,9 +54,22 @@ class Reports:
         element = f"{span.name}[{', '.join(map(str, index))}]"
         if second is None:
             what = f"{element} is read before anything in this block wrote to it"
+        elif kind == "not fenced":
+            who = f"thread {self.thread(first.thread)}"
+            what = (
+                f"{element} is read by tensor cores, but {who}, which wrote it, has not fenced it"
+            )
         elif kind == "copy in flight":
             who = f"thread {self.thread(first.thread)}"
             what = f"{element} is {_verb(second)} while {who}'s copy to it is in flight"
+        elif first.kind == READ + LANDED:
+            what = (
+                f"{element} is {_verb(second)} while tensor cores may read it: no barrier after "
+                "finish_product lies between"
+            )
+        elif second.kind == READ + LANDED:
+            did = f"thread {self.thread(first.thread)} {_past(first)} it"
+            what = f"{element} is read by tensor cores after {did}, no barrier between"
         else:
             who = f"thread {self.thread(first.thread)}"
             if first.block != second.block:

@@ -17,6 +17,8 @@ from convlab.engines.scalars import cast
 
 WARP = 32
 MMA = "mma_tf32"  # the request of the lanes that a tensor core multiplies for
+# Of the threads that a multiprocessor's tensor cores multiply for.
+PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
 # A kernel that uses none of these runs its threads one after the other, with no switching.
 BLOCKING = {
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
@@ -46,6 +48,11 @@ class Request:
 
     def __init__(self, kind: str, site: int, value: Any = None, mask: int | None = None) -> None:
         self.kind, self.site, self.value, self.mask = kind, site, value, mask
+
+    @property
+    def together(self) -> int:
+        """How many threads it is a matter of, one after the other: a warp's or a warpgroup's."""
+        return 4 * WARP if self.kind in (PRODUCT, PRODUCT_DONE) else WARP
 
 
 class SimulatedCuda:

@@ -29,6 +29,7 @@ from convlab.engines.requests import Requests, requests_of, tally
 from convlab.engines.scalars import BUILTINS, WrapsAround, meaning
 from convlab.engines.simulated_cuda import BLOCKING, SimulatedCuda
 from convlab.engines.tensor_cores import TensorCores
+from convlab.engines.warpgroups import Now, Products
 
 LONG = 60_000  # entries of the log that are looked at in one go
 
@@ -79,16 +80,15 @@ class SimulatedLaunch:
         self.cuda = SimulatedCuda(grid, block, self.memory, shared_bytes)
         self.cuda.on_fence = self._fence
         self.cuda.switch_through(getcurrent().switch)
-        self.copies = AsyncCopies(
-            self.log, strict, lambda: self.first + self.thread, self._position
-        )
+        self.copies = AsyncCopies(self.log, strict, self._thread, self._position)
         self.tensor_cores = TensorCores(self.cuda, self.arithmetic)
+        self.products = Products(self.cuda, self.log, self.arithmetic, self._now)
         copier = self._copier()
         self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
         self.sites = self.reports.sites = Sites(self.codes)
         used = copier.used.union(*map(names_used, self.codes))
-        self.waits = bool(used & BLOCKING) or self.tensor_cores.used
+        self.waits = bool(used & BLOCKING) or self.tensor_cores.used or self.products.used
         counted = self.arithmetic.counted if self.arithmetic else _as_it_is
         self.arguments = as_seen(self.body, arguments, self.memory, counted)
         self.race = Race(self.block_size)
@@ -113,7 +113,12 @@ class SimulatedLaunch:
         if hasattr(value, "py_func"):
             return None
         twin = twin_of(value)
-        return None if twin is None else self.tensor_cores.twin(self.copies.twin(twin))
+        if twin is None:
+            return None
+        found: Callable[..., Any] = self.products.twin(
+            self.tensor_cores.twin(self.copies.twin(twin))
+        )
+        return found
 
     def run(self) -> None:
         """Run it all; raises ``SimulationError`` if there are findings, else what the kernel
@@ -125,6 +130,7 @@ class SimulatedLaunch:
             self.cuda.shared.let_go()
             self.memory.let_go()
             self.copies.let_go()
+            self.products.let_go()
 
     def _run(self) -> None:
         error: Exception | None = None
@@ -168,6 +174,7 @@ class SimulatedLaunch:
             cuda.blockIdx.set(self.block)
             cuda.shared.new_block()
             self.copies.new_block()
+            self.products.new_block()
             self.first = self.block_number * self.block_size
             self.phase += 1
             if self.paths is not None:
@@ -241,9 +248,16 @@ class SimulatedLaunch:
             fenced = fence(number, self.block_size, self.phase, epoch, position, far)
             self.race.fences.append(fenced)
 
+    def _thread(self) -> int:
+        """The number in the launch of the one that runs."""
+        return self.first + self.thread
+
     def _position(self) -> int:
         """The next access's in the launch."""
         return self.race.position + len(self.log.addresses) if self.log is not None else 0
+
+    def _now(self) -> Now:
+        return Now(self._thread(), self.thread, self._position(), self.phase)
 
     # What it did to memory.
 
@@ -262,6 +276,8 @@ class SimulatedLaunch:
                 self.recorder.look(self, requests)
         if self.strict:
             for conflict in self.copies.look(self.race.position, self.block_size, whole):
+                self.reports.conflict(conflict, self.log)
+            for conflict in self.products.look(self.race.position, self.block_size, whole):
                 self.reports.conflict(conflict, self.log)
             for conflict in self.race.analyse(self.log, whole):
                 self.reports.conflict(conflict, self.log)

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, uint32
 
-from convlab.device import commit_copies, copy_async, load4, wait_copies
+from convlab.device import (
+    commit_copies,
+    copy_async,
+    fence_shared,
+    finish_product,
+    load4,
+    start_product,
+    wait_copies,
+)
 
 ALL = 0xFFFFFFFF
 EXAMPLES: list[Example] = []
@@ -162,6 +170,47 @@ EXAMPLES.append(Example(
     "copies.",
     "Each thread waits for its own copies, then all wait for each other.",
     staged_copy, staged_copy_mended, 1, 64, _numbers(64, 64),
+))  # fmt: skip
+
+
+@cuda.jit
+def sums_of_columns(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    for k in range(8):
+        L[k], T[k] = float32(1), float32(0)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+@cuda.jit
+def sums_of_columns_mended(a, b):
+    S = cuda.shared.array(256, float32, alignment=16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    for k in range(8):
+        L[k], T[k] = float32(1), float32(0)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+EXAMPLES.append(Example(
+    "not fenced",
+    "Four warps multiply a matrix of ones by one in shared memory. Tensor cores read that by "
+    "themselves, another way than threads do: a barrier alone does not make them see what was "
+    "stored.",
+    "Each thread fences what it has stored, then all wait for each other.",
+    sums_of_columns, sums_of_columns_mended, 1, 128, _numbers(256, 128),
 ))  # fmt: skip
 
 

@@ -1,0 +1,211 @@
+"""Matrix products by a warpgroup: four warps multiply together, by Hopper's ``wgmma``.
+
+    fence_shared()                             # before the barrier: tensor cores may read ``S``
+    cuda.syncthreads()
+    start_product(D, L, T, S, at, N)           # the tensor cores multiply,
+    ...                                        # the threads go on,
+    finish_product(D, N)                       # and wait: now the product is in ``D``
+
+One product is 64 x 16 by 16 x N, to float32 accuracy by three products of TF32. A, on the left, is
+in registers, split in two (:func:`convlab.device.split_tf32`): ``L`` its large parts, ``T`` what
+they leave. B, on the right, is in shared memory, in both parts too, and the tensor cores read it
+there by themselves. So they read less for each product than with ``mma``, and no lane loads what
+all four warps multiply with.
+
+Warp w of the four has rows 16 * w to 16 * w + 15. With ``g = cuda.laneid // 4`` and
+``t = cuda.laneid % 4`` a lane holds, of its warp's 16 rows,
+
+- of A eight numbers, in ``L`` and in ``T``: of terms 0 to 7 ``A[g, t], A[g + 8, t], A[g, t + 4],
+  A[g + 8, t + 4]``, then the same of terms 8 to 15,
+- of the product N / 2, in ``D``: for j from 0 to N / 8 - 1 ``D[g, 8 * j + 2 * t],
+  D[g, 8 * j + 2 * t + 1], D[g + 8, 8 * j + 2 * t], D[g + 8, 8 * j + 2 * t + 1]``.
+
+B is ``32 * N`` numbers from ``S[at]`` on: of terms 0 to 7 the large parts, of these the small ones,
+then of terms 8 to 15; each as core matrices, ``[k // 4 % 2, n, k % 4]``.
+
+From ``start_product`` to ``finish_product`` nobody may change that part of ``S``, and ``D`` is
+nobody's. All four warps read all of ``S``: who writes there next needs a barrier after
+``finish_product``. All 128 threads have to come to both calls, a warpgroup beginning at a multiple
+of 128 threads, with the same ``at``. A GPU checks none of this. Needs compute capability 9.0 and no
+other: later GPUs multiply in other ways.
+
+``L`` and ``T`` are two arrays, of different numbers: where the compiler knows that they are the
+same, nvJitLink 13.5 leaves three of the six instructions out.
+
+Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numba.cuda.core import config
+
+from convlab.device.lanes import together
+from convlab.device.twins import register_twin
+from convlab.device.warpgroup_products import TERMS, check_width, warp_product
+
+_started = threading.local()  # in Numba's simulator a thread's: its products under way
+
+
+def _fence_shared_twin() -> None:
+    pass
+
+
+def _start_product_twin(D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
+    check_width(N)
+    if L is T:
+        raise ValueError("start_product: L and T are one array, but must be two")
+    end = at + 2 * TERMS * N
+    if not 0 <= at <= end <= len(S):
+        raise IndexError(f"start_product: S has {len(S)} numbers, but B is from {at} to {end}")
+    # An engine's array counts what threads read of it, which this is not.
+    right = np.array(getattr(S, "memory", S)[at:end], np.float32)
+    brought = [L[i] for i in range(8)], [T[i] for i in range(8)], right
+    under_way = vars(_started).setdefault("products", {})
+    if id(D) in under_way:
+        raise RuntimeError("start_product: the product before was not finished for D")
+    result = together("start_product", brought, warp_product)
+    for i in range(N // 2):
+        D[i] = np.nan
+    under_way[id(D)] = D, result
+
+
+def _finish_product_twin(D: Any, N: int) -> None:
+    known = vars(_started).get("products", {}).pop(id(D), None)
+    if known is None or len(known[1]) != N // 2:
+        raise RuntimeError(f"finish_product: no product of {N} columns was started for D")
+    if not all(np.isnan(D[i]) for i in range(N // 2)):
+        raise RuntimeError("finish_product: D was written to before it was finished")
+    for i, number in enumerate(known[1]):
+        D[i] = number
+
+
+if config.ENABLE_CUDASIM:
+    fence_shared = _fence_shared_twin
+    start_product, finish_product = _start_product_twin, _finish_product_twin
+else:
+    from llvmlite import ir
+    from numba.core.errors import TypingError
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic
+
+    from convlab.device.pointers import element_pointer, is_float32_c_array
+
+    _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+    _SHARED = 3  # NVVM's address space
+    # Of a matrix descriptor: bytes over 16 from a core matrix to the next one along N.
+    _ALONG_N = 128 >> 4
+
+    def _width(name: str, N: Any, arrays: dict[str, Any]) -> int:
+        """N, once everything about the call's arguments is as it has to be."""
+        if not isinstance(N, types.IntegerLiteral):
+            raise TypingError(f"{name}: N is {N}, but must be a constant of the kernel's")
+        try:
+            check_width(N.literal_value)
+        except ValueError as error:
+            raise TypingError(f"{name}: {error}") from None
+        for argument, kind in arrays.items():
+            if not (is_float32_c_array(kind) and kind.ndim == 1):
+                wanted = "an array of float32 with one dimension"
+                raise TypingError(f"{name}: {argument} is {kind}, but must be {wanted}")
+        return int(N.literal_value)
+
+    def _numbers(context: Any, builder: Any, kind: Any, array: Any, count: int) -> list[Any]:
+        """Pointers to the first numbers of an array."""
+        data = context.make_array(kind)(context, builder, array).data
+        return [builder.gep(data, [ir.Constant(_I64, n)]) for n in range(count)]
+
+    def _multiply(count: int, a: int, b: int, N: int, fresh: bool) -> str:
+        """One instruction: 8 terms, A from operand ``a`` on, B by the descriptor ``b``."""
+        d = ", ".join(f"${n}" for n in range(count))
+        left = ", ".join(f"${a + n}" for n in range(4))
+        add = 0 if fresh else 1
+        kind = f"m64n{N}k8.f32.tf32.tf32"
+        return f"wgmma.mma_async.sync.aligned.{kind} {{{d}}}, {{{left}}}, ${b}, {add}, 1, 1;"
+
+    @intrinsic
+    def fence_shared(typing_context):  # type: ignore[no-untyped-def]
+        """What this thread has put in shared memory, by stores or by copies that have landed, is
+        there for tensor cores, once a barrier lies between."""
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = ir.FunctionType(ir.VoidType(), [])
+            text = "fence.proxy.async.shared::cta;"
+            builder.call(ir.InlineAsm(kind, text, "~{memory}", side_effect=True), [])
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    @intrinsic
+    def start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untyped-def]
+        """Starts a warpgroup's product; ``D`` is its own until ``finish_product``. N is a constant,
+        a multiple of 8 up to 256. ``TypingError`` where an argument has another type."""
+        width = _width("start_product", N, {"D": D, "L": L, "T": T, "S": S})
+        count = width // 2
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kinds = signature.args
+            start = element_pointer(context, builder, kinds[3:5], args[3:5])
+            near = builder.addrspacecast(start, ir.PointerType(start.type.pointee, _SHARED))
+            sixteenths = builder.lshr(builder.ptrtoint(near, _I32), ir.Constant(_I32, 4))
+            along_k = 16 * width >> 4  # as above, to the next core matrix along K
+            shape = ir.Constant(_I64, along_k << 16 | _ALONG_N << 32)
+            first = builder.or_(builder.zext(sixteenths, _I64), shape)
+            part = TERMS // 2 * width * 4 >> 4  # of 8 terms, in sixteenths
+            parts = [builder.add(first, ir.Constant(_I64, n * part)) for n in range(4)]
+            left = [
+                builder.bitcast(builder.load(pointer), _I32)
+                for kind, array in zip(kinds[1:3], args[1:3], strict=True)
+                for pointer in _numbers(context, builder, kind, array, 8)
+            ]
+            L0, L1, T0, T1, B = (count + n for n in (0, 4, 8, 12, 16))
+            text = "\n".join([
+                "wgmma.fence.sync.aligned;",  # registers are as they have to be
+                _multiply(count, T0, B, width, True),  # small products first
+                _multiply(count, L0, B + 1, width, False),
+                _multiply(count, T1, B + 2, width, False),
+                _multiply(count, L1, B + 3, width, False),
+                _multiply(count, L0, B, width, False),
+                _multiply(count, L1, B + 2, width, False),
+                "wgmma.commit_group.sync.aligned;",
+            ])  # fmt: skip
+            result = ir.LiteralStructType([_F32] * count)
+            kind = ir.FunctionType(result, [_I32] * 16 + [_I64] * 4)
+            # The product's registers are none that hold an operand: written while that is read.
+            constraints = ["=&f"] * count + ["r"] * 16 + ["l"] * 4 + ["~{memory}"]
+            assembly = ir.InlineAsm(kind, text, ",".join(constraints), side_effect=True)
+            # Convergent: the compiler may not move it into a branch which not all threads take.
+            product = builder.call(assembly, left + parts, attrs=("convergent", "nounwind"))
+            for n, pointer in enumerate(_numbers(context, builder, kinds[0], args[0], count)):
+                builder.store(builder.extract_value(product, n), pointer)
+            return context.get_dummy_value()
+
+        return types.void(D, L, T, S, at, N), generate
+
+    @intrinsic
+    def finish_product(typing_context, D, N):  # type: ignore[no-untyped-def]
+        """Waits until this thread's products are done; what was started for ``D`` is in it."""
+        count = _width("finish_product", N, {"D": D}) // 2
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointers = _numbers(context, builder, signature.args[0], args[0], count)
+            kind = ir.FunctionType(ir.LiteralStructType([_F32] * count), [_F32] * count)
+            # Each number goes in and comes out where it was: nobody reads it before.
+            constraints = ["=f"] * count + [str(n) for n in range(count)] + ["~{memory}"]
+            text = "wgmma.wait_group.sync.aligned 0;"
+            assembly = ir.InlineAsm(kind, text, ",".join(constraints), side_effect=True)
+            numbers = [builder.load(pointer) for pointer in pointers]
+            result = builder.call(assembly, numbers, attrs=("convergent", "nounwind"))
+            for n, pointer in enumerate(pointers):
+                builder.store(builder.extract_value(result, n), pointer)
+            return context.get_dummy_value()
+
+        return types.void(D, N), generate
+
+
+register_twin(fence_shared, _fence_shared_twin)
+register_twin(start_product, _start_product_twin)
+register_twin(finish_product, _finish_product_twin)

@@ -1,0 +1,96 @@
+"""Kernels that multiply by warpgroups, and what they must give, by whole matrices."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, uint32
+
+from convlab.device import BYTES_16, fence_shared, finish_product, split_tf32, start_product
+from convlab.device.fragments import multiply_add
+from kernels.tensor_cores import F32, split
+
+ROWS, TERMS, WARPGROUP = 64, 16, 128
+
+
+@cache
+def make_products(N: int, GROUPS: int = 1) -> Any:
+    """``products(a, b, d)``: ``d[n] = a[n] @ b[n]``, 64 x 16 by 16 x N, a warpgroup for each and
+    ``GROUPS`` of them in a block. Each puts its matrix on the right into shared memory itself."""
+    SIZE, COUNT = 2 * TERMS * N, N // 2
+    ALL = GROUPS * SIZE
+
+    @cuda.jit
+    def products(a, b, d):
+        S = cuda.shared.array(ALL, float32, alignment=BYTES_16)
+        D = cuda.local.array(COUNT, float32)
+        L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+        group, t = uint32(cuda.threadIdx.x // WARPGROUP), uint32(cuda.threadIdx.x % WARPGROUP)
+        n, first = uint32(cuda.blockIdx.x * GROUPS + group), uint32(group * SIZE)
+        for e in range(t, TERMS * N, WARPGROUP):
+            k, column = e // N, e % N
+            at = first + k // 8 * (16 * N) + k // 4 % 2 * (4 * N) + column * 4 + k % 4
+            S[at], S[at + 8 * N] = split_tf32(b[n, k, column])
+        row, member = t // 32 * 16 + t % 32 // 4, t % 4
+        for e in range(8):
+            L[e], T[e] = split_tf32(a[n, row + e % 2 * 8, member + e // 2 * 4])
+        fence_shared()
+        cuda.syncthreads()
+        start_product(D, L, T, S, first, N)
+        finish_product(D, N)
+        for j in range(N // 8):
+            for e in range(4):
+                d[n, row + e // 2 * 8, 8 * j + 2 * member + e % 2] = D[4 * j + e]
+
+    return products
+
+
+# Which parts of A and B the six instructions multiply, and from which term on, in their order.
+SIX_PRODUCTS = (
+    ("small", "large", 0), ("large", "small", 0),
+    ("small", "large", 8), ("large", "small", 8),
+    ("large", "large", 0), ("large", "large", 8),
+)  # fmt: skip
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def multiplied(a: Any, b: Any) -> Any:
+    """``a @ b`` as a warpgroup computes it, to the bit."""
+    left = dict(zip(("large", "small"), split(a), strict=True))
+    right = dict(zip(("large", "small"), split(b), strict=True))
+    total = np.zeros((len(a), b.shape[1]), F32)
+    for of_a, of_b, k in SIX_PRODUCTS:
+        total = multiply_add(left[of_a][:, k : k + 8], right[of_b][k : k + 8], total)
+    return total
+
+
+def random_pairs(count: int, N: int, seed: int, spread: int = 0) -> tuple[Any, Any]:
+    """Matrices of normal numbers times powers of two up to ``2**spread``, either way."""
+    random = np.random.default_rng(seed)
+
+    def matrices(rows: int, columns: int) -> Any:
+        shape = count, rows, columns
+        powers = random.integers(-spread, spread, shape, endpoint=True)
+        return np.ldexp(random.standard_normal(shape), powers).astype(F32)
+
+    return matrices(ROWS, TERMS), matrices(TERMS, N)
+
+
+# For kernels whose products are not the point: A is the same everywhere, B is 256 numbers, N = 8
+# columns, as they lie in shared memory.
+
+
+@cuda.jit(device=True)
+def fill(L, T):
+    for k in range(8):
+        L[k], T[k] = float32(1), float32(2)
+
+
+def first_sums(numbers: Any, of_large: int = 3, of_small: int = 1) -> Any:
+    """``D[0]`` of the 128 threads then: how often B's large and its small parts count."""
+    parts = numbers.reshape(2, 2, 2, 8, 4)  # terms // 8, part, terms // 4 % 2, column, term % 4
+    large, small = (parts[:, part].sum((0, 1, 3)) for part in (0, 1))
+    columns = of_large * large + of_small * small
+    return columns[np.arange(WARPGROUP) % 4 * 2]
