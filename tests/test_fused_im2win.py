@@ -76,7 +76,7 @@ def test_places_that_do_not_fit_constant_memory_are_computed(
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("name", ["s11", "s12", "s13"])
+@pytest.mark.parametrize("name", ["s11", "s12", "s13", "s14"])
 def test_a_plan_of_a_large_filter_takes_no_memory_on_the_host(name: str) -> None:
     """Here a table of places, which would not fit constant memory, would have 800,000 rows."""
     problem, stage = ConvProblem(1, 5, 400, 400, 1, 400), stage_named(name)
@@ -89,7 +89,7 @@ def test_a_plan_of_a_large_filter_takes_no_memory_on_the_host(name: str) -> None
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("name", ["s11", "s12", "s13"])
+@pytest.mark.parametrize("name", ["s11", "s12", "s13", "s14"])
 @pytest.mark.parametrize(
     "problem",
     [

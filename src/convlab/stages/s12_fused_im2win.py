@@ -21,11 +21,12 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, commit_copies, gpu_only, store4, wait_copies
+from convlab.device import BYTES_16, commit_copies, gpu_only, wait_copies
 from convlab.problem import ConvProblem
 from convlab.stages import window_fetch
 from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.s08_vectorized import RUN, make_multiply
+from convlab.stages.thread_output import lanes_of, make_add, make_write
 from convlab.stages.tile_choice import (
     MULTIPROCESSORS,
     best_splits,
@@ -34,7 +35,11 @@ from convlab.stages.tile_choice import (
     most_splits,
 )
 from convlab.stages.tiles import MODEL_TILE, SHARED_BYTES, Tile
-from convlab.stages.unrolled_product import make_compute, make_place, make_read
+from convlab.stages.unrolled_product import (
+    make_compute,
+    make_place,
+    make_read,
+)
 
 CLEARING = 256  # threads of a block that clears
 
@@ -50,7 +55,7 @@ def blocks_at_once(tile: Tile) -> int:
     return max(1, 65536 // (tile.threads * (tile.M_T * tile.N_T + 64)))
 
 
-def make_turn(problem: ConvProblem, tile: Tile) -> Any:
+def make_turn(problem: ConvProblem, tile: Tile, LANES: int) -> Any:
     """A turn of the loop over slices up to ``end`` (Algorithm 3, lines 8-18): ask for a slice to
     come, multiply this one, wait for the next. Its first step is in R_F0 and R_I0; the next
     slice's will be there too, or in R_F1 and R_I1 where K_B is odd."""
@@ -60,7 +65,7 @@ def make_turn(problem: ConvProblem, tile: Tile) -> Any:
     read, multiply = make_read(tile), make_multiply(tile)
     compute = make_compute(tile, read)
     fetch_filter = window_fetch.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_fetch.make_fetch_windows(problem, tile)
+    fetch_windows = window_fetch.make_fetch_windows(problem, tile, lanes=LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(slice_, end, slot, input, packed, t, first, i_h, i_w, S_F, S_I):
@@ -111,8 +116,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
     AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
     SHARE = blocks_for(SLICES, splits)  # of a block, in slices
     TURNS = 2 if K_B % 2 else 1  # until the registers have the same roles again
-    place, write = make_place(tile), make_write(problem, tile, relu, splits)
-    fetch, arrive, turn = make_turn(problem, tile)
+    place = make_place(tile)
+    LANES = lanes_of(problem, tile, splits)
+    whole = splits == 1
+    write = make_write(problem, tile, relu, LANES) if whole else make_add(problem, tile, LANES)
+    fetch, arrive, turn = make_turn(problem, tile, LANES)
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def fused_im2win(input, packed, bias, output):
@@ -162,44 +170,6 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
         write(R_O, bias, output, m0, n0, ty, tx)
 
     return fused_im2win
-
-
-def make_write(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> Any:
-    """s08's ``write``; with ``relu``, what is negative becomes zero. NaN stays, as in PyTorch. A
-    block that has only a part of each sum adds it to what is there; the first part has the bias."""
-    M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
-    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
-    WHOLE_RUNS = PIXELS % RUN == 0 and splits == 1  # no run of four crosses into the next image
-    WHOLE_ROWS, WHOLE_COLUMNS = M % tile.M_B == 0, N % tile.N_B == 0
-    STEP = RUN if WHOLE_RUNS else 1
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def finish(value, b):
-        value += b
-        return float32(0) if relu and value < float32(0) else value
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def write(R_O, bias, output, m0, n0, ty, tx):
-        for j in range(0, N_T, RUN):
-            for c in range(0, RUN, STEP):
-                n = n0 + tx * RUN + j * COLUMNS + c
-                if WHOLE_COLUMNS or n < N:
-                    i_n, pixel = n // PIXELS, n % PIXELS
-                    for i in range(M_T):
-                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
-                        if WHOLE_ROWS or m < M:
-                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
-                            if splits > 1:
-                                b = b if cuda.blockIdx.z == 0 else float32(0)
-                                cuda.atomic.add(output, at, R_O[i, j + c] + b)
-                            elif WHOLE_RUNS:
-                                x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
-                                z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)
-                                store4(output, at, (x, y, z, w))
-                            else:
-                                output[at] = finish(R_O[i, j + c], b)
-
-    return write
 
 
 def make_clear(elements: int) -> Any:

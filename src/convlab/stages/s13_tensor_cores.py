@@ -23,12 +23,11 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, commit_copies, gpu_only, store4, wait_copies
+from convlab.device import BYTES_16, commit_copies, gpu_only, wait_copies
 from convlab.problem import ConvProblem
 from convlab.stages import window_fetch
 from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.filter_fragments import (
-    INFINITY,
     TERMS,
     make_filter_number,
     pack_launch,
@@ -37,6 +36,7 @@ from convlab.stages.filter_fragments import (
 from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tile_choice import MULTIPROCESSORS
 from convlab.stages.tiles import SHARED_BYTES, Tile
+from convlab.stages.warp_output import lanes_of, make_mend, make_write
 from convlab.stages.warp_product import (
     GAP,
     WARP_COLUMNS,
@@ -46,6 +46,8 @@ from convlab.stages.warp_product import (
     make_place,
 )
 from convlab.stages.warp_tiles import best_tile, candidates
+
+MEMBERS = 4  # lanes of a warp along N
 
 
 def slot_elements(tile: Tile) -> int:
@@ -79,9 +81,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     F_RING, I_RING = SLOTS * F_SLOT, SLOTS * I_SLOT
     AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
     fetch_filter = window_fetch.make_fetch_filter(tile, SLICES * K_B, parts=2)
-    fetch_windows = window_fetch.make_fetch_windows(problem, tile, GAP)
+    LANES = lanes_of(problem, tile, MEMBERS)
+    fetch_windows = window_fetch.make_fetch_windows(problem, tile, GAP, LANES)
+    window_at = window_fetch.make_window_at(LANES)
     place, compute = make_place(tile), make_compute(tile)
-    write, mend = make_write(problem, tile, relu), make_mend(problem, tile, relu)
+    filter_number = make_filter_number(problem, tile)
+    write = make_write(problem, tile, relu, WARP_ROWS, LANES)
+    mend = make_mend(problem, tile, relu, filter_number, WARP_ROWS, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(slice_, slot, input, packed, t, first, i_h, i_w, S_F, S_I):
@@ -133,94 +139,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             compute(S_F, S_I, at_F + slot * F_SLOT, at_I + slot * I_SLOT, R_O)
             slot = slot + 1 if slot + 1 < SLOTS else 0
 
-        m0, n0 = m0 + row + g, n0 + column + member * RUN
+        m0, n0 = m0 + row + g, n0 + window_at(column + member * RUN)
         if write(R_O, bias, output, m0, n0):
             mend(input, packed, bias, output, m0, n0)
 
     return tensor_cores
-
-
-def make_finish(relu: bool) -> Any:
-    """A sum with its bias; with ``relu``, what is negative becomes zero. NaN stays."""
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def finish(value, b):
-        value += b
-        return float32(0) if relu and value < float32(0) else value
-
-    return finish
-
-
-def make_write(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """s12's ``write``, of sums which lie where the tensor cores leave them: number i is of row
-    0, 8, 16, 24, ... of the lane's first one, and runs of four columns are 16 columns apart. Tells
-    whether there is a sum among them that is not finite."""
-    M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
-    M_T, N_T = tile.M_T, tile.N_T
-    WHOLE_RUNS = PIXELS % RUN == 0  # no run of four crosses into the next image
-    WHOLE_ROWS, WHOLE_COLUMNS = M % tile.M_B == 0, N % tile.N_B == 0
-    STEP = RUN if WHOLE_RUNS else 1
-    finish = make_finish(relu)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def write(R_O, bias, output, m0, n0):
-        broken = False
-        for j in range(0, N_T, RUN):
-            for c in range(0, RUN, STEP):
-                n = n0 + j * WARP_COLUMNS + c
-                if WHOLE_COLUMNS or n < N:
-                    i_n, pixel = n // PIXELS, n % PIXELS
-                    for i in range(M_T):
-                        m = m0 + i * WARP_ROWS
-                        if WHOLE_ROWS or m < M:
-                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
-                            if WHOLE_RUNS:
-                                x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
-                                z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)
-                                store4(output, at, (x, y, z, w))
-                            else:
-                                output[at] = finish(R_O[i, j + c], b)
-                            for e in range(c, c + STEP):
-                                broken |= not abs(R_O[i, j + e]) < INFINITY
-        return broken
-
-    return write
-
-
-def make_mend(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """Computes those of a lane's outputs again that are not finite, as s01 does. The filter's
-    numbers come from ``packed``, as they do for all the others: it may outlive ``weight``'s."""
-    p = problem
-    M, N, PIXELS, K = p.M, p.N, p.H_o * p.W_o, p.K
-    C_i, H_i, W_i, H_f, W_f, W_o = p.C_i, p.H_i, p.W_i, p.H_f, p.W_f, p.W_o
-    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
-    M_T, N_T = tile.M_T, tile.N_T
-    finish, filter_number = make_finish(relu), make_filter_number(problem, tile)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def mend(input, packed, bias, output, m0, n0):
-        for e in range(M_T * N_T):
-            i, j = uint32(e) // N_T, uint32(e) % N_T
-            m, n = m0 + i * WARP_ROWS, n0 + j // RUN * (RUN * WARP_COLUMNS) + j % RUN
-            if m >= M or n >= N:
-                continue
-            i_n, pixel = n // PIXELS, n % PIXELS
-            at = (i_n * M + m) * PIXELS + pixel
-            zero = relu and output[at] == float32(0)  # which minus infinity became too
-            if abs(output[at]) < INFINITY and not zero:
-                continue
-            total = float32(0)
-            for k in range(K):
-                r, u, v = uint32(k) // (H_f * W_f), uint32(k) // W_f % H_f, uint32(k) % W_f
-                i_h = int32(pixel // W_o * s_h + u * d_h) - p_h
-                i_w = int32(pixel % W_o * s_w + v * d_w) - p_w
-                number = float32(0)  # outside the image is padding
-                if 0 <= i_h < H_i and 0 <= i_w < W_i:
-                    number = input[((int64(i_n) * C_i + r) * H_i + i_h) * W_i + i_w]
-                total += number * filter_number(packed, m, uint32(k))
-            output[at] = finish(total, bias[m])
-
-    return mend
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:

@@ -99,10 +99,43 @@ def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
     return fetch_filter
 
 
-def make_fetch_windows(problem: ConvProblem, tile: Tile, gap: int = 0) -> Any:
+def dealing_lanes(tile: Tile, lanes: int) -> int:
+    """Among how many lanes windows are dealt: ``lanes``, or 1 where a tile is not wide enough.
+
+    A lane reads four columns of a slice with one load. Dealt among 1, these are four windows that
+    are neighbours; among 8, a lane has every eighth of 32 windows, and the lanes' are neighbours.
+    """
+    at_a_time, _ = fetching_columns(tile)
+    return 1 if at_a_time % (RUN * lanes) else lanes
+
+
+def make_dealer(LANES: int) -> Any:
+    """``column(window)``: where a window of the block lies in a slice's rows."""
+    ALL = RUN * LANES
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def column(window):
+        return window // ALL * ALL + window % LANES * RUN + window % ALL // LANES
+
+    return column
+
+
+def make_window_at(LANES: int) -> Any:
+    """``window_at(column)``: the first of the four windows that lie there in a slice's rows. Each
+    next one is ``LANES`` further."""
+    ALL = RUN * LANES
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def window_at(column):
+        return column // ALL * ALL + column % ALL // RUN
+
+    return window_at
+
+
+def make_fetch_windows(problem: ConvProblem, tile: Tile, gap: int = 0, lanes: int = 1) -> Any:
     """A slice of N_B windows, from the input. ``first``, ``i_h`` and ``i_w`` say where the windows
     begin that this thread fetches from: in memory, in rows, in columns. In the ring a row ends with
-    ``gap`` elements of nothing."""
+    ``gap`` elements of nothing, and windows are dealt among ``lanes``."""
     p = problem
     K, H_i, W_i, PLANE = p.K, p.H_i, p.W_i, p.H_i * p.W_i
     PITCH, K_B = tile.N_B + gap, tile.K_B
@@ -110,7 +143,7 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile, gap: int = 0) -> Any:
     STEP = tile.threads // AT_A_TIME  # rows of the slice that are fetched at a time
     ROWS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
     ALL_INSIDE, TAIL = p.padding == ((0, 0), (0, 0)), K % K_B != 0
-    locate = make_locate(problem, tile)
+    locate, column = make_locate(problem, tile), make_dealer(lanes)
     index = int32 if p.N_i * p.C_i * p.H_i * p.W_i < 2**31 else int64  # the shorter is quicker
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -124,7 +157,7 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile, gap: int = 0) -> Any:
         for c in range(TIMES):
             valid = inside(i_h[c] + down, i_w[c] + across)
             source = first[c] + offset + k0 * PLANE
-            target = (slot * K_B + k0) * PITCH + t % AT_A_TIME + c * AT_A_TIME
+            target = (slot * K_B + k0) * PITCH + column(t % AT_A_TIME) + c * AT_A_TIME
             for f in range(ROWS):
                 if EVEN or k0 + f * STEP < K_B:
                     copy_async(
@@ -133,8 +166,9 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile, gap: int = 0) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def place_by_place(input, slice_, slot, t, first, i_h, i_w, S_I):
-        k0 = int64(t // AT_A_TIME)
-        target = (slot * K_B + k0) * PITCH + t % AT_A_TIME
+        # Where all threads fetch one row, saying so lets the compiler look it up once a warp.
+        k0 = int64(0) if STEP == 1 else int64(t // AT_A_TIME)
+        target = (slot * K_B + k0) * PITCH + column(t % AT_A_TIME)
         for f in range(ROWS):
             if EVEN or k0 + f * STEP < K_B:
                 k = uint32(slice_ * K_B + k0) + uint32(f * STEP)

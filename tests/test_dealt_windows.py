@@ -1,0 +1,170 @@
+"""Windows dealt among a warp's lanes, in s12, s13 and s14: where outputs are stored one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from split_products import ODD
+
+from convlab import ConvProblem, Tile, plans
+from convlab.engines import choose
+from convlab.oracle import random_tensors
+from convlab.plans import stages_for
+from convlab.stages import (
+    s12_fused_im2win,
+    s13_tensor_cores,
+    s14_warpgroups,
+    stage_named,
+    thread_output,
+    tile_choice,
+    warp_output,
+    warp_tiles,
+)
+from convlab.stages.unrolled_product import WARP_COLUMNS, WARP_ROWS
+from convlab.stages.window_fetch import dealing_lanes, make_dealer, make_window_at
+from convlab.tracing import trace_stage
+
+S12, S13, S14 = map(stage_named, ("s12", "s13", "s14"))
+MODULES = {"s12": s12_fused_im2win, "s13": s13_tensor_cores, "s14": s14_warpgroups}
+WIDE = {"s12": Tile(16, 64, 8, 4, 8), "s13": Tile(16, 64, 8, 2, 8), "s14": Tile(24, 128, 16, 6, 4)}
+# Of fifteen pixels an image: windows and channels stick out of every tile below.
+TAIL = ConvProblem(9, 4, 4, 5, 21, (2, 1))
+EVEN = ConvProblem(3, 4, 5, 5, 21, (2, 2))  # sixteen
+
+
+# Where a window lies
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8])
+def test_a_window_is_found_where_it_was_put(lanes: int) -> None:
+    column, window_at = (make(lanes).py_func for make in (make_dealer, make_window_at))
+    of_windows = [column(window) for window in range(128)]
+    assert sorted(of_windows) == list(range(128))
+    for run in range(0, 128, 4):  # what a lane reads with one load
+        windows = [window_at(run) + c * lanes for c in range(4)]
+        assert [of_windows[window] for window in windows] == list(range(run, run + 4))
+        # The lanes beside it have the windows beside these.
+        if run // 4 % lanes:
+            assert window_at(run) == window_at(run - 4) + 1
+    for first in range(0, 128, 4 * lanes):  # so that a fetch of so many is a fetch of whole deals
+        assert {of_windows[first + n] // (4 * lanes) for n in range(4 * lanes)} == {
+            first // (4 * lanes)
+        }
+
+
+@pytest.mark.parametrize("lanes", [4, 8])
+def test_what_a_warp_puts_in_one_row_lies_in_as_many_banks(lanes: int) -> None:
+    column = make_dealer(lanes).py_func
+    for first in (0, 32, 96):
+        assert len({column(first + lane) % 32 for lane in range(32)}) == 32
+
+
+def test_who_deals() -> None:
+    """Where four outputs are one store nobody does, nor s12's threads that are no warps; and every
+    tile of warps is wide enough."""
+    for M_B, N_B, M_T, N_T in [*tile_choice.RATES, (16, 32, 4, 4), (32, 32, 4, 4), (12, 32, 12, 8)]:
+        tile = Tile(M_B, N_B, 8, M_T, N_T)
+        by_warps = tile.rows % WARP_ROWS == tile.columns % WARP_COLUMNS == 0
+        lanes = 8 if by_warps else 1
+        assert thread_output.lanes_of(TAIL, tile, 1) == lanes
+        assert thread_output.lanes_of(EVEN, tile, 1) == 1
+        assert thread_output.lanes_of(EVEN, tile, 2) == lanes  # added one by one
+        assert lanes == 1 or dealing_lanes(tile, 8) == 8
+    for M_B, N_B, M_T, N_T in warp_tiles.RATES:
+        tile = Tile(M_B, N_B, 8, M_T, N_T)
+        assert warp_output.lanes_of(TAIL, tile, 4) == 4
+        assert warp_output.lanes_of(EVEN, tile, 4) == 1
+    assert warp_output.lanes_of(TAIL, S14.tiny_tile, 8) == 8
+    assert warp_output.lanes_of(EVEN, S14.tiny_tile, 8) == 1
+    assert dealing_lanes(Tile(8, 16, 3, 4, 4), 8) == 1  # 16 windows cannot be dealt among eight
+
+
+# What comes out
+
+
+@pytest.mark.parametrize("problem", [ODD, TAIL, EVEN], ids=["odd", "odd with tails", "even"])
+@pytest.mark.parametrize(
+    ("tile", "splits"),
+    [
+        (Tile(16, 32, 8, 4, 4), 1),
+        (Tile(16, 64, 8, 4, 4), 1),  # two warps side by side
+        (Tile(16, 64, 4, 4, 8), 1),  # twice as many windows as threads
+        (Tile(8, 16, 3, 4, 4), 1),  # not dealt
+        (Tile(16, 32, 4, 4, 4), 2),
+        (Tile(16, 64, 4, 4, 8), 3),
+        (Tile(8, 16, 3, 4, 4), 2),  # not dealt
+    ],
+    ids=str,
+)
+def test_s12(tile: Tile, splits: int, problem: ConvProblem, judged: Any) -> None:
+    numbers = random_tensors(problem, splits, integers=True)
+    assert judged(problem, S12, numbers, tile, splits=splits).ok
+
+
+@pytest.mark.parametrize("problem", [ODD, TAIL, EVEN], ids=["odd", "odd with tails", "even"])
+@pytest.mark.parametrize(
+    "tile",
+    [
+        Tile(16, 32, 8, 2, 8),
+        Tile(16, 64, 8, 2, 8),  # two warps side by side
+        Tile(16, 64, 8, 2, 16),  # twice as many windows as threads
+        Tile(32, 32, 8, 2, 8),
+    ],
+    ids=str,
+)
+def test_s13(tile: Tile, problem: ConvProblem, judged: Any) -> None:
+    verdict = judged(problem, S13, random_tensors(problem, 2, integers=True), tile)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.skipif(
+    S14 not in stages_for(choose(), (S14,))[0], reason=str(stages_for(choose(), (S14,))[1])
+)
+@pytest.mark.parametrize("problem", [ODD, TAIL, EVEN], ids=["odd", "odd with tails", "even"])
+def test_s14(problem: ConvProblem, judged: Any) -> None:
+    verdict = judged(problem, S14, random_tensors(problem, 2, integers=True), S14.tiny_tile)
+    assert verdict.ok, verdict
+
+
+# What it is for
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", MODULES)
+def test_a_warp_s_stores_touch_fewer_sectors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trace() -> tuple[int, dict[str, Any]]:
+        plans._prepared.cache_clear()  # programs are kept
+        accesses = trace_stage(name, TAIL, WIDE[name]).main.accesses
+        (stores,) = (a for a in accesses if (a.array, a.operation) == ("output", "store"))
+        asked = {
+            (a.array, a.operation): a.lanes for a in accesses if a.array in ("S_F", "S_I", "output")
+        }
+        return stores.sectors, asked
+
+    dealt, of_dealt = trace()
+    monkeypatch.setattr(MODULES[name], "lanes_of", lambda *_: 1)
+    in_runs, of_runs = trace()
+    plans._prepared.cache_clear()
+    assert of_dealt == of_runs  # they do the same otherwise
+    assert dealt < 0.6 * in_runs
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", MODULES)
+def test_what_is_dealt_comes_out_as_what_is_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit: each sum is added up as it was, by another lane."""
+
+    def output() -> np.ndarray:
+        plans._prepared.cache_clear()
+        input, weight, bias = random_tensors(TAIL, 4)
+        result = np.full(TAIL.output_shape, np.nan, np.float32)
+        plan = plans.Plan(TAIL, stage_named(name), WIDE[name], choose("simulator"))
+        plan(input, weight, result, bias)
+        plans._prepared.cache_clear()
+        return result
+
+    dealt = output()
+    monkeypatch.setattr(MODULES[name], "lanes_of", lambda *_: 1)
+    np.testing.assert_array_equal(output(), dealt)
