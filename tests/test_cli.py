@@ -735,7 +735,11 @@ def test_lint_asks_for_every_stage_problem_and_gpu(compiler):
     assert result.exit_code == 0, result.output
     rows = strict_json(result.stdout)
     assert asked == [(row["stage"], row["problem"], row["arch"]) for row in rows]
-    assert asked == list(product(NAMES, PROBLEMS, ("sm_80", "sm_90")))
+    gpus = {"sm_80": (8, 0), "sm_90": (9, 0)}
+    every = product(LADDER, PROBLEMS, gpus)
+    assert asked == [(s.name, problem, gpu) for s, problem, gpu in every if s.runs_on(gpus[gpu])]
+    assert {gpu for name, _, gpu in asked if name == "s14_warpgroups"} == {"sm_90"}
+    assert result.stderr.startswith("left out: stage s14_warpgroups needs a GPU of compute")
     assert set(rows[0]) == {field.name for field in fields(Row)} | {"ok"}
     assert all(row["ok"] for row in rows)
     assert f"All {len(rows)} kernels are within budget." in result.stderr

@@ -21,6 +21,7 @@ PROBLEM = ConvProblem(2, 4, 5, 6, 6, (2, 3), stride=(1, 2), padding=1)
 PACKING = {  # the stages that re-order the filter
     "s03_im2col", "s03_im2col_per_image", "s03_depth_last", "s08_vectorized", "s09_double_buffer",
     "s11_im2win_full", "s12_fused_im2win", "s13_tensor_cores",
+    "s14_warpgroups",
 }  # fmt: skip
 
 
@@ -54,7 +55,7 @@ class PretendedGpu(Simulator):
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("name", ["s01", "s11", "s12", "s13"])
+@pytest.mark.parametrize("name", ["s01", "s11", "s12", "s13", "s14"])
 def test_what_is_done_once_has_ended_before_anything_else_can_start(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,11 +109,12 @@ def test_launches_that_do_not_match_are_refused(traced, says, monkeypatch):
 
 
 def test_stages_that_the_gpu_is_too_old_for_are_left_out():
-    wanted = counters.cases(["s11", "s12", "s13", "copy"])
+    wanted = counters.cases(["s11", "s12", "s13", "s14", "copy"])
     chosen, reason = counters.runnable(wanted, ONE)
     assert {stage.name for stage, _, _ in chosen.stages} == {"s11_im2win_full"}
     assert chosen.textbook == wanted.textbook
     assert reason.startswith("stages s12_fused_im2win, s13_tensor_cores need a GPU of")
+    assert "; stage s14_warpgroups needs a GPU of" in reason
     assert counters.runnable(counters.cases(["s01"]), ONE)[1] is None
 
 

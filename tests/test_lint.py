@@ -26,7 +26,15 @@ from convlab.device import (
 )
 from convlab.engines import offline
 from convlab.engines.offline import compile_kernel, compile_launch
-from convlab.lint import PROBLEMS, REGISTER_BUDGET, NotCompiled, Task, lint_all, lint_stage
+from convlab.lint import (
+    CAPABILITIES,
+    PROBLEMS,
+    REGISTER_BUDGET,
+    NotCompiled,
+    Task,
+    lint_all,
+    lint_stage,
+)
 from convlab.stages import stage_named
 from convlab.stages.base import Flat, Launch, Program
 from convlab.stages.depth_last import depth_last_buffer, im2col_launches
@@ -48,27 +56,38 @@ CONV9 = {"conv9": PROBLEMS["conv9"]}
 @pytest.mark.ladder_lint
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_every_kernel_is_within_its_budget(stage: Stage) -> None:
-    rows = list(lint_stage(stage))
+    gpus = tuple(gpu for gpu in CAPABILITIES if stage.runs_on(gpu))
+    assert gpus == (((9, 0),) if stage.exact_capability else ((8, 0), (9, 0)))
+    rows = list(lint_stage(stage, capabilities=gpus))
     if not rows:
         assert stage.needs_library  # nothing of ours to compile
         return
-    assert {row.arch for row in rows} == {"sm_80", "sm_90"}
+    assert {row.arch for row in rows} == set(map(offline.arch_of, gpus))
     assert {row.problem for row in rows} == set(PROBLEMS)
     assert not [row for row in rows if not row.ok]
 
 
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
-def test_a_stage_compiles_for_the_gpus_that_it_says_it_runs_on(stage: Stage) -> None:
+S13, S14 = stage_named("s13"), stage_named("s14")
+
+
+@pytest.mark.parametrize(
+    ("stage", "gpu"),
+    [(stage, (7, 5)) for stage in LADDER] + [(S13, (10, 0)), (S14, (8, 0)), (S14, (10, 0))],
+    ids=lambda value: value.name if isinstance(value, Stage) else offline.arch_of(value),
+)
+def test_a_stage_compiles_for_the_gpus_that_it_says_it_runs_on(
+    stage: Stage, gpu: tuple[int, int]
+) -> None:
     """Compute capability 7.5 is the oldest that CUDA 13 knows."""
     from cuda.bindings import nvjitlink  # absent where nothing is compiled
 
     conv12 = {"conv12": PROBLEMS["conv12"]}
     anywhere = replace(stage, least_capability=None)
-    if stage.runs_on((7, 5)):
-        assert not [row for row in lint_stage(anywhere, conv12, ((7, 5),)) if not row.ok]
+    if stage.runs_on(gpu):
+        assert not [row for row in lint_stage(anywhere, conv12, (gpu,)) if not row.ok]
     else:
         with pytest.raises(nvjitlink.nvJitLinkError, match="PTX_COMPILE"):
-            list(lint_stage(anywhere, conv12, ((7, 5),)))
+            list(lint_stage(anywhere, conv12, (gpu,)))
 
 
 def test_two_processes_find_what_one_does() -> None:

@@ -1,8 +1,9 @@
-"""A GPU older than a stage needs: refused in a sentence, left out, and not what auto takes. The GPU
-is a simulator that says it is one."""
+"""A GPU that a stage cannot run on, older than it needs or newer: refused in a sentence, left out,
+and not what auto takes. The GPU is a simulator that says it is one."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,23 +29,38 @@ from convlab.workloads import TEACHING
 pytestmark = pytest.mark.same_in_cudasim
 
 PROBLEM = ConvProblem(1, 2, 5, 4, 3, 2)
-TOO_NEW = ("s12_fused_im2win", "s13_tensor_cores")
-NEEDED = "a GPU of compute capability 8.0 or higher, for asynchronous copies"
-BOTH = f"stages {', '.join(TOO_NEW)} need {NEEDED}: Tesla T4 has 7.5"
+COPYING, ALONE = ("s12_fused_im2win", "s13_tensor_cores"), "s14_warpgroups"
+TOO_NEW = (*COPYING, ALONE)
+COPIES = "a GPU of compute capability 8.0 or higher, for asynchronous copies"
+HOPPER = "a GPU of compute capability 9.0, no other, for its tensor cores' own instruction, wgmma"
+NEEDED = dict.fromkeys(COPYING, COPIES) | {ALONE: HOPPER}
+
+
+def alone(gpu: str) -> str:
+    return f"stage {ALONE} needs {HOPPER}: {gpu}"
+
+
+def all_three(gpu: str) -> str:
+    return f"stages {', '.join(COPYING)} need {COPIES}: {gpu}; {alone(gpu)}"
+
+
+ALL = all_three("Tesla T4 has 7.5")
 
 
 class PretendedGpu(Simulator):
-    name, is_gpu, device = "gpu", True, "Tesla T4"
+    name, is_gpu = "gpu", True
 
-    def __init__(self, *capability: int) -> None:
+    def __init__(self, *capability: int, device: str = "Tesla T4") -> None:
         super().__init__(strict=False)
-        self._capability = capability
+        self._capability, self.device = capability, device
 
     def capability(self) -> Any:
         return self._capability
 
 
 T4 = PretendedGpu(7, 5)
+A100, H200 = PretendedGpu(8, 0, device="A100"), PretendedGpu(9, 0, device="H200")
+B200 = PretendedGpu(10, 0, device="B200")
 
 
 @pytest.fixture
@@ -67,17 +83,51 @@ def convlab(*arguments: str | Path) -> Any:
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_a_stage_says_what_its_parts_need(stage: Stage) -> None:
     parts = [file.read_text() for file in sources(stage.module) if file.parent.name == "stages"]
-    newer = any(name in text for text in parts for name in ("commit_copies", "mma_tf32"))
-    assert (stage.least_capability == (8, 0)) == newer == (stage.name in TOO_NEW)
+
+    def uses(*names: str) -> bool:
+        return any(name in text for text in parts for name in names)
+
+    newer, only_there = uses("commit_copies", "mma_tf32"), uses("start_product")
+    assert (stage.name in TOO_NEW, stage.name == ALONE) == (newer, only_there)
+    least = (9, 0) if only_there else (8, 0) if newer else None
+    assert (stage.least_capability, stage.exact_capability) == (least, only_there)
     assert bool(stage.capability_for) == newer
 
 
-def test_every_gpu_from_there_on_runs_them() -> None:
-    for capability in ((8, 0), (8, 9), (9, 0), (10, 0)):
-        assert stages_for(PretendedGpu(*capability)) == (LADDER, None)
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0)], ids=str)
+def test_which_gpus_run_them(capability: tuple[int, int]) -> None:
+    able, _ = stages_for(PretendedGpu(*capability))
+    absent = [stage.name for stage in LADDER if stage not in able]
+    assert [name for name in absent if name != ALONE] == list(
+        COPYING if capability < (8, 0) else ()
+    )
+    assert (ALONE in absent) == (capability != (9, 0))
+
+
+def test_simulators_and_an_h200_run_all() -> None:
+    assert stages_for(H200) == (LADDER, None)
     for simulator in (Simulator(), engines.choose("cudasim")):
         assert simulator.capability() is None
         assert stages_for(simulator) == (LADDER, None)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "has"), [(A100, "A100 has 8.0"), (B200, "B200 has 10.0")], ids=["A100", "B200"]
+)
+def test_s14_is_for_its_own_gpu_alone(gpu: PretendedGpu, has: str) -> None:
+    able, left_out = stages_for(gpu)
+    assert [stage.name for stage in LADDER if stage not in able] == [ALONE]
+    assert left_out == alone(has)
+    with pytest.raises(EngineUnavailable) as refused:
+        Plan(PROBLEM, stage_named("s14"), None, gpu)
+    assert str(refused.value) == alone(has)
+    assert doctor_says(gpu) == [f"{alone(has)}; stage auto is s12_fused_im2win"]
+
+
+def doctor_says(gpu: PretendedGpu) -> list[str]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engines, "choose", lambda name: gpu)
+        return doctor._stages_left_out("gpu")
 
 
 def test_name_and_capability_are_the_current_gpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +148,7 @@ def test_a_plan_is_refused_before_anything_is_made(
     name: str, t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plans, "program_for", lambda *_, **__: pytest.fail("it was prepared"))
-    said = rf"^stage {name} needs {NEEDED}: Tesla T4 has 7\.5$"
+    said = rf"^stage {name} needs {NEEDED[name]}: Tesla T4 has 7\.5$"
     with pytest.raises(EngineUnavailable, match=said):
         plan(PROBLEM, name)
     with pytest.raises(EngineUnavailable, match=said):
@@ -108,7 +158,7 @@ def test_a_plan_is_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize(
-    ("capability", "name"), [((7, 5), "s11"), ((8, 0), "s12"), ((9, 0), "s12")]
+    ("capability", "name"), [((7, 5), "s11"), ((8, 0), "s12"), ((9, 0), "s12"), ((10, 0), "s12")]
 )
 def test_auto_is_the_best_stage_that_runs(capability: tuple[int, int], name: str) -> None:
     assert auto_stage(PretendedGpu(*capability)) is stage_named(name)
@@ -130,11 +180,11 @@ def test_auto_works_on_an_older_gpu(t4: PretendedGpu) -> None:
 def test_they_are_left_out_with_the_reason() -> None:
     stages, left_out = stages_for(T4)
     assert [stage.name for stage in LADDER if stage not in stages] == list(TOO_NEW)
-    assert left_out == BOTH
+    assert left_out == ALL
     s11, s12 = stage_named("s11"), stage_named("s12")
     assert stages_for(T4, (s11,)) == ((s11,), None)
-    alone = f"stage s12_fused_im2win needs {NEEDED}: Tesla T4 has 7.5"
-    assert stages_for(T4, (s11, s12)) == ((s11,), alone)
+    of_s12 = f"stage s12_fused_im2win needs {COPIES}: Tesla T4 has 7.5"
+    assert stages_for(T4, (s11, s12)) == ((s11,), of_s12)
 
 
 def test_where_there_is_no_library_either_both_reasons_are_said(
@@ -142,11 +192,11 @@ def test_where_there_is_no_library_either_both_reasons_are_said(
 ) -> None:
     monkeypatch.setattr(PretendedGpu, "why_no_library", lambda self: "there is none")
     stages, left_out = stages_for(T4)
-    assert len(stages) == len(LADDER) - 4
-    assert left_out == f"{BOTH}; s03_im2col_blas, s03_unfold_einsum: there is none"
+    assert len(stages) == len(LADDER) - len(TOO_NEW) - 2
+    assert left_out == f"{ALL}; s03_im2col_blas, s03_unfold_einsum: there is none"
     monkeypatch.setattr(PretendedGpu, "why_no_library", lambda self: pytest.fail("it is imported"))
     assert stages_for(T4, (stage_named("s12"),))[1] == (
-        f"stage s12_fused_im2win needs {NEEDED}: Tesla T4 has 7.5"
+        f"stage s12_fused_im2win needs {COPIES}: Tesla T4 has 7.5"
     )
 
 
@@ -156,11 +206,11 @@ def test_the_ladder_leaves_them_out_in_a_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ladder, "default_problem", lambda engine: TEACHING)  # seconds
     ran = convlab("ladder", "--engine", "simulator")
     assert ran.exit_code == 0, ran.output
-    assert f"left out        {BOTH}\n" in ran.stdout
-    assert f"All {len(LADDER) - 2} stages are right" in ran.stdout
+    assert f"left out        {ALL}\n" in ran.stdout
+    assert f"All {len(LADDER) - len(TOO_NEW)} stages are right" in ran.stdout
     ran = convlab("ladder", "--engine", "simulator", "--stage", "s12", "--stage", "s01")
     assert ran.exit_code == 2
-    assert ran.stderr == f"convlab: stage s12_fused_im2win needs {NEEDED}: Tesla T4 has 7.5\n"
+    assert ran.stderr == f"convlab: stage s12_fused_im2win needs {COPIES}: Tesla T4 has 7.5\n"
 
 
 @pytest.mark.parametrize("name", TOO_NEW)
@@ -171,13 +221,14 @@ def test_they_are_not_tuned(
     monkeypatch.setattr(tuning, "measure_all", lambda *_: pytest.fail("work was done"))
     ran = convlab("tune", "--stage", name)
     assert ran.exit_code == 2
-    assert ran.stderr == f"convlab: stage {name} needs {NEEDED}: Tesla T4 has 7.5\n"
+    assert ran.stderr == f"convlab: stage {name} needs {NEEDED[name]}: Tesla T4 has 7.5\n"
     assert not (tmp_path / "cache").exists()
 
 
 def test_they_are_absent_from_benchmarks(t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    system = systems.system_named("s12_fused_im2win")
-    assert system.why_absent() == f"stage s12_fused_im2win needs {NEEDED}: Tesla T4 has 7.5"
+    for name, needed in NEEDED.items():
+        system = systems.system_named(name)
+        assert system.why_absent() == f"stage {name} needs {needed}: Tesla T4 has 7.5"
     assert systems.system_named("s11_im2win_full").why_absent() is None
     monkeypatch.setattr(systems, "program_for", lambda *_, **__: pytest.fail("it was prepared"))
     system.compile(PROBLEM)
@@ -205,21 +256,20 @@ def test_the_sanitizer_is_told(
     monkeypatch.setattr(sanitize, "cases", cases)
     assert sanitize.main([]) == 0
     assert asked == [stage.name for stage in LADDER if stage.name not in TOO_NEW]
-    assert capsys.readouterr().out.startswith(f"left out: {BOTH}\n")
+    assert capsys.readouterr().out.startswith(f"left out: {ALL}\n")
     assert sanitize.main(["--stage", "s13", "--stage", "s01"]) == 2
-    said = f"stage s13_tensor_cores needs {NEEDED}: Tesla T4 has 7.5\n"
+    said = f"stage s13_tensor_cores needs {COPIES}: Tesla T4 has 7.5\n"
     assert capsys.readouterr().err == said
 
 
 def test_the_doctor_says_so(t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_would_use", lambda *_: {"engine": "gpu", "why": "it works"})
-    line = f"{BOTH}; stage auto is s11_im2win_full"
+    line = f"{ALL}; stage auto is s11_im2win_full"
     assert doctor.facts()["warnings"][-1] == line
     ran = convlab("doctor")
     assert ran.exit_code == 0
     assert f"Warning: {line}" in " ".join(ran.stdout.split())
-    monkeypatch.setattr(engines, "choose", lambda name: PretendedGpu(9, 0))
-    assert doctor._stages_left_out("gpu") == doctor._stages_left_out("simulator") == []
+    assert doctor_says(H200) == doctor._stages_left_out("simulator") == []
 
 
 # What is compiled for a GPU that is not here.
@@ -238,7 +288,10 @@ def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(
 
     ran = convlab("lint", "s12", "--arch", "sm_90", "--arch", "sm_75")
     assert ran.exit_code == 2
-    assert ran.stderr == f"convlab: stage s12_fused_im2win needs {NEEDED}: sm_75 has 7.5\n"
+    assert ran.stderr == f"convlab: stage s12_fused_im2win needs {COPIES}: sm_75 has 7.5\n"
+    ran = convlab("lint", "s14", "--arch", "sm_80", "--arch", "sm_90")
+    assert ran.exit_code == 2
+    assert ran.stderr == f"convlab: {alone('sm_80 has 8.0')}\n"
 
     asked: list[tuple[str, tuple[int, int]]] = []
 
@@ -248,21 +301,38 @@ def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(
 
     monkeypatch.setattr(gate, "lint_all", lint_all)
     monkeypatch.setattr(lint_command, "check_compilers", lambda user: None)
-    ran = convlab("lint", "--arch", "sm_90", "--arch", "sm_75", "--layer", "conv12")
+    gpus = ("--arch", "sm_90", "--arch", "sm_75", "--arch", "sm_100")
+    ran = convlab("lint", *gpus, "--layer", "conv12")
     assert ran.exit_code == 0, ran.output
-    line = f"left out: stages {', '.join(TOO_NEW)} need {NEEDED}: sm_75 has 7.5\n"
-    assert ran.stdout.startswith(line)
+    old, new = (
+        f"left out: {said}\n" for said in (all_three("sm_75 has 7.5"), alone("sm_100 has 10.0"))
+    )
+    assert ran.stdout.startswith(old + new)
     names = [stage.name for stage in LADDER]
     assert [name for name, gpu in asked if gpu == (9, 0)] == names
-    assert [name for name, gpu in asked if gpu == (7, 5)] == names[:-2]
+    assert [name for name, gpu in asked if gpu == (7, 5)] == names[:-3]
+    assert [name for name, gpu in asked if gpu == (10, 0)] == names[:-1]
+
+    # Nobody named sm_80, so nobody is refused.
+    asked.clear()
+    ran = convlab("lint", "s14", "--layer", "conv12")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.startswith(f"left out: {alone('sm_80 has 8.0')}\n")
+    assert asked == [(ALONE, (9, 0))]
 
 
-def test_none_is_compiled_for_an_older_gpu() -> None:
-    said = rf"stage s12_fused_im2win needs {NEEDED}: sm_75 has 7\.5"
-    with pytest.raises(ValueError, match=f"^{said}"):
-        next(lint_stage(stage_named("s12"), capabilities=((9, 0), (7, 5))))
-    with pytest.raises(ValueError, match=rf"^compiled is \(7, 5\): {said}"):
-        trace_stage("s12", compiled=(7, 5))
+@pytest.mark.parametrize(
+    ("name", "gpu", "has"),
+    [("s12", (7, 5), "sm_75 has 7.5"), ("s14", (8, 0), "sm_80 has 8.0"),
+     ("s14", (10, 0), "sm_100 has 10.0")],
+)  # fmt: skip
+def test_none_is_compiled_for_another_gpu(name: str, gpu: tuple[int, int], has: str) -> None:
+    stage = stage_named(name)
+    said = re.escape(f"stage {stage.name} needs {NEEDED[stage.name]}: {has}")
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        next(lint_stage(stage, capabilities=((9, 0), gpu)))
+    with pytest.raises(ValueError, match=rf"^compiled is {re.escape(str(gpu))}: {said}$"):
+        trace_stage(name, compiled=gpu)
 
 
 @real_numba

@@ -11,10 +11,20 @@ from numba import cuda
 from convlab import ConvProblem, plans
 from convlab.bench import sanitize
 from convlab.engines import Engine
-from convlab.stages import LADDER, Stage, stage_named, tile_choice, warp_tiles
-from convlab.stages import s13_tensor_cores as s13
+from convlab.plans import stages_for
+from convlab.stages import (
+    LADDER,
+    Stage,
+    s13_tensor_cores,
+    s14_warpgroups,
+    stage_named,
+    tile_choice,
+    warp_output,
+    warp_tiles,
+    warpgroup_tiles,
+)
 
-S12, S13 = stage_named("s12"), stage_named("s13")
+S12, S13, S14 = map(stage_named, ("s12", "s13", "s14"))
 SMALL = ConvProblem(1, 3, 4, 3, 5, 3, padding=1)
 
 
@@ -44,6 +54,12 @@ def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage: Stage, rates
     assert len(tiles) < 20
 
 
+def test_every_width_of_a_warpgroup_s_tiles_runs() -> None:
+    tiles = [case.tile for case in sanitize.cases((S14,))]
+    assert set(warpgroup_tiles.RATES) <= {tile.M_B for tile in tiles if tile is not None}
+    assert len(tiles) < 20
+
+
 def of_what_is_not_finite() -> list[sanitize.Case]:
     """With tiles that a simulator runs in a blink."""
     found = [case for case in sanitize.cases(LADDER) if case.infinite]
@@ -53,21 +69,28 @@ def of_what_is_not_finite() -> list[sanitize.Case]:
 def test_relu_of_what_is_not_finite_runs_once_a_stage_and_is_right(engine: Engine) -> None:
     found = of_what_is_not_finite()
     assert [case.stage for case in found] == [stage for stage in LADDER if "relu" in stage.options]
-    for case in found:
+    able, _ = stages_for(engine)
+    for case in (one for one in found if one.stage in able):
         assert case.switches == {"relu": True}
         verdict = sanitize.judged(case, engine)
         assert verdict.ok, verdict
 
 
-def test_what_is_wrong_with_it_is_found(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
-    case = of_what_is_not_finite()[-1]
-    assert case.stage is S13
+@pytest.mark.parametrize(
+    ("stage", "module"), [(S13, s13_tensor_cores), (S14, s14_warpgroups)], ids=["s13", "s14"]
+)
+def test_what_is_wrong_with_it_is_found(
+    stage: Stage, module: Any, monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    if stage not in stages_for(engine)[0]:
+        pytest.skip(str(stages_for(engine)[1]))
+    (case,) = (case for case in of_what_is_not_finite() if case.stage is stage)
     with monkeypatch.context() as patched:
-        patched.setattr(s13, "make_mend", lambda *_: left_out)
+        patched.setattr(module, "make_mend", lambda *_: left_out)
         plans._prepared.cache_clear()
         assert not sanitize.judged(case, engine).ok
         patched.undo()
-        patched.setattr(s13, "make_finish", lambda relu: only_added)
+        patched.setattr(warp_output, "make_finish", lambda relu: only_added)
         plans._prepared.cache_clear()
         assert not sanitize.judged(case, engine).ok
     plans._prepared.cache_clear()

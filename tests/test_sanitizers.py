@@ -207,7 +207,7 @@ def test_what_a_gpu_cannot_run_is_left_out_and_said(
     monkeypatch.setattr(measured, "choose", lambda name: OldGpu(strict=False))
     document = run(tmp_path, expected=0)
     assert {row["stage"] for row in document["rows"]} == {LADDER[0].name}
-    said = f"Left out: stage {LADDER[-1].name} needs a GPU of compute capability 8.0 or higher"
+    said = f"Left out: stage {LADDER[-1].name} needs a GPU of compute capability 9.0, no other"
     assert said in capsys.readouterr().out
 
 

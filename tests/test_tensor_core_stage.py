@@ -8,15 +8,34 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.tensor_cores import split, split_product
-from numba import cuda, float32
 from numba.cuda.core import config
+from split_products import (
+    FEW,
+    INF,
+    NAN,
+    ODD,
+    PLACES,
+    SHAPES,
+    VALUES,
+    WRITTEN,
+    F,
+    awkward_weight,
+    both_parts,
+    computed,
+    judge_a_constant_weight,
+    judge_a_sum_that_overflows_on_its_way,
+    judge_an_infinite_weight_over_padding,
+    judge_what_is_not_finite,
+    many,
+    numbers_had_back,
+    packed_filter,
+    without_small_parts,
+)
 
-from convlab import ConvProblem, Tile, plan, plans
+from convlab import ConvProblem, Tile, plans
 from convlab.convolution import reference
-from convlab.device import to_tf32
 from convlab.engines import Engine, choose
 from convlab.oracle import Oracle, judge, random_tensors
-from convlab.plans import Plan
 from convlab.stages import (
     filter_fragments,
     stage_named,
@@ -31,8 +50,6 @@ from convlab.tracing import trace_stage
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 S13 = s13.STAGE
-F = np.float32
-INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
 TILES = [
     Tile(16, 32, 8, 2, 8),  # one warp
     Tile(32, 32, 8, 2, 8),  # two along M, which fetch two rows of a slice at a time
@@ -45,19 +62,7 @@ TILES = [
     Tile(32, 64, 24, 4, 8),  # of 8, for 16 does not divide 24
     Tile(16, 32, 32, 2, 8),
 ]
-# Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
-VALUES = [INF, NAN] if config.ENABLE_CUDASIM else [INF, -INF, NAN, MOST, -MOST]
-WRITTEN = {True: "by fours"} | ({} if config.ENABLE_CUDASIM else {False: "one by one"})
 TRIED = [tile for tile in TILES if tile.threads * tile.K_B <= 512 or not config.ENABLE_CUDASIM]
-
-
-def many(channels: int) -> ConvProblem:
-    """So many that a slice can be channels of one place; two tiles of windows and a tail."""
-    return ConvProblem(2, channels, 6, 7, 18, (3, 2), (1, 2), (1, 2), (2, 1))
-
-
-# Five channels, so that no slice can; K of 30 and N of 60; stride and padding are uneven.
-FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
 
 
 @pytest.mark.parametrize("tile", TRIED, ids=str)
@@ -67,26 +72,12 @@ def test_every_way_to_fetch_and_multiply(tile: Tile, judged: Any) -> None:
     verdict = judged(problem, S13, random_tensors(problem, 1), tile)
     assert verdict.ok, verdict
     assert window_fetch.group_size(FEW, tile) == 1
-    verdict = judged(FEW, S13, random_tensors(FEW, 2, integers=True), tile)
-    assert verdict.ok, verdict
+    for few in (FEW, ODD):
+        verdict = judged(few, S13, random_tensors(few, 2, integers=True), tile)
+        assert verdict.ok, verdict
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        ConvProblem(1, 1, 1, 1, 1, 1),
-        ConvProblem(1, 40, 1, 1, 17, 1),
-        ConvProblem(1, 3, 5, 4, 33, (5, 4)),
-        ConvProblem(1, 8, 11, 13, 3, 2, stride=(3, 5)),
-        ConvProblem(2, 2, 11, 12, 3, 3, (2, 3), ((1, 0), (3, 2)), (3, 2)),
-        ConvProblem(1, 16, 4, 8, 16, (1, 3), padding=(0, 1)),
-        ConvProblem(2, 1, 2, 6, 5, 1),
-    ],
-    ids=[
-        "one of everything", "one output pixel", "one window", "stride larger than filter",
-        "stride, padding and dilation", "whole tiles", "runs cross rows",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("problem", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no bias"])
 def test_shapes(with_bias: bool, problem: ConvProblem, judged: Any) -> None:
     numbers = random_tensors(problem, 1, with_bias, integers=True)
@@ -114,7 +105,7 @@ def test_it_computes_what_its_arithmetic_says_to_the_bit(depth: int, chain: int)
     problem, tile = ConvProblem(1, 75, 4, 5, 18, 1), Tile(16, 32, depth, 2, 8)
     assert warp_product.chain(tile) == chain
     input, weight, _ = random_tensors(problem, depth, bias=False)
-    output = computed(choose("simulator"), problem, (input, weight, None), tile)
+    output = computed(S13, choose("simulator"), problem, (input, weight, None), tile)
     wanted = split_product(weight.reshape(18, 75), input.reshape(75, 20), chain)
     np.testing.assert_array_equal(output.reshape(18, 20), wanted)
 
@@ -127,7 +118,7 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
     errors = {}
     for exponent in (-113, -118, -130):
         numbers = np.ldexp(input, exponent), weight, 0 * bias
-        output = computed(choose("simulator"), problem, numbers)
+        output = computed(S13, choose("simulator"), problem, numbers)
         oracle = Oracle(problem, *numbers)
         assert oracle.judge(output, split_products=True).ok
         assert oracle.judge(output).ok == (exponent > -130)
@@ -149,23 +140,9 @@ def test_the_pages_say_below_which_numbers_it_is_less_exact() -> None:
     assert "2**-113" in str(s13.__doc__)
 
 
-@cuda.jit(device=True)
-def large_part_alone(value):
-    return to_tf32(value), float32(0)
-
-
-@pytest.mark.parametrize(
-    "modules", [(warp_product,), (filter_fragments,)], ids=lambda m: m[0].__name__
-)
-def test_a_forgotten_small_part_is_found(
-    modules: Any, monkeypatch: pytest.MonkeyPatch, judged: Any
-) -> None:
-    numbers = random_tensors(FEW, 4)
-    plans._prepared.cache_clear()
-    for module in modules:
-        monkeypatch.setattr(module, "split_tf32", large_part_alone)
-    verdict = judged(FEW, S13, numbers, S13.tiny_tile)
-    plans._prepared.cache_clear()
+@pytest.mark.parametrize("module", [warp_product, filter_fragments], ids=lambda m: m.__name__)
+def test_a_forgotten_small_part_is_found(module: Any, judged: Any) -> None:
+    verdict = without_small_parts(S13, module, judged)
     assert not verdict.ok
     assert verdict.error_over_bound > 10
     assert verdict.wrong > verdict.total / 2
@@ -174,79 +151,33 @@ def test_a_forgotten_small_part_is_found(
 # Infinities and NaN
 
 
-def computed(
-    engine: Engine, problem: ConvProblem, numbers: Any, tile: Tile | None = None, **options: bool
-) -> np.ndarray:
-    output = engine.to_device(np.full(problem.output_shape, NAN, F))
-    input, weight, bias = (None if n is None else engine.to_device(n) for n in numbers)
-    Plan(problem, S13, tile or S13.tiny_tile, engine, **options)(input, weight, output, bias)
-    return engine.to_host(output)
-
-
 @pytest.mark.parametrize("value", VALUES, ids=str)
-@pytest.mark.parametrize("where", ["input", "weight", "bias"])
+@pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("whole_runs", WRITTEN, ids=WRITTEN.get)
 def test_what_is_not_finite_and_what_is_nearly_not(
     whole_runs: bool, where: str, value: float, engine: Engine
 ) -> None:
-    """Right without ReLU, by the oracle; with it, the same and no negative numbers."""
-    problem = ConvProblem(2, 3, 4, 4 if whole_runs else 3, 5, 3, padding=1)
-    numbers = dict(zip(("input", "weight", "bias"), random_tensors(problem, 3), strict=True))
-    numbers[where].reshape(-1)[2] = value
-    plain = computed(engine, problem, numbers.values())
-    verdict = Oracle(problem, *numbers.values()).judge(plain, split_products=True)
-    assert verdict.ok, verdict
-    clipped = computed(engine, problem, numbers.values(), relu=True)
-    np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
+    judge_what_is_not_finite(S13, whole_runs, where, value, engine)
 
 
 def test_padding_with_an_infinite_weight_is_nan(engine: Engine) -> None:
-    problem = ConvProblem(1, 8, 4, 4, 2, 3, padding=1)
-    input, weight, bias = random_tensors(problem, 5)
-    weight[1, 3, 0, 0] = INF
-    for relu in (False, True):
-        output = computed(engine, problem, (input, weight, bias), relu=relu)[0]
-        nan = np.zeros((4, 4), bool)
-        nan[0], nan[:, 0] = True, True
-        np.testing.assert_array_equal(np.isnan(output[1]), nan)
-        assert np.isfinite(output[0]).all()
+    judge_an_infinite_weight_over_padding(S13, engine)
 
 
 def test_a_sum_that_overflows_on_its_way_is_added_in_another_order(engine: Engine) -> None:
-    """By channels it passes through minus infinity, by places it does not."""
-    problem = ConvProblem(1, 8, 1, 3, 1, (1, 3))
-    input, weight = np.ones(problem.input_shape, F), np.zeros(problem.weight_shape, F)
-    weight[0, :2, 0] = [[-3e38, 3e38, 0], [-3e38, 0, 3.3e38]]
-    for relu in (False, True):
-        output = computed(engine, problem, (input, weight, None), relu=relu)
-        assert output.item() == pytest.approx(3e37, rel=1e-6)
+    judge_a_sum_that_overflows_on_its_way(S13, engine)
 
 
 def test_all_infinite(engine: Engine) -> None:
     input, weight, bias = random_tensors(FEW, 6)
     numbers = np.full_like(input, INF), abs(weight), bias
-    output = computed(engine, FEW, numbers, Tile(32, 32, 16, 4, 8))
+    output = computed(S13, engine, FEW, numbers, Tile(32, 32, 16, 4, 8))
     assert judge(FEW, output, *numbers).ok
 
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_a_constant_weight(relu: bool, engine: Engine) -> None:
-    """What is computed again is, too, of the weight that was there."""
-    problem = ConvProblem(1, 8, 4, 6, 5, (2, 3), padding=(1, 0))
-    _, weight, bias = random_tensors(problem, 7)
-    weight[1, 2, 0, 1] = INF
-    on = engine.to_device
-    kept = on(weight)
-    chosen = plan(problem, "s13", S13.tiny_tile, engine.name, relu=relu)
-    ready = chosen.for_weight(kept, on(bias))
-    kept[:] = 0
-    for seed in (8, 9):
-        other = random_tensors(problem, seed)[0]
-        output = on(np.full(problem.output_shape, NAN, F))
-        ready(on(other), output)
-        wanted = computed(engine, problem, (other, weight, bias), relu=relu)
-        np.testing.assert_array_equal(engine.to_host(output), wanted)
-    assert np.isnan(wanted).any()
+    judge_a_constant_weight(S13, relu, engine)
 
 
 # The filter
@@ -268,33 +199,29 @@ def test_an_infinite_number_s_parts_are_what_the_lesson_says() -> None:
     assert "A pixel is infinite. What are its two parts" in lesson.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
+packings = pytest.mark.parametrize(
     ("problem", "tile"),
     [(many(16), Tile(32, 32, 16, 2, 8)), (many(24), Tile(16, 32, 24, 2, 8)), (FEW, S13.tiny_tile)],
     ids=["groups of 16", "groups of 24", "no groups"],
 )
-def test_the_filter_lies_as_it_is_said_to(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
-    weight = random_tensors(problem, 1)[1]
-    weight[2, 1, 1, 1], weight[3, 2, 0, 1] = -MOST, INF
-    program = S13.prepare(problem, tile)
-    (buffer,) = program.buffers
-    packed = engine.to_device(np.full(buffer.shape, NAN, F).reshape(-1))
-    step = program.launches[0]
-    engine.build(step, program)([engine.to_device(weight.reshape(-1)), packed])
-    found = engine.to_host(packed)
 
-    K_P, rows = buffer.shape[1], buffer.shape[0] * tile.M_B
-    ordered = np.zeros((rows, K_P), F)
-    group = window_fetch.group_size(problem, tile)
-    by_groups = weight.reshape(problem.M, -1, group, problem.H_f * problem.W_f)
-    ordered[: problem.M, : problem.K] = by_groups.swapaxes(2, 3).reshape(problem.M, problem.K)
-    with np.errstate(over="ignore", invalid="ignore"):
-        parts = np.stack(split(ordered))  # part, m, k
-    parts[1] = np.where(np.isinf(parts[0]), ordered, parts[1])
+
+@packings
+def test_the_filter_lies_as_it_is_said_to(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
+    weight = awkward_weight(problem)
+    found = engine.to_host(packed_filter(S13, problem, tile, weight, engine))
+    parts = both_parts(S13, problem, tile, weight)
     # part, row block, 16 channels, upper half, g, 8 terms, second half, t
-    seen = parts.reshape(2, -1, tile.M_B // 16, 2, 8, K_P // 8, 2, 4)
+    seen = parts.reshape(2, -1, tile.M_B // 16, 2, 8, parts.shape[2] // 8, 2, 4)
     wanted = seen.transpose(1, 5, 2, 0, 4, 7, 6, 3)
     np.testing.assert_array_equal(found, wanted.reshape(-1))
+
+
+@packings
+def test_every_number_can_be_had_back(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
+    weight = awkward_weight(problem)
+    found = numbers_had_back(S13, filter_fragments, problem, tile, weight, engine)
+    np.testing.assert_array_equal(found, weight)
 
 
 def test_the_workspace_is_twice_the_filter() -> None:

@@ -230,7 +230,7 @@ def _warnings(numpy: str | None) -> list[str]:
 
 
 def _stages_left_out(engine: str | None) -> list[str]:
-    """Which stages this GPU is too old for, and what is taken in their place."""
+    """Which stages this GPU cannot run, and what is taken in their place."""
     if engine != "gpu":
         return []
     from convlab.engines import choose

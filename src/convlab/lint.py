@@ -26,7 +26,7 @@ CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))
 
 # What is compiled: the layers that have differed most from the rest (few channels, large filters,
 # 64 and 128 filters; conv12's sums are split by s12) and a problem in which nothing divides
-# anything. Further tiles of s11, s12 and s13 are compiled by their own tests.
+# anything. Further tiles of s11 to s14 are compiled by their own tests.
 LAYERS = ("conv3", "conv4", "conv7", "conv8", "conv9", "conv12")
 PROBLEMS: dict[str, ConvProblem] = {
     **{layer: paper_layer(layer) for layer in LAYERS},
@@ -66,6 +66,10 @@ REGISTER_BUDGET: dict[str, int] = {
     "pack_filter": 40,
     "tensor_cores": 255,  # 16 x 8 sums a thread, and both parts of what it multiplies
     "split_filter": 48,
+    # With 96 channels of a block 96 sums a thread, half as many under way, and both parts of what
+    # it multiplies: two blocks of 128 live on a multiprocessor. With 64, three, by launch bounds.
+    "warpgroups": 255,
+    "split_filter_to_cores": 48,
 }
 # Pre-passes whose subject is wide access, and what they must have; of main kernels
 # ``Stage.vectorized`` says it.
@@ -75,6 +79,8 @@ WIDE_PRE_PASSES: dict[str, tuple[str, ...]] = {
     "im2win_transform_by_pixels": ("STG",),
     "im2win_transform_by_groups": ("STG",),
     "pack_filter_by_squares": ("STG",),
+    "split_filter": ("STG",),
+    "split_filter_to_cores": ("STG",),
 }
 MOST_PROCESSES = 8  # compile at a time, however many cores there are
 NO_LOAD = "LDS RZ, [RZ]"  # ptxas puts three before the first LDGSTS, never to be carried out

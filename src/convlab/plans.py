@@ -226,8 +226,8 @@ def plan(
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
     stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
-    cannot run, or its GPU is too old for the stage, ``MemoryError`` with the size where the
-    workspace does not fit; all before anything is launched.
+    cannot run, or its GPU cannot run the stage, ``MemoryError`` with the size where the workspace
+    does not fit; all before anything is launched.
     """
     chosen = choose(engine)
     if not isinstance(problem, ConvProblem):
@@ -353,7 +353,7 @@ def stages_for(
 
 
 def check_runs(stage: Stage, engine: Engine) -> None:
-    """Raise ``EngineUnavailable`` where the engine's GPU is too old for the stage."""
+    """Raise ``EngineUnavailable`` where the engine's GPU cannot run the stage."""
     reason = why_too_old((stage,), engine.capability(), engine.device)
     if reason is not None:
         raise EngineUnavailable(reason)

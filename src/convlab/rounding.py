@@ -18,18 +18,18 @@ less than what gamma_n has to spare in its second-order terms, so it adds nothin
 
 Products of numbers split in two
 --------------------------------
-A tensor core multiplies TF32: 11 significant bits. s13 splits each number, ``x = large + small``,
-``|small| <= 2**-11 |x|``, and leaves out ``small * small``, at most ``2**-22`` of the product, and
-of each small part the 12th bit, ``2**-23`` of its number: ``2**-21`` of the product together. It
-adds 16 terms at most on the tensor core, in six instructions, of which the first two add small
-products only. Each is within ``2**-21`` of what it adds (nine terms cut 25 bits below the largest
-one, and the sum cut): four times ``2**-21`` and, for the first two, ``2**-30``. That makes ``8 +
-33`` roundings, and with one addition for every 8 terms ``41 + ceil(K / 8)``: no more than
-``max(K, 48)``. So from 48 terms on the bound is the same as everybody's. Below ``2**-113`` TF32
-has fewer bits, at worst none of ``2**-136``; each such x adds ``2**-136 * max |w|``, each such w
-``2**-136 * max |x|``. And each of three instructions may cut a denormal sum by ``2**-149``, which a
-single term may meet all alone: that adds ``K * 2**-147``. Integers are exact where ``large`` is all
-of them, up to ``2**11``.
+A tensor core multiplies TF32: 11 significant bits. s13 and s14 split each number, ``x = large +
+small``, ``|small| <= 2**-11 |x|``, and leave out ``small * small``, at most ``2**-22`` of the
+product, and of each small part the 12th bit, ``2**-23`` of its number: ``2**-21`` of the product
+together. They add 16 terms at most on the tensor core, in six instructions, of which s13's first
+two, and s14's first four, add small products only. Each is within ``2**-21`` of what it adds (nine
+terms cut 25 bits below the largest one, and the sum cut): four times ``2**-21`` and, for the first
+two, ``2**-30``. That makes ``8 + 33`` roundings, and with one addition for every 8 terms ``41 +
+ceil(K / 8)``: no more than ``max(K, 48)``. So from 48 terms on the bound is the same as
+everybody's. Below ``2**-113`` TF32 has fewer bits, at worst none of ``2**-136``; each such x adds
+``2**-136 * max |w|``, each such w ``2**-136 * max |x|``. And each of three instructions may cut a
+denormal sum by ``2**-149``, which a single term may meet all alone: that adds ``K * 2**-147``.
+Integers are exact where ``large`` is all of them, up to ``2**11``.
 
 Where all tensors hold integers only and ``magnitude`` is at most ``2**24``, float32 makes no error
 at all and the bound is 0. This is the sharper test: the bound above grows with K times the

@@ -106,7 +106,7 @@ def cases(only: Sequence[str] = ()) -> Cases:
 
 
 def runnable(chosen: Cases, engine: Engine) -> tuple[Cases, str | None]:
-    """Without the stages that the GPU is too old for, and which these are and why."""
+    """Without the stages that the GPU cannot run, and which these are and why."""
     stages = tuple(dict.fromkeys(stage for stage, _, _ in chosen.stages))
     able, reason = stages_for(engine, stages)
     return replace(chosen, stages=tuple(one for one in chosen.stages if one[0] in able)), reason

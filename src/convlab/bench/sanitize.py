@@ -30,7 +30,8 @@ PROBLEMS = (
 )
 # So many channels that tiles of all sizes are candidates; 72 columns, so that some stick out.
 WIDE = ConvProblem(2, 16, 6, 6, 192, 3, padding=1)
-# An infinity among its pixels: what s13 computes again, with runs that cross into the next image.
+# An infinity among its pixels: what s13 and s14 compute again, with runs that cross into the next
+# image.
 INFINITE = ConvProblem(2, 5, 7, 5, 67, 3, padding=1)
 
 

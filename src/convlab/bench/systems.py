@@ -19,7 +19,7 @@ from convlab.stages import LADDER, Stage, stage_named
 STAGE_FAMILY = "convlab"
 DEFAULT_STAGES = (
     "s01_direct", "s03_im2col_blas", "s07_microkernel", "s08_vectorized", "s09_double_buffer",
-    "s10_im2win", "s11_im2win_full", "s12_fused_im2win", "s13_tensor_cores",
+    "s10_im2win", "s11_im2win_full", "s12_fused_im2win", "s13_tensor_cores", "s14_warpgroups",
 )  # fmt: skip
 QUICK_STAGES = ("s01_direct", "s03_im2col_blas", "s11_im2win_full", "s12_fused_im2win")
 SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel: not in a quick run

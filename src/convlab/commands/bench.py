@@ -56,7 +56,7 @@ def bench(
     stage: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="A stage, all or none, else nine of them; may be repeated."
+            metavar="NAME", help="A stage, all or none, else ten of them; may be repeated."
         ),
     ] = None,
     peer: Annotated[

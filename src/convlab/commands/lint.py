@@ -70,7 +70,7 @@ def lint(
         for gpu in capabilities
         if (reason := why_too_old(chosen_stages, gpu, arch_of(gpu))) is not None
     ]
-    if stage is not None and too_old:
+    if stage is not None and arch and too_old:
         refuse(too_old[0])
     check_compilers("lint")
 

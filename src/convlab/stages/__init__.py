@@ -22,6 +22,7 @@ from convlab.stages import (
     s11_im2win_full,
     s12_fused_im2win,
     s13_tensor_cores,
+    s14_warpgroups,
 )
 from convlab.stages.base import Buffer, Launch, LibraryCall, Program, Stage, Step
 from convlab.stages.tiles import Tile
@@ -46,6 +47,7 @@ LADDER: tuple[Stage, ...] = (
     s11_im2win_full.STAGE,
     s12_fused_im2win.STAGE,
     s13_tensor_cores.STAGE,
+    s14_warpgroups.STAGE,
 )
 
 __all__ = [

@@ -147,7 +147,8 @@ class Stage:
     then does as many images at a time as fit. ``switches`` are techniques that can be left out,
     ``options`` what can be asked for beyond the convolution: keyword arguments of ``prepare``, true
     or false. ``least_capability`` is the compute capability that a GPU must have to run the stage,
-    ``capability_for`` what of it needs that, in words; None where any GPU will do.
+    ``capability_for`` what of it needs that, in words; None where any GPU will do. With
+    ``exact_capability`` it must have just that, and a later GPU will not do either.
     """
 
     name: str
@@ -170,6 +171,7 @@ class Stage:
     in_slices: bool = False
     least_capability: Capability | None = None
     capability_for: str = ""
+    exact_capability: bool = False
 
     @property
     def precision(self) -> str:
@@ -179,7 +181,9 @@ class Stage:
     def runs_on(self, capability: Capability | None) -> bool:
         """Whether a GPU of that compute capability can run it; None is a simulator's, and can."""
         least = self.least_capability
-        return least is None or capability is None or capability >= least
+        if least is None or capability is None:
+            return True
+        return capability == least if self.exact_capability else capability >= least
 
     def allowances(self, problem: ConvProblem) -> dict[str, Any]:
         """What the judge has to know of this stage's arithmetic: arguments of ``Oracle.judge``."""
@@ -196,8 +200,9 @@ def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str
         return None
     needed: dict[str, list[str]] = {}
     for stage in stages:
-        if (least := stage.least_capability) is not None and capability < least:
-            what = f"a GPU of compute capability {_dotted(least)} or higher"
+        if (least := stage.least_capability) is not None and not stage.runs_on(capability):
+            what = f"a GPU of compute capability {_dotted(least)}"
+            what += ", no other" if stage.exact_capability else " or higher"
             what += f", for {stage.capability_for}: {gpu} has {_dotted(capability)}"
             needed.setdefault(what, []).append(stage.name)
     sentences = [

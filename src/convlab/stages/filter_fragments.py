@@ -19,20 +19,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import cuda, float32, int64, uint32
 
 from convlab.device import gpu_only, split_tf32, store4
 from convlab.problem import ConvProblem
 from convlab.stages.base import Buffer, Flat, Launch, blocks_for
 from convlab.stages.tiles import Tile
+from convlab.stages.warp_output import INFINITY
 from convlab.stages.window_fetch import group_size
 
 WARP = 32
 ROWS, TERMS = 16, 8  # of the matrix that a warp's lanes hold together
 FRAGMENTS = WARP * 4  # numbers of such a matrix
 WARPS = 4  # of a block that packs
-INFINITY = np.float32(np.inf)
 
 
 def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
@@ -49,32 +48,40 @@ def pack_launch(problem: ConvProblem, tile: Tile) -> Launch:
     warps = row_blocks * tile.M_B // ROWS
     return Launch(
         make_pack_filter(problem, tile, K_P, warps),
-        grid=(K_P // TERMS // _turns(problem, tile), blocks_for(warps, WARPS)),
+        grid=(K_P // TERMS // turns(problem, tile), blocks_for(warps, WARPS)),
         block=(WARPS * WARP,),
         arguments=(Flat("weight"), Flat("packed")),
     )
 
 
-def _turns(problem: ConvProblem, tile: Tile) -> int:
+def turns(problem: ConvProblem, tile: Tile) -> int:
     """How many steps of 8 terms a warp packs: those which read the same bytes of the filter."""
     return problem.H_f * problem.W_f if group_size(problem, tile) > 1 else 1
 
 
-def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> Any:
-    """The kernel. Zeros beyond K and M."""
-    p = problem
-    M, K, PLACES, M_B = p.M, p.K, p.H_f * p.W_f, tile.M_B
-    GROUP, TURNS = group_size(p, tile), _turns(p, tile)
-    STEPS = max(1, GROUP // TERMS)  # of 8 channels, in a group
+def make_split_number(problem: ConvProblem, tile: Tile) -> Any:
+    """``split_number(weight, m, k)``: both parts of a number of the filter, by its place in the
+    window's order."""
+    M, K, PLACES = problem.M, problem.K, problem.H_f * problem.W_f
+    GROUP = group_size(problem, tile)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def element(weight, m, k):
+    def split_number(weight, m, k):
         value = float32(0)
         if m < M and k < K:
             group, place, channel = k // (GROUP * PLACES), k // GROUP % PLACES, k % GROUP
             value = weight[m * K + (group * GROUP + channel) * PLACES + place]
         large, small = split_tf32(value)
         return large, small if abs(large) < INFINITY else value
+
+    return split_number
+
+
+def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> Any:
+    """The kernel. Zeros beyond K and M."""
+    M_B, GROUP, TURNS = tile.M_B, group_size(problem, tile), turns(problem, tile)
+    STEPS = max(1, GROUP // TERMS)  # of 8 channels, in a group
+    element = make_split_number(problem, tile)
 
     @cuda.jit(**gpu_only(launch_bounds=WARPS * WARP))
     def split_filter(weight, packed):

@@ -71,7 +71,7 @@ def trace_stage(
     ``compiled`` as for :func:`trace`.
 
     Raises ``ValueError`` for an unknown stage, one that has no kernels, a tile that does not suit
-    it or a GPU that is too old for it, and as :func:`trace`.
+    it or a GPU that cannot run it, and as :func:`trace`.
     """
     chosen = stage_named(stage)
     if compiled is not None:

@@ -1,0 +1,194 @@
+"""What the tests of s13 and s14 share: both multiply numbers split in two, and compute again what
+is not finite."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.tensor_cores import split
+from numba import cuda, float32, uint32
+from numba.cuda.core import config
+
+from convlab import ConvProblem, Stage, Tile, plan, plans
+from convlab.device import to_tf32
+from convlab.engines import Engine
+from convlab.oracle import Oracle, Verdict, random_tensors
+from convlab.plans import Plan
+from convlab.stages import window_fetch
+from convlab.stages.base import Flat, Launch, Program
+
+F = np.float32
+INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
+# Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
+VALUES = [INF, NAN] if config.ENABLE_CUDASIM else [INF, -INF, NAN, MOST, -MOST]
+WRITTEN = {True: "by fours"} | ({} if config.ENABLE_CUDASIM else {False: "one by one"})
+PLACES = ("input", "weight", "bias")
+
+SHAPES = {
+    "one of everything": ConvProblem(1, 1, 1, 1, 1, 1),
+    "one output pixel": ConvProblem(1, 40, 1, 1, 17, 1),
+    "one window": ConvProblem(1, 3, 5, 4, 33, (5, 4)),
+    "stride larger than filter": ConvProblem(1, 8, 11, 13, 3, 2, stride=(3, 5)),
+    "stride, padding and dilation": ConvProblem(
+        2, 2, 11, 12, 3, 3, (2, 3), ((1, 0), (3, 2)), (3, 2)
+    ),
+    "whole tiles": ConvProblem(1, 16, 4, 8, 16, (1, 3), padding=(0, 1)),
+    "runs cross rows": ConvProblem(2, 1, 2, 6, 5, 1),
+}
+# Five channels, so that no slice can be channels of one place; K of 30 and N of 60; stride and
+# padding are uneven.
+FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
+# Fifteen pixels an image, so that a run of four windows may be of two.
+ODD = ConvProblem(5, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 0), (1, 0)))
+
+
+def many(channels: int) -> ConvProblem:
+    """So many that a slice can be channels of one place; 40 windows, one and a quarter of s13's
+    narrowest tiles."""
+    return ConvProblem(2, channels, 6, 7, 18, (3, 2), (1, 2), (1, 2), (2, 1))
+
+
+def computed(
+    stage: Stage,
+    engine: Engine,
+    problem: ConvProblem,
+    numbers: Any,
+    tile: Tile | None = None,
+    **options: bool,
+) -> np.ndarray:
+    output = engine.to_device(np.full(problem.output_shape, NAN, F))
+    input, weight, bias = (None if n is None else engine.to_device(n) for n in numbers)
+    Plan(problem, stage, tile or stage.tiny_tile, engine, **options)(input, weight, output, bias)
+    return engine.to_host(output)
+
+
+@cuda.jit(device=True)
+def large_part_alone(value):
+    return to_tf32(value), float32(0)
+
+
+def without_small_parts(stage: Stage, module: ModuleType, judged: Any) -> Verdict:
+    """What the judge says where a module forgets them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "split_tf32", large_part_alone)
+        plans._prepared.cache_clear()  # programs are kept
+        verdict: Verdict = judged(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
+    plans._prepared.cache_clear()
+    return verdict
+
+
+# What is not finite
+
+
+def judge_what_is_not_finite(
+    stage: Stage, whole_runs: bool, where: str, value: float, engine: Engine
+) -> None:
+    """Right without ReLU, by the oracle; with it, the same and no negative numbers."""
+    problem = ConvProblem(2, 3, 4, 4 if whole_runs else 3, 5, 3, padding=1)
+    numbers = dict(zip(PLACES, random_tensors(problem, 3), strict=True))
+    numbers[where].reshape(-1)[2] = value
+    plain = computed(stage, engine, problem, numbers.values())
+    verdict = Oracle(problem, *numbers.values()).judge(plain, split_products=True)
+    assert verdict.ok, verdict
+    clipped = computed(stage, engine, problem, numbers.values(), relu=True)
+    np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
+
+
+def judge_an_infinite_weight_over_padding(stage: Stage, engine: Engine) -> None:
+    problem = ConvProblem(1, 8, 4, 4, 2, 3, padding=1)
+    input, weight, bias = random_tensors(problem, 5)
+    weight[1, 3, 0, 0] = INF
+    for relu in (False, True):
+        output = computed(stage, engine, problem, (input, weight, bias), relu=relu)[0]
+        nan = np.zeros((4, 4), bool)
+        nan[0], nan[:, 0] = True, True
+        np.testing.assert_array_equal(np.isnan(output[1]), nan)
+        assert np.isfinite(output[0]).all()
+
+
+def judge_a_sum_that_overflows_on_its_way(stage: Stage, engine: Engine) -> None:
+    """By channels it passes through minus infinity, by places it does not."""
+    problem = ConvProblem(1, 8, 1, 3, 1, (1, 3))
+    input, weight = np.ones(problem.input_shape, F), np.zeros(problem.weight_shape, F)
+    weight[0, :2, 0] = [[-3e38, 3e38, 0], [-3e38, 0, 3.3e38]]
+    for relu in (False, True):
+        output = computed(stage, engine, problem, (input, weight, None), relu=relu)
+        assert output.item() == pytest.approx(3e37, rel=1e-6)
+
+
+def judge_a_constant_weight(stage: Stage, relu: bool, engine: Engine) -> None:
+    """What is computed again is, too, of the weight that was there."""
+    problem = ConvProblem(1, 8, 4, 6, 5, (2, 3), padding=(1, 0))
+    _, weight, bias = random_tensors(problem, 7)
+    weight[1, 2, 0, 1] = INF
+    on = engine.to_device
+    kept = on(weight)
+    chosen = plan(problem, stage.name, stage.tiny_tile, engine.name, relu=relu)
+    ready = chosen.for_weight(kept, on(bias))
+    kept[:] = 0
+    for seed in (8, 9):
+        other = random_tensors(problem, seed)[0]
+        output = on(np.full(problem.output_shape, NAN, F))
+        ready(on(other), output)
+        wanted = computed(stage, engine, problem, (other, weight, bias), relu=relu)
+        np.testing.assert_array_equal(engine.to_host(output), wanted)
+    assert np.isnan(wanted).any()
+
+
+# The filter
+
+
+def awkward_weight(problem: ConvProblem) -> np.ndarray:
+    """With numbers that TF32 cannot hold."""
+    weight = random_tensors(problem, 1)[1]
+    numbers = weight.reshape(problem.M, -1)
+    numbers[2, -1], numbers[3, 1], numbers[1, 2], numbers[-1, -1] = -MOST, INF, NAN, -INF
+    return weight
+
+
+def packed_filter(
+    stage: Stage, problem: ConvProblem, tile: Tile, weight: Any, engine: Engine
+) -> Any:
+    """As the stage packs it, on the engine, where NaN was before."""
+    program = stage.prepare(problem, tile)
+    (buffer,) = program.buffers
+    packed = engine.to_device(np.full(buffer.shape, NAN, F).reshape(-1))
+    step = program.launches[0]
+    engine.build(step, program)([engine.to_device(weight.reshape(-1)), packed])
+    return packed
+
+
+def both_parts(stage: Stage, problem: ConvProblem, tile: Tile, weight: Any) -> np.ndarray:
+    """``[part, m, k]``, with k in the order of the slices, zeros beyond M and K: by arithmetic."""
+    (buffer,) = stage.prepare(problem, tile).buffers
+    ordered = np.zeros((buffer.shape[0] * tile.M_B, buffer.shape[1]), F)
+    group = window_fetch.group_size(problem, tile)
+    by_groups = weight.reshape(problem.M, -1, group, problem.H_f * problem.W_f)
+    ordered[: problem.M, : problem.K] = by_groups.swapaxes(2, 3).reshape(problem.M, problem.K)
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = np.stack(split(ordered))
+    parts[1] = np.where(np.isfinite(parts[0]), parts[1], ordered)
+    return parts
+
+
+def numbers_had_back(
+    stage: Stage, module: ModuleType, problem: ConvProblem, tile: Tile, weight: Any, engine: Engine
+) -> np.ndarray:
+    """The weight, as the module's ``filter_number`` finds it in the packed filter."""
+    filter_number, M, K = module.make_filter_number(problem, tile), problem.M, problem.K
+
+    @cuda.jit
+    def read(packed, output):
+        at = uint32(cuda.grid(1))
+        if at < M * K:
+            output[at] = filter_number(packed, uint32(at // K), uint32(at % K))
+
+    packed = packed_filter(stage, problem, tile, weight, engine)
+    launch = Launch(read, (-(-M * K // 32),), (32,), (Flat("packed"), Flat("output")))
+    program = Program(stage.prepare(problem, tile).buffers, (launch,))
+    output = engine.to_device(np.full(M * K, NAN, F))
+    engine.build(launch, program)([packed, output])
+    return engine.to_host(output).reshape(weight.shape)

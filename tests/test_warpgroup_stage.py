@@ -1,0 +1,424 @@
+"""s14: every way in which it fetches, what is not finite, its arithmetic, its filter and tiles.
+
+In Numba's own simulator a block is 128 threads of the system: there, few and small problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.tensor_cores import split
+from numba.cuda.core import config
+from split_products import (
+    FEW,
+    INF,
+    ODD,
+    PLACES,
+    SHAPES,
+    VALUES,
+    WRITTEN,
+    F,
+    awkward_weight,
+    both_parts,
+    computed,
+    judge_a_constant_weight,
+    judge_a_sum_that_overflows_on_its_way,
+    judge_an_infinite_weight_over_padding,
+    judge_what_is_not_finite,
+    many,
+    numbers_had_back,
+    packed_filter,
+    without_small_parts,
+)
+
+from convlab import ConvProblem, Tile, plans
+from convlab.device.fragments import multiply_add
+from convlab.engines import Engine, choose
+from convlab.oracle import Oracle, judge, random_tensors
+from convlab.plans import stages_for
+from convlab.stages import (
+    filter_cores,
+    filter_fragments,
+    s14_warpgroups,
+    stage_named,
+    warpgroup_tiles,
+    window_fetch,
+)
+from convlab.stages import s14_warpgroups as s14
+from convlab.stages.base import GRID_LIMIT, blocks_for
+from convlab.stages.tile_choice import MULTIPROCESSORS
+from convlab.stages.tiles import SHARED_BYTES
+from convlab.tracing import trace_stage
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+S14 = s14.STAGE
+_, LEFT_OUT = stages_for(choose(), (S14,))
+
+
+def tile_of(channels: int) -> Tile:
+    return Tile(channels, 128, 16, channels // 4, 4)
+
+
+WIDTHS = [8, 24] if config.ENABLE_CUDASIM else [8, 16, 24, 40, 64, 96]
+widths = pytest.mark.parametrize("tile", [tile_of(width) for width in WIDTHS], ids=str)
+# More than a block's windows, and a tail: two of eighteen and of nine images. Three rows of blocks
+# of eight channels, and a tail.
+LONG = ConvProblem(18, 3, 4, 3, 20, (2, 1), padding=((0, 1), (0, 0)))
+LONG_ODD = ConvProblem(9, 3, 4, 5, 20, (2, 1))
+
+
+@pytest.fixture(autouse=True)
+def _where_it_runs(request: pytest.FixtureRequest) -> None:
+    """On a GPU, 9.0 alone."""
+    if LEFT_OUT is not None and {"engine", "judged"} & set(request.fixturenames):
+        pytest.skip(LEFT_OUT)
+
+
+@widths
+def test_every_way_to_fetch(tile: Tile, judged: Any) -> None:
+    problem = many(16)
+    assert window_fetch.group_size(problem, tile) == 16
+    verdict = judged(problem, S14, random_tensors(problem, 1), tile)
+    assert verdict.ok, verdict
+    for few in (FEW, ODD):
+        assert window_fetch.group_size(few, tile) == 1
+        verdict = judged(few, S14, random_tensors(few, 2, integers=True), tile)
+        assert verdict.ok, verdict
+
+
+def test_groups_of_channels_follow_one_another(judged: Any) -> None:
+    problem = ConvProblem(1, 48, 3, 4, 9, (2, 1))
+    verdict = judged(problem, S14, random_tensors(problem, 3, integers=True), S14.tiny_tile)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("problem", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no bias"])
+def test_shapes(with_bias: bool, problem: ConvProblem, judged: Any) -> None:
+    numbers = random_tensors(problem, 1, with_bias, integers=True)
+    verdict = judged(problem, S14, numbers, tile_of(8 if with_bias else 32))
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["by fours", "one by one"])
+@pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
+def test_several_blocks_with_tails_both_ways(
+    relu: bool, problem: ConvProblem, engine: Engine
+) -> None:
+    assert problem.N > 128
+    assert problem.N % 128
+    assert problem.M > 16
+    assert problem.M % 8
+    numbers = random_tensors(problem, 5, integers=True)
+    output = computed(S14, engine, problem, numbers, relu=relu)
+    wanted = Oracle(problem, *numbers).expected
+    np.testing.assert_array_equal(output, np.maximum(wanted, 0) if relu else wanted)
+
+
+@pytest.mark.parametrize("depth", [1, 15, 16, 17, 32, 33, 48, 49])
+def test_sums_of_one_slice_and_of_some(depth: int, judged: Any) -> None:
+    """Up to 32 terms are two slices, asked for at once."""
+    problem = ConvProblem(1, depth, 1, 3, 5, 1)
+    verdict = judged(problem, S14, random_tensors(problem, depth, integers=True), S14.tiny_tile)
+    assert verdict.ok, verdict
+
+
+def test_places_that_do_not_fit_constant_memory_are_computed(
+    monkeypatch: pytest.MonkeyPatch, judged: Any
+) -> None:
+    monkeypatch.setattr(window_fetch, "TABLE_BYTES", 0)
+    for problem in (many(16), FEW):
+        plans._prepared.cache_clear()  # programs are kept
+        assert judged(problem, S14, random_tensors(problem, 2), S14.tiny_tile).ok
+
+
+# Accuracy
+
+
+# Parts of the windows' numbers and of the filter's, and from which of a slice's terms on, in the
+# order of the six instructions.
+SIX = (
+    ("small", "large", 0), ("large", "small", 0),
+    ("small", "large", 8), ("large", "small", 8),
+    ("large", "large", 0), ("large", "large", 8),
+)  # fmt: skip
+
+
+def in_slices(windows: Any, weight: Any, products: Any = SIX) -> Any:
+    """``windows @ weight``, N x K by K x M, to the bit: 16 terms by tensor cores, added up by
+    float32 additions."""
+    more = -windows.shape[1] % 16  # zeros, up to whole slices
+    left = dict(zip(("large", "small"), split(np.pad(windows, ((0, 0), (0, more)))), strict=True))
+    right = dict(zip(("large", "small"), split(np.pad(weight, ((0, more), (0, 0)))), strict=True))
+    total = np.zeros((len(windows), weight.shape[1]), F)
+    for slice_ in range(0, windows.shape[1], 16):
+        part = np.zeros_like(total)
+        for of_windows, of_weight, first in products:
+            terms = slice(slice_ + first, slice_ + first + 8)
+            part = multiply_add(left[of_windows][:, terms], right[of_weight][terms], part)
+        total += part
+    return total
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("tile", [tile_of(8), tile_of(24)], ids=str)
+@pytest.mark.parametrize("width", [5, 7], ids=["by fours", "one by one"])
+def test_it_computes_what_its_arithmetic_says_to_the_bit(width: int, tile: Tile) -> None:
+    """On tensor cores as the simulator has them."""
+    problem = ConvProblem(1, 75, 4 if width == 5 else 5, width, 18, 1)
+    input, weight, _ = random_tensors(problem, tile.M_B, bias=False)
+    output = computed(S14, choose("simulator"), problem, (input, weight, None), tile)
+    windows, filters = input.reshape(75, -1).T, weight.reshape(18, 75).T
+    wanted = in_slices(windows, filters)
+    np.testing.assert_array_equal(output.reshape(18, -1), wanted.T)
+    # In s13's order it would not be the same, so the test can tell.
+    of_s13 = [(a, b, k) for k in (0, 8) for a, b, _ in (SIX[1], SIX[0], SIX[4])]
+    assert (in_slices(windows, filters, of_s13) != wanted).any()
+
+
+@pytest.mark.parametrize("module", [s14_warpgroups, filter_fragments], ids=lambda m: m.__name__)
+def test_a_forgotten_small_part_is_found(module: Any, judged: Any) -> None:
+    verdict = without_small_parts(S14, module, judged)
+    assert not verdict.ok
+    assert verdict.error_over_bound > 10
+    assert verdict.wrong > verdict.total / 2
+
+
+# Infinities and NaN
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("whole_runs", WRITTEN, ids=WRITTEN.get)
+def test_what_is_not_finite_and_what_is_nearly_not(
+    whole_runs: bool, where: str, value: float, engine: Engine
+) -> None:
+    judge_what_is_not_finite(S14, whole_runs, where, value, engine)
+
+
+@pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["by fours", "one by one"])
+def test_the_last_window_of_a_tail_is_computed_again_too(
+    problem: ConvProblem, engine: Engine
+) -> None:
+    """And nothing beyond it: the strict simulator sees what is written where."""
+    input, weight, bias = random_tensors(problem, 6)
+    input[-1, -1, -1, -1] = INF
+    output = computed(S14, engine, problem, (input, weight, bias))
+    verdict = Oracle(problem, input, weight, bias).judge(output, split_products=True)
+    assert verdict.ok, verdict
+    assert not np.isfinite(output[-1]).all()
+
+
+def test_padding_with_an_infinite_weight_is_nan(engine: Engine) -> None:
+    judge_an_infinite_weight_over_padding(S14, engine)
+
+
+def test_a_sum_that_overflows_on_its_way_is_added_in_another_order(engine: Engine) -> None:
+    judge_a_sum_that_overflows_on_its_way(S14, engine)
+
+
+def test_all_infinite(engine: Engine) -> None:
+    input, weight, bias = random_tensors(ODD, 6)
+    numbers = np.full_like(input, INF), abs(weight), bias
+    output = computed(S14, engine, ODD, numbers, tile_of(16))
+    assert judge(ODD, output, *numbers).ok
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_constant_weight(relu: bool, engine: Engine) -> None:
+    judge_a_constant_weight(S14, relu, engine)
+
+
+# The filter
+
+
+packings = pytest.mark.parametrize(
+    ("problem", "tile"),
+    [
+        (many(16), tile_of(8)),
+        (many(32), tile_of(16)),
+        (replace(many(16), out_channels=70), tile_of(24)),
+        (FEW, S14.tiny_tile),
+    ],
+    ids=["a group", "two groups", "three rows of blocks", "no groups"],
+)
+
+
+@packings
+def test_the_filter_lies_as_it_is_said_to(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
+    weight = awkward_weight(problem)
+    found = engine.to_host(packed_filter(S14, problem, tile, weight, engine))
+    parts = both_parts(S14, problem, tile, weight)
+    # part, row block, 8 channels, c // 4, c % 4, 8 terms, second half, term
+    seen = parts.reshape(2, -1, tile.M_B // 8, 2, 4, parts.shape[2] // 8, 2, 4)
+    wanted = seen.transpose(1, 5, 0, 6, 2, 4, 3, 7)
+    np.testing.assert_array_equal(found, wanted.reshape(-1))
+
+
+@packings
+def test_every_number_can_be_had_back(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
+    weight = awkward_weight(problem)
+    # Rounded as others are, they would be an infinity and a zero; the second is a GPU's own NaN.
+    weight.reshape(problem.M, -1)[4, :2].view(np.uint32)[:] = 0x7F800001, 0x7FFFFFFF
+    found = numbers_had_back(S14, filter_cores, problem, tile, weight, engine)
+    np.testing.assert_array_equal(found, weight)
+
+
+def test_a_gpu_s_own_nan_stays_one(engine: Engine) -> None:
+    """Its large part is a zero, as of a number whose mantissa rounds up, and up."""
+    problem = ConvProblem(1, 3, 1, 4, 4, 1)
+    for which in range(2):
+        numbers = random_tensors(problem, 8, bias=False)
+        numbers[which].reshape(-1)[:2].view(np.uint32)[:] = 0x7FFFFFFF, 0xFFFFFFFF
+        output = computed(S14, engine, problem, numbers)
+        assert Oracle(problem, *numbers).judge(output, split_products=True).ok
+        assert np.isnan(output).sum() == (8, 4)[which]
+
+
+@pytest.mark.same_in_cudasim
+def test_the_workspace_is_twice_the_filter() -> None:
+    for layer in LAYER_NAMES:
+        problem = paper_layer(layer)
+        tile = S14.production_tile(problem)
+        program = S14.prepare(problem, tile)
+        rows, depth = -(-problem.M // tile.M_B) * tile.M_B, -(-problem.K // 16) * 16
+        assert program.workspace_bytes == 2 * 4 * rows * depth
+        assert program.workspace_bytes <= 2 * 1.4 * 4 * problem.M * problem.K
+
+
+# Memory
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("problem", [many(16), FEW, ODD], ids=["one place", "by fours", "dealt"])
+@pytest.mark.parametrize("tile", [tile_of(8), tile_of(96)], ids=str)
+def test_no_bank_is_asked_twice(tile: Tile, problem: ConvProblem) -> None:
+    """By threads: what the tensor cores read of the filter is nobody's request."""
+    launch = trace_stage("s14", problem, tile).main
+    accesses = [a for a in launch.accesses if a.space == "shared"]
+    assert {(a.array, a.operation, a.width) for a in accesses} == {
+        ("S_F", "store", 16), ("S_I", "store", 4), ("S_I", "load", 16),
+    }  # fmt: skip
+    assert [a.passes for a in accesses] == [a.fewest_passes for a in accesses]
+    slices = blocks_for(problem.K, 16) * launch.grid[0] * launch.grid[1]
+    (loads,) = (a for a in accesses if a.operation == "load")
+    assert loads.requests == slices * 4 * 4  # four rows of each by each of four warps
+    assert launch.barriers == slices * 128
+
+
+# Tiles
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"),
+    [
+        ((8, 64, 16, 2, 4), "N_B must be 128 and K_B 16"),
+        ((8, 256, 16, 2, 4), "N_B must be 128"),
+        ((8, 128, 8, 2, 4), "K_B 16"),
+        ((8, 128, 32, 2, 4), "K_B 16"),
+        ((12, 128, 16, 3, 4), "M_B must be a multiple of 8 and at most 96"),
+        ((104, 128, 16, 26, 4), "at most 96"),
+        ((32, 128, 16, 4, 4), "M_T must be M_B / 4 and N_T 4"),
+        ((32, 128, 16, 8, 8), "M_T must be M_B / 4 and N_T 4"),
+    ],
+)
+def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        S14.prepare(FEW, Tile(*sizes))
+
+
+def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
+    for channels in range(8, s14.MOST_CHANNELS + 1, 8):
+        tile = tile_of(channels)
+        s14.check_tile(tile)
+        assert tile.threads == 128
+        assert s14.slot_elements(tile) == 16 * (2 * channels + 128 + 8)
+        assert 4 * s14.SLOTS * s14.slot_elements(tile) <= SHARED_BYTES
+    assert [s14.blocks_at_once(tile_of(channels)) for channels in (96, 64, 32)] == [2, 3, 4]
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("layer", LAYER_NAMES)
+def test_the_choice_is_the_cheapest_candidate(layer: str) -> None:
+    problem = paper_layer(layer)
+    tiles = warpgroup_tiles.candidates(problem)
+    costs = {tile: warpgroup_tiles.estimated_cost(problem, tile) for tile in tiles}
+    for tile in tiles:
+        s14.check_tile(tile)
+    chosen = S14.production_tile(problem)
+    assert chosen == S14.production_tile(problem, relu=True)
+    assert chosen in tiles
+    assert costs[chosen] == min(costs.values())
+    assert chosen == tile_of(96 if layer in ("conv1", "conv2") else 64)
+
+
+@pytest.mark.same_in_cudasim
+def test_no_candidate_computes_a_third_more_channels_than_another() -> None:
+    for channels in (*range(1, 400), 1000, 65535 * 32 + 1, 65535 * 64 + 1, 65535 * 96):
+        problem = ConvProblem(1, 3, 1, 8, channels, 1)
+        tiles = warpgroup_tiles.candidates(problem)
+        assert tiles
+        assert warpgroup_tiles.best_tile(problem) in tiles
+        whole = {width: blocks_for(channels, width) * width for width in warpgroup_tiles.RATES}
+        able = {width: count for width, count in whole.items() if count // width <= GRID_LIMIT[1]}
+        wanted = {width for width, count in able.items() if 3 * count <= 4 * min(able.values())}
+        assert {tile.M_B for tile in tiles} == wanted
+
+
+@pytest.mark.same_in_cudasim
+def test_more_channels_than_a_grid_has_are_refused_with_the_number() -> None:
+    most = ConvProblem(1, 1, 1, 1, 96 * 65535, 1)
+    assert S14.prepare(most, S14.production_tile(most)).tile == tile_of(96)
+    more = replace(most, out_channels=96 * 65535 + 1)
+    with pytest.raises(ValueError, match="warpgroups needs 65536 blocks along y"):
+        S14.prepare(more, S14.production_tile(more))
+
+
+def test_the_choice_follows_the_multiprocessors() -> None:
+    few = ConvProblem(1, 64, 8, 16 * MULTIPROCESSORS // 2, 96, 1)
+    assert warpgroup_tiles.best_tile(few, 1).M_B == 96
+    assert warpgroup_tiles.best_tile(few, 2 * MULTIPROCESSORS).M_B == 32
+
+
+def test_what_it_says_of_itself() -> None:
+    assert stage_named("s14") is S14
+    assert S14.precision == "3xtf32"
+    assert S14.allowances(FEW) == {"atomic_additions": 0, "split_products": True}
+    assert S14.tiny_tile in map(tile_of, (8, 16))
+    s14.check_tile(S14.model_tile)
+
+
+# Machine code
+
+
+def code_of(problem: ConvProblem, tile: Tile) -> Any:
+    from convlab.engines.offline import compile_launch
+
+    program = S14.prepare(problem, tile)
+    return compile_launch(program.launches[-1], program, (9, 0))
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["by fours", "one by one"])
+@pytest.mark.parametrize("tile", [tile_of(width) for width in (8, 24, 32, 64, 88, 96)], ids=str)
+def test_every_width_stays_in_registers(tile: Tile, problem: ConvProblem) -> None:
+    cubin = code_of(problem, tile)
+    assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
+    assert cubin.registers * tile.threads * s14.blocks_at_once(tile) <= 65536
+    opcodes = cubin.opcodes()
+    products = [name for name in opcodes.elements() if name.startswith("HGMMA")]
+    assert set(products) == {f"HGMMA.64x{tile.M_B}x8.F32.TF32"}
+    assert ("STG.E.128" in opcodes) == (problem is LONG)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(("depth", "asked_later"), [(16, False), (32, False), (48, True)])
+def test_two_slices_are_asked_for_at_once_where_they_are_all(depth: int, asked_later: bool) -> None:
+    code = code_of(ConvProblem(8, depth, 4, 8, 64, 1), tile_of(64))
+    opcodes = [line.split()[0] for line in code.instructions()]
+    barriers = [at for at, name in enumerate(opcodes) if name.startswith("BAR.SYNC")]
+    copies = [at for at, name in enumerate(opcodes) if name.startswith("LDGSTS")]
+    assert copies[0] < barriers[0]
+    assert (copies[-1] > barriers[0]) == asked_later
