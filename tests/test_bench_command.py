@@ -334,7 +334,7 @@ def test_which_systems_are_chosen():
 
 
 def test_what_a_default_run_has_is_told():
-    words = {9: "nine", 22: "twenty-two"}
+    words = {10: "ten", 22: "twenty-two"}
     text = " ".join((Path(__file__).parents[1] / "docs/measuring.md").read_text().split())
     kinds = [one.kind for one in chosen(None, None)]
     stages, others = (words[kinds.count(kind)] for kind in ("stage", "peer"))

@@ -22,6 +22,7 @@ from convlab.bench.fast_goals import (
     PYTORCHS,
     PYTORCHS_IN_WORDS,
     TENSOR,
+    WARPGROUPS,
     contenders,
     ratios,
 )
@@ -69,7 +70,7 @@ def with_more(found: Results, *more: tuple[str, str, float, float, int]) -> Resu
         problem = paper_layer(name)
         scale, filter_bytes = problem.flops / 1e10, 4 * problem.M * problem.K
         for who, kind, graph, called, stored in more:
-            precision = "3xtf32" if who == TENSOR else "fp32"
+            precision = "3xtf32" if who in (TENSOR, WARPGROUPS) else "fp32"
             chosen = system(who, kind, "cublas" if kind == "peer" else "convlab", "gemm", precision)
             outcome = Outcome(
                 "measured", None, graph * scale, 0.5, 20, "fp32", 0.1,
@@ -133,23 +134,22 @@ def test_every_run_has_its_means_over_im2col(results):
     other = replace(results, environment={}, rows=dict(results.rows))
     key = ("conv9", 128, "im2col_cublas_per_image")
     other.rows[key] = replace(results.rows[key], called_ms=8 * results.rows[key].called_ms)
-    head, _, first, second = runs_table([results, other]).strip().splitlines()
+    head, _, *lines = runs_table([results, other]).strip().splitlines()
+    first, of_s13, second, _ = ([cell.strip() for cell in x.strip("|").split("|")] for x in lines)
     everybody = contenders(results)
-    means = [
-        geometric_mean(ratios(results, everybody[stage], everybody[rival], called))
-        for stage in (OURS, TENSOR)
-        for rival in (BATCHED, PER_IMAGE)
-        for called in (False, True)
-    ]
-    shown = [cell.strip() for cell in first.strip("|").split("|")]
     date = results.environment["date"][:16].replace("T", " ")
-    assert shown == ["1", date, *(f"{mean:.2f}" for mean in means)]
-    there = [cell.strip() for cell in second.strip("|").split("|")]
-    assert there[:2] == ["2", "-"]
+    for stage, short, shown in ((OURS, "s12", first), (TENSOR, "s13", of_s13)):
+        means = [
+            geometric_mean(ratios(results, everybody[stage], everybody[rival], called))
+            for rival in (BATCHED, PER_IMAGE)
+            for called in (False, True)
+        ]
+        assert shown == ["1", date, short, *(f"{mean:.2f}" for mean in means)]
+    assert second[:3] == ["2", "-", "s12"]
     count = len(results.layers())
-    assert float(there[5]) == pytest.approx(means[3] * 8 ** (1 / count), rel=0.01)
-    assert there[4] == shown[4]
-    assert head.count("called") == 4
+    assert float(second[6]) == pytest.approx(float(first[6]) * 8 ** (1 / count), rel=0.01)
+    assert second[5] == first[5]
+    assert head.count("called") == 2
 
 
 def test_memory_is_the_workspace_and_in_all_what_the_paper_compares(results):
@@ -299,14 +299,51 @@ def test_runs_from_before_it_was_a_peer_do_not_count_for_it(results, newer):
     assert "in 3 runs" in cells(goals, "over im2col + cuBLAS, per image, called")[1]
     said = fast_story.im2col_in_words(newer, [results, slow])
     assert "s12 reaches 5.00 by graph replays, 6.00 to 12.00 by ordinary calls" in said
-    head, _, first, older = (
+    head, _, *lines = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in runs_table([newer, results]).splitlines()
     )
-    for stage, graph in (("s12", "5.00"), ("s13", "6.25")):
+    assert [line[2] for line in lines] == ["s12", "s13", "s12", "s13"]
+    for first, older, graph in zip(lines[:2], lines[2:], ("5.00", "6.25"), strict=True):
         for how, mean in (("graph", graph), ("called", f"{1.2 * float(graph):.2f}")):
-            place = head.index(f"{stage} over {PYTORCHS_IN_WORDS}, {how}")
+            place = head.index(f"over {PYTORCHS_IN_WORDS}, {how}")
             assert (first[place], older[place]) == (mean, fast_goals.NOTHING)
+
+
+# s14, which the first runs do not have either.
+
+
+@pytest.fixture
+def with_s14(results) -> Results:
+    copied = replace(results, rows=dict(results.rows), systems=dict(results.systems))
+    return with_more(copied, (WARPGROUPS, "stage", 0.16, 0.25, 2))
+
+
+def test_without_s14_only_its_own_table_names_it(results):
+    for name, make in (fast_table.SECTIONS | fast_story.SECTIONS).items():
+        assert ("s14" in make(results)) == (name == "warpgroups")
+    assert set(cells(fast_table.SECTIONS["warpgroups"](results), "conv9")) == {"-"}
+    assert "s14" not in runs_table([results]) + fast_table.origin_in_words(results)
+
+
+def test_a_run_with_s14_has_it_everywhere(results, with_s14):
+    by_name = by_column(fast_table.SECTIONS["warpgroups"](with_s14), "conv9")
+    assert by_name["im2col + cuBLAS, per image"] == "6.25"
+    means = by_column(fast_table.called_table(with_s14), "**s14 is so many times as fast**")
+    assert means["s14, graph ms"] == means["s12, called ms"] == ""
+    assert means["im2col + cuBLAS, per image, called ms"] == "**10.00**"
+    goals = fast_table.goals_table(with_s14, [results])
+    assert cells(goals, "over im2col + cuBLAS, per image")[-2:] == ["6.25 (6.25 to 6.25)", "no"]
+    called = cells(goals, "over im2col + cuBLAS, per image, called")
+    assert called[1:] == [
+        "10.00 (10.00 to 10.00 in 2 runs)", "yes", "12.50 (12.50 to 12.50 in 2 runs)", "yes",
+        "10.00", "yes",
+    ]  # fmt: skip
+    lines = runs_table([with_s14, results]).strip().splitlines()[2:]
+    assert [line.split(" | ")[2] for line in lines] == ["s12", "s13", "s14", "s12", "s13"]
+    assert ", s14 is " in fast_table.origin_in_words(with_s14)
+    assert "s14 reaches 6.25 by graph replays, 10.00" in fast_story.im2col_in_words(with_s14)
+    assert " s14 is 1.25 times as fast as s13, up to " in fast_story.peaks_in_words(with_s14)
 
 
 # What docs/fast.md says.

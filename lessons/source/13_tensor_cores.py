@@ -366,6 +366,8 @@ again after 8.)
   [filter_fragments.py](../src/convlab/stages/filter_fragments.py) the order of the filter,
   [s13_tensor_cores.py](../src/convlab/stages/s13_tensor_cores.py) the stage. What the simulator's tensor
   cores do, and how that was found out: [engines](../docs/engines.md#tensor-cores).
+- The same sums by Hopper's own instruction, which four warps start together and which reads the filter from shared
+  memory by itself: [s14](../docs/ladder.md#s14_warpgroups), and [what was tried](../docs/fast.md#hoppers-own-instruction).
 - H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
   theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
 - M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer

@@ -1,4 +1,4 @@
-"""What s12 and s13 are held against, and what was aimed at: rivals, ratios, goals."""
+"""What s12, s13 and s14 are held against, and what was aimed at: rivals, ratios, goals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convlab.stages.base import blocks_for
 from convlab.workloads import paper_layer
 
 OURS, DIRECT, IM2WIN = "s12_fused_im2win", "s01_direct", "s11_im2win_full"
-TENSOR = "s13_tensor_cores"
+TENSOR, WARPGROUPS = "s13_tensor_cores", "s14_warpgroups"
 BATCHED, PER_IMAGE = "im2col_cublas_batched", "im2col_cublas_per_image"
 PYTORCHS, PYTORCHS_IN_WORDS = "torch_own_im2col", "PyTorch's own im2col + cuBLAS"
 OWN, OWN_IN_WORDS = "s03_im2col_blas", "im2col + cuBLAS, batched, convlab's own (s03_im2col_blas)"
@@ -48,7 +48,7 @@ AIMS = (
 def contenders(results: Results) -> dict[str, Contender]:
     """Everybody who is in a table, by name."""
     groups = {one.name: one for one in analysis.fastest(results)}
-    names = {OURS, TENSOR, IM2WIN, *(name for name, _ in RIVALS.values())}
+    names = {OURS, TENSOR, WARPGROUPS, IM2WIN, *(name for name, _ in RIVALS.values())}
     return {
         name: groups.get(name) or Contender(name, name, (name,))
         for name in names
@@ -59,6 +59,11 @@ def contenders(results: Results) -> dict[str, Contender]:
 def tried(name: str, runs: Sequence[Results]) -> bool:
     """Whether somebody is in one of these runs, with a number or without."""
     return any(name in contenders(run) for run in runs)
+
+
+def stages_in(runs: Sequence[Results]) -> tuple[str, ...]:
+    """The stages that are held against others: s12 and s13, and s14 where a run has it."""
+    return (OURS, TENSOR, WARPGROUPS) if tried(WARPGROUPS, runs) else (OURS, TENSOR)
 
 
 def ratios(

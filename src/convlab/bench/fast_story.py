@@ -1,4 +1,4 @@
-"""What docs/fast.md says of s12's and s13's times: tables and sentences that follow from them."""
+"""What docs/fast.md says of the fastest stages' times: tables, and sentences that follow."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from convlab.bench.fast_goals import (
     PYTORCHS,
     PYTORCHS_IN_WORDS,
     TENSOR,
+    WARPGROUPS,
     called_means,
     cell_of,
     contenders,
@@ -25,6 +26,7 @@ from convlab.bench.fast_goals import (
     ms_and_rate,
     of_known,
     ratios,
+    stages_in,
     tried,
 )
 from convlab.bench.measured import table
@@ -41,8 +43,8 @@ TITLES = {
 
 
 def im2col_in_words(results: Results, others: Sequence[Results] = ()) -> str:
-    """What s12 and s13 reach against each im2col that some run has, by ordinary calls in other runs
-    too, what could be reached at most, and how far these are from each other."""
+    """What stages reach against each im2col that some run has, by ordinary calls in other runs too,
+    what could be reached at most, and how far these are from each other."""
     everybody = contenders(results)
     aims = {name: COUNTS[mean] for _, name, mean, _ in AIMS if name in IM2COLS}
     lines = []
@@ -52,7 +54,7 @@ def im2col_in_words(results: Results, others: Sequence[Results] = ()) -> str:
         found = [
             f"{short_name(stage)} reaches {_mean(results, everybody, stage, name)} by graph "
             f"replays, {_called((results, *others), stage, name)} by ordinary calls"
-            for stage in (OURS, TENSOR)
+            for stage in stages_in((results, *others))
         ]
         most, three = (
             cell_of(most_possible(results, everybody.get(name), precision))
@@ -81,7 +83,7 @@ def _mean(results: Results, everybody: dict[str, Contender], one: str, over: str
 
 
 def peaks_in_words(results: Results) -> str:
-    """How near s12 comes to what a GPU can do, and what s13 adds."""
+    """How near s12 comes to what a GPU can do, and what s13 and s14 add."""
     everybody = contenders(results)
     found = {what: found for (what, _), (found, _) in goals_of(results, OURS).items()}
     said = [
@@ -94,13 +96,16 @@ def peaks_in_words(results: Results) -> str:
         for what, number in found.items()
         if "share of a copy" in what
     ]
-    rows = [
-        everybody[TENSOR].best(results, layer) for layer in results.layers() if TENSOR in everybody
-    ]
-    rates = [row.tflops for row in rows if row is not None and row.tflops]
-    if rates:
-        gain = _mean(results, everybody, TENSOR, OURS)
-        said.append(f"s13 is {gain} times as fast as s12, up to {max(rates):.0f} TFLOP/s.")
+    for stage, before in ((TENSOR, OURS), (WARPGROUPS, TENSOR)):
+        if stage not in everybody:
+            continue
+        rows = [everybody[stage].best(results, layer) for layer in results.layers()]
+        if rates := [row.tflops for row in rows if row is not None and row.tflops]:
+            gain = _mean(results, everybody, stage, before)
+            said.append(
+                f"{short_name(stage)} is {gain} times as fast as {short_name(before)}, up to "
+                f"{max(rates):.0f} TFLOP/s."
+            )
     return " ".join(said) + "\n"
 
 

@@ -1,5 +1,5 @@
-"""The tables of docs/fast-table.md, s12 and s13 beside what was to beat, layer by layer; and what
-docs/fast.md says of the same numbers.
+"""The tables of docs/fast-table.md, s12, s13 and s14 beside what was to beat, layer by layer; and
+what docs/fast.md says of the same numbers.
 
 ``python -m convlab.bench.fast_table`` reads docs/results/bench_h200.json, which ``convlab bench``
 wrote on a GPU, and what :mod:`convlab.bench.issue_loads` wrote there, and rewrites what is between
@@ -33,6 +33,7 @@ from convlab.bench.fast_goals import (
     PYTORCHS_IN_WORDS,
     RIVALS,
     TENSOR,
+    WARPGROUPS,
     cell_of,
     contenders,
     filter_bytes,
@@ -40,6 +41,7 @@ from convlab.bench.fast_goals import (
     ms_and_rate,
     of_known,
     ratios,
+    stages_in,
     time_of,
     tried,
 )
@@ -71,6 +73,7 @@ CALLED = (
 STORED = {
     "s12": (OURS, ""),
     "s13": (TENSOR, ""),
+    "s14": (WARPGROUPS, ""),
     "s11": (IM2WIN, ""),
     PYTORCHS_IN_WORDS: (PYTORCHS, "23.1 %"),
     "im2col + cuBLAS, batched": (BATCHED, "23.1 %"),
@@ -108,45 +111,47 @@ def called_table(results: Results) -> str:
     """Ordinary calls beside replays of a graph, which hide what launches cost."""
     everybody = contenders(results)
     rivals = _in(RIVALS, results)
-    who = {"s12": OURS} | {words: rivals[words][0] for words in CALLED if words in rivals}
+    ours = {short_name(stage): stage for stage in (OURS, WARPGROUPS) if tried(stage, (results,))}
+    ours = ours or {short_name(OURS): OURS}
+    who = ours | {words: rivals[words][0] for words in CALLED if words in rivals}
     columns = [(everybody.get(name), called) for name in who.values() for called in (False, True)]
     rows = [
         (layer[0], *(cell_of(time_of(results, one, layer, called), 3) for one, called in columns))
         for layer in results.layers()
     ]
-    means = (
-        of_known(ratios(results, everybody.get(OURS), one, called), geometric_mean)
-        for one, called in columns[2:]
-    )
-    rows.append(("**s12 is so many times as fast**", "", "", *(f"**{mean}**" for mean in means)))
+    own = 2 * len(ours)
+    for short, stage in ours.items():
+        means = (
+            of_known(ratios(results, everybody.get(stage), one, called), geometric_mean)
+            for one, called in columns[own:]
+        )
+        cells = *[""] * own, *(f"**{mean}**" for mean in means)
+        rows.append((f"**{short} is so many times as fast**", *cells))
     head = [f"{words}, {how}" for words in who for how in ("graph ms", "called ms")]
     return table(("layer", *head), rows)
 
 
 def runs_table(runs: Sequence[Results]) -> str:
-    """How many times as fast s12 and s13 are as PyTorch's im2col, in each run; a dash for one that
-    does not have both. By ordinary calls that is the host's speed as well."""
+    """How many times as fast stages are as PyTorch's im2col, in each run that has them; a dash for
+    one that does not have both. By ordinary calls that is the host's speed as well."""
     names = [name for name in (PYTORCHS, BATCHED, PER_IMAGE) if tried(name, runs)]
-    who = [(stage, name) for stage in (OURS, TENSOR) for name in names]
     words = {name: words for words, (name, _) in RIVALS.items()}
     rows = []
     for number, results in enumerate(runs, start=1):
         everybody = contenders(results)
-        means = [
-            of_known(
-                ratios(results, everybody.get(stage), everybody.get(name), called), geometric_mean
-            )
-            for stage, name in who
-            for called in (False, True)
-        ]
         date = str(results.environment.get("date") or NOTHING)[:16].replace("T", " ")
-        rows.append((str(number), date, *means))
-    head = [
-        f"{short_name(stage)} over {words[name]}, {how}"
-        for stage, name in who
-        for how in ("graph", "called")
-    ]
-    return table(("run", "of (UTC)", *head), rows, left=2)
+        for stage in stages_in([results]):
+            means = [
+                of_known(
+                    ratios(results, everybody.get(stage), everybody.get(name), called),
+                    geometric_mean,
+                )
+                for name in names
+                for called in (False, True)
+            ]
+            rows.append((str(number), date, short_name(stage), *means))
+    head = [f"over {words[name]}, {how}" for name in names for how in ("graph", "called")]
+    return table(("run", "of (UTC)", "", *head), rows, left=3)
 
 
 def memory_table(results: Results) -> str:
@@ -193,19 +198,21 @@ def _less(
 
 
 def goals_table(results: Results, others: Sequence[Results] = ()) -> str:
-    """What was aimed at, and what was found of s12 and s13; by ordinary calls in other runs too."""
-    found = [goals_of(results, stage, others) for stage in (OURS, TENSOR)]
+    """What was aimed at, and what was found of each stage; by ordinary calls in other runs too."""
+    stages = stages_in((results, *others))
+    found = [goals_of(results, stage, others) for stage in stages]
     rows = [
         (what, wanted, *(cell for goals in found for cell in goals[what, wanted]))
         for what, wanted in found[0]
     ]
-    return table(("", "aimed at", "s12", "reached", "s13", "reached"), rows, left=6)
+    head = [cell for stage in stages for cell in (short_name(stage), "reached")]
+    return table(("", "aimed at", *head), rows, left=2 + len(head))
 
 
 def origin_in_words(results: Results) -> str:
     """What was known of PyTorch's im2col when the aims were set, and what is reached over that."""
     said = []
-    for stage in (OURS, TENSOR):
+    for stage in stages_in([results]):
         means = [
             of_known(_over_before(results, stage, name), geometric_mean)
             for name in (BATCHED, PER_IMAGE)
@@ -245,6 +252,7 @@ SECTIONS: dict[str, Callable[[Results], str]] = {
     "goals": goals_table,
     "speed": speed_table,
     "tensor": partial(speed_table, stage=TENSOR),
+    "warpgroups": partial(speed_table, stage=WARPGROUPS),
     "called": called_table,
     "memory": memory_table,
 }

@@ -198,9 +198,10 @@ def _comparators(results: Results) -> list[Contender]:
 
 
 def _most_important(results: Results) -> list[Contender]:
-    """Few enough for one plot: s01, im2col with BLAS, the last two stages, the fastest peers."""
+    """Few enough for one plot: s01, im2col with BLAS, the last three stages, the fastest
+    peers."""
     names = results.names("stage")
-    few = [name for name in names if name in (analysis.BASELINE, "s03_im2col_blas")] + names[-2:]
+    few = [name for name in names if name in (analysis.BASELINE, "s03_im2col_blas")] + names[-3:]
     chosen = [Contender(name, name, (name,)) for name in dict.fromkeys(few)]
     return [*chosen, *analysis.fastest(results)]
 
@@ -354,7 +355,7 @@ def why_blocks(results: Results, why: Sequence[Why]) -> list[Block]:
         peak = results.machine.peak_flops(precision)
         if peak and fp32:
             one = replace(one, pace=peak / fp32)
-        one = replace(one, instruction=instruction_percent(results.machine, precision))
+        one = replace(one, instruction=instruction_percent(results.machine, one.stage))
         shares = [
             100 * row.tflops * TB / peak
             for layer in results.layers()

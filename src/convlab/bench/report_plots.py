@@ -124,10 +124,7 @@ def throughput(results: Results, shown: Sequence[Contender], name: str = "throug
                       default=0)  # fmt: skip
         if peak and peak / 1e12 < 2 * tallest:
             axes.axhline(peak / 1e12, color=INK, linewidth=0.9, linestyle="--")
-            axes.annotate(
-                f"fp32 peak {peak / 1e12:.1f} TFLOP/s", (0, peak / 1e12),
-                textcoords="offset points", xytext=(2, 3), fontsize="small", color=QUIET,
-            )  # fmt: skip
+            _beside(axes, peak / 1e12, f"fp32 peak\n{peak / 1e12:.1f}")
         axes.set_xticks(range(len(layers)), [_label(layer) for layer, _ in layers])
         axes.set_xlabel("layer (Conv1 to Conv12 of the paper)" if not narrow else "layer: Conv ...")
         axes.set_ylabel("TFLOP/s of the convolution as defined" if not narrow else "TFLOP/s")
@@ -153,7 +150,7 @@ def _roof(axes: Axes, span: tuple[float, float], peak: float, bandwidth: float, 
     axes.plot(
         [at for at, _ in points], [rate / 1e12 for _, rate in points], color=INK, linewidth=1.2
     )
-    _note(axes, (high, peak / 1e12), words, "right")
+    _beside(axes, peak / 1e12, words)
 
 
 def roofline(results: Results, name: str = "roofline") -> Figure:
@@ -182,11 +179,11 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
         split = machine.peak_flops("3xtf32") if "3xtf32" in precisions else None
         if peak and bandwidth:
             low = min(low, peak / bandwidth / 8)
-            _roof(axes, (low, high), peak, bandwidth, f"fp32 peak {peak / 1e12:.1f} TFLOP/s")
+            _roof(axes, (low, high), peak, bandwidth, f"fp32 peak\n{peak / 1e12:.1f}")
             ridge = peak / bandwidth, peak / 1e12
             _note(axes, ridge, f"memory {bandwidth / 1e12:.1f} TB/s", "right", (-8, 2))
         if split and bandwidth:
-            _roof(axes, (low, high), split, bandwidth, f"3xTF32 peak {split / 1e12:.0f} TFLOP/s")
+            _roof(axes, (low, high), split, bandwidth, f"3xTF32 peak\n{split / 1e12:.0f}")
         if machine.sgemm_tflops:
             first = 1e12 * machine.sgemm_tflops / bandwidth if bandwidth else low
             level = [machine.sgemm_tflops] * 2
@@ -220,8 +217,17 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
         _below(axes, 2 if narrow else 4)
 
     about = "The roofline: this run's stages on every layer, below what arithmetic and memory "
-    about += "allow; 3xTF32 is s13's. Bytes are the fewest that have to move, each number once."
+    about += "allow; 3xTF32 is s13's and s14's. Bytes are the fewest that have to move, each "
+    about += "number once."
     return _figure(name, about, (5.2, 4.4), draw)
+
+
+def _beside(axes: Axes, height: float, text: str) -> None:
+    """A note on a level, at its right end outside the axes: inside there are points."""
+    axes.annotate(
+        text, (1, height), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+        xytext=(4, 0), va="center", fontsize="small", color=QUIET, annotation_clip=False,
+    )  # fmt: skip
 
 
 def _note(

@@ -28,9 +28,9 @@ LAYER = "conv9"
 # A piece of that layer, small enough to be counted in seconds: its filters over a quarter of its
 # channels, and as many pixels as one or two of a GPU's tiles have, so that these are full.
 PIECE = ConvProblem(1, 16, 8, 16, 64, 3, padding=1)
-# What tensor cores reach by the one instruction for them that Numba can write, in a loop on
-# registers alone: no count shows it, and it was measured (docs/fast.md). By GPU, TF32.
-MMA_SYNC_FLOPS = {"NVIDIA H200": 315e12}
+# What tensor cores reach by s13's instruction, in a loop on registers alone: no count shows it, and
+# it was measured (docs/fast.md). By GPU, TF32.
+BY_MMA_SYNC, MMA_SYNC_FLOPS = "s13_tensor_cores", {"NVIDIA H200": 315e12}
 INSTRUCTION = "the instruction"
 WORTH_SAYING = 10.0  # percent of a stage's time
 
@@ -111,11 +111,11 @@ def _stored_in_words(shares: Sequence[float]) -> str:
     )
 
 
-def instruction_percent(machine: Machine, precision: str) -> float:
-    """How much of the peak the instruction of an arithmetic reaches by itself; 100 where nothing
-    else was measured."""
+def instruction_percent(machine: Machine, stage: str) -> float:
+    """How much of the peak a stage's instruction reaches by itself; 100 where nothing else was
+    measured."""
     reached = MMA_SYNC_FLOPS.get(machine.device)
-    if precision != "3xtf32" or not reached or not machine.tf32_flops:
+    if stage != BY_MMA_SYNC or not reached or not machine.tf32_flops:
         return 100.0
     return 100 * reached / machine.tf32_flops
 
