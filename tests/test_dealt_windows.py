@@ -21,9 +21,10 @@ from convlab.stages import (
     tile_choice,
     warp_output,
     warp_tiles,
+    window_fetch,
 )
 from convlab.stages.unrolled_product import WARP_COLUMNS, WARP_ROWS
-from convlab.stages.window_fetch import dealing_lanes, make_dealer, make_window_at
+from convlab.stages.window_fetch import make_dealer, make_window_at
 from convlab.tracing import trace_stage
 
 S12, S13, S14 = map(stage_named, ("s12", "s13", "s14"))
@@ -68,17 +69,16 @@ def test_who_deals() -> None:
         tile = Tile(M_B, N_B, 8, M_T, N_T)
         by_warps = tile.rows % WARP_ROWS == tile.columns % WARP_COLUMNS == 0
         lanes = 8 if by_warps else 1
+        assert window_fetch.fetching_columns(tile)[0] % (4 * lanes) == 0
         assert thread_output.lanes_of(TAIL, tile, 1) == lanes
         assert thread_output.lanes_of(EVEN, tile, 1) == 1
         assert thread_output.lanes_of(EVEN, tile, 2) == lanes  # added one by one
-        assert lanes == 1 or dealing_lanes(tile, 8) == 8
     for M_B, N_B, M_T, N_T in warp_tiles.RATES:
-        tile = Tile(M_B, N_B, 8, M_T, N_T)
-        assert warp_output.lanes_of(TAIL, tile, 4) == 4
-        assert warp_output.lanes_of(EVEN, tile, 4) == 1
-    assert warp_output.lanes_of(TAIL, S14.tiny_tile, 8) == 8
-    assert warp_output.lanes_of(EVEN, S14.tiny_tile, 8) == 1
-    assert dealing_lanes(Tile(8, 16, 3, 4, 4), 8) == 1  # 16 windows cannot be dealt among eight
+        assert window_fetch.fetching_columns(Tile(M_B, N_B, 8, M_T, N_T))[0] % (4 * 4) == 0
+    assert window_fetch.fetching_columns(S14.tiny_tile)[0] % (4 * 8) == 0
+    for lanes in (4, 8):
+        assert warp_output.lanes_of(TAIL, lanes) == lanes
+        assert warp_output.lanes_of(EVEN, lanes) == 1
 
 
 # What comes out

@@ -18,6 +18,7 @@ from convlab.stages import (
     s13_tensor_cores,
     s14_warpgroups,
     stage_named,
+    thread_output,
     tile_choice,
     warp_output,
     warp_tiles,
@@ -90,7 +91,8 @@ def test_what_is_wrong_with_it_is_found(
         plans._prepared.cache_clear()
         assert not sanitize.judged(case, engine).ok
         patched.undo()
-        patched.setattr(warp_output, "make_finish", lambda relu: only_added)
+        for writer in (thread_output, warp_output):
+            patched.setattr(writer, "make_finish", lambda relu: only_added)
         plans._prepared.cache_clear()
         assert not sanitize.judged(case, engine).ok
     plans._prepared.cache_clear()

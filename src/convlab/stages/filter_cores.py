@@ -25,8 +25,8 @@ from convlab.stages.filter_fragments import (
     make_split_number,
     turns,
 )
+from convlab.stages.thread_output import INFINITY
 from convlab.stages.tiles import Tile
-from convlab.stages.warp_output import INFINITY
 from convlab.stages.window_fetch import group_size
 
 COLUMNS = 8  # of a core matrix

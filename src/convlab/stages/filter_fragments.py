@@ -24,8 +24,8 @@ from numba import cuda, float32, int64, uint32
 from convlab.device import gpu_only, split_tf32, store4
 from convlab.problem import ConvProblem
 from convlab.stages.base import Buffer, Flat, Launch, blocks_for
+from convlab.stages.thread_output import INFINITY
 from convlab.stages.tiles import Tile
-from convlab.stages.warp_output import INFINITY
 from convlab.stages.window_fetch import group_size
 
 WARP = 32

@@ -26,7 +26,7 @@ from convlab.problem import ConvProblem
 from convlab.stages import window_fetch
 from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
 from convlab.stages.s08_vectorized import RUN, make_multiply
-from convlab.stages.thread_output import lanes_of, make_add, make_write
+from convlab.stages.thread_output import lanes_of, make_add, make_row_of, make_write
 from convlab.stages.tile_choice import (
     MULTIPROCESSORS,
     best_splits,
@@ -116,10 +116,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
     AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
     SHARE = blocks_for(SLICES, splits)  # of a block, in slices
     TURNS = 2 if K_B % 2 else 1  # until the registers have the same roles again
-    place = make_place(tile)
-    LANES = lanes_of(problem, tile, splits)
-    whole = splits == 1
-    write = make_write(problem, tile, relu, LANES) if whole else make_add(problem, tile, LANES)
+    LANES, place, row_of = lanes_of(problem, tile, splits), make_place(tile), make_row_of(tile)
+    window_at = window_fetch.make_window_at(LANES)
+    write = make_write(problem, tile, relu, row_of, tile.columns, LANES)
+    if splits > 1:
+        write = make_add(problem, tile, row_of, LANES)
     fetch, arrive, turn = make_turn(problem, tile, LANES)
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
@@ -167,7 +168,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
                     S_F, S_I, R_F1, R_I1, R_F0, R_I0, R_O,
                 )  # fmt: skip
 
-        write(R_O, bias, output, m0, n0, ty, tx)
+        write(R_O, bias, output, m0 + ty * RUN, n0 + window_at(tx * RUN))
 
     return fused_im2win
 

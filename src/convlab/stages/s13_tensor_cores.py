@@ -81,7 +81,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     F_RING, I_RING = SLOTS * F_SLOT, SLOTS * I_SLOT
     AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
     fetch_filter = window_fetch.make_fetch_filter(tile, SLICES * K_B, parts=2)
-    LANES = lanes_of(problem, tile, MEMBERS)
+    LANES = lanes_of(problem, MEMBERS)
     fetch_windows = window_fetch.make_fetch_windows(problem, tile, GAP, LANES)
     window_at = window_fetch.make_window_at(LANES)
     place, compute = make_place(tile), make_compute(tile)

@@ -75,7 +75,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     F_RING, I_RING = SLOTS * F_SLOT, SLOTS * I_SLOT
     AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
     fetch_filter = window_fetch.make_fetch_filter(tile, SLICES * K_B, parts=2)
-    LANES = lanes_of(problem, tile, GROUPS)
+    LANES = lanes_of(problem, GROUPS)
     fetch_windows = window_fetch.make_fetch_windows(problem, tile, GAP, LANES)
     window_at, compute = window_fetch.make_window_at(LANES), make_compute(tile)
     filter_number = make_filter_number(problem, tile)
@@ -158,7 +158,7 @@ def make_compute(tile: Tile) -> Any:
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def add(D, R_O, first):
         for i in range(0, M_T, 2):
-            for e in range(2):  # rows g and g + 8: neighbouring windows
+            for e in range(2):  # rows g and g + 8: a window and the lane's next
                 R_O[i, first + e] += D[2 * i + 2 * e]
                 R_O[i + 1, first + e] += D[2 * i + 2 * e + 1]
 

@@ -1,82 +1,39 @@
 """What a lane does with its sums, where tensor cores have computed them: s13's, and s14's.
 
-A lane has the sums of some channels, for runs of four neighbouring windows each. It adds the bias,
-writes them, and asks of each whether it is finite: one that is not is computed again, term by term.
+They lie where the instruction leaves them; else they are written as s12's are
+(:mod:`thread_output`). One that is not finite is computed again, term by term.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numba import cuda, float32, int32, int64, uint32, uint64
+from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import gpu_only, store4
+from convlab.device import gpu_only
 from convlab.problem import ConvProblem
+from convlab.stages import thread_output
 from convlab.stages.s08_vectorized import RUN
+from convlab.stages.thread_output import INFINITY, make_finish
 from convlab.stages.tiles import Tile
-from convlab.stages.window_fetch import dealing_lanes
 
-INFINITY = np.float32(np.inf)
 COLUMNS = 4  # runs of a warp's windows: as many as lie between two of a lane's
 
 
-def lanes_of(problem: ConvProblem, tile: Tile, lanes: int) -> int:
-    """Among how many lanes windows are dealt, as in s12 (:mod:`thread_output`)."""
-    by_fours = problem.H_o * problem.W_o % RUN == 0
-    return 1 if by_fours else dealing_lanes(tile, lanes)
-
-
-def make_finish(relu: bool) -> Any:
-    """A sum with its bias; with ``relu``, what is negative becomes zero. NaN stays."""
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def finish(value, b):
-        value += b
-        return float32(0) if relu and value < float32(0) else value
-
-    return finish
+def lanes_of(problem: ConvProblem, lanes: int) -> int:
+    """Among how many lanes windows are dealt: a warp's along N, where outputs are stored one by
+    one."""
+    return 1 if problem.H_o * problem.W_o % RUN == 0 else lanes
 
 
 def make_write(problem: ConvProblem, tile: Tile, relu: bool, ROWS: int, LANES: int) -> Any:
-    """s12's ``write``, of sums which lie where the tensor cores leave them: a lane's channels are
-    ``ROWS`` apart, its runs of four windows 16, the windows of a run ``LANES``. Tells whether there
-    is a sum among them that is not finite."""
-    M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
-    M_T, N_T = tile.M_T, tile.N_T
-    WHOLE_RUNS = PIXELS % RUN == 0  # no run of four crosses into the next image
-    WHOLE_ROWS, WHOLE_COLUMNS = M % tile.M_B == 0, N % tile.N_B == 0
-    STEP = RUN if WHOLE_RUNS else 1
-    finish = make_finish(relu)
+    """s12's ``write``, of a lane's channels that are ``ROWS`` apart."""
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def write(R_O, bias, output, m0, n0):
-        broken = False
-        first = cuda.local.array(RUN, uint64)
-        for j in range(0, N_T, RUN):
-            if not WHOLE_COLUMNS and n0 + j * COLUMNS >= N:
-                continue
-            for c in range(0, RUN, STEP):
-                n = n0 + j * COLUMNS + c * LANES
-                first[c] = uint64((n // PIXELS * M + m0) * PIXELS + n % PIXELS)
-            for i in range(M_T):
-                m = m0 + i * ROWS
-                if WHOLE_ROWS or m < M:
-                    b = bias[m]
-                    for c in range(0, RUN, STEP):
-                        if WHOLE_COLUMNS or WHOLE_RUNS or n0 + j * COLUMNS + c * LANES < N:
-                            at = first[c] + uint64(i * ROWS * PIXELS)
-                            if WHOLE_RUNS:
-                                x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
-                                z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)
-                                store4(output, at, (x, y, z, w))
-                            else:
-                                output[at] = finish(R_O[i, j + c], b)
-                            for e in range(c, c + STEP):
-                                broken |= not abs(R_O[i, j + e]) < INFINITY
-        return broken
+    def row_of(i):
+        return i * ROWS
 
-    return write
+    return thread_output.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
 
 
 def make_mend(

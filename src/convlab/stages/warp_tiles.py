@@ -12,7 +12,7 @@ the fastest for eleven of them, and within 2 % of that for Conv5; these times we
 
 from __future__ import annotations
 
-import math
+from collections.abc import Collection
 
 from convlab.problem import ConvProblem
 from convlab.stages.base import GRID_LIMIT, blocks_for
@@ -43,19 +43,33 @@ def slice_depth(problem: ConvProblem) -> int:
     return 2 * TERMS if whole else TERMS
 
 
+def suited_channels(problem: ConvProblem, sizes: Collection[int]) -> set[int]:
+    """Those of the sizes of M_B that compute at most a third more channels than another, those that
+    do not exist included, with no more blocks than a grid has."""
+    narrowest = min(max(sizes), blocks_for(problem.M, GRID_LIMIT[1]))
+    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B in sizes if narrowest <= M_B}
+    most = min(channels.values()) * 4 / 3
+    return {M_B for M_B, count in channels.items() if count <= most}
+
+
 def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
     """The tiles to choose from: what a tuner measures. None that computes a third more channels
     than another, those that do not exist included, none with more blocks than a grid has, and none
     whose sums would leave the registers where an image's pixels are no multiple of four."""
-    narrowest = min(128, blocks_for(problem.M, GRID_LIMIT[1]))
-    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in RATES if narrowest <= M_B}
-    most = min(channels.values()) * 4 / 3
+    suited = suited_channels(problem, {M_B for M_B, *_ in RATES})
     depth, whole_runs = slice_depth(problem), problem.H_o * problem.W_o % RUN == 0
     return tuple(
         Tile(M_B, N_B, depth, M_T, N_T)
         for M_B, N_B, M_T, N_T in RATES
-        if channels.get(M_B, math.inf) <= most and (whole_runs or M_T * N_T <= MOST_SUMS)
+        if M_B in suited and (whole_runs or M_T * N_T <= MOST_SUMS)
     )
+
+
+def busiest_work(problem: ConvProblem, tile: Tile, multiprocessors: int) -> int:
+    """Multiply-adds that the busiest multiprocessor has to do, OVERHEAD included."""
+    blocks = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
+    steps = blocks_for(problem.K, tile.K_B) * tile.K_B + OVERHEAD
+    return blocks_for(blocks, multiprocessors) * tile.M_B * tile.N_B * steps
 
 
 def estimated_cost(
@@ -63,10 +77,8 @@ def estimated_cost(
 ) -> float:
     """What the model says of a tile of :func:`candidates`: multiply-adds that the busiest
     multiprocessor has to do, over how well it does them."""
-    blocks = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
-    steps = blocks_for(problem.K, tile.K_B) * tile.K_B + OVERHEAD
     rate = RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
-    return blocks_for(blocks, multiprocessors) * tile.M_B * tile.N_B * steps / rate
+    return busiest_work(problem, tile, multiprocessors) / rate
 
 
 def best_tile(problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS) -> Tile:

@@ -99,18 +99,10 @@ def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
     return fetch_filter
 
 
-def dealing_lanes(tile: Tile, lanes: int) -> int:
-    """Among how many lanes windows are dealt: ``lanes``, or 1 where a tile is not wide enough.
-
-    A lane reads four columns of a slice with one load. Dealt among 1, these are four windows that
-    are neighbours; among 8, a lane has every eighth of 32 windows, and the lanes' are neighbours.
-    """
-    at_a_time, _ = fetching_columns(tile)
-    return 1 if at_a_time % (RUN * lanes) else lanes
-
-
 def make_dealer(LANES: int) -> Any:
-    """``column(window)``: where a window of the block lies in a slice's rows."""
+    """``column(window)``: where a window of the block lies in a slice's rows, dealt among so many
+    lanes. A lane reads four columns with one load: dealt among 1, these are four neighbours; among
+    8, a lane has every eighth of 32 windows, and the lanes' are neighbours."""
     ALL = RUN * LANES
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
