@@ -61,7 +61,7 @@ def tile_of(channels: int) -> Tile:
     return Tile(channels, 128, 16, channels // 4, 4)
 
 
-WIDTHS = [8, 24] if config.ENABLE_CUDASIM else [8, 16, 24, 40, 64, 96]
+WIDTHS = [8, 24] if config.ENABLE_CUDASIM else [8, 16, 24, 40, 64, 96, 120, 128]
 widths = pytest.mark.parametrize("tile", [tile_of(width) for width in WIDTHS], ids=str)
 # More than a block's windows, and a tail: two of eighteen and of nine images. Three rows of blocks
 # of eight channels, and a tail.
@@ -293,7 +293,7 @@ def test_the_workspace_is_twice_the_filter() -> None:
 
 @pytest.mark.same_in_cudasim
 @pytest.mark.parametrize("problem", [many(16), FEW, ODD], ids=["one place", "by fours", "dealt"])
-@pytest.mark.parametrize("tile", [tile_of(8), tile_of(96)], ids=str)
+@pytest.mark.parametrize("tile", [tile_of(8), tile_of(96), tile_of(128)], ids=str)
 def test_no_bank_is_asked_twice(tile: Tile, problem: ConvProblem) -> None:
     """By threads: what the tensor cores read of the filter is nobody's request."""
     launch = trace_stage("s14", problem, tile).main
@@ -318,8 +318,8 @@ def test_no_bank_is_asked_twice(tile: Tile, problem: ConvProblem) -> None:
         ((8, 256, 16, 2, 4), "N_B must be 128"),
         ((8, 128, 8, 2, 4), "K_B 16"),
         ((8, 128, 32, 2, 4), "K_B 16"),
-        ((12, 128, 16, 3, 4), "M_B must be a multiple of 8 and at most 96"),
-        ((104, 128, 16, 26, 4), "at most 96"),
+        ((12, 128, 16, 3, 4), "M_B must be a multiple of 8 and at most 128"),
+        ((136, 128, 16, 34, 4), "at most 128"),
         ((32, 128, 16, 4, 4), "M_T must be M_B / 4 and N_T 4"),
         ((32, 128, 16, 8, 8), "M_T must be M_B / 4 and N_T 4"),
     ],
@@ -334,9 +334,12 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
         tile = tile_of(channels)
         s14.check_tile(tile)
         assert tile.threads == 128
-        assert s14.slot_elements(tile) == 16 * (2 * channels + 128 + 8)
-        assert 4 * s14.SLOTS * s14.slot_elements(tile) <= SHARED_BYTES
-    assert [s14.blocks_at_once(tile_of(channels)) for channels in (96, 64, 32)] == [2, 3, 4]
+        gap, turn = s14.skewed_by(tile)
+        assert (gap, turn) == ((0, 8) if channels == 128 else (8, 0))
+        assert s14.slot_elements(tile, gap) == 16 * (2 * channels + 128 + gap)
+        assert 4 * s14.SLOTS * s14.slot_elements(tile, gap) <= SHARED_BYTES
+    widths = (128, 112, 96, 64, 32)
+    assert [s14.blocks_at_once(tile_of(channels)) for channels in widths] == [2, 2, 2, 3, 4]
 
 
 @pytest.mark.same_in_cudasim
@@ -351,20 +354,23 @@ def test_the_choice_is_the_cheapest_candidate(layer: str) -> None:
     assert chosen == S14.production_tile(problem, relu=True)
     assert chosen in tiles
     assert costs[chosen] == min(costs.values())
-    assert chosen == tile_of(96 if layer in ("conv1", "conv2") else 64)
+    others = {"conv1": 96, "conv2": 96, "conv5": 128, "conv6": 112, "conv8": 128, "conv10": 128}
+    assert chosen == tile_of(others.get(layer, 64))
 
 
 @pytest.mark.same_in_cudasim
 def test_no_candidate_computes_a_third_more_channels_than_another() -> None:
     for channels in (*range(1, 400), 1000, 65535 * 32 + 1, 65535 * 64 + 1, 65535 * 96):
-        problem = ConvProblem(1, 3, 1, 8, channels, 1)
-        tiles = warpgroup_tiles.candidates(problem)
-        assert tiles
-        assert warpgroup_tiles.best_tile(problem) in tiles
-        whole = {width: blocks_for(channels, width) * width for width in warpgroup_tiles.RATES}
-        able = {width: count for width, count in whole.items() if count // width <= GRID_LIMIT[1]}
-        wanted = {width for width, count in able.items() if 3 * count <= 4 * min(able.values())}
-        assert {tile.M_B for tile in tiles} == wanted
+        for pixels, most in ((8, 128), (9, 96)):
+            problem = ConvProblem(1, 3, 1, pixels, channels, 1)
+            tiles = warpgroup_tiles.candidates(problem)
+            assert tiles
+            assert warpgroup_tiles.best_tile(problem) in tiles
+            widths = [width for width in warpgroup_tiles.RATES if width <= most]
+            whole = {width: blocks_for(channels, width) * width for width in widths}
+            able = {width: n for width, n in whole.items() if n // width <= GRID_LIMIT[1]}
+            wanted = {width for width, n in able.items() if 3 * n <= 4 * min(able.values())}
+            assert {tile.M_B for tile in tiles} == wanted
 
 
 @pytest.mark.same_in_cudasim
@@ -401,9 +407,15 @@ def code_of(problem: ConvProblem, tile: Tile) -> Any:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["by fours", "one by one"])
-@pytest.mark.parametrize("tile", [tile_of(width) for width in (8, 24, 32, 64, 88, 96)], ids=str)
-def test_every_width_stays_in_registers(tile: Tile, problem: ConvProblem) -> None:
+@pytest.mark.parametrize(
+    ("problem", "tile"),
+    [
+        *((LONG, tile_of(width)) for width in (8, 24, 32, 64, 88, 96, 112, 120, 128)),
+        *((LONG_ODD, tile_of(width)) for width in (8, 24, 32, 64, 88, 96)),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Tile) else f"{value.W_o} across",
+)
+def test_every_width_stays_in_registers(problem: ConvProblem, tile: Tile) -> None:
     cubin = code_of(problem, tile)
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
     assert cubin.registers * tile.threads * s14.blocks_at_once(tile) <= 65536

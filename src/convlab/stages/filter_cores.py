@@ -15,7 +15,7 @@ from typing import Any
 
 from numba import cuda, int64, uint32
 
-from convlab.device import gpu_only, store4
+from convlab.device import gpu_only
 from convlab.problem import ConvProblem
 from convlab.stages.base import Flat, Launch, blocks_for
 from convlab.stages.filter_fragments import (
@@ -47,17 +47,11 @@ def pack_launch(problem: ConvProblem, tile: Tile) -> Launch:
 
 
 def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> Any:
-    """The kernel: half of a warp's lanes write large parts, the others small ones. Zeros beyond K
-    and M."""
+    """The kernel. Zeros beyond K and M."""
     M_B, GROUP, TURNS = tile.M_B, group_size(problem, tile), turns(problem, tile)
     STEPS = max(1, GROUP // TERMS)  # of 8 channels, in a group
     ALONG_K = K_P // TERMS // TURNS  # blocks
     split_number = make_split_number(problem, tile)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def number(weight, m, k, part):
-        large, small = split_number(weight, m, k)
-        return small if part else large
 
     @cuda.jit(**gpu_only(launch_bounds=WARPS * WARP))
     def split_filter_to_cores(weight, packed):
@@ -66,21 +60,16 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> 
         eight = y * WARPS + uint32(cuda.threadIdx.x) // WARP
         if eight >= COUNT:
             return
-        part, half, column = lane // 16, lane // 8 % 2, lane % 8
+        column, term = lane // 4, lane % 4  # so that lanes write neighbours
         m = eight * COLUMNS + column // 2 + column % 2 * 4
+        row_block, first = eight * COLUMNS // M_B, eight * COLUMNS % M_B
         for turn in range(TURNS):
             step = (x // STEPS * TURNS + uint32(turn)) * STEPS + x % STEPS
-            k = step * TERMS + half * 4
-            numbers = (
-                number(weight, m, k, part),
-                number(weight, m, k + 1, part),
-                number(weight, m, k + 2, part),
-                number(weight, m, k + 3, part),
-            )
-            row_block, first = eight * COLUMNS // M_B, eight * COLUMNS % M_B
-            at = (int64(row_block) * K_P + step * TERMS) * (2 * M_B)
-            at += (part * 2 + half) * (4 * M_B) + (first + column) * 4
-            store4(packed, at, numbers)
+            at = (int64(row_block) * K_P + step * TERMS) * (2 * M_B) + first * 4 + lane
+            for half in range(2):
+                large, small = split_number(weight, m, step * TERMS + half * 4 + term)
+                packed[at + half * (4 * M_B)] = large
+                packed[at + (2 + half) * (4 * M_B)] = small
 
     return split_filter_to_cores
 

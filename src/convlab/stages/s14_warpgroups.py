@@ -11,8 +11,8 @@ which tensor cores read it (:mod:`filter_cores`). A slice is 16 terms: what tens
 before the sum goes to the others by ordinary additions, for the same reason as in s13.
 
 While the tensor cores multiply one half, the threads split the other. While they add, the tensor
-cores work for another block: three share a multiprocessor, so that nobody has to begin the next
-slice's product before this one's is done.
+cores work for another block: two or three share a multiprocessor, so that nobody has to begin the
+next slice's product before this one's is done.
 
 What is not finite, and what is below ``2**-113``, is as in s13.
 """
@@ -41,25 +41,32 @@ from convlab.stages.filter_cores import COLUMNS, make_filter_number, pack_launch
 from convlab.stages.filter_fragments import packed_buffer
 from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tile_choice import MULTIPROCESSORS
-from convlab.stages.tiles import Tile
+from convlab.stages.tiles import SHARED_BYTES, Tile
 from convlab.stages.warp_output import lanes_of, make_mend, make_write
-from convlab.stages.warpgroup_tiles import TERMS, WINDOWS, best_tile, candidates
+from convlab.stages.warpgroup_tiles import (
+    TERMS,
+    WINDOWS,
+    best_tile,
+    blocks_at_once,
+    candidates,
+)
 
 SLOTS = 2  # slices in shared memory: the one computed and the one on its way
-GAP = 8  # elements after a row of windows: lanes of four rows read four runs of banks
+SKEW = 8  # elements from one row's banks to the next one's: lanes of four rows read four runs
 GROUPS, MEMBERS = 8, 4  # lanes of a warp along N and M: a lane's channels are four apart
-MOST_CHANNELS = 96  # of a block: with more, sums leave the registers
+MOST_CHANNELS = 128  # of a block: with more, sums leave the registers
 
 
-def slot_elements(tile: Tile) -> int:
-    """Elements of one slice in shared memory: two for each of the filter's numbers."""
-    return tile.K_B * (2 * tile.M_B + tile.N_B + GAP)
+def slot_elements(tile: Tile, gap: int) -> int:
+    """Elements of one slice in shared memory: two for each of the filter's numbers, and for each
+    row of windows a gap."""
+    return tile.K_B * (2 * tile.M_B + tile.N_B + gap)
 
 
-def blocks_at_once(tile: Tile) -> int:
-    """Blocks that a multiprocessor's 65,536 registers shall hold: a thread keeps its sums, and
-    needs more for half as many under way, both parts of what it multiplies, and addresses."""
-    return max(1, 65536 // (tile.threads * (tile.M_T * tile.N_T + 96)))
+def skewed_by(tile: Tile) -> tuple[int, int]:
+    """The gap after a row of windows, which moves the next one by as many banks; or where there is
+    no room for gaps, 0, and by how much each row is turned instead."""
+    return (SKEW, 0) if 4 * SLOTS * slot_elements(tile, SKEW) <= SHARED_BYTES else (0, SKEW)
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
@@ -69,6 +76,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, blocks_at_once(tile), (M_T, N_T)
+    GAP, TURN = skewed_by(tile)
     SLICES, PITCH = blocks_for(p.K, K_B), N_B + GAP
     AT_FIRST = SLICES if SLICES <= SLOTS else 1  # slices asked for: where two are all, both
     F_SLOT, I_SLOT = K_B * 2 * M_B, K_B * PITCH
@@ -76,7 +84,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
     fetch_filter = window_fetch.make_fetch_filter(tile, SLICES * K_B, parts=2)
     LANES = lanes_of(problem, GROUPS)
-    fetch_windows = window_fetch.make_fetch_windows(problem, tile, GAP, LANES)
+    fetch_windows = window_fetch.make_fetch_windows(problem, tile, GAP, LANES, TURN)
     window_at, compute = window_fetch.make_window_at(LANES), make_compute(tile)
     filter_number = make_filter_number(problem, tile)
     write = make_write(problem, tile, relu, MEMBERS, LANES)
@@ -114,7 +122,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         warp, lane = t // 32, t % 32
         g, member = lane // 4, lane % 4
         column = (warp * GROUPS + g) * RUN
-        at_I = member * PITCH + column
+        at_I = member * PITCH + (column + member * TURN) % N_B
 
         for i in range(M_T):
             for j in range(N_T):
@@ -141,7 +149,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 def make_compute(tile: Tile) -> Any:
     """``compute(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice, from where its filter
     begins in the ring and where this lane's windows do."""
-    M_B, PITCH, M_T = tile.M_B, tile.N_B + GAP, tile.M_T
+    M_B, M_T = tile.M_B, tile.M_T
+    PITCH = tile.N_B + skewed_by(tile)[0]
     D_SHAPE, X_SHAPE = M_B // 2, (TERMS // 4, RUN)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -214,7 +223,6 @@ def check_tile(tile: Tile) -> None:
         tile.M_T * MEMBERS == tile.M_B and tile.N_T == RUN,
         "M_T must be M_B / 4 and N_T 4, because the instruction deals sums to the threads so",
     )
-    tile.require_shared_memory(SLOTS * slot_elements(tile))
 
 
 STAGE = Stage(

@@ -65,20 +65,15 @@ def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
     )
 
 
-def busiest_work(problem: ConvProblem, tile: Tile, multiprocessors: int) -> int:
-    """Multiply-adds that the busiest multiprocessor has to do, OVERHEAD included."""
-    blocks = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
-    steps = blocks_for(problem.K, tile.K_B) * tile.K_B + OVERHEAD
-    return blocks_for(blocks, multiprocessors) * tile.M_B * tile.N_B * steps
-
-
 def estimated_cost(
     problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPROCESSORS
 ) -> float:
     """What the model says of a tile of :func:`candidates`: multiply-adds that the busiest
     multiprocessor has to do, over how well it does them."""
+    blocks = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
+    steps = blocks_for(problem.K, tile.K_B) * tile.K_B + OVERHEAD
     rate = RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
-    return busiest_work(problem, tile, multiprocessors) / rate
+    return blocks_for(blocks, multiprocessors) * tile.M_B * tile.N_B * steps / rate
 
 
 def best_tile(problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS) -> Tile:

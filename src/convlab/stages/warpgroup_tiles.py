@@ -1,35 +1,61 @@
-"""Which tile suits a problem in s14: s13's model (:mod:`warp_tiles`), for tiles of one warpgroup.
+"""Which tile suits a problem in s14.
 
 All are 128 windows wide and 16 terms deep. What there is to choose is how many channels a block
 computes: more of them make more of each window that is fetched and split, and leave fewer blocks.
-The rates are fitted to one run over the paper's twelve layers on an H200, which was not kept.
+The busiest multiprocessor needs
+
+    rounds * channels * (K_P + OVERHEAD) / rate
+
+steps, as in s13's model (:mod:`warp_tiles`). A round is a block's time where as many as fit work
+side by side. By itself one takes longer than its share: it waits, and nobody works meanwhile. So
+the last blocks of all count for :data:`ALONE` of one, if they are fewer.
+
+The constants are fitted to runs over the paper's twelve layers on an H200, which were not kept.
 """
 
 from __future__ import annotations
 
 from convlab.problem import ConvProblem
+from convlab.stages.base import blocks_for
+from convlab.stages.s08_vectorized import RUN
 from convlab.stages.tile_choice import MULTIPROCESSORS
 from convlab.stages.tiles import Tile
-from convlab.stages.warp_tiles import busiest_work, suited_channels
+from convlab.stages.warp_tiles import OVERHEAD, suited_channels
 
 WINDOWS, TERMS = 128, 16  # of a block, of a slice
 
 # By channels of a block: multiply-adds a clock on an H200 where nothing is left over, over the best
-# one's.
-RATES: dict[int, float] = {96: 1.0, 64: 0.96, 32: 0.65}
+# one's. What the instruction multiplies with is slower to read where it is an odd number of eights.
+RATES: dict[int, float] = {128: 1.0, 112: 1.0, 96: 0.93, 64: 0.89, 32: 0.6}
+ALONE = 1.5  # blocks' time: one block that has a multiprocessor to itself
+MOST_ONE_BY_ONE = 96  # channels: more sums would leave the registers where they are stored so
+
+
+def blocks_at_once(tile: Tile) -> int:
+    """Blocks that a multiprocessor's 65,536 registers shall hold: a thread keeps its sums, and
+    needs more for half as many under way, both parts of what it multiplies, and addresses."""
+    return max(1, 65536 // (tile.threads * (tile.M_T * tile.N_T + 96)))
 
 
 def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
-    """The tiles to choose from: what a tuner measures."""
-    suited = suited_channels(problem, RATES)
+    """The tiles to choose from: what a tuner measures. None that computes a third more channels
+    than another, those that do not exist included, none with more blocks than a grid has, and none
+    whose sums would leave the registers where an image's pixels are no multiple of four."""
+    most = max(RATES) if problem.H_o * problem.W_o % RUN == 0 else MOST_ONE_BY_ONE
+    suited = suited_channels(problem, {M_B for M_B in RATES if most >= M_B})
     return tuple(Tile(M_B, WINDOWS, TERMS, M_B // 4, 4) for M_B in RATES if M_B in suited)
 
 
 def estimated_cost(
     problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPROCESSORS
 ) -> float:
-    """What the model says of a tile of :func:`candidates`, as s13's does."""
-    return busiest_work(problem, tile, multiprocessors) / RATES[tile.M_B]
+    """What the model says of a tile of :func:`candidates`."""
+    blocks = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
+    busiest = blocks_for(blocks, multiprocessors)
+    last = busiest % blocks_at_once(tile)
+    rounds = busiest - last + (max(last, ALONE) if last else 0)
+    steps = blocks_for(problem.K, tile.K_B) * tile.K_B + OVERHEAD
+    return rounds * tile.M_B * steps / RATES[tile.M_B]
 
 
 def best_tile(problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS) -> Tile:

@@ -124,13 +124,16 @@ def make_window_at(LANES: int) -> Any:
     return window_at
 
 
-def make_fetch_windows(problem: ConvProblem, tile: Tile, gap: int = 0, lanes: int = 1) -> Any:
+def make_fetch_windows(
+    problem: ConvProblem, tile: Tile, gap: int = 0, lanes: int = 1, turn: int = 0
+) -> Any:
     """A slice of N_B windows, from the input. ``first``, ``i_h`` and ``i_w`` say where the windows
-    begin that this thread fetches from: in memory, in rows, in columns. In the ring a row ends with
-    ``gap`` elements of nothing, and windows are dealt among ``lanes``."""
+    begin that this thread fetches from: in memory, in rows, in columns. In the ring windows are
+    dealt among ``lanes``, and a row ends with ``gap`` elements of nothing; row k is turned by
+    ``turn * (k % 4)``: what leaves it at its end comes in at its beginning."""
     p = problem
     K, H_i, W_i, PLANE = p.K, p.H_i, p.W_i, p.H_i * p.W_i
-    PITCH, K_B = tile.N_B + gap, tile.K_B
+    PITCH, N_B, K_B = tile.N_B + gap, tile.N_B, tile.K_B
     AT_A_TIME, TIMES = fetching_columns(tile)
     STEP = tile.threads // AT_A_TIME  # rows of the slice that are fetched at a time
     ROWS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
@@ -143,24 +146,29 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile, gap: int = 0, lanes: in
         return ALL_INSIDE or (0 <= int32(i_h) < H_i and 0 <= int32(i_w) < W_i)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def turned(k, column):  # by how much
+        return int64((column + uint32(k) % 4 * turn) % N_B) - column if turn else int64(0)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
     def one_place(input, slice_, slot, t, first, i_h, i_w, S_I):
         k0 = int64(t // AT_A_TIME)
         down, across, offset = locate(uint32(slice_))
         for c in range(TIMES):
             valid = inside(i_h[c] + down, i_w[c] + across)
             source = first[c] + offset + k0 * PLANE
-            target = (slot * K_B + k0) * PITCH + column(t % AT_A_TIME) + c * AT_A_TIME
+            near = column(t % AT_A_TIME) + c * AT_A_TIME
+            target = (slot * K_B + k0) * PITCH + near
             for f in range(ROWS):
                 if EVEN or k0 + f * STEP < K_B:
-                    copy_async(
-                        S_I, target + f * STEP * PITCH, input, source + f * STEP * PLANE, valid
-                    )
+                    at = target + f * STEP * PITCH + turned(k0 + f * STEP, near)
+                    copy_async(S_I, at, input, source + f * STEP * PLANE, valid)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def place_by_place(input, slice_, slot, t, first, i_h, i_w, S_I):
         # Where all threads fetch one row, saying so lets the compiler look it up once a warp.
         k0 = int64(0) if STEP == 1 else int64(t // AT_A_TIME)
-        target = (slot * K_B + k0) * PITCH + column(t % AT_A_TIME)
+        near = column(t % AT_A_TIME)
+        target = (slot * K_B + k0) * PITCH + near
         for f in range(ROWS):
             if EVEN or k0 + f * STEP < K_B:
                 k = uint32(slice_ * K_B + k0) + uint32(f * STEP)
@@ -169,8 +177,9 @@ def make_fetch_windows(problem: ConvProblem, tile: Tile, gap: int = 0, lanes: in
                     valid = inside(i_h[c] + down, i_w[c] + across)
                     if TAIL:
                         valid = valid and k < K
-                    near = target + f * STEP * PITCH + c * AT_A_TIME
-                    copy_async(S_I, near, input, index(first[c] + offset), valid)
+                    at = target + f * STEP * PITCH + c * AT_A_TIME
+                    at += turned(k, near + c * AT_A_TIME)
+                    copy_async(S_I, at, input, index(first[c] + offset), valid)
 
     return one_place if group_size(p, tile) == K_B else place_by_place
 
