@@ -84,9 +84,9 @@ def test_both_orders_of_im2win_are_told():
 def test_a_call_over_several_lines_is_shown_whole():
     problem = ConvProblem(1, 8, 8, 16, 16, 3, padding=1)
     launch = trace_stage("s12", problem, Tile(16, 64, 8, 4, 4)).main
-    caption = one_request(launch, "input", number=16).caption
-    assert "`copy_async(S_I, target" in caption
-    assert ", valid)`" in caption
+    caption = one_request(launch, "packed", number=0).caption
+    assert "`copy_async4(S_F, target" in caption
+    assert ", True)`" in caption
 
 
 def test_no_label_becomes_too_small_to_read():
