@@ -308,6 +308,18 @@ def test_no_bank_is_asked_twice(tile: Tile, problem: ConvProblem) -> None:
     assert launch.barriers == slices * 128
 
 
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("problem", [many(16), FEW], ids=["a group", "no groups"])
+@pytest.mark.parametrize("tile", [tile_of(8), tile_of(128)], ids=str)
+def test_the_filter_is_written_by_neighbours(tile: Tile, problem: ConvProblem) -> None:
+    launch = trace_stage("s14", problem, tile).launches[0]
+    stores = [a for a in launch.accesses if a.array == "packed"]
+    assert [a.operation for a in stores] == ["store", "store"]  # large parts, and small ones
+    # What 32 lanes write of 4 bytes each is four sectors.
+    assert [a.sectors for a in stores] == [4 * a.requests for a in stores]
+    assert [a.lanes for a in stores] == [32 * a.requests for a in stores]
+
+
 # Tiles
 
 

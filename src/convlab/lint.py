@@ -66,7 +66,7 @@ REGISTER_BUDGET: dict[str, int] = {
     "pack_filter": 40,
     "tensor_cores": 255,  # 16 x 8 sums a thread, and both parts of what it multiplies
     "split_filter": 48,
-    # With 96 channels of a block 96 sums a thread, half as many under way, and both parts of what
+    # With 128 channels of a block 128 sums a thread, half as many under way, and both parts of what
     # it multiplies: two blocks of 128 live on a multiprocessor. With 64, three, by launch bounds.
     "warpgroups": 255,
     "split_filter_to_cores": 48,
@@ -80,7 +80,6 @@ WIDE_PRE_PASSES: dict[str, tuple[str, ...]] = {
     "im2win_transform_by_groups": ("STG",),
     "pack_filter_by_squares": ("STG",),
     "split_filter": ("STG",),
-    "split_filter_to_cores": ("STG",),
 }
 MOST_PROCESSES = 8  # compile at a time, however many cores there are
 NO_LOAD = "LDS RZ, [RZ]"  # ptxas puts three before the first LDGSTS, never to be carried out
