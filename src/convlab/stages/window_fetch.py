@@ -129,8 +129,8 @@ def make_fetch_windows(
 ) -> Any:
     """A slice of N_B windows, from the input. ``first``, ``i_h`` and ``i_w`` say where the windows
     begin that this thread fetches from: in memory, in rows, in columns. In the ring windows are
-    dealt among ``lanes``, and a row ends with ``gap`` elements of nothing; row k is turned by
-    ``turn * (k % 4)``: what leaves it at its end comes in at its beginning."""
+    dealt among ``lanes``, a row ends with ``gap`` elements of nothing, and row k is turned by
+    ``turn * (k % 4)``, of K_B a multiple of 4: what leaves at its end comes in at its beginning."""
     p = problem
     K, H_i, W_i, PLANE = p.K, p.H_i, p.W_i, p.H_i * p.W_i
     PITCH, N_B, K_B = tile.N_B + gap, tile.N_B, tile.K_B
