@@ -162,7 +162,7 @@ def test_stages_on_the_im2col_matrix_are_a_family_of_their_own(document, root):
     assert "reads the im2col matrix" in said
     assert "s03_im2col im2col" in said  # the number alone is several stages'
     assert (
-        picture.count(ladder_picture.FAMILIES["s03_"][1]) == 3
+        picture.count(ladder_picture.FAMILIES["im2col"][1]) == 3
     )  # legend, bar and what it would be
 
 

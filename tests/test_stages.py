@@ -16,7 +16,7 @@ from convlab import LADDER, ConvProblem, Stage, Tile
 from convlab.engines import Engine, choose
 from convlab.oracle import judge, random_tensors
 from convlab.plans import Plan, stages_for
-from convlab.stages import stage_named
+from convlab.stages import family, stage_named
 from convlab.stages.receptive_field import field_for
 
 STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run on a GPU
@@ -242,3 +242,12 @@ def test_a_plan_gives_the_same_again(stage: Stage, engine: Engine) -> None:
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
         plan(input, weight, output, bias)
         assert judge(problem, engine.to_host(output), *numbers).ok
+
+
+def test_a_family_is_handed_down_the_ladder() -> None:
+    families = {stage.name: family(stage) for stage in LADDER}
+    windows = {name for name, found in families.items() if found == "im2win"}
+    assert windows == {stage.name for stage in LADDER if stage.name >= "s10"}  # s14's too
+    matrices = {name for name, found in families.items() if found == "im2col"}
+    assert matrices == {stage.name for stage in LADDER if stage.name.startswith("s03")}
+    assert set(families.values()) == {"plain", "im2col", "im2win"}

@@ -11,16 +11,16 @@ from xml.sax.saxutils import escape
 
 from convlab.bench.ladder_results import Results, Step
 from convlab.bench.palette import CARD, COLOURS, INK, LINE, QUIET, with_dark_mode
-from convlab.stages import short_name
+from convlab.stages import family, short_name
 
 WIDTH, MARGIN = 860, 28
 TOP, ROW, BAR = 108, 54, 17  # where the rows begin, their pitch, a bar's height
 LABEL = 205  # to the right of the longest bar
 BAD = COLOURS[4]
-# By what a stage's name has, or that of one it builds on: what it reads, and its bar's colour.
+# By a stage's family: what it reads, and its bar's colour.
 FAMILIES = {
-    "": ("the input itself", COLOURS[0]),
-    "s03_": ("the im2col matrix", COLOURS[1]),
+    "plain": ("the input itself", COLOURS[0]),
+    "im2col": ("the im2col matrix", COLOURS[1]),
     "im2win": ("im2win's windows", COLOURS[2]),
 }
 LEGEND_AT = {2: (MARGIN, 190, 370), 3: (MARGIN, 190, 370, 550)}  # by how many families there are
@@ -82,7 +82,7 @@ def _bar(step: Step, y: float, scale: float) -> Iterator[str]:
     if step.tflops is None or end is None:
         yield _text(MARGIN, y + 13, "failed", fill=BAD, bold=True)
         return
-    colour = FAMILIES[_family(step)][1]
+    colour = FAMILIES[family(step.stage)][1]
     if end > step.tflops:
         yield _rect(MARGIN, y, scale * end, colour, opacity=PALE)
     yield _rect(MARGIN, y, scale * step.tflops, colour)
@@ -99,15 +99,8 @@ def _bar(step: Step, y: float, scale: float) -> Iterator[str]:
         yield _text(x, y + 29, alone, size=12, fill=QUIET)
 
 
-def _family(step: Step) -> str:
-    names = (step.stage.name, *step.stage.builds_on)
-    if any("im2win" in name for name in names):
-        return "im2win"
-    return next(mark for mark in reversed(FAMILIES) if mark in step.stage.name)
-
-
 def _legend(steps: Sequence[Step]) -> Iterator[str]:
-    shown = {"", "im2win"} | set(map(_family, steps))
+    shown = {"plain", "im2win"} | {family(step.stage) for step in steps}
     entries = [
         (f"reads {name}", colour, 1.0) for mark, (name, colour) in FAMILIES.items() if mark in shown
     ]

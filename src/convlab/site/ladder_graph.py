@@ -7,7 +7,7 @@ from html import escape
 
 from convlab.bench.ladder_results import Results, Step
 from convlab.site.markup import figure
-from convlab.stages import LADDER, Stage, short_name
+from convlab.stages import LADDER, Stage, family, short_name
 
 ROW, LANE, RADIUS = 56, 20, 6  # pixels
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -66,7 +66,7 @@ def _rail() -> str:
     shapes = [*_edges(columns)]
     for row, stage in enumerate(LADDER):
         x, y = _place(columns[stage.name], row)
-        kind = _family(stage)
+        kind = family(stage)
         shapes.append(f'<circle class="{kind}" cx="{x}" cy="{y}" r="{RADIUS}"/>')
     told = "; ".join(
         f"{short_name(stage.name)} builds on {', '.join(map(short_name, stage.builds_on))}"
@@ -94,20 +94,13 @@ def _place(column: int, row: int) -> tuple[float, float]:
     return LANE * (column + 0.5), ROW * (row + 0.5)
 
 
-def _family(stage: Stage) -> str:
-    names = (stage.name, *stage.builds_on)
-    if any("im2win" in name for name in names):
-        return "im2win"
-    return "im2col" if "s03" in stage.name else "plain"
-
-
 def _rung(stage: Stage, step: Step | None, longest: float, folder: str, here: str | None) -> str:
     name, _, rest = stage.title.partition(": ")
     measured = '<span class="speed">not measured yet</span>'
     if step is not None and step.tflops is not None:
         slower = ' class="slower"' if (step.speedup or 1) < 1 else ""
         measured = (
-            f'<span class="bar"><span class="{_family(stage)}" '
+            f'<span class="bar"><span class="{family(stage)}" '
             f'style="width: {100 * step.tflops / longest:.1f}%"></span></span>'
             f'<span class="speed">{step.tflops:.1f} TFLOP/s '
             f"<b{slower}>{step.speedup:.2f}{TIMES}</b></span>"

@@ -51,8 +51,8 @@ LADDER: tuple[Stage, ...] = (
 )
 
 __all__ = [
-    "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step", "Tile", "short_name",
-    "stage_named",
+    "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step", "Tile", "family",
+    "short_name", "stage_named",
 ]  # fmt: skip
 
 
@@ -61,6 +61,17 @@ def short_name(name: str) -> str:
     number = name.split("_")[0]
     alike = [stage for stage in LADDER if stage.name.split("_")[0] == number]
     return number if len(alike) < 2 else name
+
+
+def family(stage: Stage) -> str:
+    """Where its windows come from: ``im2win`` for what builds on im2win's, however far down the
+    ladder, ``im2col`` for the im2col matrix, ``plain`` for the input as it is."""
+    if "im2win" in stage.name:
+        return "im2win"
+    bases = {family(stage_named(name)) for name in stage.builds_on}
+    if "im2win" in bases:
+        return "im2win"
+    return "im2col" if stage.name.startswith("s03_") else "plain"
 
 
 def stage_named(name: str) -> Stage:
