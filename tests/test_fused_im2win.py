@@ -14,8 +14,9 @@ from convlab.engines import Engine
 from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.stages import s12_fused_im2win as s12
-from convlab.stages import stage_named, window_fetch
+from convlab.stages import stage_named, tile_choice, window_fetch
 from convlab.stages.tile_choice import (
+    MOST_OUTPUTS,
     MULTIPROCESSORS,
     RATES,
     SPLITS,
@@ -190,7 +191,7 @@ def test_the_choice_is_the_cheapest_by_the_model() -> None:
         costs = {
             (tile, splits): estimated_cost(problem, tile, splits=splits)
             for tile in candidates(problem)
-            for splits in SPLITS
+            for splits in (SPLITS if problem.M * problem.N <= MOST_OUTPUTS else SPLITS[:1])
             if splits <= -(-problem.K // tile.K_B)
         }
         tile = best_tile(problem)
@@ -212,7 +213,7 @@ def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option: str) -
         assert tile is not None
         assert costs[tile] == min(costs.values())
         changed += tile != plans.tile_for(problem, S12, H200())
-    assert changed == len(FEW_OUTPUTS)
+    assert changed == len(FEW_OUTPUTS) - 1  # Conv12 has blocks enough for large ones
 
 
 def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None:
@@ -230,6 +231,16 @@ def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None
     )
     assert S12.atomic_additions(one_image) >= best_splits(one_image, best_tile(one_image))
     assert S12.atomic_additions(paper_layer("conv8")) == 0
+
+
+def test_sums_stay_whole_where_there_are_many_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = paper_layer("conv6")
+    assert many.M * many.N > MOST_OUTPUTS
+    assert best_splits(many, best_tile(many)) == 1
+    monkeypatch.setattr(tile_choice, "MOST_OUTPUTS", many.M * many.N)
+    tile_choice.most_splits.cache_clear()
+    assert best_splits(many, best_tile(many)) > 1  # by the model's arithmetic alone
+    tile_choice.most_splits.cache_clear()
 
 
 @pytest.mark.parametrize("multiprocessors", [24, 108, MULTIPROCESSORS, 264])

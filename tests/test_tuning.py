@@ -23,7 +23,7 @@ from convlab.commands import tune
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.stages import s12_fused_im2win as s12
-from convlab.workloads import UNTUNED, paper_layer
+from convlab.workloads import UNSEEN, UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -281,7 +281,7 @@ def test_all_are_the_layers_and_what_nobody_tuned_for(
 
     monkeypatch.setattr(tuning, "measure_all", measure_all)
     assert convlab("tune", "--all").exit_code == 0
-    assert len({task.name for task in asked}) == 12 + len(UNTUNED) == 55
+    assert len({task.name for task in asked}) == 12 + len(UNTUNED) + len(UNSEEN) == 93
     asked.clear()
     assert convlab("tune", "--batch", "2").exit_code == 0
     assert {task.problem for task in asked} == {paper_layer("conv9", 2)}

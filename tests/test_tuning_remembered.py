@@ -83,7 +83,7 @@ def test_another_gpu_has_its_own_and_a_simulator_none(file: Path) -> None:
 
 
 def test_the_model_is_told_how_many_multiprocessors_there_are(file: Path) -> None:
-    problem = ConvProblem(1, 256, 14, 14, 256, 3, padding=1)
+    problem = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     many = PretendedGpu()
     many.multiprocessors = lambda: 132
     assert taken(problem) == best_tile(problem, 4) != best_tile(problem, 132)

@@ -20,7 +20,7 @@ from convlab.stages.tile_choice import (
     candidates,
     estimated_cost,
 )
-from convlab.workloads import UNTUNED, paper_layer
+from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -41,11 +41,14 @@ def test_the_page_is_what_the_results_give(capsys) -> None:
 
 def test_the_model_is_close_to_the_best_on_most(measured: dict[str, Any]) -> None:
     found = tile_tables.choices(measured)
-    assert [choice.name for choice in found][12:] == list(UNTUNED)
+    assert [choice.name for choice in found] == [*LAYER_NAMES, *UNTUNED, *UNSEEN]
     ratios = [choice.ratio for choice in found]
     assert None not in ratios  # every tile that it takes was measured
-    assert sum(ratio <= 1.05 for ratio in ratios) >= 50
-    assert max(ratios) < 1.2
+    assert max(ratios[:12]) <= 1.02
+    seen, unseen = ratios[: -len(UNSEEN)], ratios[-len(UNSEEN) :]
+    assert sum(ratio <= 1.05 for ratio in seen) >= 0.9 * len(seen)
+    assert sum(ratio <= tile_tables.CLOSE for ratio in unseen) >= 0.9 * len(unseen)
+    assert max(ratios) < 1.25
 
 
 def test_what_is_no_candidate_any_more_was_nowhere_needed(measured: dict[str, Any]) -> None:
@@ -70,11 +73,11 @@ def test_how_much_longer_one_tile_takes_than_another(
                 kind = "one image" if row["problem"].startswith("1x") else "a batch"
             most[kind] = max(most.get(kind, 1.0), one["time_ms"] / best)
     found = [f"{most['split where that helps']:.1f}", f"{most['a batch']:.1f}"]
-    assert [*found, f"{most['one image']:.0f}"] == ["1.6", "2.6", "11"]
+    assert [*found, f"{most['one image']:.0f}"] == ["5.3", "6.1", "20"]
     page = (ROOT / "docs/tiles.md").read_text(encoding="utf-8")
     said = " ".join(page.split("##")[0].split())
-    assert "take 1.6 times as long" in said
-    assert "can take 2.6 times as long as one whose sums are, with a single image 11 times" in said
+    assert "take 5.3 times as long" in said
+    assert "can take 6.1 times as long as one whose sums are, with a single image 20 times" in said
 
 
 def test_nothing_measured_was_wrong(measured: dict[str, Any]) -> None:
@@ -171,10 +174,10 @@ def test_more_images_never_cost_less_and_more_multiprocessors_never_more() -> No
         assert costs == sorted(costs, reverse=True)
 
 
-def test_one_image_gets_small_blocks_and_split_sums_many_large_ones() -> None:
-    one = best_tile(ONE_IMAGE)
-    assert one.M_B * one.N_B < 128 * 64
-    assert best_splits(ONE_IMAGE, one) >= 8
+def test_one_image_gets_split_sums_or_small_blocks_many_large_ones() -> None:
+    assert best_splits(ONE_IMAGE, best_tile(ONE_IMAGE)) >= 8
+    one = best_tile(ONE_IMAGE, whole_sums=True)
+    assert one.M_B * one.N_B <= 32 * 32
     many = best_tile(ConvProblem(512, 256, 14, 14, 256, 3, padding=1))
     assert many.M_B * many.N_B == 128 * 64
 

@@ -95,6 +95,15 @@ def _padded(network: str, batch: int, rows: tuple[tuple[int, ...], ...]) -> dict
     }
 
 
+# MobileNet's layers of 1 x 1 filters (Howard et al., Table 1) and the late layers of ResNet-50 for
+# one image.
+_MOBILENET = (
+    (32, 112, 64, 1, 1), (64, 56, 128, 1, 1), (128, 28, 256, 1, 1), (256, 28, 256, 1, 1),
+    (512, 14, 512, 1, 1), (1024, 7, 1024, 1, 1),
+)  # fmt: skip
+_LATE_LAYERS = (
+    (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2), (2048, 7, 512, 1, 1),
+)  # fmt: skip
 UNTUNED: dict[str, ConvProblem] = {
     **_padded("resnet50", NETWORK_BATCH, _RESNET_50),
     **_padded("vgg16", NETWORK_BATCH, _VGG_16),
@@ -104,19 +113,6 @@ UNTUNED: dict[str, ConvProblem] = {
     "odd_dilation": ConvProblem(5, 48, 65, 67, 72, 3, padding=3, dilation=3),
     "one_channel": ConvProblem(64, 1, 28, 28, 10, 5),
     "few_filters": ConvProblem(8, 20, 120, 90, 6, (1, 7), stride=(1, 2), padding=(0, 3)),
-}
-
-# The tile model's constants were fitted to the problems above; none of these has been seen by it.
-# MobileNet's layers of 1 x 1 filters (Howard et al., Table 1); the late layers of ResNet-50 for one
-# image; what Inception's, U-Net's and DeepLab's layers look like; sizes that are prime.
-_MOBILENET = (
-    (32, 112, 64, 1, 1), (64, 56, 128, 1, 1), (128, 28, 256, 1, 1), (256, 28, 256, 1, 1),
-    (512, 14, 512, 1, 1), (1024, 7, 1024, 1, 1),
-)  # fmt: skip
-_LATE_LAYERS = (
-    (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2), (2048, 7, 512, 1, 1),
-)  # fmt: skip
-UNSEEN: dict[str, ConvProblem] = {
     **_padded("mobilenet", NETWORK_BATCH, _MOBILENET),
     **_padded("one_image_late", 1, _LATE_LAYERS),
     "four_images": ConvProblem(4, 256, 14, 14, 256, 3, padding=1),
@@ -127,6 +123,32 @@ UNSEEN: dict[str, ConvProblem] = {
     "prime_stride": ConvProblem(3, 17, 41, 43, 31, 7, stride=3, padding=2),
     "prime_padded": ConvProblem(11, 29, 53, 47, 59, 3, padding=1),
     "prime_1x1": ConvProblem(13, 127, 31, 37, 131, 1),
+}
+
+# The tile model's constants were fitted to the problems above, and to others; none of these has
+# been seen by it. What layers of other networks look like, filters along one axis, sizes that are
+# prime or round in tens.
+UNSEEN: dict[str, ConvProblem] = {
+    "resnet18": ConvProblem(8, 128, 28, 28, 128, 3, padding=1),
+    "squeezenet": ConvProblem(16, 32, 27, 27, 128, 3, padding=1),
+    "densenet": ConvProblem(8, 512, 28, 28, 256, 1),
+    "inception_tall": ConvProblem(32, 160, 17, 17, 160, (7, 1), padding=(3, 0)),
+    "mnasnet": ConvProblem(32, 72, 28, 28, 24, 1),
+    "hrnet": ConvProblem(4, 48, 64, 48, 48, 3, padding=1),
+    "convnext": ConvProblem(8, 384, 14, 14, 768, 2, stride=2),
+    "patches": ConvProblem(4, 3, 384, 384, 1024, 16, stride=16),
+    "stylegan": ConvProblem(4, 512, 32, 32, 512, 3, padding=1),
+    "vgg_late": ConvProblem(1, 512, 28, 28, 512, 3, padding=1),
+    "vgg_early": ConvProblem(1, 128, 112, 112, 128, 3, padding=1),
+    "srcnn": ConvProblem(1, 1, 256, 256, 64, 9, padding=4),
+    "edsr": ConvProblem(1, 256, 96, 96, 256, 3, padding=1),
+    "yolo": ConvProblem(1, 1024, 13, 13, 425, 1),
+    "wavenet": ConvProblem(8, 64, 1, 8192, 64, (1, 2), dilation=(1, 8)),
+    "speech": ConvProblem(16, 1, 161, 400, 32, (41, 11), stride=2, padding=(20, 5)),
+    "prime_square": ConvProblem(13, 31, 37, 41, 43, 3, padding=1),
+    "prime_tenfold": ConvProblem(19, 100, 23, 29, 50, 3),
+    "thousand": ConvProblem(1, 999, 10, 10, 500, 1),
+    "five_channels": ConvProblem(7, 5, 211, 199, 12, 3, stride=2, padding=1),
 }
 
 # Where the channel-parallel stages are looked at, as source 001 does: one image, few channels, and

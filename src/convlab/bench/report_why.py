@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 from convlab.bench import ladder
 from convlab.bench.roofline import Machine
@@ -150,7 +150,11 @@ def _counted(stage: Stage) -> Why:
 
 
 def _as_on_a_gpu(stage: Stage) -> Stage:
-    """The stage, to be counted with its production tile instead of the one for small problems."""
+    """The stage, to be counted with its production tile instead of the one for small problems, and
+    with sums as whole as that layer's: those of a piece would be split."""
     if stage.tiny_tile is None:
         return stage
-    return replace(stage, model_tile=stage.production_tile(paper_layer(LAYER)))
+    prepare = stage.prepare
+    if "whole_sums" in stage.options:
+        prepare = partial(prepare, whole_sums=True)
+    return replace(stage, model_tile=stage.production_tile(paper_layer(LAYER)), prepare=prepare)

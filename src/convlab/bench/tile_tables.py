@@ -20,7 +20,7 @@ from convlab.bench.generated import RESULTS, filled, holding, regenerate, source
 from convlab.bench.measured import tables_by_title
 from convlab.problem import ConvProblem
 from convlab.stages import Tile, stage_named
-from convlab.workloads import LAYER_NAMES, UNTUNED, paper_layer
+from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
 PAGE, FILE, S11_FILE = "docs/tiles.md", "tuned_h200", "tuned_s11_h200"
 COMMANDS = {
@@ -34,8 +34,10 @@ GROUPS = {
     "ResNet-50": "resnet50",
     "VGG-16": "vgg16",
     "One image": "one_image",
-    "Odd shapes": "",
+    "MobileNet, 1 x 1 filters": "mobilenet",
+    "Other shapes": "",
 }
+UNSEEN_TITLE = "Not seen before"
 HEAD = ["problem", "model's tile", "ms", "best tile", "ms", "ratio", "TFLOP/s"]
 
 
@@ -62,7 +64,7 @@ def choices(document: dict[str, Any]) -> list[Choice]:
 
     Raises ``ValueError`` for a problem that is not the one of its name any more.
     """
-    problems = {name: paper_layer(name) for name in LAYER_NAMES} | UNTUNED
+    problems = {name: paper_layer(name) for name in LAYER_NAMES} | UNTUNED | UNSEEN
     stage = stage_named(document["stage"])
     found = []
     for row in document["problems"]:
@@ -80,23 +82,33 @@ def choices(document: dict[str, Any]) -> list[Choice]:
 
 
 def show(document: dict[str, Any], groups: dict[str, str] = GROUPS) -> str:
-    """What is true of all of them in a line, then a table for each of these groups."""
+    """What is true of all of them in a line, then a table for each of these groups, and one for
+    problems that the model has not seen."""
     found = choices(document)
-    ratios = [choice.ratio for choice in found if choice.ratio is not None]
-    close = sum(ratio <= CLOSE for ratio in ratios)
+    seen = [choice for choice in found if choice.name not in UNSEEN]
+    unseen = [choice for choice in found if choice.name in UNSEEN]
     said = (
         f"{document['device']}, {sum(len(row['tiles']) for row in document['problems'])} tiles on "
-        f"{len(found)} problems. The model's tile is within {CLOSE - 1:.0%} of the best on {close} "
-        f"of {len(found)}"
+        f"{len(found)} problems. The model's tile is within {CLOSE - 1:.0%} of the best on "
+        f"{_summary(seen)}."
     )
+    if unseen:
+        said += f" Of those that it had not seen before: on {_summary(unseen)}."
+    parts = [f"{said}\n"]
+    parts += tables_by_title(HEAD, [(choice.name, _row(choice)) for choice in seen], groups)
+    rows = [(choice.name, _row(choice)) for choice in unseen]
+    return "\n".join(parts + tables_by_title(HEAD, rows, {UNSEEN_TITLE: ""}))
+
+
+def _summary(found: Sequence[Choice]) -> str:
+    ratios = [choice.ratio for choice in found if choice.ratio is not None]
+    said = f"{sum(ratio <= CLOSE for ratio in ratios)} of {len(found)}"
     if len(ratios) < len(found):
         said += f"; {len(found) - len(ratios)} not measured"
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         said += f"; the geometric mean of the ratios is {mean:.3f}, the largest {max(ratios):.2f}"
-    parts = [f"{said}.\n"]
-    parts += tables_by_title(HEAD, [(choice.name, _row(choice)) for choice in found], groups)
-    return "\n".join(parts)
+    return said
 
 
 def _row(choice: Choice) -> list[str]:

@@ -178,7 +178,7 @@ def _problems(
     if every:
         if layers or texts or batch is not None:
             refuse("--all names its problems: leave out --layer, --problem and --batch")
-        return _named(workloads.LAYER_NAMES, None) | workloads.UNTUNED
+        return _named(workloads.LAYER_NAMES, None) | workloads.UNTUNED | workloads.UNSEEN
     if batch is not None and batch < 1:
         refuse(f"--batch is {batch}: it must be at least 1")
     problems = _named(layers or (), batch)

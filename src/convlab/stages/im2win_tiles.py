@@ -2,8 +2,8 @@
 
 What is multiplied are the ``K_W = W_f * G`` elements that a window has in the im2win tensor, not K,
 and they are fetched by fours like the filter. The kernel has another loop than s12's, and so other
-rates, fitted to what an H200 took for the candidates of 55 problems (docs/tiles.md). What a block
-waits for is taken over from s12. The pre-passes take the same with every tile, and are left out.
+rates and costs, fitted to what an H200 took for the candidates of 55 problems (docs/tiles.md). The
+pre-passes take the same with every tile, and are left out.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from convlab.problem import ConvProblem
 from convlab.stages.base import blocks_for
 from convlab.stages.im2win_tensor import group_size
 from convlab.stages.s08_vectorized import RUN
-from convlab.stages.tile_choice import MULTIPROCESSORS, Shape, clocks, suited
+from convlab.stages.tile_choice import MULTIPROCESSORS, Costs, Shape, clocks, suited
 from convlab.stages.tiles import Tile
 
 SHALLOW = 8  # K_B where 16 are too many
 FEW_TERMS, FEW_SUMS = 168, 32  # of such a window, and of a thread then
+COSTS = Costs(overhead=55.0, slice=4.0, copy=3.0, step=38.0, fma=0.74)
 
 # Multiply-adds a clock on an H200 where nothing is left over, over the best one's.
 RATES: dict[Shape, float] = {
@@ -61,7 +62,7 @@ def estimated_cost(
     slices = blocks_for(window_elements(problem), tile.K_B)
     rate = RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
     loads = tile.K_B * (tile.M_B + tile.N_B) / RUN / tile.threads
-    return clocks(tile, blocks, slices, loads, rate, multiprocessors)
+    return clocks(tile, blocks, slices, loads, rate, COSTS, multiprocessors)
 
 
 def best_tile(problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS) -> Tile:

@@ -4,18 +4,19 @@ busiest multiprocessor has to do.
 All blocks cost the same, so a GPU is done when the multiprocessor with the most of them is, which
 has ``busiest = ceil(blocks / multiprocessors)``. Two things can be what it waits for. In clocks:
 
-    throughput = busiest * M_B * N_B * (K_P + OVERHEAD) / (FMA_A_CLOCK * rate)
-    latency = rounds * slices * (SLICE + COPY * copies + K_B * (STEP + FMA * M_T * N_T))
+    throughput = busiest * M_B * N_B * (K_P + overhead) / (FMA_A_CLOCK * rate)
+    latency = rounds * slices * (slice + copy * copies + K_B * (step + fma * M_T * N_T))
 
 Throughput is what counts where many warps take turns: all the multiply-adds of its blocks. K_P is K
-rounded up to whole slices, OVERHEAD what a block does before and after its slices, in steps of k,
-``rate`` how well the tile's inner loop uses a multiprocessor when there is plenty to do.
+rounded up to whole slices, ``rate`` how well the tile's inner loop uses a multiprocessor when there
+is plenty to do.
 
 Latency is what counts where a multiprocessor has a block or two, as with one image: a warp cannot
 go faster than one after the other, however idle the rest is. For each slice there is a barrier with
 a wait, each of the thread's copies (``copies``, of 4 bytes of windows and of 16 of the filter), and
 K_B steps, each of some loads and M_T x N_T multiply-adds. As many blocks as fit run side by side,
-so this is paid in ``rounds``. Small thread tiles and deep slices win there, large ones elsewhere.
+so this is paid in ``rounds``. Few copies and multiply-adds a thread win there, many elsewhere.
+:class:`Costs` has what each of these takes.
 
 Where both count, neither is hidden wholly behind the other: the time is taken to be the root of the
 sum of their squares. Channels and pixels that do not exist cost what others do: they are in the
@@ -27,15 +28,17 @@ the output, and ``splits`` atomic additions to each:
 
     SPLIT + ADDITION * splits * M * N
 
-The constants are fitted to what an H200 took in 800 cases: the tiles and splits worth trying on 55
-problems. Fitted to every other problem, they choose for the rest what takes 1.2 % longer than the
-best, 17 % at worst. docs/tiles.md has what the model chooses beside the best tile of each.
+The constants are fitted to what an H200 took in 936 cases, tiles and splits worth trying on 116
+problems: to the logarithms of these times by least squares, then by a random search for what makes
+the choice least bad. Where they say about the same, rounder ones were taken. docs/tiles.md has how
+well that chooses where it was not fitted, and the model's tile beside the best of each problem.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from convlab.problem import ConvProblem
@@ -46,11 +49,26 @@ from convlab.stages.tiles import Tile
 MULTIPROCESSORS = 132  # of an H200, where nobody says
 REGISTERS, BESIDE_SUMS = 65536, 64  # a multiprocessor's; what a thread needs beside its sums
 FMA_A_CLOCK = 102.0  # multiply-adds of the best tile, where 128 is what the arithmetic could do
-OVERHEAD = 55
-SLICE, COPY, STEP, FMA = 4.0, 3.0, 38.0, 0.74  # clocks
-SPLIT, ADDITION = 20000.0, 0.004  # clocks
+SPLIT, ADDITION = 4500.0, 0.0042  # clocks
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 MOST_SUMS = 64  # a thread's, to be split: more leave the registers on their way to the additions
+MOST_OUTPUTS = 9 * 64 * 64 * MULTIPROCESSORS  # to be split: of more, trying it cost time
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a block does beside what its tile's rate says: in clocks, but ``overhead``, which is
+    done before and after its slices, in steps of k."""
+
+    overhead: float
+    slice: float
+    copy: float
+    step: float
+    fma: float
+
+
+# The times do not show that a step of k takes anything by itself, nor a block's beginning and end.
+COSTS = Costs(overhead=0.0, slice=50.0, copy=50.0, step=0.0, fma=0.4)
 
 Shape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
 
@@ -58,13 +76,13 @@ Shape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
 # measured; nowhere was one faster than the best of these by 2 %.
 RATES: dict[Shape, float] = {
     (128, 64, 8, 8): 1.0,
-    (64, 128, 8, 8): 0.94,
-    (96, 128, 12, 8): 0.82,
-    (64, 64, 8, 4): 0.91,
-    (64, 32, 8, 4): 0.895,
-    (32, 64, 4, 8): 0.685,
-    (32, 32, 4, 4): 0.52,
-    (16, 128, 4, 8): 0.4,
+    (64, 128, 8, 8): 0.92,
+    (96, 128, 12, 8): 0.94,
+    (64, 64, 8, 4): 0.84,
+    (64, 32, 8, 4): 0.825,
+    (32, 64, 4, 8): 0.79,
+    (32, 32, 4, 4): 0.68,
+    (16, 128, 4, 8): 0.45,
 }
 FEW_OUTPUTS = 6 * 64 * 64 * MULTIPROCESSORS  # six blocks of 64 x 64 for each
 DEEP, DEPTH = (32, 32, 4, 4), 32  # the one that is also tried with slices so deep: fewer barriers
@@ -124,28 +142,35 @@ def estimated_cost(
     rate = RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
     price = 0.0 if splits == 1 else SPLIT + ADDITION * splits * problem.M * problem.N
     copies = tile.K_B * (tile.N_B + tile.M_B / RUN) / tile.threads
-    return clocks(tile, blocks, slices, copies, rate, multiprocessors) + price
+    return clocks(tile, blocks, slices, copies, rate, COSTS, multiprocessors) + price
 
 
 def clocks(
-    tile: Tile, blocks: int, slices: int, copies: float, rate: float, multiprocessors: int
+    tile: Tile,
+    blocks: int,
+    slices: int,
+    copies: float,
+    rate: float,
+    costs: Costs,
+    multiprocessors: int,
 ) -> float:
     """Throughput and latency of so many blocks of so many slices, with ``copies`` a thread each."""
     busiest = blocks_for(blocks, multiprocessors)
-    steps = slices * tile.K_B + OVERHEAD
+    steps = slices * tile.K_B + costs.overhead
     throughput = busiest * tile.M_B * tile.N_B * steps / (FMA_A_CLOCK * rate)
 
     sums = tile.M_T * tile.N_T
     at_once = max(1, REGISTERS // (tile.threads * (sums + BESIDE_SUMS)))
-    slice_ = SLICE + COPY * copies + tile.K_B * (STEP + FMA * sums)
+    slice_ = costs.slice + costs.copy * copies + tile.K_B * (costs.step + costs.fma * sums)
     latency = blocks_for(busiest, at_once) * slices * slice_
     return math.hypot(throughput, latency)
 
 
 def best_splits(problem: ConvProblem, tile: Tile, multiprocessors: int = MULTIPROCESSORS) -> int:
-    """Among how many blocks the model would split each sum; at most :func:`most_splits`. 1 for a
-    tile that it does not know, and where a thread's sums would leave its registers: half as many
-    are too many where the last rows of blocks stick out, and every addition has to be asked about.
+    """Among how many blocks the model would split each sum; at most :func:`most_splits`. 1 where
+    there are too many outputs, for a tile that it does not know, and where a thread's sums would
+    leave its registers: half as many are too many where the last rows of blocks stick out, and
+    every addition has to be asked about.
     """
     return _cheapest_splits(problem, tile, multiprocessors, most_splits(problem) or 1)
 
@@ -154,7 +179,7 @@ def _cheapest_splits(problem: ConvProblem, tile: Tile, multiprocessors: int, mos
     most_sums = MOST_SUMS // 2 if problem.M % tile.M_B else MOST_SUMS
     known = (tile.M_B, tile.N_B, tile.M_T, tile.N_T) in RATES
     sums = tile.M_T * tile.N_T
-    if not known or sums > most_sums:
+    if not known or sums > most_sums or problem.M * problem.N > MOST_OUTPUTS:
         return 1
     slices = blocks_for(problem.K, tile.K_B)
     return min(
@@ -167,8 +192,9 @@ def _cheapest_splits(problem: ConvProblem, tile: Tile, multiprocessors: int, mos
 def most_splits(problem: ConvProblem) -> int:
     """What is added atomically to an output, at most: the parts that any of :func:`candidates` has
     on an H200, 0 where none splits. Other tiles and other GPUs have no more, so that whoever judges
-    an output has to know nothing but the problem. By the model, on the 55 problems and GPUs of 16
-    to 264 multiprocessors, that costs 11 % at most, and more than 1 % in 4 of 100 cases."""
+    an output has to know nothing but the problem. By the model, on docs/tiles.md's 93 problems and
+    GPUs of 16 to 264 multiprocessors, that costs 16 % at most, and more than 1 % in 4 of 100
+    cases."""
     most = max(
         (
             _cheapest_splits(problem, tile, MULTIPROCESSORS, SPLITS[-1])
