@@ -24,6 +24,7 @@ from convlab.stages.tile_choice import (
     best_tile,
     candidates,
     estimated_cost,
+    most_splits,
     slice_depth,
 )
 from convlab.workloads import LAYER_NAMES, paper_layer
@@ -220,6 +221,8 @@ def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None
     one_image = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     assert best_splits(one_image, best_tile(one_image)) >= 8
     assert best_splits(one_image, best_tile(one_image, 1), 1) == 1
+    tiny = ConvProblem(3, 5, 7, 11, 13, 3)  # a launch more would be all that it gets
+    assert best_splits(tiny, best_tile(tiny)) == 1
     assert best_splits(paper_layer("conv8"), best_tile(paper_layer("conv8"))) == 1
     assert best_splits(one_image, Tile(16, 32, 4, 4, 4)) == 1  # a tile that nobody measured
     assert best_splits(one_image, Tile(96, 128, 16, 12, 8)) == 1  # too many sums a thread
@@ -237,10 +240,10 @@ def test_sums_stay_whole_where_there_are_many_outputs(monkeypatch: pytest.Monkey
     many = paper_layer("conv6")
     assert many.M * many.N > MOST_OUTPUTS
     assert best_splits(many, best_tile(many)) == 1
-    monkeypatch.setattr(tile_choice, "MOST_OUTPUTS", many.M * many.N)
-    tile_choice.most_splits.cache_clear()
-    assert best_splits(many, best_tile(many)) > 1  # by the model's arithmetic alone
-    tile_choice.most_splits.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(tile_choice, "MOST_OUTPUTS", many.M * many.N)
+        patch.setattr(tile_choice, "most_splits", most_splits.__wrapped__)  # remembers nothing
+        assert best_splits(many, best_tile(many)) > 1  # by the model's arithmetic alone
 
 
 @pytest.mark.parametrize("multiprocessors", [24, 108, MULTIPROCESSORS, 264])

@@ -104,7 +104,7 @@ _MOBILENET = (
 _LATE_LAYERS = (
     (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2), (2048, 7, 512, 1, 1),
 )  # fmt: skip
-UNTUNED: dict[str, ConvProblem] = {
+S11_FITTED: dict[str, ConvProblem] = {  # what the constants of s11's model are fitted to
     **_padded("resnet50", NETWORK_BATCH, _RESNET_50),
     **_padded("vgg16", NETWORK_BATCH, _VGG_16),
     **_padded("one_image", 1, _ONE_IMAGE),
@@ -113,6 +113,9 @@ UNTUNED: dict[str, ConvProblem] = {
     "odd_dilation": ConvProblem(5, 48, 65, 67, 72, 3, padding=3, dilation=3),
     "one_channel": ConvProblem(64, 1, 28, 28, 10, 5),
     "few_filters": ConvProblem(8, 20, 120, 90, 6, (1, 7), stride=(1, 2), padding=(0, 3)),
+}
+UNTUNED: dict[str, ConvProblem] = {  # what those of s12's are, beside others
+    **S11_FITTED,
     **_padded("mobilenet", NETWORK_BATCH, _MOBILENET),
     **_padded("one_image_late", 1, _LATE_LAYERS),
     "four_images": ConvProblem(4, 256, 14, 14, 256, 3, padding=1),
@@ -125,9 +128,8 @@ UNTUNED: dict[str, ConvProblem] = {
     "prime_1x1": ConvProblem(13, 127, 31, 37, 131, 1),
 }
 
-# The tile model's constants were fitted to the problems above, and to others; none of these has
-# been seen by it. What layers of other networks look like, filters along one axis, sizes that are
-# prime or round in tens.
+# None of these has been seen by a model: what layers of other networks look like, filters along one
+# axis, sizes that are prime or round in tens.
 UNSEEN: dict[str, ConvProblem] = {
     "resnet18": ConvProblem(8, 128, 28, 28, 128, 3, padding=1),
     "squeezenet": ConvProblem(16, 32, 27, 27, 128, 3, padding=1),

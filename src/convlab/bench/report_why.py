@@ -151,7 +151,7 @@ def _counted(stage: Stage) -> Why:
 
 def _as_on_a_gpu(stage: Stage) -> Stage:
     """The stage, to be counted with its production tile instead of the one for small problems, and
-    with sums as whole as that layer's: those of a piece would be split."""
+    with whole sums, as that layer's are: those of a piece would be split."""
     if stage.tiny_tile is None:
         return stage
     prepare = stage.prepare

@@ -94,7 +94,6 @@ class Size:
 
 
 KINDS: dict[str, Callable[[ConvProblem], bool]] = {
-    "hardly anything to do": lambda problem: problem.flops < 10**7,
     "a single image": lambda problem: problem.N_i == 1,
     "channels that 8 does not divide": lambda problem: problem.C_i % 8 != 0,
     "few filters": lambda problem: problem.M < 32,

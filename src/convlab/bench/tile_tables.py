@@ -20,7 +20,7 @@ from convlab.bench.generated import RESULTS, filled, holding, regenerate, source
 from convlab.bench.measured import tables_by_title
 from convlab.problem import ConvProblem
 from convlab.stages import Tile, stage_named
-from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
+from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_layer
 
 PAGE, FILE, S11_FILE = "docs/tiles.md", "tuned_h200", "tuned_s11_h200"
 COMMANDS = {
@@ -38,6 +38,7 @@ GROUPS = {
     "Other shapes": "",
 }
 UNSEEN_TITLE = "Not seen before"
+FITTED = {"s12_fused_im2win": UNTUNED, "s11_im2win_full": S11_FITTED}  # beside the layers
 HEAD = ["problem", "model's tile", "ms", "best tile", "ms", "ratio", "TFLOP/s"]
 
 
@@ -85,8 +86,9 @@ def show(document: dict[str, Any], groups: dict[str, str] = GROUPS) -> str:
     """What is true of all of them in a line, then a table for each of these groups, and one for
     problems that the model has not seen."""
     found = choices(document)
-    seen = [choice for choice in found if choice.name not in UNSEEN]
-    unseen = [choice for choice in found if choice.name in UNSEEN]
+    fitted = {*LAYER_NAMES, *FITTED[document["stage"]]}
+    seen = [choice for choice in found if choice.name in fitted]
+    unseen = [choice for choice in found if choice.name not in fitted]
     said = (
         f"{document['device']}, {sum(len(row['tiles']) for row in document['problems'])} tiles on "
         f"{len(found)} problems. The model's tile is within {CLOSE - 1:.0%} of the best on "

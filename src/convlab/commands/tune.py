@@ -52,7 +52,7 @@ def tune(
         typer.Option(metavar="SHAPES", help=f"Any problem, as {EXAMPLE}; repeatable."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="The twelve layers and sizes that nobody tuned for.")
+        bool, typer.Option("--all", help="The twelve layers and those of other networks.")
     ] = False,
     batch: Batch = None,
     stage: Annotated[

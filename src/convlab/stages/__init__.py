@@ -65,7 +65,8 @@ def short_name(name: str) -> str:
 
 def family(stage: Stage) -> str:
     """Where its windows come from: ``im2win`` for what builds on im2win's, however far down the
-    ladder, ``im2col`` for the im2col matrix, ``plain`` for the input as it is."""
+    ladder, ``im2col`` for s03's variants, which make that matrix, ``plain`` for the input as it
+    is."""
     if "im2win" in stage.name:
         return "im2win"
     bases = {family(stage_named(name)) for name in stage.builds_on}

@@ -2,8 +2,9 @@
 
 What is multiplied are the ``K_W = W_f * G`` elements that a window has in the im2win tensor, not K,
 and they are fetched by fours like the filter. The kernel has another loop than s12's, and so other
-rates and costs, fitted to what an H200 took for the candidates of 55 problems (docs/tiles.md). The
-pre-passes take the same with every tile, and are left out.
+rates, fitted to what an H200 took for the candidates of 55 problems (docs/tiles.md) beside
+:data:`COSTS`, which were s12's at that time. The pre-passes take the same with every tile, and are
+left out.
 """
 
 from __future__ import annotations
