@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convlab"))
 def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles that were tuned on this machine are its user's: tests plan as if there were none."""
     monkeypatch.setattr(plans, "remembered_tile", lambda *asked: None)
+
+
+@pytest.fixture(autouse=True)
+def _pytorch_is_left_in_float32() -> Iterator[None]:
+    """What a test tells PyTorch of TF32 would round the products of tests after it."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None:
+        assert not torch.backends.cuda.matmul.allow_tf32
 
 
 @pytest.fixture(scope="session")

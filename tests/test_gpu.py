@@ -41,7 +41,7 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, Verdict, random_tensors
 from convlab.plans import Plan, program_for, stages_for
 from convlab.stages import stage_named
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
 
 if (reason := unavailable("gpu")) is not None:
     pytest.skip(f"needs a GPU: {reason}", allow_module_level=True)
@@ -466,6 +466,24 @@ def test_library_calls_by_either_library(
         assert error == driver.CUresult.CUDA_SUCCESS
         stream.synchronize()
     assert oracle.judge(engine.to_host(output)).ok
+
+
+@pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
+def test_pytorch_s_calls_are_float32_where_its_user_allows_tf32(name: str, engine: Engine) -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
+    matmul, problem = torch.backends.cuda.matmul, TEACHING
+    numbers = random_tensors(problem, 6)
+    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
+    output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+    matmul.allow_tf32 = True
+    try:
+        a, b = (torch.rand(64, 64, device="cuda") for _ in range(2))
+        assert (a @ b - (a.double() @ b.double())).abs().max() > 1e-4  # it does round
+        Plan(problem, stage_named(name), None, engine)(input, weight, output, bias)
+        assert matmul.allow_tf32
+    finally:
+        matmul.allow_tf32 = False
+    assert Oracle(problem, *numbers).judge(engine.to_host(output)).ok
 
 
 @pytest.mark.parametrize("case", [*RIGHT, *DOCUMENTED], ids=lambda case: case.name)

@@ -8,6 +8,7 @@ from test_unfold import CASES, Case, assert_right, by_definition, cases, setting
 from test_workspace import PROBLEM
 
 from convlab.engines import choose
+from convlab.engines.array_library import in_float32
 from convlab.oracle import judge, random_tensors
 from convlab.plans import _pick
 from convlab.stages import LibraryCall, stage_named
@@ -64,3 +65,19 @@ def test_library_calls_are_any_library_s(name: str, limited: bool) -> None:
         else:
             simulator.build(step, program)(picked)
     assert judge(PROBLEM, arrays["output"], *numbers).ok
+
+
+@pytest.mark.parametrize(("name", "rounded"), [("allow_tf32", True), ("fp32_precision", "tf32")])
+def test_pytorch_rounds_again_behind_a_library_call(name: str, rounded: bool | str) -> None:
+    """However its user asked for TF32: the old name may not even be read where the new one was."""
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, name):
+        pytest.skip("PyTorch before 2.9 has one name")
+    before = getattr(matmul, name)
+    setattr(matmul, name, rounded)
+    try:
+        with in_float32(matmul):
+            assert getattr(matmul, "fp32_precision", "ieee") == "ieee"
+        assert getattr(matmul, name) == rounded
+    finally:
+        setattr(matmul, name, before)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import convlab
 from convlab import LADDER, ConvProblem, Stage
 from convlab.engines import EngineUnavailable, choose
+from convlab.engines.array_library import in_float32
 from convlab.engines.cudasim import CudaSim
 from convlab.oracle import judge, random_tensors
 from convlab.plans import Plan, stages_for
@@ -113,6 +117,21 @@ def test_stages_of_library_calls_are_left_out_where_there_is_no_library() -> Non
         stage_named("s03_unfold_einsum"),
     ]
     assert stages_for(CudaSim()) == (LADDER, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounded", "float32"),
+    [("allow_tf32", True, False), ("fp32_precision", "tf32", "ieee")],
+    ids=["PyTorch before 2.9", "PyTorch"],
+)
+def test_a_library_call_is_float32_whatever_pytorch_was_told(
+    name: str, rounded: bool | str, float32: bool | str
+) -> None:
+    matmul = SimpleNamespace(**{name: rounded})
+    with suppress(ValueError), in_float32(matmul):
+        assert vars(matmul) == {name: float32}
+        raise ValueError("the call's own")
+    assert vars(matmul) == {name: rounded}
 
 
 def test_without_a_library_a_library_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

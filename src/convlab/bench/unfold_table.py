@@ -92,8 +92,11 @@ def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
     def compute() -> Any:
         flags, matmul = torch.backends.cudnn.flags, torch.backends.cuda.matmul
         with flags(enabled=True, benchmark=False, allow_tf32=line.cudnn):
-            matmul.allow_tf32 = line.matmul  # OnTorch puts it back
-            return convolve(x, w, bias)
+            before, matmul.allow_tf32 = matmul.allow_tf32, line.matmul
+            try:
+                return convolve(x, w, bias)
+            finally:
+                matmul.allow_tf32 = before
 
     return compute
 

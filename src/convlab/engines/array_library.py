@@ -2,13 +2,14 @@
 
 Neither is a dependency: kernels need none. Arrays are handed over as they lie in memory
 (``__cuda_array_interface__``), and the calls go to the stream that kernels go to, so that they can
-be captured in a graph with them.
+be captured in a graph with them. PyTorch multiplies in float32 here, as kernels do, even where its
+user lets it take TF32 elsewhere; CuPy does so unless the environment says ``CUPY_TF32=1``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -63,17 +64,33 @@ def _torch() -> Adapter:
     device = torch.device("cuda", cuda.get_current_device().id)
     torch.mm(*torch.ones(2, 1, 1, device=device))  # sets cuBLAS up, which a capture must not
 
-    def on_stream(handle: int) -> AbstractContextManager[Any]:
+    @contextmanager
+    def on_stream(handle: int) -> Iterator[None]:
         # PyTorch takes the handle 0 for "any new stream", not for CUDA's default one.
         stream = (
             torch.cuda.ExternalStream(handle, device)
             if handle
             else torch.cuda.default_stream(device)
         )
-        chosen: AbstractContextManager[Any] = torch.cuda.stream(stream)
-        return chosen
+        with torch.cuda.stream(stream), in_float32(torch.backends.cuda.matmul):
+            yield
 
     return torch, lambda array: torch.as_tensor(array, device=device), on_stream
+
+
+@contextmanager
+def in_float32(matmul: Any) -> Iterator[None]:
+    """PyTorch's matrix products in float32, by ``torch.backends.cuda.matmul``; then as before."""
+    # From PyTorch 2.9 on the old name raises where somebody has used the new one.
+    name, float32 = (
+        ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
+    )
+    before = getattr(matmul, name)
+    setattr(matmul, name, float32)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
 
 
 def _cupy() -> Adapter:
