@@ -28,17 +28,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convlab"))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles that were tuned on this machine are its user's: tests plan as if there were none."""
-    monkeypatch.setattr(plans, "remembered_tile", lambda *asked: None)
-
-
-@pytest.fixture(autouse=True)
 def _pytorch_is_left_in_float32() -> Iterator[None]:
-    """What a test tells PyTorch of TF32 would round the products of tests after it."""
+    """What a test tells PyTorch of TF32 would round the products of tests after it. Looked at last,
+    when no test's stand-in for PyTorch is left."""
     yield
     if (torch := sys.modules.get("torch")) is not None:
         assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered(_pytorch_is_left_in_float32: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles that were tuned on this machine are its user's: tests plan as if there were none."""
+    monkeypatch.setattr(plans, "remembered_tile", lambda *asked: None)
 
 
 @pytest.fixture(scope="session")
