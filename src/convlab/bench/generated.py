@@ -12,10 +12,10 @@ from typing import Any
 
 RESULTS = "docs/results"
 # Runs of ``convlab bench``: the one that everything is made from, and those to compare it with. The
-# first six are of every system, the last of s12, s13 and a few.
-WHICH = ("", "_again", "_third", "_fourth", "_fifth", "_sixth", "_seventh")
+# first seven are of every system, the last of s12, s13 and a few.
+WHICH = ("", "_again", "_third", "_fourth", "_fifth", "_sixth", "_seventh", "_eighth")
 RUNS = tuple(f"{RESULTS}/bench_h200{which}.json" for which in WHICH)
-WHOLE_RUNS = 6
+WHOLE_RUNS = 7
 VERSIONS = ("numba-cuda", "numpy", "torch")
 
 
