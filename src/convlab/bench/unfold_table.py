@@ -28,7 +28,7 @@ from convlab.bench.measured import table
 from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.peers import Prepared
 from convlab.bench.peers.cupy_gemm import why_absent as why_no_cupy
-from convlab.bench.peers.on_torch import Compute, OnTorch, why_no_torch
+from convlab.bench.peers.on_torch import Compute, OnTorch, matmul_tf32, why_no_torch
 from convlab.bench.runner import Case
 from convlab.bench.seed_runs import marked, number_of, row_of, run_cases, unsettled
 from convlab.bench.systems import System, system_named
@@ -90,13 +90,9 @@ def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
     convolve = CALLED[line.by](problem)
 
     def compute() -> Any:
-        flags, matmul = torch.backends.cudnn.flags, torch.backends.cuda.matmul
-        with flags(enabled=True, benchmark=False, allow_tf32=line.cudnn):
-            before, matmul.allow_tf32 = matmul.allow_tf32, line.matmul
-            try:
-                return convolve(x, w, bias)
-            finally:
-                matmul.allow_tf32 = before
+        cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=line.cudnn)
+        with cudnn, matmul_tf32(line.matmul):
+            return convolve(x, w, bias)
 
     return compute
 

@@ -194,14 +194,23 @@ def flags(tf32: bool, cudnn: bool = True) -> Iterator[None]:
     afterwards."""
     import torch
 
+    chosen = torch.backends.cudnn.flags(enabled=cudnn, benchmark=True, allow_tf32=tf32)
+    with chosen, matmul_tf32(tf32):
+        yield
+
+
+@contextmanager
+def matmul_tf32(allowed: bool) -> Iterator[None]:
+    """TF32 in cuBLAS or not; as before afterwards. By PyTorch's older name, as cuDNN's flags are: a
+    benchmark's process is ours, and nobody mixes the two there."""
+    import torch
+
     matmul = torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    with torch.backends.cudnn.flags(enabled=cudnn, benchmark=True, allow_tf32=tf32):
-        matmul.allow_tf32 = tf32
-        try:
-            yield
-        finally:
-            matmul.allow_tf32 = before
+    before, matmul.allow_tf32 = matmul.allow_tf32, allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
 
 
 def padded(problem: ConvProblem, x: Any) -> tuple[Callable[[], Any], tuple[int, int]]:
