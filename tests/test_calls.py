@@ -148,6 +148,7 @@ def test_the_benchmark_measures_and_writes(pretended, capsys, tmp_path) -> None:
     assert document["rows"][1]["launches"] == 2
     for row in document["rows"]:
         assert row["equal"]
+        assert row["right"]
         assert row["packed"] is row["one_graph"] is False  # the simulator has nothing to pack
         assert min(row[f"{way}_us"] for way in ("plan", "moved", "numba", "conv2d")) > 0
     said = capsys.readouterr().out
@@ -170,16 +171,39 @@ def test_stages_take_turns(pretended, monkeypatch) -> None:
 @pytest.mark.parametrize("wrong", [0, 1, 2])
 def test_every_output_is_compared(wrong: int, pretended, monkeypatch) -> None:
     """That of planned calls, and both that calls take in turn."""
-    engine = PretendedGpu(strict=False)
-    case = calls._Case(stage_named("s01"), "Numba", engine.to_device, engine)
-    for _ in range(3):  # the first warms up; every output once
-        case.run_once()
+    case = ran("s01")
     assert case.row()["equal"]
+    assert case.row()["right"]
     case._planned[wrong][0, 0, 0, 0] += 1
     assert not case.row()["equal"]
+    assert not case.row()["right"]
 
 
-def test_results_that_differ_are_said_and_exit_1(pretended, capsys, monkeypatch) -> None:
+def ran(stage: str) -> calls._Case:
+    engine = PretendedGpu(strict=False)
+    case = calls._Case(stage_named(stage), "Numba", engine.to_device, engine)
+    for _ in range(3):  # the first warms up; every output once
+        case.run_once()
+    return case
+
+
+@pytest.mark.parametrize(("stage", "right"), [("s01", False), ("s12", True)])
+def test_the_last_bits_may_differ_where_sums_are_split(
+    stage: str, right: bool, pretended, monkeypatch
+) -> None:
+    monkeypatch.setattr(calls, "PROBLEM", ConvProblem(1, 64, 3, 3, 4, 3))
+    assert (stage_named(stage).atomic_additions(calls.PROBLEM) > 0) is right
+    case = ran(stage)
+    output = case._planned[0]
+    output[0, 0, 0, 0] = np.nextafter(output[0, 0, 0, 0], np.float32(np.inf))
+    row = case.row()
+    assert (row["equal"], row["right"]) == (False, right)
+    assert calls._name(row) == row["stage"] + (" (bits differ)" if right else " (WRONG)")
+    output[0, 0, 0, 0] += 1
+    assert not case.row()["right"]
+
+
+def test_results_that_are_wrong_are_said_and_exit_1(pretended, capsys, monkeypatch) -> None:
     monkeypatch.setattr(Plan, "__call__", lambda *arrays, **options: None)
     assert calls.main([]) == 1
-    assert "| s01_direct (DIFFERS) | Numba |" in capsys.readouterr().out
+    assert "| s01_direct (WRONG) | Numba |" in capsys.readouterr().out
