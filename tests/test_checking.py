@@ -223,7 +223,9 @@ def test_what_numba_does_not_compile_is_not_right(few_problems, tmp_path, old, n
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("lacking", ["numba.cuda.compile", "cuda.bindings.nvjitlink.create"])
+@pytest.mark.parametrize(
+    "lacking", ["numba.cuda.cudadrv.nvrtc.get_arch_option", "cuda.bindings.nvjitlink.create"]
+)
 def test_kernels_are_not_compiled_where_the_compilers_libraries_are_not(monkeypatch, lacking):
     """As after `pip install convlab` with no GPU: cuda.pathfinder raises at the first call."""
 

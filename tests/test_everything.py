@@ -189,8 +189,8 @@ def test_what_the_parts_leave_is_ignored_by_git():
 
 @pytest.fixture
 def make(tmp_path):
-    """Calls ``make bench`` with a driver of that CUDA, or none; returns how that ended, and what
-    was called."""
+    """Calls ``make bench`` with a driver of that CUDA, or none, and perhaps a uv that ends so;
+    returns how that ended, and what was called."""
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text(encoding="utf-8"))
     (tmp_path / "pyproject.toml").write_text("")
     log = tmp_path / "log"
@@ -200,10 +200,16 @@ def make(tmp_path):
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    for name in ("python", "convlab"):
-        script(tmp_path / ".venv/bin" / name, f'echo {name} "$@" >> {shlex.quote(str(log))}')
+    def noting(name: str, status: int = 0) -> None:
+        noted = f'echo {name} "$@" >> {shlex.quote(str(log))}; exit {status}'
+        script(tmp_path / ".venv/bin" / name, noted)
 
-    def call(cuda: str | None, *arguments: str):
+    for name in ("python", "convlab"):
+        noting(name)
+
+    def call(cuda: str | None, *arguments: str, uv: int | None = None):
+        if uv is not None:
+            noting("uv", uv)
         said = "exit 1" if cuda is None else f"echo 'Driver: 580  CUDA Version: {cuda}  |'"
         script(tmp_path / "path/nvidia-smi", said)
         inherited = {name: one for name, one in os.environ.items() if not name.startswith("MAKE")}
@@ -222,6 +228,16 @@ def test_make_bench_installs_the_peers_and_runs_everything(make, cuda, extra):
     assert done.returncode == 0, done.stderr
     install, run = called
     assert install.endswith(f" --editable .[plots,{extra}]")
+    assert run == "python -m convlab.bench.everything"
+
+
+@pytest.mark.parametrize(("status", "installers"), [(0, ["uv"]), (2, ["uv", "python -m"])])
+def test_uv_installs_where_it_is_and_pip_where_it_fails(make, status, installers):
+    done, called = make("13.0", uv=status)
+    assert done.returncode == 0, done.stderr
+    *installs, run = called
+    assert [one.partition(" pip install ")[0] for one in installs] == installers
+    assert all(one.endswith(" --editable .[plots,peers-cu13]") for one in installs)
     assert run == "python -m convlab.bench.everything"
 
 

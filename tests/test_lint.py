@@ -109,7 +109,7 @@ def test_two_processes_find_what_one_does() -> None:
 
 def test_nobody_compiles_on_for_one_who_is_gone() -> None:
     """As after Ctrl-C."""
-    tasks = [Task("s01_direct", "conv9", PROBLEMS["conv9"], (9, 0))] * 50
+    tasks = [Task("s01_direct", name, problem, (9, 0)) for name, problem in PROBLEMS.items()] * 7
     done = lint_all(tasks, 2)
     next(done)
     assert len(multiprocessing.active_children()) == 2
@@ -344,6 +344,20 @@ def test_what_was_linked_before_tells_of_its_registers_again() -> None:
     first, again = (compile_kernel(splits, (F1,), (9, 0)) for _ in range(2))
     assert first.registers == again.registers > 0
     assert first.opcodes() == again.opcodes()
+
+
+def test_what_is_lowered_once_is_compiled_for_each_gpu() -> None:
+    """The machine code for a GPU is the same whichever GPU its kernel was compiled for before."""
+    stage, problem = stage_named("s13"), PROBLEMS["awkward"]
+
+    def code(*gpus: tuple[int, int]) -> list[list[str]]:
+        program = stage.prepare(problem, stage.production_tile(problem))
+        return [compile_launch(program.launches[-1], program, gpu).instructions() for gpu in gpus]
+
+    before, (old, new) = offline._lowered.cache_info(), code((8, 0), (9, 0))
+    assert offline._lowered.cache_info().hits == before.hits + 1
+    assert old != new
+    assert code((9, 0), (8, 0)) == [new, old]
 
 
 def test_a_linker_that_tells_nothing_is_not_taken_for_no_registers(monkeypatch) -> None:

@@ -15,11 +15,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, groupby
 
 from convlab.engines.offline import CompilerMissing, Cubin, arch_of, compile_launch
 from convlab.problem import ConvProblem
 from convlab.stages import Stage, stage_named
-from convlab.stages.base import Capability, Launch, why_too_old
+from convlab.stages.base import Capability, Launch, Program, why_too_old
 from convlab.workloads import paper_layer
 
 CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))
@@ -126,7 +128,7 @@ def lint_stage(
             raise ValueError(reason)
     for name, problem in problems.items():
         tile = stage.production_tile(problem)
-        program = stage.prepare(problem, tile, **switches)
+        program = _prepared(stage, problem, tuple(switches.items()))
         for capability in capabilities:
             for launch in program.kernels:
                 cubin = compile_launch(launch, program, capability)
@@ -140,6 +142,13 @@ def lint_stage(
                 budget = REGISTER_BUDGET[launch.name] if held else MOST_REGISTERS
                 arch = arch_of(capability)
                 yield _row(stage, launch, name, str(tile or "-"), arch, cubin, wide, budget)
+
+
+@lru_cache(maxsize=1)  # of the same kernels most is the same for the next GPU
+def _prepared(
+    stage: Stage, problem: ConvProblem, switches: tuple[tuple[str, bool], ...]
+) -> Program:
+    return stage.prepare(problem, stage.production_tile(problem), **dict(switches))
 
 
 @dataclass(frozen=True)
@@ -173,15 +182,17 @@ def processes() -> int:
 def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row] | NotCompiled]:
     """What became of each task, in their order, ``jobs`` of them compiled at a time.
 
-    Several are compiled by processes of their own, since Numba compiles one kernel at a time.
+    Several are compiled by processes of their own, since Numba compiles one kernel at a time; for
+    all GPUs by the same, which so does only once what does not depend on them.
     """
     if min(jobs, len(tasks)) <= 1:
         yield from map(_done, tasks)
         return
+    together = [tuple(some) for _, some in groupby(tasks, lambda task: (task.stage, task.problem))]
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads hold
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _begin)
+    pool = ProcessPoolExecutor(min(jobs, len(together)), context, _begin)
     try:
-        yield from pool.map(_done, tasks)
+        yield from chain.from_iterable(pool.map(_all_done, together))
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -193,6 +204,10 @@ def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()
     gc.set_threshold(100_000)
+
+
+def _all_done(tasks: tuple[Task, ...]) -> list[list[Row] | NotCompiled]:
+    return [_done(task) for task in tasks]
 
 
 def _done(task: Task) -> list[Row] | NotCompiled:

@@ -53,6 +53,14 @@ class LocalArray:
 
     def place(self, index: Any, site: int) -> int:
         """Which cell that is, after all checks."""
+        place, entries = 0, index if isinstance(index, tuple) else (index,)
+        if len(entries) == len(self.shape):  # the usual: Python's integers, none beyond an end
+            for entry, extent in zip(entries, self.shape):  # noqa: B905
+                if entry.__class__ is not int or not 0 <= entry < extent:
+                    break
+                place = place * extent + entry
+            else:
+                return place
         entries = whole_index(self, index)
         if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
             raise NotSimulated(
@@ -89,16 +97,22 @@ class LocalArray:
     def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
         """``count`` neighbours by one wide load."""
         site = site_of(2)
-        return tuple([self.load(key, site) for key in self._run(index, count, site)])
+        place, keys = self._run(index, count, site)
+        values = self.cells[place : place + count]
+        if None in values:
+            return tuple([self.load(key, site) for key in keys])
+        number = self.memory.number(self.dtype)
+        return tuple(values if number is None else map(number, values))
 
     def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
         """The same number of neighbours by one wide store."""
         site = site_of(2)
-        for key, value in zip(self._run(index, len(values), site), values, strict=True):
-            self.store(key, value, site)
+        place, _ = self._run(index, len(values), site)
+        self.cells[place : place + len(values)] = [converted(value, self.dtype) for value in values]
 
-    def _run(self, index: Any, count: int, site: int) -> list[tuple[int, ...]]:
-        """The indices that a wide access touches, which must lie as on a GPU."""
+    def _run(self, index: Any, count: int, site: int) -> tuple[int, list[tuple[int, ...]]]:
+        """The first cell of a wide access and the indices that it touches, which must lie as on a
+        GPU."""
         if self.dtype != np.float32:
             raise TypeError(f"{self.name} is no array of float32, which alone have wide accesses")
         *rows, first = index if isinstance(index, tuple) else (index,)
@@ -109,7 +123,7 @@ class LocalArray:
             chance = "not" if place % count else "only by chance"
             what = f"{show(self.name, keys[0])} is {chance} at a multiple of {width} bytes"
             self.memory.report("misaligned", what, site, self, keys[0])
-        return keys
+        return place, keys
 
 
 _LOCAL_TEMPLATE = """

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,13 +32,20 @@ class UnknownGPU(ValueError):
 
 @dataclass(frozen=True)
 class Cubin:
-    """What one kernel compiled to: resources per thread or block, and the machine code's text."""
+    """What one kernel compiled to: resources per thread or block, and the machine code, which is
+    disassembled when somebody reads it. Raises :class:`CompilerMissing` where nvdisasm is not
+    installed."""
 
     registers: int
     stack_bytes: int
     spill_bytes: int
     shared_bytes: int
-    sass: str
+    code: bytes
+
+    @cached_property
+    def sass(self) -> str:
+        """The machine code's text."""
+        return _disassemble(self.code)
 
     def instructions(self) -> list[str]:
         """The instructions in order, opcode first: ``FFMA R1, R2, R3, R1``."""
@@ -51,8 +59,8 @@ class Cubin:
 def compile_launch(launch: Launch, program: Program, capability: Capability) -> Cubin:
     """Build one launch's kernel for ``capability``, such as (9, 0).
 
-    Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed,
-    :class:`UnknownGPU` when they do not know such a GPU.
+    Raises :class:`CompilerMissing` when the compilers are not installed, :class:`UnknownGPU` when
+    they do not know such a GPU.
     """
     return compile_kernel(launch.kernel, signature(launch, program), capability)
 
@@ -70,7 +78,7 @@ def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) 
         spill_bytes=_number(r"(\d+) bytes spill stores", log)
         + _number(r"(\d+) bytes spill loads", log),
         shared_bytes=_number(r"(\d+) bytes smem", log),
-        sass=_disassemble(code),
+        code=code,
     )
 
 
@@ -116,34 +124,48 @@ def _lto_ir(
     if config.ENABLE_CUDASIM:
         raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
     from cuda.pathfinder import DynamicLibNotFoundError
-    from numba import cuda
-    from numba.cuda import dispatcher
     from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError, NvvmSupportError
 
     no_compiler = (CudaSupportError, NvvmSupportError, ImportError, DynamicLibNotFoundError)
 
-    options = kernel.targetoptions
-    # Device functions are compiled for "the current device"; without one, this is it.
-    device = SimpleNamespace(compute_capability=capability)
     try:
-        with mock.patch.object(dispatcher, "get_current_device", return_value=device):
-            code, _ = cuda.compile(
-                kernel.py_func,
-                types,
-                device=False,
-                abi="numba",
-                cc=capability,
-                output="ltoir",
-                launch_bounds=options.get("launch_bounds"),
-                fastmath=options.get("fastmath", False),
-                lineinfo=lineinfo,
-            )
+        library = _lowered(kernel, types, min(capability, _SAME_FROM), lineinfo)
+        return bytes(library.get_ltoir(cc=capability))
     except CCSupportError as error:
         raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
     except no_compiler as error:
         said = str(error).partition("\n")[0]
         raise CompilerMissing(f"no CUDA compiler here ({said}): make gate installs it") from error
-    return bytes(code)
+
+
+# From here on Numba lowers a kernel to the same LLVM IR for every GPU: before 7.5 `tanh` with
+# `fastmath` is another, before 6.0 an atomic addition of float64.
+_SAME_FROM = (7, 5)
+
+
+@lru_cache(maxsize=8)  # the kernels of one stage, which are next compiled for another GPU
+def _lowered(kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool) -> Any:
+    """The kernel as Numba's code library: LLVM IR, to be compiled for several GPUs. This part is
+    Python and takes twice as long as all that the compilers do."""
+    from numba.cuda import compiler, dispatcher
+
+    options = kernel.targetoptions
+    # Device functions are compiled for "the current device"; without one, this is it.
+    device = SimpleNamespace(compute_capability=capability)
+    # What the public `cuda.compile` begins with; it would do all of it for each GPU.
+    with mock.patch.object(dispatcher, "get_current_device", return_value=device):
+        library, _ = compiler._compile_pyfunc_with_fixup(
+            kernel.py_func,
+            types,
+            device=False,
+            abi="numba",
+            cc=capability,
+            launch_bounds=options.get("launch_bounds"),
+            fastmath=options.get("fastmath", False),
+            lineinfo=lineinfo,
+            lto=True,
+        )
+    return library
 
 
 def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str]:
