@@ -45,7 +45,7 @@ notebooks: $(VENV)/.test ## run every notebook of the lessons, judge every answe
 
 gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, and read the machine code
 	@$(BIN)/convlab lint
-	@$(BIN)/python -m pytest -n auto -m "gate and not ladder_lint" $(ARGS)
+	@$(BIN)/python -m pytest -n auto -m "gate and not ladder_lint" $$(grep -lw pytest.mark.gate tests/test_*.py) $(ARGS)
 
 sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four tools
 	@$(BIN)/python -m convlab.bench.sanitizers $(ARGS)

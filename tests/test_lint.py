@@ -25,7 +25,7 @@ from convlab.device import (
     wait_copies,
 )
 from convlab.engines import offline
-from convlab.engines.offline import compile_kernel, compile_launch
+from convlab.engines.offline import compile_kernel, compile_launch, instructions_of
 from convlab.lint import (
     CAPABILITIES,
     PROBLEMS,
@@ -202,8 +202,9 @@ def test_double_buffers_are_double() -> None:
     """Two buffers in shared memory: twice the bytes of one."""
 
     def shared_bytes(name: str, **switches: bool) -> int:
-        rows = list(lint_stage(stage_named(name), CONV9, ((9, 0),), **switches))
-        return rows[-1].shared_bytes
+        stage, problem = stage_named(name), PROBLEMS["conv9"]
+        program = stage.prepare(problem, stage.production_tile(problem), **switches)
+        return compile_launch(program.launches[-1], program, (9, 0)).shared_bytes
 
     assert shared_bytes("s09") == 2 * shared_bytes("s08")
     assert shared_bytes("s11") == 2 * shared_bytes("s11", prefetch=False)
@@ -358,6 +359,24 @@ def test_what_is_lowered_once_is_compiled_for_each_gpu() -> None:
     assert offline._lowered.cache_info().hits == before.hits + 1
     assert old != new
     assert code((9, 0), (8, 0)) == [new, old]
+
+
+@pytest.mark.parametrize("name", ["s03_im2col", "s14"])
+def test_several_kernels_are_disassembled_as_each_alone(name: str) -> None:
+    stage, problem = stage_named(name), PROBLEMS["awkward"]
+    program = stage.prepare(problem, stage.production_tile(problem))
+    cubins = [compile_launch(launch, program, (9, 0)) for launch in program.kernels]
+    each = [opcodes_in(cubin.instructions()) for cubin in cubins]
+    assert len(each) > 1
+    assert min(map(len, each)) > 10
+    for order in (1, -1):
+        together = instructions_of(cubins[::order], (9, 0))
+        assert list(map(opcodes_in, together)) == each[::order]
+    assert instructions_of([], (9, 0)) == []
+
+
+def opcodes_in(code: list[str]) -> list[str]:
+    return [instruction.split()[0] for instruction in code]
 
 
 def test_a_linker_that_tells_nothing_is_not_taken_for_no_registers(monkeypatch) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
 
-from convlab.engines.offline import CompilerMissing, Cubin, arch_of, compile_launch
+from convlab.engines.offline import CompilerMissing, Cubin, arch_of, compile_launch, instructions_of
 from convlab.problem import ConvProblem
 from convlab.stages import Stage, stage_named
 from convlab.stages.base import Capability, Launch, Program, why_too_old
@@ -130,8 +130,9 @@ def lint_stage(
         tile = stage.production_tile(problem)
         program = _prepared(stage, problem, tuple(switches.items()))
         for capability in capabilities:
-            for launch in program.kernels:
-                cubin = compile_launch(launch, program, capability)
+            cubins = [compile_launch(launch, program, capability) for launch in program.kernels]
+            codes = instructions_of(cubins, capability)
+            for launch, cubin, code in zip(program.kernels, cubins, codes, strict=True):
                 main, whole = launch.name == program.launches[-1].name, all(switches.values())
                 claims = stage.vectorized and main and whole
                 aligned_output = problem.H_o * problem.W_o % 4 == 0
@@ -141,7 +142,7 @@ def lint_stage(
                 held = (whole or not main) and capability in CAPABILITIES
                 budget = REGISTER_BUDGET[launch.name] if held else MOST_REGISTERS
                 arch = arch_of(capability)
-                yield _row(stage, launch, name, str(tile or "-"), arch, cubin, wide, budget)
+                yield _row(stage, launch, name, str(tile or "-"), arch, cubin, code, wide, budget)
 
 
 @lru_cache(maxsize=1)  # of the same kernels most is the same for the next GPU
@@ -232,13 +233,12 @@ def _row(
     tile: str,
     arch: str,
     cubin: Cubin,
+    code: list[str],
     expected_wide: tuple[str, ...],
     budget: int,
 ) -> Row:
     kernel = launch.name
-    opcodes = cubin.opcodes()
-    opcodes.subtract(line.split()[0] for line in cubin.instructions() if line == NO_LOAD)
-    opcodes += Counter()
+    opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
     if any(opcode.startswith("RED") for opcode in opcodes):  # added atomically, one by one
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
     float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))

@@ -74,7 +74,7 @@ class Arithmetic:
 
         def counting(plain: Callable[[float, float], Any]) -> Callable[[float, Any], Any]:
             def operation(self: float, other: Any) -> Any:
-                if not isinstance(other, float | int):
+                if not isinstance(other, (float, int)):  # made once, which a union is not
                     return NotImplemented
                 # Every operation of every thread comes by here: `count`, written out.
                 frame: Any = getframe(1)

@@ -10,10 +10,14 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
+from struct import unpack_from as _at
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -45,15 +49,18 @@ class Cubin:
     @cached_property
     def sass(self) -> str:
         """The machine code's text."""
-        return _disassemble(self.code)
+        return _disassemble(self.code, "-c")
 
     def instructions(self) -> list[str]:
         """The instructions in order, opcode first: ``FFMA R1, R2, R3, R1``."""
-        return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;", self.sass)
+        return [instruction for _, instruction in _INSTRUCTION.findall(self.sass)]
 
     def opcodes(self) -> Counter[str]:
         """How often each opcode with its modifiers stands in the code: ``LDG.E.128``, ..."""
         return Counter(line.split()[0] for line in self.instructions())
+
+
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;")
 
 
 def compile_launch(launch: Launch, program: Program, capability: Capability) -> Cubin:
@@ -82,9 +89,48 @@ def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) 
     )
 
 
+def instructions_of(cubins: Sequence[Cubin], capability: Capability) -> list[list[str]]:
+    """The instructions of each, all for one GPU; where branches lead to is said otherwise than in
+    one kernel alone. By one process, because nvdisasm takes a quarter of a second to begin.
+
+    Raises :class:`CompilerMissing` when nvdisasm is not installed.
+    """
+    codes = [_machine_code(cubin.code) for cubin in cubins]
+    kind = _with_own_instructions(capability).replace("sm_", "SM")
+    ends = [*accumulate(map(len, codes))]
+    parts: list[list[str]] = [[] for _ in cubins]
+    if not codes:  # nvdisasm refuses an empty file
+        return parts
+    for at, instruction in _INSTRUCTION.findall(_disassemble(b"".join(codes), "--binary", kind)):
+        parts[bisect_right(ends, int(at, 16))].append(instruction)
+    return parts
+
+
+def _machine_code(cubin: bytes) -> bytes:
+    """The instructions' bytes: what the ELF file's sections .text hold, of which a kernel has one
+    and each function that it calls."""
+    begin, (size, count, names) = *_at("<Q", cubin, 0x28), _at("<3H", cubin, 0x3A)
+    # Of each section: where its name is, its offset in the file, its size.
+    sections = [
+        (_at("<I", cubin, begin + size * n)[0], *_at("<2Q", cubin, begin + size * n + 0x18))
+        for n in range(count)
+    ]
+    strings = sections[names][1]
+    return b"".join(
+        cubin[start : start + length]
+        for name, start, length in sections
+        if cubin[strings + name :].startswith(b".text.")
+    )
+
+
 def arch_of(capability: Capability) -> str:
     """``sm_90`` for (9, 0)."""
     return f"sm_{capability[0]}{capability[1]}"
+
+
+def _with_own_instructions(capability: Capability) -> str:
+    """``sm_90a``: from 9.0 on Numba links with what only this kind of GPU has, such as wgmma."""
+    return arch_of(capability) + ("a" if capability >= (9, 0) else "")
 
 
 def _number(pattern: str, log: str) -> int:
@@ -107,7 +153,7 @@ def shared_load_bytes(
     code, _ = _link(lto_ir, capability, "-lineinfo")
     widest: dict[tuple[str, int], int] = {}
     place = ("", 0)
-    for text in _disassemble(code, "-g").splitlines():
+    for text in _disassemble(code, "-c", "-g").splitlines():
         if (named := re.search(r'//## File "(.*?)", line (\d+)', text)) is not None:
             place = named[1], int(named[2])
         elif (load := re.search(r"\bLDS(?:\.\w+)*", text)) is not None:
@@ -171,8 +217,7 @@ def _lowered(kernel: Any, types: tuple[Any, ...], capability: Capability, linein
 def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str]:
     from cuda.pathfinder import DynamicLibNotFoundError
 
-    # From 9.0 on Numba links with what only this kind of GPU has, such as wgmma.
-    arch = arch_of(capability) + ("a" if capability >= (9, 0) else "")
+    arch = _with_own_instructions(capability)
     # Beside a driver, nvJitLink keeps what it linked, and of what it finds there it tells nothing.
     options = [f"-arch={arch}", "-lto", "-verbose", "-no-cache", *more]
     try:
@@ -208,7 +253,7 @@ def _disassemble(cubin: bytes, *options: str) -> str:
         path.write_bytes(cubin)
         return subprocess.run(
             # -ndf: no analysis of where branches lead, which takes long and which nobody reads.
-            [program, *options, "-ndf", "-c", str(path)],
+            [program, *options, "-ndf", str(path)],
             check=True,
             capture_output=True,
             text=True,
