@@ -27,7 +27,7 @@ ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: judged, and
 bench: $(if $(ARGS),,a-gpu) $(VENV)/.bench ## all that is measured, on a GPU; goes on where it was interrupted
 	@$(BIN)/$(if $(ARGS),convlab bench $(ARGS),python -m convlab.bench.everything)
 
-# Before gigabytes of peers are installed.
+# Before gigabytes of baselines are installed.
 a-gpu: $(VENV)/.cuda
 	@[ -s $(VENV)/.cuda ] || { \
 		echo "convlab: make bench needs a GPU, as a simulator's times mean nothing: there is no NVIDIA driver of CUDA 12 or later here" >&2; exit 2; }
@@ -86,7 +86,7 @@ clean: ## remove .venv, builds and caches
 # A file for each set of extras says that convlab stands in .venv, editable, with them. By uv where
 # somebody has put it there, as .ci/run does: seconds instead of minutes.
 $(VENV)/.ladder: EXTRAS = plots$$(sed 's/^/,/' $(VENV)/.cuda)
-$(VENV)/.bench: EXTRAS = plots,$$(sed 's/gpu/peers/' $(VENV)/.cuda | grep . || echo peers)
+$(VENV)/.bench: EXTRAS = plots,$$(sed 's/gpu/baselines/' $(VENV)/.cuda | grep . || echo baselines)
 $(VENV)/.lessons: EXTRAS = lessons$$(sed 's/^/,/' $(VENV)/.cuda)
 # Not the extra `test`: it brings the compilers of CUDA 13, which cannot stand beside those of 12.
 $(VENV)/.test: EXTRAS = test-tools,$$(grep . $(VENV)/.cuda || echo gpu-cu13)

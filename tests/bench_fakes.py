@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.peers import Unsupported
-from convlab.bench.peers.base import rehearsal
+from convlab.bench.baselines import Unsupported
+from convlab.bench.baselines.base import rehearsal
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import System
 from convlab.bench.watch import Look
@@ -185,7 +185,7 @@ class Fakes:
         return System(
             name,
             f"a fake: {name}",
-            "stage" if stage else "peer",
+            "stage" if stage else "baseline",
             "convlab" if stage else "fakes",
             "tf32" if name.startswith("tf32") else "fp32",
             "any" if name == "any" else "gemm",

@@ -22,11 +22,11 @@ SYSTEMS = (
     ("s07_microkernel", "stage", STAGE_FAMILY, "gemm", "fp32", 13.0, 0),
     ("s09_double_buffer", "stage", STAGE_FAMILY, "gemm", "fp32", 25.0, 0),
     ("s11_im2win_full", "stage", STAGE_FAMILY, "gemm", "fp32", 30.0, 250),
-    ("torch_fp32", "peer", "pytorch", "any", "fp32", 38.0, None),
-    ("torch_tf32", "peer", "pytorch", "any", "tf32", 100.0, None),
-    ("cudnn_implicit_precomp_gemm", "peer", "cudnn", "gemm", "fp32", 36.0, 1),
-    ("cudnn_gemm", "peer", "cudnn", "gemm", "fp32", 20.0, 1500),
-    ("cudnn_fft", "peer", "cudnn", "fft", "fp32", 60.0, 4000),
+    ("torch_fp32", "baseline", "pytorch", "any", "fp32", 38.0, None),
+    ("torch_tf32", "baseline", "pytorch", "any", "tf32", 100.0, None),
+    ("cudnn_implicit_precomp_gemm", "baseline", "cudnn", "gemm", "fp32", 36.0, 1),
+    ("cudnn_gemm", "baseline", "cudnn", "gemm", "fp32", 20.0, 1500),
+    ("cudnn_fft", "baseline", "cudnn", "fft", "fp32", 60.0, 4000),
 )
 
 
@@ -40,7 +40,7 @@ def system(name: str, kind: str, family: str, method: str, precision: str) -> Sy
 def sample(
     *, batch: int = 128, identity: str = "one", slower: float = 1.0, layers=LAYER_NAMES
 ) -> Results:
-    """A whole run; one peer is absent everywhere and one is not supported on large strides."""
+    """A whole run; one baseline is absent everywhere and one is not supported on large strides."""
     results = Results(H200_LIKE, dict(ENVIRONMENT), identity, commands=["convlab bench"])
     for name in layers:
         problem = paper_layer(name, batch)
@@ -58,7 +58,7 @@ def sample(
                 outcome = Outcome().without_number("unsupported", "strides are not for it")
             case = Case(name, problem, chosen)
             results.add(row_of(case, outcome, H200_LIKE, identity, 1.0), chosen)
-        absent = system("cupy_fp32", "peer", "cupy", "any", "fp32")
+        absent = system("cupy_fp32", "baseline", "cupy", "any", "fp32")
         outcome = Outcome().without_number("absent", "CuPy is not installed")
         results.add(row_of(Case(name, problem, absent), outcome, H200_LIKE, identity, 0.0), absent)
     return results

@@ -16,7 +16,7 @@ from numba.cuda.core import config
 
 from convlab import Stage, Tile, plans
 from convlab.engines import Engine, choose
-from convlab.oracle import Oracle, Verdict
+from convlab.oracle import CheckResult, Oracle
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
 
@@ -59,7 +59,7 @@ def site() -> Path:
     return root / build.SITE
 
 
-Judge = Callable[..., Verdict]
+Judge = Callable[..., CheckResult]
 
 
 @pytest.fixture(scope="session")
@@ -82,13 +82,13 @@ def _run_and_judge(
     tensors: tuple[np.ndarray, np.ndarray, np.ndarray | None],
     tile: Tile | None = None,
     **switches: bool,
-) -> Verdict:
+) -> CheckResult:
     plan = Plan(problem, stage, tile, engine, **switches)
     input, weight, bias = (None if t is None else engine.to_device(t) for t in tensors)
     output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
     plan(input, weight, output, bias)
     allowances = stage.allowances(problem)
-    return Oracle(problem, *tensors).judge(engine.to_host(output), **allowances)
+    return Oracle(problem, *tensors).check(engine.to_host(output), **allowances)
 
 
 def pytest_collection_finish():

@@ -18,8 +18,8 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from convlab.engines import launch_graph, prepacked
 from convlab.engines.gpu import signature
 from convlab.problem import ConvProblem
+from convlab.stage import Launch, Program
 from convlab.stages import stage_named
-from convlab.stages.base import Launch, Program
 
 PROBLEM = ConvProblem(3, 5, 9, 7, 6, (3, 2), stride=(2, 1), padding=1)
 SHAPES = {

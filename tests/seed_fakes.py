@@ -18,7 +18,7 @@ class Named(Fakes):
     def system_named(self, name):
         how = HOW.get(name, "right")
         system = super().system_named(how)
-        kind = "stage" if name.startswith(("s0", "s1", "without")) else "peer"
+        kind = "stage" if name.startswith(("s0", "s1", "without")) else "baseline"
         self.current, self.name = how, name
         return replace(system, name=name, kind=kind)
 

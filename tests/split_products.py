@@ -15,10 +15,10 @@ from numba.cuda.core import config
 from convlab import ConvProblem, Stage, Tile, plan, plans
 from convlab.device import to_tf32
 from convlab.engines import Engine
-from convlab.oracle import Oracle, Verdict, random_tensors
+from convlab.kernels import window_copies
+from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan
-from convlab.stages import window_fetch
-from convlab.stages.base import Flat, Launch, Program
+from convlab.stage import Flat, Launch, Program
 
 F = np.float32
 INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
@@ -70,12 +70,12 @@ def large_part_alone(value):
     return to_tf32(value), float32(0)
 
 
-def without_small_parts(stage: Stage, module: ModuleType, judged: Any) -> Verdict:
+def without_small_parts(stage: Stage, module: ModuleType, judged: Any) -> CheckResult:
     """What the judge says where a module forgets them."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "split_tf32", large_part_alone)
         plans._prepared.cache_clear()  # programs are kept
-        verdict: Verdict = judged(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
+        verdict: CheckResult = judged(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
     plans._prepared.cache_clear()
     return verdict
 
@@ -91,7 +91,7 @@ def judge_what_is_not_finite(
     numbers = dict(zip(PLACES, random_tensors(problem, 3), strict=True))
     numbers[where].reshape(-1)[2] = value
     plain = computed(stage, engine, problem, numbers.values())
-    verdict = Oracle(problem, *numbers.values()).judge(plain, split_products=True)
+    verdict = Oracle(problem, *numbers.values()).check(plain, split_products=True)
     assert verdict.ok, verdict
     clipped = computed(stage, engine, problem, numbers.values(), relu=True)
     np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
@@ -165,7 +165,7 @@ def both_parts(stage: Stage, problem: ConvProblem, tile: Tile, weight: Any) -> n
     """``[part, m, k]``, with k in the order of the slices, zeros beyond M and K: by arithmetic."""
     (buffer,) = stage.prepare(problem, tile).buffers
     ordered = np.zeros((buffer.shape[0] * tile.M_B, buffer.shape[1]), F)
-    group = window_fetch.group_size(problem, tile)
+    group = window_copies.group_size(problem, tile)
     by_groups = weight.reshape(problem.M, -1, group, problem.H_f * problem.W_f)
     ordered[: problem.M, : problem.K] = by_groups.swapaxes(2, 3).reshape(problem.M, problem.K)
     with np.errstate(over="ignore", invalid="ignore"):

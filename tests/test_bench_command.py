@@ -15,7 +15,7 @@ import pytest
 from bench_fakes import SPOILED, InThread, system
 from typer.testing import CliRunner
 
-from convlab.bench import laboratory, peers, systems, watch
+from convlab.bench import baselines, laboratory, systems, watch
 from convlab.bench.systems import DEFAULT_STAGES, QUICK_STAGES, chosen
 from convlab.cli import app
 from convlab.engines import unavailable
@@ -52,7 +52,7 @@ def lab(monkeypatch, tmp_path):
     monkeypatch.setattr(watch, "processes", lambda gpu: lambda: ())
     names = ["right", "wrong", "unsupported", "tf32"]
     monkeypatch.setattr(
-        systems, "chosen", lambda stage, peer, quick: tuple(map(system, peer or names))
+        systems, "chosen", lambda stage, baseline, quick: tuple(map(system, baseline or names))
     )
     return tmp_path / "bench.json"
 
@@ -78,17 +78,17 @@ def test_a_run_is_kept_and_told(lab):
     assert "wrong on conv12: wrong: " in result.stdout
 
 
-def test_what_peers_do_wrong_is_told_and_fails_nothing(lab):
-    result = bench(lab, "--peer", "right", "--peer", "wrong", "--peer", "sticky")
+def test_what_baselines_do_wrong_is_told_and_fails_nothing(lab):
+    result = bench(lab, "--baseline", "right", "--baseline", "wrong", "--baseline", "sticky")
     assert result.exit_code == 0
     assert (
-        "2 rows are wrong, refused or failed among peers: wrong on conv12 wrong, sticky on conv12 "
+        "2 rows are wrong, refused or failed among baselines: wrong on conv12 wrong, sticky on conv12 "
         "failed: not convlab's, told only." in result.stdout
     )
 
 
 def test_a_stage_that_is_wrong_exits_1(lab):
-    result = bench(lab, "--peer", "right", "--peer", "stage_wrong")
+    result = bench(lab, "--baseline", "right", "--baseline", "stage_wrong")
     assert result.exit_code == 1
     assert (
         "1 row is wrong, refused or failed among stages: stage_wrong on conv12 wrong."
@@ -97,9 +97,9 @@ def test_a_stage_that_is_wrong_exits_1(lab):
 
 
 def test_a_second_run_measures_only_what_is_missing(lab):
-    bench(lab, "--peer", "right", "--peer", "sticky")
+    bench(lab, "--baseline", "right", "--baseline", "sticky")
     first = json.loads(lab.read_text())["rows"]
-    result = bench(lab, "--peer", "right", "--peer", "sticky", "--peer", "tf32")
+    result = bench(lab, "--baseline", "right", "--baseline", "sticky", "--baseline", "tf32")
     rows = {row["system"]: row for row in json.loads(lab.read_text())["rows"]}
     assert rows["right"] == first[0]  # the very row, its date and all
     assert set(rows) == {"right", "sticky", "tf32"}
@@ -108,13 +108,13 @@ def test_a_second_run_measures_only_what_is_missing(lab):
 
 
 def test_again_measures_everything_anew(lab):
-    bench(lab, "--peer", "right")
+    bench(lab, "--baseline", "right")
     document = json.loads(lab.read_text())
     document["rows"][0]["time_ms"] = 123.0
     lab.write_text(json.dumps(document))
-    bench(lab, "--peer", "right")
+    bench(lab, "--baseline", "right")
     assert json.loads(lab.read_text())["rows"][0]["time_ms"] == 123.0
-    bench(lab, "--peer", "right", "--again")
+    bench(lab, "--baseline", "right", "--again")
     assert json.loads(lab.read_text())["rows"][0]["time_ms"] == 10.0
 
 
@@ -124,26 +124,36 @@ def of_layer(file, name):
 
 
 def test_other_layers_rows_outlive_a_smaller_command(lab):
-    bench(lab, "--layer", "conv11", "--peer", "right", "--peer", "absent", "--peer", "sticky")
+    bench(
+        lab,
+        "--layer",
+        "conv11",
+        "--baseline",
+        "right",
+        "--baseline",
+        "absent",
+        "--baseline",
+        "sticky",
+    )
     before = of_layer(lab, "conv11")
     for words in ([], ["--again"]):
-        result = bench(lab, "--peer", "right", *words)
+        result = bench(lab, "--baseline", "right", *words)
         assert "others   5 more rows in" in result.stdout
         assert of_layer(lab, "conv11") == before
         assert set(of_layer(lab, "conv12")) == {"right", "absent", "sticky"}
 
 
 def test_results_of_another_machine_or_code_are_kept_aside(lab, monkeypatch):
-    bench(lab, "--peer", "right", "--peer", "tf32")
+    bench(lab, "--baseline", "right", "--baseline", "tf32")
     before = lab.read_text()
     monkeypatch.setattr("convlab.bench.results.code_fingerprint", lambda: "other code")
-    result = bench(lab, "--peer", "right")
+    result = bench(lab, "--baseline", "right")
     (aside,) = [file for file in lab.parent.iterdir() if file != lab]
     assert aside.read_text() == before
     assert f"2 rows were in {lab}, of another machine, other versions or other" in result.stdout
     assert f"they are in {aside} now" in result.stdout
     assert [row["system"] for row in json.loads(lab.read_text())["rows"]] == ["right"]
-    assert "aside" not in bench(lab, "--peer", "tf32").stdout
+    assert "aside" not in bench(lab, "--baseline", "tf32").stdout
 
 
 @pytest.fixture
@@ -171,7 +181,7 @@ def test_an_interrupted_run_has_kept_its_rows_and_goes_on(lab, interrupting):
     assert [row["system"] for row in document["rows"]] == ["right", "wrong"]
     assert document["finished"] is None
     assert document["missing"] == [["conv12", 1, "unsupported"], ["conv12", 1, "tf32"]]
-    result = bench(lab, "--peer", "right")
+    result = bench(lab, "--baseline", "right")
     assert "was interrupted before: 2 more rows that were asked for then are" in result.stdout
     assert json.loads(lab.read_text())["finished"] is None
     bench(lab)
@@ -182,7 +192,7 @@ def test_an_interrupted_run_has_kept_its_rows_and_goes_on(lab, interrupting):
 
 def test_what_waits_for_its_second_turn_is_missing_after_an_interruption(lab, interrupting):
     """Rows come in another order than they were asked for; the file says so of each."""
-    asked = ["--peer", "unsteady", "--peer", "right", "--peer", "tf32"]
+    asked = ["--baseline", "unsteady", "--baseline", "right", "--baseline", "tf32"]
     result = bench(lab, *asked)
     assert result.exit_code == 130
     assert "interrupted, 2 of 3 rows are left" in result.stderr
@@ -210,7 +220,7 @@ engines.unavailable, engines._made = lambda name: None, {"gpu": object()}
 crew.LABORATORY, crew.FAST_FOLDER = "bench_fakes:Fakes", Path(sys.argv[1])
 laboratory.current_gpu = lambda: None
 watch.look, watch.processes = lambda gpu: watch.Look, lambda gpu: tuple
-systems.chosen = lambda stage, peer, quick: (system("right"), system("hang"))
+systems.chosen = lambda stage, baseline, quick: (system("right"), system("hang"))
 from convlab.cli import app
 app(["bench", "--layer", "conv12", "--batch", "1", "--json", sys.argv[2]])
 """
@@ -257,8 +267,8 @@ def test_a_time_limit_s_kill_leaves_no_process_and_no_tensors(tmp_path):
 
 
 def test_measuring_anew_interrupted_has_lost_nothing(lab, interrupting):
-    bench(lab, "--peer", "right", "--peer", "wrong")
-    result = bench(lab, "--peer", "right", "--peer", "wrong", "--again")
+    bench(lab, "--baseline", "right", "--baseline", "wrong")
+    result = bench(lab, "--baseline", "right", "--baseline", "wrong", "--again")
     assert "interrupted, 2 of 2 rows are left: the same command begins anew" in result.stderr
     assert set(of_layer(lab, "conv12")) == {"right", "wrong"}
 
@@ -275,7 +285,7 @@ def test_no_room_at_all_is_one_line(lab, monkeypatch):
 
 
 def test_standard_output_gets_the_document_alone(lab):
-    result = run("bench", "--layer", "conv12", "--batch", "1", "--peer", "right", "--json", "-")
+    result = run("bench", "--layer", "conv12", "--batch", "1", "--baseline", "right", "--json", "-")
     assert json.loads(result.stdout)["rows"][0]["state"] == "measured"
 
 
@@ -319,17 +329,20 @@ def test_which_systems_are_chosen():
     assert "cpp_seven_loops" not in names
     assert "torch_fp32" in names
     assert {one.name for one in chosen(None, ["none"], quick=True)} == set(QUICK_STAGES)
-    assert "torch_compile_fp32" in names  # a default run has every peer on the GPU
+    assert "torch_compile_fp32" in names  # a default run has every baseline on the GPU
     assert "torch_compile_fp32" not in {one.name for one in chosen(None, None, quick=True)}
     every = [one.name for one in chosen(["all"], ["all"])]
-    assert every == [*(stage.name for stage in LADDER), *(peer.name for peer in peers.PEERS)]
+    assert every == [
+        *(stage.name for stage in LADDER),
+        *(baseline.name for baseline in baselines.BASELINES),
+    ]
     two = chosen(["s11", "s01"], ["torch_fp32"])
     assert [one.name for one in two] == ["s01_direct", "s11_im2win_full", "torch_fp32"]
     with pytest.raises(ValueError, match="nothing to measure"):
         chosen(["none"], ["none"])
     with pytest.raises(ValueError, match="stage is 's99'"):
         chosen(["s99"], None)
-    with pytest.raises(ValueError, match="peer is 'nobody'"):
+    with pytest.raises(ValueError, match="baseline is 'nobody'"):
         chosen(None, ["nobody"])
 
 
@@ -337,11 +350,11 @@ def test_what_a_default_run_has_is_told():
     words = {10: "ten", 22: "twenty-two"}
     text = " ".join((Path(__file__).parents[1] / "docs/measuring.md").read_text().split())
     kinds = [one.kind for one in chosen(None, None)]
-    stages, others = (words[kinds.count(kind)] for kind in ("stage", "peer"))
-    assert f"at batch 128, {stages} stages and {others} peers" in text
+    stages, others = (words[kinds.count(kind)] for kind in ("stage", "baseline"))
+    assert f"at batch 128, {stages} stages and {others} baselines" in text
 
 
-def test_names_of_stages_and_peers_differ():
-    names = [stage.name for stage in LADDER] + [peer.name for peer in peers.PEERS]
+def test_names_of_stages_and_baselines_differ():
+    names = [stage.name for stage in LADDER] + [baseline.name for baseline in baselines.BASELINES]
     assert len(names) == len(set(names))
     assert set(SPOILED).isdisjoint(names)

@@ -95,7 +95,7 @@ def in_float32(input: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def test_a_running_sum_is_right(judge, tensors):
-    judged = judge.judge(in_float32(*tensors))
+    judged = judge.check(in_float32(*tensors))
     assert judged.ok
     assert judged.bound == FP32
     assert judged.error_over_bound < 0.2
@@ -106,7 +106,7 @@ def test_three_products_for_one_are_judged_as_fp32(judge, tensors):
     assert bounds_for(s13.precision, "gemm") == (FP32,)
     allowances = s13.allowances(PROBLEM)
     right, rounded = (
-        judge.judge(in_float32(*numbers), s13.precision, "gemm", allowances)
+        judge.check(in_float32(*numbers), s13.precision, "gemm", allowances)
         for numbers in (tensors, map(in_tf32, tensors))
     )
     assert right.ok
@@ -117,15 +117,15 @@ def test_three_products_for_one_are_judged_as_fp32(judge, tensors):
 @pytest.mark.parametrize("rounded", [in_tf32, truncated])
 def test_tf32_is_right_as_tf32_and_wrong_as_fp32(judge, tensors, rounded):
     output = in_float32(*map(rounded, tensors))
-    assert judge.judge(output, "tf32").ok
-    assert judge.judge(output, "tf32").bound == "tf32"
-    assert not judge.judge(output, "fp32").ok
-    assert not judge.judge(output, "fp32", "any").ok
+    assert judge.check(output, "tf32").ok
+    assert judge.check(output, "tf32").bound == "tf32"
+    assert not judge.check(output, "fp32").ok
+    assert not judge.check(output, "fp32", "any").ok
 
 
 @pytest.mark.parametrize(("method", "compute"), [("fft", by_fourier), ("winograd", by_winograd)])
 def test_other_algorithms_are_right_by_their_own_norm(judge, tensors, method, compute):
-    judged = judge.judge(compute(*tensors), "fp32", method)
+    judged = judge.check(compute(*tensors), "fp32", method)
     assert judged.ok, judged.reason
     assert judged.bound == method
     assert judged.error_over_bound < 0.3
@@ -147,17 +147,17 @@ def test_what_is_wrong_is_wrong_by_every_rule(judge, tensors, answer, precision,
         output[...] = 0
     else:
         output[2, 0, 0, 0] = np.nan if spoiled == "nan" else np.inf
-    judged = judge.judge(output, precision, method)
+    judged = judge.check(output, precision, method)
     assert not judged.ok
     assert judged.error_over_bound > 1
 
 
 def test_what_is_not_written_is_said(judge, answer):
     output = np.full(PROBLEM.output_shape, np.nan, np.float32)
-    assert judge.judge(output).reason.startswith("it wrote nothing")
+    assert judge.check(output).reason.startswith("it wrote nothing")
     output = answer.astype(np.float32)
     output[0, 0] = np.nan
-    assert judge.judge(output).reason.startswith("144 of 6,912 outputs are NaN")
+    assert judge.check(output).reason.startswith("144 of 6,912 outputs are NaN")
 
 
 def test_the_first_wrong_element_is_named_though_parts_are_judged_apart(judge, answer):
@@ -173,18 +173,18 @@ def test_which_limit_is_broken_is_said(judge, answer):
     one = answer.astype(np.float32)
     one[1, 2, 3, 4] += 0.5 * size
     allowed = limit(PROBLEM, "winograd")
-    judged = judge.judge(spread, method="winograd")
+    judged = judge.check(spread, method="winograd")
     assert judged.error_over_bound == pytest.approx(0.01 / allowed, rel=0.01)
     assert judged.reason.endswith(
         f"winograd may make: 0.01 of the output's 2-norm, not {allowed:.3g}"
     )
-    judged = judge.judge(one, method="winograd")
+    judged = judge.check(one, method="winograd")
     assert judged.error_over_bound == pytest.approx(0.5 / 16 / allowed, rel=0.01)
     assert judged.reason.endswith(
         f": 0.5 of the output's root mean square in one element, not {16 * allowed:.3g}"
     )
     one[0, 0, 0, 0] = np.inf
-    assert "inf times what tf32 may make" in judge.judge(one, precision="tf32").reason
+    assert "inf times what tf32 may make" in judge.check(one, precision="tf32").reason
 
 
 def test_where_all_is_zero_nothing_may_be_off():
@@ -195,15 +195,15 @@ def test_where_all_is_zero_nothing_may_be_off():
     judge = Judge(PROBLEM, input, weight)
     output = np.zeros(PROBLEM.output_shape, np.float32)
     for precision in ("fp32", "tf32"):
-        assert judge.judge(output, precision) == Judged(precision, 0.0)
+        assert judge.check(output, precision) == Judged(precision, 0.0)
     output[0, 1, 2, 3] = 1e-30
     for precision in ("fp32", "tf32"):
-        assert judge.judge(output, precision).error_over_bound == np.inf
+        assert judge.check(output, precision).error_over_bound == np.inf
 
 
 def test_another_shape_is_refused(judge):
     with pytest.raises(ValueError, match="output has shape"):
-        judge.judge(np.zeros((1, 2, 3, 4), np.float32))
+        judge.check(np.zeros((1, 2, 3, 4), np.float32))
 
 
 @pytest.mark.parametrize("rule", RULES)

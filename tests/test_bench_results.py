@@ -124,7 +124,7 @@ def with_states() -> Results:
     results.rows.clear()
     for state in STATES:
         name = state.replace(" ", "_")
-        results.systems[name] = {"name": name, "kind": "peer"}
+        results.systems[name] = {"name": name, "kind": "baseline"}
         if state == "measured":
             numbers = {"time_ms": 1.0, "time_spread": 1.0, "repeats": 20, "tflops": 1.0}
             kept = replace(row, system=name, state=state, reason=None, **numbers)
@@ -170,7 +170,7 @@ def test_another_machine_version_or_code_is_measured_again():
 
 def test_a_run_is_finished_when_nothing_that_was_asked_for_is_missing():
     whole = sample(layers=["conv11", "conv12"])
-    systems = {name: system(name, "peer", "cpu", "gemm", "fp32") for name in whole.systems}
+    systems = {name: system(name, "baseline", "cpu", "gemm", "fp32") for name in whole.systems}
     first, *rest = whole.rows
     run = again(whole)
     run.take_up(None, whole.rows)
@@ -194,7 +194,7 @@ def test_a_run_is_finished_when_nothing_that_was_asked_for_is_missing():
 
 def test_a_run_measured_anew_is_finished_when_all_of_it_is_new():
     whole = sample(layers=["conv11", "conv12"])
-    systems = {name: system(name, "peer", "cpu", "gemm", "fp32") for name in whole.systems}
+    systems = {name: system(name, "baseline", "cpu", "gemm", "fp32") for name in whole.systems}
     first, *rest = whole.rows
     anew = again(whole, finished=None)
     assert anew.take_up(whole, whole.rows, again=True) == [first, *rest]

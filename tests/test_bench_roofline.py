@@ -72,7 +72,7 @@ def test_algorithms_with_fewer_multiplications_may_pass_the_peak(method):
 )
 def test_a_library_that_chose_a_product_over_windows_is_held_to_it(algorithm, refused):
     """Half the time that all multiplications take: a ninth of them is possible, all are not."""
-    chosen = bench_samples.system("torch_fp32", "peer", "pytorch", "any", "fp32")
+    chosen = bench_samples.system("torch_fp32", "baseline", "pytorch", "any", "fp32")
     time_ms = 0.5e3 * CONV9.flops / H200_LIKE.fp32_flops
     outcome = Outcome("measured", None, time_ms, 0.1, 20, algorithm=algorithm)
     row = row_of(Case("conv9", CONV9, chosen), outcome, H200_LIKE, "one", 1.0)
@@ -85,7 +85,7 @@ def test_a_library_that_chose_a_product_over_windows_is_held_to_it(algorithm, re
 
 @pytest.mark.parametrize("time_ms", [0.0, -1.0, float("nan")])
 def test_a_time_that_is_none_is_refused_on_any_machine(time_ms):
-    chosen = bench_samples.system("torch_fp32", "peer", "pytorch", "any", "fp32")
+    chosen = bench_samples.system("torch_fp32", "baseline", "pytorch", "any", "fp32")
     outcome = Outcome("measured", None, time_ms, 0.1, 20)
     row = row_of(Case("conv9", CONV9, chosen), outcome, Machine("a new GPU"), "one", 1.0)
     assert (row.state, row.time_ms) == ("refused", None)

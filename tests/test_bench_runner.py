@@ -224,7 +224,7 @@ def test_made_ready_ahead_are_all_kernels_and_each_library_once():
     assert ahead == [("conv11", "right"), ("conv12", "right"), ("conv12", "built")]
 
 
-def test_every_peer_on_the_gpu_is_made_ready_ahead():
+def test_every_baseline_on_the_gpu_is_made_ready_ahead():
     for one in chosen(["none"], ["all"]):
         assert (one.compile is not None) == one.on_gpu, one.name
 
@@ -263,10 +263,10 @@ def written(monkeypatch):
     return Written
 
 
-def made_ready(stages, peers, layers=("conv11", "conv12")):
+def made_ready(stages, baselines, layers=("conv11", "conv12")):
     """The crew, once it has made these fakes ready, and how often it said that one was."""
     systems = [system("right", name=name) for name in stages]
-    for name, family in peers:
+    for name, family in baselines:
         systems.append(system("tf32", name=name, family=family))
     crew = Crew("bench_fakes:Fakes", compilers=2)
     wanted = runner.compiled_ahead(runner.cases_for(layers, 1, systems))
@@ -275,7 +275,7 @@ def made_ready(stages, peers, layers=("conv11", "conv12")):
     return crew, said
 
 
-def test_peers_are_made_ready_in_their_family_s_process_and_kernels_in_several(written):
+def test_baselines_are_made_ready_in_their_family_s_process_and_kernels_in_several(written):
     crew, said = made_ready(
         ["s1", "s2"], [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
     )

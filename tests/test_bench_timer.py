@@ -15,10 +15,11 @@ from numba.cuda.core import config
 if config.ENABLE_CUDASIM:  # it has no streams to time on
     pytest.skip("Numba runs as its CUDA simulator", allow_module_level=True)
 
-from convlab.bench import timer, watch
+from convlab import timer
+from convlab.bench import watch
 from convlab.bench.laboratory import Gpu
-from convlab.bench.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host, warm_up
 from convlab.bench.watch import Look, why_busy
+from convlab.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host, warm_up
 
 pytestmark = pytest.mark.same_in_cudasim
 

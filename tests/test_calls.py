@@ -43,7 +43,7 @@ def convolved(side: int, stage: str = "s10") -> np.ndarray:
     problem = ConvProblem(1, 1, side, side, 1, 2)
     input, weight, _ = random_tensors(problem, side)
     result = api.conv2d(input, weight, stage=stage)
-    assert Oracle(problem, input, weight, None).judge(result).ok
+    assert Oracle(problem, input, weight, None).check(result).ok
     return result
 
 

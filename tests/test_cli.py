@@ -23,11 +23,10 @@ from typer.testing import CliRunner
 
 import convlab
 import convlab.stages
-from convlab import cli, doctor, tables, workloads
-from convlab.bench import ladder
+from convlab import cli, doctor, ladder, tables, workloads
 from convlab.engines.offline import CompilerMissing
 from convlab.lint import PROBLEMS, Row
-from convlab.oracle import Verdict
+from convlab.oracle import CheckResult
 from convlab.stages import LADDER, Program, Stage, s01_direct, stage_named
 
 NAMES = [stage.name for stage in LADDER]
@@ -173,7 +172,7 @@ def test_what_people_see_fits_80_columns_and_is_plain_when_piped():
 def test_a_gpu_s_table_fits_80_columns():
     longest = replace(LADDER[0], name="s03_im2col_per_image")
     timing = SimpleNamespace(median_ms=123.456, spread_percent=12.3)
-    right = Verdict(True, 0.0123, wrong=0, total=1)
+    right = CheckResult(True, 0.0123, wrong=0, total=1)
     results = [ladder.Result(longest, 10**10, 2**30, right, timing=timing)]
     table = printed(tables.ladder_table(results, SimpleNamespace(is_gpu=True)))
     for words in ("s03_im2col_per_image", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):

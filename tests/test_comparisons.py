@@ -19,9 +19,9 @@ from convlab.bench.generated import source
 from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
+from convlab.kernels.im2col import columns_buffer
 from convlab.problem import ConvProblem
 from convlab.stages import stage_named
-from convlab.stages.im2col_matrix import columns_buffer
 from convlab.workloads import LAYER_NAMES, SWEEP_BASE, SWEEPS, paper_layer, sweep_problem
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -56,9 +56,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
         took = 0.5 if as_graph else 1.0
         return SimpleNamespace(median_ms=took, spread_percent=1.5, repeats=10)
 
-    timer = ModuleType("convlab.bench.timer")
+    timer = ModuleType("convlab.timer")
     timer.measure = measure
-    monkeypatch.setitem(sys.modules, "convlab.bench.timer", timer)
+    monkeypatch.setitem(sys.modules, "convlab.timer", timer)
     monkeypatch.setattr(bandwidth, "copy_start", lambda engine, nbytes: lambda stream: None)
     monkeypatch.setattr(im2col, "_torch_unfold", lambda *_: None)
     engine = PretendedGpu(strict=False)
@@ -156,7 +156,7 @@ def copies(monkeypatch, *slow: tuple[int, bool]) -> None:
         took = 1.0 if (start(None), as_graph) in slow else 0.5
         return SimpleNamespace(median_ms=took, spread_percent=1.0, repeats=20)
 
-    monkeypatch.setattr(sys.modules["convlab.bench.timer"], "measure", measure)
+    monkeypatch.setattr(sys.modules["convlab.timer"], "measure", measure)
     monkeypatch.setattr(bandwidth, "copy_start", lambda engine, nbytes: lambda stream: nbytes)
 
 

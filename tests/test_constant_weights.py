@@ -14,8 +14,8 @@ from convlab.engines.base import Start
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, stages_for
+from convlab.stage import Program, Step
 from convlab.stages import Stage, stage_named
-from convlab.stages.base import Program, Step
 
 PROBLEM = ConvProblem(2, 4, 5, 6, 6, (2, 3), stride=(1, 2), padding=1)
 PACKING = {  # the stages that re-order the filter
@@ -43,14 +43,14 @@ def test_every_stage_with_a_constant_weight(stage: Stage, engine: Engine) -> Non
         output = on(np.full(PROBLEM.output_shape, np.nan, np.float32))
         assert ready(on(input), output) is output
         oracle = Oracle(PROBLEM, input, weight, bias)
-        verdict = oracle.judge(engine.to_host(output), **stage.allowances(PROBLEM))
+        verdict = oracle.check(engine.to_host(output), **stage.allowances(PROBLEM))
         assert verdict.ok, str(verdict)
 
 
 class PretendedGpu(Simulator):
     name, is_gpu = "gpu", True
 
-    def multiprocessors(self) -> int:
+    def sm_count(self) -> int:
         return 4
 
 
@@ -115,4 +115,4 @@ def test_no_bias_and_a_weight_that_is_written_to_later(engine: Engine) -> None:
     kept[:] = 0
     output = engine.empty(PROBLEM.output_shape)
     ready(engine.to_device(input), output)
-    assert Oracle(PROBLEM, input, weight, None).judge(engine.to_host(output)).ok
+    assert Oracle(PROBLEM, input, weight, None).check(engine.to_host(output)).ok

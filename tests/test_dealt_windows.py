@@ -10,21 +10,12 @@ from split_products import ODD
 
 from convlab import ConvProblem, Tile, plans
 from convlab.engines import choose
+from convlab.kernels import epilogue, s13_tiles, tile_heuristic, warp_epilogue
+from convlab.kernels.unrolled_product import WARP_COLUMNS, WARP_ROWS
+from convlab.kernels.window_copies import make_dealer, make_window_at
 from convlab.oracle import random_tensors
 from convlab.plans import stages_for
-from convlab.stages import (
-    s12_fused_im2win,
-    s13_tensor_cores,
-    s14_warpgroups,
-    stage_named,
-    thread_output,
-    tile_choice,
-    warp_output,
-    warp_tiles,
-    window_fetch,
-)
-from convlab.stages.unrolled_product import WARP_COLUMNS, WARP_ROWS
-from convlab.stages.window_fetch import make_dealer, make_window_at
+from convlab.stages import s12_fused_im2win, s13_tensor_cores, s14_warpgroups, stage_named
 from convlab.tracing import trace_stage
 
 S12, S13, S14 = map(stage_named, ("s12", "s13", "s14"))
@@ -65,20 +56,25 @@ def test_what_a_warp_puts_in_one_row_lies_in_as_many_banks(lanes: int) -> None:
 def test_who_deals() -> None:
     """Where four outputs are one store nobody does, nor s12's threads that are no warps; and every
     tile of warps is wide enough."""
-    for M_B, N_B, M_T, N_T in [*tile_choice.RATES, (16, 32, 4, 4), (32, 32, 4, 4), (12, 32, 12, 8)]:
+    for M_B, N_B, M_T, N_T in [
+        *tile_heuristic.RATES,
+        (16, 32, 4, 4),
+        (32, 32, 4, 4),
+        (12, 32, 12, 8),
+    ]:
         tile = Tile(M_B, N_B, 8, M_T, N_T)
         by_warps = tile.rows % WARP_ROWS == tile.columns % WARP_COLUMNS == 0
         lanes = 8 if by_warps else 1
-        assert window_fetch.fetching_columns(tile)[0] % (4 * lanes) == 0
-        assert thread_output.lanes_of(TAIL, tile, 1) == lanes
-        assert thread_output.lanes_of(EVEN, tile, 1) == 1
-        assert thread_output.lanes_of(EVEN, tile, 2) == lanes  # added one by one
-    for M_B, N_B, M_T, N_T in warp_tiles.RATES:
-        assert window_fetch.fetching_columns(Tile(M_B, N_B, 8, M_T, N_T))[0] % (4 * 4) == 0
-    assert window_fetch.fetching_columns(S14.tiny_tile)[0] % (4 * 8) == 0
+        assert window_copies.fetching_columns(tile)[0] % (4 * lanes) == 0
+        assert epilogue.lanes_of(TAIL, tile, 1) == lanes
+        assert epilogue.lanes_of(EVEN, tile, 1) == 1
+        assert epilogue.lanes_of(EVEN, tile, 2) == lanes  # added one by one
+    for M_B, N_B, M_T, N_T in s13_tiles.RATES:
+        assert window_copies.fetching_columns(Tile(M_B, N_B, 8, M_T, N_T))[0] % (4 * 4) == 0
+    assert window_copies.fetching_columns(S14.tiny_tile)[0] % (4 * 8) == 0
     for lanes in (4, 8):
-        assert warp_output.lanes_of(TAIL, lanes) == lanes
-        assert warp_output.lanes_of(EVEN, lanes) == 1
+        assert warp_epilogue.lanes_of(TAIL, lanes) == lanes
+        assert warp_epilogue.lanes_of(EVEN, lanes) == 1
 
 
 # What comes out

@@ -13,8 +13,7 @@ from warps import passes, requests, sectors
 from convlab import ConvProblem
 from convlab.engines import Engine
 from convlab.engines.python_body import python_body
-from convlab.stages.base import Program
-from convlab.stages.depth_last import (
+from convlab.kernels.depth_last import (
     DEEPEST,
     WARP,
     depth_last_buffer,
@@ -23,7 +22,8 @@ from convlab.stages.depth_last import (
     make_run_of,
     to_depth_last_launches,
 )
-from convlab.stages.im2col_matrix import columns_buffer
+from convlab.kernels.im2col import columns_buffer
+from convlab.stage import Program
 
 
 # 256 columns a block, rows of 64 pixels: a warp's pixels are neighbours in the input.

@@ -24,7 +24,7 @@ from convlab.device import (
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
-from convlab.stages.base import Launch
+from convlab.stage import Launch
 
 load4_twin = twin_of(load4) or load4  # under NUMBA_ENABLE_CUDASIM=1 the names are the twins
 store4_twin = twin_of(store4) or store4

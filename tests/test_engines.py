@@ -15,7 +15,7 @@ from numba.cuda.core import config
 from convlab.engines import ENGINE_NAMES, choose, unavailable
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.python_body import python_body
-from convlab.stages.base import Launch
+from convlab.stage import Launch
 
 SIM = CudaSim()
 

@@ -222,8 +222,10 @@ def make(tmp_path):
     return call
 
 
-@pytest.mark.parametrize(("cuda", "extra"), [("12.4", "peers-cu12"), ("13.0", "peers-cu13")])
-def test_make_bench_installs_the_peers_and_runs_everything(make, cuda, extra):
+@pytest.mark.parametrize(
+    ("cuda", "extra"), [("12.4", "baselines-cu12"), ("13.0", "baselines-cu13")]
+)
+def test_make_bench_installs_the_baselines_and_runs_everything(make, cuda, extra):
     done, called = make(cuda)
     assert done.returncode == 0, done.stderr
     install, run = called
@@ -237,7 +239,7 @@ def test_uv_installs_where_it_is_and_pip_where_it_fails(make, status, installers
     assert done.returncode == 0, done.stderr
     *installs, run = called
     assert [one.partition(" pip install ")[0] for one in installs] == installers
-    assert all(one.endswith(" --editable .[plots,peers-cu13]") for one in installs)
+    assert all(one.endswith(" --editable .[plots,baselines-cu13]") for one in installs)
     assert run == "python -m convlab.bench.everything"
 
 

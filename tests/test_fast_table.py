@@ -11,6 +11,7 @@ from bench_samples import H200_LIKE, sample, system
 
 from convlab.bench import fast_goals, fast_story, fast_table, issue_loads, seed_runs
 from convlab.bench.analysis import geometric_mean
+from convlab.bench.baselines_before import BEFORE_MS
 from convlab.bench.fast_goals import (
     BATCHED,
     DIRECT,
@@ -28,7 +29,6 @@ from convlab.bench.fast_goals import (
 )
 from convlab.bench.fast_table import runs_table
 from convlab.bench.measuring import Outcome
-from convlab.bench.peers_before import BEFORE_MS
 from convlab.bench.report_why import MMA_SYNC_FLOPS
 from convlab.bench.results import Results
 from convlab.bench.roofline import Machine
@@ -43,14 +43,14 @@ MORE = (
     (OURS, "stage", 0.25, 0.25, 1),
     (TENSOR, "stage", 0.2, 0.2, 2),
     (DIRECT, "stage", 2.5, 2.5, 0),
-    (BATCHED, "peer", 0.75, 1.0, 100),
-    (PER_IMAGE, "peer", 1.0, 2.5, 2),
+    (BATCHED, "baseline", 0.75, 1.0, 100),
+    (PER_IMAGE, "baseline", 1.0, 2.5, 2),
     (OWN, "stage", 0.5, 0.55, 100),
 )
 IMPLICIT, FOURIER = "void implicit_convolve_sgemm<float>(int)", "void fft2d_r2c_32x32<float>(int)"
 
 
-THEIRS = (PYTORCHS, "peer", 1.25, 1.5, 2)  # which runs from before it was a peer lack
+THEIRS = (PYTORCHS, "baseline", 1.25, 1.5, 2)  # which runs from before it was a baseline lack
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,9 @@ def with_more(found: Results, *more: tuple[str, str, float, float, int]) -> Resu
         scale, filter_bytes = problem.flops / 1e10, 4 * problem.M * problem.K
         for who, kind, graph, called, stored in more:
             precision = "3xtf32" if who in (TENSOR, WARPGROUPS) else "fp32"
-            chosen = system(who, kind, "cublas" if kind == "peer" else "convlab", "gemm", precision)
+            chosen = system(
+                who, kind, "cublas" if kind == "baseline" else "convlab", "gemm", precision
+            )
             outcome = Outcome(
                 "measured", None, graph * scale, 0.5, 20, "fp32", 0.1,
                 workspace_bytes=stored * filter_bytes, called_ms=called * scale,
@@ -288,7 +290,7 @@ def test_a_run_with_pytorch_s_own_im2col_shows_it(newer):
     assert "Eight times was the aim. s12 reaches 5.00 by graph replays, 6.00" in line
 
 
-def test_runs_from_before_it_was_a_peer_do_not_count_for_it(results, newer):
+def test_runs_from_before_it_was_a_baseline_do_not_count_for_it(results, newer):
     slow = replace(newer, rows=dict(newer.rows))
     for key, row in newer.rows.items():
         if row.system == PYTORCHS:

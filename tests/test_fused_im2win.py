@@ -12,12 +12,10 @@ import pytest
 from convlab import ConvProblem, Tile, plan, plans
 from convlab.engines import Engine
 from convlab.engines.simulator import Simulator
-from convlab.oracle import random_tensors
-from convlab.stages import s12_fused_im2win as s12
-from convlab.stages import stage_named, tile_choice, window_fetch
-from convlab.stages.tile_choice import (
+from convlab.kernels import tile_heuristic, window_copies
+from convlab.kernels.tile_heuristic import (
+    H200_SMS,
     MOST_OUTPUTS,
-    MULTIPROCESSORS,
     RATES,
     SPLITS,
     best_splits,
@@ -27,6 +25,9 @@ from convlab.stages.tile_choice import (
     most_splits,
     slice_depth,
 )
+from convlab.oracle import random_tensors
+from convlab.stages import s12_fused_im2win as s12
+from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 S12 = s12.STAGE
@@ -70,7 +71,7 @@ def test_a_window_shorter_than_the_ring(judged: Any) -> None:
 def test_places_that_do_not_fit_constant_memory_are_computed(
     monkeypatch: pytest.MonkeyPatch, judged: Any
 ) -> None:
-    monkeypatch.setattr(window_fetch, "TABLE_BYTES", 0)
+    monkeypatch.setattr(window_copies, "TABLE_BYTES", 0)
     for problem, depth in ((MANY, 4), (FEW, 3)):
         tile = Tile(16, 32, depth, 4, 4)
         plans._prepared.cache_clear()  # programs are kept
@@ -204,8 +205,8 @@ def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option: str) -
     class H200(Simulator):
         is_gpu, device = True, "one that nobody tuned on"
 
-        def multiprocessors(self) -> int:
-            return MULTIPROCESSORS
+        def sm_count(self) -> int:
+            return H200_SMS
 
     changed = 0
     for problem in FEW_OUTPUTS:
@@ -241,12 +242,12 @@ def test_sums_stay_whole_where_there_are_many_outputs(monkeypatch: pytest.Monkey
     assert many.M * many.N > MOST_OUTPUTS
     assert best_splits(many, best_tile(many)) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(tile_choice, "MOST_OUTPUTS", many.M * many.N)
-        patch.setattr(tile_choice, "most_splits", most_splits.__wrapped__)  # remembers nothing
+        patch.setattr(tile_heuristic, "MOST_OUTPUTS", many.M * many.N)
+        patch.setattr(tile_heuristic, "most_splits", most_splits.__wrapped__)  # remembers nothing
         assert best_splits(many, best_tile(many)) > 1  # by the model's arithmetic alone
 
 
-@pytest.mark.parametrize("multiprocessors", [24, 108, MULTIPROCESSORS, 264])
+@pytest.mark.parametrize("multiprocessors", [24, 108, H200_SMS, 264])
 def test_no_tile_and_no_gpu_splits_more_often_than_the_judge_knows(multiprocessors: int) -> None:
     for problem in FEW_OUTPUTS:
         for M_B, N_B, M_T, N_T in RATES:

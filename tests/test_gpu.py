@@ -38,7 +38,7 @@ from convlab.bench.sanitize import PROBLEMS as AWKWARD
 from convlab.device.fragments import multiply_add
 from convlab.engines import Engine, choose, unavailable
 from convlab.engines.simulator import Simulator
-from convlab.oracle import Oracle, Verdict, random_tensors
+from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan, program_for, stages_for
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
@@ -77,12 +77,12 @@ def layer_case(layer: str, batch: int) -> tuple[Oracle, tuple[np.ndarray, ...]]:
     return Oracle(problem, *numbers), numbers
 
 
-def judge_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> Verdict:
+def judge_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> CheckResult:
     oracle, numbers = layer_case(layer, batch)
     input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
     output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
     Plan(oracle.problem, stage, None, engine)(input, weight, output, bias)
-    return oracle.judge(engine.to_host(output), **stage.allowances(oracle.problem))
+    return oracle.check(engine.to_host(output), **stage.allowances(oracle.problem))
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)
@@ -157,7 +157,7 @@ def test_a_plan_can_be_captured_and_allocates_nothing(stage: Stage, engine: Engi
     from cuda.bindings import driver
     from numba import cuda
 
-    from convlab.bench.timer import captured
+    from convlab.timer import captured
 
     oracle, numbers = layer_case("conv12", 4)
     input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
@@ -174,7 +174,7 @@ def test_a_plan_can_be_captured_and_allocates_nothing(stage: Stage, engine: Engi
         plan(input, weight, output, bias, stream=stream)
     stream.synchronize()
     assert len(held) == before
-    assert oracle.judge(engine.to_host(output)).ok
+    assert oracle.check(engine.to_host(output)).ok
 
 
 def on_gpu(engine: Engine, problem: ConvProblem, seed: int) -> tuple[Any, ...]:
@@ -379,8 +379,8 @@ def test_conv2d_again_with_other_arrays(engine: Engine, monkeypatch: pytest.Monk
         numbers = random_tensors(problem, seed)
         input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
         result = conv2d(input, weight, bias, **options)
-        assert Oracle(problem, *numbers).judge(engine.to_host(result)).ok
-        assert Oracle(problem, *numbers[:2], None).judge(conv2d(*numbers[:2], **options)).ok
+        assert Oracle(problem, *numbers).check(engine.to_host(result)).ok
+        assert Oracle(problem, *numbers[:2], None).check(conv2d(*numbers[:2], **options)).ok
     assert len(api._kept.plans) == 1
 
 
@@ -389,7 +389,7 @@ def test_a_packed_launch_that_cannot_be_raises(engine: Engine) -> None:
     made = Plan(problem, stage_named("s01"), None, engine)
     (step,) = made.program.launches
     too_large = replace(made.program, launches=(replace(step, block=(2048,)),))
-    plan = Plan.of(too_large, problem, made.stage, engine)
+    plan = Plan(problem, made.stage, made.tile, engine, program=too_large)
     input, weight, bias, output = on_gpu(engine, problem, 3)
     with pytest.raises(RuntimeError, match=r"^CUDA could not launch direct: CUDA_ERROR_"):
         plan(input, weight, output, bias)
@@ -400,7 +400,7 @@ def test_a_packed_launch_that_cannot_be_raises(engine: Engine) -> None:
 
 @stages
 def test_times_are_possible(stage: Stage, engine: Engine) -> None:
-    from convlab.bench.timer import measure
+    from convlab.timer import measure
 
     oracle, numbers = layer_case("conv12", 4)
     input, weight, _ = (engine.to_device(tensor) for tensor in numbers)
@@ -429,7 +429,7 @@ def test_a_large_batch_in_slices(name: str, engine: Engine) -> None:
     plan = Plan(oracle.problem, stage, None, engine, 2**26)
     assert plan.workspace_bytes <= 2**26
     plan(input, weight, output, bias)
-    assert oracle.judge(engine.to_host(output)).ok
+    assert oracle.check(engine.to_host(output)).ok
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
@@ -441,8 +441,8 @@ def test_library_calls_by_either_library(
     from cuda.bindings import driver
     from numba import cuda
 
-    from convlab.bench.timer import captured
     from convlab.engines import array_library
+    from convlab.timer import captured
 
     pytest.importorskip(library, reason=f"needs {library}, which is optional")
     monkeypatch.setattr(array_library, "_name", lambda: library)
@@ -456,7 +456,7 @@ def test_library_calls_by_either_library(
     output = engine.to_device(poison)
     plan(input, weight, output, bias, stream=stream)
     stream.synchronize()
-    assert oracle.judge(engine.to_host(output)).ok
+    assert oracle.check(engine.to_host(output)).ok
     if library == "cupy":
         return  # it refuses cuBLAS while a graph is captured: docs/engines.md
     output = engine.to_device(poison)
@@ -465,7 +465,7 @@ def test_library_calls_by_either_library(
         (error,) = driver.cuGraphLaunch(graph, int(stream.handle))
         assert error == driver.CUresult.CUDA_SUCCESS
         stream.synchronize()
-    assert oracle.judge(engine.to_host(output)).ok
+    assert oracle.check(engine.to_host(output)).ok
 
 
 @pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
@@ -483,7 +483,7 @@ def test_pytorch_s_calls_are_float32_where_its_user_allows_tf32(name: str, engin
         assert matmul.allow_tf32
     finally:
         matmul.allow_tf32 = False
-    assert Oracle(problem, *numbers).judge(engine.to_host(output)).ok
+    assert Oracle(problem, *numbers).check(engine.to_host(output)).ok
 
 
 @pytest.mark.parametrize("case", [*RIGHT, *DOCUMENTED], ids=lambda case: case.name)

@@ -13,8 +13,7 @@ from convlab import ConvProblem
 from convlab.bench import tile_tables
 from convlab.commands.tune import problem_of
 from convlab.engines.offline import compile_launch
-from convlab.stages import Tile, stage_named
-from convlab.stages.im2win_tiles import (
+from convlab.kernels.s11_tiles import (
     FEW_TERMS,
     RATES,
     best_tile,
@@ -23,6 +22,7 @@ from convlab.stages.im2win_tiles import (
     slice_depth,
     window_elements,
 )
+from convlab.stages import Tile, stage_named
 from convlab.workloads import LAYER_NAMES, S11_FITTED, UNTUNED, paper_layer
 
 S11 = stage_named("s11")

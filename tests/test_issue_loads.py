@@ -18,7 +18,7 @@ from convlab.engines.simulator import Simulator
 from convlab.lint import compile_launch
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
-from convlab.stages.base import Launch, Program
+from convlab.stage import Launch, Program
 
 SMALL = ConvProblem(1, 4, 7, 6, 9, 3, padding=1)
 LONG = ConvProblem(1, 64, 128, 128, 16, 3)  # of the sweeps, and its sums have 576 terms
@@ -30,8 +30,8 @@ def test_without_it_the_stage_is_as_right(engine: Engine) -> None:
     tensors = random_tensors(SMALL, 5)
     input, weight, bias = map(engine.to_device, tensors)
     output = engine.to_device(np.full(SMALL.output_shape, np.nan, np.float32))
-    Plan.of(program, SMALL, issue_loads.S11, engine)(input, weight, output, bias)
-    assert Oracle(SMALL, *tensors).judge(engine.to_host(output)).ok
+    Plan(SMALL, issue_loads.S11, program.tile, engine, program=program)(input, weight, output, bias)
+    assert Oracle(SMALL, *tensors).check(engine.to_host(output)).ok
     assert (left_out.name, left_out.kind) == (issue_loads.WITHOUT, "stage")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from convlab.bench import ladder
+from convlab import ladder
 from convlab.engines import choose
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.gpu import Gpu
@@ -169,8 +169,12 @@ def test_a_failure_names_the_line_in_the_stage_s_own_file_where_there_is_one():
     tile = Tile(M_B=2, N_B=2, K_B=2, M_T=2)
     own, nearby = results(
         TINY,
-        replace(stage_named("s05"), tiny_tile=tile),
-        replace(stage_named("s05"), tiny_tile=tile, module=s01_direct.__name__),
+        replace(stage_named("s05"), tiles=replace(stage_named("s05").tiles, tiny=tile)),
+        replace(
+            stage_named("s05"),
+            tiles=replace(stage_named("s05").tiles, tiny=tile),
+            module=s01_direct.__name__,
+        ),
     )
     assert re.match(r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: ", own.error)
     assert re.match(r"raised ValueError at tiles\.py:\d+: tile 2x2x2/2x1: ", nearby.error)
@@ -208,7 +212,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
 
 
 def pretended_timer(monkeypatch: pytest.MonkeyPatch, *times_ms: float, runs: int = 1) -> None:
-    """A ``convlab.bench.timer`` that measures these times, one after the other."""
+    """A ``convlab.timer`` that measures these times, one after the other."""
     times = iter(times_ms)
 
     def measure(call: Callable[[Any], None]) -> SimpleNamespace:
@@ -216,9 +220,9 @@ def pretended_timer(monkeypatch: pytest.MonkeyPatch, *times_ms: float, runs: int
             call(None)
         return SimpleNamespace(median_ms=next(times), spread_percent=1.5, repeats=10)
 
-    module = ModuleType("convlab.bench.timer")
+    module = ModuleType("convlab.timer")
     module.measure = measure
-    monkeypatch.setitem(sys.modules, "convlab.bench.timer", module)
+    monkeypatch.setitem(sys.modules, "convlab.timer", module)
 
 
 def test_a_kernel_s_launches_are_timed_together_whether_ours_or_a_library_s(gpu, monkeypatch):

@@ -45,7 +45,7 @@ ALLOWED = BELOW | dict.fromkeys(TOGETHER, ANY_BUT_THE_COMMAND) | COMMAND
 
 
 def layer_of(module: str) -> str:
-    """``convlab.stages.base`` -> ``stages``; ``convlab`` -> ``convlab``."""
+    """``convlab.stage`` -> ``stages``; ``convlab`` -> ``convlab``."""
     return ".".join(module.split(".")[1:2]) or TOP
 
 
@@ -141,7 +141,7 @@ def test_a_planted_violation_is_found(file, source):
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("convlab/stages/s01_direct.py", "from convlab.stages.base import Stage"),
+        ("convlab/stages/s01_direct.py", "from convlab.stage import Stage"),
         ("convlab/stages/s01_direct.py", "from .base import Stage\nfrom ..device import load4"),
         ("convlab/stages/__init__.py", "from .base import Stage"),
         ("convlab/engines/gpu.py", "import numpy\nfrom convlab.stages import LADDER"),

@@ -11,6 +11,7 @@ from numba import cuda, float32
 
 from convlab.device import mma_tf32
 from convlab.engines.simulator import Simulator
+from convlab.kernels import warp_product
 from convlab.lessons import (
     accuracy,
     bits_of_split,
@@ -23,7 +24,6 @@ from convlab.lessons import (
     who_holds_what,
 )  # fmt: skip
 from convlab.lessons.feedback import ANSWER, COUNTS
-from convlab.stages import warp_product
 from convlab.tracing import trace
 
 

@@ -24,6 +24,7 @@ from convlab import ConvProblem, Tile, trace, trace_stage
 from convlab.checking import checker
 from convlab.cli import app
 from convlab.commands import lessons as command
+from convlab.kernels import im2col
 from convlab.lessons import (
     On,
     answers,
@@ -79,7 +80,6 @@ from convlab.lessons.tiling import (
     tile_of_threads,
 )
 from convlab.stages import (
-    im2col_matrix,
     s01_direct,
     s02_cin_naive,
     s04_implicit_gemm,
@@ -710,7 +710,7 @@ def in_numpy(input, problem):
 
 
 def test_the_stages_im2col_passes_and_nothing_that_is_handed_over_raises():
-    assert check_im2col(im2col_matrix.make_im2col, in_numpy).passed
+    assert check_im2col(im2col.make_im2col, in_numpy).passed
     for made in (None, 7, print, lambda *sizes: None, lambda *sizes: 1 / 0, lambda: None):
         found = check_im2col(made, in_numpy)
         assert found.verdict == "broken"

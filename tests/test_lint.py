@@ -26,6 +26,9 @@ from convlab.device import (
 )
 from convlab.engines import offline
 from convlab.engines.offline import compile_kernel, compile_launch, instructions_of
+from convlab.kernels.depth_last import depth_last_buffer, im2col_launches
+from convlab.kernels.im2col import columns_buffer
+from convlab.kernels.tile_heuristic import RATES, best_splits
 from convlab.lint import (
     CAPABILITIES,
     PROBLEMS,
@@ -35,12 +38,8 @@ from convlab.lint import (
     lint_all,
     lint_stage,
 )
+from convlab.stage import Flat, Launch, Program, Tile
 from convlab.stages import stage_named
-from convlab.stages.base import Flat, Launch, Program
-from convlab.stages.depth_last import depth_last_buffer, im2col_launches
-from convlab.stages.im2col_matrix import columns_buffer
-from convlab.stages.tile_choice import RATES, best_splits
-from convlab.stages.tiles import Tile
 from convlab.workloads import paper_layer
 
 if config.ENABLE_CUDASIM:
@@ -82,7 +81,7 @@ def test_a_stage_compiles_for_the_gpus_that_it_says_it_runs_on(
     from cuda.bindings import nvjitlink  # absent where nothing is compiled
 
     conv12 = {"conv12": PROBLEMS["conv12"]}
-    anywhere = replace(stage, least_capability=None)
+    anywhere = replace(stage, requires=None)
     if stage.runs_on(gpu):
         assert not [row for row in lint_stage(anywhere, conv12, (gpu,)) if not row.ok]
     else:
@@ -444,8 +443,7 @@ def test_bad_code_is_found(
 ) -> None:
     monkeypatch.setitem(REGISTER_BUDGET, kernel.__name__, 255)
     launch = Launch(kernel, (1,), (32,), (Flat("output"),))
-    stage = Stage("s99", "bad", "", (), __name__, lambda *_: Program((), (launch,)))
-    stage = Stage(**{**vars(stage), "vectorized": vectorized})
+    stage = Stage("s99", "bad", "", (), lambda *_: Program((), (launch,)), vectorized=vectorized)
     (row,) = lint_stage(stage, CONV9, ((9, 0),))
     assert not row.ok
     assert any(finding in found for found in row.findings), row
@@ -480,7 +478,7 @@ def test_split_sums_stay_in_registers(shape: tuple[int, int, int, int]) -> None:
     M_B, N_B, M_T, N_T = shape
     tile = Tile(M_B, N_B, 16, M_T, N_T)
     for problem in SPLIT:
-        if best_splits(problem, tile, multiprocessors=10**6) > 1:
+        if best_splits(problem, tile, sm_count=10**6) > 1:
             program = stage_named("s12").prepare(problem, tile, splits=3)
             cubin = compile_launch(program.launches[-1], program, (9, 0))
             assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0), problem

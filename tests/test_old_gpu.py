@@ -12,8 +12,8 @@ import pytest
 from numba.cuda.core import config
 from typer.testing import CliRunner
 
-from convlab import ConvProblem, Tile, api, cli, doctor, engines, plans
-from convlab.bench import ladder, measured, sanitize, systems, tuning
+from convlab import ConvProblem, Tile, api, cli, doctor, engines, ladder, plans
+from convlab.bench import measured, sanitize, systems, tuning
 from convlab.commands import lint as lint_command
 from convlab.engines import EngineUnavailable
 from convlab.engines.gpu import Gpu
@@ -169,7 +169,7 @@ def test_auto_works_on_an_older_gpu(t4: PretendedGpu) -> None:
     assert plan(PROBLEM, tile=Tile(16, 8, 8, 4, 4)).tile == Tile(16, 8, 8, 4, 4)
     input, weight, bias = random_tensors(PROBLEM, 3)
     result = api.conv2d(input, weight, bias)
-    assert Oracle(PROBLEM, input, weight, bias).judge(result).ok
+    assert Oracle(PROBLEM, input, weight, bias).check(result).ok
     (kept,) = api._kept.plans.values()
     assert kept.stage is stage_named("s11")
 

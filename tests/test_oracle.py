@@ -12,7 +12,7 @@ from scipy.signal import correlate
 from strategies import cases, problems, tensors
 
 from convlab.convolution import magnitude, reference, seven_loops, workers_for
-from convlab.oracle import Oracle, Verdict, judge, random_tensors
+from convlab.oracle import CheckResult, Oracle, check_output, random_tensors
 from convlab.problem import ConvProblem
 from convlab.rounding import (
     SPLIT_ROUNDINGS,
@@ -181,7 +181,7 @@ def test_float32_passes_in_any_order_on_any_numbers(case, seed):
             part.flags.writeable = False
     with np.errstate(all="ignore"):
         output = in_float32(problem, input, weight, bias, np.random.default_rng(seed))
-    verdict = Oracle(problem, input, weight, bias).judge(output)
+    verdict = Oracle(problem, input, weight, bias).check(output)
     assert verdict.ok, str(verdict)
     assert verdict.error_over_bound <= 1
 
@@ -191,8 +191,8 @@ def test_where_float32_is_exact_nothing_else_passes(problem, kind, bias):
     oracle = Oracle(problem, *tensors(problem, kind, 0, bias=bias))
     exact = oracle.expected.astype(np.float32)
     assert (oracle.bound == 0).all()
-    assert oracle.judge(exact) == Verdict(True, 0.0, 0, exact.size)
-    assert oracle.judge(np.nextafter(exact, np.float32(inf))).wrong == exact.size
+    assert oracle.check(exact) == CheckResult(True, 0.0, 0, exact.size)
+    assert oracle.check(np.nextafter(exact, np.float32(inf))).wrong == exact.size
 
 
 def test_the_bound_is_gamma_times_the_magnitude():
@@ -215,10 +215,10 @@ def test_without_a_bound_there_is_no_judgement():
 def test_a_little_over_the_bound_fails_and_a_little_under_passes(side):
     oracle = Oracle(TYPICAL, *random_tensors(TYPICAL, 0))
     edge = (oracle.expected + side * oracle.bound).astype(np.float32)
-    over = oracle.judge(np.nextafter(edge, np.float32(side * inf)))
+    over = oracle.check(np.nextafter(edge, np.float32(side * inf)))
     assert over.wrong == over.total
     assert 1 < over.error_over_bound < 1.5
-    under = oracle.judge(np.nextafter(edge, np.float32(-side * inf)))
+    under = oracle.check(np.nextafter(edge, np.float32(-side * inf)))
     assert under.ok
     assert 0.5 < under.error_over_bound <= 1
 
@@ -275,10 +275,10 @@ BIG = 1e20  # its square is beyond float32
 def test_special_numbers(x, w, right, wrong):
     oracle = Oracle(*dot(x, w))
     for value in right:
-        verdict = oracle.judge(one(value))
+        verdict = oracle.check(one(value))
         assert verdict.ok, str(verdict)
     for value in wrong:
-        verdict = oracle.judge(one(value))
+        verdict = oracle.check(one(value))
         assert not verdict.ok, f"{value} passes"
         if not (math.isfinite(value) and np.isfinite(oracle.expected).all()):
             assert verdict.error_over_bound == inf
@@ -291,9 +291,9 @@ def test_infinite_input_at_the_edge_reaches_only_the_windows_on_it():
     oracle = Oracle(problem, input, weight, bias)
     assert np.isinf(oracle.expected[0, 0]).tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
     output = oracle.expected.astype(np.float32)
-    assert oracle.judge(output).ok
+    assert oracle.check(output).ok
     output[0, 0, 1, 1] *= -1
-    assert oracle.judge(output).first == (0, 0, 1, 1)
+    assert oracle.check(output).first == (0, 0, 1, 1)
 
 
 # --- Wrong on purpose ---------------------------------------------------------------------------
@@ -387,7 +387,7 @@ def test_a_wrong_output_fails(mistake, integers):
     made = random_tensors(TYPICAL, 0, integers=integers)
     output = mistake(TYPICAL, *made).astype(np.float32)
     right = reference(TYPICAL, *made).astype(np.float32)
-    verdict = judge(TYPICAL, output, *made)
+    verdict = check_output(TYPICAL, output, *made)
     assert not verdict.ok
     assert verdict.error_over_bound > 100
     assert verdict.wrong == np.count_nonzero(output != right)
@@ -401,7 +401,7 @@ def test_integers_show_one_missing_term_among_thousands_where_the_bound_hides_it
         made = random_tensors(problem, 0, integers=integers)
         oracle = Oracle(problem, *made)
         output = a_term_dropped(problem, *made).astype(np.float32)
-        assert oracle.judge(output).ok is not found
+        assert oracle.check(output).ok is not found
 
 
 # --- The verdict --------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def test_a_poisoned_element_is_found_where_it_is(place):
     oracle = Oracle(TYPICAL, *random_tensors(TYPICAL, 0))
     output = oracle.expected.astype(np.float32)
     output[place] = nan
-    verdict = oracle.judge(output)
+    verdict = oracle.check(output)
     assert (verdict.ok, verdict.wrong, verdict.first) == (False, 1, place)
     assert math.isnan(verdict.got)
     assert verdict.expected == oracle.expected[place]
@@ -421,7 +421,7 @@ def test_a_poisoned_element_is_found_where_it_is(place):
 
 def test_an_output_that_nobody_wrote_is_wrong_everywhere():
     oracle = Oracle(TYPICAL, *random_tensors(TYPICAL, 0))
-    verdict = oracle.judge(np.full(TYPICAL.output_shape, nan, np.float32))
+    verdict = oracle.check(np.full(TYPICAL.output_shape, nan, np.float32))
     assert verdict.wrong == verdict.total == math.prod(TYPICAL.output_shape)
     assert verdict.first == (0, 0, 0, 0)
 
@@ -431,13 +431,13 @@ def test_one_oracle_judges_many_outputs_as_judge_does():
     oracle = Oracle(TYPICAL, *made)
     right = oracle.expected.astype(np.float32)
     for output in (right, right + 1, right):
-        assert oracle.judge(output) == judge(TYPICAL, output, *made)
+        assert oracle.check(output) == check_output(TYPICAL, output, *made)
 
 
 def test_a_verdict_is_plain_python():
     """So that it can be written as JSON."""
     zeros = np.zeros(TYPICAL.output_shape, np.float32)
-    verdict = judge(TYPICAL, zeros, *random_tensors(TYPICAL, 0))
+    verdict = check_output(TYPICAL, zeros, *random_tensors(TYPICAL, 0))
     kinds = [type(value) for value in dataclasses.astuple(verdict)]
     assert kinds == [bool, float, int, int, tuple, float, float]
     assert [type(index) for index in verdict.first] == [int] * 4
@@ -447,18 +447,18 @@ def test_a_verdict_is_plain_python():
     ("verdict", "sentence"),
     [
         pytest.param(
-            Verdict(True, 0.1234, 0, 210),
+            CheckResult(True, 0.1234, 0, 210),
             "all 210 outputs are right; the largest error is 0.123 times the bound",
             id="right",
         ),
         pytest.param(
-            Verdict(False, 812.4, 37, 210, (0, 1, 0, 3), 1.25, 1.5),
+            CheckResult(False, 812.4, 37, 210, (0, 1, 0, 3), 1.25, 1.5),
             "37 of 210 outputs are wrong, first at [0, 1, 0, 3]: got 1.25, expected 1.5; "
             "the largest error is 812 times the bound",
             id="wrong",
         ),
         pytest.param(
-            Verdict(False, inf, 1, 210, (0, 1, 0, 3), nan, 1.5),
+            CheckResult(False, inf, 1, 210, (0, 1, 0, 3), nan, 1.5),
             "1 of 210 outputs is wrong, first at [0, 1, 0, 3]: got nan, expected 1.5; "
             "no rounding makes such an error",
             id="NaN",
@@ -506,7 +506,7 @@ def test_a_tensor_of_another_shape_or_dtype_is_refused(place, bad, message):
 def test_an_output_of_another_shape_or_dtype_is_refused(output, message):
     oracle = Oracle(TYPICAL, *random_tensors(TYPICAL, 0))
     with pytest.raises(ValueError, match=message):
-        oracle.judge(output)
+        oracle.check(output)
 
 
 def test_seven_loops_refuses_tensors_that_do_not_belong_together():
@@ -537,9 +537,9 @@ def test_an_atomic_addition_may_take_a_denormal_for_zero_and_nothing_more():
     problem, x, w = dot([2.0**-60, 2.0**-62], [2.0**-68, 2.0**-68])
     oracle = Oracle(problem, x, w)
     flushed = np.zeros(problem.output_shape, np.float32)
-    assert not oracle.judge(flushed).ok
-    assert oracle.judge(flushed, atomic_additions=2).ok
-    assert not oracle.judge(flushed + np.float32(2.0**-123), atomic_additions=2).ok
+    assert not oracle.check(flushed).ok
+    assert oracle.check(flushed, atomic_additions=2).ok
+    assert not oracle.check(flushed + np.float32(2.0**-123), atomic_additions=2).ok
 
 
 # --- Products of numbers split in two -----------------------------------------------------------
@@ -553,7 +553,7 @@ def product(a, b):
 
 def judged_as_split(a, b, output):
     oracle = Oracle(*product(a, b))
-    return oracle.judge(output.reshape(oracle.expected.shape), split_products=True)
+    return oracle.check(output.reshape(oracle.expected.shape), split_products=True)
 
 
 def powers(rng, shape, least, most):
@@ -681,18 +681,18 @@ def test_a_verdict_does_not_depend_on_pieces_and_threads(monkeypatch, piece, man
     tensors = random_tensors(problem, 1)
     usual = Oracle(problem, *tensors)
     output = usual.expected.astype(np.float32)
-    verdict = usual.judge(output)
+    verdict = usual.check(output)
     monkeypatch.setattr("convlab.oracle.PIECE", piece)
     monkeypatch.setattr("convlab.oracle.MANY_OUTPUTS", many)
     oracle = Oracle(problem, *tensors, workers=3)
     assert oracle.workers == (3 if many == 1 else 1)
     np.testing.assert_array_equal(oracle.expected, usual.expected)
     np.testing.assert_array_equal(oracle.magnitude, usual.magnitude)
-    assert oracle.judge(output) == verdict
+    assert oracle.check(output) == verdict
     output[2, 0, 1, 1] = np.nan
     output[1, 6, 3, 4] += 1
     output[1, 6, 3, 2] -= 1
-    verdict = oracle.judge(output)
+    verdict = oracle.check(output)
     assert (verdict.wrong, verdict.total, verdict.first) == (3, output.size, (1, 6, 3, 2))
     assert verdict.error_over_bound == np.inf
     assert verdict.got == output[1, 6, 3, 2]
@@ -745,9 +745,9 @@ def test_many_outputs_are_judged_as_few_are(x, w, mistakes, split):
         output.flat[place] = value
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("convlab.oracle.MANY_OUTPUTS", 1)
-        many = Oracle(problem, *tensors, workers=2).judge(output, **allowances)
+        many = Oracle(problem, *tensors, workers=2).check(output, **allowances)
     # Compared as text: what was got and expected may be NaN, which equals nothing.
-    assert repr(many) == repr(few.judge(output, **allowances))
+    assert repr(many) == repr(few.check(output, **allowances))
 
 
 def test_the_compiled_pass_finds_the_largest_error():

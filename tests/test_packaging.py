@@ -93,30 +93,34 @@ def test_cuda_extras_do_not_mix(extra):
         assert extra.endswith(found.pop())
 
 
-def test_both_cudas_have_the_same_peers():
-    """Those of `peers`, and CuPy."""
+def test_both_cudas_have_the_same_baselines():
+    """Those of `baselines`, and CuPy."""
     names = [
         {re.sub("cuda1[23]x", "cuda", entry.name) for entry in resolved(extra)}
-        for extra in ("peers-cu12", "peers-cu13")
+        for extra in ("baselines-cu12", "baselines-cu13")
     ]
     assert names[0] == names[1]
-    assert names[0] - {entry.name for entry in resolved("peers")} == {"cupy-cuda", "numba-cuda"}
+    assert names[0] - {entry.name for entry in resolved("baselines")} == {"cupy-cuda", "numba-cuda"}
 
 
 def test_pytorch_is_built_for_the_same_cuda():
     """On the package index 2.10 is the last for CUDA 12; its requirements do not tell the two
     apart, so the ranges must."""
     for extra, taken, left in (
-        ("peers-cu12", "2.10.0", "2.11.0"),
-        ("peers-cu13", "2.11.0", "2.10.0"),
+        ("baselines-cu12", "2.10.0", "2.11.0"),
+        ("baselines-cu13", "2.11.0", "2.10.0"),
     ):
         ranges = [entry.specifier for entry in resolved(extra) if entry.name == "torch"]
         assert all(one.contains(taken) for one in ranges), extra
         assert not all(one.contains(left) for one in ranges), extra
 
 
-def test_the_peers_bring_what_002_s_table_calls():
-    assert {entry.name for entry in resolved("peers")} >= {"torch", "unfoldNd", "array-api-compat"}
+def test_the_baselines_bring_what_002_s_table_calls():
+    assert {entry.name for entry in resolved("baselines")} >= {
+        "torch",
+        "unfoldNd",
+        "array-api-compat",
+    }
 
 
 def test_numba_cuda_is_pinned_to_one_minor_version():

@@ -17,8 +17,8 @@ from numba.cuda.core import config
 from convlab.engines.gpu import Gpu
 from convlab.engines.handles import address_of
 from convlab.plans import Plan, _pick
+from convlab.stage import Argument, Flat, Images, Launch, Program
 from convlab.stages import LADDER, Stage, stage_named
-from convlab.stages.base import Argument, Flat, Images, Launch, Program
 
 if config.ENABLE_CUDASIM:
     pytest.skip("Numba runs as its CUDA simulator: it has no launch", allow_module_level=True)
@@ -215,7 +215,7 @@ class Recording(Gpu):
     def capability(self) -> tuple[int, int]:
         return (9, 0)
 
-    def multiprocessors(self) -> int:
+    def sm_count(self) -> int:
         return 132
 
     def empty(self, shape: tuple[int, ...]) -> DeviceNDArray:

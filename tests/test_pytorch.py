@@ -9,7 +9,7 @@ from test_workspace import PROBLEM
 
 from convlab.engines import choose
 from convlab.engines.array_library import in_float32
-from convlab.oracle import judge, random_tensors
+from convlab.oracle import check_output, random_tensors
 from convlab.plans import _pick
 from convlab.stages import LibraryCall, stage_named
 from convlab.unfold import unfold, unfold_einsum
@@ -64,7 +64,7 @@ def test_library_calls_are_any_library_s(name: str, limited: bool) -> None:
             step.function(torch, *map(torch.from_numpy, picked))
         else:
             simulator.build(step, program)(picked)
-    assert judge(PROBLEM, arrays["output"], *numbers).ok
+    assert check_output(PROBLEM, arrays["output"], *numbers).ok
 
 
 @pytest.mark.parametrize(("name", "rounded"), [("allow_tf32", True), ("fp32_precision", "tf32")])

@@ -262,7 +262,7 @@ def test_every_system_and_layer_is_in_the_tables(results, blocks):
 
 
 def test_a_mean_says_over_how_many_layers_it_is_unless_over_all(results):
-    best, over = analysis.best_stage(results), analysis.peers(results)
+    best, over = analysis.best_stage(results), analysis.baselines(results)
     means = {row[0]: row[1] for row in report.speedup_table(results, best, over).rows}
     assert re.fullmatch(r"\*\*[\d.]+\*\* \(8\)", means["`cudnn_fft`"])
     assert re.fullmatch(r"\*\*[\d.]+\*\*", means["`torch_fp32`"])
@@ -385,8 +385,8 @@ def test_plots_name_their_axes_and_what_they_show(results, blocks):
     for stage in results.names("stage"):
         assert stage in by_name["roofline"]
         assert stage in by_name["memory"]
-    for peer in ("torch_fp32", "cudnn_gemm_class", "cudnn_fastest"):
-        assert peer in by_name["speedups"]
+    for baseline in ("torch_fp32", "cudnn_gemm_class", "cudnn_fastest"):
+        assert baseline in by_name["speedups"]
     assert "layer (Conv1 to Conv12 of the paper)" in by_name["throughput"]
 
 
@@ -396,7 +396,7 @@ def test_markdown_names_the_files_that_go_with_it(blocks):
     assert shown == list(picture_files(blocks, "r-"))
 
 
-@pytest.mark.parametrize("kind", ["stage", "peer"])
+@pytest.mark.parametrize("kind", ["stage", "baseline"])
 def test_a_few_rows_make_a_report_too(kind):
     few = sample(layers=["conv9"])
     few.rows = {
@@ -549,7 +549,7 @@ def test_what_follows_as_json(file, results):
         (one["median_percent"], one["largest_percent"]) == (0, 0) for one in other["systems"]
     )
     assert {one["system"] for one in other["systems"]} == {*results.names("stage")} | {
-        peer.name for peer in analysis.peers(results)
+        baseline.name for baseline in analysis.baselines(results)
     }
 
 

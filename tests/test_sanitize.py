@@ -11,19 +11,9 @@ from numba import cuda
 from convlab import ConvProblem, plans
 from convlab.bench import sanitize
 from convlab.engines import Engine
+from convlab.kernels import epilogue, s13_tiles, s14_tiles, tile_heuristic, warp_epilogue
 from convlab.plans import stages_for
-from convlab.stages import (
-    LADDER,
-    Stage,
-    s13_tensor_cores,
-    s14_warpgroups,
-    stage_named,
-    thread_output,
-    tile_choice,
-    warp_output,
-    warp_tiles,
-    warpgroup_tiles,
-)
+from convlab.stages import LADDER, Stage, s13_tensor_cores, s14_warpgroups, stage_named
 
 S12, S13, S14 = map(stage_named, ("s12", "s13", "s14"))
 SMALL = ConvProblem(1, 3, 4, 3, 5, 3, padding=1)
@@ -47,7 +37,7 @@ def test_split_sums_are_among_them_and_whole_ones() -> None:
     assert any("clear" not in names for names in kernels)
 
 
-@pytest.mark.parametrize(("stage", "rates"), [(S12, tile_choice.RATES), (S13, warp_tiles.RATES)])
+@pytest.mark.parametrize(("stage", "rates"), [(S12, tile_heuristic.RATES), (S13, s13_tiles.RATES)])
 def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage: Stage, rates: Any) -> None:
     tiles = [case.tile for case in sanitize.cases((stage,))]
     shapes = {(tile.M_B, tile.N_B, tile.M_T, tile.N_T) for tile in tiles if tile is not None}
@@ -57,7 +47,7 @@ def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage: Stage, rates
 
 def test_every_width_of_a_warpgroup_s_tiles_runs() -> None:
     tiles = [case.tile for case in sanitize.cases((S14,))]
-    assert set(warpgroup_tiles.RATES) <= {tile.M_B for tile in tiles if tile is not None}
+    assert set(s14_tiles.RATES) <= {tile.M_B for tile in tiles if tile is not None}
     assert len(tiles) < 20
 
 
@@ -91,7 +81,7 @@ def test_what_is_wrong_with_it_is_found(
         plans._prepared.cache_clear()
         assert not sanitize.judged(case, engine).ok
         patched.undo()
-        for writer in (thread_output, warp_output):
+        for writer in (epilogue, warp_epilogue):
             patched.setattr(writer, "make_finish", lambda relu: only_added)
         plans._prepared.cache_clear()
         assert not sanitize.judged(case, engine).ok

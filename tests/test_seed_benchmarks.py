@@ -339,10 +339,10 @@ def test_without_a_baseline_there_is_no_speedup(monkeypatch, tmp_path):
 
 
 def test_the_host_is_timed_briefly(monkeypatch):
-    timer = ModuleType("convlab.bench.timer")
+    timer = ModuleType("convlab.timer")
     timer.measure_host = lambda call, before, at_most_ms: SimpleNamespace(median_ms=at_most_ms)
-    monkeypatch.setitem(sys.modules, "convlab.bench.timer", timer)
-    monkeypatch.setattr("convlab.bench.timer", timer, raising=False)
+    monkeypatch.setitem(sys.modules, "convlab.timer", timer)
+    monkeypatch.setattr("convlab.timer", timer, raising=False)
     place = sweeps.Sweeping.__new__(sweeps.Sweeping)
     prepared = SimpleNamespace(run=None, poison=None)
     assert place.time(prepared, on_gpu=False).median_ms == sweeps.HOST_MS
@@ -417,7 +417,7 @@ def test_the_rows_compute_the_convolution():
             pytest.importorskip("unfoldNd")
         tensors = [torch.from_numpy(array) for array in (input, weight)]
         output = unfold_table.computation(line, SMALL, *tensors)()
-        assert oracle.judge(output.numpy()).ok, name
+        assert oracle.check(output.numpy()).ok, name
 
 
 # Beside `convlab bench`.

@@ -48,14 +48,14 @@ def root(tmp_path):
 
 def full_sample(*, own: bool = False):
     """A whole run with what the paper compares: PyTorch's im2col, cuDNN's algorithms, s12. With
-    ``own``, from after PyTorch's own im2col + cuBLAS became a peer."""
+    ``own``, from after PyTorch's own im2col + cuBLAS became a baseline."""
     results = sample()
     more = (
-        *((("torch_own_im2col", "peer", "cublas", "gemm", "fp32", 9.0, 5),) if own else ()),
-        ("im2col_cublas_per_image", "peer", "cublas", "gemm", "fp32", 8.0, 5),
-        ("im2col_cublas_batched", "peer", "cublas", "gemm", "fp32", 12.0, 900),
-        ("cudnn_implicit_gemm", "peer", "cudnn", "gemm", "fp32", 20.0, 0),
-        ("cudnn_winograd", "peer", "cudnn", "winograd", "fp32", 50.0, 100),
+        *((("torch_own_im2col", "baseline", "cublas", "gemm", "fp32", 9.0, 5),) if own else ()),
+        ("im2col_cublas_per_image", "baseline", "cublas", "gemm", "fp32", 8.0, 5),
+        ("im2col_cublas_batched", "baseline", "cublas", "gemm", "fp32", 12.0, 900),
+        ("cudnn_implicit_gemm", "baseline", "cudnn", "gemm", "fp32", 20.0, 0),
+        ("cudnn_winograd", "baseline", "cudnn", "winograd", "fp32", 50.0, 100),
         ("s12_fused_im2win", "stage", "convlab", "gemm", "fp32", 40.0, 0),
     )
     for name in LAYER_NAMES:
@@ -364,7 +364,7 @@ def test_a_system_without_a_number_has_its_reason():
     for (layer, batch, name), row in list(results.rows.items()):
         if name == "cudnn_winograd":
             outcome = Outcome().without_number("unsupported", "not here")
-            case = Case(layer, paper_layer(layer, batch), system(name, "peer", "cudnn", "winograd",
+            case = Case(layer, paper_layer(layer, batch), system(name, "baseline", "cudnn", "winograd",
                         "fp32"))  # fmt: skip
             results.rows[row.key] = row_of(case, outcome, H200_LIKE, "one", 1.0)
     found = seed_systems.over_layers("cudnn_winograd")({"bench": results})

@@ -376,7 +376,7 @@ def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
         with engine.counting() as counts:
             Plan(problem, stage, stage.tiny_tile, engine)(input, weight, output, bias)
         tallies.append(counts)
-        assert Oracle(problem, input, weight, bias).judge(output).ok
+        assert Oracle(problem, input, weight, bias).check(output).ok
     assert tallies[0] == tallies[1]
     assert tallies[2].global_requests is None  # Numba's simulator knows no warps
     of_threads = [asdict(counts) for counts in tallies]

@@ -14,10 +14,10 @@ from strategies import Tensors, cases, tensors
 
 from convlab import LADDER, ConvProblem, Stage, Tile
 from convlab.engines import Engine, choose
+from convlab.kernels.receptive_field import field_for
 from convlab.oracle import judge, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.stages import family, stage_named
-from convlab.stages.receptive_field import field_for
 
 STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run on a GPU
 ON_GPU = choose().is_gpu

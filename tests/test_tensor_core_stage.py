@@ -35,17 +35,12 @@ from split_products import (
 from convlab import ConvProblem, Tile, plans
 from convlab.convolution import reference
 from convlab.engines import Engine, choose
-from convlab.oracle import Oracle, judge, random_tensors
-from convlab.stages import (
-    filter_fragments,
-    stage_named,
-    warp_product,
-    warp_tiles,
-    window_fetch,
-)
+from convlab.kernels import filter_fragments, s13_tiles, warp_product, window_copies
+from convlab.kernels.tile_heuristic import H200_SMS
+from convlab.oracle import Oracle, check_output, random_tensors
+from convlab.stage import SHARED_BYTES
 from convlab.stages import s13_tensor_cores as s13
-from convlab.stages.tile_choice import MULTIPROCESSORS
-from convlab.stages.tiles import SHARED_BYTES
+from convlab.stages import stage_named
 from convlab.tracing import trace_stage
 from convlab.workloads import LAYER_NAMES, paper_layer
 
@@ -68,10 +63,10 @@ TRIED = [tile for tile in TILES if tile.threads * tile.K_B <= 512 or not config.
 @pytest.mark.parametrize("tile", TRIED, ids=str)
 def test_every_way_to_fetch_and_multiply(tile: Tile, judged: Any) -> None:
     problem = many(tile.K_B)
-    assert window_fetch.group_size(problem, tile) == tile.K_B
+    assert window_copies.group_size(problem, tile) == tile.K_B
     verdict = judged(problem, S13, random_tensors(problem, 1), tile)
     assert verdict.ok, verdict
-    assert window_fetch.group_size(FEW, tile) == 1
+    assert window_copies.group_size(FEW, tile) == 1
     for few in (FEW, ODD):
         verdict = judged(few, S13, random_tensors(few, 2, integers=True), tile)
         assert verdict.ok, verdict
@@ -88,7 +83,7 @@ def test_shapes(with_bias: bool, problem: ConvProblem, judged: Any) -> None:
 def test_places_that_do_not_fit_constant_memory_are_computed(
     monkeypatch: pytest.MonkeyPatch, judged: Any
 ) -> None:
-    monkeypatch.setattr(window_fetch, "TABLE_BYTES", 0)
+    monkeypatch.setattr(window_copies, "TABLE_BYTES", 0)
     for problem in (many(8), FEW):
         plans._prepared.cache_clear()  # programs are kept
         assert judged(problem, S13, random_tensors(problem, 2), S13.tiny_tile).ok
@@ -120,8 +115,8 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
         numbers = np.ldexp(input, exponent), weight, 0 * bias
         output = computed(S13, choose("simulator"), problem, numbers)
         oracle = Oracle(problem, *numbers)
-        assert oracle.judge(output, split_products=True).ok
-        assert oracle.judge(output).ok == (exponent > -130)
+        assert oracle.check(output, split_products=True).ok
+        assert oracle.check(output).ok == (exponent > -130)
         exact = reference(problem, *numbers)
         error = output - exact
         assert np.abs(error).max() <= 64 * (
@@ -172,7 +167,7 @@ def test_all_infinite(engine: Engine) -> None:
     input, weight, bias = random_tensors(FEW, 6)
     numbers = np.full_like(input, INF), abs(weight), bias
     output = computed(S13, engine, FEW, numbers, Tile(32, 32, 16, 4, 8))
-    assert judge(FEW, output, *numbers).ok
+    assert check_output(FEW, output, *numbers).ok
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -277,12 +272,12 @@ def test_the_ring_holds_three_slices_where_they_fit() -> None:
 @pytest.mark.parametrize("layer", LAYER_NAMES)
 def test_every_candidate_suits_its_layer_and_the_choice_is_the_cheapest(layer: str) -> None:
     problem = paper_layer(layer)
-    tiles = warp_tiles.candidates(problem)
-    costs = {tile: warp_tiles.estimated_cost(problem, tile) for tile in tiles}
+    tiles = s13_tiles.candidates(problem)
+    costs = {tile: s13_tiles.estimated_cost(problem, tile) for tile in tiles}
     for tile in tiles:
         s13.check_tile(tile)
         assert 4 * s13.ring_slots(tile) * s13.slot_elements(tile) <= SHARED_BYTES
-        assert warp_tiles.slice_depth(problem) == tile.K_B
+        assert s13_tiles.slice_depth(problem) == tile.K_B
         assert -(-problem.M // tile.M_B) * tile.M_B <= 1.4 * problem.M
     assert S13.production_tile(problem) in tiles
     assert costs[S13.production_tile(problem)] == min(costs.values())
@@ -291,9 +286,9 @@ def test_every_candidate_suits_its_layer_and_the_choice_is_the_cheapest(layer: s
 def test_every_problem_has_a_candidate() -> None:
     for channels in (1, 31, 33, 64, 65, 96, 97, 129, 200, 1000):
         for width in (8, 7):
-            tiles = warp_tiles.candidates(ConvProblem(1, 3, 1, width, channels, 1))
+            tiles = s13_tiles.candidates(ConvProblem(1, 3, 1, width, channels, 1))
             assert tiles
-            assert width == 8 or all(t.M_T * t.N_T <= warp_tiles.MOST_SUMS for t in tiles)
+            assert width == 8 or all(t.M_T * t.N_T <= s13_tiles.MOST_SUMS for t in tiles)
 
 
 @pytest.mark.parametrize(
@@ -301,15 +296,15 @@ def test_every_problem_has_a_candidate() -> None:
     [(64, 3, 16), (24, 1, 8), (8, 3, 8), (3, 11, 16), (3, 3, 8), (1, 1, 8), (48, 1, 16)],
 )
 def test_how_deep_slices_are(channels: int, filter_size: int, depth: int) -> None:
-    assert warp_tiles.slice_depth(ConvProblem(1, channels, 16, 16, 8, filter_size)) == depth
+    assert s13_tiles.slice_depth(ConvProblem(1, channels, 16, 16, 8, filter_size)) == depth
 
 
 def test_the_choice_follows_channels_and_multiprocessors() -> None:
     wide, narrow = paper_layer("conv8"), paper_layer("conv9")
-    assert (warp_tiles.best_tile(wide).M_B, warp_tiles.best_tile(narrow).M_B) == (128, 64)
-    assert warp_tiles.best_tile(paper_layer("conv1")).M_B == 96
-    few = ConvProblem(1, 64, 8, 4 * MULTIPROCESSORS, 128, 1)
-    one, all_ = warp_tiles.best_tile(few, 1), warp_tiles.best_tile(few)
+    assert (s13_tiles.best_tile(wide).M_B, s13_tiles.best_tile(narrow).M_B) == (128, 64)
+    assert s13_tiles.best_tile(paper_layer("conv1")).M_B == 96
+    few = ConvProblem(1, 64, 8, 4 * H200_SMS, 128, 1)
+    one, all_ = s13_tiles.best_tile(few, 1), s13_tiles.best_tile(few)
     assert one.M_B * one.N_B > all_.M_B * all_.N_B
 
 

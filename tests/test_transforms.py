@@ -22,9 +22,7 @@ from convlab.bench import measured, transforms
 from convlab.engines import Engine, EngineUnavailable
 from convlab.engines.offline import compile_launch
 from convlab.engines.simulator import Simulator
-from convlab.lint import is_float64
-from convlab.stages.base import Buffer, Launch, Program, blocks_for
-from convlab.stages.im2win_tensor import (
+from convlab.kernels.im2win_layout import (
     Band,
     band_for,
     group_size,
@@ -33,7 +31,8 @@ from convlab.stages.im2win_tensor import (
     transform_launch,
     windows_buffer,
 )
-from convlab.stages.tiles import SHARED_BYTES, Tile
+from convlab.lint import is_float64
+from convlab.stage import SHARED_BYTES, Buffer, Launch, Program, Tile, blocks_for
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 FOURS = ConvProblem(1, 64, 6, 32, 64, 3)  # everything aligned, channels by the many
@@ -275,9 +274,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
         call(None)
         return SimpleNamespace(median_ms=0.5, spread_percent=1.5, repeats=10)
 
-    timer = ModuleType("convlab.bench.timer")
+    timer = ModuleType("convlab.timer")
     timer.measure = measure  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "convlab.bench.timer", timer)
+    monkeypatch.setitem(sys.modules, "convlab.timer", timer)
     monkeypatch.setattr(
         "convlab.bench.bandwidth.copy_start", lambda engine, nbytes: lambda stream: None
     )

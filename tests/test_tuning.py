@@ -43,7 +43,7 @@ def ladder_with(changed: stages.Stage) -> tuple[stages.Stage, ...]:
 class PretendedGpu(Simulator):
     name, is_gpu, device = "gpu", True, "pretended GPU"
 
-    def multiprocessors(self) -> int:
+    def sm_count(self) -> int:
         return 4
 
 
@@ -60,9 +60,9 @@ def times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             raise KeyboardInterrupt
         return SimpleNamespace(median_ms=time_ms, spread_percent=1.5, repeats=10)
 
-    timer = ModuleType("convlab.bench.timer")
+    timer = ModuleType("convlab.timer")
     timer.measure = measure
-    monkeypatch.setitem(sys.modules, "convlab.bench.timer", timer)
+    monkeypatch.setitem(sys.modules, "convlab.timer", timer)
     return coming
 
 

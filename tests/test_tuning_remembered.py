@@ -14,11 +14,11 @@ import pytest
 from convlab import ConvProblem, Tile, plan, plans, remembered
 from convlab.engines import choose
 from convlab.engines.simulator import Simulator
+from convlab.kernels.tile_heuristic import best_splits, best_tile, candidates
 from convlab.oracle import random_tensors
 from convlab.shell import write_whole
 from convlab.stages import s12_fused_im2win as s12
 from convlab.stages import stage_named
-from convlab.stages.tile_choice import best_splits, best_tile, candidates
 from convlab.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -32,7 +32,7 @@ OTHER = next(tile for tile in candidates(PROBLEM) if tile != CHOSEN)
 class PretendedGpu(Simulator):
     name, is_gpu, device = "gpu", True, GPU
 
-    def multiprocessors(self) -> int:
+    def sm_count(self) -> int:
         return 4
 
 
@@ -85,7 +85,7 @@ def test_another_gpu_has_its_own_and_a_simulator_none(file: Path) -> None:
 def test_the_model_is_told_how_many_multiprocessors_there_are(file: Path) -> None:
     problem = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     many = PretendedGpu()
-    many.multiprocessors = lambda: 132
+    many.sm_count = lambda: 132
     assert taken(problem) == best_tile(problem, 4) != best_tile(problem, 132)
     assert taken(problem, many) == best_tile(problem, 132)
 
@@ -93,7 +93,7 @@ def test_the_model_is_told_how_many_multiprocessors_there_are(file: Path) -> Non
 @pytest.mark.parametrize("count", [4, 24, 108, 132])
 def test_sums_are_split_for_the_gpu_that_the_tile_is_chosen_for(file: Path, count: int) -> None:
     engine = PretendedGpu()
-    engine.multiprocessors = lambda: count
+    engine.sm_count = lambda: count
     for problem in (ConvProblem(4, 256, 14, 14, 256, 3, padding=1), paper_layer("conv12")):
         program = plans.program_for(problem, S12, None, engine)
         splits = best_splits(problem, best_tile(problem, count), count)
@@ -285,7 +285,7 @@ def test_where_it_lies(
 
 def test_a_stage_is_made_of_its_file_and_what_that_imports_from_stages_and_device() -> None:
     names = {file.name for file in remembered.sources(S12.module)}
-    assert {"s12_fused_im2win.py", "window_fetch.py", "tile_choice.py", "vector.py"} <= names
+    assert {"s12_fused_im2win.py", "window_copies.py", "tile_heuristic.py", "vector.py"} <= names
     assert {"s08_vectorized.py", "unrolled_product.py", "base.py"} <= names
     assert not names & {"s11_im2win_full.py", "s05_shared_memory.py", "problem.py", "plans.py"}
 
@@ -313,7 +313,7 @@ def test_the_code_changes_with_what_the_stage_is_made_of(copied: Callable[[str],
     remembered.code_of.cache_clear()
     before = remembered.code_of(S12.module)
     assert copied("stages/s05_shared_memory.py") == before
-    changed = {copied(name) for name in ("stages/window_fetch.py", "device/async_copy.py")}
+    changed = {copied(name) for name in ("stages/window_copies.py", "device/async_copy.py")}
     assert len(changed | {before}) == 3
     remembered.code_of.cache_clear()
 

@@ -11,8 +11,7 @@ import pytest
 
 from convlab import ConvProblem
 from convlab.bench import tile_tables
-from convlab.stages import s12_fused_im2win as s12
-from convlab.stages.tile_choice import (
+from convlab.kernels.tile_heuristic import (
     MOST_SUMS,
     RATES,
     best_splits,
@@ -20,6 +19,7 @@ from convlab.stages.tile_choice import (
     candidates,
     estimated_cost,
 )
+from convlab.stages import s12_fused_im2win as s12
 from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -24,7 +24,7 @@ from convlab.device.warpgroup_products import warp_product
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
-from convlab.stages.base import Launch
+from convlab.stage import Launch
 from convlab.tracing import trace
 
 F = np.float32

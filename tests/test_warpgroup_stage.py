@@ -36,20 +36,13 @@ from split_products import (
 from convlab import ConvProblem, Tile, plans
 from convlab.device.fragments import multiply_add
 from convlab.engines import Engine, choose
+from convlab.kernels import filter_cores, filter_fragments, s14_tiles, window_copies
+from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import Oracle, judge, random_tensors
 from convlab.plans import stages_for
-from convlab.stages import (
-    filter_cores,
-    filter_fragments,
-    s14_warpgroups,
-    stage_named,
-    warpgroup_tiles,
-    window_fetch,
-)
+from convlab.stage import GRID_LIMIT, SHARED_BYTES, blocks_for
+from convlab.stages import s14_warpgroups, stage_named
 from convlab.stages import s14_warpgroups as s14
-from convlab.stages.base import GRID_LIMIT, blocks_for
-from convlab.stages.tile_choice import MULTIPROCESSORS
-from convlab.stages.tiles import SHARED_BYTES
 from convlab.tracing import trace_stage
 from convlab.workloads import LAYER_NAMES, paper_layer
 
@@ -79,11 +72,11 @@ def _where_it_runs(request: pytest.FixtureRequest) -> None:
 @widths
 def test_every_way_to_fetch(tile: Tile, judged: Any) -> None:
     problem = many(16)
-    assert window_fetch.group_size(problem, tile) == 16
+    assert window_copies.group_size(problem, tile) == 16
     verdict = judged(problem, S14, random_tensors(problem, 1), tile)
     assert verdict.ok, verdict
     for few in (FEW, ODD):
-        assert window_fetch.group_size(few, tile) == 1
+        assert window_copies.group_size(few, tile) == 1
         verdict = judged(few, S14, random_tensors(few, 2, integers=True), tile)
         assert verdict.ok, verdict
 
@@ -128,7 +121,7 @@ def test_sums_of_one_slice_and_of_some(depth: int, judged: Any) -> None:
 def test_places_that_do_not_fit_constant_memory_are_computed(
     monkeypatch: pytest.MonkeyPatch, judged: Any
 ) -> None:
-    monkeypatch.setattr(window_fetch, "TABLE_BYTES", 0)
+    monkeypatch.setattr(window_copies, "TABLE_BYTES", 0)
     for problem in (many(16), FEW):
         plans._prepared.cache_clear()  # programs are kept
         assert judged(problem, S14, random_tensors(problem, 2), S14.tiny_tile).ok
@@ -206,7 +199,7 @@ def test_the_last_window_of_a_tail_is_computed_again_too(
     input, weight, bias = random_tensors(problem, 6)
     input[-1, -1, -1, -1] = INF
     output = computed(S14, engine, problem, (input, weight, bias))
-    verdict = Oracle(problem, input, weight, bias).judge(output, split_products=True)
+    verdict = Oracle(problem, input, weight, bias).check(output, split_products=True)
     assert verdict.ok, verdict
     assert not np.isfinite(output[-1]).all()
 
@@ -273,7 +266,7 @@ def test_a_gpu_s_own_nan_stays_one(engine: Engine) -> None:
         numbers = random_tensors(problem, 8, bias=False)
         numbers[which].reshape(-1)[:2].view(np.uint32)[:] = 0x7FFFFFFF, 0xFFFFFFFF
         output = computed(S14, engine, problem, numbers)
-        assert Oracle(problem, *numbers).judge(output, split_products=True).ok
+        assert Oracle(problem, *numbers).check(output, split_products=True).ok
         assert np.isnan(output).sum() == (8, 4)[which]
 
 
@@ -358,8 +351,8 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
 @pytest.mark.parametrize("layer", LAYER_NAMES)
 def test_the_choice_is_the_cheapest_candidate(layer: str) -> None:
     problem = paper_layer(layer)
-    tiles = warpgroup_tiles.candidates(problem)
-    costs = {tile: warpgroup_tiles.estimated_cost(problem, tile) for tile in tiles}
+    tiles = s14_tiles.candidates(problem)
+    costs = {tile: s14_tiles.estimated_cost(problem, tile) for tile in tiles}
     for tile in tiles:
         s14.check_tile(tile)
     chosen = S14.production_tile(problem)
@@ -375,10 +368,10 @@ def test_no_candidate_computes_a_third_more_channels_than_another() -> None:
     for channels in (*range(1, 400), 1000, 65535 * 32 + 1, 65535 * 64 + 1, 65535 * 96):
         for pixels, most in ((8, 128), (9, 96)):
             problem = ConvProblem(1, 3, 1, pixels, channels, 1)
-            tiles = warpgroup_tiles.candidates(problem)
+            tiles = s14_tiles.candidates(problem)
             assert tiles
-            assert warpgroup_tiles.best_tile(problem) in tiles
-            widths = [width for width in warpgroup_tiles.RATES if width <= most]
+            assert s14_tiles.best_tile(problem) in tiles
+            widths = [width for width in s14_tiles.RATES if width <= most]
             whole = {width: blocks_for(channels, width) * width for width in widths}
             able = {width: n for width, n in whole.items() if n // width <= GRID_LIMIT[1]}
             wanted = {width for width, n in able.items() if 3 * n <= 4 * min(able.values())}
@@ -395,9 +388,9 @@ def test_more_channels_than_a_grid_has_are_refused_with_the_number() -> None:
 
 
 def test_the_choice_follows_the_multiprocessors() -> None:
-    few = ConvProblem(1, 64, 8, 16 * MULTIPROCESSORS // 2, 96, 1)
-    assert warpgroup_tiles.best_tile(few, 1).M_B == 96
-    assert warpgroup_tiles.best_tile(few, 2 * MULTIPROCESSORS).M_B == 32
+    few = ConvProblem(1, 64, 8, 16 * H200_SMS // 2, 96, 1)
+    assert s14_tiles.best_tile(few, 1).M_B == 96
+    assert s14_tiles.best_tile(few, 2 * H200_SMS).M_B == 32
 
 
 def test_what_it_says_of_itself() -> None:

@@ -13,11 +13,11 @@ from convlab import LADDER, ConvProblem, Stage
 from convlab.engines import EngineUnavailable, choose
 from convlab.engines.array_library import in_float32
 from convlab.engines.cudasim import CudaSim
+from convlab.kernels.batch_slices import slices, slices_of
 from convlab.oracle import judge, random_tensors
 from convlab.plans import Plan, stages_for
+from convlab.stage import Flat, Images
 from convlab.stages import stage_named
-from convlab.stages.base import Flat, Images
-from convlab.stages.image_slices import slices, slices_of
 
 PROBLEM = ConvProblem(5, 3, 4, 5, 3, (2, 3), padding=1)
 IN_SLICES = [stage for stage in LADDER if stage.in_slices]

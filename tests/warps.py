@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from convlab.engines.python_body import python_body
-from convlab.stages.base import Launch
+from convlab.stage import Launch
 
 # A quarter of a warp moves 128 bytes at a time by fours: one pass of all banks.
 WARP, BANKS, SECTOR, QUARTER = 32, 32, 32, 8

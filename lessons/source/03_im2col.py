@@ -133,7 +133,7 @@ neighbours in a row of the matrix:
 
 # %%
 layer = ConvProblem(1, 2, 16, 32, out_channels=8, kernel_size=3, padding=1)
-launch = traced_im2col(convlab.stages.im2col_matrix.make_im2col, layer)
+launch = traced_im2col(convlab.kernels.im2col.make_im2col, layer)
 one_request(launch, "columns", "store")
 
 # %% [markdown]

@@ -214,7 +214,7 @@ fetched the same rows. s11's tensor is far larger than the caches: it went to me
 ## Where to read on
 
 - The whole files: [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py),
-  [window_fetch.py](../src/convlab/stages/window_fetch.py) and how a tile is chosen for each layer,
+  [window_copies.py](../src/convlab/stages/window_copies.py) and how a tile is chosen for each layer,
   [tile_choice.py](../src/convlab/stages/tile_choice.py).
 - The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).

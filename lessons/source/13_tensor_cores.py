@@ -370,8 +370,8 @@ again after 8.)
   memory by itself: [s14](../docs/ladder.md#s14_warpgroups), and [what was tried](../docs/fast.md#hoppers-own-instruction).
 - H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
   theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
-- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer
-  Science 7, e330, 2021: [doi 10.7717/peerj-cs.330](https://doi.org/10.7717/peerj-cs.330).
+- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", BaselineJ Computer
+  Science 7, e330, 2021: [doi 10.7717/baselinej-cs.330](https://doi.org/10.7717/baselinej-cs.330).
 - Which lane holds what: [PTX ISA](https://docs.nvidia.com/cuda/parallel-thread-execution/), "Matrix Fragments for
   mma.m16n8k8".
 - The loop around this is still Algorithm 3 of the im2win paper (000):

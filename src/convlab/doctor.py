@@ -235,8 +235,8 @@ def _stages_left_out(engine: str | None) -> list[str]:
         return []
     from convlab.engines import choose
     from convlab.plans import auto_stage
+    from convlab.stage import why_too_old
     from convlab.stages import LADDER
-    from convlab.stages.base import why_too_old
 
     gpu = choose("gpu")
     reason = why_too_old(LADDER, gpu.capability(), gpu.device)

@@ -1,9 +1,14 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and values as strict JSON can hold them."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 
 def beside(target: Path) -> Path:
@@ -25,3 +30,17 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def strict(value: Any) -> Any:
+    """The same value, however deep, of plain types: NumPy's numbers are Python's, tuples are lists,
+    and ``"nan"``, ``"inf"`` and ``"-inf"`` stand for what JSON has no number for."""
+    if isinstance(value, Mapping):
+        return {key: strict(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from convlab.bench.ladder import Result
     from convlab.engines import Engine
+    from convlab.ladder import Result
 
 # What each makes of brightness. The first three sum to 1: flat areas stay; the others to 0.
 FILTERS: dict[str, list[list[float]]] = {
@@ -50,7 +50,7 @@ class PlotsMissing(RuntimeError):
 
 def pixels_for(engine: Engine) -> int:
     """How large a picture may be: on a simulator, small enough for SIMULATOR_SECONDS."""
-    from convlab.bench.ladder import estimated_seconds
+    from convlab.ladder import estimated_seconds
     from convlab.stages import LADDER
 
     sample = np.zeros((3, 32, 32), np.float32)

@@ -20,8 +20,8 @@ from itertools import chain, groupby
 
 from convlab.engines.offline import CompilerMissing, Cubin, arch_of, compile_launch, instructions_of
 from convlab.problem import ConvProblem
+from convlab.stage import Capability, Launch, Program, why_too_old
 from convlab.stages import Stage, stage_named
-from convlab.stages.base import Capability, Launch, Program, why_too_old
 from convlab.workloads import paper_layer
 
 CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))

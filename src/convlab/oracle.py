@@ -56,7 +56,7 @@ PIECE = 2**15  # outputs judged at once: few enough for a core's cache
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """What the oracle says of one output; ``str`` says it in a sentence."""
 
     ok: bool
@@ -180,9 +180,9 @@ class Oracle:
             always=always + self.problem.K * (self._too_small + 8 * HALF_DENORMAL),
         )
 
-    def judge(
+    def check(
         self, output: Singles, atomic_additions: int = 0, split_products: bool = False
-    ) -> Verdict:
+    ) -> CheckResult:
         """Judge every element of a float32 output; of ``atomic_additions`` to each of them, every
         one may flush a denormal to zero, as GPUs do there. ``split_products`` says that they are
         of numbers split in two, on tensor cores; see :mod:`convlab.rounding` for both.
@@ -196,10 +196,10 @@ class Oracle:
         largest = max(error for error, _, _ in found)
         wrong = sum(count for _, count, _ in found)
         if wrong == 0:
-            return Verdict(True, largest, 0, output.size)
+            return CheckResult(True, largest, 0, output.size)
         first = next(place for _, _, place in found if place is not None)
         got, expected = float(output[first]), float(self.expected[first])
-        return Verdict(False, largest, wrong, output.size, first, got, expected)
+        return CheckResult(False, largest, wrong, output.size, first, got, expected)
 
     def _look(
         self, output: Singles, bound: Bound, image: int
@@ -274,15 +274,15 @@ def _same_or_overflowed(
     return excused
 
 
-def judge(
+def check_output(
     problem: ConvProblem,
     output: Singles,
     input: Singles,
     weight: Singles,
     bias: Singles | None = None,
-) -> Verdict:
+) -> CheckResult:
     """Judge one output. For several outputs of the same tensors, make one :class:`Oracle`."""
-    return Oracle(problem, input, weight, bias).judge(output)
+    return Oracle(problem, input, weight, bias).check(output)
 
 
 Seed = int | np.random.Generator

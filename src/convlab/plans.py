@@ -13,8 +13,7 @@ from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.engines.handles import address_of, check_aligned
 from convlab.problem import ConvProblem
 from convlab.remembered import remembered_tile
-from convlab.stages import LADDER, Stage, Tile, stage_named
-from convlab.stages.base import (
+from convlab.stage import (
     SOURCES,
     Argument,
     Flat,
@@ -23,6 +22,7 @@ from convlab.stages.base import (
     Step,
     why_too_old,
 )
+from convlab.stages import LADDER, Stage, Tile, stage_named
 
 # What "auto" means. On a GPU the first of these that it can run, whatever the problem: s12 has no
 # pass over the input beforehand, and tiles for every shape; s11 is the best that runs on GPUs
@@ -41,7 +41,8 @@ class Plan:
     two plans. Made by :func:`plan`.
 
     ``tile`` is the one its main kernel was made with, ``workspace_bytes`` the device memory that
-    the stage needs beside input, weight, bias and output. ``packed`` says whether a call only
+    the stage needs beside input, weight, bias and output. ``program`` is what it does where that is
+    not the stage's own, such as one with somebody's kernel in it. ``packed`` says whether a call only
     exchanges addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's
     launches; ``one_graph``, whether it calls the driver once for all of them.
     """
@@ -53,35 +54,12 @@ class Plan:
         tile: Tile | None,
         engine: Engine,
         workspace_limit: int | None = None,
+        program: Program | None = None,
         **switches: bool,
     ) -> None:
         check_runs(stage, engine)
-        program = program_for(problem, stage, tile, engine, workspace_limit, **switches)
-        self._make(program, problem, stage, engine, switches)
-
-    @classmethod
-    def of(
-        cls,
-        program: Program,
-        problem: ConvProblem,
-        stage: Stage,
-        engine: Engine,
-        **switches: bool,
-    ) -> Plan:
-        """A plan of that very program: ``stage``'s with these switches, or one with somebody's
-        kernel in it."""
-        made = cls.__new__(cls)
-        made._make(program, problem, stage, engine, switches)
-        return made
-
-    def _make(
-        self,
-        program: Program,
-        problem: ConvProblem,
-        stage: Stage,
-        engine: Engine,
-        switches: dict[str, bool],
-    ) -> None:
+        if program is None:
+            program = program_for(problem, stage, tile, engine, workspace_limit, **switches)
         self.problem, self.stage, self.engine, self.switches = problem, stage, engine, switches
         self.program = program
         self.tile, self.workspace_bytes = self.program.tile, self.program.workspace_bytes
@@ -168,7 +146,9 @@ class Plan:
         for name, array in (("weight", weight), ("bias", bias)):
             if self.engine.is_gpu and array is not None:
                 check_aligned(name, address_of(array))
-        own = Plan.of(self.program, self.problem, self.stage, self.engine, **self.switches)
+        own = Plan(
+            self.problem, self.stage, self.tile, self.engine, None, self.program, **self.switches
+        )
         arrays = {"weight": weight, "bias": bias, **own._own}
         rest = []
         for step, start, once in zip(
@@ -251,7 +231,7 @@ def plan(
                 f"workspace_limit is {workspace_limit}: stage {step.name} does all images at once, "
                 "so it must be None"
             )
-    return Plan(problem, step, tile, chosen, workspace_limit, **switches)
+    return Plan(problem, step, tile, chosen, workspace_limit, None, **switches)
 
 
 def program_for(
@@ -270,8 +250,8 @@ def program_for(
     options: dict[str, int] = dict(switches)
     if workspace_limit is not None:
         options["workspace_limit"] = workspace_limit
-    if stage.splits_sums and (multiprocessors := engine.multiprocessors()) is not None:
-        options["multiprocessors"] = multiprocessors
+    if stage.splits_sums and (sm_count := engine.sm_count()) is not None:
+        options["sm_count"] = sm_count
     return _prepared(problem, stage, tile, tuple(sorted(options.items())))
 
 
@@ -293,9 +273,7 @@ def tile_by_rule(
 ) -> Tile | None:
     """The stage's production tile on the engine's GPU, whatever is remembered."""
     options = {name: value for name, value in switches.items() if name in stage.options}
-    if not stage.candidates(problem) or (multiprocessors := engine.multiprocessors()) is None:
-        return stage.production_tile(problem, **options)
-    return stage.production_tile(problem, multiprocessors, **options)
+    return stage.production_tile(problem, engine.sm_count(), **options)
 
 
 @lru_cache(maxsize=64)

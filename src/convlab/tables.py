@@ -15,9 +15,9 @@ from rich.text import Text
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
-    from convlab.bench.ladder import Result
     from convlab.bench.tuning import Tuned
     from convlab.engines import Engine
+    from convlab.ladder import Result
     from convlab.lint import Row
     from convlab.stages import Stage
 
@@ -129,7 +129,7 @@ def _counted_cells(result: Result, engine: Engine) -> list[str]:
 
 
 def _gpu_cells(result: Result, results: Sequence[Result]) -> list[str]:
-    from convlab.bench.ladder import speedup
+    from convlab.ladder import speedup
 
     timing, workspace = result.timing, result.workspace_bytes
     ratio = speedup(result, results)

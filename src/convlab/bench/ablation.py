@@ -2,7 +2,7 @@
 
 Figure 4 of the im2win paper (000): the whole kernel, and the kernel without prefetching, without
 vectorised access and without the micro-kernel, on the twelve layers at batch 128. Each variant is
-s11 with one switch off (:mod:`convlab.stages.s11_ablation`), measured as ``convlab bench`` measures
+s11 with one switch off (:mod:`convlab.kernels.ablation`), measured as ``convlab bench`` measures
 stages; the im2win transform is part of every time.
 """
 

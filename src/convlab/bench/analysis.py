@@ -71,10 +71,10 @@ def stages(results: Results) -> list[Contender]:
     return [contender(results, name) for name in results.names("stage")]
 
 
-def peers(results: Results) -> list[Contender]:
-    """The peers that have at least one number."""
+def baselines(results: Results) -> list[Contender]:
+    """The baselines that have at least one number."""
     timed = {row.system for row in results.rows.values() if row.ok}
-    return [contender(results, name) for name in results.names("peer") if name in timed]
+    return [contender(results, name) for name in results.names("baseline") if name in timed]
 
 
 def cudnn_algorithms(results: Results) -> Contender:
@@ -158,7 +158,7 @@ def stored_percent(results: Results, name: str) -> list[float]:
 
 def best_stage(results: Results, precision: str = "fp32") -> Contender | None:
     """The stage of a precision with the highest geometric mean over the baseline, of those on all
-    its layers. ``fp32`` is what peers compute in; ``3xtf32`` is as accurate, and another thing."""
+    its layers. ``fp32`` is what baselines compute in; ``3xtf32`` is as accurate, and another thing."""
     every = stages(results)
     first = next((one for one in every if one.name == BASELINE), None)
     if first is None:

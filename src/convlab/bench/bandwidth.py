@@ -13,7 +13,7 @@ Start = Callable[[Any], None]
 
 def rates(start: Start, nbytes: int, *, as_graph: bool = True) -> dict[str, Any]:
     """Time, spread and bandwidth of what moves so many bytes."""
-    from convlab.bench.timer import measure as time_graph  # needs a GPU
+    from convlab.timer import measure as time_graph  # needs a GPU
 
     timing = time_graph(start, as_graph=as_graph, spread_percent=SETTLED_PERCENT)
     return {

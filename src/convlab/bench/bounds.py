@@ -85,7 +85,7 @@ class Judge:
         self.problem = problem
         self._oracle = Oracle(problem, input, weight)
 
-    def judge(
+    def check(
         self,
         output: Singles,
         precision: str = "fp32",
@@ -93,7 +93,7 @@ class Judge:
         allowances: Mapping[str, Any] = MappingProxyType({}),
     ) -> Judged:
         """Judge every element of an output; ``allowances`` are more arguments of
-        :meth:`Oracle.judge`.
+        :meth:`Oracle.check`.
 
         Raises ``ValueError`` when its shape or dtype is not the problem's.
         """
@@ -113,7 +113,7 @@ class Judge:
         return replace(tried[-1], reason=self._unwritten(output) or tried[-1].reason)
 
     def _by_element(self, output: Singles, allowances: Mapping[str, Any], by_norm: float) -> Judged:
-        verdict = self._oracle.judge(output, **allowances)
+        verdict = self._oracle.check(output, **allowances)
         reason = None if verdict.ok else str(verdict)
         return Judged(FP32, max(by_norm, verdict.error_over_bound), reason)
 

@@ -143,7 +143,7 @@ class _Case:
     def _all_right(self) -> bool:
         allowances = self._stage.allowances(PROBLEM)
         outputs = map(_on_host, (*self._planned, self._by_numba))
-        return all(self._oracle.judge(output, **allowances).ok for output in outputs)
+        return all(self._oracle.check(output, **allowances).ok for output in outputs)
 
 
 def _bits(array: Any) -> bytes:

@@ -55,7 +55,7 @@ def _point(problem: ConvProblem, engine: Engine) -> dict[str, Any]:
 def _timed(
     problem: ConvProblem, name: str, engine: Engine, oracle: Oracle, arrays: Sequence[Any]
 ) -> dict[str, Any]:
-    from convlab.bench.timer import measure as time_graph  # needs a GPU
+    from convlab.timer import measure as time_graph  # needs a GPU
 
     stage = stage_named(name)
     ready = Plan(problem, stage, None, engine)
@@ -63,7 +63,7 @@ def _timed(
     output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
 
     def right() -> bool:
-        verdict = oracle.judge(engine.to_host(output), **stage.allowances(problem))
+        verdict = oracle.check(engine.to_host(output), **stage.allowances(problem))
         return verdict.ok
 
     ready(input, weight, output, bias)

@@ -27,8 +27,8 @@ from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.oracle import random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
+from convlab.stage import Capability
 from convlab.stages import LADDER, Stage, Tile
-from convlab.stages.base import Capability
 from convlab.tracing import LaunchTrace, trace, trace_stage
 from convlab.tracing.records import Access
 from convlab.workloads import MODEL, TEACHING

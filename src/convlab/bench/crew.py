@@ -162,10 +162,10 @@ class Crew:
         return facts
 
     def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
-        """Make stages' kernels and peers' libraries ready side by side; yields after each. What
+        """Make stages' kernels and baselines' libraries ready side by side; yields after each. What
         fails here fails again, and is told, when it is measured.
 
-        Everything is made ready in the process that measures it: peers in their family's, all of
+        Everything is made ready in the process that measures it: baselines in their family's, all of
         them by one command; kernels in as many as there are compilers, one after the other.
         """
         commands: dict[str, list[tuple[ConvProblem, list[str]]]] = {}

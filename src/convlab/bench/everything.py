@@ -52,7 +52,7 @@ def _module(title: str, name: str) -> Part:
 
 
 PARTS = (
-    Part("stages and peers on the twelve layers", "convlab bench", ("bench.json",)),
+    Part("stages and baselines on the twelve layers", "convlab bench", ("bench.json",)),
     _module("000's Figure 4: s11 without each technique", "ablation"),
     _module("001's Figures 1 to 4: speedups over C++", "sweeps"),
     _module("002's Table 1: unfold, einsum and fold", "unfold_table"),

@@ -12,7 +12,7 @@ from convlab.bench.report_why import MMA_SYNC_FLOPS
 from convlab.bench.results import Results
 from convlab.bench.roofline import floor_seconds
 from convlab.bench.rows import Row
-from convlab.stages.base import blocks_for
+from convlab.stage import blocks_for
 from convlab.workloads import paper_layer
 
 OURS, DIRECT, IM2WIN = "s12_fused_im2win", "s01_direct", "s11_im2win_full"

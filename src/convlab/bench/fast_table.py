@@ -23,6 +23,7 @@ from convlab.bench.analysis import (
     Layer,
     geometric_mean,
 )
+from convlab.bench.baselines_before import BEFORE_MS
 from convlab.bench.fast_goals import (
     BATCHED,
     IM2WIN,
@@ -55,7 +56,6 @@ from convlab.bench.generated import (
     section,
 )
 from convlab.bench.measured import table
-from convlab.bench.peers_before import BEFORE_MS
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
 from convlab.bench.seed_paper import memory_bytes
@@ -221,7 +221,7 @@ def origin_in_words(results: Results) -> str:
     times = BEFORE_MS[PER_IMAGE].values()
     return (
         "What was known of PyTorch's im2col when the aims were set are [times taken before]"
-        "(peers.md#beside-figures-taken-before), by events around ordinary calls, per image "
+        "(baselines.md#beside-figures-taken-before), by events around ordinary calls, per image "
         f"{min(times):.1f} ms at the least. Over those very times {', '.join(said)} (batched and "
         "per image, replayed from graphs).\n"
     )

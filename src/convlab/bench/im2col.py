@@ -20,10 +20,10 @@ from convlab.bench.measured import run_module, table
 from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.seed_runs import marked
 from convlab.engines import Engine
+from convlab.kernels.depth_last import depth_last_buffer, im2col_launches
+from convlab.kernels.im2col import columns_buffer, im2col_launch
 from convlab.problem import ConvProblem
-from convlab.stages.base import Program
-from convlab.stages.depth_last import depth_last_buffer, im2col_launches
-from convlab.stages.im2col_matrix import columns_buffer, im2col_launch
+from convlab.stage import Program
 from convlab.unfold import unfold
 
 DEPTHS = (4, 8, 12, 16)

@@ -32,8 +32,8 @@ from convlab.bench.seed_runs import (
 from convlab.bench.systems import System, of_stage
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
+from convlab.stage import Launch, Program, blocks_for
 from convlab.stages import Tile, stage_named
-from convlab.stages.base import Launch, Program, blocks_for
 from convlab.workloads import LAYER_NAMES, PAPER_BATCH, paper_layer
 
 WITH, WITHOUT = "s11_im2win_full", "without_issue_loads"
@@ -64,7 +64,9 @@ def prepare_without(problem: ConvProblem, tile: Tile) -> Program:
 
 def system(name: str) -> System:
     """s11 with that line, or without. Raises ``KeyError`` for any other name."""
-    left_out = replace(S11, name=WITHOUT, title="s11 without issue_loads", prepare=prepare_without)
+    left_out = replace(
+        S11, module=WITHOUT, title="s11 without issue_loads", prepare=prepare_without
+    )
     return of_stage({WITH: S11, WITHOUT: left_out}[name])
 
 

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from convlab.bench import watch
+from convlab.bench.baselines import Prepared
 from convlab.bench.measuring import SETTLED_PERCENT, Clock
-from convlab.bench.peers import Prepared
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import System, system_named
 from convlab.bench.watch import Look
@@ -31,7 +31,7 @@ class Gpu:
         self._uuid = current_gpu()
 
     def system_named(self, name: str) -> System:
-        """The stage or peer of that name. A subclass may know others: all else asks here."""
+        """The stage or baseline of that name. A subclass may know others: all else asks here."""
         return system_named(name)
 
     def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
@@ -54,7 +54,7 @@ class Gpu:
 
     def time(self, prepared: Prepared, on_gpu: bool) -> Clock:
         """Time its ``run``."""
-        from convlab.bench import timer
+        from convlab import timer
 
         if not on_gpu:
             return timer.measure_host(prepared.run, prepared.poison)
@@ -67,7 +67,7 @@ class Gpu:
 
     def time_called(self, prepared: Prepared) -> Clock:
         """Time its ``run`` without a graph, so that the host's time for launches shows."""
-        from convlab.bench import timer
+        from convlab import timer
 
         return timer.measure(
             lambda stream: prepared.run(int(stream.handle)),
@@ -109,7 +109,7 @@ def machine(engine: Any) -> Machine:
     """The current GPU's ceilings."""
     from numba import cuda
 
-    from convlab.bench.peers import ceilings
+    from convlab.bench.baselines import ceilings
 
     device = cuda.get_current_device()
     # Two transfers a clock: every memory that GPUs have had for long is of double data rate.

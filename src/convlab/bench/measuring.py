@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from convlab.bench.baselines import Prepared, Unsupported
 from convlab.bench.bounds import Judged
-from convlab.bench.peers import Prepared, Unsupported
 from convlab.bench.rows import State
 from convlab.bench.systems import System
 from convlab.bench.watch import Look
@@ -32,7 +32,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
 class Clock(Protocol):
-    """A timing's statistics, as :class:`convlab.bench.timer.Timing` has them."""
+    """A timing's statistics, as :class:`convlab.timer.Timing` has them."""
 
     @property
     def median_ms(self) -> float:

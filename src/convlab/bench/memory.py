@@ -16,8 +16,8 @@ from typing import Any
 from convlab.bench.measured import run_module, table
 from convlab.engines import Engine
 from convlab.problem import ConvProblem
+from convlab.stage import Buffer
 from convlab.stages import Stage, stage_named
-from convlab.stages.base import Buffer
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 STAGES = ("s03_im2col", "s03_im2col_per_image", "s03_depth_last", "s10_im2win", "s11_im2win_full")

@@ -14,7 +14,7 @@ from convlab.bench.rows import Row
 from convlab.stages import short_name
 from convlab.workloads import paper_layer
 
-TITLE = "Convolution on a GPU: stages and peers"
+TITLE = "Convolution on a GPU: stages and baselines"
 NOTHING = "-"
 # What stands where a number would, for what is not plainly not there.
 SHORT = {
@@ -192,14 +192,14 @@ def _headline(results: Results) -> list[Block]:
 
 
 def _comparators(results: Results) -> list[Contender]:
-    """What a stage is held against: s01, each peer, and the fastest of some."""
+    """What a stage is held against: s01, each baseline, and the fastest of some."""
     first = [one for one in analysis.stages(results) if one.name == analysis.BASELINE]
-    return [*first, *analysis.peers(results), *analysis.fastest(results)]
+    return [*first, *analysis.baselines(results), *analysis.fastest(results)]
 
 
 def _most_important(results: Results) -> list[Contender]:
     """Few enough for one plot: s01, im2col with BLAS, the last three stages, the fastest
-    peers."""
+    baselines."""
     names = results.names("stage")
     few = [name for name in names if name in (analysis.BASELINE, "s03_im2col_blas")] + names[-3:]
     chosen = [Contender(name, name, (name,)) for name in dict.fromkeys(few)]
@@ -207,7 +207,7 @@ def _most_important(results: Results) -> list[Contender]:
 
 
 def _everybody(results: Results) -> list[Contender]:
-    return [*analysis.stages(results), *analysis.peers(results)]
+    return [*analysis.stages(results), *analysis.baselines(results)]
 
 
 def _by_layer(results: Results, cell: str) -> Table:

@@ -1,10 +1,10 @@
 """The documentation's results: ``python -m convlab.bench.report_docs``.
 
 Reads ``docs/results/bench_h200.json``, which ``convlab bench`` wrote, and rewrites docs/results.md,
-its pictures, the table between README.md's markers and the comparison in docs/peers.md; where there
+its pictures, the table between README.md's markers and the comparison in docs/baselines.md; where there
 is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1 where a
 file differs from what the results give. Further runs, ``bench_h200_again.json`` and
-``bench_h200_third.json``, are compared with the first; of all that are there docs/peers.md has what
+``bench_h200_third.json``, are compared with the first; of all that are there docs/baselines.md has what
 ordinary calls took.
 """
 
@@ -17,15 +17,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from convlab.bench import analysis, palette, peers_before, report, report_plots
+from convlab.bench import analysis, baselines_before, palette, report, report_plots
 from convlab.bench.generated import RUNS, WHOLE_RUNS, filled, holding, not_yet, regenerate
 from convlab.bench.report_document import Block, Heading, as_markdown, picture_files
 from convlab.bench.report_why import counted, known_stages
 from convlab.bench.results import Results, open_results
 
-README, PAGE, PEERS, IMAGES = "README.md", "docs/results.md", "docs/peers.md", "docs/images"
+README, PAGE, BASELINES, IMAGES = "README.md", "docs/results.md", "docs/baselines.md", "docs/images"
 FIRST, *OTHERS = RUNS
-MARKERS = {README: "bench", PAGE: "bench", PEERS: "before"}
+MARKERS = {README: "bench", PAGE: "bench", BASELINES: "before"}
 PICTURES = "bench-"
 DRAWING = (report_plots, palette)
 COMMAND = f"convlab bench --json {FIRST}"
@@ -51,7 +51,7 @@ def generated(root: Path) -> dict[Path, str]:
     pages = {
         README: as_markdown("", readme_blocks(results)),
         PAGE: as_markdown("", _deeper(blocks), f"images/{PICTURES}"),
-        PEERS: peers_before.section(results, others),
+        BASELINES: baselines_before.section(results, others),
     }
     files = {
         root / name: filled(root / name, {MARKERS[name]: holding(pages[name])}) for name in shown
@@ -76,7 +76,7 @@ def _kept(file: Path, new: str) -> str:
 
 
 def readme_blocks(results: Results) -> list[Block]:
-    """README's table: the best stage in float32 over s01 and over the fastest peers, layer by
+    """README's table: the best stage in float32 over s01 and over the fastest baselines, layer by
     layer."""
     best = analysis.best_stage(results)
     if best is None:
@@ -109,7 +109,7 @@ def same_but_for_layout(one: str, other: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
-    about = f"Make {PAGE}, its pictures, the tables of {README} and {PEERS} from {FIRST}."
+    about = f"Make {PAGE}, its pictures, the tables of {README} and {BASELINES} from {FIRST}."
     return regenerate("convlab.bench.report_docs", about, generated, arguments)
 
 

@@ -47,7 +47,7 @@ def _agreement(results: Results, other: Results) -> dict[str, Any]:
 
 
 def _of_one_batch(results: Results, batch: int) -> dict[str, Any]:
-    everybody = [*analysis.stages(results), *analysis.peers(results)]
+    everybody = [*analysis.stages(results), *analysis.baselines(results)]
     groups = analysis.fastest(results)
     over = [*(one for one in everybody if one.name == analysis.BASELINE), *groups]
     return {

@@ -307,7 +307,7 @@ def _mean(values: Sequence[float]) -> float | None:
 def memory(results: Results, name: str = "memory") -> Figure:
     """Device memory in all over that of the tensors alone, computed and measured."""
     ratios: list[tuple[str, float | None, float | None]] = []
-    for one in [*analysis.stages(results), *analysis.peers(results)]:
+    for one in [*analysis.stages(results), *analysis.baselines(results)]:
         computed, measured = [], []
         for layer in results.layers():
             row = results.row(*layer, one.name)

@@ -187,7 +187,7 @@ def _other_kernels(results: Results, other: Results) -> Iterator[tuple[str, ...]
         again = other.rows.get(key)
         if again is None or not (row.time_ms and again.time_ms):
             continue
-        if results.systems[row.system]["kind"] != "peer":
+        if results.systems[row.system]["kind"] != "baseline":
             continue
         here, there = _kernels(row.algorithm), _kernels(again.algorithm)
         if here[0] != there[0] or (here[1] in there[1:] and there[1] in here[1:]):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from convlab.bench import ladder
+from convlab import ladder
 from convlab.bench.roofline import Machine
 from convlab.engines import choose
 from convlab.oracle import random_tensors
@@ -157,4 +157,4 @@ def _as_on_a_gpu(stage: Stage) -> Stage:
     prepare = stage.prepare
     if "whole_sums" in stage.options:
         prepare = partial(prepare, whole_sums=True)
-    return replace(stage, model_tile=stage.production_tile(paper_layer(LAYER)), prepare=prepare)
+    return replace(stage.with_tile(stage.production_tile(paper_layer(LAYER))), prepare=prepare)

@@ -14,25 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import convlab
-from convlab.bench.peers import PEERS
+from convlab.bench.baselines import BASELINES
 from convlab.bench.roofline import Machine
 from convlab.bench.rows import LASTING, Key, Row, is_number
-from convlab.bench.strict_json import strict
 from convlab.bench.systems import System
-from convlab.files import write_whole
+from convlab.files import strict, write_whole
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER
 from convlab.workloads import paper_layer
 
 FORMAT, VERSION = "convlab bench", 1
-# What a time depends on, below the package: kernels, engines, peers, and how they are measured.
+# What a time depends on, below the package: kernels, engines, baselines, and how they are measured.
 MEASURED_BY = (
-    "stages", "device", "engines", "bench/peers", "plans.py", "unfold.py", "problem.py",
+    "stages", "device", "engines", "bench/baselines", "plans.py", "unfold.py", "problem.py",
     "workloads.py", "convolution.py", "rounding.py", "oracle.py", "bench/timer.py",
     "bench/measuring.py", "bench/bounds.py", "bench/systems.py", "bench/laboratory.py",
     "bench/roofline.py",
 )  # fmt: skip
-# The libraries of peers, under the names that they are installed by.
+# The libraries of baselines, under the names that they are installed by.
 LIBRARIES = (
     "torch", "triton", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
     "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cutlass", "unfoldNd",
@@ -77,8 +76,8 @@ class Results:
         return self.rows.get((layer, batch, system))
 
     def names(self, kind: str) -> list[str]:
-        """The stages' names in the ladder's order, or the peers' in theirs."""
-        known = [*(stage.name for stage in LADDER), *(peer.name for peer in PEERS)]
+        """The stages' names in the ladder's order, or the baselines' in theirs."""
+        known = [*(stage.name for stage in LADDER), *(baseline.name for baseline in BASELINES)]
         order = {name: number for number, name in enumerate(known)}
         names = [name for name, system in self.systems.items() if system["kind"] == kind]
         return sorted(names, key=lambda name: order.get(name, len(order)))
@@ -254,7 +253,7 @@ def _loose(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def library_versions() -> dict[str, str | None]:
-    """The versions of the peers' libraries, those that are here."""
+    """The versions of the baselines' libraries, those that are here."""
     found: dict[str, str | None] = {}
     for name in LIBRARIES:
         try:

@@ -69,10 +69,10 @@ def cases_for(layers: Sequence[str], batch: int, systems: Sequence[System]) -> l
 
 
 def compiled_ahead(cases: Sequence[Case]) -> list[Case]:
-    """What is made ready before anything is measured: every kernel of the stages, and each peer's
+    """What is made ready before anything is measured: every kernel of the stages, and each baseline's
     library once."""
     able = [case for case in cases if case.system.compile is not None]
-    libraries = {case.system.name: case for case in able if case.system.kind == "peer"}
+    libraries = {case.system.name: case for case in able if case.system.kind == "baseline"}
     return [*(case for case in able if case.system.kind == "stage"), *libraries.values()]
 
 
@@ -127,7 +127,7 @@ def _measured(case: Case, crew: Measurers, judge: Judge, machine: Machine, ident
 def _judging(judge: Judge, case: Case) -> Judging:
     system = case.system
     allowances = system.allowances(case.problem)
-    return lambda output: judge.judge(output, system.precision, system.method, allowances)
+    return lambda output: judge.check(output, system.precision, system.method, allowances)
 
 
 def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convlab.engines import Engine, EngineUnavailable, choose
-from convlab.oracle import Oracle, Verdict, random_tensors
+from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage, Tile, stage_named
@@ -61,7 +61,7 @@ def cases(stages: tuple[Stage, ...]) -> Iterator[Case]:
             yield Case(INFINITE, stage, chosen, {"relu": True}, infinite=True)
 
 
-def judged(case: Case, engine: Engine) -> Verdict:
+def judged(case: Case, engine: Engine) -> CheckResult:
     """Run it and judge its output."""
     problem, stage, tile, switches, infinite = case
     tensors = random_tensors(problem, 1)
@@ -69,11 +69,11 @@ def judged(case: Case, engine: Engine) -> Verdict:
         tensors[0][0, 0, problem.H_i // 2, problem.W_i // 2] = np.inf
     input, weight, bias = (engine.to_device(tensor) for tensor in tensors)
     output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
-    Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)
+    Plan(problem, stage, tile, engine, None, None, **switches)(input, weight, output, bias)
     oracle, found = Oracle(problem, *tensors), engine.to_host(output)
     if switches.get("relu"):
         found = before_relu(found, oracle.expected)
-    return oracle.judge(found, **stage.allowances(problem))
+    return oracle.check(found, **stage.allowances(problem))
 
 
 def before_relu(output: np.ndarray, expected: np.ndarray) -> np.ndarray:

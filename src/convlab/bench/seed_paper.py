@@ -23,7 +23,7 @@ PYTORCHS, PER_IMAGE, BATCHED, DIRECT, IM2WIN = (
     "torch_own_im2col", "im2col_cublas_per_image", "im2col_cublas_batched", "s01_direct",
     "s11_im2win_full",
 )  # fmt: skip
-# What the paper calls im2col + cuBLAS is PyTorch's own. Runs from before it was a peer lack it.
+# What the paper calls im2col + cuBLAS is PyTorch's own. Runs from before it was a baseline lack it.
 IM2COLS = {
     "PyTorch's own im2col + cuBLAS": PYTORCHS,
     "im2col + cuBLAS, per image": PER_IMAGE,

@@ -19,10 +19,9 @@ from convlab.bench.results import Results, identity, library_versions
 from convlab.bench.roofline import Machine
 from convlab.bench.rows import JUDGED_WRONG, LASTING, Row
 from convlab.bench.runner import Case
-from convlab.bench.strict_json import strict
 from convlab.doctor import environment
 from convlab.engines import EngineUnavailable, choose
-from convlab.files import beside
+from convlab.files import beside, strict
 
 Document = Mapping[str, Any]
 UNSETTLED = "~"

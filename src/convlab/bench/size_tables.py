@@ -187,7 +187,7 @@ def parts(problem: ConvProblem, tile: str | None, multiprocessors: int) -> str:
     chosen = stage.production_tile(problem, multiprocessors)
     if chosen is None or str(chosen) != tile:
         return NOTHING
-    *_, main = stage.prepare(problem, chosen, multiprocessors=multiprocessors).launches
+    *_, main = stage.prepare(problem, chosen, sm_count=multiprocessors).launches
     assert isinstance(main, Launch)
     return str(main.grid[2])
 

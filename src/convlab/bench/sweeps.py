@@ -15,10 +15,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from convlab.bench.baselines import Prepared
 from convlab.bench.laboratory import Gpu
 from convlab.bench.measured import table
 from convlab.bench.measuring import SETTLED_PERCENT, Clock
-from convlab.bench.peers import Prepared
 from convlab.bench.runner import Case
 from convlab.bench.seed_runs import marked, number_of, numberless, run_cases, unsettled
 from convlab.bench.systems import system_named
@@ -57,7 +57,7 @@ class Sweeping(Gpu):
         second."""
         if on_gpu:
             return super().time(prepared, on_gpu)
-        from convlab.bench import timer
+        from convlab import timer
 
         return timer.measure_host(prepared.run, prepared.poison, at_most_ms=HOST_MS)
 

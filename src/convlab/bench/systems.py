@@ -1,4 +1,4 @@
-"""What a benchmark measures: convlab's stages and the peers, seen alike."""
+"""What a benchmark measures: convlab's stages and the baselines, seen alike."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.peers import PEERS, Peer, Prepared, peer_named
-from convlab.bench.peers.base import Compile
+from convlab.bench.baselines import BASELINES, Baseline, Prepared, baseline_named
+from convlab.bench.baselines.base import Compile
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
@@ -31,10 +31,10 @@ NAN_BITS = 0x7FC00000
 class System:
     """Something that computes a convolution, to be measured.
 
-    As :class:`~convlab.bench.peers.Peer` has it, and: ``kind`` is ``stage`` or ``peer``;
+    As :class:`~convlab.bench.baselines.Baseline` has it, and: ``kind`` is ``stage`` or ``baseline``;
     ``compile`` makes ready ahead of time what keeps no GPU memory for one problem: a stage's
-    kernels for it, a peer's library for all, None where there is nothing; ``allowances`` are what
-    ``Oracle.judge`` has to know of its arithmetic.
+    kernels for it, a baseline's library for all, None where there is nothing; ``allowances`` are what
+    ``Oracle.check`` has to know of its arithmetic.
     """
 
     name: str
@@ -56,25 +56,25 @@ class System:
 
 
 def system_named(name: str) -> System:
-    """The stage or peer of that name. Raises ``ValueError`` for any other."""
-    if any(name == peer.name for peer in PEERS):
-        return of_peer(peer_named(name))
+    """The stage or baseline of that name. Raises ``ValueError`` for any other."""
+    if any(name == baseline.name for baseline in BASELINES):
+        return of_baseline(baseline_named(name))
     return of_stage(stage_named(name))
 
 
-def of_peer(peer: Peer) -> System:
-    """A peer, to be measured."""
+def of_baseline(baseline: Baseline) -> System:
+    """A baseline, to be measured."""
     return System(
-        peer.name,
-        peer.title,
-        "peer",
-        peer.family,
-        peer.precision,
-        peer.method,
-        peer.on_gpu,
-        peer.why_absent,
-        peer.prepare,
-        peer.compile,
+        baseline.name,
+        baseline.title,
+        "baseline",
+        baseline.family,
+        baseline.precision,
+        baseline.method,
+        baseline.on_gpu,
+        baseline.why_absent,
+        baseline.prepare,
+        baseline.compile,
     )
 
 
@@ -113,7 +113,7 @@ def of_stage(stage: Stage, **switches: bool) -> System:
 
 
 class PreparedStage:
-    """A stage's plan with its tensors on the GPU. The bias is zeros, as peers compute without."""
+    """A stage's plan with its tensors on the GPU. The bias is zeros, as baselines compute without."""
 
     capturable = True
 
@@ -127,7 +127,7 @@ class PreparedStage:
     ) -> None:
         self._engine = choose("gpu")
         tile = tile_by_rule(problem, stage, self._engine, **switches)
-        self._plan: Plan | None = Plan(problem, stage, tile, self._engine, **switches)
+        self._plan: Plan | None = Plan(problem, stage, tile, self._engine, None, None, **switches)
         self.workspace_bytes: int | None = self._plan.workspace_bytes
         self.algorithm = None if self._plan.tile is None else str(self._plan.tile)
         self._arrays = [self._engine.to_device(tensor) for tensor in (input, weight)]
@@ -171,9 +171,9 @@ class PreparedStage:
 
 
 def chosen(
-    stages: Sequence[str] | None, peers: Sequence[str] | None, quick: bool = False
+    stages: Sequence[str] | None, baselines: Sequence[str] | None, quick: bool = False
 ) -> tuple[System, ...]:
-    """The systems of these names, stages in the ladder's order, then peers in theirs.
+    """The systems of these names, stages in the ladder's order, then baselines in theirs.
 
     None takes the default ones, ``all`` every one, ``none`` no one. Raises ``ValueError`` for an
     unknown name, or where nothing is left.
@@ -181,19 +181,19 @@ def chosen(
     usual = QUICK_STAGES if quick else DEFAULT_STAGES
     wanted = _names(stages, usual, [stage.name for stage in LADDER], _stage_name)
     others = _names(
-        peers,
+        baselines,
         [
-            peer.name
-            for peer in PEERS
-            if peer.on_gpu and not (quick and peer.name.startswith(SLOW_START))
+            baseline.name
+            for baseline in BASELINES
+            if baseline.on_gpu and not (quick and baseline.name.startswith(SLOW_START))
         ],
-        [peer.name for peer in PEERS],
-        lambda name: peer_named(name).name,
+        [baseline.name for baseline in BASELINES],
+        lambda name: baseline_named(name).name,
     )
     found = [of_stage(stage) for stage in LADDER if stage.name in wanted]
-    found += [of_peer(peer) for peer in PEERS if peer.name in others]
+    found += [of_baseline(baseline) for baseline in BASELINES if baseline.name in others]
     if not found:
-        raise ValueError("--stage and --peer are both none: there is nothing to measure")
+        raise ValueError("--stage and --baseline are both none: there is nothing to measure")
     return tuple(found)
 
 

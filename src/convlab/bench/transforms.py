@@ -19,10 +19,10 @@ import numpy as np
 from convlab.bench.bandwidth import copy_rates, rates
 from convlab.bench.measured import run_module, table
 from convlab.engines import Engine
+from convlab.kernels.im2win_layout import group_size
 from convlab.problem import ConvProblem
+from convlab.stage import Launch
 from convlab.stages import stage_named
-from convlab.stages.base import Launch
-from convlab.stages.im2win_tensor import group_size
 from convlab.workloads import LAYER_NAMES, PAPER_BATCH, paper_layer
 
 STAGE = "s11_im2win_full"

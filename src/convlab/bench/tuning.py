@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.ladder import too_fast
 from convlab.doctor import environment
 from convlab.engines import Engine, choose
-from convlab.oracle import Oracle, Verdict, random_tensors
+from convlab.ladder import too_fast
+from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan, tile_by_rule
 from convlab.problem import ConvProblem
 from convlab.stages import Stage, Tile, stage_named
@@ -224,16 +224,16 @@ def _measured(
 def _judged_and_timed(
     task: Task, plan: Plan, tensors: Sequence[Any], oracle: Oracle, engine: Engine
 ) -> Measured:
-    from convlab.bench.timer import measure  # needs a GPU
+    from convlab.timer import measure  # needs a GPU
 
     stage = stage_named(task.stage)
     input, weight, bias = tensors
     output = engine.to_device(np.full(task.problem.output_shape, np.nan, np.float32))
 
-    def verdict() -> Verdict:
+    def verdict() -> CheckResult:
         ends = [output[:1], output[-1:]][: oracle.problem.batch]
         few = np.concatenate([engine.to_host(end) for end in ends])
-        return oracle.judge(few, **stage.allowances(task.problem))
+        return oracle.check(few, **stage.allowances(task.problem))
 
     plan(input, weight, output, bias)
     if not (judged := verdict()).ok:
@@ -259,7 +259,7 @@ def as_json(
     """What ``convlab tune --json`` writes; ``arguments`` is what was typed after ``convlab``."""
     return {
         "device": engine.device,
-        "multiprocessors": engine.multiprocessors(),
+        "multiprocessors": engine.sm_count(),
         "stage": stage.name,
         "environment": environment(arguments),
         "problems": [tuned.as_json() for tuned in found],

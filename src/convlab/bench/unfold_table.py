@@ -23,12 +23,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from convlab.bench.baselines import Prepared
+from convlab.bench.baselines.cupy_gemm import why_absent as why_no_cupy
+from convlab.bench.baselines.on_torch import Compute, OnTorch, matmul_tf32, why_no_torch
 from convlab.bench.laboratory import Gpu
 from convlab.bench.measured import table
 from convlab.bench.measuring import SETTLED_PERCENT
-from convlab.bench.peers import Prepared
-from convlab.bench.peers.cupy_gemm import why_absent as why_no_cupy
-from convlab.bench.peers.on_torch import Compute, OnTorch, matmul_tf32, why_no_torch
 from convlab.bench.runner import Case
 from convlab.bench.seed_runs import marked, number_of, row_of, run_cases, unsettled
 from convlab.bench.systems import System, system_named
@@ -174,7 +174,7 @@ class OnCupy:
 
 
 def row_system(name: str) -> System:
-    """The system of a row's name; a stage or a peer for any other."""
+    """The system of a row's name; a stage or a baseline for any other."""
     if name == CUPY:
         title = "unfold_einsum on CuPy's arrays; no TF32"
         return _system(name, title, "fp32", _why_no_compat(why_no_cupy), OnCupy)
@@ -198,7 +198,7 @@ def _system(
 ) -> System:
     method = "any" if name == "conv2d" else "gemm"
     family = "cupy" if name == CUPY else "pytorch"
-    return System(name, title, "peer", family, precision, method, True, why_absent, prepare)
+    return System(name, title, "baseline", family, precision, method, True, why_absent, prepare)
 
 
 def _why_no_unfoldnd() -> str | None:

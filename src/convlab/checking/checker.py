@@ -24,8 +24,8 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
+from convlab.stage import SOURCES
 from convlab.stages import Launch, Program, Stage, Tile, stage_named
-from convlab.stages.base import SOURCES
 from convlab.tracing import LaunchTrace, trace
 
 # What kernels get wrong that are right on round numbers: sizes of one, primes, remainders in M, N
@@ -206,7 +206,7 @@ def _try(
         output, written = _run(stage, program, problem, tensors, strict=False)
         oracle = Oracle(problem, *tensors)
         allowances = stage.allowances(problem)
-        verdict = oracle.judge(output, **allowances)
+        verdict = oracle.check(output, **allowances)
         wrong = None if verdict.ok else _where_wrong(oracle, output, allowances)
         failed = f"the kernel wrote to {written}, which is only to be read" if written else None
         answer = Answer(name, problem, verdict, failed, wrong)
@@ -234,7 +234,13 @@ def check_tile(
     step = stage_named(stage)
     name = f"everything at once, with tile {tile}"
     problem = replace(EVERYTHING, out_channels=tile.M_B + EVERYTHING.out_channels)
-    return _try(replace(step, tiny_tile=tile), _maker(kernel, step), name, problem, seed)
+    return _try(
+        step.with_tile(tile),
+        _maker(kernel, step),
+        name,
+        problem,
+        seed,
+    )
 
 
 def _raised(error: BaseException) -> str:
@@ -260,7 +266,7 @@ def _run(
 ) -> tuple[np.ndarray, str | None]:
     """The output, and the name of a tensor that was written to though it is only to be read."""
     engine = Simulator(strict=strict)
-    ready = Plan.of(program, problem, stage, engine)
+    ready = Plan(problem, stage, program.tile, engine, program=program)
     input, weight, bias = (tensor.copy() for tensor in tensors)
     output = np.full(problem.output_shape, np.nan, np.float32)
     ready(input, weight, output, bias)
@@ -302,7 +308,7 @@ def _counted(launch: LaunchTrace) -> dict[str, int]:
 
 
 def _traced(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> LaunchTrace:
-    ready = Plan.of(program, problem, stage, Simulator(strict=False))
+    ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
     input, weight, bias = random_tensors(problem, seed)
     output = np.full(problem.output_shape, np.nan, np.float32)
     main, arrays = ready.bound(input, weight, output, bias)[-1]

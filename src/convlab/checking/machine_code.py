@@ -12,8 +12,8 @@ from numba.cuda.core import config
 from convlab.checking.records import Machine
 from convlab.engines.offline import CompilerMissing, compile_launch
 from convlab.lint import is_float64
+from convlab.stage import Capability
 from convlab.stages import Launch, Program
-from convlab.stages.base import Capability
 
 CAPABILITY: Capability = (9, 0)  # what is compiled for
 

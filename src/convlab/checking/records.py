@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.findings import Finding
-from convlab.oracle import Verdict
+from convlab.oracle import CheckResult
 from convlab.problem import ConvProblem
 
 SPOILED = "NaN and infinities"
@@ -23,7 +23,7 @@ class Answer:
 
     name: str
     problem: ConvProblem
-    verdict: Verdict | None
+    verdict: CheckResult | None
     failed: str | None = None
     wrong: np.ndarray | None = None
     ended: bool = True

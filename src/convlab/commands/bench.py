@@ -1,4 +1,4 @@
-"""``convlab bench``: stages and peers on a GPU, into a file of results."""
+"""``convlab bench``: stages and baselines on a GPU, into a file of results."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def bench(
             metavar="NAME", help="A stage, all or none, else ten of them; may be repeated."
         ),
     ] = None,
-    peer: Annotated[
+    baseline: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="A peer, all or none, else all on the GPU; may be repeated."
+            metavar="NAME", help="A baseline, all or none, else all on the GPU; may be repeated."
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="How many images.")] = (
@@ -86,10 +86,10 @@ def bench(
         ),
     ] = DEFAULT_FILE,
 ) -> None:
-    """Time stages and peers on a GPU: judged, repeated, each in a process of its own.
+    """Time stages and baselines on a GPU: judged, repeated, each in a process of its own.
 
     An interrupted run goes on where it stopped. Exits 1 when a stage was wrong, too fast to be true
-    or failed; what is wrong with peers is told.
+    or failed; what is wrong with baselines is told.
     """
     console = console_for(json_file)
     with numba_needed():
@@ -108,7 +108,7 @@ def bench(
     with refusing(ValueError, EngineUnavailable):
         _a_gpu_is_needed()
         choose("gpu")
-        chosen = systems.chosen(stage, peer, quick)
+        chosen = systems.chosen(stage, baseline, quick)
         layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
         cases = runner.cases_for(layers, batch, chosen)
         older = None
@@ -308,12 +308,12 @@ def _conclude(
     numbers = sum(row.ok for row in rows)
     console.print(Text(f"{numbers} of {len(rows)} rows have a number ({seconds:.0f} seconds)."))
     wrong = [row for row in rows if row.state in JUDGED_WRONG]
-    stages, peers = (
+    stages, baselines = (
         [row for row in wrong if results.systems[row.system]["kind"] == kind]
-        for kind in ("stage", "peer")
+        for kind in ("stage", "baseline")
     )
-    if peers:
-        console.print(Text(f"{wrong_in_words(peers, 'peers')}: not convlab's, told only."))
+    if baselines:
+        console.print(Text(f"{wrong_in_words(baselines, 'baselines')}: not convlab's, told only."))
     if stages:
         console.print(Text(f"{wrong_in_words(stages, 'stages')}.", "bold red"))
         raise typer.Exit(WRONG)

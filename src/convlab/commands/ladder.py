@@ -39,8 +39,8 @@ from convlab.shell import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from convlab.bench.ladder import Result
     from convlab.engines import Engine
+    from convlab.ladder import Result
     from convlab.stages import Stage
 
 PHOTOGRAPH = ":photograph:"  # what --image without a path stands for
@@ -105,7 +105,7 @@ def ladder(
 
     with numba_needed():
         from convlab import image as pictures
-        from convlab.bench import ladder as runner
+        from convlab import ladder as runner
         from convlab.engines import EngineUnavailable, choose
         from convlab.oracle import random_tensors
     with refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):

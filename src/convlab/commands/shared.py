@@ -17,8 +17,8 @@ from convlab.shell import WRONG, refuse
 
 if TYPE_CHECKING:
     from convlab.engines import Engine
+    from convlab.stage import Capability
     from convlab.stages import Stage
-    from convlab.stages.base import Capability
 
 JsonFile = Annotated[
     str | None,
@@ -41,7 +41,7 @@ def stages_named(names: Sequence[str] | None) -> tuple[Stage, ...]:
 
 def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvProblem:
     """The layer of that name, or the engine's default problem, with that many images."""
-    from convlab.bench.ladder import default_problem
+    from convlab.ladder import default_problem
 
     if layer is not None:
         problem = workloads.paper_layer(layer)

@@ -34,7 +34,7 @@ from convlab.shell import (
 )
 
 if TYPE_CHECKING:
-    from convlab.stages.base import Capability
+    from convlab.stage import Capability
     from convlab.tracing import Trace
 
 TRACING_TAKES = 2  # times as long as a run with every check, about
@@ -130,13 +130,13 @@ def _traced(
 ) -> Trace:
     """The trace of a stage; refused before any work where it cannot be or takes too long."""
     with numba_needed():
-        from convlab.bench import ladder as runner
+        from convlab import ladder as runner
         from convlab.engines import EngineUnavailable, choose
         from convlab.engines.findings import NotSimulated
         from convlab.engines.offline import CompilerMissing, UnknownGPU, arch_of
         from convlab.plans import program_for
+        from convlab.stage import why_too_old
         from convlab.stages import Tile, stage_named
-        from convlab.stages.base import why_too_old
         from convlab.tracing import trace_stage
     with refusing(ValueError, EngineUnavailable):
         engine = choose("simulator")

@@ -16,7 +16,7 @@ from typing import Any
 
 from convlab.engines.base import EngineUnavailable, Start
 from convlab.engines.handles import cupy_stream, stream_handle
-from convlab.stages.base import LibraryCall
+from convlab.stage import LibraryCall
 
 
 def build(call: LibraryCall) -> Start:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from convlab.engines.memory_rules import SECTOR_BYTES
-from convlab.stages.base import Capability, Program, Step
+from convlab.stage import Capability, Program, Step
 
 Start = Callable[..., None]
 
@@ -122,8 +122,8 @@ class Engine(Protocol):
     def capability(self) -> Capability | None:
         """The GPU's compute capability; None on a simulator, which runs every stage."""
 
-    def multiprocessors(self) -> int | None:
-        """How many multiprocessors share the blocks of a launch; None on a simulator."""
+    def sm_count(self) -> int | None:
+        """How many SMs share the blocks of a launch; None on a simulator."""
 
     def peak_flops(self, precision: str = "fp32") -> float | None:
         """The operations a second that no kernel can exceed; None where nobody knows. ``tf32`` is

@@ -27,7 +27,7 @@ from numba.cuda.simulator.kernel import BlockManager, BlockThread, Dim3
 from convlab.engines.base import Counts, Start
 from convlab.engines.on_the_host import OnTheHost
 from convlab.engines.python_body import python_body
-from convlab.stages.base import SOURCES, Launch, LibraryCall, Program, Step
+from convlab.stage import SOURCES, Launch, LibraryCall, Program, Step
 
 
 class CudaSim(OnTheHost):

@@ -15,7 +15,7 @@ from numba.cuda.core import config
 from convlab.engines import array_library
 from convlab.engines.base import Counts, Start, Together
 from convlab.engines.handles import stream_handle
-from convlab.stages.base import Capability, Launch, LibraryCall, Program, Step
+from convlab.stage import Capability, Launch, LibraryCall, Program, Step
 
 
 def why_not() -> str | None:
@@ -45,7 +45,7 @@ def signature(launch: Launch, program: Program) -> tuple[Any, ...]:
 
 # Fused multiply-adds that a multiprocessor's tensor cores start a clock in TF32, dense, by compute
 # capability. From NVIDIA's architecture papers: A100 156 TFLOP/s, GA102 36 (RTX 3090), H100 SXM
-# 495, AD102 83 (RTX 4090), B200 1,200, RTX 5090 105, each over multiprocessors and boost clock.
+# 495, AD102 83 (RTX 4090), B200 1,200, RTX 5090 105, each over SMs and boost clock.
 TF32_LANES = {
     (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
     (10, 3): 2048, (12, 0): 128,
@@ -138,7 +138,7 @@ class Gpu:
         major, minor = cuda.get_current_device().compute_capability
         return int(major), int(minor)
 
-    def multiprocessors(self) -> int | None:
+    def sm_count(self) -> int | None:
         return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
     def peak_flops(self, precision: str = "fp32") -> float | None:

@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from convlab.engines.gpu import signature
-from convlab.stages.base import Capability, Launch, Program
+from convlab.stage import Capability, Launch, Program
 
 
 class CompilerMissing(RuntimeError):
@@ -60,6 +60,9 @@ class Cubin:
         return Counter(line.split()[0] for line in self.instructions())
 
 
+INSTRUCTION_BYTES = 16
+MULTIPLY_ADDS = ("FFMA", "HMMA", "HGMMA")
+_BRANCH = re.compile(r"BRA(?:\.\w+)* (?:`\()?(0x[0-9a-f]+)")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;")
 
 
@@ -90,8 +93,8 @@ def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) 
 
 
 def instructions_of(cubins: Sequence[Cubin], capability: Capability) -> list[list[str]]:
-    """The instructions of each, all for one GPU; where branches lead to is said otherwise than in
-    one kernel alone. By one process, because nvdisasm takes a quarter of a second to begin.
+    """The instructions of each, all for one GPU; a branch names the byte of its kernel that it
+    leads to. One process does all, because nvdisasm takes a quarter of a second to begin.
 
     Raises :class:`CompilerMissing` when nvdisasm is not installed.
     """
@@ -102,8 +105,31 @@ def instructions_of(cubins: Sequence[Cubin], capability: Capability) -> list[lis
     if not codes:  # nvdisasm refuses an empty file
         return parts
     for at, instruction in _INSTRUCTION.findall(_disassemble(b"".join(codes), "--binary", kind)):
-        parts[bisect_right(ends, int(at, 16))].append(instruction)
+        number = bisect_right(ends, int(at, 16))
+        start = ends[number] - len(codes[number])
+        if (branch := _BRANCH.match(instruction)) is not None:
+            instruction = f"BRA {int(branch[1], 16) - start:#x}"
+        parts[number].append(instruction)
     return parts
+
+
+def main_loop(code: Sequence[str]) -> list[str]:
+    """The loop with the most multiply-adds of a kernel's :func:`instructions_of`; of several, the
+    shortest. Empty where no loop has any."""
+    loops = []
+    for end, instruction in enumerate(code):
+        if (branch := _BRANCH.match(instruction)) is not None:
+            begin = int(branch[1], 16) // INSTRUCTION_BYTES
+            if begin < end:
+                loops.append(list(code[begin : end + 1]))
+    best = max(loops, key=lambda loop: (multiply_adds(loop), -len(loop)), default=[])
+    return best if multiply_adds(best) else []
+
+
+def multiply_adds(code: Sequence[str]) -> int:
+    """How many of the instructions multiply and add float32 or TF32: of a thread, a warp (HMMA) or
+    a warpgroup (HGMMA)."""
+    return sum(line.split(None, 1)[0].split(".")[0] in MULTIPLY_ADDS for line in code)
 
 
 def _machine_code(cubin: bytes) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.base import Start
-from convlab.stages.base import LibraryCall, Program
+from convlab.stage import LibraryCall, Program
 
 
 class OnTheHost:
@@ -54,7 +54,7 @@ class OnTheHost:
     def capability(self) -> None:
         """None: what no GPU has is simulated too."""
 
-    def multiprocessors(self) -> int | None:
+    def sm_count(self) -> int | None:
         """None: blocks run one after the other."""
         return None
 

@@ -25,7 +25,7 @@ from cuda.bindings import driver
 
 from convlab.engines.handles import address_of, check_aligned, stream_handle
 from convlab.engines.launch_graph import LaunchGraph, graph_of, is_capturing, require
-from convlab.stages.base import Argument, Flat, Images, Launch
+from convlab.stage import Argument, Flat, Images, Launch
 
 Shape = tuple[int, ...]
 

@@ -21,7 +21,7 @@ from convlab.engines.findings import Finding, NotSimulated, SimulationError
 from convlab.engines.launch_arguments import three
 from convlab.engines.on_the_host import OnTheHost
 from convlab.engines.simulated_launch import Recorder, SimulatedLaunch
-from convlab.stages.base import Launch, LibraryCall, Program, Step
+from convlab.stage import Launch, LibraryCall, Program, Step
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 

@@ -67,7 +67,7 @@ def given(says: str) -> Answer:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """What the check said of an answer."""
 
     lesson: str
@@ -95,13 +95,13 @@ def answers_of(lesson: str) -> dict[str, tuple[Answer, ...]]:
     return {name: tuple(answers) for name, answers in there["ANSWERS"].items()}
 
 
-def judged(lesson: Lesson, exercise: Cell, answer: Answer) -> Verdict:
+def judged(lesson: Lesson, exercise: Cell, answer: Answer) -> CheckResult:
     """Put the answer into the exercise's cell, run what the lesson needs and then its check."""
     if answer.what == GIVEN:
         text = exercise.of(LEARNER)
     else:
         text = answer.of(without_marks(exercise.text))
-    return Verdict(lesson.name, exercise.name, answer, _checked(lesson, exercise, text))
+    return CheckResult(lesson.name, exercise.name, answer, _checked(lesson, exercise, text))
 
 
 def _checked(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
@@ -140,7 +140,7 @@ def _run(text: str, there: dict[str, Any]) -> Any:
         return eval(compile(ast.Expression(last.value), file, "eval"), there)
 
 
-def verdicts(lesson: Lesson) -> Iterator[Verdict]:
+def verdicts(lesson: Lesson) -> Iterator[CheckResult]:
     """Of every answer to every exercise of the lesson."""
     answers = answers_of(lesson.name)
     for exercise in lesson.exercises():
@@ -158,7 +158,7 @@ table; [lessons.md](lessons.md) says where the answers are.
 """
 
 
-def table(found: Sequence[Verdict]) -> str:
+def table(found: Sequence[CheckResult]) -> str:
     """The page."""
     lines = [HEAD]
     for lesson in dict.fromkeys(verdict.lesson for verdict in found):
@@ -176,7 +176,7 @@ def table(found: Sequence[Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _said(verdict: Verdict) -> str:
+def _said(verdict: CheckResult) -> str:
     """The reasons. Not whether it compiles: that is found only where compilers are installed, and
     the page is to be the same everywhere."""
     told = [reason for reason in verdict.feedback.reasons if reason != DOES_NOT_COMPILE]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.memory_rules import WARP
+from convlab.kernels.receptive_field import channel_parallel_field
 from convlab.lessons.maps import touched
 from convlab.lessons.pictures import (
     COLOURS,
@@ -23,7 +24,6 @@ from convlab.lessons.pictures import (
     sheet,
 )
 from convlab.problem import ConvProblem
-from convlab.stages.receptive_field import channel_parallel_field
 from convlab.tracing import LaunchTrace
 
 

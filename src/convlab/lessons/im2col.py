@@ -11,6 +11,7 @@ from convlab.checking.checker import PROBLEMS
 from convlab.checking.loading import in_words, is_kernel
 from convlab.checking.records import SPOILED
 from convlab.engines.findings import NotSimulated
+from convlab.kernels.im2col import THREADS, make_im2col, pitch
 from convlab.lessons.exercises import MODEL, On, tried
 from convlab.lessons.feedback import ANSWER, Feedback, Problem, Row, graded
 from convlab.lessons.pictures import (
@@ -35,8 +36,7 @@ from convlab.lessons.words import (
     raised_in_words,
 )
 from convlab.problem import ConvProblem
-from convlab.stages.base import blocks_for
-from convlab.stages.im2col_matrix import THREADS, make_im2col, pitch
+from convlab.stage import blocks_for
 from convlab.tracing import LaunchTrace, trace
 
 Wanted = Callable[[np.ndarray, ConvProblem], np.ndarray]

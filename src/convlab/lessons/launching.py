@@ -107,7 +107,7 @@ def ready_on(
     if not isinstance(theirs, Program):
         main = replace(main, kernel=theirs)
     program = replace(program, launches=(*program.launches[:-1], main))
-    ready = Plan.of(program, problem, step, Simulator(strict=False))
+    ready = Plan(problem, step, program.tile, Simulator(strict=False), program=program)
     input, weight, bias = tensors
     for start in ready.steps(input, weight, output, bias)[:-1]:
         start(None)

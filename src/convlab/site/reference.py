@@ -16,7 +16,7 @@ MODULES = {
     "convlab.engines": "Where kernels run, and which engine is taken.",
     "convlab.engines.base": "How an engine starts all steps of a plan together.",
     "convlab.plans": "What a plan makes for a weight that stays.",
-    "convlab.stages.base": "How a stage names the arguments of its kernels.",
+    "convlab.stage": "How a stage names the arguments of its kernels.",
     "convlab.tracing.records": "What a trace holds: plain data.",
     "convlab.checking.records": "What the compiler said.",
     "convlab.engines.findings": "What is wrong with a kernel.",
@@ -25,12 +25,12 @@ MODULES = {
 # Of modules that have no list of their own: what the others' names hand out.
 NAMED = {
     "convlab.plans": ("PlanForWeight",),
-    "convlab.stages.base": ("Flat", "Images"),
+    "convlab.stage": ("Flat", "Images"),
     "convlab.tracing.records": ("Access", "Array", "Footprint", "Request", "Work"),
     "convlab.checking.records": ("Machine",),
     "convlab.engines.base": ("Together",),
     "convlab.engines.findings": ("Finding", "SimulationError", "NotSimulated"),
-    "convlab.oracle": ("Oracle", "Verdict"),
+    "convlab.oracle": ("Oracle", "CheckResult"),
 }
 HEAD = """# API reference
 

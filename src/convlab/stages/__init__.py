@@ -1,54 +1,35 @@
-"""The ladder: every stage, in order."""
+"""The ladder: every file ``sNN_name.py`` of this folder is a stage, found by its name."""
 
 from __future__ import annotations
 
-from convlab.stages import (
-    s01_direct,
-    s02_cin,
-    s02_cin_naive,
-    s02_cout,
-    s03_depth_last,
-    s03_im2col,
-    s03_im2col_blas,
-    s03_im2col_per_image,
-    s03_unfold_einsum,
-    s04_implicit_gemm,
-    s05_shared_memory,
-    s06_block_tiling,
-    s07_microkernel,
-    s08_vectorized,
-    s09_double_buffer,
-    s10_im2win,
-    s11_im2win_full,
-    s12_fused_im2win,
-    s13_tensor_cores,
-    s14_warpgroups,
-)
-from convlab.stages.base import Buffer, Launch, LibraryCall, Program, Stage, Step
-from convlab.stages.tiles import Tile
+import pkgutil
+import re
+from importlib import import_module
 
-LADDER: tuple[Stage, ...] = (
-    s01_direct.STAGE,
-    s02_cin_naive.STAGE,
-    s02_cin.STAGE,
-    s02_cout.STAGE,
-    s03_im2col.STAGE,
-    s03_im2col_per_image.STAGE,
-    s03_im2col_blas.STAGE,
-    s03_depth_last.STAGE,
-    s03_unfold_einsum.STAGE,
-    s04_implicit_gemm.STAGE,
-    s05_shared_memory.STAGE,
-    s06_block_tiling.STAGE,
-    s07_microkernel.STAGE,
-    s08_vectorized.STAGE,
-    s09_double_buffer.STAGE,
-    s10_im2win.STAGE,
-    s11_im2win_full.STAGE,
-    s12_fused_im2win.STAGE,
-    s13_tensor_cores.STAGE,
-    s14_warpgroups.STAGE,
-)
+from convlab.stage import Buffer, Launch, LibraryCall, Program, Stage, Step, Tile
+
+
+def _ladder() -> tuple[Stage, ...]:
+    """The stages by number; of one number, each after those that it builds on."""
+    files = [file.name for file in pkgutil.iter_modules(__path__)]
+    stages = [
+        import_module(f"{__name__}.{name}").STAGE
+        for name in files
+        if re.match(r"s\d\d[a-z]?_", name)
+    ]
+    by_name = {stage.name: stage for stage in stages}
+
+    def number(stage: Stage) -> str:
+        return stage.name.partition("_")[0]
+
+    def depth(stage: Stage) -> int:
+        below = [by_name[name] for name in stage.builds_on if name.startswith(f"{number(stage)}_")]
+        return 1 + max(map(depth, below), default=0)
+
+    return tuple(sorted(stages, key=lambda stage: (number(stage), depth(stage), stage.name)))
+
+
+LADDER = _ladder()
 
 __all__ = [
     "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step", "Tile", "family",

@@ -12,7 +12,7 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.problem import ConvProblem
-from convlab.stages.base import Launch, Program, Stage, blocks_for
+from convlab.stage import Launch, Program, Stage, blocks_for
 
 THREADS = 256
 
@@ -65,10 +65,9 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
 
 
 STAGE = Stage(
-    name="s01_direct",
+    __name__,
     title="Direct convolution: seven loops, one thread per output",
     source="im2win paper (000), 2.2, Equation 1",
     builds_on=(),
-    module=__name__,
     prepare=prepare,
 )

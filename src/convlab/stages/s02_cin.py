@@ -17,14 +17,14 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
-from convlab.problem import ConvProblem
-from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.receptive_field import (
+from convlab.kernels.receptive_field import (
     Field,
     channel_parallel_field,
     fill_launch,
     make_stage_field,
 )
+from convlab.problem import ConvProblem
+from convlab.stage import Flat, Launch, Program, Stage, blocks_for
 
 
 def make_kernel(problem: ConvProblem, field: Field) -> Any:
@@ -82,11 +82,10 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
 
 
 STAGE = Stage(
-    name="s02_cin",
+    __name__,
     title="C_in-parallel: the receptive field shared by all filters, added atomically",
     source="Accelerating 2D Convolutions on GPU (001), 2.2, Algorithm 1",
     builds_on=("s02_cin_naive",),
-    module=__name__,
     prepare=prepare,
     atomic_additions=lambda problem: problem.C_i * channel_parallel_field(problem).parts(problem),
 )

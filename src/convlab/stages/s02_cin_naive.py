@@ -18,9 +18,9 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
+from convlab.kernels.receptive_field import Field, channel_parallel_field, fill_launch
 from convlab.problem import ConvProblem
-from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.receptive_field import Field, channel_parallel_field, fill_launch
+from convlab.stage import Flat, Launch, Program, Stage, blocks_for
 
 
 def make_kernel(problem: ConvProblem, field: Field) -> Any:
@@ -73,11 +73,10 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
 
 
 STAGE = Stage(
-    name="s02_cin_naive",
+    __name__,
     title="CUDA naive: input channels in parallel, added atomically",
     source="Accelerating 2D Convolutions on GPU (001), 3.1",
     builds_on=("s01_direct",),
-    module=__name__,
     prepare=prepare,
     atomic_additions=lambda problem: problem.C_i,
 )

@@ -18,9 +18,9 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
+from convlab.kernels.receptive_field import Field, field_for, make_stage_field
 from convlab.problem import ConvProblem
-from convlab.stages.base import Launch, Program, Stage
-from convlab.stages.receptive_field import Field, field_for, make_stage_field
+from convlab.stage import Launch, Program, Stage
 
 MOST_CHANNELS = 8  # staged at a time: 11 KiB for a 3 x 3 filter, so that several blocks find room
 
@@ -81,10 +81,9 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
 
 
 STAGE = Stage(
-    name="s02_cout",
+    __name__,
     title="C_out-parallel: channels through shared memory, no atomics",
     source="Accelerating 2D Convolutions on GPU (001), 2.3, Algorithm 2",
     builds_on=("s02_cin",),
-    module=__name__,
     prepare=prepare,
 )

@@ -13,18 +13,17 @@ from typing import Any
 
 from numba import cuda, float32, uint32
 
-from convlab.problem import ConvProblem
-from convlab.stages.base import Flat, Program, Stage, Step
-from convlab.stages.depth_last import (
+from convlab.kernels.batch_slices import in_slices, largest, slices
+from convlab.kernels.depth_last import (
     WARP,
     depth_last_buffer,
     im2col_launches,
     to_depth_last_launches,
 )
-from convlab.stages.im2col_matrix import columns_buffer
-from convlab.stages.image_slices import in_slices, largest, slices
-from convlab.stages.matrix_product import pack_launch, packed_buffer, product_launch
-from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
+from convlab.kernels.gemm import pack_launch, packed_buffer, product_launch
+from convlab.kernels.im2col import columns_buffer
+from convlab.problem import ConvProblem
+from convlab.stage import MODEL_TILE, Flat, Program, Stage, Step, Tile, Tiles, microkernel_tile
 
 
 def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
@@ -69,15 +68,13 @@ def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None
 
 
 STAGE = Stage(
-    name="s03_depth_last",
+    __name__,
     title="Depth-last im2col: 128-bit loads and stores, turned round in shared memory",
     source="CUDA IM2COL Kernels Design (003), 1",
     builds_on=("s03_im2col",),
-    module=__name__,
     prepare=prepare,
-    production_tile=microkernel_tile,
-    tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
-    model_tile=MODEL_TILE,
+    tiles=Tiles(
+        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
+    ),
     vectorized=True,
-    in_slices=True,
 )

@@ -9,12 +9,11 @@ one by one. What it costs is memory: each pixel is stored once for each window t
 
 from __future__ import annotations
 
+from convlab.kernels.batch_slices import Slice, in_slices, largest, slices
+from convlab.kernels.gemm import pack_launch, packed_buffer, product_launch
+from convlab.kernels.im2col import columns_buffer, im2col_launch
 from convlab.problem import ConvProblem
-from convlab.stages.base import Flat, Program, Stage, Step
-from convlab.stages.im2col_matrix import columns_buffer, im2col_launch
-from convlab.stages.image_slices import Slice, in_slices, largest, slices
-from convlab.stages.matrix_product import pack_launch, packed_buffer, product_launch
-from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
+from convlab.stage import MODEL_TILE, Flat, Program, Stage, Step, Tile, Tiles, microkernel_tile
 
 
 def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None) -> Program:
@@ -39,15 +38,13 @@ def program(problem: ConvProblem, tile: Tile, parts: list[Slice]) -> Program:
 
 
 STAGE = Stage(
-    name="s03_im2col",
+    __name__,
     title="im2col: windows written out as a matrix, then one GEMM for all images",
     source="im2win paper (000), 2.3",
     builds_on=("s01_direct",),
-    module=__name__,
     prepare=prepare,
-    production_tile=microkernel_tile,
-    tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
-    model_tile=MODEL_TILE,
+    tiles=Tiles(
+        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
+    ),
     vectorized=True,
-    in_slices=True,
 )

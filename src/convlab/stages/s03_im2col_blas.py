@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from convlab.kernels.batch_slices import in_slices, largest, slices
+from convlab.kernels.im2col import im2col_launch
 from convlab.problem import ConvProblem
-from convlab.stages.base import Buffer, LibraryCall, Program, Stage, Step
-from convlab.stages.im2col_matrix import im2col_launch
-from convlab.stages.image_slices import in_slices, largest, slices
+from convlab.stage import Buffer, LibraryCall, Program, Stage, Step
 
 
 def matrix_buffer(problem: ConvProblem) -> Buffer:
@@ -43,12 +43,9 @@ def prepare(problem: ConvProblem, tile: None = None, workspace_limit: int | None
 
 
 STAGE = Stage(
-    name="s03_im2col_blas",
+    __name__,
     title="im2col and BLAS: the same matrix, a library's GEMM",
     source="im2win paper (000), 2.3",
     builds_on=("s03_im2col",),
-    module=__name__,
     prepare=prepare,
-    needs_library=True,
-    in_slices=True,
 )

@@ -8,11 +8,10 @@ image is.
 
 from __future__ import annotations
 
+from convlab.kernels.batch_slices import slices_of
 from convlab.problem import ConvProblem
-from convlab.stages.base import Program, Stage
-from convlab.stages.image_slices import slices_of
+from convlab.stage import MODEL_TILE, Program, Stage, Tile, Tiles, microkernel_tile
 from convlab.stages.s03_im2col import program
-from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
@@ -21,14 +20,13 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 
 
 STAGE = Stage(
-    name="s03_im2col_per_image",
+    __name__,
     title="im2col per image: a matrix and a GEMM for each image in turn",
     source="im2win paper (000), 2.3",
     builds_on=("s03_im2col",),
-    module=__name__,
     prepare=prepare,
-    production_tile=microkernel_tile,
-    tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
-    model_tile=MODEL_TILE,
+    tiles=Tiles(
+        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
+    ),
     vectorized=True,
 )

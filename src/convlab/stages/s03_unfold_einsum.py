@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from convlab.kernels.batch_slices import in_slices, largest, slices
 from convlab.problem import ConvProblem
-from convlab.stages.base import Buffer, LibraryCall, Program, Stage, Step
-from convlab.stages.image_slices import in_slices, largest, slices
+from convlab.stage import Buffer, LibraryCall, Program, Stage, Step
 from convlab.unfold import taps
 
 
@@ -87,12 +87,9 @@ def prepare(problem: ConvProblem, tile: None = None, workspace_limit: int | None
 
 
 STAGE = Stage(
-    name="s03_unfold_einsum",
+    __name__,
     title="Unfold and einsum: im2col as calls of an array library",
     source="Faster Convolution (002), Algorithm 1",
     builds_on=("s03_im2col_blas",),
-    module=__name__,
     prepare=prepare,
-    needs_library=True,
-    in_slices=True,
 )

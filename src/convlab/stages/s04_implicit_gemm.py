@@ -14,7 +14,7 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.problem import ConvProblem
-from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
+from convlab.stage import Flat, Launch, Program, Stage, blocks_for
 
 # n is along x: neighbouring threads then touch neighbouring pixels, and x is the only side of a
 # CUDA grid that holds more than 65,535 blocks.
@@ -72,10 +72,9 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
 
 
 STAGE = Stage(
-    name="s04_implicit_gemm",
+    __name__,
     title="Implicit GEMM: three loops, indices computed on the fly",
     source="im2win paper (000), Algorithm 1",
     builds_on=("s01_direct",),
-    module=__name__,
     prepare=prepare,
 )

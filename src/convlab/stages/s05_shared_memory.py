@@ -14,8 +14,7 @@ from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.tiles import Tile
+from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
@@ -88,13 +87,14 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 
 
 STAGE = Stage(
-    name="s05_shared_memory",
+    __name__,
     title="Shared memory: a block fetches slices of K together",
     source="im2win paper (000), 3.3",
     builds_on=("s04_implicit_gemm",),
-    module=__name__,
     prepare=prepare,
-    production_tile=lambda problem: Tile(M_B=32, N_B=32, K_B=32),
-    tiny_tile=Tile(M_B=4, N_B=8, K_B=4),
-    model_tile=Tile(M_B=8, N_B=32, K_B=8),
+    tiles=Tiles(
+        production=lambda problem: Tile(M_B=32, N_B=32, K_B=32),
+        tiny=Tile(M_B=4, N_B=8, K_B=4),
+        model=Tile(M_B=8, N_B=32, K_B=8),
+    ),
 )

@@ -15,8 +15,7 @@ from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.tiles import Tile
+from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
@@ -95,13 +94,14 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 
 
 STAGE = Stage(
-    name="s06_block_tiling",
+    __name__,
     title="Block tiling: tiles larger than the block, several outputs a thread",
     source="im2win paper (000), 3.3",
     builds_on=("s05_shared_memory",),
-    module=__name__,
     prepare=prepare,
-    production_tile=lambda problem: Tile(M_B=64, N_B=64, K_B=16, M_T=16),
-    tiny_tile=Tile(M_B=8, N_B=4, K_B=4, M_T=2),
-    model_tile=Tile(M_B=32, N_B=32, K_B=8, M_T=4),
+    tiles=Tiles(
+        production=lambda problem: Tile(M_B=64, N_B=64, K_B=16, M_T=16),
+        tiny=Tile(M_B=8, N_B=4, K_B=4, M_T=2),
+        model=Tile(M_B=32, N_B=32, K_B=8, M_T=4),
+    ),
 )

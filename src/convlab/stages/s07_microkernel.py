@@ -14,8 +14,17 @@ from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
+from convlab.stage import (
+    MODEL_TILE,
+    Flat,
+    Launch,
+    Program,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    microkernel_tile,
+)
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
@@ -110,13 +119,12 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 
 
 STAGE = Stage(
-    name="s07_microkernel",
+    __name__,
     title="Micro-kernel: an outer product in registers",
     source="im2win paper (000), 3.3",
     builds_on=("s06_block_tiling",),
-    module=__name__,
     prepare=prepare,
-    production_tile=microkernel_tile,
-    tiny_tile=Tile(M_B=8, N_B=8, K_B=4, M_T=2, N_T=4),
-    model_tile=MODEL_TILE,
+    tiles=Tiles(
+        production=microkernel_tile, tiny=Tile(M_B=8, N_B=8, K_B=4, M_T=2, N_T=4), model=MODEL_TILE
+    ),
 )

@@ -20,8 +20,18 @@ from numba import cuda, float32, uint32
 
 from convlab.device import BYTES_16, gpu_only, load4, store4
 from convlab.problem import ConvProblem
-from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
+from convlab.stage import (
+    MODEL_TILE,
+    Buffer,
+    Flat,
+    Launch,
+    Program,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    microkernel_tile,
+)
 
 RUN = 4  # numbers that one instruction moves
 
@@ -194,14 +204,13 @@ def check_tile(tile: Tile) -> None:
 
 
 STAGE = Stage(
-    name="s08_vectorized",
+    __name__,
     title="Vectorised access: 128-bit loads and stores",
     source="im2win paper (000), 3.3",
     builds_on=("s07_microkernel",),
-    module=__name__,
     prepare=prepare,
-    production_tile=microkernel_tile,
-    tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
-    model_tile=MODEL_TILE,
+    tiles=Tiles(
+        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
+    ),
     vectorized=True,
 )

@@ -24,7 +24,18 @@ from numba import cuda, float32, uint32
 
 from convlab.device import BYTES_16, gpu_only, load4, store4
 from convlab.problem import ConvProblem
-from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
+from convlab.stage import (
+    MODEL_TILE,
+    Buffer,
+    Flat,
+    Launch,
+    Program,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    microkernel_tile,
+)
 from convlab.stages.s08_vectorized import (
     RUN,
     check_tile,
@@ -33,7 +44,6 @@ from convlab.stages.s08_vectorized import (
     make_read,
     make_write,
 )
-from convlab.stages.tiles import MODEL_TILE, Tile, microkernel_tile
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
@@ -158,14 +168,13 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 
 
 STAGE = Stage(
-    name="s09_double_buffer",
+    __name__,
     title="Double buffering: the next slice is fetched while this one is multiplied",
     source="im2win paper (000), 3.3, Algorithm 3",
     builds_on=("s08_vectorized",),
-    module=__name__,
     prepare=prepare,
-    production_tile=microkernel_tile,
-    tiny_tile=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4),
-    model_tile=MODEL_TILE,
+    tiles=Tiles(
+        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
+    ),
     vectorized=True,
 )

@@ -18,7 +18,7 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.problem import ConvProblem
-from convlab.stages.base import Buffer, Launch, Program, Stage, blocks_for
+from convlab.stage import Buffer, Launch, Program, Stage, blocks_for
 
 # The paper's block is 32 x 32 with m along x; here as in s04, and for its reasons.
 BLOCK_M, BLOCK_N = 8, 32
@@ -109,10 +109,9 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
 
 
 STAGE = Stage(
-    name="s10_im2win",
+    __name__,
     title="im2win: windows in memory order, then the plain kernel",
     source="im2win paper (000), 3.1-3.2, Equation 2, Algorithm 2",
     builds_on=("s04_implicit_gemm",),
-    module=__name__,
     prepare=prepare,
 )

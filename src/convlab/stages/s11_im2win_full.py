@@ -24,10 +24,8 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, gpu_only, issue_loads, load4, store4
-from convlab.problem import ConvProblem
-from convlab.stages import s11_ablation
-from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.im2win_tensor import (
+from convlab.kernels import ablation
+from convlab.kernels.im2win_layout import (
     group_size,
     make_first,
     pack_launch,
@@ -35,10 +33,11 @@ from convlab.stages.im2win_tensor import (
     transform_launch,
     windows_buffer,
 )
-from convlab.stages.im2win_tiles import best_tile, candidates
+from convlab.kernels.s11_tiles import best_tile, candidates
+from convlab.kernels.unrolled_product import make_compute, make_place, make_read
+from convlab.problem import ConvProblem
+from convlab.stage import MODEL_TILE, Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 from convlab.stages.s08_vectorized import RUN, make_multiply, make_write
-from convlab.stages.tiles import MODEL_TILE, Tile
-from convlab.stages.unrolled_product import make_compute, make_place, make_read
 
 
 def skew_of(tile: Tile) -> int:
@@ -172,23 +171,23 @@ def prepare(
     prefetch: bool = True,
 ) -> Program:
     """As every stage's; the switches leave a technique out. Without the micro-kernel the tile is
-    :func:`s11_ablation.one_output_a_thread`'s instead. Raises ``ValueError`` for a tile that does
+    :func:`ablation.one_output_a_thread`'s instead. Raises ``ValueError`` for a tile that does
     not suit the kernel."""
     by_runs = vectorized and microkernel
     check_tile(tile, by_runs)
     if not microkernel:
-        tile = s11_ablation.one_output_a_thread(tile)
+        tile = ablation.one_output_a_thread(tile)
     skew, buffers = skew_of(tile), 2 if prefetch else 1
     tile.require_shared_memory(buffers * tile.K_B * (tile.M_B + tile.N_B + skew))
-    fetch = make_fetch(problem, tile) if vectorized else s11_ablation.make_fetch(problem, tile)
-    put = make_put(tile) if vectorized else s11_ablation.make_put(tile, skew)
-    read = make_read(tile, skew) if by_runs else s11_ablation.make_read(tile, skew)
-    write = make_write(problem, tile) if by_runs else s11_ablation.make_write(problem, tile)
+    fetch = make_fetch(problem, tile) if vectorized else ablation.make_fetch(problem, tile)
+    put = make_put(tile) if vectorized else ablation.make_put(tile, skew)
+    read = make_read(tile, skew) if by_runs else ablation.make_read(tile, skew)
+    write = make_write(problem, tile) if by_runs else ablation.make_write(problem, tile)
     parts = (fetch, put, read, write, RUN if by_runs else 1)
     if not prefetch:
-        kernel = s11_ablation.make_kernel_without_prefetch(problem, tile, *parts, skew)
+        kernel = ablation.make_kernel_without_prefetch(problem, tile, *parts, skew)
     elif not microkernel:
-        kernel = s11_ablation.make_kernel_without_microkernel(problem, tile, *parts, skew)
+        kernel = ablation.make_kernel_without_microkernel(problem, tile, *parts, skew)
     else:
         kernel = make_kernel(problem, tile, *parts)
     main = Launch(
@@ -217,16 +216,16 @@ def check_tile(tile: Tile, by_runs: bool) -> None:
 
 
 STAGE = Stage(
-    name="s11_im2win_full",
+    __name__,
     title="Full im2win: double-buffered micro-kernel on the im2win tensor",
     source="im2win paper (000), Algorithm 3",
     builds_on=("s09_double_buffer", "s10_im2win"),
-    module=__name__,
     prepare=prepare,
-    production_tile=best_tile,
-    candidates=candidates,
-    tiny_tile=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
-    model_tile=MODEL_TILE,
+    tiles=Tiles(
+        production=best_tile,
+        tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
+        model=MODEL_TILE,
+        candidates=candidates,
+    ),
     vectorized=True,
-    switches=("microkernel", "vectorized", "prefetch"),
 )

@@ -22,24 +22,35 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, commit_copies, gpu_only, wait_copies
-from convlab.problem import ConvProblem
-from convlab.stages import window_fetch
-from convlab.stages.base import Buffer, Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.s08_vectorized import RUN, make_multiply
-from convlab.stages.thread_output import lanes_of, make_add, make_row_of, make_write
-from convlab.stages.tile_choice import (
-    MULTIPROCESSORS,
+from convlab.kernels import window_copies
+from convlab.kernels.epilogue import lanes_of, make_add, make_row_of, make_write
+from convlab.kernels.tile_heuristic import (
+    H200_SMS,
     best_splits,
     best_tile,
     candidates,
     most_splits,
 )
-from convlab.stages.tiles import MODEL_TILE, SHARED_BYTES, Tile
-from convlab.stages.unrolled_product import (
+from convlab.kernels.unrolled_product import (
     make_compute,
     make_place,
     make_read,
 )
+from convlab.problem import ConvProblem
+from convlab.stage import (
+    MODEL_TILE,
+    SHARED_BYTES,
+    Buffer,
+    Flat,
+    Launch,
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+)
+from convlab.stages.s08_vectorized import RUN, make_multiply
 
 CLEARING = 256  # threads of a block that clears
 
@@ -64,8 +75,8 @@ def make_turn(problem: ConvProblem, tile: Tile, LANES: int) -> Any:
     IN_FLIGHT, ODD = SLOTS - 2, K_B % 2 == 1
     read, multiply = make_read(tile), make_multiply(tile)
     compute = make_compute(tile, read)
-    fetch_filter = window_fetch.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_fetch.make_fetch_windows(problem, tile, lanes=LANES)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, lanes=LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(slice_, end, slot, input, packed, t, first, i_h, i_w, S_F, S_I):
@@ -113,11 +124,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
     THREADS, BLOCKS, O_SHAPE = tile.threads, blocks_at_once(tile), (M_T, N_T)
     SLICES, SLOTS = blocks_for(p.K, K_B), ring_slots(tile)
     F_RING, I_RING = SLOTS * K_B * M_B, SLOTS * K_B * N_B
-    AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
+    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
     SHARE = blocks_for(SLICES, splits)  # of a block, in slices
     TURNS = 2 if K_B % 2 else 1  # until the registers have the same roles again
     LANES, place, row_of = lanes_of(problem, tile, splits), make_place(tile), make_row_of(tile)
-    window_at = window_fetch.make_window_at(LANES)
+    window_at = window_copies.make_window_at(LANES)
     write = make_write(problem, tile, relu, row_of, tile.columns, LANES)
     if splits > 1:
         write = make_add(problem, tile, row_of, LANES)
@@ -191,19 +202,19 @@ def prepare(
     relu: bool = False,
     whole_sums: bool = False,
     splits: int | None = None,
-    multiprocessors: int = MULTIPROCESSORS,
+    sm_count: int = H200_SMS,
 ) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero. ``splits`` is among how many
-    blocks a sum is split: the model's choice for a GPU of so many ``multiprocessors``, but 1 with
+    blocks a sum is split: the model's choice for a GPU of so many SMs, but 1 with
     ``whole_sums`` and with ``relu``, which needs the sums."""
     check_tile(tile)
     if splits is None:
-        splits = 1 if relu or whole_sums else best_splits(problem, tile, multiprocessors)
+        splits = 1 if relu or whole_sums else best_splits(problem, tile, sm_count)
     slices = blocks_for(problem.K, tile.K_B)
     splits = blocks_for(slices, blocks_for(slices, splits))  # so that each has some
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
-    pack = window_fetch.pack_launch(problem, tile, K_P, M_P)
+    pack = window_copies.pack_launch(problem, tile, K_P, M_P)
     main = Launch(
         make_kernel(problem, tile, relu, splits),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B), splits),
@@ -220,12 +231,12 @@ def prepare(
 
 def production_tile(
     problem: ConvProblem,
-    multiprocessors: int = MULTIPROCESSORS,
+    sm_count: int = H200_SMS,
     relu: bool = False,
     whole_sums: bool = False,
 ) -> Tile:
     """The model's tile; with either option the one for sums that are not split."""
-    return best_tile(problem, multiprocessors, whole_sums=relu or whole_sums)
+    return best_tile(problem, sm_count, whole_sums=relu or whole_sums)
 
 
 def check_tile(tile: Tile) -> None:
@@ -234,25 +245,23 @@ def check_tile(tile: Tile) -> None:
         tile.M_T % RUN == tile.N_T % RUN == 0,
         "M_T and N_T must be multiples of 4, because four numbers move at a time",
     )
-    window_fetch.check_tile(tile)
+    window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
 
 
 STAGE = Stage(
-    name="s12_fused_im2win",
+    __name__,
     title="Fused im2win: the windows are made in shared memory",
     source="im2win paper (000), Algorithm 3, without its tensor; ours",
     builds_on=("s11_im2win_full",),
-    module=__name__,
     prepare=prepare,
-    production_tile=production_tile,
-    candidates=candidates,
-    tiny_tile=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
-    model_tile=MODEL_TILE,
+    tiles=Tiles(
+        production=production_tile,
+        tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
+        model=MODEL_TILE,
+        candidates=candidates,
+    ),
     vectorized=True,
-    options=("relu", "whole_sums"),
-    splits_sums=True,
+    requires=Requirement((8, 0), "asynchronous copies"),
     atomic_additions=most_splits,
-    least_capability=(8, 0),
-    capability_for="asynchronous copies",
 )

@@ -24,20 +24,17 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, commit_copies, gpu_only, wait_copies
-from convlab.problem import ConvProblem
-from convlab.stages import window_fetch
-from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.filter_fragments import (
+from convlab.kernels import window_copies
+from convlab.kernels.filter_fragments import (
     TERMS,
     make_filter_number,
     pack_launch,
     packed_buffer,
 )
-from convlab.stages.s08_vectorized import RUN
-from convlab.stages.tile_choice import MULTIPROCESSORS
-from convlab.stages.tiles import SHARED_BYTES, Tile
-from convlab.stages.warp_output import lanes_of, make_mend, make_write
-from convlab.stages.warp_product import (
+from convlab.kernels.s13_tiles import best_tile, candidates
+from convlab.kernels.tile_heuristic import H200_SMS
+from convlab.kernels.warp_epilogue import lanes_of, make_mend, make_write
+from convlab.kernels.warp_product import (
     GAP,
     WARP_COLUMNS,
     WARP_ROWS,
@@ -45,7 +42,19 @@ from convlab.stages.warp_product import (
     make_compute,
     make_place,
 )
-from convlab.stages.warp_tiles import best_tile, candidates
+from convlab.problem import ConvProblem
+from convlab.stage import (
+    SHARED_BYTES,
+    Flat,
+    Launch,
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+)
+from convlab.stages.s08_vectorized import RUN
 
 MEMBERS = 4  # lanes of a warp along N
 
@@ -79,11 +88,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     PITCH, IN_FLIGHT = N_B + GAP, SLOTS - 2
     F_SLOT, I_SLOT = K_B * 2 * M_B, K_B * PITCH
     F_RING, I_RING = SLOTS * F_SLOT, SLOTS * I_SLOT
-    AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
-    fetch_filter = window_fetch.make_fetch_filter(tile, SLICES * K_B, parts=2)
+    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
     LANES = lanes_of(problem, MEMBERS)
-    fetch_windows = window_fetch.make_fetch_windows(problem, tile, GAP, LANES)
-    window_at = window_fetch.make_window_at(LANES)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, GAP, LANES)
+    window_at = window_copies.make_window_at(LANES)
     place, compute = make_place(tile), make_compute(tile)
     filter_number = make_filter_number(problem, tile)
     write = make_write(problem, tile, relu, WARP_ROWS, LANES)
@@ -158,11 +167,9 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     return Program((packed_buffer(problem, tile),), (pack_launch(problem, tile), main), tile)
 
 
-def production_tile(
-    problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS, relu: bool = False
-) -> Tile:
+def production_tile(problem: ConvProblem, sm_count: int = H200_SMS, relu: bool = False) -> Tile:
     """The model's tile, the same with ``relu``: here sums are whole either way."""
-    return best_tile(problem, multiprocessors)
+    return best_tile(problem, sm_count)
 
 
 def check_tile(tile: Tile) -> None:
@@ -177,24 +184,23 @@ def check_tile(tile: Tile) -> None:
         "M_B must be a multiple of 8 * M_T and N_B of 4 * N_T, because a warp has 8 x 4 threads",
     )
     tile.require(tile.K_B % TERMS == 0, "K_B must be a multiple of 8, the terms of an instruction")
-    window_fetch.check_tile(tile)
+    window_copies.check_tile(tile)
     tile.require_shared_memory(2 * slot_elements(tile))
 
 
 STAGE = Stage(
-    name="s13_tensor_cores",
+    __name__,
     title="Tensor cores: warps multiply, to float32 accuracy",
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("s12_fused_im2win",),
-    module=__name__,
     prepare=prepare,
-    production_tile=production_tile,
-    candidates=candidates,
-    tiny_tile=Tile(M_B=16, N_B=32, K_B=8, M_T=2, N_T=8),
-    model_tile=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=8),
+    tiles=Tiles(
+        production=production_tile,
+        tiny=Tile(M_B=16, N_B=32, K_B=8, M_T=2, N_T=8),
+        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=8),
+        candidates=candidates,
+    ),
     vectorized=True,
-    options=("relu",),
-    split_products=True,
-    least_capability=(8, 0),
-    capability_for="asynchronous copies",
+    precision="3xtf32",
+    requires=Requirement((8, 0), "asynchronous copies"),
 )

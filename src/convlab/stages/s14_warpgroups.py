@@ -34,22 +34,31 @@ from convlab.device import (
     start_product,
     wait_copies,
 )
-from convlab.problem import ConvProblem
-from convlab.stages import window_fetch
-from convlab.stages.base import Flat, Launch, Program, Stage, blocks_for
-from convlab.stages.filter_cores import COLUMNS, make_filter_number, pack_launch
-from convlab.stages.filter_fragments import packed_buffer
-from convlab.stages.s08_vectorized import RUN
-from convlab.stages.tile_choice import MULTIPROCESSORS
-from convlab.stages.tiles import SHARED_BYTES, Tile
-from convlab.stages.warp_output import lanes_of, make_mend, make_write
-from convlab.stages.warpgroup_tiles import (
+from convlab.kernels import window_copies
+from convlab.kernels.filter_cores import COLUMNS, make_filter_number, pack_launch
+from convlab.kernels.filter_fragments import packed_buffer
+from convlab.kernels.s14_tiles import (
     TERMS,
     WINDOWS,
     best_tile,
     blocks_at_once,
     candidates,
 )
+from convlab.kernels.tile_heuristic import H200_SMS
+from convlab.kernels.warp_epilogue import lanes_of, make_mend, make_write
+from convlab.problem import ConvProblem
+from convlab.stage import (
+    SHARED_BYTES,
+    Flat,
+    Launch,
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+)
+from convlab.stages.s08_vectorized import RUN
 
 SLOTS = 2  # slices in shared memory: the one computed and the one on its way
 SKEW = 8  # elements from one row's banks to the next one's: lanes of four rows read four runs
@@ -81,11 +90,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     AT_FIRST = SLICES if SLICES <= SLOTS else 1  # slices asked for: where two are all, both
     F_SLOT, I_SLOT = K_B * 2 * M_B, K_B * PITCH
     F_RING, I_RING = SLOTS * F_SLOT, SLOTS * I_SLOT
-    AT_A_TIME, TIMES = window_fetch.fetching_columns(tile)
-    fetch_filter = window_fetch.make_fetch_filter(tile, SLICES * K_B, parts=2)
+    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
     LANES = lanes_of(problem, GROUPS)
-    fetch_windows = window_fetch.make_fetch_windows(problem, tile, GAP, LANES, TURN)
-    window_at, compute = window_fetch.make_window_at(LANES), make_compute(tile)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, GAP, LANES, TURN)
+    window_at, compute = window_copies.make_window_at(LANES), make_compute(tile)
     filter_number = make_filter_number(problem, tile)
     write = make_write(problem, tile, relu, MEMBERS, LANES)
     mend = make_mend(problem, tile, relu, filter_number, MEMBERS, LANES)
@@ -201,11 +210,9 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     return Program((packed_buffer(problem, tile),), (pack_launch(problem, tile), main), tile)
 
 
-def production_tile(
-    problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS, relu: bool = False
-) -> Tile:
+def production_tile(problem: ConvProblem, sm_count: int = H200_SMS, relu: bool = False) -> Tile:
     """The model's tile, the same with ``relu``: here sums are whole either way."""
-    return best_tile(problem, multiprocessors)
+    return best_tile(problem, sm_count)
 
 
 def check_tile(tile: Tile) -> None:
@@ -226,20 +233,18 @@ def check_tile(tile: Tile) -> None:
 
 
 STAGE = Stage(
-    name="s14_warpgroups",
+    __name__,
     title="Warpgroups: four warps multiply, from shared memory",
     source="im2win paper (000), Algorithm 3, by Hopper's tensor cores; ours",
     builds_on=("s13_tensor_cores",),
-    module=__name__,
     prepare=prepare,
-    production_tile=production_tile,
-    candidates=candidates,
-    tiny_tile=Tile(M_B=8, N_B=128, K_B=16, M_T=2, N_T=4),
-    model_tile=Tile(M_B=32, N_B=128, K_B=16, M_T=8, N_T=4),
+    tiles=Tiles(
+        production=production_tile,
+        tiny=Tile(M_B=8, N_B=128, K_B=16, M_T=2, N_T=4),
+        model=Tile(M_B=32, N_B=128, K_B=16, M_T=8, N_T=4),
+        candidates=candidates,
+    ),
     vectorized=True,
-    options=("relu",),
-    split_products=True,
-    least_capability=(9, 0),
-    exact_capability=True,
-    capability_for="its tensor cores' own instruction, wgmma",
+    precision="3xtf32",
+    requires=Requirement((9, 0), "its tensor cores' own instruction, wgmma", exact=True),
 )

@@ -17,8 +17,8 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
+from convlab.stage import Capability, why_too_old
 from convlab.stages import Launch, Tile, stage_named
-from convlab.stages.base import Capability, why_too_old
 from convlab.tracing.recorder import Recorder
 from convlab.tracing.records import LaunchTrace, Trace
 

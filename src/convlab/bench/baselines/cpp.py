@@ -1,0 +1,95 @@
+"""The C++ baseline of source 001: seven nested loops, compiled with g++ -O3, one thread.
+
+It measures what source 001's speedups are relative to, not what a CPU can do: no blocking, no
+OpenMP, no vector instructions beyond what g++ finds (without ``-ffast-math`` it may not reorder the
+sums, so it finds none in the inner loops).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from convlab.bench.baselines.base import Baseline, Singles, require_no_bias
+from convlab.bench.baselines.builds import built, version
+from convlab.problem import ConvProblem
+
+SOURCE = Path(__file__).with_name("seven_loops.cpp")
+OPTIONS = ("-O3", "-shared", "-fPIC")
+COMPILER = "g++"
+
+
+def why_absent() -> str | None:
+    """Why there is no baseline here; None when there is one."""
+    if shutil.which(COMPILER) is None:
+        return f"there is no {COMPILER} on the PATH to build it with"
+    return None
+
+
+class SevenLoops:
+    """The baseline for one problem, on the host."""
+
+    workspace_bytes = 0
+    capturable = False
+
+    def __init__(
+        self, problem: ConvProblem, input: Singles, weight: Singles, bias: Singles | None
+    ) -> None:
+        require_no_bias(BASELINE.name, bias)
+        self._input = np.ascontiguousarray(input, np.float32)
+        self._weight = np.ascontiguousarray(weight, np.float32)
+        self._output = np.full(problem.output_shape, np.nan, np.float32)
+        self._sizes = _sizes(problem)
+        library = ctypes.CDLL(str(built(SOURCE, COMPILER, OPTIONS)))
+        self._loops = library.convlab_seven_loops
+        self._loops.restype = None
+        self._loops.argtypes = [ctypes.c_void_p] * 4
+
+    @property
+    def algorithm(self) -> str:
+        """The compiler and its options."""
+        return f"{version(COMPILER).splitlines()[0]} {OPTIONS[0]}, one thread"
+
+    def run(self, stream: int | None = None) -> None:
+        """Compute; done when it returns, whatever the stream."""
+        for image, result in zip(self._input, self._output, strict=True):  # Ctrl-C between images
+            self._loops(
+                self._sizes, image.ctypes.data, self._weight.ctypes.data, result.ctypes.data
+            )
+
+    def poison(self) -> None:
+        """Fill the output with NaN."""
+        self._output.fill(np.nan)
+
+    def output(self) -> Singles:
+        """The output."""
+        return self._output.copy()
+
+    def close(self) -> None:
+        """Nothing to give back but memory."""
+        self._input = self._weight = self._output = np.empty((0, 1, 1, 1), np.float32)
+
+
+def _sizes(problem: ConvProblem) -> ctypes.Array[ctypes.c_int]:
+    """``struct Sizes`` of the C++ source."""
+    p = problem
+    sizes = (
+        p.C_i, p.H_i, p.W_i, p.C_o, p.H_f, p.W_f, p.H_o, p.W_o,
+        p.p_h, p.p_w, p.s_h, p.s_w, p.d_h, p.d_w,
+    )  # fmt: skip
+    return (ctypes.c_int * len(sizes))(*sizes)
+
+
+BASELINE = Baseline(
+    name="cpp_seven_loops",
+    title="C++, seven nested loops, g++ -O3, one thread",
+    family="cpu",
+    precision="fp32",
+    method="direct",
+    on_gpu=False,
+    why_absent=why_absent,
+    prepare=SevenLoops,
+)

@@ -1,0 +1,265 @@
+"""CUTLASS's implicit GEMM convolution, built here with nvcc from the headers that its wheel ships.
+
+Source 001 compares with two of its kernels: *analytic*, which works every pixel's address out anew
+and takes any filter, and *optimized*, which keeps increments and masks and takes filters of at most
+32 x 32. Both are fp32 on the ordinary cores here; a third baseline is TF32 on tensor cores (those of
+Ampere, which Hopper runs too). Channels-last: CUTLASS has no other layout for these, so input and
+filters lie in memory that way before the clock starts, and so does the output.
+
+Each baseline has several tiles (cutlass_conv.cu) and takes the fastest for the problem, as cuDNN's
+benchmark mode and CUTLASS's own profiler do; the search is not part of what is timed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from ctypes import c_char_p, c_int, c_void_p
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convlab.bench.baselines.base import Baseline, Precision, Singles, Unsupported, require_no_bias
+from convlab.bench.baselines.builds import built
+from convlab.bench.baselines.on_gpu import Tensors, fastest, why_no_gpu
+from convlab.problem import ConvProblem
+
+SOURCE = Path(__file__).with_name("cutlass_conv.cu")
+OPTIONS = ("-O3", "-std=c++17", "-shared", "-Xcompiler=-fPIC", "--expt-relaxed-constexpr")
+FIRST_CAPABILITY = (8, 0)  # asynchronous copies to shared memory
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to build the source."""
+
+    name: str
+    title: str
+    iterator: str
+    precision: Precision
+
+    def options(self, headers: Path, capability: tuple[int, int]) -> list[str]:
+        """What nvcc is told."""
+        return [
+            *OPTIONS,
+            f"-arch=sm_{capability[0]}{capability[1]}",
+            f"-I{headers}",
+            f"-DCONVLAB_ITERATOR={self.iterator}",
+            f"-DCONVLAB_TF32={int(self.precision == 'tf32')}",
+        ]
+
+
+VARIANTS = (
+    Variant("cutlass_analytic", "CUTLASS analytic, fp32", "kAnalytic", "fp32"),
+    Variant("cutlass_optimized", "CUTLASS optimized, fp32", "kOptimized", "fp32"),
+    Variant("cutlass_tf32", "CUTLASS optimized, TF32", "kOptimized", "tf32"),
+)
+
+
+_BUILDERS = ThreadPoolExecutor(len(VARIANTS))  # each waits for an nvcc
+
+
+def why_absent() -> str | None:
+    """Why CUTLASS cannot run here; None when it can."""
+    reason = why_no_gpu()
+    if reason is not None:
+        return reason
+    if _capability() < FIRST_CAPABILITY:
+        return "its kernels here copy asynchronously, which takes a GPU of capability 8.0 or later"
+    return why_not_built()
+
+
+def why_not_built() -> str | None:
+    """Why the source cannot be built here; None when it can."""
+    if nvcc() is None:
+        return "there is no nvcc to build it with: it comes with NVIDIA's CUDA toolkit"
+    if headers() is None:
+        return (
+            "its headers are not here: pip install --no-deps nvidia-cutlass, or give the folder of "
+            "a clone in CUTLASS_PATH"
+        )
+    return None
+
+
+@cache
+def nvcc() -> str | None:
+    """The compiler: on the PATH, else where NVIDIA's packages and toolkits put it."""
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    return shutil.which("nvcc") or find_nvidia_binary_utility("nvcc")
+
+
+def headers() -> Path | None:
+    """The folder to include from: ``$CUTLASS_PATH/include``, else that of the wheel."""
+    roots = []
+    if given := os.environ.get("CUTLASS_PATH"):
+        roots.append(Path(given))
+    elif (package := find_spec("cutlass_library")) is not None:
+        roots += [Path(root) / "source" for root in package.submodule_search_locations or ()]
+    for root in roots:
+        if (root / "include/cutlass/cutlass.h").is_file():
+            return root / "include"
+    return None
+
+
+@cache
+def library(variant: Variant) -> Any:
+    """The variant's library, built where it has not been yet: a quarter of a minute.
+
+    Raises :class:`convlab.bench.baselines.builds.BuildFailed`, or ``RuntimeError`` where there is
+    nothing to build with.
+    """
+    compiler, folder = nvcc(), headers()
+    if compiler is None or folder is None:
+        raise RuntimeError(f"{variant.name} cannot run here: {why_not_built()}")
+    options = variant.options(folder, _capability())
+    path = built(SOURCE, compiler, options, [folder / "cutlass/version.h"])
+    return declared(ctypes.CDLL(str(path)))
+
+
+def compile(variant: Variant, problem: ConvProblem) -> Future[Any] | None:
+    """Start to build the variant's library, the same for every problem, ahead of time: the variants
+    are built side by side."""
+    return _BUILDERS.submit(library, variant) if why_absent() is None else None
+
+
+def declared(cutlass: Any) -> Any:
+    """The library's functions with their types."""
+    cutlass.convlab_choices.argtypes = []
+    cutlass.convlab_choices.restype = c_int
+    cutlass.convlab_name.argtypes = [c_int]
+    cutlass.convlab_can_run.argtypes = [c_int, c_void_p]
+    cutlass.convlab_run.argtypes = [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]
+    for name in ("convlab_name", "convlab_can_run", "convlab_run"):
+        getattr(cutlass, name).restype = c_char_p
+    return cutlass
+
+
+def _capability() -> tuple[int, int]:
+    from numba import cuda
+
+    major, minor = cuda.get_current_device().compute_capability
+    return int(major), int(minor)
+
+
+class Convolution:
+    """A variant made ready for one problem, with the fastest of its tiles."""
+
+    capturable = True
+    workspace_bytes = 0  # that is what implicit GEMM without split-K is about
+
+    def __init__(
+        self,
+        variant: Variant,
+        problem: ConvProblem,
+        input: Singles,
+        weight: Singles,
+        bias: Singles | None,
+    ) -> None:
+        require_no_bias(variant.name, bias)
+        self._variant = variant
+        self._library = library(variant)
+        self._sizes = sizes(problem)
+        able = able_to_run(self._library, self._sizes)
+        N_i, C_o, H_o, W_o = problem.output_shape
+        self._tensors: Tensors | None = Tensors(
+            channels_last(input), channels_last(weight), (N_i, H_o, W_o, C_o)
+        )
+        self._tile = able[0]
+        try:
+            self._tile = fastest({tile: partial(self._start, tile) for tile in able})
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def algorithm(self) -> str:
+        """The tile that was fastest: output pixels x channels x K-slice."""
+        name: bytes = self._library.convlab_name(self._tile)
+        return name.decode()
+
+    def run(self, stream: int | None = None) -> None:
+        """Start one convolution."""
+        self._start(self._tile, stream)
+
+    def _start(self, tile: int, stream: int | None) -> None:
+        pointers = self._open.pointers
+        error: bytes | None = self._library.convlab_run(tile, self._sizes, *pointers, stream or 0)
+        if error is not None:
+            raise RuntimeError(f"{self._variant.name}: CUTLASS says {error.decode()}")
+
+    def poison(self) -> None:
+        """Fill the output with NaN."""
+        self._open.poison()
+
+    def output(self) -> Singles:
+        """The output on the host, NCHW."""
+        return self._open.output().transpose(0, 3, 1, 2)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._tensors is not None:
+            self._tensors.close()
+            self._tensors = None
+
+    @property
+    def _open(self) -> Tensors:
+        if self._tensors is None:
+            raise RuntimeError(f"{self._variant.name} has been closed")
+        return self._tensors
+
+
+def sizes(problem: ConvProblem) -> ctypes.Array[c_int]:
+    """``struct Sizes`` of the CUDA source. The output's size is given, so padding at the bottom and
+    the right follows, and need not be that at the top and the left."""
+    p = problem
+    numbers = (
+        p.N_i, p.H_i, p.W_i, p.C_i, p.C_o, p.H_f, p.W_f, p.H_o, p.W_o,
+        p.p_h, p.p_w, p.s_h, p.s_w, p.d_h, p.d_w,
+    )  # fmt: skip
+    return (c_int * len(numbers))(*numbers)
+
+
+def able_to_run(cutlass: Any, sizes: ctypes.Array[c_int]) -> list[int]:
+    """Which of the library's tiles can do the problem. Raises :class:`Unsupported`, with what
+    CUTLASS says, where none can."""
+    said = {tile: cutlass.convlab_can_run(tile, sizes) for tile in range(cutlass.convlab_choices())}
+    able = [tile for tile, error in said.items() if error is None]
+    if not able:
+        errors = sorted({error.decode() for error in said.values()})
+        raise Unsupported(
+            f"CUTLASS says of each of its {len(said)} kernels: {', '.join(errors)} (it takes no "
+            "tensors of 2 GiB and more, nor filters above 32 x 32 with the optimized iterator)"
+        )
+    return able
+
+
+def channels_last(tensor: Singles) -> Singles:
+    """NCHW to NHWC, OIHW to OHWI. An image a thread: NumPy takes seconds for them in one."""
+    moved = tensor.transpose(0, 2, 3, 1)
+    copy = np.empty(moved.shape, np.float32)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(np.copyto, copy, moved))
+    return copy
+
+
+BASELINES = tuple(
+    Baseline(
+        name=variant.name,
+        title=variant.title,
+        family="cutlass",
+        precision=variant.precision,
+        method="gemm",
+        on_gpu=True,
+        why_absent=why_absent,
+        prepare=partial(Convolution, variant),
+        compile=partial(compile, variant),
+    )
+    for variant in VARIANTS
+)

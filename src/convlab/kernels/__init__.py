@@ -1,0 +1,1 @@
+"""What several stages share: layout transforms, copies, epilogues, the tile heuristic."""

@@ -1,0 +1,241 @@
+"""s11 with a technique left out: what Figure 4 of the im2win paper (000, section 4.4) compares.
+
+Not a stage: s11's kernel takes these parts instead of its own where a switch is off.
+
+- no micro-kernel: one output a thread, so that nothing is used twice from a register (and no
+  ``issue_loads``);
+- no vectorised access: every fetch, put, read and write moves one number (the paper leaves out the
+  reads from shared memory only);
+- no prefetch: one buffer, filled and then computed from, with nothing under way meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import BYTES_16, gpu_only
+from convlab.kernels.im2win_layout import group_size, make_first, packed_buffer
+from convlab.kernels.unrolled_product import make_place
+from convlab.problem import ConvProblem
+from convlab.stage import Tile, blocks_for
+from convlab.stages.s08_vectorized import RUN, make_multiply
+
+
+def one_output_a_thread(tile: Tile) -> Tile:
+    """The tile without a micro-kernel: s05's 32 x 32 x 32 at production size."""
+    return Tile(min(tile.M_B, 32), min(tile.N_B, 32), min(4 * tile.K_B, 32))
+
+
+def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
+    """s11's fetch, one number at a time."""
+    p = problem
+    d_w, G = p.d_w, group_size(p)
+    K_W = p.W_f * G
+    M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
+    F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN
+    F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I):
+        for f in range(F_RUNS):
+            e = t + f * THREADS
+            if e < F_ALL:
+                at = first_F + slice_ * (K_B * M_B) + f * (THREADS * RUN)
+                for c in range(RUN):
+                    fetched_F[f, c] = packed[at + c]
+        for f in range(I_RUNS):
+            e = t + f * THREADS
+            k = slice_ * K_B + e % K_RUNS * RUN
+            for c in range(RUN):
+                fetched_I[f, c] = float32(0)
+                if k < K_W and e < I_ALL:
+                    fetched_I[f, c] = windows[first_I[f] + k + k // G * G * (d_w - 1) + c]
+
+    return fetch
+
+
+def make_put(tile: Tile, skew: int) -> Any:
+    """s11's put, one number at a time."""
+    M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
+    F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN
+    F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
+    PITCH = N_B + skew
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def put(fetched_F, fetched_I, t, k0, S_F, S_I):
+        for f in range(F_RUNS):
+            e = t + f * THREADS
+            if e < F_ALL:
+                for c in range(RUN):
+                    S_F[uint32(k0 * M_B + e * RUN + c)] = fetched_F[f, c]
+        for f in range(I_RUNS):
+            e = t + f * THREADS
+            if e < I_ALL:
+                for c in range(RUN):
+                    at = uint32((k0 + e % K_RUNS * RUN + c) * PITCH + e // K_RUNS)
+                    S_I[at] = fetched_I[f, c]
+
+    return put
+
+
+def make_read(tile: Tile, skew: int) -> Any:
+    """s07's reads: a thread's rows and columns are ROWS and COLUMNS apart."""
+    M_B, M_T, N_T, ROWS, COLUMNS = tile.M_B, tile.M_T, tile.N_T, tile.rows, tile.columns
+    PITCH = tile.N_B + skew
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
+        for i in range(M_T):
+            R_F[i] = S_F[at_F + (k * M_B + i * ROWS)]
+        for j in range(N_T):
+            R_I[j] = S_I[at_I + (k * PITCH + j * COLUMNS)]
+
+    return read
+
+
+def make_write(problem: ConvProblem, tile: Tile) -> Any:
+    """s07's writes."""
+    M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
+    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def write(R_O, bias, output, m0, n0, ty, tx):
+        for j in range(N_T):
+            n = n0 + tx + j * COLUMNS
+            if n < N:
+                i_n, pixel = n // PIXELS, n % PIXELS
+                for i in range(M_T):
+                    m = m0 + ty + i * ROWS
+                    if m < M:
+                        output[(i_n * M + m) * PIXELS + pixel] = R_O[i, j] + bias[m]
+
+    return write
+
+
+def make_steps(tile: Tile, read: Any) -> Any:
+    """A slice's product, each step written out as s11's are, but read when it is multiplied."""
+    multiply = make_multiply(tile)
+
+    def steps_from(k: int) -> Any:
+        following = steps_from(k + 1) if k + 1 < tile.K_B else None
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_F, R_I, R_O):
+            read(S_F, S_I, at_F, at_I, k, R_F, R_I)
+            multiply(R_F, R_I, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_F, R_I, R_O)
+
+        return step
+
+    return steps_from(0)
+
+
+def make_kernel_without_prefetch(
+    problem: ConvProblem,
+    tile: Tile,
+    fetch: Any,
+    put: Any,
+    read: Any,
+    write: Any,
+    TOGETHER: int,
+    skew: int,
+) -> Any:
+    """s11's kernel with s08's loop: fill, wait, compute, wait."""
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS = tile.threads
+    F_SLICE, I_SLICE, O_SHAPE = K_B * M_B, K_B * (N_B + skew), (M_T, N_T)
+    _, K_P, _ = packed_buffer(problem, tile).shape
+    SLICES = K_P // K_B
+    F_RUNS, I_RUNS = (blocks_for(K_B * wide // RUN, THREADS) for wide in (M_B, N_B))
+    F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
+    first, place, steps = make_first(problem, tile, K_P), make_place(tile), make_steps(tile, read)
+
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
+    def im2win_full(windows, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICE, float32, alignment=BYTES_16)
+        R_F, R_I = cuda.local.array(M_T, float32), cuda.local.array(N_T, float32)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        fetched_F = cuda.local.array(F_FETCHED, float32)
+        fetched_I = cuda.local.array(I_FETCHED, float32)
+        first_I = cuda.local.array(I_RUNS, int64)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = place(t)
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        first_F = first(t, m0, n0, first_I)
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        for slice_ in range(int32(SLICES)):
+            fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
+            put(fetched_F, fetched_I, t, 0, S_F, S_I)
+            cuda.syncthreads()  # nobody computes before all have fetched
+            steps(S_F, S_I, uint32(ty * TOGETHER), uint32(tx * TOGETHER), R_F, R_I, R_O)
+            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+
+        write(R_O, bias, output, m0, n0, ty, tx)
+
+    return im2win_full
+
+
+def make_kernel_without_microkernel(
+    problem: ConvProblem,
+    tile: Tile,
+    fetch: Any,
+    put: Any,
+    read: Any,
+    write: Any,
+    TOGETHER: int,
+    skew: int,
+) -> Any:
+    """s11's kernel with s05's loop: one sum a thread, two reads from shared memory for each term.
+    The next slice is fetched meanwhile, but no term is read ahead: that belongs to the
+    micro-kernel."""
+    M_B, N_B, K_B = tile.M_B, tile.N_B, tile.K_B
+    THREADS, COLUMNS, PITCH = tile.threads, tile.columns, N_B + skew
+    F_SLICES, I_SLICES = 2 * K_B * M_B, 2 * K_B * PITCH
+    _, K_P, _ = packed_buffer(problem, tile).shape
+    SLICES = K_P // K_B
+    F_RUNS, I_RUNS = (blocks_for(K_B * wide // RUN, THREADS) for wide in (M_B, N_B))
+    F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
+    first, steps = make_first(problem, tile, K_P), make_steps(tile, read)
+
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
+    def im2win_full(windows, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
+        R_F, R_I = cuda.local.array(1, float32), cuda.local.array(1, float32)
+        R_O = cuda.local.array((1, 1), float32)
+        fetched_F = cuda.local.array(F_FETCHED, float32)
+        fetched_I = cuda.local.array(I_FETCHED, float32)
+        first_I = cuda.local.array(I_RUNS, int64)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = t // COLUMNS, t % COLUMNS
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        first_F = first(t, m0, n0, first_I)
+        R_O[0, 0] = float32(0)
+        k0 = uint32(0)  # where in shared memory the slice begins that is computed: 0 or K_B
+        fetch(windows, packed, first_F, first_I, t, 0, fetched_F, fetched_I)
+        put(fetched_F, fetched_I, t, k0, S_F, S_I)
+        cuda.syncthreads()  # nobody reads it before all have filled it
+        for slice_ in range(int32(1), int32(SLICES + 1)):
+            if slice_ < SLICES:
+                fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
+            at_F = uint32(k0 * M_B + ty * TOGETHER)
+            at_I = uint32(k0 * PITCH + tx * TOGETHER)
+            steps(S_F, S_I, at_F, at_I, R_F, R_I, R_O)
+            if slice_ < SLICES:
+                k0 = uint32(K_B - k0)  # the other buffer's turn
+                put(fetched_F, fetched_I, t, k0, S_F, S_I)
+                cuda.syncthreads()  # nobody reads it before all have filled it
+
+        write(R_O, bias, output, m0, n0, ty, tx)
+
+    return im2win_full

@@ -1,0 +1,216 @@
+"""Depth-last im2col: the kernels of CUDA IM2COL Kernels Design (003), for every depth.
+
+The tensor holds the channels of a pixel side by side ("depth last", NHWC), padded with zeros to a
+*depth pitch* of 4, 8, 12 or 16; deeper ones are taken in slices of 16, each a tensor of its own.
+A pixel's channels are then one to four runs of four numbers, which 128-bit loads fetch. The im2col
+matrix wants them the other way round: ``columns[(u * W_f + v) * C_i + r, n]``, pixels side by side.
+So a warp fetches 32 pixels, whole sectors at a time, a block turns them round in shared memory, and
+each row of 128 pixels leaves by 128-bit stores.
+
+Pitch 4 is the document's own design: 128 x 2 threads, a run each, and shared memory of
+8 x (128 + 4), two groups of four rows. Pitches 8, 12 and 16 keep the block and give a thread 2, 3
+and 4 runs, and so a group 8, 12 and 16 rows. Two things have to hold for each: the 32 runs that a
+warp fetches at a time are 16 whole sectors, and the numbers that it then stores one by one lie in
+32 banks. Where a pixel's runs are neighbouring lanes, their rows have to start in other banks:
+SKEW sees to it. With three runs a pixel no start does, since 32 runs in turn have nine numbers for
+eight banks. There the sectors of every pair of pixels are taken in another order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from numba import cuda, float32, uint32
+
+from convlab.device import BYTES_16, gpu_only, load4, store4
+from convlab.kernels.im2col import index_type, pitch
+from convlab.problem import ConvProblem
+from convlab.stage import Buffer, Flat, Launch, blocks_for
+
+RUN = 4  # numbers that one instruction moves
+WARP, GROUPS, WARPS = 32, 2, 4  # a block is two groups of four warps
+DEEPEST = 16  # the largest depth pitch: deeper tensors go through in slices of it
+PAD = 4  # between rows in shared memory, as in the document
+SKEW = {1: 0, 2: 0, 3: 4, 4: 8}  # between every four rows, by runs a pixel
+TO_DEPTH_LAST_THREADS = 128
+
+
+class Slices(NamedTuple):
+    """Some slices of the depth that are alike: how many, from which channel on, how deep."""
+
+    number: int
+    first: int
+    pitch: int
+
+
+def depth_slices(depth: int) -> list[Slices]:
+    """The whole slices together, then what is left."""
+    whole, rest = divmod(depth, DEEPEST)
+    slices = [Slices(whole, 0, DEEPEST)] if whole else []
+    return slices + ([Slices(1, whole * DEEPEST, blocks_for(rest, RUN) * RUN)] if rest else [])
+
+
+def depth_last_buffer(problem: ConvProblem) -> Buffer:
+    """The tensor's memory: slice after slice, in each of them pixel after pixel."""
+    pixels = problem.N_i * problem.H_i * problem.W_i
+    depth = sum(slices.number * slices.pitch for slices in depth_slices(problem.C_i))
+    return Buffer("depth_last", (pixels * depth,))
+
+
+def to_depth_last_launches(problem: ConvProblem) -> list[Launch]:
+    """The input, whose channels are outermost, written depth last."""
+    across = blocks_for(problem.N_i * problem.H_i * problem.W_i, TO_DEPTH_LAST_THREADS)
+    return [
+        Launch(
+            make_to_depth_last(problem, slices, across),
+            grid=(across * slices.number,),
+            block=(TO_DEPTH_LAST_THREADS,),
+            arguments=(Flat("input"), "depth_last"),
+        )
+        for slices in depth_slices(problem.C_i)
+    ]
+
+
+def make_to_depth_last(problem: ConvProblem, slices: Slices, ACROSS: int) -> Any:
+    """The kernel: a thread for each pixel and slice, zeros for channels that there are not."""
+    C_i, IMAGE = problem.C_i, problem.H_i * problem.W_i
+    PIXELS = problem.N_i * IMAGE
+    FIRST, PITCH, START = slices.first, slices.pitch, slices.first * PIXELS
+    INDEX = index_type(ACROSS * TO_DEPTH_LAST_THREADS)
+
+    @cuda.jit
+    def to_depth_last(input, depth_last):
+        block = uint32(cuda.blockIdx.x)
+        slice_ = block // ACROSS
+        q = INDEX(block % ACROSS * TO_DEPTH_LAST_THREADS + uint32(cuda.threadIdx.x))
+        if q >= PIXELS:
+            return
+
+        i, place = q // IMAGE, q % IMAGE
+        for c in range(0, PITCH, RUN):
+            r = FIRST + slice_ * DEEPEST + c
+            at = (i * C_i + r) * IMAGE + place
+            w = z = y = float32(0)
+            if r + 3 < C_i:
+                w = input[at + 3 * IMAGE]
+            if r + 2 < C_i:
+                z = input[at + 2 * IMAGE]
+            if r + 1 < C_i:
+                y = input[at + IMAGE]
+            store4(depth_last, START + (slice_ * PIXELS + q) * PITCH + c, (input[at], y, z, w))
+
+    return to_depth_last
+
+
+def im2col_launches(problem: ConvProblem, lanes: int = WARP) -> list[Launch]:
+    """The im2col kernels: one for whole slices and one for what is left.
+
+    A block writes 2 x 4 * ``lanes`` columns of the rows of a slice and filter row; ``lanes`` is a
+    warp's, fewer only where a simulator runs tiny tiles.
+    """
+    tiles = blocks_for(pitch(problem.N), GROUPS * WARPS * lanes)
+    return [
+        Launch(
+            make_im2col(problem, slices, lanes),
+            grid=(tiles * problem.H_f * slices.number,),
+            block=(WARPS * lanes, GROUPS),
+            arguments=("depth_last", Flat("columns")),
+        )
+        for slices in depth_slices(problem.C_i)
+    ]
+
+
+def make_run_of(QUADS: int, LANES: int) -> Any:
+    """Which run a lane fetches in step f, of the QUADS * LANES runs of a warp's pixels: pixel q's
+    run c is number q * QUADS + c. The runs of each step are whole sectors; ``odd`` says that the
+    warp's first pixel begins amid one."""
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def run_in_turn(f, lane, odd):
+        return uint32(f * LANES + lane)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def run_of_three(f, lane, odd):
+        # A pair of pixels is three sectors of two runs. Step f takes sector f of every pair, or,
+        # where the pair's number has its second bit, sector 2 - f: then each step has eight runs
+        # of every fourth pixel, which are in eight banks. Pairs begin where sectors do.
+        pair = lane // 2
+        sector = f + pair // 2 % 2 * (2 - 2 * f)
+        return uint32((pair * 6 + sector * 2 + lane % 2 + odd * 3) % (3 * LANES))
+
+    return run_of_three if QUADS == 3 else run_in_turn
+
+
+def make_im2col(problem: ConvProblem, slices: Slices, LANES: int) -> Any:
+    """The kernel for slices of one depth pitch, with the problem's shapes as constants."""
+    p = problem
+    N, WIDTH, PIXELS = p.N, pitch(p.N), p.H_o * p.W_o
+    N_i, C_i, H_i, W_i = p.input_shape
+    H_f, W_f, W_o = p.H_f, p.W_f, p.W_o
+    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
+    FIRST, PITCH = slices.first, slices.pitch
+    START, SLICE = FIRST * N_i * H_i * W_i, N_i * H_i * W_i * PITCH
+    QUADS, COLUMNS = PITCH // RUN, WARPS * LANES
+    ROW = COLUMNS + PAD
+    QUAD = RUN * ROW + SKEW[QUADS]  # the four rows of a run of channels
+    SHARED, FETCHED = GROUPS * QUADS * QUAD, (QUADS, RUN)
+    TILES = blocks_for(WIDTH, GROUPS * COLUMNS)
+    INDEX = index_type(TILES * GROUPS * COLUMNS)
+    AHEAD = QUADS != 3  # whose order of runs leaves the pace to index arithmetic, not to waiting
+    run_of = make_run_of(QUADS, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(depth_last, fetched, first, lane, odd, u, v, slice_):
+        for f in range(QUADS):
+            run = run_of(f, lane, odd)
+            n = INDEX(first + run // QUADS)
+            i, pixel = n // PIXELS, INDEX(n % PIXELS)
+            i_h = pixel // W_o * s_h + u * d_h - p_h
+            i_w = pixel % W_o * s_w + v * d_w - p_w
+            x = y = z = w = float32(0)  # outside the image is padding
+            if n < N and 0 <= i_h < H_i and 0 <= i_w < W_i:
+                at = ((i * H_i + i_h) * W_i + i_w) * PITCH + run % QUADS * RUN
+                x, y, z, w = load4(depth_last, START + slice_ * SLICE + at)
+            fetched[f, 0], fetched[f, 1], fetched[f, 2], fetched[f, 3] = x, y, z, w
+
+    @cuda.jit(**gpu_only(launch_bounds=(GROUPS * COLUMNS, 4)))
+    def im2col_by_runs(depth_last, columns):
+        S = cuda.shared.array(SHARED, float32, alignment=BYTES_16)
+        fetched = cuda.local.array(FETCHED, float32)
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+        warp, lane = tx // LANES, tx % LANES
+        block = uint32(cuda.blockIdx.x)
+        u = block // TILES % H_f
+        slice_ = block // (TILES * H_f)
+        n0 = INDEX((block % TILES * GROUPS + ty) * COLUMNS)  # the first column of the group
+        rows = ty * (QUADS * QUAD)  # where the group's rows begin in shared memory
+        first = n0 + warp * LANES  # the warp's first column, and the pixel it sees first
+        pixel = INDEX(first % PIXELS)
+        place = (first // PIXELS * H_i + pixel // W_o * s_h) * W_i + pixel % W_o * s_w
+        place += (u * d_h - p_h) * W_i - p_w
+
+        if AHEAD:
+            fetch(depth_last, fetched, first, lane, place & 1, u, 0, slice_)
+        for v in range(W_f):
+            odd = (place + v * d_w) & 1
+            if not AHEAD:
+                fetch(depth_last, fetched, first, lane, odd, u, v, slice_)
+            for f in range(QUADS):  # turn round
+                run = run_of(f, lane, odd)
+                at = rows + run % QUADS * QUAD + warp * LANES + run // QUADS
+                for c in range(RUN):
+                    S[at + c * ROW] = fetched[f, c]
+            cuda.syncthreads()  # nobody reads a row before all have filled it
+
+            if AHEAD and v + 1 < W_f:  # the next filter column comes while this one is written
+                odd = (place + (v + 1) * d_w) & 1
+                fetch(depth_last, fetched, first, lane, odd, u, v + 1, slice_)
+            column = n0 + lane * RUN
+            for f in range(QUADS):  # write: a warp takes a row of every run
+                r = FIRST + slice_ * DEEPEST + f * RUN + warp
+                if r < C_i and column < WIDTH:
+                    values = load4(S, rows + f * QUAD + warp * ROW + lane * RUN)
+                    store4(columns, ((u * W_f + v) * C_i + r) * WIDTH + column, values)
+            cuda.syncthreads()  # nobody fills the rows again before all have emptied them
+
+    return im2col_by_runs

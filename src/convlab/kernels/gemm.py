@@ -1,0 +1,103 @@
+"""The GEMM of s03's stages: the filter matrix times the im2col matrix, both in memory.
+
+How a GEMM is made fast is the ladder's subject from s05 to s09; this is s08's kernel, whose parts
+it takes, with one difference: its right-hand side is a matrix in memory, so that it too is fetched
+by fours and without a division.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, uint32
+
+from convlab.device import BYTES_16, gpu_only, load4, store4
+from convlab.kernels.im2col import pitch
+from convlab.problem import ConvProblem
+from convlab.stage import Argument, Buffer, Flat, Launch, Tile, blocks_for
+from convlab.stages.s08_vectorized import (
+    RUN,
+    check_tile,
+    make_multiply,
+    make_pack_filter,
+    make_read,
+    make_write,
+)
+
+
+def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
+    """The filter as s08 packs it: K x M with zeros up to whole tiles."""
+    K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
+    M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
+    return Buffer("packed", (K_P, M_P))
+
+
+def pack_launch(
+    problem: ConvProblem,
+    tile: Tile,
+    make: Any = make_pack_filter,
+    weight: Argument = Flat("weight"),  # noqa: B008  (frozen)
+) -> Launch:
+    """The kernel that packs the filter, its rows in the order in which ``make`` takes them."""
+    K_P, M_P = packed_buffer(problem, tile).shape
+    kernel = make(problem, K_P, M_P, tile.threads)
+    grid = (blocks_for(K_P * M_P, tile.threads),)
+    return Launch(kernel, grid, (tile.threads,), (weight, "packed"))
+
+
+def product_launch(problem: ConvProblem, tile: Tile, output: Argument) -> Launch:
+    """The product, written as an output tensor. Raises ``ValueError`` for an unsuited tile."""
+    check_tile(tile)
+    tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
+    return Launch(
+        make_product(problem, tile),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("columns"), Flat("packed"), "bias", output),
+    )
+
+
+def make_product(problem: ConvProblem, tile: Tile) -> Any:
+    """The kernel with the problem's shapes and the tile as constants."""
+    K, PITCH = problem.K, pitch(problem.N)
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, COLUMNS = tile.threads, tile.columns
+    F_SLICE, I_SLICE, O_SHAPE = (K_B, M_B), (K_B, N_B), (M_T, N_T)
+    M_RUNS, N_RUNS, M_P = M_B // RUN, N_B // RUN, blocks_for(problem.M, M_B) * M_B
+    read, multiply, write = make_read(tile), make_multiply(tile), make_write(problem, tile)
+
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
+    def matrix_product(columns, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICE, float32, alignment=BYTES_16)
+        R_F = cuda.local.array(M_T, float32)
+        R_I = cuda.local.array(N_T, float32)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = t // COLUMNS, t % COLUMNS
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        for k0 in range(0, K, K_B):
+            for e in range(t, K_B * M_RUNS, THREADS):  # load
+                k, row = e // M_RUNS, e % M_RUNS * RUN
+                store4(S_F, (k, row), load4(packed, (k0 + k) * M_P + m0 + row))
+            for e in range(t, K_B * N_RUNS, THREADS):
+                k, column = e // N_RUNS, e % N_RUNS * RUN
+                run = (float32(0), float32(0), float32(0), float32(0))
+                if k0 + k < K and n0 + column < PITCH:
+                    run = load4(columns, (k0 + k) * PITCH + n0 + column)
+                store4(S_I, (k, column), run)
+            cuda.syncthreads()  # nobody computes before all have fetched
+
+            for k in range(K_B):  # compute
+                read(S_F, S_I, k, ty, tx, R_F, R_I)
+                multiply(R_F, R_I, R_O)
+            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+
+        write(R_O, bias, output, m0, n0, ty, tx)
+
+    return matrix_product

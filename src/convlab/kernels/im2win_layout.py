@@ -1,0 +1,338 @@
+"""The im2win tensor with channels innermost, as s11 reads it, and the filter packed to match.
+
+s10's tensor keeps channels outermost, where windows start at any address. Here they go innermost:
+``windows[i * H_o + m, k, u * C_i + r] = input[i, r, m * s_h + u * d_h - p_h, k - p_w]``, groups of
+``G = H_f * C_i`` elements per column, rounded up to a multiple of four with zeros. All
+``K_W = W_f * G`` elements of a window are then neighbours and start at a multiple of 16 bytes.
+(With dilation in width, the columns of a window are d_w groups apart.)
+
+Nothing is computed here, so a copy of as many bytes is the measure. Neighbours in what is read are
+far apart in what is written: each kernel fills a tile of shared memory line by line and empties it
+column by column, four numbers at a time on both sides where addresses allow it. A line is one more
+than its columns long: an odd number, so that a column too lies in 32 banks. No pixel is read from
+global memory for each of the H_f rows of windows that it is in:
+
+- Many channels (:func:`make_transform_by_pixels`): the lines of a tile are channels, its columns
+  pixels of an image, and each pixel's run of channels is written to every group that it is in.
+- Few channels (:func:`make_transform_by_groups`), where such a run would be less than a sector: the
+  lines are all channels of the input rows under a band of output rows, so that whole groups leave,
+  one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from numba import cuda, float32, int64, uint32
+
+from convlab.device import gpu_only, store4
+from convlab.kernels.im2col import index_type
+from convlab.kernels.tile_fill import RUN, make_fill
+from convlab.problem import ConvProblem
+from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
+from convlab.stages.s10_im2win import window_columns
+
+WARP = 32
+BLOCKS = 5  # of 256 threads, that a multiprocessor shall hold
+MANY_CHANNELS = 24  # from here on three quarters of a tile's lines are channels
+TILE_ELEMENTS = (4096, 8192, 12288)  # of a tile of few channels; the last is all of 48 KiB
+MODEST_READS = 1.25
+
+
+def group_size(problem: ConvProblem) -> int:
+    """G: elements per column of the im2win tensor, a multiple of four."""
+    return blocks_for(problem.H_f * problem.C_i, RUN) * RUN
+
+
+def windows_buffer(problem: ConvProblem) -> Buffer:
+    """The tensor's memory: rows of the output x columns of the padded input x G."""
+    rows = problem.N_i * problem.H_o
+    return Buffer("windows", (rows, window_columns(problem), group_size(problem)))
+
+
+def transform_launch(problem: ConvProblem, side: int) -> Launch:
+    """The transform; ``side`` is a warp's lanes, fewer only where a simulator runs tiny tiles."""
+    side = min(side, WARP)
+    if problem.C_i % RUN == 0 and problem.C_i >= min(MANY_CHANNELS, side):
+        return by_pixels_launch(problem, side)
+    return by_groups_launch(problem, side)
+
+
+def by_pixels_launch(problem: ConvProblem, side: int) -> Launch:
+    """The transform of many channels, ``side`` of them a block."""
+    rows, width = pixel_grid(problem)
+    columns = 2 * side
+    blocks = problem.N_i * blocks_for(rows * width, columns) * blocks_for(problem.C_i, side)
+    return Launch(
+        make_transform_by_pixels(problem, columns, side),
+        grid=(blocks,),
+        block=(side * (side // RUN),),
+        arguments=(Flat("input"), Flat("windows")),
+    )
+
+
+def pixel_grid(problem: ConvProblem) -> tuple[int, int]:
+    """Rows that windows reach and their width: without padding the input's own, whose rows are
+    neighbours in memory; otherwise the windows', zeros around the image included."""
+    p = problem
+    rows = (p.H_o - 1) * p.s_h + p.window_shape[0]
+    return rows, window_columns(p) if p.padded_shape != (p.H_i, p.W_i) else p.W_i
+
+
+def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> Any:
+    """Each pixel is read once, and written to as many groups as rows of windows see it."""
+    p = problem
+    _, C_i, H_i, W_i = p.input_shape
+    H_f, H_o, W_w, G = p.H_f, p.H_o, window_columns(p), group_size(p)
+    s_h, p_h, p_w, d_h = p.s_h, p.p_h, p.p_w, p.d_h
+    PLANE, PADDED = H_i * W_i, p.padded_shape != (H_i, W_i)
+    ROWS, WIDTH = pixel_grid(p)
+    PITCH, QUADS, THREADS = COLUMNS + 1, SIDE // RUN, SIDE * (SIDE // RUN)
+    TILE = SIDE * PITCH
+    CHUNKS, SLICES = blocks_for(ROWS * WIDTH, COLUMNS), blocks_for(C_i, SIDE)
+    INDEX = index_type(ROWS * WIDTH + COLUMNS)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def place(origin, line, column):
+        start, p0, r0 = origin  # the number of the image's first pixel of the first channel
+        r, pixel = uint32(r0 + line), INDEX(p0 + column)
+        there = r < C_i and pixel < ROWS * WIDTH
+        if PADDED:
+            i_h, i_w = pixel // WIDTH - p_h, pixel % WIDTH - p_w
+            there = there and 0 <= i_h < H_i and 0 <= i_w < W_i
+            return there, start + r * PLANE + i_h * W_i + i_w
+        return there, start + r * PLANE + pixel
+
+    fill = make_fill(place, SIDE, COLUMNS, not PADDED and PLANE % RUN == 0, SIDE)
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
+    def im2win_transform_by_pixels(input, windows):
+        tile = cuda.shared.array(TILE, float32)
+        t = uint32(cuda.threadIdx.x)
+        block = uint32(cuda.blockIdx.x)
+        r0 = uint32(block % SLICES * SIDE)
+        p0 = INDEX(block // SLICES % CHUNKS * COLUMNS)
+        i = uint32(block // (SLICES * CHUNKS))
+        fill(input, tile, (i * C_i * PLANE, p0, r0), t)
+        cuda.syncthreads()  # nobody empties the tile before all have filled it
+
+        line = t % QUADS * RUN
+        for f in range(0, COLUMNS, SIDE):
+            column = t // QUADS + f
+            pixel = INDEX(p0 + column)
+            row, k = uint32(pixel // WIDTH), uint32(pixel % WIDTH)
+            if r0 + line < C_i and row < ROWS and k < W_w:
+                at = line * PITCH + column
+                run = (tile[at], tile[at + PITCH], tile[at + 2 * PITCH], tile[at + 3 * PITCH])
+                for u in range(H_f):
+                    if row >= u * d_h and (row - u * d_h) % s_h == 0:
+                        m = uint32(row - u * d_h) // s_h
+                        if m < H_o:
+                            group = (i * H_o + m) * W_w + k
+                            store4(windows, group * G + u * C_i + r0 + line, run)
+
+    return im2win_transform_by_pixels
+
+
+class Band(NamedTuple):
+    """What a tile of few channels holds: how many output rows' groups, on how many lines and
+    columns. ``whole`` says that it is all channels of the input rows under them; otherwise it is a
+    part of one row's groups, because whole ones do not fit."""
+
+    rows: int
+    lines: int
+    columns: int
+    whole: bool
+
+    def reads(self, problem: ConvProblem) -> float:
+        """Input rows that it reads for each that it needs and no band beside it reads."""
+        p = problem
+        read = (self.rows - 1) * p.s_h + p.window_shape[0] if self.whole else p.H_f
+        return read / (self.rows * min(p.s_h, p.H_f))
+
+
+def band_for(problem: ConvProblem, side: int) -> Band:
+    """The smallest tile that reads little twice, since many small ones overlap best; where none
+    does, the one that reads least."""
+    bands = [_band_in(problem, size * side * side // WARP**2, side) for size in TILE_ELEMENTS]
+    modest = [band for band in bands if band.reads(problem) <= MODEST_READS]
+    return (modest or [min(bands, key=lambda band: band.reads(problem))])[0]
+
+
+def _band_in(problem: ConvProblem, elements: int, side: int) -> Band:
+    p = problem
+    W_w, window_lines = window_columns(p), p.window_shape[0] * p.C_i
+    columns = blocks_for(blocks_for(W_w, blocks_for(W_w, side)), RUN) * RUN
+    lines = elements // (columns + 1) // RUN * RUN
+    if window_lines > lines:
+        return Band(1, min(lines, group_size(p)), columns, whole=False)
+    rows = min(1 + (lines - window_lines) // (p.s_h * p.C_i), p.H_o)
+    return Band(rows, (rows - 1) * p.s_h * p.C_i + window_lines, columns, whole=True)
+
+
+def by_groups_launch(problem: ConvProblem, side: int) -> Launch:
+    """The transform of few channels, a band of output rows a block."""
+    band = band_for(problem, side)
+    chunks = blocks_for(window_columns(problem), band.columns)
+    parts = 1 if band.whole else blocks_for(group_size(problem), band.lines)
+    return Launch(
+        make_transform_by_groups(problem, band, side),
+        grid=(problem.N_i * blocks_for(problem.H_o, band.rows) * chunks * parts,),
+        block=(side * (side // RUN),),
+        arguments=(Flat("input"), Flat("windows")),
+    )
+
+
+def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any:
+    """Line ``(b * s_h + u * d_h) * C_i + r`` of a whole tile is in the groups of the band's row b;
+    line g of a part is element g of it."""
+    p = problem
+    _, C_i, H_i, W_i = p.input_shape
+    H_f, H_o, W_w, G = p.H_f, p.H_o, window_columns(p), group_size(p)
+    s_h, p_h, p_w, d_h = p.s_h, p.p_h, p.p_w, p.d_h
+    BAND, LINES, COLUMNS, WHOLE = band
+    PITCH, THREADS = COLUMNS + 1, SIDE * (SIDE // RUN)
+    ROW_STEP = 1 if WHOLE else d_h  # input rows from C_i lines to the next
+    SPREAD = (d_h - 1) * C_i if WHOLE else 0  # lines between those of one filter row and the next
+    PART, ELEMENTS = G if WHOLE else LINES, H_f * C_i  # of a group; the others are zeros
+    TILE, QUADS = LINES * PITCH, PART // RUN
+    STORES = BAND * COLUMNS * QUADS
+    INDEX = index_type(C_i * H_i * W_i)  # within an image
+    BANDS, CHUNKS, PARTS = blocks_for(H_o, BAND), blocks_for(W_w, COLUMNS), blocks_for(G, PART)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def place(origin, line, column):
+        start, m0, k0, g0 = origin
+        element = uint32(g0 + line)
+        row, r = element // C_i, element % C_i
+        i_h, i_w = m0 * s_h + row * ROW_STEP - p_h, k0 + column - p_w
+        there = 0 <= i_h < H_i and 0 <= i_w < W_i
+        at = INDEX(0)
+        if there:
+            at = INDEX((r * H_i + i_h) * W_i + i_w)
+        return there, start + at
+
+    fill = make_fill(place, LINES, COLUMNS, W_i % RUN == 0 and p_w % RUN == 0, SIDE)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(tile, b, k, g0, g):
+        if ELEMENTS < G and g >= ELEMENTS:
+            return float32(0)
+        line = b * (s_h * C_i) + g - g0 + g // C_i * SPREAD
+        return tile[line * PITCH + k]
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
+    def im2win_transform_by_groups(input, windows):
+        tile = cuda.shared.array(TILE, float32)
+        t = uint32(cuda.threadIdx.x)
+        block = uint32(cuda.blockIdx.x)
+        g0 = uint32(block % PARTS * PART)
+        k0 = uint32(block // PARTS % CHUNKS * COLUMNS)
+        m0 = uint32(block // (PARTS * CHUNKS) % BANDS * BAND)
+        i = uint32(block // (PARTS * CHUNKS * BANDS))
+        fill(input, tile, (i * C_i * H_i * W_i, m0, k0, g0), t)
+        cuda.syncthreads()  # nobody empties the tile before all have filled it
+
+        for e in range(t, STORES, THREADS):
+            quad, place_ = uint32(e) % QUADS, uint32(e) // QUADS
+            k, b = place_ % COLUMNS, place_ // COLUMNS
+            g = uint32(g0 + quad * RUN)
+            if m0 + b < H_o and k0 + k < W_w and g < G:
+                run = (
+                    read(tile, b, k, g0, g),
+                    read(tile, b, k, g0, g + 1),
+                    read(tile, b, k, g0, g + 2),
+                    read(tile, b, k, g0, g + 3),
+                )
+                group = (i * H_o + m0 + b) * W_w + k0 + k
+                store4(windows, group * G + g, run)
+
+    return im2win_transform_by_groups
+
+
+def make_first(problem: ConvProblem, tile: Tile, K_P: int) -> Any:
+    """``first(t, m0, n0, first_I)``: where the runs of four begin that thread t fetches. Those of
+    its windows go to ``first_I``, that of the packed filter is returned."""
+    p = problem
+    N, W_o, s_w, W_w, G = p.N, p.W_o, p.s_w, window_columns(p), group_size(p)
+    THREADS, K_RUNS = tile.threads, tile.K_B // RUN
+    I_RUNS = blocks_for(tile.N_B * K_RUNS, THREADS)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def first(t, m0, n0, first_I):
+        for f in range(I_RUNS):
+            # Past the last window, fetch that again; its results are not written.
+            window = min(n0 + (t + f * THREADS) // K_RUNS, N - 1)
+            first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
+        return int64(m0) * K_P + t * RUN
+
+    return first
+
+
+def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
+    """The re-ordered filter's memory: for every row of blocks one matrix, so that a slice of it is
+    one piece of memory."""
+    K_P = blocks_for(problem.W_f * group_size(problem), tile.K_B) * tile.K_B
+    return Buffer("packed", (blocks_for(problem.M, tile.M_B), K_P, tile.M_B))
+
+
+def pack_launch(problem: ConvProblem, tile: Tile, side: int) -> Launch:
+    """The filter in window order, a square of it by a block."""
+    rows, K_P, M_B = packed_buffer(problem, tile).shape
+    M_P = rows * M_B
+    side = min(side, WARP)
+    return Launch(
+        make_pack_filter(problem, K_P, M_P, M_B, side),
+        grid=(blocks_for(K_P, side) * blocks_for(M_P, side),),
+        block=(side * (side // RUN),),
+        arguments=(Flat("weight"), Flat("packed")),
+    )
+
+
+def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, M_B: int, SIDE: int) -> Any:
+    """packed[m // M_B, v * G + u * C_i + r, m % M_B] = weight[m, r, u, v], with zeros in the other
+    rows."""
+    p = problem
+    M, C_i, H_f, W_f, K, G = p.M, p.C_i, p.H_f, p.W_f, p.K, group_size(p)
+    ELEMENTS = H_f * C_i  # of a group; the other TAIL are zeros
+    TAIL = G - ELEMENTS
+    PITCH, QUADS, THREADS = SIDE + 1, SIDE // RUN, SIDE * (SIDE // RUN)
+    TILE, SQUARES = SIDE * PITCH, blocks_for(M_P, SIDE)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def place(origin, line, column):
+        m0, e0 = origin
+        m, e = m0 + line, e0 + column
+        return m < M and e < K, m * K + e
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_of(e):
+        """Where element e of a filter goes. After the last one come the rows of zeros."""
+        if e < K:
+            r, u, v = e // (H_f * W_f), e // W_f % H_f, e % W_f
+            return uint32(v * G + u * C_i + r)
+        if TAIL > 0 and e < W_f * G:
+            return uint32((e - K) // TAIL * G + ELEMENTS + (e - K) % TAIL)
+        return e
+
+    fill = make_fill(place, SIDE, SIDE, K % RUN == 0, SIDE)
+
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
+    def pack_filter_by_squares(weight, packed):
+        tile = cuda.shared.array(TILE, float32)
+        t = uint32(cuda.threadIdx.x)
+        block = uint32(cuda.blockIdx.x)
+        m0 = uint32(block % SQUARES * SIDE)
+        e0 = uint32(block // SQUARES * SIDE)
+        fill(weight, tile, (m0, e0), t)
+        cuda.syncthreads()  # nobody empties the square before all have filled it
+
+        line, column = t % QUADS * RUN, t // QUADS
+        if e0 + column < K_P and m0 + line < M_P:
+            at = line * PITCH + column
+            run = (tile[at], tile[at + PITCH], tile[at + 2 * PITCH], tile[at + 3 * PITCH])
+            m = m0 + line
+            row = m // M_B * K_P + row_of(uint32(e0 + column))
+            store4(packed, row * M_B + m % M_B, run)
+
+    return pack_filter_by_squares

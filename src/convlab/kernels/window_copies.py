@@ -1,0 +1,232 @@
+"""Slices of the window-ordered matrix, straight from the input: what s12 has in place of the
+im2win tensor.
+
+Neighbouring threads fetch the same element of neighbouring windows, so that in every row of the
+slice they read along a row of the input. Asynchronous copies put it where it belongs, with zeros
+for what lies in the padding.
+
+With no tensor to lay out, the order of a window's K elements is free. It is: channels in groups of
+``group_size``; for each group the filter's places (u, v), row by row; for each place the channels
+of the group. If K_B divides C_i, a group has K_B channels and a slice is one place of one group:
+where it lies is looked up once for all its elements. If not (three input channels), a group is one
+channel, and every element is looked up. Either way the slices that follow one another read almost
+the same rows, which are still in L1: the whole window of one group comes before the next group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import copy_async, copy_async4, gpu_only
+from convlab.problem import ConvProblem
+from convlab.stage import Flat, Launch, Tile, blocks_for
+from convlab.stages.s08_vectorized import RUN
+
+WARP = 32
+TABLE_BYTES = 48 * 1024  # of the 64 KiB of constant memory; beyond it, places are computed
+
+
+def fetching_columns(tile: Tile) -> tuple[int, int]:
+    """How many columns of a slice the block's threads fetch at a time, and how often they do."""
+    at_a_time = min(tile.N_B, tile.threads)
+    return at_a_time, tile.N_B // at_a_time
+
+
+def check_tile(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile whose columns do not share its threads evenly."""
+    at_a_time, times = fetching_columns(tile)
+    tile.require(
+        tile.threads % at_a_time == 0 and at_a_time * times == tile.N_B,
+        "its threads must be a multiple or a divisor of N_B, because each fetches whole columns",
+    )
+
+
+def group_size(problem: ConvProblem, tile: Tile) -> int:
+    """Channels of a group."""
+    return tile.K_B if problem.C_i % tile.K_B == 0 else 1
+
+
+def make_locate(problem: ConvProblem, tile: Tile) -> Any:
+    """``locate(at)``: how far from its window's first element lies the first channel of place
+    ``at``, counted through all groups: in rows, in columns and in memory."""
+    p = problem
+    GROUP, H_f, W_f = group_size(p, tile), p.H_f, p.W_f
+    d_h, d_w, ROW, CHANNELS = p.d_h, p.d_w, p.W_i, GROUP * p.H_i * p.W_i
+
+    def computed(at: Any) -> Any:
+        group, u, v = at // (H_f * W_f), at // W_f % H_f, at % W_f
+        return u * d_h, v * d_w, group * CHANNELS + u * d_h * ROW + v * d_w
+
+    in_line = cuda.jit(device=True, **gpu_only(forceinline=True))
+    places = range(blocks_for(p.K, tile.K_B) * tile.K_B // GROUP)
+    if 12 * len(places) > TABLE_BYTES:
+        return in_line(computed)
+    tables = np.array([computed(at) for at in places]).T
+    if tables.max() >= 2**31:
+        return in_line(computed)
+    DOWN, ACROSS, OFFSETS = map(np.ascontiguousarray, tables.astype(np.int32))
+
+    @in_line
+    def looked_up(at):
+        down, across = cuda.const.array_like(DOWN), cuda.const.array_like(ACROSS)
+        offsets = cuda.const.array_like(OFFSETS)
+        return down[at], across[at], offsets[at]
+
+    return looked_up
+
+
+def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
+    """A slice of the packed filter, which lies in memory as it will in the ring: ``parts`` numbers
+    for each of the filter's."""
+    WIDTH, K_B, THREADS = parts * tile.M_B, tile.K_B, tile.threads
+    RUNS = blocks_for(K_B * WIDTH // RUN, THREADS)
+    EVEN = K_B * WIDTH // RUN % THREADS == 0
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch_filter(packed, slice_, slot, t, S_F):
+        source = (int64(cuda.blockIdx.y) * K_P + slice_ * K_B) * WIDTH + t * RUN
+        target = slot * (K_B * WIDTH) + t * RUN
+        for f in range(RUNS):
+            if EVEN or (t + f * THREADS) * RUN < K_B * WIDTH:
+                copy_async4(
+                    S_F, target + f * THREADS * RUN, packed, source + f * THREADS * RUN, True
+                )
+
+    return fetch_filter
+
+
+def make_dealer(LANES: int) -> Any:
+    """``column(window)``: where a window of the block lies in a slice's rows, dealt among so many
+    lanes. A lane reads four columns with one load: dealt among 1, these are four neighbours; among
+    8, a lane has every eighth of 32 windows, and the lanes' are neighbours."""
+    ALL = RUN * LANES
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def column(window):
+        return window // ALL * ALL + window % LANES * RUN + window % ALL // LANES
+
+    return column
+
+
+def make_window_at(LANES: int) -> Any:
+    """``window_at(column)``: the first of the four windows that lie there in a slice's rows. Each
+    next one is ``LANES`` further."""
+    ALL = RUN * LANES
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def window_at(column):
+        return column // ALL * ALL + column % ALL // RUN
+
+    return window_at
+
+
+def make_fetch_windows(
+    problem: ConvProblem, tile: Tile, gap: int = 0, lanes: int = 1, turn: int = 0
+) -> Any:
+    """A slice of N_B windows, from the input. ``first``, ``i_h`` and ``i_w`` say where the windows
+    begin that this thread fetches from: in memory, in rows, in columns. In the ring windows are
+    dealt among ``lanes``, a row ends with ``gap`` elements of nothing, and row k is turned by
+    ``turn * (k % 4)``, of K_B a multiple of 4: what leaves at its end comes in at its beginning."""
+    p = problem
+    K, H_i, W_i, PLANE = p.K, p.H_i, p.W_i, p.H_i * p.W_i
+    PITCH, N_B, K_B = tile.N_B + gap, tile.N_B, tile.K_B
+    AT_A_TIME, TIMES = fetching_columns(tile)
+    STEP = tile.threads // AT_A_TIME  # rows of the slice that are fetched at a time
+    ROWS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
+    ALL_INSIDE, TAIL = p.padding == ((0, 0), (0, 0)), K % K_B != 0
+    locate, column = make_locate(problem, tile), make_dealer(lanes)
+    index = int32 if p.N_i * p.C_i * p.H_i * p.W_i < 2**31 else int64  # the shorter is quicker
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def inside(i_h, i_w):
+        return ALL_INSIDE or (0 <= int32(i_h) < H_i and 0 <= int32(i_w) < W_i)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def turned(k, column):  # by how much
+        return int64((column + uint32(k) % 4 * turn) % N_B) - column if turn else int64(0)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def one_place(input, slice_, slot, t, first, i_h, i_w, S_I):
+        k0 = int64(t // AT_A_TIME)
+        down, across, offset = locate(uint32(slice_))
+        for c in range(TIMES):
+            valid = inside(i_h[c] + down, i_w[c] + across)
+            source = first[c] + offset + k0 * PLANE
+            near = column(t % AT_A_TIME) + c * AT_A_TIME
+            target = (slot * K_B + k0) * PITCH + near
+            for f in range(ROWS):
+                if EVEN or k0 + f * STEP < K_B:
+                    at = target + f * STEP * PITCH + turned(k0 + f * STEP, near)
+                    copy_async(S_I, at, input, source + f * STEP * PLANE, valid)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def place_by_place(input, slice_, slot, t, first, i_h, i_w, S_I):
+        # Where all threads fetch one row, saying so lets the compiler look it up once a warp.
+        k0 = int64(0) if STEP == 1 else int64(t // AT_A_TIME)
+        near = column(t % AT_A_TIME)
+        target = (slot * K_B + k0) * PITCH + near
+        for f in range(ROWS):
+            if EVEN or k0 + f * STEP < K_B:
+                k = uint32(slice_ * K_B + k0) + uint32(f * STEP)
+                down, across, offset = locate(k)
+                for c in range(TIMES):
+                    valid = inside(i_h[c] + down, i_w[c] + across)
+                    if TAIL:
+                        valid = valid and k < K
+                    at = target + f * STEP * PITCH + c * AT_A_TIME
+                    at += turned(k, near + c * AT_A_TIME)
+                    copy_async(S_I, at, input, index(first[c] + offset), valid)
+
+    return one_place if group_size(p, tile) == K_B else place_by_place
+
+
+def pack_launch(problem: ConvProblem, tile: Tile, K_P: int, M_P: int) -> Launch:
+    """The filter's re-ordering, square by square."""
+    side = min(WARP, tile.M_B)  # narrower only where a simulator runs tiny tiles
+    return Launch(
+        make_pack_filter(problem, tile, K_P, M_P, side),
+        grid=(blocks_for(K_P, side) * blocks_for(M_P, side),),  # along y there may be too many
+        block=(side, side // 4),
+        arguments=(Flat("weight"), Flat("packed")),
+    )
+
+
+def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int, SIDE: int) -> Any:
+    """The filter in the same order, packed[m // M_B, k, m % M_B], zeros beyond K and M: for every
+    row of blocks one matrix, so that a slice of it is one run of memory.
+
+    A row of the filter lies along k, a row of the result along m: squares go through shared memory,
+    so that both are read and written along their rows.
+    """
+    p = problem
+    M, K, PLACES, M_B = p.M, p.K, p.H_f * p.W_f, tile.M_B
+    GROUP = group_size(p, tile)
+    SQUARE, STEP = (SIDE, SIDE + 1), SIDE // 4  # a column lies in as many banks as a row
+    SQUARES = blocks_for(K_P, SIDE)  # along k
+
+    @cuda.jit(**gpu_only(launch_bounds=SIDE * STEP))
+    def pack_filter(weight, packed):
+        square = cuda.shared.array(SQUARE, float32)
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+        block = uint32(cuda.blockIdx.x)
+        e0, m0 = uint32(block % SQUARES) * SIDE, uint32(block // SQUARES) * SIDE
+        for y in range(0, SIDE, STEP):
+            e, m = e0 + tx, m0 + y + ty
+            value = float32(0)
+            if e < K and m < M:
+                value = weight[m * K + e]
+            square[y + ty, tx] = value
+        cuda.syncthreads()  # nobody empties the square before all have filled it
+        for y in range(0, SIDE, STEP):
+            e, m = e0 + y + ty, m0 + tx
+            if e < K_P and m < M_P:
+                k = e
+                if e < K:
+                    r, place = e // PLACES, e % PLACES
+                    k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
+                packed[(m // M_B * K_P + k) * M_B + m % M_B] = square[tx, y + ty]
+
+    return pack_filter

@@ -1,0 +1,769 @@
+"""Baselines without a GPU: the C++ baseline for real; cuDNN, CUTLASS, CuPy and cuBLAS by stand-ins
+that compute on the host what they were told to, so that a wrong descriptor is a wrong answer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from bench_fakes import Fakes
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import problems
+
+from convlab.bench import baselines
+from convlab.bench.baselines import (
+    BASELINES,
+    Unsupported,
+    base,
+    baseline_named,
+    builds,
+    ceilings,
+    cpp,
+    cudnn,
+    cupy_gemm,
+    cutlass,
+    on_gpu,
+    on_torch,
+)
+from convlab.bench.bounds import Judged
+from convlab.bench.measuring import measure
+from convlab.bench.systems import of_baseline
+from convlab.convolution import reference
+from convlab.oracle import Oracle, random_tensors
+from convlab.problem import ConvProblem
+from convlab.workloads import TEACHING
+
+pytestmark = pytest.mark.same_in_cudasim
+
+FOLDER = Path(baselines.__file__).parent
+LOPSIDED = ConvProblem(1, 3, 6, 7, 2, (4, 2), padding="same")
+SOME = [TEACHING, LOPSIDED, ConvProblem(3, 4, 5, 9, 8, (3, 5), (1, 2), (2, 0), (1, 2))]
+some_problems = pytest.mark.parametrize("problem", SOME, ids=str)
+
+
+def judged(baseline: baselines.Baseline, problem: ConvProblem, stream: int | None = None) -> Any:
+    """Prepare, poison, run and judge; and poison again, so that the poison is seen to work."""
+    input, weight, _ = random_tensors(problem, 0, bias=False, integers=True)
+    prepared = baseline.prepare(problem, input, weight, None)
+    try:
+        prepared.poison()
+        assert np.isnan(prepared.output()).all()
+        prepared.run(stream)
+        verdict = Oracle(problem, input, weight).check(prepared.output())
+        prepared.poison()
+        assert np.isnan(prepared.output()).all()
+    finally:
+        prepared.close()
+        prepared.close()  # a second time does no harm
+    return verdict
+
+
+# The list
+
+
+def test_names_are_keys():
+    names = [baseline.name for baseline in BASELINES]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in names)
+    assert [baseline_named(name) for name in names] == list(BASELINES)
+    assert {baseline.name for baseline in BASELINES if not baseline.on_gpu} == {"cpp_seven_loops"}
+    assert {baseline.name for baseline in BASELINES if baseline.precision == "tf32"} == {
+        name for name in names if "tf32" in name
+    }
+
+
+def test_an_unknown_name_is_told_the_known_ones():
+    with pytest.raises(
+        ValueError, match=r"baseline is 'cudn': it must be one of torch_fp32, .*cpp"
+    ):
+        baseline_named("cudn")
+
+
+def test_the_documentation_has_a_row_for_each():
+    page = (Path(__file__).parents[1] / "docs/baselines.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {p.name for p in BASELINES}
+
+
+def test_importing_baselines_imports_none_of_their_libraries():
+    code = (
+        "import sys, convlab.bench.baselines, convlab.bench.baselines.ceilings; "
+        "print(sorted({'torch', 'cupy', 'unfoldNd', 'cutlass_library'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_sources_are_package_data():
+    """Hatchling packs every file that git knows."""
+    sources = [cpp.SOURCE, cutlass.SOURCE]
+    assert all(source.parent == FOLDER and source.is_file() for source in sources)
+    ignored = subprocess.run(
+        ["git", "-C", str(FOLDER), "check-ignore", *map(str, sources)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert not ignored.stdout
+
+
+@pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.name)
+def test_a_bias_is_refused_before_anything_is_done(baseline):
+    input, weight, bias = random_tensors(TEACHING, 0)
+    with pytest.raises(Unsupported, match=f"{baseline.name} is measured without a bias"):
+        baseline.prepare(TEACHING, input, weight, bias)
+
+
+# Why one is absent
+
+
+@pytest.fixture
+def _forget():
+    """Answers that are looked up once a process."""
+    remembered = (on_torch.why_no_torch, cupy_gemm.why_absent, cutlass.nvcc, cudnn.library)
+    for function in remembered:
+        function.cache_clear()
+    yield
+    for function in remembered:
+        function.cache_clear()
+
+
+@pytest.fixture
+def packages(monkeypatch, _forget):
+    """What is importable: names to modules that stand in for them, or to what importing raises."""
+    there: dict[str, Any] = {}
+
+    def find(name: str) -> Any:
+        return there.get(name)
+
+    for module in (base, cutlass):
+        monkeypatch.setattr(module, "find_spec", find)
+
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if isinstance(there.get(name), Exception):
+                raise there[name]
+
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    for name in ("torch", "cupy"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return there
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "what"),
+    [("torch", on_torch.why_no_torch, "PyTorch"), ("cupy", cupy_gemm.why_absent, "CuPy")],
+)
+def test_a_library_that_is_absent_broken_or_blind(packages, monkeypatch, name, why, what):
+    assert why().startswith(f"{what} is not installed: pip install {name}")
+    why.cache_clear()
+    packages[name] = OSError("libfoo.so: cannot open")
+    assert why() == f"{what} is installed but cannot be imported (OSError: libfoo.so: cannot open)"
+    why.cache_clear()
+    packages[name] = module = ModuleType(name)
+    module.cuda = SimpleNamespace(is_available=lambda: False)
+    monkeypatch.setitem(sys.modules, name, module)
+    assert why() == f"{what} is here, but finds no NVIDIA GPU that it can use"
+    why.cache_clear()
+    module.cuda.is_available = lambda: True
+    assert why() is None
+
+
+def test_cpp_without_a_compiler(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert cpp.why_absent() == "there is no g++ on the PATH to build it with"
+
+
+@pytest.mark.parametrize("module", [cudnn, cutlass, ceilings])
+def test_without_a_gpu_that_is_the_reason(monkeypatch, module):
+    monkeypatch.setattr(module, "why_no_gpu", lambda: "no GPU")
+    assert module.why_absent() == "no GPU"
+
+
+def test_cutlass_says_what_is_missing(monkeypatch, packages, tmp_path):
+    monkeypatch.delenv("CUTLASS_PATH", raising=False)
+    monkeypatch.setattr(cutlass, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(cutlass, "_capability", lambda: (7, 5))
+    assert "capability 8.0" in cutlass.why_absent()
+    monkeypatch.setattr(cutlass, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(cutlass, "nvcc", lambda: None)
+    assert cutlass.why_absent().startswith("there is no nvcc")
+    monkeypatch.setattr(cutlass, "nvcc", lambda: "nvcc")
+    assert cutlass.why_absent().startswith("its headers are not here: pip install")
+
+    include = tmp_path / "source/include"
+    (include / "cutlass").mkdir(parents=True)
+    (include / "cutlass/cutlass.h").touch()
+    packages["cutlass_library"] = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    assert cutlass.why_absent() is None
+    assert cutlass.headers() == include
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))  # given, so the wheel is not looked at
+    assert cutlass.headers() is None
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path / "source"))
+    assert cutlass.headers() == include
+
+
+@pytest.mark.usefixtures("_forget")
+def test_cudnn_says_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(cudnn, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(cudnn, "_load_cublas", lambda: None)
+    monkeypatch.setattr(cudnn, "SONAMES", ("libno-such-cudnn.so.9",))
+    assert cudnn.why_absent() == "no cuDNN was found: pip install nvidia-cudnn-cu13 has one"
+    package = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(cudnn, "find_spec", lambda name: package)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libno-such-cudnn.so.9").write_text("no library")
+    assert re.match(r".*/lib/libno-such-cudnn.so.9 does not load: ", cudnn.why_absent())
+
+
+# Building
+
+
+@pytest.fixture
+def compiler(monkeypatch, tmp_path):
+    """A compiler that writes down its calls, and copies its source for a library."""
+    monkeypatch.delenv("CONVLAB_CACHE", raising=False)  # where somebody's own cache is
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log, script = tmp_path / "log", tmp_path / "compiler"
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo compiler 1.0 && exit\necho "$@" >> {log}\n'
+        'while [ "$1" != -o ]; do shift; done\n'
+        'if grep -qx wrong "$3"; then\n'
+        'echo "in file:" >&2; echo "x.cu(3): error: wrong" >&2; exit 1\nfi\n'
+        'cp "$3" "$2"\n'
+    )
+    script.chmod(0o755)
+    log.touch()
+    return SimpleNamespace(path=str(script), calls=lambda: log.read_text().splitlines())
+
+
+def test_a_library_is_built_once_and_anew_when_something_changed(compiler, tmp_path):
+    source = tmp_path / "x.cu"
+    source.write_text("right")
+    library = builds.built(source, compiler.path, ["-O3"])
+    assert library.read_text() == "right"
+    assert library.parent == tmp_path / "cache/convlab"
+    assert builds.built(source, compiler.path, ["-O3"]) == library
+    assert len(compiler.calls()) == 1
+    assert builds.built(source, compiler.path, ["-O2"]) != library
+    source.write_text("right too")
+    assert builds.built(source, compiler.path, ["-O3"]) != library
+    header = tmp_path / "version.h"
+    for version in ("1", "2"):
+        header.write_text(version)
+        builds.built(source, compiler.path, ["-O3"], [header])
+    assert len(compiler.calls()) == 5
+
+
+def test_what_does_not_compile_says_so_and_leaves_nothing(compiler, tmp_path):
+    source = tmp_path / "x.cu"
+    source.write_text("wrong")
+    with pytest.raises(
+        builds.BuildFailed, match=r"^compiler could not build x.cu: x.cu\(3\): error: wrong$"
+    ):
+        builds.built(source, compiler.path, [])
+    assert list((tmp_path / "cache/convlab").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(compiler, tmp_path):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    source = tmp_path / "x.cu"
+    source.write_text("right")
+    with pytest.raises(builds.BuildFailed, match=r"could not be built in .*cache/convlab"):
+        builds.built(source, compiler.path, [])
+
+
+def fields(source: Path) -> list[str]:
+    """The fields of ``struct Sizes``, in order."""
+    (found,) = re.findall(
+        r"struct Sizes \{.*?\bint ([^;]*);", source.read_text(encoding="utf-8"), re.DOTALL
+    )
+    return [name.strip() for name in found.split(",")]
+
+
+def test_both_sides_agree_on_the_order_of_sizes():
+    names = {
+        "N": "N_i", "H": "H_i", "W": "W_i", "C": "C_i", "K": "C_o", "R": "H_f", "S": "W_f",
+        "P": "H_o", "Q": "W_o", "pad_h": "p_h", "pad_w": "p_w", "stride_h": "s_h",
+        "stride_w": "s_w", "dilation_h": "d_h", "dilation_w": "d_w",
+    }  # fmt: skip
+    for problem in SOME:
+        for source, sizes in (
+            (cpp.SOURCE, cpp._sizes(problem)),
+            (cutlass.SOURCE, cutlass.sizes(problem)),
+        ):
+            expected = [getattr(problem, names.get(name, name)) for name in fields(source)]
+            assert list(sizes) == expected
+
+
+# Rehearsals
+
+
+class Rehearsed:
+    """A baseline that writes down what is done with it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.absent: str | None = None
+        self.error: Exception | None = None
+
+    def prepare(self, problem, input, weight, bias):
+        assert (input.shape, weight.shape) == (problem.input_shape, problem.weight_shape)
+        self.done.append("prepare")
+        return self
+
+    def run(self, stream):
+        self.done.append("run")
+        if self.error is not None:
+            raise self.error
+
+    def output(self):
+        self.done.append("output")
+
+    @property
+    def algorithm(self):
+        self.done.append("algorithm")
+
+    def close(self):
+        self.done.append("close")
+
+
+def test_a_rehearsal_does_what_a_row_does():
+    baseline = Rehearsed()
+    base.rehearsal(lambda: baseline.absent, baseline.prepare)(TEACHING)
+    assert baseline.done == ["prepare", "run", "output", "algorithm", "close"]
+
+
+def test_a_rehearsal_leaves_an_absent_library_alone():
+    baseline = Rehearsed()
+    baseline.absent = "it is not installed"
+    base.rehearsal(lambda: baseline.absent, baseline.prepare)(TEACHING)
+    assert baseline.done == []
+
+
+@pytest.mark.parametrize("error", [Unsupported("not this"), RuntimeError("broken")])
+def test_a_rehearsal_that_goes_wrong_gives_everything_back(error):
+    baseline = Rehearsed()
+    baseline.error = error
+    compile = base.rehearsal(lambda: None, baseline.prepare)
+    if isinstance(error, Unsupported):  # that is no mishap
+        compile(TEACHING)
+    else:
+        with pytest.raises(RuntimeError, match="broken"):
+            compile(TEACHING)
+    assert baseline.done == ["prepare", "run", "close"]
+
+
+# The C++ baseline
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_tests(tmp_path_factory):
+    """Tests build into a folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@given(problem=problems(max_macs=5000), seed=st.integers(0, 2**16), integers=st.booleans())
+def test_the_baseline_on_any_problem(problem, seed, integers):
+    input, weight, _ = random_tensors(problem, seed, bias=False, integers=integers)
+    prepared = cpp.BASELINE.prepare(problem, input, weight, np.zeros(problem.C_o, np.float32))
+    prepared.run(None)
+    verdict = Oracle(problem, input, weight).check(prepared.output())
+    assert verdict.ok, str(verdict)
+
+
+@some_problems
+def test_the_baseline_is_poisoned_and_closed(problem):
+    assert judged(cpp.BASELINE, problem).ok
+
+
+def test_the_baseline_says_how_it_was_built():
+    input, weight, _ = random_tensors(TEACHING, 0, bias=False)
+    algorithm = cpp.BASELINE.prepare(TEACHING, input, weight, None).algorithm
+    assert re.match(r"g\+\+ .*\d+\.\d+.* -O3, one thread$", algorithm)
+
+
+# The GPU's memory, on the host
+
+
+class HostArray:
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.size = array, array.size
+        self.__cuda_array_interface__ = {"data": (array.ctypes.data, False)}
+
+
+class HostGpu:
+    """An engine whose device memory is the host's."""
+
+    free = 2**40
+
+    def empty(self, shape):
+        return HostArray(np.zeros(shape, np.float32))
+
+    def to_device(self, host):
+        return HostArray(np.array(host, np.float32, order="C"))
+
+    def to_host(self, array):
+        return array.array.copy()
+
+    def synchronize(self):
+        pass
+
+    def free_bytes(self):
+        return self.free
+
+
+@pytest.fixture
+def gpu(monkeypatch) -> HostGpu:
+    from cuda.bindings import driver
+
+    def memset(address, value, count):
+        at(address, (count,)).view(np.uint32)[:] = value
+        return (driver.CUresult.CUDA_SUCCESS,)
+
+    made = HostGpu()
+    monkeypatch.setattr(on_gpu, "choose", lambda name: made)
+    monkeypatch.setattr(driver, "cuMemsetD32", memset)
+    return made
+
+
+def at(address: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The float32 numbers that lie there."""
+    count = int(np.prod(shape))
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address)).reshape(shape)
+
+
+# cuDNN
+
+
+class FakeCudnn:
+    """cuDNN's functions as its API reference has them, on the host. Descriptors hold what they
+    were set to; ``made`` are those not destroyed yet."""
+
+    def __init__(self, workspace: int = 20, refuses: int = 0, at_run: int = 0) -> None:
+        self.made: dict[int, list[int]] = {}
+        self.workspace, self.refuses, self.at_run = workspace, refuses, at_run
+        self.asked: list[int] = []
+        self.streams: list[int | None] = []
+        self.given_workspace: tuple[int | None, int] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if re.fullmatch(r"cudnnCreate\w*", name):
+            return self._create
+        if re.fullmatch(r"cudnnDestroy\w*", name):
+            return lambda made: self.made.pop(made.value) and 0
+        if re.fullmatch(r"cudnnSet(Tensor4d|Filter4d|Convolution2d)Descriptor", name):
+            return self._set
+        raise AttributeError(name)
+
+    def _create(self, reference):
+        reference._obj.value = len(self.made) + 1001
+        self.made[reference._obj.value] = []
+        return 0
+
+    def _set(self, made, *numbers):
+        self.made[made.value] = [*numbers]
+        return 0
+
+    def cudnnSetConvolutionMathType(self, made, kind):
+        self.made[made.value].append(kind)
+        return 0
+
+    def cudnnSetStream(self, handle, stream):
+        self.streams.append(stream.value)
+        return 0
+
+    def cudnnGetErrorString(self, status):
+        return f"CUDNN_STATUS_{status}".encode()
+
+    def cudnnGetLastErrorString(self, text, size):
+        text.value = b"no engine\nfits"
+
+    def _problem(self, x, w, convolution, y) -> ConvProblem:
+        x, w, c, y = (self.made[made.value] for made in (x, w, convolution, y))
+        nchw, float32, cross_correlation, fma = 0, 0, 1, 3
+        assert x[:2] == y[:2] == [nchw, float32]
+        assert w[:2] == [float32, nchw]  # a filter's are the other way round
+        assert c[6:] == [cross_correlation, float32, fma]
+        pad, stride, dilation = c[:2], c[2:4], c[4:6]
+        problem = ConvProblem(*x[2:], w[2], w[4:], stride, pad, dilation)
+        assert tuple(y[2:]) == problem.output_shape
+        return problem
+
+    def cudnnGetConvolutionForwardWorkspaceSize(self, handle, x, w, c, y, algorithm, size):
+        self._problem(x, w, c, y)
+        self.asked.append(algorithm)
+        size._obj.value = self.workspace
+        return self.refuses
+
+    def cudnnConvolutionForward(
+        self, handle, alpha, xd, input, wd, weight, c, algorithm, space, size, beta, yd, output
+    ):
+        problem = self._problem(xd, wd, c, yd)
+        assert (alpha._obj.value, beta._obj.value) == (1, 0)
+        self.asked.append(algorithm)
+        self.given_workspace = (space, size)
+        x, w = at(input, problem.input_shape), at(weight, problem.weight_shape)
+        at(output, problem.output_shape)[:] = reference(problem, x, w)
+        return self.at_run
+
+
+@pytest.fixture
+def fake_cudnn(monkeypatch, gpu):
+    def install(**settings):
+        fake = FakeCudnn(**settings)
+        monkeypatch.setattr(cudnn, "library", lambda: fake)
+        return fake
+
+    return install
+
+
+@some_problems
+@pytest.mark.parametrize("baseline", cudnn.BASELINES, ids=lambda baseline: baseline.name)
+def test_cudnn_is_told_the_problem_and_the_algorithm(fake_cudnn, baseline, problem):
+    fake = fake_cudnn()
+    if problem is LOPSIDED:
+        with pytest.raises(Unsupported, match="cuDNN pads both ends of an axis alike"):
+            judged(baseline, problem)
+    else:
+        assert judged(baseline, problem, stream=77).ok
+        number, _ = cudnn.ALGORITHMS[baseline.name.removeprefix("cudnn_").upper()]
+        assert set(fake.asked) == {number}
+        assert fake.streams[-1] == 77
+    assert not fake.made  # everything was given back
+
+
+def test_cudnn_gets_the_workspace_it_asks_for(fake_cudnn):
+    input, weight, _ = random_tensors(TEACHING, 0, bias=False)
+    for wanted in (0, 4097):
+        fake = fake_cudnn(workspace=wanted)
+        prepared = cudnn.BASELINES[0].prepare(TEACHING, input, weight, None)
+        assert prepared.workspace_bytes == wanted
+        address, size = fake.given_workspace
+        assert size == wanted
+        assert (address is None) == (wanted == 0)
+        prepared.close()
+        with pytest.raises(RuntimeError, match="cudnn_implicit_gemm has been closed"):
+            prepared.run(None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "says"),
+    [
+        ({"refuses": 3000}, Unsupported, r"WorkspaceSize: CUDNN_STATUS_3000 \(no engine fits\)"),
+        ({"refuses": 9}, Unsupported, "CUDNN_STATUS_9"),
+        ({"refuses": 2000}, RuntimeError, "CUDNN_STATUS_2000"),
+        ({"at_run": 3007}, Unsupported, "cudnnConvolutionForward: CUDNN_STATUS_3007"),
+        ({"at_run": 5000}, RuntimeError, "cudnnConvolutionForward: CUDNN_STATUS_5000"),
+        ({"workspace": 2**41}, MemoryError, "workspace of 2048.00 GiB .* but 1024.00 are free"),
+    ],
+)
+def test_what_cudnn_refuses_is_said_and_nothing_is_kept(fake_cudnn, settings, error, says):
+    fake = fake_cudnn(**settings)
+    input, weight, _ = random_tensors(TEACHING, 0, bias=False)
+    with pytest.raises(error, match=says) as caught:
+        cudnn.BASELINES[0].prepare(TEACHING, input, weight, None)
+    assert caught.type is error
+    assert not fake.made
+
+
+# CUTLASS
+
+
+class FakeCutlass:
+    """The library that cutlass_conv.cu makes, with three tiles: two that can, one that cannot."""
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[int, Any]] = []
+
+    def convlab_choices(self):
+        return 3
+
+    def convlab_name(self, tile):
+        return f"tile {tile}".encode()
+
+    def convlab_can_run(self, tile, sizes):
+        filter_is_large = sizes[5] > 32
+        return b"Error Not Supported" if tile == 0 or filter_is_large else None
+
+    def convlab_run(self, tile, sizes, input, weight, output, stream):
+        self.ran.append((tile, stream))
+        (N, H, W, C, K, R, S, P, Q, *rest) = sizes
+        pad, stride, dilation = rest[:2], rest[2:4], rest[4:6]
+        x = at(input, (N, H, W, C)).transpose(0, 3, 1, 2)
+        w = at(weight, (K, R, S, C)).transpose(0, 3, 1, 2)
+        ends = [
+            (o - 1) * s + (f - 1) * d + 1 - size - p
+            for o, s, f, d, size, p in zip(
+                (P, Q), stride, (R, S), dilation, (H, W), pad, strict=True
+            )
+        ]  # what follows the input, less than nothing where the last window ends before it does
+        padding = [(p, max(0, end)) for p, end in zip(pad, ends, strict=True)]
+        problem = ConvProblem(N, C, H, W, K, (R, S), stride, padding, dilation)
+        at(output, (N, P, Q, K))[:] = reference(problem, x, w).transpose(0, 2, 3, 1)
+
+
+@pytest.fixture
+def fake_cutlass(monkeypatch, gpu):
+    def times(start):
+        start(None)
+        return [{1: 2.0, 2: 1.0}[fake.ran[-1][0]]]
+
+    fake = FakeCutlass()
+    monkeypatch.setattr(cutlass, "library", lambda variant: fake)
+    monkeypatch.setattr(on_gpu, "times_ms", times)
+    return fake
+
+
+@some_problems
+@pytest.mark.parametrize("baseline", cutlass.BASELINES, ids=lambda baseline: baseline.name)
+def test_cutlass_is_told_the_problem_and_gets_channels_last(fake_cutlass, baseline, problem):
+    assert judged(baseline, problem, stream=77).ok
+    assert fake_cutlass.ran == [(1, 0), (2, 0), (2, 77)]  # both were tried, the faster one kept
+
+
+def test_cutlass_names_its_tile_and_what_it_cannot_do(fake_cutlass):
+    input, weight, _ = random_tensors(TEACHING, 0, bias=False)
+    assert cutlass.BASELINES[1].prepare(TEACHING, input, weight, None).algorithm == "tile 2"
+    large = ConvProblem(1, 1, 40, 40, 1, 33)
+    input, weight, _ = random_tensors(large, 0, bias=False)
+    with pytest.raises(Unsupported, match="each of its 3 kernels: Error Not Supported"):
+        cutlass.BASELINES[1].prepare(large, input, weight, None)
+
+
+def test_cutlass_s_variants_are_built_side_by_side(monkeypatch):
+    barrier = Barrier(len(cutlass.VARIANTS), timeout=20)
+    monkeypatch.setattr(cutlass, "library", lambda variant: (variant.name, barrier.wait())[0])
+    monkeypatch.setattr(cutlass, "why_absent", lambda: None)
+    started = [baseline.compile(TEACHING) for baseline in cutlass.BASELINES]
+    assert [one.result() for one in started] == [baseline.name for baseline in cutlass.BASELINES]
+    monkeypatch.setattr(cutlass, "why_absent", lambda: "no nvcc")
+    assert cutlass.BASELINES[0].compile(TEACHING) is None
+
+
+def test_cutlass_is_built_for_the_gpu_that_is_here(monkeypatch, compiler, tmp_path):
+    monkeypatch.setattr(cutlass, "nvcc", lambda: compiler.path)
+    monkeypatch.setattr(cutlass, "headers", lambda: tmp_path)
+    (tmp_path / "cutlass").mkdir()
+    (tmp_path / "cutlass/version.h").write_text("4.2")
+    monkeypatch.setattr(cutlass, "_capability", lambda: (9, 0))
+    for variant in cutlass.VARIANTS:
+        with pytest.raises(OSError, match=r"cutlass_conv-.*\.so"):  # the copy is no library
+            cutlass.library(variant)
+    analytic, optimized, tf32 = compiler.calls()
+    assert all(f"-arch=sm_90 -I{tmp_path}" in call for call in (analytic, optimized, tf32))
+    assert "-DCONVLAB_ITERATOR=kAnalytic -DCONVLAB_TF32=0" in analytic
+    assert "-DCONVLAB_ITERATOR=kOptimized -DCONVLAB_TF32=0" in optimized
+    assert "-DCONVLAB_ITERATOR=kOptimized -DCONVLAB_TF32=1" in tf32
+
+
+# CuPy and cuBLAS
+
+
+@pytest.fixture
+def fake_cupy(monkeypatch, gpu):
+    """NumPy under CuPy's name: what CuPy has of it is named alike."""
+    streams = []
+
+    class Stream:
+        def __init__(self, stream):
+            streams.append(stream.__cuda_stream__())
+
+        from_external = classmethod(lambda cls, stream: cls(stream))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    module = ModuleType("cupy")
+    module.__getattr__ = lambda name: getattr(np, name)
+    module.asnumpy = np.array
+    module.cuda = SimpleNamespace(
+        Stream=Stream, runtime=SimpleNamespace(deviceSynchronize=lambda: None)
+    )
+    module.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return streams
+
+
+@some_problems
+def test_cupy_gives_the_same(fake_cupy, problem):
+    assert judged(cupy_gemm.BASELINE, problem, stream=77).ok
+    assert fake_cupy == [(0, 0), (0, 77)]
+
+
+def test_cupy_needs_the_memory_that_it_says(fake_cupy, gpu):
+    input, weight, _ = random_tensors(TEACHING, 0, bias=False)
+    needs = cupy_gemm.BASELINE.prepare(TEACHING, input, weight, None).workspace_bytes
+    p = TEACHING
+    assert needs == 4 * (p.K * p.N + p.N_i * p.C_i * (p.H_i + 2) * (p.W_i + 2))
+    gpu.free = needs
+    with pytest.raises(MemoryError, match="its tensors and im2col matrix take"):
+        cupy_gemm.BASELINE.prepare(TEACHING, input, weight, None)
+
+
+@pytest.mark.parametrize("name", ["cudnn_implicit_gemm", "cutlass_analytic", "cupy_im2col"])
+def test_too_little_memory_is_a_row_of_that_state(fake_cudnn, fake_cutlass, fake_cupy, gpu, name):
+    fake_cudnn()
+    baseline = replace(of_baseline(baseline_named(name)), why_absent=lambda: None)
+    tensors = random_tensors(TEACHING, 0, bias=False)[:2]
+    gpu.free = 100
+    outcome = measure(baseline, TEACHING, tensors, Fakes(), lambda output: Judged("fp32", 0.0))
+    assert outcome.state == "out of memory"
+    assert "of the GPU's memory, but 0.00 are free" in outcome.reason
+    assert outcome.healthy
+
+
+class FakeCublas:
+    wrong = 0.0
+
+    def __getattr__(self, name):
+        return lambda *arguments: 0
+
+    def cublasSgemm_v2(self, handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
+        assert (ta, tb, alpha._obj.value, beta._obj.value) == (0, 0, 1, 0)
+        # Column-major: what lies there row by row is the transpose.
+        left, right = at(a.value, (k, lda)).T, at(b.value, (n, ldb)).T
+        at(c.value, (n, ldc)).T[:] = left @ right + self.wrong
+        return 0
+
+
+def test_the_ceilings_are_rates(monkeypatch, gpu):
+    from cuda.bindings import driver
+
+    from convlab import timer
+
+    def measure(start):
+        start(SimpleNamespace(handle=0))
+        return SimpleNamespace(median_ms=2.0)
+
+    def copy(target, source, nbytes, stream):
+        assert nbytes == 4000
+        return (driver.CUresult.CUDA_SUCCESS,)
+
+    cublas = FakeCublas()
+    monkeypatch.setattr("convlab.engines.choose", lambda name: gpu)
+    monkeypatch.setattr(ceilings, "_cublas", lambda: cublas)
+    monkeypatch.setattr(ceilings, "times_ms", lambda start, repeats: [start(None) or 0.5, 0.1, 9])
+    monkeypatch.setattr(driver, "cuMemcpyDtoDAsync", copy)
+    monkeypatch.setattr(timer, "measure", measure)
+    assert ceilings.sgemm_tflops(100) == pytest.approx(2 * 100**3 / 2e-3 / 1e12)
+    assert ceilings.copy_bytes_per_second(4000) == pytest.approx(8000 / 0.5e-3)
+    cublas.wrong = 1.0
+    with pytest.raises(RuntimeError, match="cuBLAS's product is wrong at"):
+        ceilings.sgemm_tflops(100)
+    cublas.wrong = np.nan
+    with pytest.raises(RuntimeError, match="cuBLAS's product is wrong at"):
+        ceilings.sgemm_tflops(100)
