@@ -1,4 +1,4 @@
-"""Every baseline that is here, on a real GPU: awkward problems and layers, on a stream and replayed."""
+"""Every baseline that is here, on a real GPU: awkward problems, layers, a stream, a replay."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def test_what_baselines_do_wrong_is_told_and_fails_nothing(lab):
     result = bench(lab, "--baseline", "right", "--baseline", "wrong", "--baseline", "sticky")
     assert result.exit_code == 0
     assert (
-        "2 rows are wrong, refused or failed among baselines: wrong on conv12 wrong, sticky on conv12 "
-        "failed: not convlab's, told only." in result.stdout
+        "2 rows are wrong, refused or failed among baselines: wrong on conv12 wrong, "
+        "sticky on conv12 failed: not convlab's, told only." in result.stdout
     )
 
 

@@ -479,15 +479,15 @@ def test_room_for_the_output_is_taken_before_anybody_writes_there(tmp_path, monk
 def test_what_the_judge_has_no_room_for_is_a_row_and_the_next_is_measured(
     monkeypatch, error, state
 ):
-    judge, judged = runner.Judge.judge, []
+    check, checked = runner.Judge.check, []
 
     def full(self, *arguments):
-        judged.append(arguments)
-        if len(judged) == 1:
+        checked.append(arguments)
+        if len(checked) == 1:
             raise error
-        return judge(self, *arguments)
+        return check(self, *arguments)
 
-    monkeypatch.setattr(runner.Judge, "judge", full)
+    monkeypatch.setattr(runner.Judge, "check", full)
     monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
     rows = run(["tf32", "wrong", "right"])
     assert [row.state for row in rows.values()] == [state, "wrong", "measured"]

@@ -181,17 +181,6 @@ def test_the_compile_gate_s_problems_are_told():
     assert [row[0].strip("`") for row in told] == list(PROBLEMS)
 
 
-def test_every_module_is_in_the_design():
-    text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"`([\w/]+\.py)`", text)) - {"tests/test_layering.py"}
-    source = ROOT / "src/convlab"
-    there = {path.relative_to(source).as_posix() for path in source.rglob("*.py")}
-    stages = {path for path in there if re.match(r"stages/s\d\d_", path)}
-    other = {path for path in there if not path.endswith("__init__.py")} - stages
-    assert other <= listed
-    assert {name for name in listed if "/" in name} <= there
-
-
 @pytest.fixture(scope="module")
 def documents() -> dict[str, Any]:
     """A real document of every verb, with nothing null that could be there."""

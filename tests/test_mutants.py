@@ -113,31 +113,31 @@ MUTANTS = {
     ),
     "windows past the end not zeroed": (
         "s03_im2col",
-        "im2col_matrix",
+        "im2col",
         "if n < N and 0 <= i_h",
         "if 0 <= i_h",
     ),
     "matrix rows as s10 orders them": (
         "s03_im2col",
-        "im2col_matrix",
+        "im2col",
         "k % (H_f * W_f) // W_f, k % W_f",
         "k % H_f, k % (H_f * W_f) // H_f",
     ),
     "rows past the last multiplied": (
         "s03_im2col",
-        "matrix_product",
+        "gemm",
         "if k0 + k < K and n0",
         "if n0",
     ),
     "no barrier before the next slice": (
         "s03_im2col",
-        "matrix_product",
+        "gemm",
         "cuda.syncthreads()  # nobody fetches the next",
         "pass  # nobody fetches the next",
     ),
     "last image left out": (
         "s03_im2col_per_image",
-        "image_slices",
+        "batch_slices",
         "range(0, problem.N_i, images)",
         "range(0, problem.N_i - images, images)",
     ),
@@ -149,7 +149,7 @@ MUTANTS = {
     ),
     "matrices of one image for all": (
         "s03_im2col_blas",
-        "im2col_matrix",
+        "im2col",
         "(i * K + k) * PIXELS + pixel",
         "k * PIXELS + pixel",
     ),
@@ -237,44 +237,44 @@ MUTANTS = {
     "stale operands": ("s09", "", "S_I, k0 + k + 2, ty", "S_I, k0 + k, ty"),
     "windows one column short": ("s10", "", "+ problem.window_shape[1]", ""),
     "window order of s04": ("s10", "", "% (H_f * W_f) // H_f", "% (H_f * W_f) // W_f"),
-    "column read as a line": ("s11", "im2win_tensor", "tile[at + PITCH]", "tile[at + 1]"),
+    "column read as a line": ("s11", "im2win_layout", "tile[at + PITCH]", "tile[at + 1]"),
     "a pixel written to one row of windows": (
         "s11",
-        "im2win_tensor",
+        "im2win_layout",
         "for u in range(H_f):\n                    if row",
         "for u in range(1):\n                    if row",
     ),
     "rows of windows between strides": (
         "s11",
-        "im2win_tensor",
+        "im2win_layout",
         "(row - u * d_h) % s_h == 0",
         "(row - u * d_h) % s_h >= 0",
     ),
-    "a band's rows all alike": ("s11", "im2win_tensor", "b * (s_h * C_i) + g", "g"),
-    "band not guarded": ("s11", "im2win_tensor", "if m0 + b < H_o and", "if"),
-    "channels beyond the last": ("s11", "im2win_tensor", "there = r < C_i and", "there ="),
+    "a band's rows all alike": ("s11", "im2win_layout", "b * (s_h * C_i) + g", "g"),
+    "band not guarded": ("s11", "im2win_layout", "if m0 + b < H_o and", "if"),
+    "channels beyond the last": ("s11", "im2win_layout", "there = r < C_i and", "there ="),
     "groups not rounded up": (
         "s11",
-        "im2win_tensor",
+        "im2win_layout",
         "blocks_for(problem.H_f * problem.C_i, RUN) * RUN",
         "problem.H_f * problem.C_i",
     ),
-    "tail of a group not zeroed": ("s11", "im2win_tensor", "g >= ELEMENTS", "g < 0"),
+    "tail of a group not zeroed": ("s11", "im2win_layout", "g >= ELEMENTS", "g < 0"),
     "packed zeros of window order not written": (
         "s11",
-        "im2win_tensor",
+        "im2win_layout",
         "if e0 + column < K_P and",
         "if e0 + column < K and",
     ),
     "packed zeros in another's row": (
         "s11",
-        "im2win_tensor",
+        "im2win_layout",
         "if TAIL > 0 and e < W_f * G",
         "if e < 0",
     ),
     "no barrier in the transform": (
         "s11",
-        "im2win_tensor",
+        "im2win_layout",
         "cuda.syncthreads()  # nobody empties",
         "pass  # nobody empties",
     ),
@@ -282,15 +282,15 @@ MUTANTS = {
     "tail of K not guarded": ("s11", "", "(K_EVEN or k < K_W) and ", ""),
     "windows of one image for all": (
         "s11",
-        "im2win_tensor",
+        "im2win_layout",
         "window // W_o * W_w",
         "window // W_o % 3 * W_w",
     ),
-    "windows beyond the last": ("s11", "im2win_tensor", "THREADS) // K_RUNS, N - 1", "THREADS), N"),
-    "one row of blocks' filter for all": ("s11", "im2win_tensor", "int64(m0) * K_P", "int64(0)"),
+    "windows beyond the last": ("s11", "im2win_layout", "THREADS) // K_RUNS, N - 1", "THREADS), N"),
+    "one row of blocks' filter for all": ("s11", "im2win_layout", "int64(m0) * K_P", "int64(0)"),
     "filter packed for one row of blocks": (
         "s11",
-        "im2win_tensor",
+        "im2win_layout",
         "m // M_B * K_P + row_of",
         "row_of",
     ),
@@ -313,7 +313,7 @@ MUTANTS = {
 def mutant(name: str, helper: str, old: str, new: str, folder: Path) -> Stage:
     """The stage, imported anew, with ``old`` replaced by ``new`` in its source or a helper's."""
     stage_module = stage_named(name).module
-    target = f"convlab.stages.{helper}" if helper else stage_module
+    target = f"convlab.kernels.{helper}" if helper else stage_module
     changed = _changed(target, old, new, folder)
     if not helper:
         return changed.STAGE  # type: ignore[no-any-return]
@@ -329,7 +329,7 @@ def _changed(module: str, old: str, new: str, folder: Path) -> ModuleType:
     assert old in source, f"{module} no longer contains {old!r}: mend the mutant"
     path = folder / f"{module.rsplit('.', 1)[1]}.py"
     path.write_text(source.replace(old, new))
-    spec = util.spec_from_file_location(f"mutant_{path.stem}", path)
+    spec = util.spec_from_file_location(f"mutants.{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     changed = util.module_from_spec(spec)

@@ -82,16 +82,23 @@ def convlab(*arguments: str | Path) -> Any:
 
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_a_stage_says_what_its_parts_need(stage: Stage) -> None:
-    parts = [file.read_text() for file in sources(stage.module) if file.parent.name == "stages"]
+    parts = [
+        file.read_text()
+        for file in sources(stage.module)
+        if file.parent.name in ("stages", "kernels")
+    ]
 
     def uses(*names: str) -> bool:
         return any(name in text for text in parts for name in names)
 
     newer, only_there = uses("commit_copies", "mma_tf32"), uses("start_product")
     assert (stage.name in TOO_NEW, stage.name == ALONE) == (newer, only_there)
-    least = (9, 0) if only_there else (8, 0) if newer else None
-    assert (stage.least_capability, stage.exact_capability) == (least, only_there)
-    assert bool(stage.capability_for) == newer
+    needs = stage.requires
+    assert (needs is not None) == newer
+    if needs is not None:
+        assert needs.capability == ((9, 0) if only_there else (8, 0))
+        assert needs.exact == only_there
+        assert needs.feature
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0)], ids=str)

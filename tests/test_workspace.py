@@ -14,7 +14,7 @@ from convlab.engines import EngineUnavailable, choose
 from convlab.engines.array_library import in_float32
 from convlab.engines.cudasim import CudaSim
 from convlab.kernels.batch_slices import slices, slices_of
-from convlab.oracle import judge, random_tensors
+from convlab.oracle import check_output, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.stage import Flat, Images
 from convlab.stages import stage_named
@@ -42,7 +42,7 @@ def test_a_limit_is_kept_and_the_result_right(stage: Stage, images: int) -> None
     assert plan.workspace_bytes <= limit
     input, weight, bias = random_tensors(PROBLEM, 1, integers=True)
     output = plan(input, weight, np.full(PROBLEM.output_shape, np.nan, np.float32), bias)
-    assert judge(PROBLEM, output, input, weight, bias).ok
+    assert check_output(PROBLEM, output, input, weight, bias).ok
 
 
 @pytest.mark.parametrize("stage", IN_SLICES, ids=lambda stage: stage.name)

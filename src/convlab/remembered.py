@@ -27,6 +27,7 @@ from convlab.stages import Stage, Tile
 
 FORMAT = 1
 SOURCE = Path(__file__).parent
+KERNEL_PARTS = ("stages", "stage", "kernels", "device")  # what kernels are made of
 Key = tuple[str, str, str]
 Write = Callable[[Path, bytes], None]
 
@@ -146,8 +147,8 @@ def _entries_once(file: Path) -> dict[Key, Entry]:
 
 @cache
 def code_of(module: str) -> str:
-    """A hash of the stage's file, of what it imports from ``stages`` and ``device``, directly or
-    not, and of numba-cuda's version."""
+    """A hash of the stage's file, of the parts of kernels that it imports, directly or not, and of
+    numba-cuda's version."""
     digest = hashlib.sha256(_version("numba-cuda").encode())
     for file in sorted(sources(module)):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -170,12 +171,11 @@ def sources(module: str) -> set[Path]:
 
 
 def _file_of(module: str) -> Path | None:
-    """The file of a module in ``stages`` or ``device``. Not the ladder's list: it imports all."""
+    """The file of a module that kernels are made of. Not the ladder's list: it imports all."""
     parts = module.split(".")
-    if (
-        parts[:2] not in (["convlab", "stages"], ["convlab", "device"])
-        or module == "convlab.stages"
-    ):
+    if parts[0] != "convlab" or parts[1:2] not in ([part] for part in KERNEL_PARTS):
+        return None
+    if module == "convlab.stages":
         return None
     path = SOURCE.joinpath(*parts[1:])
     files = (path.with_suffix(".py"), path / "__init__.py")

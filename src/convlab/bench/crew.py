@@ -165,8 +165,8 @@ class Crew:
         """Make stages' kernels and baselines' libraries ready side by side; yields after each. What
         fails here fails again, and is told, when it is measured.
 
-        Everything is made ready in the process that measures it: baselines in their family's, all of
-        them by one command; kernels in as many as there are compilers, one after the other.
+        Everything is made ready in the process that measures it: baselines in their family's, all
+        of them by one command; kernels in as many as there are compilers, one after the other.
         """
         commands: dict[str, list[tuple[ConvProblem, list[str]]]] = {}
         kernels = 0

@@ -69,8 +69,8 @@ def cases_for(layers: Sequence[str], batch: int, systems: Sequence[System]) -> l
 
 
 def compiled_ahead(cases: Sequence[Case]) -> list[Case]:
-    """What is made ready before anything is measured: every kernel of the stages, and each baseline's
-    library once."""
+    """What is made ready before anything is measured: every kernel of the stages, and each
+    baseline's library once."""
     able = [case for case in cases if case.system.compile is not None]
     libraries = {case.system.name: case for case in able if case.system.kind == "baseline"}
     return [*(case for case in able if case.system.kind == "stage"), *libraries.values()]

@@ -1,4 +1,4 @@
-"""Compiles a baseline's C++ or CUDA source where it is needed, once: the library is kept for next time.
+"""Compiles a baseline's C++ or CUDA source where it is needed, once: the library is kept.
 
 Kept in convlab's cache folder (:func:`convlab.remembered.cache_folder`) under a name that holds a
 hash of the source, the command and the compiler's version, so that a change of any of them builds
