@@ -22,8 +22,8 @@ from convlab.device import (
     wait_copies,
 )
 from convlab.engines.cudasim import CudaSim
-from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import SimulationError
 from convlab.stage import Launch
 
 load4_twin = twin_of(load4) or load4  # under NUMBA_ENABLE_CUDASIM=1 the names are the twins

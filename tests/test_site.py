@@ -13,8 +13,8 @@ import pytest
 from numba.cuda.core import config
 
 import convlab
-from convlab.engines.findings import REMEDIES
 from convlab.lint import REGISTER_BUDGET
+from convlab.simulation.findings import REMEDIES
 from convlab.site import (
     build,
     checks,

@@ -26,8 +26,8 @@ from numba import cuda
 from convlab import device
 from convlab.device import mma_tf32, split_tf32, to_tf32, twin_of
 from convlab.device.fragments import rounded_to_tf32, split_into_tf32
-from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import SimulationError
 from convlab.tracing import trace
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -22,8 +22,8 @@ from convlab.device import (
 )
 from convlab.device.warpgroup_products import warp_product
 from convlab.engines.cudasim import CudaSim
-from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import SimulationError
 from convlab.stage import Launch
 from convlab.tracing import trace
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from convlab import device
 from convlab.device import twin_of
-from convlab.engines.access_log import GLOBAL, ISSUED, LANDED, READ, WRITE, AccessLog, site_of
-from convlab.engines.accesses import Access
-from convlab.engines.checked_array import CheckedArray
-from convlab.engines.races import ENOUGH, Conflict, same
+from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, READ, WRITE, AccessLog, site_of
+from convlab.simulation.accesses import Access, Conflict
+from convlab.simulation.checked_array import CheckedArray
+from convlab.simulation.races import ENOUGH, same
 
 
 class Copy:

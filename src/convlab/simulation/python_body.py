@@ -21,9 +21,8 @@ from numba.cuda import types as cuda_types
 
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, twin_of
-from convlab.engines import while_loops
-from convlab.engines.findings import NotSimulated
-from convlab.engines.while_loops import with_turns
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.paths import WHILE_LOOPS, with_turns
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
@@ -83,7 +82,7 @@ class Copier:
         code = None
         if self._while_loop is not None:
             code = with_turns(function)
-            globals_[while_loops.NAME] = self._while_loop
+            globals_[WHILE_LOOPS] = self._while_loop
         code = code or _code_of_its_own(function)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         # Known before what it refers to is copied: that may be itself. The original is kept too,

@@ -12,24 +12,28 @@ import numpy as np
 from greenlet import getcurrent
 
 from convlab.device import twin_of
-from convlab.engines.access_log import AccessLog, Sites
-from convlab.engines.arithmetic import Arithmetic
-from convlab.engines.async_copies import AsyncCopies
-from convlab.engines.base import Counts
-from convlab.engines.checked_array import Memory, checked
-from convlab.engines.fences import fence
-from convlab.engines.findings import NotSimulated, SimulationError, Stop
-from convlab.engines.greenlets import Block
-from convlab.engines.launch_arguments import Place, as_seen, check_shape, python_function
-from convlab.engines.paths import Paths
-from convlab.engines.python_body import Copier, names_used
-from convlab.engines.races import Race
-from convlab.engines.reports import FATAL, Reports, place_of
-from convlab.engines.requests import Requests, requests_of, tally
-from convlab.engines.scalars import BUILTINS, WrapsAround, meaning
-from convlab.engines.simulated_cuda import BLOCKING, SimulatedCuda
-from convlab.engines.tensor_cores import TensorCores
-from convlab.engines.warpgroups import Now, Products
+from convlab.simulation.access_log import AccessLog, Sites
+from convlab.simulation.accesses import fence
+from convlab.simulation.async_copies import AsyncCopies
+from convlab.simulation.checked_array import Memory, checked
+from convlab.simulation.findings import (
+    FATAL,
+    NotSimulated,
+    Reports,
+    SimulationError,
+    Stop,
+    place_of,
+)
+from convlab.simulation.greenlets import Block
+from convlab.simulation.launch_arguments import Place, as_seen, check_shape, python_function
+from convlab.simulation.memory_rules import Counts
+from convlab.simulation.paths import Paths
+from convlab.simulation.python_body import Copier, names_used
+from convlab.simulation.races import Race
+from convlab.simulation.requests import Requests, requests_of, tally
+from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
+from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
+from convlab.simulation.tensor_cores import Now, Products, TensorCores
 
 LONG = 60_000  # entries of the log that are looked at in one go
 

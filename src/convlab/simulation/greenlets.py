@@ -16,7 +16,7 @@ from greenlet import greenlet
 
 from convlab.device.fragments import warp_mma
 from convlab.device.warpgroup_products import warp_product
-from convlab.engines.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
+from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
 
 Place = tuple[int, int, int]
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
