@@ -35,7 +35,7 @@ from strategies import problems, tensors
 
 from convlab import ConvProblem, Stage
 from convlab.bench.sanitize import PROBLEMS as AWKWARD
-from convlab.device.fragments import multiply_add
+from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose, unavailable
 from convlab.engines.simulator import Simulator
 from convlab.oracle import CheckResult, Oracle, random_tensors

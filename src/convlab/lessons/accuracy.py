@@ -15,7 +15,7 @@ import numpy as np
 from numba import cuda, float32
 
 from convlab.device import mma_tf32, split_tf32, to_tf32
-from convlab.device.fragments import WARP, K, M, N, split_into_tf32, warp_mma
+from convlab.device.products import WARP, K, M, N, split_into_tf32, warp_mma
 from convlab.engines.simulator import Simulator
 from convlab.lessons.exercises import check
 from convlab.lessons.feedback import ANSWER, COUNTS, Feedback, Problem, Row, graded

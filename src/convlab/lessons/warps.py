@@ -16,7 +16,7 @@ from numba import cuda, float32
 
 from convlab.checking.loading import is_kernel
 from convlab.device import mma_tf32
-from convlab.device.fragments import WARP, K, M, N, warp_mma
+from convlab.device.products import WARP, K, M, N, warp_mma
 from convlab.lessons.exercises import On, tried
 from convlab.lessons.feedback import ANSWER, COUNTS, Feedback, Problem, graded
 from convlab.lessons.learners_code import unfilled

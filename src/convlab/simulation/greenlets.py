@@ -14,8 +14,7 @@ from typing import Any
 
 from greenlet import greenlet
 
-from convlab.device.fragments import warp_mma
-from convlab.device.warpgroup_products import warp_product
+from convlab.device.products import warp_mma, warp_product
 from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
 
 Place = tuple[int, int, int]

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from convlab import device
-from convlab.device import twin_of
-from convlab.device.fragments import MULTIPLY_ADDS, WARP, checked_fragments
-from convlab.device.warpgroup_products import ROWS, TERMS, WARPGROUP, check_width
+from convlab.device import emulation_of
+from convlab.device.products import (
+    MULTIPLY_ADDS,
+    ROWS,
+    TERMS,
+    WARP,
+    WARPGROUP,
+    check_width,
+    checked_fragments,
+)
 from convlab.simulation.access_log import (
     ATOMIC,
     GLOBAL,
@@ -37,24 +44,16 @@ OPERATIONS_OF_A_LANE = 2 * MULTIPLY_ADDS // WARP
 
 
 class TensorCores:
-    """What stands for ``to_tf32`` and ``mma_tf32``. ``used``: the second is in the kernel, so that
-    its threads wait for each other, whatever they call it."""
+    """What ``to_tf32`` and ``mma_tf32`` do in a launch."""
 
     def __init__(self, cuda: SimulatedCuda, arithmetic: Arithmetic | None) -> None:
-        self.used = False
         self._cuda, self._arithmetic = cuda, arithmetic
-        rounded = twin_of(device.to_tf32)
+        rounded = emulation_of(device.to_tf32)
         assert rounded is not None
-        self._instead: Mapping[Any, Callable[..., Any]] = {
-            rounded: _as_float(rounded) if arithmetic is None else arithmetic.cast(rounded),
-            twin_of(device.mma_tf32): self.mma,
-        }
-
-    def twin(self, twin: Any) -> Any:
-        """What stands for an intrinsic with that twin in this launch."""
-        instead = self._instead.get(twin, twin)
-        self.used = self.used or instead == self.mma
-        return instead
+        cast = _as_float(rounded) if arithmetic is None else arithmetic.cast(rounded)
+        self.intrinsics: dict[Any, Callable[..., Any]] = {
+            device.to_tf32: cast, device.mma_tf32: self.mma
+        }  # fmt: skip
 
     def mma(self, a: Any, b: Any, c: Any) -> Any:
         """``mma_tf32``: this lane's four numbers of the product, once all 32 have come."""
@@ -170,17 +169,10 @@ class Products:
         self._all: list[Product] = []
         self._fences: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._written = NONE
-        self._instead: dict[Any, Callable[..., Any]] = {
-            twin_of(device.fence_shared): self.fence,
-            twin_of(device.start_product): self.start,
-            twin_of(device.finish_product): self.finish,
-        }
-
-    def twin(self, twin: Any) -> Any:
-        """What stands for an intrinsic with that twin in this launch."""
-        instead = self._instead.get(twin, twin)
-        self.used = self.used or instead == self.start
-        return instead
+        self.intrinsics: dict[Any, Callable[..., Any]] = {
+            device.fence_shared: self.fence, device.start_product: self.start,
+            device.finish_product: self.finish,
+        }  # fmt: skip
 
     def new_block(self) -> None:
         """Nothing of the last block's is this one's."""
