@@ -19,10 +19,10 @@ from convlab import Trace, checking, doctor, ladder, trace
 from convlab.bench import ladder_sample, plots, textbook, tuning
 from convlab.cli import app
 from convlab.engines import choose
-from convlab.engines.findings import Finding
 from convlab.kernels.im2win_layout import group_size
 from convlab.lint import PROBLEMS, Row
 from convlab.oracle import random_tensors
+from convlab.simulation.findings import Finding
 from convlab.site.listings import names
 from convlab.stages import LADDER, Program, stage_named
 from convlab.workloads import LAYER_NAMES, MODEL, TEACHING, paper_layer

@@ -34,7 +34,7 @@ from split_products import (
 )
 
 from convlab import ConvProblem, Tile, plans
-from convlab.device.fragments import multiply_add
+from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose
 from convlab.kernels import filter_cores, filter_fragments, s14_tiles, window_copies
 from convlab.kernels.tile_heuristic import H200_SMS

@@ -2,7 +2,7 @@
 
 NVIDIA documents the 32 banks and little of how accesses of 8 and 16 bytes are served. This runs
 several hundred patterns, one warp each, under ``ncu`` and writes what the hardware counted; the
-tests hold :func:`convlab.engines.memory_rules.passes` to it. Needs a GPU and ``ncu``.
+tests hold :func:`convlab.simulation.memory_rules.passes` to it. Needs a GPU and ``ncu``.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from convlab.workloads import paper_layer
 FORMAT, VERSION = "convlab bench", 1
 # What a time depends on, below the package: kernels, engines, baselines, and how they are measured.
 MEASURED_BY = (
-    "stages", "stage.py", "kernels", "device", "engines", "bench/baselines", "plans.py", "unfold.py", "problem.py",
+    "stages", "stage.py", "kernels", "device", "engines", "bench/baselines", "plans.py",
+    "unfold.py", "problem.py",
     "workloads.py", "convolution.py", "rounding.py", "oracle.py", "timer.py",
     "bench/measuring.py", "bench/bounds.py", "bench/systems.py", "bench/laboratory.py",
     "bench/roofline.py",

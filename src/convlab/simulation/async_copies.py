@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from convlab import device
-from convlab.device import twin_of
-from convlab.engines.access_log import GLOBAL, ISSUED, LANDED, READ, WRITE, AccessLog, site_of
-from convlab.engines.accesses import Access
-from convlab.engines.checked_array import CheckedArray
-from convlab.engines.races import ENOUGH, Conflict, same
+from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, READ, WRITE, AccessLog, site_of
+from convlab.simulation.accesses import Access, Conflict
+from convlab.simulation.checked_array import CheckedArray
+from convlab.simulation.races import ENOUGH, same
 
 
 class Copy:
@@ -53,14 +52,10 @@ class AsyncCopies:
         self._since_commit: dict[int, list[Copy]] = defaultdict(list)
         self._groups: dict[int, list[list[Copy]]] = defaultdict(list)
         self._all: list[Copy] = []  # of which something is in what the log holds
-        self._instead: dict[Any, Callable[..., Any]] = {
-            twin_of(device.copy_async): self.copy, twin_of(device.copy_async4): self.copy4,
-            twin_of(device.commit_copies): self.commit, twin_of(device.wait_copies): self.wait,
+        self.intrinsics: dict[Any, Callable[..., Any]] = {
+            device.copy_async: self.copy, device.copy_async4: self.copy4,
+            device.commit_copies: self.commit, device.wait_copies: self.wait,
         }  # fmt: skip
-
-    def twin(self, twin: Any) -> Any:
-        """What stands for an intrinsic with that twin in this launch."""
-        return self._instead.get(twin, twin)
 
     def new_block(self) -> None:
         """What the last block's threads did not wait for is nothing to this one."""

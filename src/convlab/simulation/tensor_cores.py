@@ -1,13 +1,4 @@
-"""A warpgroup's products in a simulated launch, and who came between them and shared memory.
-
-Tensor cores read the matrix on the right at some time between the line that starts a product and
-the one that waits for it, and all four warps read all of it. So whoever writes there races with
-them unless a barrier lies between, the threads of the warpgroup too: a thread knows of its own
-warp's part alone that it is done. And tensor cores see shared memory their own way: what a thread
-has written there it has to fence, before the barrier that lets them read. The log has the matrix as
-read where the product starts, which is no request of any warp. Only kernels that start products
-come here.
-"""
+"""Tensor cores of a simulated launch: what a warp's or a warpgroup's threads multiply together."""
 
 from __future__ import annotations
 
@@ -20,10 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convlab import device
-from convlab.device import twin_of
-from convlab.device.fragments import WARP
-from convlab.device.warpgroup_products import ROWS, TERMS, WARPGROUP, check_width
-from convlab.engines.access_log import (
+from convlab.device import emulation_of
+from convlab.device.products import (
+    MULTIPLY_ADDS,
+    ROWS,
+    TERMS,
+    WARP,
+    WARPGROUP,
+    check_width,
+    checked_fragments,
+)
+from convlab.simulation.access_log import (
     ATOMIC,
     GLOBAL,
     ISSUED,
@@ -33,13 +31,52 @@ from convlab.engines.access_log import (
     Columns,
     site_of,
 )
-from convlab.engines.accesses import Access
-from convlab.engines.arithmetic import Arithmetic
-from convlab.engines.checked_array import CheckedArray
-from convlab.engines.indices import check, show
-from convlab.engines.local_array import LocalArray
-from convlab.engines.races import ENOUGH, Conflict
-from convlab.engines.simulated_cuda import PRODUCT, PRODUCT_DONE, Request, SimulatedCuda
+from convlab.simulation.accesses import Access, Conflict
+from convlab.simulation.block_memory import LocalArray
+from convlab.simulation.checked_array import CheckedArray, check, show
+from convlab.simulation.races import ENOUGH
+from convlab.simulation.scalars import Arithmetic
+from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Request, SimulatedCuda
+
+ALL_LANES = (1 << WARP) - 1
+# A multiply-add is two operations; each lane has its part of the warp's.
+OPERATIONS_OF_A_LANE = 2 * MULTIPLY_ADDS // WARP
+
+
+class TensorCores:
+    """What ``to_tf32`` and ``mma_tf32`` do in a launch."""
+
+    def __init__(self, cuda: SimulatedCuda, arithmetic: Arithmetic | None) -> None:
+        self._cuda, self._arithmetic = cuda, arithmetic
+        rounded = emulation_of(device.to_tf32)
+        assert rounded is not None
+        cast = _as_float(rounded) if arithmetic is None else arithmetic.cast(rounded)
+        self.intrinsics: dict[Any, Callable[..., Any]] = {
+            device.to_tf32: cast, device.mma_tf32: self.mma
+        }  # fmt: skip
+
+    def mma(self, a: Any, b: Any, c: Any) -> Any:
+        """``mma_tf32``: this lane's four numbers of the product, once all 32 have come."""
+        brought = checked_fragments(a, b, c)
+        if self._arithmetic is None:
+            return self._cuda.hub(Request(MMA, site_of(1), brought, ALL_LANES))
+        self._arithmetic.count(OPERATIONS_OF_A_LANE)
+        result = self._cuda.hub(Request(MMA, site_of(1), brought, ALL_LANES))
+        return tuple(map(self._arithmetic.counted, result))
+
+
+def _as_float(function: Callable[..., Any]) -> Callable[..., float]:
+    """Registers hold Python's numbers."""
+    return lambda value: float(function(value))
+
+
+# A warpgroup's products. Tensor cores read the matrix on the right at some time between the line
+# that starts a product and the line that waits for it, and all four warps read all of it. So a
+# write there is a race unless a barrier lies between, even a write by the warpgroup's own threads:
+# a thread knows only that its own warp's part is done. A writer must also fence what it wrote,
+# before the barrier that lets tensor cores read. The log has the matrix as read where the product
+# starts, and counts no request for that read.
+
 
 ALL_THREADS = (1 << WARPGROUP) - 1
 INSTRUCTIONS = 6  # of a product: three for each half of its terms
@@ -132,17 +169,10 @@ class Products:
         self._all: list[Product] = []
         self._fences: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._written = NONE
-        self._instead: dict[Any, Callable[..., Any]] = {
-            twin_of(device.fence_shared): self.fence,
-            twin_of(device.start_product): self.start,
-            twin_of(device.finish_product): self.finish,
-        }
-
-    def twin(self, twin: Any) -> Any:
-        """What stands for an intrinsic with that twin in this launch."""
-        instead = self._instead.get(twin, twin)
-        self.used = self.used or instead == self.start
-        return instead
+        self.intrinsics: dict[Any, Callable[..., Any]] = {
+            device.fence_shared: self.fence, device.start_product: self.start,
+            device.finish_product: self.finish,
+        }  # fmt: skip
 
     def new_block(self) -> None:
         """Nothing of the last block's is this one's."""

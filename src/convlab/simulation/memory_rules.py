@@ -16,6 +16,9 @@ A request is one memory instruction of one warp: up to 32 lanes, each with an ad
 
 from __future__ import annotations
 
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
+
 import numpy as np
 
 SECTOR_BYTES = 32
@@ -115,3 +118,54 @@ def _unique(which: np.ndarray, what: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def _distinct(which: np.ndarray, what: np.ndarray, total: int) -> np.ndarray:
     return np.bincount(_unique(which, what)[0], minlength=total)
+
+
+@dataclass
+class Counts:
+    """What kernels did. Loads, stores, barriers and ``global_bytes`` are counted per thread: one
+    access is one instruction, 32 or 128 bits wide; one barrier is one thread arriving at
+    ``syncthreads``. The rest is counted per request, a memory instruction of a whole warp: 32-byte
+    sectors of global memory and passes of shared memory; None from an engine that knows no warps.
+    """
+
+    global_loads: int = 0
+    global_stores: int = 0
+    shared_loads: int = 0
+    shared_stores: int = 0
+    barriers: int = 0
+    global_bytes: int = 0
+    global_requests: int | None = None
+    global_sectors: int | None = None
+    shared_requests: int | None = None
+    shared_passes: int | None = None
+
+    def __add__(self, other: Counts) -> Counts:
+        both = zip(astuple(self), astuple(other), strict=True)
+        sums: Any = (None if one is None or two is None else one + two for one, two in both)
+        return Counts(*sums)
+
+    def add_requests(self, far: int, sectors: int, near: int, passes: int) -> None:
+        """Count requests for global memory and their sectors, for shared memory and its passes."""
+        self.global_requests = (self.global_requests or 0) + far
+        self.global_sectors = (self.global_sectors or 0) + sectors
+        self.shared_requests = (self.shared_requests or 0) + near
+        self.shared_passes = (self.shared_passes or 0) + passes
+
+    def as_dict(self, flops: int) -> dict[str, float | None]:
+        """The counts and what follows from them: ``flops_per_byte``, the problem's arithmetic over
+        the bytes that threads ask of global memory; ``sectors_per_request``,
+        ``passes_per_request``; and ``bytes_per_flop``, the bytes that global memory moves, whole
+        sectors, over the arithmetic. None where there is nothing to divide by.
+        """
+        moved = None if self.global_sectors is None else SECTOR_BYTES * self.global_sectors
+        return {
+            **asdict(self),
+            "flops_per_byte": flops / self.global_bytes if self.global_bytes else 0.0,
+            "sectors_per_request": _ratio(self.global_sectors, self.global_requests),
+            "passes_per_request": _ratio(self.shared_passes, self.shared_requests),
+            "bytes_per_flop": _ratio(moved, flops),
+        }
+
+
+def _ratio(part: int | None, whole: int | None) -> float | None:
+    return part / whole if whole and part is not None else None

@@ -13,26 +13,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WRITE, AccessLog
-from convlab.engines.accesses import Access, Accesses, Groups
-from convlab.engines.cells import converted
-from convlab.engines.fences import Fence, Messages
+from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, AccessLog
+from convlab.simulation.accesses import Access, Accesses, Conflict, Fence, Groups, Messages
+from convlab.simulation.scalars import converted
 
 SIEVE = 1 << 18
 TABLE = 8_000_000  # what is numbered beyond this is sorted, not put in a table
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
-
-
-class Conflict(NamedTuple):
-    """``kind`` as in a Finding; ``second`` is None for a read of what nobody wrote."""
-
-    kind: str
-    first: Access
-    second: Access | None
 
 
 class Race:
@@ -115,7 +106,8 @@ class Race:
         hashes = (columns.address + columns.phase * 0x9E3779B1) & (SIEVE - 1)
         written = np.zeros(SIEVE, bool)
         written[hashes[changed]] = True
-        # What a warpgroup's tensor cores read no thread reads: engines/warpgroups.py looks at that.
+        # What a warpgroup's tensor cores read no thread reads: simulation/tensor_cores.py looks at
+        # that.
         some = np.flatnonzero(written[hashes] & ~self._log.columns().of_products)
         for scope, keys in (
             ("warp", (columns.phase, columns.address)),

@@ -1,7 +1,7 @@
 """From accesses of threads to requests of warps: what a GPU's memory is asked for.
 
 A request is one memory instruction that the lanes of a warp execute together. Lanes belong
-together when they are at the same instruction on the same path (:mod:`convlab.engines.paths`)
+together when they are at the same instruction on the same path (:mod:`convlab.simulation.paths`)
 between the same barriers, for the same time there: a loop over anything but ``range``, and a
 ``while`` in a function without source, leave their turns to this count.
 """
@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from convlab.engines import memory_rules
-from convlab.engines.access_log import (
+from convlab.simulation import memory_rules
+from convlab.simulation.access_log import (
     ATOMIC,
     GLOBAL,
     ISSUED,
@@ -26,8 +26,7 @@ from convlab.engines.access_log import (
     Columns,
     Sites,
 )  # fmt: skip
-from convlab.engines.base import Counts
-from convlab.engines.memory_rules import WARP
+from convlab.simulation.memory_rules import WARP, Counts
 
 
 @dataclass(frozen=True)

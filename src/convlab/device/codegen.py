@@ -1,4 +1,4 @@
-"""Where an array's element lies, in the code that intrinsics generate for a GPU."""
+"""What the intrinsics share: options of ``@cuda.jit``, pointers to elements, inline PTX."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
+from numba.cuda.core import config
+
+
+def gpu_only(**options: Any) -> dict[str, Any]:
+    """``@cuda.jit(**gpu_only(launch_bounds=256))``: the options for a GPU, none for the simulator.
+
+    Numba's simulator (``NUMBA_ENABLE_CUDASIM=1``) refuses ``launch_bounds`` and ``forceinline``
+    as unexpected arguments. They change how a kernel is compiled, never what it computes, so a
+    simulator loses nothing without them.
+    """
+    return {} if config.ENABLE_CUDASIM else options
 
 
 def is_float32_c_array(array: Any) -> bool:
@@ -20,7 +31,7 @@ def element_pointer(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     array = context.make_array(array_type)(context, builder, value=values[0])
     if isinstance(index_type, types.BaseTuple):
         entries = zip(index_type, range(len(index_type)), strict=True)
-        indices = [(kind, builder.extract_value(values[1], place)) for kind, place in entries]
+        indices = [(kind, builder.extract_value(values[1], axis)) for kind, axis in entries]
     else:
         indices = [(index_type, values[1])]
     if len(indices) != array_type.ndim:
@@ -31,3 +42,22 @@ def element_pointer(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
         wide = context.cast(builder, index, kind, types.intp if kind.signed else types.uintp)
         offset = builder.add(builder.mul(offset, extent), wide)
     return builder.gep(array.data, [offset])
+
+
+def assembly(
+    builder: Any,
+    text: str,
+    constraints: str,
+    args: Any = (),
+    result: Any = None,
+    *,
+    side_effect: bool = True,
+    convergent: bool = False,
+) -> Any:
+    """Inline PTX. ``side_effect``: the compiler moves no memory access across it. ``convergent``:
+    the compiler does not move it into a branch that only some threads take."""
+    kind = ir.FunctionType(result or ir.VoidType(), [arg.type for arg in args])
+    if side_effect:
+        constraints = ",".join(filter(None, [constraints, "~{memory}"]))
+    code = ir.InlineAsm(kind, text, constraints, side_effect=side_effect)
+    return builder.call(code, args, attrs=("convergent", "nounwind") if convergent else ())

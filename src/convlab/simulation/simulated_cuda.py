@@ -8,12 +8,11 @@ from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
 
-from convlab.engines.access_log import ATOMIC, EXCHANGE, site_of
-from convlab.engines.block_memory import Local, Shared
-from convlab.engines.cells import converted
-from convlab.engines.checked_array import Memory
-from convlab.engines.findings import NotSimulated
-from convlab.engines.scalars import cast
+from convlab.simulation.access_log import ATOMIC, EXCHANGE, site_of
+from convlab.simulation.block_memory import Local, Shared
+from convlab.simulation.checked_array import Memory
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.scalars import cast, converted
 
 WARP = 32
 MMA = "mma_tf32"  # the request of the lanes that a tensor core multiplies for

@@ -14,9 +14,8 @@ from typing import Any
 
 from greenlet import greenlet
 
-from convlab.device.fragments import warp_mma
-from convlab.device.warpgroup_products import warp_product
-from convlab.engines.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
+from convlab.device.products import warp_mma, warp_product
+from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
 
 Place = tuple[int, int, int]
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread

@@ -1,7 +1,7 @@
-"""Lanes of a warp that meet, where Numba's simulator runs each as a thread of the system.
+"""Emulations: what the simulators run in place of an intrinsic, as plain Python.
 
-That simulator knows blocks and no warps: what lanes do together has to be done here. Everything
-that convlab's own strict simulator does with warps it does by itself.
+:func:`together` is for emulations that need a whole warp: Numba's simulator runs each lane as a
+thread of the operating system and knows no warps. The strict simulator has warps of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,23 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from convlab.device.fragments import WARP
+from convlab.device.products import WARP
+
+_EMULATIONS: dict[int, tuple[object, Callable[..., Any]]] = {}
+
+
+def register_emulations(*pairs: tuple[object, Callable[..., Any]]) -> None:
+    """For each pair, ``emulation_of(intrinsic)`` is the emulation from now on."""
+    for intrinsic, emulation in pairs:
+        # The intrinsic is kept, so that no other object gets its id.
+        _EMULATIONS[id(intrinsic)] = intrinsic, emulation
+
+
+def emulation_of(value: object) -> Callable[..., Any] | None:
+    """The plain-Python emulation of an intrinsic; None for anything else."""
+    known = _EMULATIONS.get(id(value))
+    return None if known is None else known[1]
+
 
 # Nobody can tell a lane that has ended from one that has not begun. So where all who are there
 # wait, they wait that long for others to begin, and then give up.

@@ -11,25 +11,29 @@ from typing import Any, Protocol
 import numpy as np
 from greenlet import getcurrent
 
-from convlab.device import twin_of
-from convlab.engines.access_log import AccessLog, Sites
-from convlab.engines.arithmetic import Arithmetic
-from convlab.engines.async_copies import AsyncCopies
-from convlab.engines.base import Counts
-from convlab.engines.checked_array import Memory, checked
-from convlab.engines.fences import fence
-from convlab.engines.findings import NotSimulated, SimulationError, Stop
-from convlab.engines.greenlets import Block
-from convlab.engines.launch_arguments import Place, as_seen, check_shape, python_function
-from convlab.engines.paths import Paths
-from convlab.engines.python_body import Copier, names_used
-from convlab.engines.races import Race
-from convlab.engines.reports import FATAL, Reports, place_of
-from convlab.engines.requests import Requests, requests_of, tally
-from convlab.engines.scalars import BUILTINS, WrapsAround, meaning
-from convlab.engines.simulated_cuda import BLOCKING, SimulatedCuda
-from convlab.engines.tensor_cores import TensorCores
-from convlab.engines.warpgroups import Now, Products
+from convlab.device import emulation_of
+from convlab.simulation.access_log import AccessLog, Sites
+from convlab.simulation.accesses import fence
+from convlab.simulation.async_copies import AsyncCopies
+from convlab.simulation.checked_array import Memory, checked
+from convlab.simulation.findings import (
+    FATAL,
+    NotSimulated,
+    Reports,
+    SimulationError,
+    Stop,
+    place_of,
+)
+from convlab.simulation.greenlets import Block
+from convlab.simulation.launch_arguments import Place, as_seen, check_shape, python_function
+from convlab.simulation.memory_rules import Counts
+from convlab.simulation.paths import Paths
+from convlab.simulation.python_body import Copier, names_used
+from convlab.simulation.races import Race
+from convlab.simulation.requests import Requests, requests_of, tally
+from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
+from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
+from convlab.simulation.tensor_cores import Now, Products, TensorCores
 
 LONG = 60_000  # entries of the log that are looked at in one go
 
@@ -83,12 +87,15 @@ class SimulatedLaunch:
         self.copies = AsyncCopies(self.log, strict, self._thread, self._position)
         self.tensor_cores = TensorCores(self.cuda, self.arithmetic)
         self.products = Products(self.cuda, self.log, self.arithmetic, self._now)
+        own = self.copies.intrinsics | self.tensor_cores.intrinsics | self.products.intrinsics
+        self.intrinsics = {emulation_of(one): does for one, does in own.items()}
+        self.together = False  # whether threads meet at an intrinsic, whatever the kernel calls it
         copier = self._copier()
         self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
         self.sites = self.reports.sites = Sites(self.codes)
         used = copier.used.union(*map(names_used, self.codes))
-        self.waits = bool(used & BLOCKING) or self.tensor_cores.used or self.products.used
+        self.waits = bool(used & BLOCKING) or self.together
         counted = self.arithmetic.counted if self.arithmetic else _as_it_is
         self.arguments = as_seen(self.body, arguments, self.memory, counted)
         self.race = Race(self.block_size)
@@ -99,25 +106,26 @@ class SimulatedLaunch:
     def _copier(self) -> Copier:
         """Makes the kernel's body, with as much noted on the way as is asked for."""
         if self.paths is None:
-            return Copier(self.cuda, self._meaning, BUILTINS, twin=self._twin)
+            return Copier(self.cuda, self._meaning, BUILTINS, emulation=self._emulation)
         builtins: dict[str, Any] = {**BUILTINS, "range": self.paths.range}
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma  # type: ignore[method-assign]
         paths = self.paths
-        return Copier(self.cuda, self._meaning, builtins, paths.call, self._twin, paths.while_loop)
-
-    def _twin(self, value: object) -> Callable[..., Any] | None:
-        """What stands for an intrinsic in this launch; None for anything else, also for a device
-        function that has a twin: other simulators need it, this one runs the function itself."""
-        if hasattr(value, "py_func"):
-            return None
-        twin = twin_of(value)
-        if twin is None:
-            return None
-        found: Callable[..., Any] = self.products.twin(
-            self.tensor_cores.twin(self.copies.twin(twin))
+        return Copier(
+            self.cuda, self._meaning, builtins, paths.call, self._emulation, paths.while_loop
         )
+
+    def _emulation(self, value: object) -> Callable[..., Any] | None:
+        """What an intrinsic does in this launch; None for anything else, and for a device function:
+        this simulator runs the function itself, though others need its emulation."""
+        emulation = None if hasattr(value, "py_func") else emulation_of(value)
+        if emulation is None:
+            return None
+        found = self.intrinsics.get(emulation, emulation)
+        if found == self.products.start:
+            self.products.used = True
+        self.together = self.together or found in (self.tensor_cores.mma, self.products.start)
         return found
 
     def run(self) -> None:

@@ -20,10 +20,9 @@ from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
 
 from convlab import device
-from convlab.device import ENGINE_CONSTANTS, twin_of
-from convlab.engines import while_loops
-from convlab.engines.findings import NotSimulated
-from convlab.engines.while_loops import with_turns
+from convlab.device import ENGINE_CONSTANTS, emulation_of
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.paths import WHILE_LOOPS, with_turns
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
@@ -33,7 +32,7 @@ Meaning = Callable[[Any], Any]
 
 def python_body(kernel: Any, fake_cuda: Any) -> Callable[..., Any]:
     """A copy of the kernel's function in which ``cuda`` is ``fake_cuda``, intrinsics are their
-    twins, device functions are copied likewise and Numba's number types cast with NumPy."""
+    emulations, device functions are copied likewise and Numba's number types cast with NumPy."""
     return Copier(fake_cuda, _numpy_numbers).copy(kernel.py_func)
 
 
@@ -43,7 +42,7 @@ class Copier:
 
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's, and device functions are handed through
-    ``wrap_call``. ``twin(value)`` is what stands for an intrinsic, None for anything else.
+    ``wrap_call``. ``emulation(value)`` is what stands for an intrinsic, None for anything else.
     ``while_loop`` makes the counters of ``while`` loops, where their turns are to be known.
     ``used`` are the names of ``cuda`` that functions imported by themselves.
     """
@@ -54,12 +53,12 @@ class Copier:
         meaning: Meaning,
         builtins: Mapping[str, Any] | None = None,
         wrap_call: Callable[[Any], Any] = lambda function: function,
-        twin: Meaning = twin_of,
+        emulation: Meaning = emulation_of,
         while_loop: Callable[[int], Any] | None = None,
     ) -> None:
         self.fake_cuda, self._meaning = fake_cuda, meaning
         self._builtins, self._wrap_call = dict(builtins or {}), wrap_call
-        self._twin, self._while_loop = twin, while_loop
+        self._emulation, self._while_loop = emulation, while_loop
         self.used: set[str] = set()
         self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
         self._modules: dict[int, _Module] = {}
@@ -83,7 +82,7 @@ class Copier:
         code = None
         if self._while_loop is not None:
             code = with_turns(function)
-            globals_[while_loops.NAME] = self._while_loop
+            globals_[WHILE_LOOPS] = self._while_loop
         code = code or _code_of_its_own(function)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         # Known before what it refers to is copied: that may be itself. The original is kept too,
@@ -115,8 +114,8 @@ class Copier:
         ``attributes`` are what the function may ask of it: what it calls is copied beforehand."""
         if value is self._cuda:
             return self.fake_cuda
-        if (twin := self._twin(value)) is not None:
-            return twin
+        if (emulation := self._emulation(value)) is not None:
+            return emulation
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
             return self._wrap_call(self.copy(value.py_func))
         if id(value) in self._names:
