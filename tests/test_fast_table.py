@@ -28,11 +28,11 @@ from convlab.bench.fast_goals import (
     ratios,
 )
 from convlab.bench.fast_table import runs_table
-from convlab.bench.measuring import Outcome
+from convlab.bench.harness import Outcome
 from convlab.bench.report_why import MMA_SYNC_FLOPS
 from convlab.bench.results import Results
 from convlab.bench.roofline import Machine
-from convlab.bench.runner import Case, row_of
+from convlab.bench.cases import Case, row_of
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
