@@ -1,4 +1,4 @@
-"""Every baseline that is here, on a real GPU: awkward problems, layers, a stream, a replay."""
+"""Every baseline that is here, on a real GPU, on a stream and replayed from a graph."""
 
 from __future__ import annotations
 

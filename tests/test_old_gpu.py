@@ -21,9 +21,9 @@ from convlab.engines.simulator import Simulator
 from convlab.lint import lint_stage
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, auto_stage, plan, stages_for
-from convlab.remembered import sources
 from convlab.stages import LADDER, Stage, stage_named
 from convlab.tracing import trace_stage
+from convlab.tuned import sources
 from convlab.workloads import TEACHING
 
 pytestmark = pytest.mark.same_in_cudasim

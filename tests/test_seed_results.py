@@ -21,9 +21,9 @@ from convlab.bench import (
     seed_systems,
     sweeps,
 )
+from convlab.bench.cases import Case, row_of
 from convlab.bench.charts import Chart
-from convlab.bench.measuring import Outcome
-from convlab.bench.runner import Case, row_of
+from convlab.bench.harness import Outcome
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -12,7 +12,6 @@ import numpy as np
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.engines.handles import address_of, check_aligned
 from convlab.problem import ConvProblem
-from convlab.remembered import remembered_tile
 from convlab.stage import (
     SOURCES,
     Argument,
@@ -23,6 +22,7 @@ from convlab.stage import (
     why_too_old,
 )
 from convlab.stages import LADDER, Stage, Tile, stage_named
+from convlab.tuned import tuned_tile
 
 # What "auto" means. On a GPU the first of these that it can run, whatever the problem: s12 has no
 # pass over the input beforehand, and tiles for every shape; s11 is the best that runs on GPUs
@@ -264,7 +264,7 @@ def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: boo
         return stage.tiny_tile
     found = None
     if not any(switches.get(name) for name in stage.options):
-        found = remembered_tile(problem, stage, engine.device)
+        found = tuned_tile(problem, stage, engine.device)
     return found or tile_by_rule(problem, stage, engine, **switches)
 
 

@@ -69,7 +69,7 @@ class Baseline:
     """One baseline. Making one imports nothing of its library."""
 
     name: str
-    """What ``--baseline`` takes, and the JSON key: ``torch_fp32``, ``cudnn_implicit_gemm``, ..."""
+    """What ``--baseline`` takes, and the key in JSON, such as ``cudnn_implicit_gemm``."""
     title: str
     """In words, for tables."""
     family: Family

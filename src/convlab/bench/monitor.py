@@ -1,7 +1,7 @@
-"""Looking at a GPU from outside: clocks, and whether somebody else is at work on it.
+"""Monitor a GPU by nvidia-smi: its clocks, and whether other processes use it.
 
-nvidia-smi is only asked, and no setting is touched. A question is started and its answer collected
-later, so that looking costs the work being timed nothing.
+No setting is changed. A query is started and its answer is read later, so that the query does not
+delay the work that is timed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Look:
     total_mib: int | None = None
 
 
-class Question:
-    """A question to nvidia-smi that is already under way."""
+class Query:
+    """A query to nvidia-smi that is already running."""
 
     def __init__(self, options: Sequence[str]) -> None:
         command = ["nvidia-smi", *options, "--format=csv,noheader,nounits"]
@@ -57,14 +57,14 @@ class Question:
 
 def look(gpu: str | None) -> Callable[[], Look]:
     """Ask how the GPU of that UUID is; call what is returned for the answer."""
-    asked = Question([f"--query-gpu={','.join(FIELDS)}", *_of(gpu)])
+    asked = Query([f"--query-gpu={','.join(FIELDS)}", *_of(gpu)])
     return lambda: _look(asked.lines())
 
 
 def processes(gpu: str | None) -> Callable[[], tuple[int, ...] | None]:
     """Ask which processes compute on it, ours among them, by their numbers; None where nobody
     knows. In a container they may be the numbers outside of it."""
-    asked = Question(["--query-compute-apps=pid", *_of(gpu)])
+    asked = Query(["--query-compute-apps=pid", *_of(gpu)])
 
     def numbers() -> tuple[int, ...] | None:
         lines = asked.lines()

@@ -1,27 +1,30 @@
-"""Where systems are really measured: the current NVIDIA GPU, as processes of their own see it."""
+"""The GPU on which systems are measured, as one worker process sees it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from convlab.bench import watch
+from convlab.bench import monitor
 from convlab.bench.baselines import Prepared
-from convlab.bench.measuring import SETTLED_PERCENT, Clock
+from convlab.bench.harness import SETTLED_PERCENT
+from convlab.bench.monitor import Look
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import System, system_named
-from convlab.bench.watch import Look
 from convlab.doctor import environment
 from convlab.problem import ConvProblem
+
+if TYPE_CHECKING:
+    from convlab.timer import Timing
 
 CALLED_AT_MOST_MS = 500.0  # of ordinary calls, which are timed beside the graph's replays
 
 
-class Gpu:
-    """The GPU, for one process. ``allowed`` are the numbers of the processes that may have work on
-    it: ours, and those that had before we came and left it idle; None where nobody knows."""
+class GpuBackend:
+    """The current GPU. ``allowed`` are the ids of processes that may have work on it: ours, and
+    those that were there, idle, before; None where nobody knows."""
 
     def __init__(self, allowed: Sequence[int] | None = None) -> None:
         from convlab.engines import choose
@@ -31,17 +34,16 @@ class Gpu:
         self._uuid = current_gpu()
 
     def system_named(self, name: str) -> System:
-        """The stage or baseline of that name. A subclass may know others: all else asks here."""
+        """The stage or baseline of that name. A subclass may know others."""
         return system_named(name)
 
     def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
-        """Make a system ready for a problem, ahead of time; returns what to wait for, if it is not
-        done yet."""
+        """Make a system ready for a problem; returns what to wait for where that goes on."""
         compile = self.system_named(name).compile
         return None if compile is None else compile(problem)
 
     def facts(self) -> dict[str, Any]:
-        """The GPU's ceilings, computed and measured, and what is kept with measurements."""
+        """The GPU's ceilings, computed and measured, and what is installed."""
         return {"machine": machine(self._engine).as_json(), "environment": environment([])}
 
     def free_bytes(self) -> int | None:
@@ -49,11 +51,11 @@ class Gpu:
         return self._engine.free_bytes()
 
     def synchronize(self) -> None:
-        """Wait for all work on the GPU."""
+        """Wait for all work on the GPU; raises the errors of that work."""
         self._engine.synchronize()
 
-    def time(self, prepared: Prepared, on_gpu: bool) -> Clock:
-        """Time its ``run``."""
+    def time(self, prepared: Prepared, on_gpu: bool) -> Timing:
+        """Time its ``run``, its output poisoned before the timed runs."""
         from convlab import timer
 
         if not on_gpu:
@@ -65,8 +67,8 @@ class Gpu:
             as_graph=prepared.capturable,
         )
 
-    def time_called(self, prepared: Prepared) -> Clock:
-        """Time its ``run`` without a graph, so that the host's time for launches shows."""
+    def time_called(self, prepared: Prepared) -> Timing:
+        """Time its ``run`` without a graph, so that the host's launch time shows."""
         from convlab import timer
 
         return timer.measure(
@@ -76,18 +78,18 @@ class Gpu:
         )
 
     def look(self) -> Callable[[], Look]:
-        """Ask how the GPU is."""
-        return watch.look(self._uuid)
+        """Ask for clocks and load; call the result for the answer."""
+        return monitor.look(self._uuid)
 
     def others(self) -> Callable[[], int | None]:
         """Ask how many processes compute on it that are not allowed."""
-        numbers = watch.processes(self._uuid)
-        return lambda: watch.newcomers(numbers(), self.allowed, os.getpid())
+        numbers = monitor.processes(self._uuid)
+        return lambda: monitor.newcomers(numbers(), self.allowed, os.getpid())
 
 
 def current_gpu() -> str | None:
-    """The UUID of the GPU that CUDA takes first, without making a context on it; None where the
-    driver does not say."""
+    """The UUID of CUDA's first GPU, without making a context on it; None where the driver does not
+    say."""
     from cuda.bindings import driver
 
     try:
@@ -112,7 +114,7 @@ def machine(engine: Any) -> Machine:
     from convlab.bench.baselines import ceilings
 
     device = cuda.get_current_device()
-    # Two transfers a clock: every memory that GPUs have had for long is of double data rate.
+    # Two transfers per clock: GPU memory has double data rate.
     bandwidth = 2e3 * device.MEMORY_CLOCK_RATE * device.GLOBAL_MEMORY_BUS_WIDTH / 8
     return Machine(
         engine.device,
@@ -127,9 +129,9 @@ def machine(engine: Any) -> Machine:
 
 
 def _known(measure: Callable[[], float | None]) -> float | None:
-    """A ceiling, or None where what measures it is not here."""
+    """A ceiling, or None where the library that measures it is missing or broken."""
     try:
         value = measure()
-    except Exception:  # a library that is missing, or broken in its own way
+    except Exception:
         return None
     return None if value is None else float(value)

@@ -1,5 +1,5 @@
-"""The processes that measure: one for each family of systems, so that what one does to its process
-or its CUDA context is nobody else's trouble. One that failed is ended and a new one started.
+"""The worker pool: one process for each family of systems, so that what a library does to its
+process or its CUDA context concerns no other system. A process that failed is replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.measuring import Judging, Outcome, no_room
+from convlab.bench.harness import Check, Outcome, no_room
 from convlab.bench.systems import STAGE_FAMILY, System
 from convlab.bench.worker import INPUT, OUTPUT, WEIGHT
 from convlab.problem import ConvProblem
 
-LABORATORY = "convlab.bench.laboratory:Gpu"
-ROW_SECONDS = 180.0  # of one row; a kernel that never ends must not be waited for for ever
+BACKEND = "convlab.bench.gpu_backend:GpuBackend"
+ROW_SECONDS = 180.0  # the longest that one row may take: some kernels never end
 FAST_FOLDER = Path("/dev/shm")  # memory, on Linux
 MOST_COMPILERS = 8
 
@@ -40,19 +40,19 @@ class WorkerDied(RuntimeError):
 
 
 class Worker:
-    """One such process."""
+    """One process (:mod:`convlab.bench.worker`) and its answers."""
 
-    def __init__(self, laboratory: str, log: Path) -> None:
+    def __init__(self, backend: str, log: Path) -> None:
         self._log = log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "convlab.bench.worker", laboratory],
+                [sys.executable, "-m", "convlab.bench.worker", backend],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 encoding="utf-8",
-                start_new_session=True,  # Ctrl-C is for the one who waits
+                start_new_session=True,  # Ctrl-C is for the parent alone
             )
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -66,7 +66,7 @@ class Worker:
 
     @property
     def number(self) -> int:
-        """By which the system knows the process."""
+        """The process id."""
         return self._process.pid
 
     def send(self, **command: Any) -> None:
@@ -79,7 +79,7 @@ class Worker:
             raise WorkerDied(self._how_it_ended()) from None
 
     def answer(self, deadline: float) -> dict[str, Any]:
-        """Its next answer. Raises :class:`WorkerDied` where none comes before the deadline, a time
+        """The next answer. Raises :class:`WorkerDied` where none comes before the deadline, a time
         of :func:`time.monotonic`."""
         started = time.monotonic()
         try:
@@ -102,7 +102,7 @@ class Worker:
         return f"its process {how} (exit code {code})" + (f": {words[-200:]}" if words else "")
 
     def dismiss(self) -> None:
-        """Let the process end by itself, unless it is at work: there are no more commands."""
+        """Close its standard input: it ends by itself, once the command it is at is done."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -121,22 +121,22 @@ class Worker:
             self._process.stdout.close()
 
 
-class Crew:
-    """All of them, and the folder in which tensors are handed over.
+class WorkerPool:
+    """All workers, and the folder in which tensors are handed over.
 
-    ``foreign`` are the processes of other people that had a context on the GPU, idle, at the start,
-    by their numbers; None where nobody knows.
+    ``backend`` is ``MODULE:CLASS``. ``foreign`` are the ids of other people's processes that had an
+    idle context on the GPU at the start; None where nobody knows.
     """
 
     def __init__(
         self,
-        laboratory: str | None = None,
+        backend: str | None = None,
         *,
         row_seconds: float = ROW_SECONDS,
         foreign: Sequence[int] | None = (),
         compilers: int | None = None,
     ) -> None:
-        self._laboratory = laboratory or LABORATORY
+        self._backend = backend or BACKEND
         self._row_seconds, self._foreign = row_seconds, foreign
         self._start_seconds = max(row_seconds, ROW_SECONDS)  # of facts and of compiling
         self._folder = Path(tempfile.mkdtemp(prefix="convlab-bench-"))
@@ -148,7 +148,7 @@ class Crew:
         self._shared: np.ndarray | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What the laboratory says of the machine, found out in a process of its own.
+        """What the backend knows of the machine, asked in a process of its own.
 
         Raises :class:`WorkerDied` with the reason where it cannot.
         """
@@ -162,11 +162,11 @@ class Crew:
         return facts
 
     def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
-        """Make stages' kernels and baselines' libraries ready side by side; yields after each. What
-        fails here fails again, and is told, when it is measured.
+        """Compile stages' kernels and load baselines' libraries side by side; yields after each.
 
-        Everything is made ready in the process that measures it: baselines in their family's, all
-        of them by one command; kernels in as many as there are compilers, one after the other.
+        Each is made ready in the process that measures it: kernels are spread over several
+        processes, a family of baselines is one command. A failure here repeats, and is reported,
+        when the system is measured.
         """
         commands: dict[str, list[tuple[ConvProblem, list[str]]]] = {}
         kernels = 0
@@ -198,11 +198,11 @@ class Crew:
             self._end(name)
             return
         if "error" in answer and not name.startswith(STAGE_FAMILY):
-            self._end(name)  # who knows what a library left behind: measured in a new process
+            self._end(name)  # a library may have left anything behind: start a new process
 
     @contextmanager
     def layer(self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]) -> Iterator[None]:
-        """Hand a layer's tensors over, for :meth:`measure` inside the ``with``.
+        """Hand input and weight (float32) over, for :meth:`measure` inside the ``with``.
 
         Raises ``OSError`` where there is no room for them.
         """
@@ -225,10 +225,11 @@ class Crew:
             else:
                 shutil.rmtree(self._tensors, ignore_errors=True)
 
-    def measure(self, system: System, judge: Judging) -> Outcome:
+    def measure(self, system: System, check: Check) -> Outcome:
         """Measure a system on the layer: whatever happens to its process, there is an outcome."""
         assert self._problem is not None, "measure() is for inside layer()"
-        name = self._compiled_by.get((self._problem, system.name), self._usual(system))
+        usual = f"{STAGE_FAMILY} 0" if system.kind == "stage" else system.family
+        name = self._compiled_by.get((self._problem, system.name), usual)
         deadline = time.monotonic() + self._row_seconds
         try:
             worker = self._worker(name)
@@ -239,23 +240,19 @@ class Crew:
                 folder=str(self._tensors),
                 allowed=self._allowed(),
             )
-            while True:
-                answer = worker.answer(deadline)
-                if "judge" in answer:
-                    judging = time.monotonic()
-                    assert self._shared is not None
-                    worker.send(**asdict(judge(self._shared)))
-                    deadline += time.monotonic() - judging  # ours, not its time
-                    continue
-                if "outcome" in answer:
-                    outcome = Outcome(**answer["outcome"])
-                else:
-                    outcome = Outcome(healthy=False).without_number("failed", answer["error"])
-                break
+            while "check" in (answer := worker.answer(deadline)):
+                checking = time.monotonic()
+                assert self._shared is not None
+                worker.send(**asdict(check(self._shared)))
+                deadline += time.monotonic() - checking  # the check's time is not the system's
+            if "outcome" in answer:
+                outcome = Outcome(**answer["outcome"])
+            else:
+                outcome = Outcome(healthy=False).without_number("failed", answer["error"])
         except WorkerDied as error:
             outcome = Outcome(healthy=False).without_number("failed", str(error))
         except (MemoryError, OSError) as error:
-            outcome = no_room(error, "the host could not measure or judge it")
+            outcome = no_room(error, "the host could not measure or check it")
         if not outcome.healthy:
             self._end(name)
         return outcome
@@ -265,13 +262,10 @@ class Crew:
             return None
         return [*self._foreign, *(worker.number for worker in self._workers.values())]
 
-    def _usual(self, system: System) -> str:
-        return f"{STAGE_FAMILY} 0" if system.kind == "stage" else system.family
-
     def _worker(self, name: str) -> Worker:
         if name not in self._workers:
             log = self._folder / f"{name.replace(' ', '-')}.log"
-            self._workers[name] = Worker(self._laboratory, log)
+            self._workers[name] = Worker(self._backend, log)
         return self._workers[name]
 
     def _end(self, name: str) -> None:
@@ -280,7 +274,7 @@ class Crew:
 
     def close(self) -> None:
         """End every process and remove every file."""
-        for worker in self._workers.values():  # all at once: some libraries take long to go
+        for worker in self._workers.values():  # all at once: some libraries take long to unload
             worker.dismiss()
         for name in [*self._workers]:
             self._end(name)
@@ -293,8 +287,8 @@ def _fields(problem: ConvProblem) -> dict[str, Any]:
 
 
 def _reserve(path: Path) -> None:
-    """Take the room of a file that is all holes: who writes to a hole where there is no room left
-    is killed. Raises ``OSError`` where there is too little."""
+    """Allocate a sparse file's blocks: a process that writes to a hole on a full disk is killed.
+    Raises ``OSError`` where there is too little room."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -302,19 +296,9 @@ def _reserve(path: Path) -> None:
 
 def _folder_for(nbytes: int, other: Path) -> Path:
     """A folder in memory where there is room, else the other one."""
-    try:
+    with contextlib.suppress(OSError):  # there is none, or it is not for us
         if shutil.disk_usage(FAST_FOLDER).free > 1.1 * nbytes:
             return Path(tempfile.mkdtemp(prefix="convlab-bench-", dir=FAST_FOLDER))
-    except OSError:  # there is none, or it is not for us
-        pass
     if shutil.disk_usage(other).free < nbytes:
         raise OSError(errno.ENOSPC, f"no room for {nbytes / 2**30:.1f} GiB of tensors", str(other))
     return other
-
-
-def weights(problems: Iterable[ConvProblem]) -> list[float]:
-    """About how many seconds a row of each problem takes: some for every one, some for its bytes,
-    which are moved and judged, some for its arithmetic, which slow stages take long for."""
-    return [
-        0.8 + 1.2 * problem.least_bytes / 1e9 + 4.0 * problem.flops / 610e9 for problem in problems
-    ]

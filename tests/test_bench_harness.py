@@ -14,12 +14,16 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from bench_fakes import GIB, MACHINE, SPOILED, InThread, system
+from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, system
 
-from convlab.bench import measuring, runner
-from convlab.bench.crew import Crew, WorkerDied, weights
+from convlab.bench import harness
+from convlab.bench.bounds import Checked, Checker
+from convlab.bench.cases import PASSING, cases_for, compiled_ahead, weights
+from convlab.bench.cases import run as run_cases
+from convlab.bench.pool import WorkerDied, WorkerPool
 from convlab.bench.rows import NUMBERS, Row
 from convlab.bench.systems import chosen
+from convlab.oracle import random_tensors
 from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -59,15 +63,15 @@ def processes_find_the_fakes(monkeypatch):
 
 
 def run(names, unknown=False, **options):
-    crew = Crew("bench_fakes:Fakes", compilers=1, **options)
+    pool = WorkerPool("bench_fakes:Fakes", compilers=1, **options)
     systems = [system(name) for name in names]
     if unknown:
         systems.append(system("right", name="unknown"))
-    cases = runner.cases_for(["conv12"], 1, systems)
+    cases = cases_for(["conv12"], 1, systems)
     try:
-        return {row.system: row for row in runner.run(cases, crew, MACHINE, "same")}
+        return {row.system: row for row in run_cases(cases, pool, MACHINE, "same")}
     finally:
-        crew.close()
+        pool.close()
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,7 @@ def rows(tmp_path_factory) -> dict[str, Row]:
 
 def test_every_fake_is_expected_something_of(rows):
     assert list(SPOILED) == list(EXPECTED)
-    passing = [name for name in EXPECTED if EXPECTED[name][0] in runner.PASSING]
+    passing = [name for name in EXPECTED if EXPECTED[name][0] in PASSING]
     assert list(rows) == [*(name for name in EXPECTED if name not in passing), *passing]
 
 
@@ -150,18 +154,12 @@ def test_no_row_has_a_number_and_a_reason(state, change):
 
 
 def test_unsteady_measurements_are_tried_again_and_then_given_up(monkeypatch):
-    from bench_fakes import Fakes
-
-    from convlab.bench.bounds import Judged
-
     place = Fakes()
     problem = paper_layer("conv12", 1)
-    from convlab.oracle import random_tensors
-
     tensors = random_tensors(problem, 0, bias=False)[:2]
     for name, tries in (("right", 1), ("steady_at_last", 3), ("unsteady", 3), ("busy", 3)):
         chosen = place.system_named(name)
-        outcome = measuring.measure(chosen, problem, tensors, place, lambda o: Judged("fp32", 0.1))
+        outcome = harness.measure(chosen, problem, tensors, place, lambda o: Checked("fp32", 0.1))
         assert place.timed == tries
         assert (outcome.time_ms is None) == (name in ("unsteady", "busy"))
 
@@ -183,17 +181,15 @@ class Recovering:
     def measure(self, system, judge):
         self.asked.append(system.name)
         if self.asked.count(system.name) == 1 and system.name in self.spoiled:
-            return measuring.Outcome(*self.spoiled[system.name])
-        return measuring.Outcome(
-            "measured", time_ms=10.0, time_spread=0.5, repeats=20, bound="fp32"
-        )
+            return harness.Outcome(*self.spoiled[system.name])
+        return harness.Outcome("measured", time_ms=10.0, time_spread=0.5, repeats=20, bound="fp32")
 
 
 def test_what_may_have_passed_is_measured_once_more_at_the_end_of_its_layer():
     """A GPU that was too hot for one row: the row is the second turn's, and there is one of it."""
     measurers = Recovering({"right": ("unsteady", "too hot"), "tf32": ("busy", "1 other")})
-    cases = runner.cases_for(["conv12"], 1, [system(name) for name in ("right", "tf32", "any")])
-    rows = list(runner.run(cases, measurers, MACHINE, "same"))
+    cases = cases_for(["conv12"], 1, [system(name) for name in ("right", "tf32", "any")])
+    rows = list(run_cases(cases, measurers, MACHINE, "same"))
     assert measurers.asked == ["layer", "right", "tf32", "any", "right", "tf32"]
     assert [row.system for row in rows] == ["any", "right", "tf32"]
     assert {row.state for row in rows} == {"measured"}
@@ -204,10 +200,10 @@ def test_what_has_not_passed_by_then_is_the_row():
         def measure(self, system, judge):
             self.asked.append(system.name)
             turn = self.asked.count(system.name)
-            return measuring.Outcome("unsteady", f"too hot in turn {turn}")
+            return harness.Outcome("unsteady", f"too hot in turn {turn}")
 
-    cases = runner.cases_for(["conv12"], 1, [system("right")])
-    (row,) = runner.run(cases, Hot({}), MACHINE, "same")
+    cases = cases_for(["conv12"], 1, [system("right")])
+    (row,) = run_cases(cases, Hot({}), MACHINE, "same")
     assert (row.state, row.reason, row.time_ms) == ("unsteady", "too hot in turn 2", None)
 
 
@@ -219,8 +215,8 @@ def test_what_failed_in_one_process_is_not_in_the_next():
 def test_made_ready_ahead_are_all_kernels_and_each_library_once():
     library = system("wrong", name="built", compile=lambda problem: None)
     systems = [system("right"), library, system("wrong")]
-    cases = runner.cases_for(["conv11", "conv12"], 1, systems)
-    ahead = [(case.layer, case.system.name) for case in runner.compiled_ahead(cases)]
+    cases = cases_for(["conv11", "conv12"], 1, systems)
+    ahead = [(case.layer, case.system.name) for case in compiled_ahead(cases)]
     assert ahead == [("conv11", "right"), ("conv12", "right"), ("conv12", "built")]
 
 
@@ -259,24 +255,24 @@ class Written:
 def written(monkeypatch):
     for name in ("sent", "dismissed", "ended", "fails"):
         monkeypatch.setattr(Written, name, type(getattr(Written, name))())
-    monkeypatch.setattr("convlab.bench.crew.Worker", Written)
+    monkeypatch.setattr("convlab.bench.pool.Worker", Written)
     return Written
 
 
 def made_ready(stages, baselines, layers=("conv11", "conv12")):
-    """The crew, once it has made these fakes ready, and how often it said that one was."""
+    """The pool, once it has made these fakes ready, and how often it said that one was."""
     systems = [system("right", name=name) for name in stages]
     for name, family in baselines:
         systems.append(system("tf32", name=name, family=family))
-    crew = Crew("bench_fakes:Fakes", compilers=2)
-    wanted = runner.compiled_ahead(runner.cases_for(layers, 1, systems))
-    said = len(list(crew.compile([(case.problem, case.system) for case in wanted])))
+    pool = WorkerPool("bench_fakes:Fakes", compilers=2)
+    wanted = compiled_ahead(cases_for(layers, 1, systems))
+    said = len(list(pool.compile([(case.problem, case.system) for case in wanted])))
     assert said == len(wanted)
-    return crew, said
+    return pool, said
 
 
 def test_baselines_are_made_ready_in_their_family_s_process_and_kernels_in_several(written):
-    crew, said = made_ready(
+    pool, said = made_ready(
         ["s1", "s2"], [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
     )
     assert said == 7
@@ -285,34 +281,32 @@ def test_baselines_are_made_ready_in_their_family_s_process_and_kernels_in_sever
         ("pytorch", ["torch_a", "torch_b"]), ("cublas", ["blas"]),
     ]  # fmt: skip
     assert not written.ended
-    crew.close()
+    pool.close()
 
 
 def test_no_process_is_there_that_no_row_is_asked_of(written):
-    crew, _ = made_ready([], [("blas", "cublas")])
+    pool, _ = made_ready([], [("blas", "cublas")])
     assert {name for name, _ in written.sent} == {"cublas"}
-    crew.close()
+    pool.close()
     assert written.ended == ["cublas"]
 
 
 def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(written):
     written.fails |= {"cublas", "convlab-0"}
-    crew, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
+    pool, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
     assert written.ended == ["cublas"]  # a stage's kernels are kept, with those that compiled
-    crew.close()
+    pool.close()
 
 
 def test_processes_end_side_by_side(written, monkeypatch):
-    crew, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
+    pool, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
     monkeypatch.setattr(Written, "ended", Written.dismissed)  # in one list
-    crew.close()
+    pool.close()
     assert written.dismissed == 2 * ["convlab-0", "convlab-1", "cublas", "pytorch"]
 
 
 def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
     """Idle ones of others, and all of ours: every process that is still there."""
-    from bench_fakes import Fakes
-
     told = []
 
     class Told(Fakes):
@@ -321,23 +315,21 @@ def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
             return super().others()
 
     monkeypatch.setattr("bench_fakes.Told", Told, raising=False)
-    monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
-    crew = Crew("bench_fakes:Told", compilers=1, foreign=(77,))
-    cases = runner.cases_for(
+    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
+    pool = WorkerPool("bench_fakes:Told", compilers=1, foreign=(77,))
+    cases = cases_for(
         ["conv12"], 1, [system(name) for name in ("right", "sticky", "wrong", "tf32")]
     )
-    states = [row.state for row in runner.run(cases, crew, MACHINE, "same")]
+    states = [row.state for row in run_cases(cases, pool, MACHINE, "same")]
     assert states == ["measured", "failed", "wrong", "measured"]
-    ours = [worker.number for worker in crew._workers.values()]
+    ours = [worker.number for worker in pool._workers.values()]
     assert len(ours) == 2
     assert told[-1] == [77, *ours]
-    crew.close()
+    pool.close()
 
 
 def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
     """The fake counts how often it was opened, so in how many processes."""
-    from bench_fakes import Fakes
-
     opened = []
 
     class Counted(Fakes):
@@ -346,11 +338,11 @@ def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
             super().__init__(allowed)
 
     monkeypatch.setattr("bench_fakes.Counted", Counted, raising=False)
-    monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
-    crew = Crew("bench_fakes:Counted", compilers=1)
-    cases = runner.cases_for(["conv12"], 1, [system(name) for name in ("absent", "tf32", "right")])
-    found = {row.system: row for row in runner.run(cases, crew, MACHINE, "same")}
-    crew.close()
+    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
+    pool = WorkerPool("bench_fakes:Counted", compilers=1)
+    cases = cases_for(["conv12"], 1, [system(name) for name in ("absent", "tf32", "right")])
+    found = {row.system: row for row in run_cases(cases, pool, MACHINE, "same")}
+    pool.close()
     assert (found["absent"].state, found["absent"].reason) == EXPECTED["absent"]
     assert found["tf32"].state == found["right"].state == "measured"
     assert len(opened) == 2  # the stage's, and the fakes' family's
@@ -359,8 +351,6 @@ def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
 def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
     """Three that each wait for the others end only where none is waited for before the last has
     begun."""
-    from bench_fakes import Fakes
-
     barrier, built = Barrier(3, timeout=20), []
 
     def build(name):
@@ -384,25 +374,25 @@ def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
 
 
 def test_starting_up_may_take_longer_than_a_row():
-    crew = Crew("bench_fakes:Fakes", row_seconds=0.01)
+    pool = WorkerPool("bench_fakes:Fakes", row_seconds=0.01)
     try:
-        assert crew.facts()["machine"]["device"] == "a fake GPU"
+        assert pool.facts()["machine"]["device"] == "a fake GPU"
         one = system("tf32")
-        assert list(crew.compile([(paper_layer("conv12", 1), one)])) == [None]
-        assert "fakes" in crew._workers  # it has not been ended for being slow
+        assert list(pool.compile([(paper_layer("conv12", 1), one)])) == [None]
+        assert "fakes" in pool._workers  # it has not been ended for being slow
     finally:
-        crew.close()
+        pool.close()
 
 
 def test_the_same_bits_are_so_however_they_lie_in_memory():
     one = np.array([0.0, np.nan, 1.5, -2.0] * 6, np.float32).reshape(2, 2, 2, 3)
     other = np.ascontiguousarray(one.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
     assert other.strides != one.strides
-    assert measuring.same_bits(one, other)
+    assert harness.same_bits(one, other)
     other[1, 0, 0, 0] *= -1  # minus zero is another number
-    assert not measuring.same_bits(one, other)
-    assert not measuring.same_bits(one, one.transpose(0, 1, 3, 2))
-    assert not measuring.same_bits(one, one.astype(np.float64))
+    assert not harness.same_bits(one, other)
+    assert not harness.same_bits(one, one.transpose(0, 1, 3, 2))
+    assert not harness.same_bits(one, one.astype(np.float64))
 
 
 def test_a_system_that_nobody_knows_there_is_a_row_too():
@@ -412,28 +402,28 @@ def test_a_system_that_nobody_knows_there_is_a_row_too():
 
 
 def test_a_laboratory_that_cannot_open_is_said():
-    crew = Crew("bench_fakes:Nowhere")
+    pool = WorkerPool("bench_fakes:Nowhere")
     try:
         with pytest.raises(WorkerDied, match="ended"):
-            crew.facts()
+            pool.facts()
     finally:
-        crew.close()
+        pool.close()
 
 
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("convlab.bench.crew.FAST_FOLDER", tmp_path)
+    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run(["right", "wrong"])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_crew_that_goes_in_the_middle_of_a_layer_takes_its_tensors_along(tmp_path, monkeypatch):
-    monkeypatch.setattr("convlab.bench.crew.FAST_FOLDER", tmp_path)
-    crew = Crew("bench_fakes:Fakes")
-    layer = crew.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
+    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
+    pool = WorkerPool("bench_fakes:Fakes")
+    layer = pool.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
     layer.__enter__()
     assert list(tmp_path.iterdir())
-    crew.close()
+    pool.close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -450,11 +440,11 @@ def test_no_room_for_tensors_is_said(tmp_path, monkeypatch):
 
 def test_room_for_the_output_is_taken_before_anybody_writes_there(tmp_path, monkeypatch):
     """Who writes to a hole of a file where there is no room left is killed by signal 7."""
-    monkeypatch.setattr("convlab.bench.crew.FAST_FOLDER", tmp_path)
+    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
     problem = paper_layer("conv12", 64)
-    crew = Crew("bench_fakes:Fakes")
+    pool = WorkerPool("bench_fakes:Fakes")
     tensors = np.zeros(1, np.float32), np.zeros(1, np.float32)
-    with crew.layer(problem, tensors):
+    with pool.layer(problem, tensors):
         (output,) = tmp_path.glob("convlab-bench-*/output.npy")
         assert 512 * output.stat().st_blocks >= 4 * np.prod(problem.output_shape)
 
@@ -462,7 +452,7 @@ def test_room_for_the_output_is_taken_before_anybody_writes_there(tmp_path, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    crew.close()
+    pool.close()
     row = run(["right"])["right"]
     assert row.state == "out of memory"
     assert "No space left on device" in row.reason
@@ -479,19 +469,19 @@ def test_room_for_the_output_is_taken_before_anybody_writes_there(tmp_path, monk
 def test_what_the_judge_has_no_room_for_is_a_row_and_the_next_is_measured(
     monkeypatch, error, state
 ):
-    check, checked = runner.Judge.check, []
+    check, judged = Checker.check, []
 
     def full(self, *arguments):
-        checked.append(arguments)
-        if len(checked) == 1:
+        judged.append(arguments)
+        if len(judged) == 1:
             raise error
         return check(self, *arguments)
 
-    monkeypatch.setattr(runner.Judge, "check", full)
-    monkeypatch.setattr("convlab.bench.crew.Worker", InThread)
+    monkeypatch.setattr(Checker, "check", full)
+    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
     rows = run(["tf32", "wrong", "right"])
     assert [row.state for row in rows.values()] == [state, "wrong", "measured"]
-    assert rows["tf32"].reason.startswith("the host could not measure or judge it: ")
+    assert rows["tf32"].reason.startswith("the host could not measure or check it: ")
     assert rows["tf32"].reason.endswith(error.args[-1])
 
 
@@ -499,7 +489,7 @@ def test_no_room_for_a_process_s_log_is_a_row(monkeypatch):
     def full(laboratory, log):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("convlab.bench.crew.Worker", full)
+    monkeypatch.setattr("convlab.bench.pool.Worker", full)
     rows = run(["right", "tf32"])
     assert {row.state for row in rows.values()} == {"out of memory"}
 
@@ -508,7 +498,7 @@ def test_too_little_host_memory_is_a_row(monkeypatch):
     def full(*tensors):
         raise MemoryError
 
-    monkeypatch.setattr(runner, "Judge", full)
+    monkeypatch.setattr("convlab.bench.cases.Checker", full)
     rows = run(["right"])
     assert rows["right"].state == "out of memory"
     assert rows["right"].reason.startswith("the host cannot hold ")
@@ -525,11 +515,11 @@ def test_too_little_host_memory_is_a_row(monkeypatch):
     ],
 )
 def test_out_of_memory_in_everybody_s_words(error):
-    assert measuring.is_out_of_memory(error)
+    assert harness.is_out_of_memory(error)
 
 
 def test_other_errors_are_no_lack_of_memory():
-    assert not measuring.is_out_of_memory(RuntimeError("an illegal memory access was encountered"))
+    assert not harness.is_out_of_memory(RuntimeError("an illegal memory access was encountered"))
 
 
 def test_the_time_left_is_told_by_weights():

@@ -1,6 +1,7 @@
-"""One system on one layer, measured: judged, timed, judged again. What goes wrong is the result.
+"""Measure one system on one problem: check its output, time it, check the output again.
 
-Where it runs, the clock and the judge are handed in, so that all of it can be tested without a GPU.
+The GPU, the clock and the check are arguments, so all of it is tested without a GPU. Whatever goes
+wrong becomes the state and the reason of the :class:`Outcome`.
 """
 
 from __future__ import annotations
@@ -9,69 +10,39 @@ import errno
 import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from convlab.bench.baselines import Prepared, Unsupported
-from convlab.bench.bounds import Judged
+from convlab.bench.bounds import Checked
+from convlab.bench.monitor import Look
 from convlab.bench.rows import State
 from convlab.bench.systems import System
-from convlab.bench.watch import Look
 from convlab.problem import ConvProblem
 
-SETTLED_PERCENT = 2.0  # a spread that needs no word
-UNSTEADY_PERCENT = 20.0  # a spread that is no measurement
+if TYPE_CHECKING:
+    from convlab.bench.gpu_backend import GpuBackend
+    from convlab.timer import Timing
+
+SETTLED_PERCENT = 2.0  # a spread up to this needs no mark in a table
+UNSTEADY_PERCENT = 20.0  # a spread above this is no measurement
 CLOCK_DROP_PERCENT = 15.0
 TRIES = 3
 OUT_OF_MEMORY = (
     "out of memory", "out_of_memory", "alloc_failed", "memoryallocation", "bad_alloc",
+    "outofmemory",
 )  # fmt: skip
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
-
-class Clock(Protocol):
-    """A timing's statistics, as :class:`convlab.timer.Timing` has them."""
-
-    @property
-    def median_ms(self) -> float:
-        """The median of the runs, in ms."""
-
-    @property
-    def spread_percent(self) -> float:
-        """The width of their middle half, in percent of the median."""
-
-    @property
-    def repeats(self) -> int:
-        """How many runs there were."""
-
-
-class Place(Protocol):
-    """Where systems are measured: a GPU."""
-
-    def free_bytes(self) -> int | None:
-        """Memory that can still be allocated."""
-
-    def synchronize(self) -> None:
-        """Wait for all work, which tells of what went wrong with it."""
-
-    def time(self, prepared: Prepared, on_gpu: bool) -> Clock:
-        """Time its ``run``, its output poisoned before the runs that are timed."""
-
-    def time_called(self, prepared: Prepared) -> Clock:
-        """Time its ``run`` called as anybody would, its launches included."""
-
-    def look(self) -> Callable[[], Look]:
-        """Ask how the GPU is; call what is returned for the answer."""
-
-    def others(self) -> Callable[[], int | None]:
-        """Ask how many processes of other people compute there."""
+Check = Callable[[np.ndarray], Checked]
 
 
 @dataclass
 class Outcome:
-    """What came of it: of a :class:`~convlab.bench.rows.Row`, what the measuring process knows."""
+    """What the measuring process knows of a :class:`~convlab.bench.rows.Row`. ``healthy`` says
+    whether that process may measure the next system."""
 
     state: State = "measured"
     reason: str | None = None
@@ -86,32 +57,31 @@ class Outcome:
     clocks_mhz: dict[str, int | None] | None = None
     called_ms: float | None = None
     called_spread: float | None = None
-    healthy: bool = field(default=True)  # whether the process may go on to the next
+    healthy: bool = True
 
     def as_json(self) -> dict[str, Any]:
         """The outcome as a document of :mod:`json`."""
         return asdict(self)
 
     def without_number(self, state: State, reason: str) -> Outcome:
-        """Say why there is none."""
+        """Remove the times and give the reason why there are none."""
         self.state, self.reason = state, reason
         self.time_ms = self.time_spread = self.repeats = None
         self.called_ms = self.called_spread = None
         return self
 
 
-Judging = Callable[[np.ndarray], Judged]
-
-
 def measure(
     system: System,
     problem: ConvProblem,
     tensors: tuple[np.ndarray, np.ndarray],
-    place: Place,
-    judge: Judging,
+    backend: GpuBackend,
+    check: Check,
 ) -> Outcome:
-    """Measure a system. Nothing is raised but what ends a process: the outcome says what went
-    wrong, and whether the process can be trusted with the next one."""
+    """Measure a system on a problem; ``tensors`` are input and weight.
+
+    Errors of the system are part of the outcome. Only what ends a process is raised.
+    """
     outcome = Outcome()
     prepared: Prepared | None = None
     try:
@@ -119,53 +89,53 @@ def measure(
         if absent is not None:
             return outcome.without_number("absent", absent)
         prepared = system.prepare(problem, *tensors, None)
-        _measure(system, prepared, place, judge, outcome)
+        _measure(system, prepared, backend, check, outcome)
     except Unsupported as error:
         outcome.without_number("unsupported", _words(error))
-    except Exception as error:  # whatever it raises is its result
-        # Who raises MemoryError has noticed in time, and given back what there was.
+    except Exception as error:
+        # MemoryError comes from an allocation that was refused in time: nothing is left behind.
         outcome.healthy = isinstance(error, MemoryError)
         if is_out_of_memory(error):
             outcome.without_number("out of memory", _words(error) or type(error).__name__)
         else:
             outcome.without_number("failed", f"raised {type(error).__name__}: {_words(error)}")
-    _close(prepared, place, outcome)
+    _close(prepared, backend, outcome)
     return outcome
 
 
 def _measure(
-    system: System, prepared: Prepared, place: Place, judge: Judging, outcome: Outcome
+    system: System, prepared: Prepared, backend: GpuBackend, check: Check, outcome: Outcome
 ) -> None:
     prepared.run(None)
-    place.synchronize()
+    backend.synchronize()
     if system.on_gpu:
-        outcome.peak_bytes = place.free_bytes()  # what is left, until it is closed
+        outcome.peak_bytes = backend.free_bytes()  # what is left, until _close
     outcome.workspace_bytes = prepared.workspace_bytes
     prepared.poison()
     prepared.run(None)
-    place.synchronize()
+    backend.synchronize()
     before = prepared.output()
-    if not _judged(judge(before), "", outcome):
+    if not _is_right(check(before), "", outcome):
         return
     for _ in range(TRIES):
-        clocks, others = place.look(), place.others()
+        clocks, others = backend.look(), backend.others()
         if system.on_gpu:
-            called = place.time_called(prepared)
+            called = backend.time_called(prepared)
             outcome.called_ms, outcome.called_spread = called.median_ms, called.spread_percent
-        timing = place.time(prepared, system.on_gpu)
-        clocks_after = place.look()
-        place.synchronize()
+        timing = backend.time(prepared, system.on_gpu)
+        clocks_after = backend.look()
+        backend.synchronize()
         after = prepared.output()
         unsteady = _unsteady(timing, clocks(), clocks_after(), others(), outcome)
-        if not same_bits(before, after) and not _judged(
-            judge(after), "after it was timed, ", outcome
+        if not same_bits(before, after) and not _is_right(
+            check(after), "after it was timed, ", outcome
         ):
             return
         if unsteady is None:
             break
     outcome.algorithm = prepared.algorithm
     if system.on_gpu and outcome.peak_bytes is not None:
-        outcome.peak_bytes = min(outcome.peak_bytes, place.free_bytes() or outcome.peak_bytes)
+        outcome.peak_bytes = min(outcome.peak_bytes, backend.free_bytes() or outcome.peak_bytes)
     if unsteady is not None:
         outcome.without_number(*unsteady)
         return
@@ -173,18 +143,17 @@ def _measure(
     outcome.repeats = timing.repeats
 
 
-def _judged(judged: Judged, when: str, outcome: Outcome) -> bool:
-    """Take the verdict over; whether it is right."""
-    outcome.bound, outcome.error_over_bound = judged.bound, judged.error_over_bound
-    if judged.reason is not None:
-        outcome.without_number("wrong", f"{when}{judged.reason}")
-    return judged.ok
+def _is_right(checked: Checked, when: str, outcome: Outcome) -> bool:
+    outcome.bound, outcome.error_over_bound = checked.bound, checked.error_over_bound
+    if checked.reason is not None:
+        outcome.without_number("wrong", f"{when}{checked.reason}")
+    return checked.ok
 
 
 def _unsteady(
-    timing: Clock, before: Look, after: Look, others: int | None, outcome: Outcome
+    timing: Timing, before: Look, after: Look, others: int | None, outcome: Outcome
 ) -> tuple[State, str] | None:
-    """Why a timing is none, if it is none."""
+    """State and reason where a timing is no measurement; None where it is one."""
     outcome.clocks_mhz = {"before": before.sm, "after": after.sm, "max": after.max_sm}
     if others:
         are = "process is" if others == 1 else "processes are"
@@ -204,15 +173,15 @@ def _unsteady(
     return None
 
 
-def _close(prepared: Prepared | None, place: Place, outcome: Outcome) -> None:
-    """Give everything back, and count what that gave: the peak, but for code that stays loaded."""
+def _close(prepared: Prepared | None, backend: GpuBackend, outcome: Outcome) -> None:
+    """Free everything, and count the bytes that this returns as the peak."""
     left, outcome.peak_bytes = outcome.peak_bytes, None
     try:
         if prepared is not None:
             prepared.close()
-        place.synchronize()
-        free = place.free_bytes()
-    except Exception as error:  # such as an error that stays with the process
+        backend.synchronize()
+        free = backend.free_bytes()
+    except Exception as error:  # such as an error that stays with the CUDA context
         if outcome.healthy and outcome.state == "measured":
             reason = f"raised {type(error).__name__} afterwards: {_words(error)}"
             outcome.without_number("failed", reason)
@@ -223,7 +192,7 @@ def _close(prepared: Prepared | None, place: Place, outcome: Outcome) -> None:
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two float32 outputs are the same bit by bit, so that one verdict is both's."""
+    """Whether two float32 outputs have the same bits, NaN included: one check is then enough."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     with ThreadPoolExecutor() as pool:
@@ -236,15 +205,12 @@ def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory did not suffice, in whichever library's words."""
-    if isinstance(error, MemoryError):
-        return True
     words = f"{type(error).__name__} {error}".lower()
-    return any(sign in words for sign in OUT_OF_MEMORY) or "outofmemory" in words
+    return isinstance(error, MemoryError) or any(sign in words for sign in OUT_OF_MEMORY)
 
 
 def no_room(error: MemoryError | OSError, what: str) -> Outcome:
-    """The outcome where the host, not the GPU, lacks memory or room on a disk: ``what`` it cannot
-    do, and what the system says. Its process is not trusted with the next one."""
+    """The outcome where the host, not the GPU, lacks memory or disk space for ``what``."""
     state: State = "out of memory"
     if isinstance(error, OSError) and error.errno not in NO_ROOM:
         state = "failed"  # such as a folder that has gone
