@@ -52,7 +52,6 @@ sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four
 
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
 	@$(BIN)/python -m convlab.bench.plots $(ARGS)
-	@$(BIN)/python -m convlab.bench.comparisons $(ARGS)
 	@$(BIN)/python -m convlab.bench.tile_tables $(ARGS)
 	@$(BIN)/python -m convlab.bench.size_tables $(ARGS)
 	@$(BIN)/python -m convlab.bench.report_docs $(ARGS)

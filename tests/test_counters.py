@@ -18,7 +18,7 @@ from convlab.stages import LADDER
 pytestmark = pytest.mark.same_in_cudasim
 
 STORED = json.loads(
-    (Path(__file__).parents[1] / "docs/results/counters_h200.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[1] / "tests/data/counters_h200.json").read_text(encoding="utf-8")
 )
 NONE = dict.fromkeys(METRICS, 0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench_samples import H200_LIKE, sample, system
 
-from convlab.bench import fast_goals, fast_story, fast_table, issue_loads, seed_runs
+from convlab.bench import fast_goals, fast_story, fast_table
 from convlab.bench.analysis import geometric_mean
 from convlab.bench.baselines_before import BEFORE_MS
 from convlab.bench.fast_goals import (
@@ -472,14 +472,10 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
     page, story = tmp_path / fast_table.PAGE, tmp_path / fast_table.STORY
     page.write_text(marked)
     story.write_text(
-        "".join(
-            f"<!-- {name}:begin -->\n<!-- {name}:end -->\n"
-            for name in (*fast_story.SECTIONS, "issue_loads")
-        )
+        "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in fast_story.SECTIONS)
     )
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert page.read_text().count("Not measured yet: `convlab bench --json") == len(sections)
-    assert story.read_text().count("Not measured yet: `python -m convlab.bench.issue_loads") == 1
     (tmp_path / fast_table.FILE).write_text(json.dumps(results.as_json()))
     assert fast_table.main(["--root", str(tmp_path)]) == 0
     assert fast_table.speed_table(results) in page.read_text()
@@ -492,54 +488,3 @@ def test_without_results_the_page_shows_no_number(tmp_path, results, capsys):
 
 def said_in(page: str) -> str:
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
-
-
-@pytest.fixture
-def loads():
-    """s11 beside itself without ``issue_loads``: by how many percent it takes less, by problem."""
-    document = json.loads((ROOT / fast_table.RESULTS / fast_table.LOADS).read_text("utf-8"))
-    return {
-        one["name"]: (one, issue_loads.less_time(document, one["name"]))
-        for one in document["problems"]
-    }
-
-
-def test_what_holding_s11_s_loads_early_came_to(loads):
-    """docs/fast.md, "The compiler asks late"."""
-    less = {layer: loads[layer][1] for layer in LAYER_NAMES}
-    groups = {"conv5 conv8 conv10": (0, 1.2), "conv3 conv4 conv11": (-1.5, -1),
-              "conv1 conv2 conv6 conv7": (2.5, 4), "conv9 conv12": (-3.5, -2.5)}  # fmt: skip
-    assert sorted(" ".join(groups).split()) == sorted(less)
-    for layers, (least, most) in groups.items():
-        assert all(least <= less[layer] <= most for layer in layers.split())
-    mean = geometric_mean([1 - percent / 100 for percent in less.values()])
-    assert f"{100 * (1 - mean):.1f} % less time on average" in said_in("docs/fast.md")
-
-
-def test_what_holding_s11_s_loads_early_came_to_with_single_images(loads):
-    """The same bullet, lesson 11, docs/tiles.md and docs/seed-results.md: the longer the sums."""
-    images = [found for name, found in loads.items() if name not in LAYER_NAMES]
-    assert len(images) == 19
-    by_terms = {
-        problem["K"]: [less for other, less in images if other["K"] == problem["K"]]
-        for problem, _ in images
-    }
-    short = [less for terms, found in by_terms.items() if terms <= 36 for less in found]
-    some = [by_terms[terms][0] for terms in (144, 196)]
-    long = [less[0] for terms, less in by_terms.items() if terms >= 576]
-    assert len(long) == 5
-    said = said_in("docs/fast.md")
-    assert f"between {-min(short):.0f} % more and {max(short):.0f} % less" in said
-    assert f"144 and 196 terms take {some[0]:.0f} and {some[1]:.0f} % less" in said
-    between = f"{min(long):.0f} to {max(long):.0f} %"
-    assert f"of 576 and more {between}" in said
-    assert f"comes to {between} for sums of 576 terms" in said_in("docs/seed-results.md")
-    assert "take a fifth to a quarter less" in said_in("lessons/source/11_im2win_full.py")
-    assert 18 < geometric_mean(long) < 25
-    # At most one block for each of 132 multiprocessors.
-    document = json.loads((ROOT / fast_table.RESULTS / fast_table.LOADS).read_text("utf-8"))
-    for problem, _ in images:
-        if problem["K"] >= 144:
-            row = seed_runs.row_of(document, problem["name"], issue_loads.WITH)
-            tile = row["algorithm"]
-            assert issue_loads.blocks(problem, tile) <= 132

@@ -224,23 +224,6 @@ def test_check_finds_new_results(root, document):
     assert run(root, "--check") == 1
 
 
-def test_the_simulators_table_is_made_of_every_run(root):
-    page = root / plots.ENGINES_PAGE
-    page.write_text("<!-- simulators:begin -->\nstale\n<!-- simulators:end -->\n")
-    assert run(root) == 0
-    assert "stale" in page.read_text()  # nothing was measured: the page is left alone
-    speeds = {f"{name}_per_second": 100.0 for name in ("numba", "unchecked", "strict")}
-    row = {"kernel": "tiled", **speeds, "unchecked_speedup": 1.0}
-    runs = [[row | {"strict_speedup": speedup}] for speedup in (9.0, 12.0, 30.0)]
-    write(root, {"cores": 2, "runs": runs}, plots.SIMULATORS)
-    assert run(root, "--check") == 1
-    assert run(root) == 0
-    text = page.read_text()
-    assert "on 2 CPU cores, medians of 3 runs" in text
-    assert "| 12 times (9 to 30) |\n" in text
-    assert f"By `{plots.COMMANDS[plots.SIMULATORS]}`" in text
-
-
 def test_the_sanitizers_table_is_made_of_what_they_said(root):
     page = root / plots.SANITIZERS_PAGE
     page.write_text("<!-- sanitizers:begin -->\nstale\n<!-- sanitizers:end -->\n")

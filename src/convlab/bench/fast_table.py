@@ -2,7 +2,7 @@
 what docs/fast.md says of the same numbers.
 
 ``python -m convlab.bench.fast_table`` reads docs/results/bench_h200.json, which ``convlab bench``
-wrote on a GPU, and what :mod:`convlab.bench.issue_loads` wrote there, and rewrites what is between
+wrote on a GPU, and rewrites what is between
 the pages' markers; where there is no such file yet it says so and shows no number. ``--check``
 rewrites nothing and exits 1 where a page differs.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from convlab.bench import fast_story, issue_loads
+from convlab.bench import fast_story
 from convlab.bench.analysis import (
     CUDNN,
     GEMM_CLASS,
@@ -47,13 +47,11 @@ from convlab.bench.fast_goals import (
     tried,
 )
 from convlab.bench.generated import (
-    RESULTS,
     RUNS,
     filled,
     holding,
     not_yet,
     regenerate,
-    section,
 )
 from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results
@@ -63,8 +61,6 @@ from convlab.stages import short_name
 
 PAGE, STORY, FILE = "docs/fast-table.md", "docs/fast.md", RUNS[0]
 COMMAND = f"convlab bench --json {FILE}"
-LOADS = "issue_loads_h200.json"
-LOADS_COMMAND = f"python -m convlab.bench.issue_loads --json {RESULTS}/{LOADS}"
 MIB = 2**20
 CLAIMED = "*the paper, of im2win*"
 CALLED = (
@@ -282,9 +278,6 @@ def generated(root: Path) -> dict[Path, str]:
             name: holding(not_yet(COMMAND) if results is None else make(results))
             for name, make in sections.items()
         }
-        if page == STORY:
-            loads = section(root, LOADS, LOADS_COMMAND, issue_loads.show)
-            shown["issue_loads"] = holding(loads)
         files[root / page] = filled(root / page, shown)
     return files
 

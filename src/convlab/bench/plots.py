@@ -3,8 +3,7 @@
 ``python -m convlab.bench.plots`` reads ``docs/results/*.json``, which ``convlab ladder --json``
 wrote on a GPU, and rewrites what shows them: ``docs/images/ladder.svg`` and the tables between
 the markers of README.md and docs/ladder.md. It also runs the ladder on the simulator, for the
-sample of its output there, and rewrites the tables of docs/counters.md, docs/engines.md and
-docs/judging.md.
+sample of its output there, and rewrites the tables of docs/judging.md.
 ``--check`` rewrites nothing and exits 1 where a file differs from what the results give.
 """
 
@@ -14,11 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from convlab.bench import calls, counters, sanitizers, simulators
+from convlab.bench import sanitizers
 from convlab.bench.generated import (
     RESULTS,
     RUNS,
-    document_of,
     filled,
     holding,
     regenerate,
@@ -31,13 +29,9 @@ from convlab.bench.ladder_tables import full_tables, short_table
 from convlab.bench.results import open_results
 
 README, PAGE, PICTURE = "README.md", "docs/ladder.md", "docs/images/ladder.svg"
-COUNTERS, COUNTERS_PAGE = "counters_h200", "docs/counters.md"
 SANITIZERS, SANITIZERS_PAGE = "sanitizers_h200.json", "docs/judging.md"
-ENGINES_PAGE, CALLS, SIMULATORS = "docs/engines.md", "calls_h200", "simulators"
 COMMANDS = {
-    CALLS: f"python -m convlab.bench.calls --json {RESULTS}/{CALLS}.json",
     SANITIZERS: f"python -m convlab.bench.sanitizers --json {RESULTS}/{SANITIZERS}",
-    SIMULATORS: f"python -m convlab.bench.simulators --runs 5 --json {RESULTS}/{SIMULATORS}.json",
 }
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
 
@@ -57,23 +51,9 @@ def generated(root: Path) -> dict[Path, str]:
         README: {"ladder": holding(short_table(every[0], newer))},
         PAGE: {"ladder": holding(full_tables(every, newer)), "sample": sample_section},
     }
-    counted = document_of(folder / f"{COUNTERS}.json")
-    if counted is not None:
-        sections[COUNTERS_PAGE] = {"counters": holding(f"{counters.table(counted)}\n")}
     if (folder / SANITIZERS).is_file():
         said = section(root, SANITIZERS, COMMANDS[SANITIZERS], sanitizers.show)
         sections[SANITIZERS_PAGE] = {"sanitizers": holding(said)}
-    engines: dict[str, Callable[[str], str]] = {}
-    for marker, name, show in (
-        ("calls", CALLS, calls.show),
-        ("simulators", SIMULATORS, simulators.show),
-    ):
-        document = document_of(folder / f"{name}.json")
-        if document is not None:
-            by = f"By `{COMMANDS[name]}`: [{name}.json](results/{name}.json)."
-            engines[marker] = holding(f"{show(document)}\n{by}\n")
-    if engines:
-        sections[ENGINES_PAGE] = engines
     files = {root / name: filled(root / name, makers) for name, makers in sections.items()}
     return files | {root / PICTURE: picture(every[0])}
 
