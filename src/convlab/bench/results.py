@@ -28,8 +28,8 @@ FORMAT, VERSION = "convlab bench", 1
 MEASURED_BY = (
     "stages", "stage.py", "kernels", "device", "engines", "bench/baselines",
     "plans.py", "unfold.py", "problem.py", "workloads.py", "convolution.py", "rounding.py",
-    "oracle.py", "timer.py", "bench/harness.py", "bench/bounds.py", "bench/systems.py", "bench/gpu_backend.py",
-    "bench/roofline.py",
+    "oracle.py", "timer.py", "bench/harness.py", "bench/bounds.py", "bench/systems.py",
+    "bench/gpu_backend.py", "bench/roofline.py",
 )  # fmt: skip
 # The libraries of baselines, under the names that they are installed by.
 LIBRARIES = (
