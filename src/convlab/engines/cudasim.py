@@ -93,7 +93,7 @@ class _Blocks(BlockManager):  # type: ignore[misc]
         self.positions = list(np.ndindex(*grid))
         self._new_block = new_block
         self._threads = [
-            _Thread(None, self, self.positions[0], place, False) for place in np.ndindex(*block)
+            _Thread(None, self, self.positions[0], index, False) for index in np.ndindex(*block)
         ]
         self._change = Lock()  # of what follows
         self._waiting: list[_Thread] = []  # at a barrier
@@ -294,7 +294,7 @@ class _Array:
 class _Memory:
     """``cuda.shared`` or ``cuda.local``: arrays that start as NaN.
 
-    Shared arrays are one per place in the code and block; local ones one per call.
+    Shared arrays are one per call in the code and block; local ones one per call.
     """
 
     def __init__(self, counter: _Counter | None, *, shared: bool) -> None:
@@ -306,11 +306,11 @@ class _Memory:
         if not self._shared:
             return self._new(shape, dtype)
         caller = sys._getframe(1)
-        place = caller.f_code, caller.f_lasti
+        call = caller.f_code, caller.f_lasti
         with self._lock:
-            if place not in self._arrays:
-                self._arrays[place] = self._new(shape, dtype)
-            return self._arrays[place]
+            if call not in self._arrays:
+                self._arrays[call] = self._new(shape, dtype)
+            return self._arrays[call]
 
     def clear(self) -> None:
         """Another block begins."""

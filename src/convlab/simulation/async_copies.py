@@ -106,8 +106,8 @@ class AsyncCopies:
         values = [0.0] * count
         log = self._log
         if valid:
-            far, places = source.run_at(at, count, site)
-            values = [source.data[place] for place in places]
+            far, indices = source.run_at(at, count, site)
+            values = [source.data[index] for index in indices]
             if log is not None:
                 log.add_run(far, source.itemsize, count, site, READ)
         copy = Copy(target, address, keys, values, site)
@@ -143,15 +143,15 @@ class AsyncCopies:
     def _early(self, log: AccessLog, start: int, block_size: int) -> Iterator[Conflict]:
         columns = log.columns()
         landing = (columns.kind & LANDED != 0) & (columns.kind & 3 == WRITE)
-        places = np.flatnonzero((columns.address < GLOBAL) & ~landing)
-        places = places[np.argsort(columns.address[places], kind="stable")]
+        indices = np.flatnonzero((columns.address < GLOBAL) & ~landing)
+        indices = indices[np.argsort(columns.address[indices], kind="stable")]
         words = [(copy, n) for copy in self._all for n in range(len(copy.values))]
         address = np.array([copy.address + n * copy.target.itemsize for copy, n in words])
         end = len(columns.address)
         issued = np.array([copy.issued for copy, _ in words]) - start
         landed = np.array([copy.landed for copy, _ in words]) - start
-        # One number for place and time, by which both are sorted.
-        key = columns.address[places] * (end + 1) + places
+        # One number for address and time, by which both are sorted.
+        key = columns.address[indices] * (end + 1) + indices
         first = np.searchsorted(key, address * (end + 1) + np.clip(issued, 0, end))
         last = np.searchsorted(key, address * (end + 1) + np.clip(landed, 0, end).astype(np.int64))
         stored = np.cumsum(columns.kind & 3 == WRITE) - 1  # which of the values is whose
@@ -159,7 +159,7 @@ class AsyncCopies:
         for which in np.flatnonzero(first < last).tolist():
             copy, n = words[which]
             value = copy.values[n]
-            for at in places[first[which] : last[which]].tolist():
+            for at in indices[first[which] : last[which]].tolist():
                 site, kind = int(columns.site[at]), int(columns.kind[at]) & 3
                 brought = log.values[stored[at]] if kind == WRITE else None
                 if seen[copy.site, site] == ENOUGH or (kind == WRITE and same(brought, value)):

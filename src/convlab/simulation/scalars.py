@@ -243,7 +243,7 @@ OPERATIONS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
 
 class Arithmetic:
-    """Counts the operations of a launch by the place in the kernel where they stand."""
+    """Counts the operations of a launch by the instruction of the kernel where they stand."""
 
     def __init__(self) -> None:
         self.operations: Counter[int] = Counter()

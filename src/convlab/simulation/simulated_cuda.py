@@ -35,9 +35,9 @@ class Dim3:
     def __init__(self, x: int = 0, y: int = 0, z: int = 0) -> None:
         self.x, self.y, self.z = x, y, z
 
-    def set(self, place: tuple[int, int, int]) -> None:
+    def set(self, coordinates: tuple[int, int, int]) -> None:
         """Be those of another thread or block: (x, y, z)."""
-        self.x, self.y, self.z = place
+        self.x, self.y, self.z = coordinates
 
 
 class Request:
@@ -98,7 +98,7 @@ class SimulatedCuda:
     # Where a thread is.
 
     def grid(self, ndim: int) -> Any:
-        """The thread's place in the grid: a number for ``ndim`` 1, else a tuple of them."""
+        """The thread's index in the grid: a number for ``ndim`` 1, else a tuple of them."""
         t, b, d = self.threadIdx, self.blockIdx, self.blockDim
         if ndim == 1:
             return b.x * d.x + t.x
@@ -216,7 +216,7 @@ class SimulatedCuda:
 
     @staticmethod
     def brev(value: int) -> int:
-        """The bits turned round, of 32 or of 64."""
+        """The bits in reverse order, of 32 or of 64."""
         bits = _mask(value).bit_length()
         return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
 
@@ -227,7 +227,7 @@ class SimulatedCuda:
 
     @staticmethod
     def ffs(value: int) -> int:
-        """The place of the lowest bit that is one, counted from 1; 0 where none is."""
+        """The position of the lowest bit that is one, counted from 1; 0 where none is."""
         return (value & -value).bit_length()
 
     @staticmethod
