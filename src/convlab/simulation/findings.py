@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, AccessLog, Sites
 from convlab.simulation.accesses import Access, Conflict
 
-Dim3 = tuple[int, int, int]
+Coordinates = tuple[int, int, int]
 
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
@@ -113,7 +113,9 @@ ALWAYS = (*FATAL, "wraps around", "division by zero")  # refused with no checks 
 class Reports:
     """The findings of one launch."""
 
-    def __init__(self, kernel: str, grid: Dim3, block_shape: Dim3, strict: bool) -> None:
+    def __init__(
+        self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool
+    ) -> None:
         self.findings = Findings()
         self.sites = Sites(())
         self._kernel, self._strict = kernel, strict
@@ -124,7 +126,7 @@ class Reports:
         kind: str,
         what: str,
         site: int,
-        block: Dim3,
+        block: Coordinates,
         thread: int,
         other: int | None = None,
         array: str | None = None,
@@ -178,13 +180,13 @@ class Reports:
             None if second is None else first.site, span.name, index, span.shape,
         )  # fmt: skip
 
-    def thread(self, number: int) -> Dim3:
+    def thread(self, number: int) -> Coordinates:
         """Where a thread of the launch is in its block."""
         x, y, z = self._block_shape
         return coordinates_of(number % (x * y * z), self._block_shape)
 
 
-def coordinates_of(number: int, shape: Dim3) -> Dim3:
+def coordinates_of(number: int, shape: Coordinates) -> Coordinates:
     """Which thread of a block, or block of a grid, has that number: x runs first."""
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 

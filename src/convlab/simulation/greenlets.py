@@ -16,7 +16,7 @@ from typing import Any
 from greenlet import greenlet
 
 from convlab.device.products import warp_mma, warp_product
-from convlab.simulation.findings import Dim3
+from convlab.simulation.findings import Coordinates
 from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
 
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
@@ -27,7 +27,7 @@ class Thread:
 
     __slots__ = ("greenlet", "index", "number", "request", "result")
 
-    def __init__(self, number: int, index: Dim3, body: Callable[..., Any]) -> None:
+    def __init__(self, number: int, index: Coordinates, body: Callable[..., Any]) -> None:
         self.number, self.index = number, index
         self.greenlet = greenlet(body)
         self.request: Any = None
@@ -57,8 +57,8 @@ class Block:
         self,
         body: Callable[..., Any],
         arguments: tuple[Any, ...],
-        indices: Iterable[Dim3],
-        enter: Callable[[int, Dim3], None],
+        indices: Iterable[Coordinates],
+        enter: Callable[[int, Coordinates], None],
         complain: Complain | None,
     ) -> None:
         self._enter, self._complain = enter, complain

@@ -18,7 +18,7 @@ from convlab.simulation.async_copies import AsyncCopies
 from convlab.simulation.checked_array import Memory, checked
 from convlab.simulation.findings import (
     FATAL,
-    Dim3,
+    Coordinates,
     NotSimulated,
     Reports,
     SimulationError,
@@ -60,8 +60,8 @@ class SimulatedLaunch:
     def __init__(
         self,
         kernel: Any,
-        grid: Dim3,
-        block: Dim3,
+        grid: Coordinates,
+        block: Coordinates,
         arguments: tuple[Any, ...],
         shared_bytes: int,
         strict: bool,
@@ -205,11 +205,11 @@ class SimulatedLaunch:
 
     # What happens while it runs.
 
-    def _enterer(self) -> Callable[[int, Dim3], None]:
+    def _enterer(self) -> Callable[[int, Coordinates], None]:
         """What is done before each switch to a thread: often, so with everything at hand."""
         cuda, index, log, epochs = self.cuda, self.cuda.threadIdx, self.log, self.epochs
 
-        def enter(number: int, thread_index: Dim3) -> None:
+        def enter(number: int, thread_index: Coordinates) -> None:
             index.x, index.y, index.z = thread_index
             cuda.laneid = number & 31
             self.thread = number
@@ -218,7 +218,7 @@ class SimulatedLaunch:
             return enter
         addresses, mark, paths = log.addresses, log.marks.extend, self.paths
 
-        def enter_logged(number: int, thread_index: Dim3) -> None:
+        def enter_logged(number: int, thread_index: Coordinates) -> None:
             index.x, index.y, index.z = thread_index
             cuda.laneid = number & 31
             self.thread = number
@@ -227,7 +227,7 @@ class SimulatedLaunch:
         if paths is None:
             return enter_logged
 
-        def enter_counted(number: int, thread_index: Dim3) -> None:
+        def enter_counted(number: int, thread_index: Coordinates) -> None:
             enter_logged(number, thread_index)
             paths.enter(number)
 
