@@ -1,4 +1,4 @@
-"""Engines: where kernels run, and which one is taken when nobody says.
+"""Engines: where kernels run, and which engine is the default.
 
 ``gpu`` is Numba CUDA on an NVIDIA GPU. On the CPU, ``simulator`` is convlab's own, strict and
 quick, and ``cudasim`` Numba's.
@@ -48,7 +48,7 @@ def _best() -> str:
         return "gpu"
     from numba.cuda.core import config
 
-    # Who turns Numba's simulator on wants to see that.
+    # A user who turns Numba's simulator on wants that one.
     return "cudasim" if config.ENABLE_CUDASIM else "simulator"
 
 

@@ -1,4 +1,4 @@
-"""What an engine is: the few things a plan, the ladder and the tests ask of a place to run."""
+"""What an engine is: the few operations that a plan, the ladder and the tests need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Engine(Protocol):
         """What runs the kernels, in words."""
 
     def free_bytes(self) -> int | None:
-        """Memory that can still be allocated, in bytes; None where nobody knows."""
+        """Memory that can still be allocated, in bytes; None where that is unknown."""
 
     def empty(self, shape: tuple[int, ...]) -> Any:
         """An uninitialised float32 array."""
@@ -75,7 +75,7 @@ class Engine(Protocol):
         """How many SMs share the blocks of a launch; None on a simulator."""
 
     def peak_flops(self, precision: str = "fp32") -> float | None:
-        """The operations a second that no kernel can exceed; None where nobody knows. ``tf32`` is
+        """The operations a second that no kernel can exceed; None where unknown. ``tf32`` is
         what tensor cores do, ``3xtf32`` a third of that."""
 
     def synchronize(self) -> None:
@@ -86,7 +86,7 @@ class Engine(Protocol):
 
 
 class OnTheHost:
-    """An engine's methods for memory, where memory is the host's and nothing runs beside it."""
+    """An engine's methods for memory, for a simulator, whose arrays are NumPy's in host memory."""
 
     is_gpu = False
 
@@ -98,7 +98,7 @@ class OnTheHost:
             return None
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        """NaN: what nobody writes must not look right."""
+        """Filled with NaN, so that an element that no kernel writes is wrong."""
         return np.full(shape, np.nan, np.float32)
 
     def to_device(self, host: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ class OnTheHost:
         return start
 
     def prepack(self, program: Program, shapes: object, held: object) -> None:
-        """None: starting costs nothing beside running."""
+        """None: a start costs almost nothing compared with a run."""
 
     def capability(self) -> None:
         """None: what no GPU has is simulated too."""

@@ -147,7 +147,7 @@ class _Blocks(BlockManager):  # type: ignore[misc]
                 self._over.release()
 
     def _open(self) -> None:
-        """Let all go on if nobody is left for whom they wait."""
+        """Release the waiting threads if every thread has arrived or ended."""
         if len(self._waiting) + len(self._done) < len(self._threads):
             return
         if self._waiting:
@@ -164,7 +164,7 @@ class _Blocks(BlockManager):  # type: ignore[misc]
             thread.gate.release()
 
     def _let_go(self) -> None:
-        """Nobody will open the gate for those who wait: after Ctrl-C, or when one raised."""
+        """Release the waiting threads after Ctrl-C or an exception: no other thread will."""
         with self._change:
             for thread in self._threads:
                 thread.abort = True

@@ -278,7 +278,7 @@ def _disassemble(cubin: bytes, *options: str) -> str:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         return subprocess.run(
-            # -ndf: no analysis of where branches lead, which takes long and which nobody reads.
+            # -ndf: no analysis of where branches lead, which takes long and which no caller reads.
             [program, *options, "-ndf", str(path)],
             check=True,
             capture_output=True,

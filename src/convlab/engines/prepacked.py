@@ -174,7 +174,7 @@ class Prepacked:
 
     @property
     def one_graph(self) -> bool:
-        """Whether a call is one launch of a graph, where nobody captures it."""
+        """Whether a call is one launch of a graph, unless the stream is captured."""
         return self._graph is not None
 
     def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC, EXCHANGE = 0, 1, 2, 3  # the last, an atomic that only writes, in logs alone
 WIDE = 4  # added to READ or WRITE for what a wide access touches after its first element
-# Added to WRITE where an async copy is asked for, where it lands; the second to READ for what a
+# Added to WRITE where an async copy is issued and where it lands; the second to READ for what a
 # warpgroup's tensor cores read, which is no thread's and so no request.
 ISSUED, LANDED = 8, 16
 
@@ -97,7 +97,7 @@ class AccessLog:
     def add_run(self, address: int, itemsize: int, count: int, site: int, kind: int) -> None:
         """The entries of a wide access; the values of a store are the caller's to add."""
         self.addresses.extend(range(address, address + count * itemsize, itemsize))
-        # `_entry`, written out: the innermost loops of the fastest stages come by here.
+        # `_entry`, written out: the innermost loops of the fastest stages run this line.
         special = -32 * site - kind
         self.sites.append(site + kind if kind <= WRITE else special)
         self.sites.extend([special - WIDE] * (count - 1))
@@ -109,7 +109,7 @@ class AccessLog:
         self._columns = None
 
     def columns(self) -> Columns:
-        """The entries as arrays, which nobody may change: several look at the same ones."""
+        """The entries as read-only arrays, which several callers share."""
         if self._columns is None or len(self._columns.site) != len(self.sites):
             self._columns = self._made_columns()
             for column in self._columns:

@@ -1,4 +1,4 @@
-"""A log's accesses as columns, with what follows from them: who made them, when, what was stored.
+"""A log's accesses as columns, with what follows from them: the thread, the time, the stored value.
 
 For :mod:`convlab.simulation.races`: columns to sift all at once, and single accesses of what is
 left.
@@ -97,7 +97,7 @@ class Accesses:
 
 
 class Groups:
-    """Those of some accesses that agree in all of some keys, by which they have been sorted."""
+    """Groups of accesses that agree in all of the keys, by which the accesses are sorted."""
 
     def __init__(self, accesses: Accesses, order: np.ndarray, *keys: np.ndarray) -> None:
         new = np.zeros(len(order), bool)
@@ -155,7 +155,7 @@ assert READ < WRITE < ATOMIC  # Groups relies on it
 
 
 class Conflict(NamedTuple):
-    """``kind`` as in a Finding; ``second`` is None for a read of what nobody wrote."""
+    """``kind`` as in a Finding; ``second`` is None for an uninitialised read."""
 
     kind: str
     first: Access

@@ -1,4 +1,4 @@
-"""Async copies of a simulated launch: they land when their thread waits, and who was too early.
+"""Async copies of a simulated launch: each lands when its thread waits for it.
 
 A copy is a write that happens at some time between the line that asks for it and the wait. So the
 log has it as a write at both ends, which is what races with other threads' accesses are found by;
@@ -38,8 +38,8 @@ class Copy:
 
 
 class AsyncCopies:
-    """Those of a launch. ``thread()`` is the number in the launch of the one that runs,
-    ``position()`` the next access's; they are kept for :meth:`look` if ``strict``."""
+    """The async copies of a launch. ``thread()`` is the running thread's number in the launch,
+    ``position()`` the next access's; copies are kept for :meth:`look` if ``strict``."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class AsyncCopies:
         }  # fmt: skip
 
     def new_block(self) -> None:
-        """What the last block's threads did not wait for is nothing to this one."""
+        """Copies that the last block's threads did not wait for do not concern this block."""
         if self._since_commit or self._groups:
             groups = chain(self._since_commit.values(), *self._groups.values())
             for copy in chain.from_iterable(groups):

@@ -142,7 +142,7 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
 
 
 class LocalArray:
-    """A thread's own array; elements that nobody wrote are None."""
+    """A thread's own array; elements that it has not written are None."""
 
     __slots__ = ("cells", "memory", "name")
     shape: tuple[int, ...]
@@ -193,7 +193,7 @@ class LocalArray:
         return cell
 
     def load(self, index: Any, site: int) -> Any:
-        """The element, or a finding and a poisoned value where nobody wrote it."""
+        """The element, or a finding and a poisoned value where it was never written."""
         cell = self.cell_at(index, site)
         value = self.cells[cell]
         if value is None:

@@ -152,7 +152,7 @@ class CheckedArray:
         return self.host.itemsize
 
     def __array__(self, *how: Any, **more: Any) -> np.ndarray:
-        """NumPy asks for it, to work on the whole of an array, which no kernel can."""
+        """NumPy calls this to work on a whole array, which no kernel can."""
         raise TypeError("no operation of NumPy takes an 'Array' of a kernel")
 
     def __len__(self) -> int:

@@ -82,7 +82,7 @@ class Stop(Exception):
 
 
 class Findings:
-    """Those of one launch, one for each kind, array and pair of lines."""
+    """The findings of one launch: one for each kind, array and pair of lines."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], Finding] = {}
@@ -146,7 +146,7 @@ class Reports:
         )  # fmt: skip
 
     def conflict(self, conflict: Conflict, log: AccessLog) -> None:
-        """Note a race, a read of what nobody wrote, or an access to what is in flight."""
+        """Note a race, an uninitialised read, or an access to the target of a copy in flight."""
         kind, first, second = conflict
         shown = second or first
         span = log.span_at(first.address)
@@ -187,7 +187,7 @@ class Reports:
 
 
 def coordinates_of(number: int, shape: Coordinates) -> Coordinates:
-    """Which thread of a block, or block of a grid, has that number: x runs first."""
+    """The x, y, z of the thread of a block, or block of a grid, with that number; x runs first."""
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 

@@ -1,10 +1,10 @@
 """Runs the threads of a block as greenlets: each on its own until it waits for others.
 
 Deterministic: threads run in order of their number, and a round ends when all wait or are done.
-Then whoever waits for nobody else goes on. A warp's call is complete when all lanes that its mask
-names and that still live have come to the same instruction; a block's barrier when all living
-threads have come to one. Threads that can never go on so are findings, and then go on with who is
-there.
+Then the threads whose call is complete continue. A warp's call is complete when all lanes that its
+mask names and that still live have come to the same instruction; a block's barrier when all living
+threads have come to one. A call that can never be complete is a finding; its threads then continue
+without the others.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Block:
         return True
 
     def _who_goes_on(self, waiting: list[Thread]) -> tuple[list[Thread], list[Thread]]:
-        """Those that may go on, with their results, and those that wait on."""
+        """The threads that may continue, with their results, and the threads that still wait."""
         if not waiting:
             return [], []
         waiting.sort(key=lambda thread: thread.number)

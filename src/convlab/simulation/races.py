@@ -1,4 +1,4 @@
-"""Which accesses of a log conflict: races and reads of memory that nobody wrote.
+"""Which accesses of a log conflict: races and uninitialised reads.
 
 Two accesses to one address race when at least one writes, not both are atomic, different threads
 make them and nothing orders them. A block's barrier orders its threads, a warp barrier the lanes of

@@ -1,4 +1,4 @@
-"""From accesses of threads to requests of warps: what a GPU's memory is asked for.
+"""From accesses of threads to requests of warps: the memory traffic of a launch.
 
 A request is one memory instruction that the lanes of a warp execute together. Lanes belong
 together when they are at the same instruction on the same path (:mod:`convlab.simulation.paths`)

@@ -219,7 +219,7 @@ def quick(host: np.ndarray) -> Any:
 
 
 def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Memory that nobody wrote: NaN, or the largest integer, which no right kernel uses."""
+    """Uninitialised memory: NaN, or the largest integer, which no right kernel uses."""
     return np.full(shape, poison(dtype), dtype)
 
 
@@ -298,7 +298,7 @@ class Arithmetic:
             def operation(self: float, other: Any) -> Any:
                 if not isinstance(other, (float, int)):  # made once, which a union is not
                     return NotImplemented
-                # Every operation of every thread comes by here: `count`, written out.
+                # Every operation of every thread runs this code: `count`, written out.
                 frame: Any = getframe(1)
                 while frame is not None and id(frame.f_code) not in codes:
                     frame = frame.f_back

@@ -40,7 +40,7 @@ LONG = 60_000  # entries of the log that are looked at in one go
 
 
 class Recorder(Protocol):
-    """Who hears of all that a launch does: a trace. ``loads_of`` is for :func:`requests_of`."""
+    """Is told all that a launch does, for a trace. ``loads_of`` is for :func:`requests_of`."""
 
     loads_of: Mapping[tuple[str, int], int]
 
@@ -105,7 +105,7 @@ class SimulatedLaunch:
         self.epochs = [0] * self.block_size
 
     def _copier(self) -> Copier:
-        """Makes the kernel's body, with as much noted on the way as is asked for."""
+        """Makes the kernel's body, with as much recorded as this launch needs."""
         if self.paths is None:
             return Copier(self.cuda, self._meaning, BUILTINS, emulation=self._emulation)
         builtins: dict[str, Any] = {**BUILTINS, "range": self.paths.range}

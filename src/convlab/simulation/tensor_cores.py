@@ -150,7 +150,7 @@ NONE = Near(*(np.empty(0, np.int64) for _ in Near._fields))
 
 
 class Products:
-    """Those of a launch. ``now()`` tells which thread runs, and when."""
+    """The warpgroup products of a launch. ``now()`` tells which thread runs, and when."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Products:
         }  # fmt: skip
 
     def new_block(self) -> None:
-        """Nothing of the last block's is this one's."""
+        """Products of the last block do not concern this block."""
         for _, _, product in self._under_way.values():
             product.last_phase = self._now().phase
         self._under_way.clear()
@@ -260,12 +260,12 @@ class Products:
         return product
 
     def _gone(self, product: Product) -> None:
-        """It is under way: who comes to that line now comes to start the next one."""
+        """The product has started: a thread that reaches that line now starts the next one."""
         key = product.began.in_block // WARPGROUP, product.site
         if self._coming.get(key) is product:
             del self._coming[key]
 
-    # Who wrote to what tensor cores read, and who has not fenced it.
+    # Writes to what tensor cores read, and writes that were not fenced.
 
     def look(self, start: int, block_size: int, whole: bool) -> Iterator[Conflict]:
         """Conflicts of products with the accesses in the log, whose first has position ``start``.
@@ -314,7 +314,7 @@ class Products:
         indices = np.arange(len(near.address))
         last = np.maximum.accumulate(np.where(near.is_read, -1, indices))
         reads = np.flatnonzero(near.is_read & (last >= 0))
-        # What nobody of the block wrote, or with no barrier between, is a finding of its own.
+        # An uninitialised read, or one with no barrier between, is a finding of its own.
         one, other = near.take(last[reads]), near.take(reads)
         reads = reads[
             (one.address == other.address)
