@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from convlab.simulation.memory_rules import Counts
-from convlab.stage import Capability, LibraryCall, Program, Step
+from convlab.stage import Capability, Launch, LibraryCall, Program, Step
 
 Start = Callable[..., None]
 
@@ -112,6 +113,16 @@ class OnTheHost:
     def why_no_library(self) -> str | None:
         """None: NumPy is always here."""
         return None
+
+    def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+        """Run one launch to its end."""
+        raise NotImplementedError
+
+    def build(self, step: Step, program: Program) -> Start:
+        """The step, to be run as it is: a simulator compiles nothing."""
+        if isinstance(step, LibraryCall):
+            return self.build_library_call(step)
+        return partial(self.run, step)
 
     def build_library_call(self, call: LibraryCall) -> Start:
         """The call made ready: NumPy does it, which says nothing when numbers overflow."""

@@ -23,10 +23,11 @@ import numpy as np
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.kernel import BlockManager, BlockThread, Dim3
 
-from convlab.engines.base import OnTheHost, Start
+from convlab.engines.base import OnTheHost
+from convlab.simulation.launch_arguments import three
 from convlab.simulation.memory_rules import Counts
 from convlab.simulation.python_body import python_body
-from convlab.stage import SOURCES, Launch, LibraryCall, Program, Step
+from convlab.stage import SOURCES, Launch
 
 
 class CudaSim(OnTheHost):
@@ -38,16 +39,10 @@ class CudaSim(OnTheHost):
     def __init__(self) -> None:
         self._tally: _Tally | None = None
 
-    def build(self, step: Step, program: Program) -> Start:
-        """The launch, to be run as it is: there is nothing to compile."""
-        if isinstance(step, LibraryCall):
-            return self.build_library_call(step)
-        return partial(self.run, step)  # there is nothing to compile
-
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end; what a kernel raises comes out as it was raised."""
         tally = self._tally or _Tally()
-        grid, block = (_three(size) for size in (launch.grid, launch.block))
+        grid, block = three(launch.grid, "grid"), three(launch.block, "block")
         arguments = [
             _Array(
                 array, tally.global_access, read_only=str(argument) in SOURCES, what=str(argument)
@@ -68,11 +63,6 @@ class CudaSim(OnTheHost):
         finally:
             tally.store(counts)
             self._tally = outer
-
-
-def _three(size: tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = (*size, 1, 1)[:3]
-    return x, y, z
 
 
 class _Blocks(BlockManager):  # type: ignore[misc]
