@@ -168,8 +168,7 @@ class Columns(NamedTuple):
     @property
     def of_products(self) -> np.ndarray:
         """Which entries are reads by a warpgroup's tensor cores."""
-        found: np.ndarray = (self.kind & 3 == READ) & (self.kind & LANDED != 0)
-        return found
+        return np.asarray((self.kind & 3 == READ) & (self.kind & LANDED != 0))
 
     def take(self, chosen: np.ndarray) -> Columns:
         """The entries at these positions, or where this mask is true."""

@@ -142,13 +142,11 @@ class Groups:
 
 
 def _least(of: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.minimum.reduceat(of, starts)
-    return found
+    return np.asarray(np.minimum.reduceat(of, starts))
 
 
 def _most(of: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.maximum.reduceat(of, starts)
-    return found
+    return np.asarray(np.maximum.reduceat(of, starts))
 
 
 assert READ < WRITE < ATOMIC  # Groups relies on it

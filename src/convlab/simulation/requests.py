@@ -53,26 +53,22 @@ class Requests:
     @cached_property
     def starts(self) -> np.ndarray:
         """Where each request's lanes begin."""
-        found: np.ndarray = np.searchsorted(self.request, np.arange(len(self)))
-        return found
+        return np.asarray(np.searchsorted(self.request, np.arange(len(self))))
 
     @cached_property
     def is_global(self) -> np.ndarray:
         """Whether a request is for global memory, else for shared."""
-        found: np.ndarray = self.address[self.starts] >= GLOBAL
-        return found
+        return np.asarray(self.address[self.starts] >= GLOBAL)
 
     @cached_property
     def widest(self) -> np.ndarray:
         """Bytes a lane."""
-        found: np.ndarray = self.width[self.starts]
-        return found
+        return np.asarray(self.width[self.starts])
 
     @cached_property
     def lanes(self) -> np.ndarray:
         """How many take part."""
-        found: np.ndarray = np.bincount(self.request, minlength=len(self))
-        return found
+        return np.asarray(np.bincount(self.request, minlength=len(self)))
 
     @cached_property
     def bytes_asked(self) -> np.ndarray:

@@ -125,8 +125,7 @@ class Near(NamedTuple):
 
     @property
     def is_read(self) -> np.ndarray:
-        found: np.ndarray = self.kind & 3 == READ
-        return found
+        return np.asarray(self.kind & 3 == READ)
 
     def take(self, chosen: np.ndarray) -> Near:
         """The entries at these positions, or where this mask is true."""
