@@ -323,13 +323,6 @@ def test_without_a_name_prepare_is_taken_where_make_kernel_does_not_fit(
     assert convlab.check(changed(tmp_path, name).removesuffix("::prepare"), name).as_good
 
 
-def test_the_page_says_which_stages_need_prepare():
-    page = (Path(__file__).parents[1] / "docs/check.md").read_text(encoding="utf-8")
-    (told,) = re.findall(r"^\| (`s.*) \| `mine.py::prepare`", page, re.MULTILINE)
-    need = [stage.name for stage in OF_KERNELS if not fits_without_prepare(stage)]
-    assert re.findall(r"`(\w+)`", told) == need
-
-
 def test_a_file_is_read_anew_each_time(few_problems, tmp_path):
     target = changed(tmp_path, "s05", ("total + bias[m]", "total"))
     assert not convlab.check(target, "s05").ok

@@ -12,6 +12,7 @@ from bench_samples import H200_LIKE, sample, system
 from convlab.bench import fast_goals, fast_story, fast_table
 from convlab.bench.analysis import geometric_mean
 from convlab.bench.baselines_before import BEFORE_MS
+from convlab.bench.cases import Case, row_of
 from convlab.bench.fast_goals import (
     BATCHED,
     DIRECT,
@@ -28,11 +29,10 @@ from convlab.bench.fast_goals import (
     ratios,
 )
 from convlab.bench.fast_table import runs_table
-from convlab.bench.measuring import Outcome
+from convlab.bench.harness import Outcome
 from convlab.bench.report_why import MMA_SYNC_FLOPS
 from convlab.bench.results import Results
 from convlab.bench.roofline import Machine
-from convlab.bench.runner import Case, row_of
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim

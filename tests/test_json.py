@@ -15,9 +15,9 @@ from convlab import Trace, checking, doctor, ladder, trace, trace_stage
 from convlab.bench import tuning
 from convlab.cli import app
 from convlab.engines import choose
-from convlab.engines.findings import Finding
 from convlab.lint import Row
 from convlab.oracle import random_tensors
+from convlab.simulation.findings import Finding
 from convlab.stages import LADDER, Program, stage_named
 from convlab.workloads import TEACHING, paper_layer
 

@@ -21,9 +21,9 @@ from convlab.bench import (
     seed_systems,
     sweeps,
 )
+from convlab.bench.cases import Case, row_of
 from convlab.bench.charts import Chart
-from convlab.bench.measuring import Outcome
-from convlab.bench.runner import Case, row_of
+from convlab.bench.harness import Outcome
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -364,8 +364,8 @@ def test_a_system_without_a_number_has_its_reason():
     for (layer, batch, name), row in list(results.rows.items()):
         if name == "cudnn_winograd":
             outcome = Outcome().without_number("unsupported", "not here")
-            case = Case(layer, paper_layer(layer, batch), system(name, "baseline", "cudnn", "winograd",
-                        "fp32"))  # fmt: skip
+            winograd = system(name, "baseline", "cudnn", "winograd", "fp32")
+            case = Case(layer, paper_layer(layer, batch), winograd)
             results.rows[row.key] = row_of(case, outcome, H200_LIKE, "one", 1.0)
     found = seed_systems.over_layers("cudnn_winograd")({"bench": results})
     assert found == "unsupported: not here"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench_fakes import InThread
 
-from convlab.bench import crew, runner, size_tables, sizes
+from convlab.bench import cases, pool, size_tables, sizes
 from convlab.bench.size_tables import OURS, SYSTEMS, TORCH, kernel
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
@@ -32,8 +32,8 @@ class PretendedGpu(Simulator):
 def gpu(monkeypatch):
     """A GPU, two small problems, and a laboratory that knows every name, in threads."""
     monkeypatch.setattr(sizes, "choose", lambda name: PretendedGpu(strict=False))
-    monkeypatch.setattr(crew, "Worker", InThread)
-    monkeypatch.setattr(sizes, "LABORATORY", "seed_fakes:Named")
+    monkeypatch.setattr(pool, "Worker", InThread)
+    monkeypatch.setattr(sizes, "BACKEND", "seed_fakes:Named")
     for module in (sizes, size_tables):
         monkeypatch.setattr(module, "PROBLEMS", SMALL)
     monkeypatch.setattr(size_tables, "UNSEEN", SMALL)
@@ -69,7 +69,7 @@ def test_one_problem_is_added_to_what_is_there(gpu, tmp_path, capsys):
 
 
 def test_an_interrupted_run_goes_on_where_it_was(gpu, tmp_path, monkeypatch, capsys):
-    file, whole = tmp_path / "sizes.json", runner.run
+    file, whole = tmp_path / "sizes.json", cases.run
 
     def interrupted(*arguments):
         for number, row in enumerate(whole(*arguments)):
@@ -77,12 +77,12 @@ def test_an_interrupted_run_goes_on_where_it_was(gpu, tmp_path, monkeypatch, cap
                 raise KeyboardInterrupt
             yield row
 
-    monkeypatch.setattr(runner, "run", interrupted)
+    monkeypatch.setattr(cases, "run", interrupted)
     assert sizes.main(["--json", str(file)]) == 130
     assert capsys.readouterr().err.endswith("convlab: interrupted, the same command goes on\n")
     kept = json.loads(file.read_text())["rows"]
     assert len(kept) == 3
-    monkeypatch.setattr(runner, "run", whole)
+    monkeypatch.setattr(cases, "run", whole)
     assert sizes.main(["--json", str(file)]) == 0
     document = json.loads(file.read_text())
     assert document["rows"][:3] == kept

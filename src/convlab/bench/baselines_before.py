@@ -1,5 +1,5 @@
-"""Baselines' times beside those that were known before this benchmark was written: what both measured,
-and why they differ where they do. A part of docs/baselines.md, which
+"""Baselines' times beside those that were known before this benchmark was written: what both
+measured, and why they differ where they do. A part of docs/baselines.md, which
 :mod:`convlab.bench.report_docs` makes."""
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The documentation's results: ``python -m convlab.bench.report_docs``.
 
 Reads ``docs/results/bench_h200.json``, which ``convlab bench`` wrote, and rewrites docs/results.md,
-its pictures, the table between README.md's markers and the comparison in docs/baselines.md; where there
-is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1 where a
-file differs from what the results give. Further runs, ``bench_h200_again.json`` and
-``bench_h200_third.json``, are compared with the first; of all that are there docs/baselines.md has what
-ordinary calls took.
+its pictures, the table between README.md's markers and the comparison in docs/baselines.md; where
+there is no such file yet it says so and shows no number. ``--check`` rewrites nothing and exits 1
+where a file differs from what the results give. Further runs, ``bench_h200_again.json`` and
+``bench_h200_third.json``, are compared with the first; of all that are there docs/baselines.md has
+what ordinary calls took.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from typing import Any
 
 from convlab.bench.analysis import TORCH, geometric_mean, in_gemm_class
 from convlab.bench.generated import RESULTS, filled, holding, not_yet, regenerate, source
+from convlab.bench.harness import SETTLED_PERCENT
 from convlab.bench.measured import table, tables_by_title
-from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.rows import Row
 from convlab.bench.seed_runs import marked, numberless
 from convlab.problem import ConvProblem

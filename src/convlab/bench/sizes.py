@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from convlab.bench import size_tables
-from convlab.bench.crew import LABORATORY, WorkerDied
+from convlab.bench.cases import Case
 from convlab.bench.measured import GPU_ONLY, INTERRUPTED, write_results
-from convlab.bench.runner import Case
+from convlab.bench.pool import BACKEND, WorkerDied
 from convlab.bench.seed_runs import measure_cases
 from convlab.bench.size_tables import PROBLEMS, SYSTEMS
 from convlab.bench.systems import system_named
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_results(chosen.json, document | here)
 
     try:
-        document = measure_cases(cases, LABORATORY, older=older, keep=keep)
+        document = measure_cases(cases, BACKEND, older=older, keep=keep)
     except WorkerDied as error:
         return _refused(f"no process can measure here: {error}")
     except KeyboardInterrupt:
