@@ -16,7 +16,7 @@ from kernels.wrong import WRONG
 from typer.testing import CliRunner
 
 from convlab import Trace, checking, doctor, ladder, trace
-from convlab.bench import ladder_sample, plots, textbook, tuning
+from convlab.bench import ladder_page, pages, textbook, tuning
 from convlab.cli import app
 from convlab.engines import choose
 from convlab.engines.findings import Finding
@@ -117,8 +117,8 @@ def test_what_the_docs_show_and_say_of_results_and_of_a_run_on_the_simulator(
 ):
     """One test, because the run takes long."""
     file = tmp_path / "ladder.json"
-    monkeypatch.setattr(ladder_sample, "sample", partial(ladder_sample.sample, file))
-    assert plots.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
+    monkeypatch.setattr(ladder_page, "sample", partial(ladder_page.sample, file))
+    assert pages.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
     document = json.loads(file.read_text(encoding="utf-8"))
     assert document["problem"]["output_shape"] == list(MODEL.output_shape)
     counts = {
