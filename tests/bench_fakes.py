@@ -1,4 +1,4 @@
-"""A laboratory without a GPU: systems that go wrong in every way there is, and a clock that says
+"""A backend without a GPU: systems that go wrong in every way there is, and a clock that says
 what it is told. Processes of the benchmark open it by name: ``bench_fakes:Fakes``."""
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 from convlab.bench.baselines import Unsupported
 from convlab.bench.baselines.base import rehearsal
+from convlab.bench.monitor import Look
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import System
-from convlab.bench.watch import Look
 from convlab.bench.worker import serve
 from convlab.convolution import reference
 from convlab.problem import ConvProblem
@@ -153,7 +153,7 @@ TIMES = {
 
 
 class Fakes:
-    """The laboratory."""
+    """The backend."""
 
     def __init__(self, allowed: Sequence[int] | None = None) -> None:
         self.allowed, self.taken, self.current = allowed, 0, ""
@@ -231,9 +231,9 @@ def _pipe() -> tuple[Any, Any]:
 class InThread:
     """A worker without a process, for what is not about processes: quick to start."""
 
-    def __init__(self, laboratory: str, log: Any) -> None:
+    def __init__(self, backend: str, log: Any) -> None:
         self.number = id(self)
-        module, _, name = laboratory.partition(":")
+        module, _, name = backend.partition(":")
         commands, self._commands = _pipe()
         self._answers, answers = _pipe()
         opened = getattr(import_module(module), name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from bench_fakes import ENVIRONMENT
 
-from convlab.bench.measuring import Outcome
+from convlab.bench.cases import Case, row_of
+from convlab.bench.harness import Outcome
 from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.roofline import Machine
-from convlab.bench.runner import Case, row_of
 from convlab.bench.systems import STAGE_FAMILY, System
 from convlab.workloads import LAYER_NAMES, paper_layer
 

@@ -39,7 +39,7 @@ def _pytorch_is_left_in_float32() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_remembered(_pytorch_is_left_in_float32: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles that were tuned on this machine are its user's: tests plan as if there were none."""
-    monkeypatch.setattr(plans, "remembered_tile", lambda *asked: None)
+    monkeypatch.setattr(plans, "tuned_tile", lambda *asked: None)
 
 
 @pytest.fixture(scope="session")

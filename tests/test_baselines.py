@@ -36,8 +36,8 @@ from convlab.bench.baselines import (
     on_gpu,
     on_torch,
 )
-from convlab.bench.bounds import Judged
-from convlab.bench.measuring import measure
+from convlab.bench.bounds import Checked
+from convlab.bench.harness import measure
 from convlab.bench.systems import of_baseline
 from convlab.convolution import reference
 from convlab.oracle import Oracle, random_tensors
@@ -720,7 +720,7 @@ def test_too_little_memory_is_a_row_of_that_state(fake_cudnn, fake_cutlass, fake
     baseline = replace(of_baseline(baseline_named(name)), why_absent=lambda: None)
     tensors = random_tensors(TEACHING, 0, bias=False)[:2]
     gpu.free = 100
-    outcome = measure(baseline, TEACHING, tensors, Fakes(), lambda output: Judged("fp32", 0.0))
+    outcome = measure(baseline, TEACHING, tensors, Fakes(), lambda output: Checked("fp32", 0.0))
     assert outcome.state == "out of memory"
     assert "of the GPU's memory, but 0.00 are free" in outcome.reason
     assert outcome.healthy

@@ -1,4 +1,4 @@
-"""Every baseline that is here, on a real GPU: awkward problems and layers, on a stream and replayed."""
+"""Every baseline that is here, on a real GPU, on a stream and replayed from a graph."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from convlab.bench.baselines import (
 )
 from convlab.bench.baselines.base import rehearsal
 from convlab.bench.baselines.on_torch import OnTorch, flags
-from convlab.bench.bounds import Judged
-from convlab.bench.measuring import Outcome, measure
+from convlab.bench.bounds import Checked
+from convlab.bench.harness import Outcome, measure
 from convlab.bench.systems import of_baseline
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
@@ -190,7 +190,7 @@ def measured(error: Exception) -> Outcome:
         of_baseline(OF_TORCH[0]), name="mine", why_absent=lambda: None, prepare=prepare
     )
     tensors = random_tensors(TEACHING, 0, bias=False)[:2]
-    return measure(chosen, TEACHING, tensors, Fakes(), lambda output: Judged("fp32", 0.0))
+    return measure(chosen, TEACHING, tensors, Fakes(), lambda output: Checked("fp32", 0.0))
 
 
 def test_tensors_that_pytorch_s_kernels_cannot_count_are_unsupported():

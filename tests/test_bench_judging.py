@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convlab.bench.bounds import FP32, RULES, Judge, Judged, bounds_for, limit
+from convlab.bench.bounds import FP32, RULES, Checked, Checker, bounds_for, limit
 from convlab.convolution import reference
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
@@ -26,7 +26,7 @@ def tensors():
 
 @pytest.fixture(scope="module")
 def judge(tensors):
-    return Judge(PROBLEM, *tensors)
+    return Checker(PROBLEM, *tensors)
 
 
 @pytest.fixture(scope="module")
@@ -192,10 +192,10 @@ def test_where_all_is_zero_nothing_may_be_off():
         np.zeros(PROBLEM.input_shape, np.float32),
         np.ones(PROBLEM.weight_shape, np.float32),
     )
-    judge = Judge(PROBLEM, input, weight)
+    judge = Checker(PROBLEM, input, weight)
     output = np.zeros(PROBLEM.output_shape, np.float32)
     for precision in ("fp32", "tf32"):
-        assert judge.check(output, precision) == Judged(precision, 0.0)
+        assert judge.check(output, precision) == Checked(precision, 0.0)
     output[0, 1, 2, 3] = 1e-30
     for precision in ("fp32", "tf32"):
         assert judge.check(output, precision).error_over_bound == np.inf

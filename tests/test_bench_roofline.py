@@ -8,7 +8,8 @@ import bench_samples
 import pytest
 from bench_samples import H200_LIKE
 
-from convlab.bench.measuring import Outcome
+from convlab.bench.cases import Case, row_of
+from convlab.bench.harness import Outcome
 from convlab.bench.roofline import (
     Machine,
     floor_seconds,
@@ -16,7 +17,6 @@ from convlab.bench.roofline import (
     percent_of_roofline,
     too_fast,
 )
-from convlab.bench.runner import Case, row_of
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim

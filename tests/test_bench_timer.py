@@ -16,9 +16,9 @@ if config.ENABLE_CUDASIM:  # it has no streams to time on
     pytest.skip("Numba runs as its CUDA simulator", allow_module_level=True)
 
 from convlab import timer
-from convlab.bench import watch
-from convlab.bench.laboratory import Gpu
-from convlab.bench.watch import Look, why_busy
+from convlab.bench import monitor
+from convlab.bench.gpu_backend import GpuBackend
+from convlab.bench.monitor import Look, why_busy
 from convlab.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host, warm_up
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -172,7 +172,7 @@ def test_a_busy_gpu_is_told(change, said):
     ],
 )
 def test_what_nvidia_smi_says(answer, look):
-    assert watch._look(answer) == look
+    assert monitor._look(answer) == look
 
 
 @pytest.mark.parametrize(
@@ -189,24 +189,24 @@ def test_what_nvidia_smi_says(answer, look):
     ],
 )
 def test_newcomers_are_told_by_their_numbers_where_those_are_seen(seen, expected, own, newcomers):
-    assert watch.newcomers(seen, expected, own) == newcomers
+    assert monitor.newcomers(seen, expected, own) == newcomers
 
 
 def test_a_process_that_measures_knows_its_own_number(monkeypatch):
-    place = Gpu.__new__(Gpu)  # without a GPU
+    place = GpuBackend.__new__(GpuBackend)  # without a GPU
     place._uuid, place.allowed = "GPU-1", [os.getpid(), 2]
-    monkeypatch.setattr(watch, "processes", lambda gpu: lambda: (os.getpid(), 3))
+    monkeypatch.setattr(monitor, "processes", lambda gpu: lambda: (os.getpid(), 3))
     assert place.others()() == 1
 
 
 def test_numbers_of_processes_are_read(monkeypatch):
-    monkeypatch.setattr(watch.Question, "__init__", lambda self, options: None)
+    monkeypatch.setattr(monitor.Query, "__init__", lambda self, options: None)
     for lines, numbers in ((None, None), ([], ()), (["4711", " 12 ", "", "[N/A]"], (4711, 12))):
-        monkeypatch.setattr(watch.Question, "lines", lambda self, lines=lines: lines)
-        assert watch.processes("GPU-1")() == numbers
+        monkeypatch.setattr(monitor.Query, "lines", lambda self, lines=lines: lines)
+        assert monitor.processes("GPU-1")() == numbers
 
 
 def test_a_machine_without_nvidia_smi_is_no_error(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert watch.look(None)() == Look()
-    assert watch.processes("GPU-1")() is None
+    assert monitor.look(None)() == Look()
+    assert monitor.processes("GPU-1")() is None

@@ -16,9 +16,9 @@ from bench_samples import sample
 
 from convlab.bench import (
     ablation,
-    crew,
+    cases,
     first_calls,
-    runner,
+    pool,
     seed_results,
     seed_runs,
     sweeps,
@@ -45,9 +45,9 @@ def gpu(monkeypatch):
     """A GPU, and laboratories that know every name, in threads instead of processes."""
     engine = PretendedGpu(strict=False)
     monkeypatch.setattr(seed_runs, "choose", lambda name: engine)
-    monkeypatch.setattr(crew, "Worker", InThread)
+    monkeypatch.setattr(pool, "Worker", InThread)
     for module in (ablation, sweeps, unfold_table):
-        monkeypatch.setattr(module, "LABORATORY", "seed_fakes:Named")
+        monkeypatch.setattr(module, "BACKEND", "seed_fakes:Named")
     monkeypatch.setattr(seed_fakes, "HOW", {})
     monkeypatch.setattr(seed_fakes, "SPREAD", {})
     # Layers, points and images that NumPy does at once.
@@ -170,7 +170,7 @@ def test_sweeps_change_one_size():
     ("error", "code", "said"),
     [
         (KeyboardInterrupt(), 130, "interrupted, the same command goes on"),
-        (crew.WorkerDied("its process ended"), 2, "no process can measure here: its process ended"),
+        (pool.WorkerDied("its process ended"), 2, "no process can measure here: its process ended"),
     ],
 )
 def test_what_stops_a_benchmark_is_one_line(monkeypatch, tmp_path, capsys, error, code, said):
@@ -226,7 +226,7 @@ MODULES = pytest.mark.parametrize("module", [ablation, sweeps, unfold_table])
 
 def interrupt(monkeypatch, after):
     """Ctrl-C once so many rows are there."""
-    whole = runner.run
+    whole = cases.run
 
     def interrupted(*arguments):
         for number, row in enumerate(whole(*arguments)):
@@ -234,8 +234,8 @@ def interrupt(monkeypatch, after):
                 raise KeyboardInterrupt
             yield row
 
-    monkeypatch.setattr(runner, "run", interrupted)
-    return lambda: monkeypatch.setattr(runner, "run", whole)
+    monkeypatch.setattr(cases, "run", interrupted)
+    return lambda: monkeypatch.setattr(cases, "run", whole)
 
 
 @MODULES

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from strategies import problems
 from typer.testing import CliRunner
 
-from convlab import ConvProblem, Tile, cli, engines, plans, remembered, stages
+from convlab import ConvProblem, Tile, cli, engines, plans, stages, tuned
 from convlab.bench import tuning
 from convlab.commands import tune
 from convlab.engines import EngineUnavailable
@@ -32,7 +32,10 @@ MODEL = TILES[1]
 PROBLEM = ConvProblem(3, 5, 6, 6, 8, 3, padding=1)
 SHAPES = "3x5x6x6,8x5x3x3,p1"
 S12 = replace(
-    s12.STAGE, candidates=lambda problem: TILES, production_tile=lambda problem, count=1: MODEL
+    s12.STAGE,
+    tiles=replace(
+        s12.STAGE.tiles, candidates=lambda problem: TILES, production=lambda problem, **facts: MODEL
+    ),
 )
 
 
@@ -74,8 +77,8 @@ def gpu(times: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tuning, "processes", lambda engine: 1)
     monkeypatch.setattr(stages, "LADDER", ladder_with(S12))
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(plans, "remembered_tile", remembered.remembered_tile)
-    remembered._entries_once.cache_clear()
+    monkeypatch.setattr(plans, "tuned_tile", tuned.tuned_tile)
+    tuned._entries_once.cache_clear()
     return engine
 
 
@@ -307,7 +310,7 @@ def test_what_is_refused_in_a_line(gpu: PretendedGpu, arguments: list[str], said
     assert ran.exit_code == 2
     assert said in ran.stderr
     assert ran.stderr.count("\n") == 1
-    assert not remembered.tiles_file().exists()
+    assert not tuned.tiles_file().exists()
 
 
 def test_without_a_gpu_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.engines.handles import address_of, check_aligned
 from convlab.problem import ConvProblem
-from convlab.remembered import remembered_tile
 from convlab.stage import (
     SOURCES,
     Argument,
@@ -23,6 +22,7 @@ from convlab.stage import (
     why_too_old,
 )
 from convlab.stages import LADDER, Stage, Tile, stage_named
+from convlab.tuned import tuned_tile
 
 # What "auto" means. On a GPU the first of these that it can run, whatever the problem: s12 has no
 # pass over the input beforehand, and tiles for every shape; s11 is the best that runs on GPUs
@@ -42,8 +42,8 @@ class Plan:
 
     ``tile`` is the one its main kernel was made with, ``workspace_bytes`` the device memory that
     the stage needs beside input, weight, bias and output. ``program`` is what it does where that is
-    not the stage's own, such as one with somebody's kernel in it. ``packed`` says whether a call only
-    exchanges addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's
+    not the stage's own, such as one with somebody's kernel in it. ``packed`` says whether a call
+    only exchanges addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's
     launches; ``one_graph``, whether it calls the driver once for all of them.
     """
 
@@ -264,7 +264,7 @@ def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: boo
         return stage.tiny_tile
     found = None
     if not any(switches.get(name) for name in stage.options):
-        found = remembered_tile(problem, stage, engine.device)
+        found = tuned_tile(problem, stage, engine.device)
     return found or tile_by_rule(problem, stage, engine, **switches)
 
 

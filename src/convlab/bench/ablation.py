@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from convlab.bench.analysis import geometric_mean
-from convlab.bench.laboratory import Gpu
+from convlab.bench.cases import cases_for
+from convlab.bench.gpu_backend import GpuBackend
+from convlab.bench.harness import SETTLED_PERCENT
 from convlab.bench.measured import table
-from convlab.bench.measuring import SETTLED_PERCENT
-from convlab.bench.runner import cases_for
 from convlab.bench.seed_runs import marked, number_of, reasons_below, run_cases, unsettled
 from convlab.bench.systems import System, of_stage
 from convlab.stages import stage_named
@@ -31,7 +31,7 @@ VARIANTS = {
     "without_microkernel": ("microkernel", "without the micro-kernel"),
 }
 NAMES = (WHOLE, *VARIANTS)
-LABORATORY = "convlab.bench.ablation:Variants"
+BACKEND = "convlab.bench.ablation:Variants"
 
 
 def variant(name: str) -> System:
@@ -43,7 +43,7 @@ def variant(name: str) -> System:
     return replace(of_stage(stage, **{switch: False}), name=name, title=f"s11 {words}")
 
 
-class Variants(Gpu):
+class Variants(GpuBackend):
     """The GPU, for processes that know the variants by name."""
 
     def system_named(self, name: str) -> System:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     about = "s11 whole and without each of its techniques, on the twelve layers."
     cases = cases_for(LAYER_NAMES, PAPER_BATCH, [variant(name) for name in NAMES])
-    return run_cases("convlab.bench.ablation", about, cases, LABORATORY, show, arguments)
+    return run_cases("convlab.bench.ablation", about, cases, BACKEND, show, arguments)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from convlab.bench.measuring import SETTLED_PERCENT
+from convlab.bench.harness import SETTLED_PERCENT
 from convlab.engines import Engine
 
 Start = Callable[[Any], None]

@@ -1,4 +1,4 @@
-"""How a benchmark's outputs are judged: element by element, and by norm. docs/judging.md has the
+"""How a benchmark's outputs are checked: element by element, and by norm. docs/checking.md has the
 reasons and the sources.
 
 The oracle's bound holds for every order of a float32 sum, and so it is wide where there are
@@ -6,7 +6,7 @@ thousands of terms: TF32 would pass. Norms are sharper, because the benchmark's 
 and rounding errors then cancel. So float32 has to meet both; what computes another sum than a
 float32 dot product has to meet a norm of its own.
 
-One :class:`Judge` holds the float64 answer to a layer, worked out once.
+One :class:`Checker` holds the float64 answer to a layer, worked out once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FFT_ETA = 6.7  # of a radix-2 butterfly, in units of roundoff: 1 + 4 * sqrt(2)
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What came of judging one output: by which ``bound``, its largest error as a part of that,
+class Checked:
+    """What came of checking one output: by which ``bound``, its largest error as a part of that,
     and what is wrong, in a sentence; None when nothing is."""
 
     bound: str
@@ -74,8 +74,8 @@ def limit(problem: ConvProblem, bound: str) -> float:
     raise ValueError(f"bound is {bound!r}: it must be one of {', '.join(RULES)}")
 
 
-class Judge:
-    """The answer to one convolution without bias, to judge any number of outputs by.
+class Checker:
+    """The answer to one convolution without bias, to check any number of outputs against.
 
     Raises ``MemoryError`` where the host has no room for it: 16 bytes an output, and up to as much
     again while it is worked out.
@@ -91,8 +91,8 @@ class Judge:
         precision: str = "fp32",
         method: str = "gemm",
         allowances: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Judged:
-        """Judge every element of an output; ``allowances`` are more arguments of
+    ) -> Checked:
+        """Check every element of an output; ``allowances`` are more arguments of
         :meth:`Oracle.check`.
 
         Raises ``ValueError`` when its shape or dtype is not the problem's.
@@ -104,20 +104,22 @@ class Judge:
             )
         tried = []
         for bound in bounds_for(precision, method):
-            judged = self._by_norm(output, bound)
-            if judged.ok and bound == FP32:
-                judged = self._by_element(output, allowances, judged.error_over_bound)
-            if judged.ok:
-                return judged
-            tried.append(judged)
+            checked = self._by_norm(output, bound)
+            if checked.ok and bound == FP32:
+                checked = self._by_element(output, allowances, checked.error_over_bound)
+            if checked.ok:
+                return checked
+            tried.append(checked)
         return replace(tried[-1], reason=self._unwritten(output) or tried[-1].reason)
 
-    def _by_element(self, output: Singles, allowances: Mapping[str, Any], by_norm: float) -> Judged:
-        verdict = self._oracle.check(output, **allowances)
-        reason = None if verdict.ok else str(verdict)
-        return Judged(FP32, max(by_norm, verdict.error_over_bound), reason)
+    def _by_element(
+        self, output: Singles, allowances: Mapping[str, Any], by_norm: float
+    ) -> Checked:
+        result = self._oracle.check(output, **allowances)
+        reason = None if result.ok else str(result)
+        return Checked(FP32, max(by_norm, result.error_over_bound), reason)
 
-    def _by_norm(self, output: Singles, bound: str) -> Judged:
+    def _by_norm(self, output: Singles, bound: str) -> Checked:
         allowed = limit(self.problem, bound)
         sums = each(
             lambda image: squared_errors(output[image], self._oracle.expected[image]),
@@ -131,14 +133,16 @@ class Judge:
         of_the_mean = _part(largest, math.sqrt(sizes / output.size))
         over = max(of_the_norm, of_the_mean / LARGEST) / allowed
         if over <= 1:
-            return Judged(bound, over)
+            return Checked(bound, over)
         broken = f"{of_the_norm:.3g} of the output's 2-norm, not {allowed:.3g}"
         if of_the_mean / LARGEST > of_the_norm:
             broken = (
                 f"{of_the_mean:.3g} of the output's root mean square in one element, not "
                 f"{LARGEST * allowed:.3g}"
             )
-        return Judged(bound, over, f"the error is {over:.3g} times what {bound} may make: {broken}")
+        return Checked(
+            bound, over, f"the error is {over:.3g} times what {bound} may make: {broken}"
+        )
 
     def _unwritten(self, output: Singles) -> str | None:
         """A sentence about the poison that is left in an output, if any is."""

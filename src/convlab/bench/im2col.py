@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from convlab.bench.bandwidth import Start, copy_rates, is_settled, rates
+from convlab.bench.harness import SETTLED_PERCENT
 from convlab.bench.measured import run_module, table
-from convlab.bench.measuring import SETTLED_PERCENT
 from convlab.bench.seed_runs import marked
 from convlab.engines import Engine
 from convlab.kernels.depth_last import depth_last_buffer, im2col_launches

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.crew import WorkerDied
+from convlab.bench.pool import WorkerDied
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.files import write_whole

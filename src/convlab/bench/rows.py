@@ -13,7 +13,7 @@ State = Literal[
     "failed",
 ]  # fmt: skip
 STATES: tuple[State, ...] = get_args(State)
-JUDGED_WRONG = frozenset({"wrong", "refused", "failed"})  # what the command exits 1 for
+WRONG_STATES = frozenset({"wrong", "refused", "failed"})  # what the command exits 1 for
 # What measuring again on the same machine with the same code would not change.
 LASTING = frozenset({"measured", "wrong", "refused", "unsupported"})
 Key = tuple[str, int, str]
@@ -71,10 +71,10 @@ class Row:
 
     ``state`` says how it went and ``reason`` why there is no number, in a sentence. ``time_ms`` is
     the median of ``repeats`` runs, ``time_spread`` the width of their middle half in percent of it,
-    ``settled`` whether that is small. ``bound`` is the rule that the output was judged by,
+    ``settled`` whether that is small. ``bound`` is the rule that the output was checked by,
     ``error_over_bound`` its largest error as a part of that. ``workspace_bytes`` is computed,
     ``peak_bytes`` the device memory that was seen to be taken, tensors included. ``clocks_mhz``
-    are the multiprocessors' as timing began and as it ended. ``identity`` stands for machine,
+    are the SMs' as timing began and as it ended. ``identity`` stands for machine,
     versions and code. ``called_ms`` is the median of ordinary calls, launches included, and
     ``called_spread`` the width of their middle half in percent of it; None on the host and in older
     results.

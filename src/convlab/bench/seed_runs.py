@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convlab.bench import runner, watch
-from convlab.bench.crew import Crew, WorkerDied
-from convlab.bench.laboratory import current_gpu
+from convlab.bench import cases as runner
+from convlab.bench import monitor
+from convlab.bench.cases import Case
+from convlab.bench.gpu_backend import current_gpu
 from convlab.bench.measured import GPU_ONLY, INTERRUPTED, write_results
+from convlab.bench.pool import WorkerDied, WorkerPool
 from convlab.bench.results import Results, identity, library_versions
 from convlab.bench.roofline import Machine
-from convlab.bench.rows import JUDGED_WRONG, LASTING, Row
-from convlab.bench.runner import Case
+from convlab.bench.rows import LASTING, WRONG_STATES, Row
 from convlab.doctor import environment
 from convlab.engines import EngineUnavailable, choose
 from convlab.files import beside, strict
@@ -131,13 +132,13 @@ def measure_cases(
     the same.
 
     ``laboratory`` is where systems are looked up by name (``MODULE:CLASS``, as
-    :class:`~convlab.bench.crew.Crew` takes it). A line for each row goes to standard error as it
-    comes. Raises :class:`~convlab.bench.crew.WorkerDied` where no process can measure.
+    :class:`~convlab.bench.pool.WorkerPool` takes it). A line for each row goes to standard error
+    as it comes. Raises :class:`~convlab.bench.pool.WorkerDied` where no process can measure.
     """
     gpu = current_gpu()
-    crew = Crew(laboratory, foreign=watch.processes(gpu)())
+    pool = WorkerPool(laboratory, foreign=monitor.processes(gpu)())
     try:
-        facts = crew.facts()
+        facts = pool.facts()
         machine, known = Machine(**facts["machine"]), facts["environment"]
         known["packages"] = known["packages"] | library_versions()
         same = identity(known, gpu)
@@ -156,14 +157,14 @@ def measure_cases(
         ]
         _say(f"compiling for {len(todo)} rows" + (f", {len(rows)} are there" if rows else ""))
         problems = {case.key: str(case.problem) for case in todo}
-        measured = runner.run(todo, crew, machine, document["identity"])
+        measured = runner.run(todo, pool, machine, document["identity"])
         for number, row in enumerate(measured, start=1):
             rows.append({"problem": problems[row.key]} | strict(row.as_json()))
             keep(document)
             _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {_outcome(row)}")
     finally:
-        crew.close()
-    return document | {"ok": not any(row["state"] in JUDGED_WRONG for row in rows)}
+        pool.close()
+    return document | {"ok": not any(row["state"] in WRONG_STATES for row in rows)}
 
 
 def _taken_over(older: Document, same: str) -> list[dict[str, Any]]:

@@ -16,10 +16,10 @@ from statistics import median
 from typing import Any
 
 from convlab.bench.baselines import Prepared
-from convlab.bench.laboratory import Gpu
+from convlab.bench.cases import Case
+from convlab.bench.gpu_backend import GpuBackend
+from convlab.bench.harness import SETTLED_PERCENT
 from convlab.bench.measured import table
-from convlab.bench.measuring import SETTLED_PERCENT, Clock
-from convlab.bench.runner import Case
 from convlab.bench.seed_runs import marked, number_of, numberless, run_cases, unsettled
 from convlab.bench.systems import system_named
 from convlab.problem import ConvProblem
@@ -45,14 +45,14 @@ SWEEPS: dict[str, tuple[int, ...]] = {
     "out_channels": (1, 4, 16, 64, 256),
     "kernel_size": (1, 3, 7, 16, 32, 64),
 }
-LABORATORY = "convlab.bench.sweeps:Sweeping"
+BACKEND = "convlab.bench.sweeps:Sweeping"
 HOST_MS = 500.0  # of timed work on the host, where a run is short
 
 
-class Sweeping(Gpu):
+class Sweeping(GpuBackend):
     """The GPU, and a quick clock for the C++ loops, of which there are many sizes."""
 
-    def time(self, prepared: Prepared, on_gpu: bool) -> Clock:
+    def time(self, prepared: Prepared, on_gpu: bool) -> Any:
         """Time its ``run``; on the host at least three times, and no more once it took half a
         second."""
         if on_gpu:
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     about = "Speedups over seven loops in C++ along image size, channels and filter size."
     return run_cases(
-        "convlab.bench.sweeps", about, cases(), LABORATORY, show, arguments,
+        "convlab.bench.sweeps", about, cases(), BACKEND, show, arguments,
         more=lambda older: {"points": points()},
     )  # fmt: skip
 

@@ -31,10 +31,9 @@ NAN_BITS = 0x7FC00000
 class System:
     """Something that computes a convolution, to be measured.
 
-    As :class:`~convlab.bench.baselines.Baseline` has it, and: ``kind`` is ``stage`` or ``baseline``;
-    ``compile`` makes ready ahead of time what keeps no GPU memory for one problem: a stage's
-    kernels for it, a baseline's library for all, None where there is nothing; ``allowances`` are what
-    ``Oracle.check`` has to know of its arithmetic.
+    As :class:`~convlab.bench.baselines.Baseline`, and: ``kind`` is ``stage`` or ``baseline``;
+    ``compile`` makes ready ahead of time what keeps no GPU memory, such as a stage's kernels for
+    one problem or a baseline's library; ``allowances`` are further arguments of ``Oracle.check``.
     """
 
     name: str
@@ -113,7 +112,7 @@ def of_stage(stage: Stage, **switches: bool) -> System:
 
 
 class PreparedStage:
-    """A stage's plan with its tensors on the GPU. The bias is zeros, as baselines compute without."""
+    """A stage's plan with its tensors on the GPU. The bias is zeros: baselines have none."""
 
     capturable = True
 

@@ -26,10 +26,10 @@ from typing import Any
 from convlab.bench.baselines import Prepared
 from convlab.bench.baselines.cupy_gemm import why_absent as why_no_cupy
 from convlab.bench.baselines.on_torch import Compute, OnTorch, matmul_tf32, why_no_torch
-from convlab.bench.laboratory import Gpu
+from convlab.bench.cases import Case
+from convlab.bench.gpu_backend import GpuBackend
+from convlab.bench.harness import SETTLED_PERCENT
 from convlab.bench.measured import table
-from convlab.bench.measuring import SETTLED_PERCENT
-from convlab.bench.runner import Case
 from convlab.bench.seed_runs import marked, number_of, row_of, run_cases, unsettled
 from convlab.bench.systems import System, system_named
 from convlab.engines.handles import cupy_stream
@@ -37,7 +37,7 @@ from convlab.problem import ConvProblem
 from convlab.unfold import unfold_einsum
 
 PROBLEM = ConvProblem(1, 3, 1024, 1024, 16, 3)
-LABORATORY = "convlab.bench.unfold_table:Rows"
+BACKEND = "convlab.bench.unfold_table:Rows"
 FIRST_CALLS_SECONDS = 240.0
 
 
@@ -216,7 +216,7 @@ def _why_no_compat(why_no_library: Callable[[], str | None]) -> Callable[[], str
     return why
 
 
-class Rows(Gpu):
+class Rows(GpuBackend):
     """The GPU, for processes that know the rows by name."""
 
     def system_named(self, name: str) -> System:
@@ -296,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = (*LINES, CUPY, OURS)
     cases = [Case(str(PROBLEM), PROBLEM, row_system(name)) for name in names]
     return run_cases(
-        "convlab.bench.unfold_table", about, cases, LABORATORY, show, arguments,
+        "convlab.bench.unfold_table", about, cases, BACKEND, show, arguments,
         more=first_calls_once,
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""A process that measures: ``python -m convlab.bench.worker MODULE:LABORATORY``.
+"""A process that measures: ``python -m convlab.bench.worker MODULE:BACKEND``.
 
-The process that started it sends a command a line on standard input, in JSON, and gets a line back
-for each. Its results are judged over there, so that nothing that goes wrong here (an error that
-stays with CUDA, a crash, memory that is gone) can touch the judge or another system's result.
+The parent process sends one JSON command a line on standard input and gets one line back for each.
+The parent checks the outputs, so nothing that breaks here (an error that stays with the CUDA
+context, a crash, lost memory) reaches the check or another system's result.
 """
 
 from __future__ import annotations
@@ -12,65 +12,69 @@ import os
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from convlab.bench.bounds import Judged
-from convlab.bench.measuring import measure
+from convlab.bench.bounds import Checked
+from convlab.bench.harness import measure
 from convlab.problem import ConvProblem
 
 INPUT, WEIGHT, OUTPUT = "input.npy", "weight.npy", "output.npy"
 
 
-def serve(laboratory: Any, commands: IO[str], answers: IO[str]) -> None:
-    """Answer commands until there are no more."""
+def serve(make_backend: Any, commands: IO[str], answers: IO[str]) -> None:
+    """Answer commands until the stream ends."""
 
     def answer(**document: Any) -> None:
         answers.write(json.dumps(document) + "\n")
         answers.flush()
 
-    place: Any = None
+    def check_by_parent(folder: Path, output: np.ndarray) -> Checked:
+        shared = np.load(folder / OUTPUT, mmap_mode="r+")
+        reason = None
+        if output.dtype != np.float32:
+            reason = f"the output is {output.dtype}, not float32"
+        elif output.shape != shared.shape:
+            reason = f"the output has shape {output.shape}, not {shared.shape}"
+        if reason is not None:
+            return Checked("none", float("inf"), reason)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(np.copyto, shared, output))
+        answer(check=True)
+        return Checked(**json.loads(commands.readline()))
+
+    backend: Any = None
     for line in commands:
         command = json.loads(line)
         try:
-            place = place or laboratory(command.get("allowed"))
+            backend = backend or make_backend(command.get("allowed"))
             if command["do"] == "facts":
-                answer(facts=place.facts())
+                answer(facts=backend.facts())
                 continue
             problem = ConvProblem(**command["problem"])
             if command["do"] == "compile":
-                started = [place.compile(name, problem) for name in command["systems"]]
+                # All are started before the first is waited for: builds run side by side.
+                started = [backend.compile(name, problem) for name in command["systems"]]
                 for future in started:
                     if future is not None:
                         future.result()
                 answer(compiled=True)
                 continue
             folder = Path(command["folder"])
-            tensors = (
-                np.load(folder / INPUT, mmap_mode="c"),
-                np.load(folder / WEIGHT, mmap_mode="c"),
+            input, weight = (np.load(folder / name, mmap_mode="c") for name in (INPUT, WEIGHT))
+            backend.allowed = command.get("allowed")
+            outcome = measure(
+                backend.system_named(command["system"]),
+                problem,
+                (input, weight),
+                backend,
+                partial(check_by_parent, folder),
             )
-
-            def judge(output: np.ndarray, folder: Path = folder) -> Judged:
-                if output.dtype != np.float32:
-                    return Judged(
-                        "none", float("inf"), f"the output is {output.dtype}, not float32"
-                    )
-                shared = np.load(folder / OUTPUT, mmap_mode="r+")
-                if output.shape != shared.shape:
-                    reason = f"the output has shape {output.shape}, not {shared.shape}"
-                    return Judged("none", float("inf"), reason)
-                with ThreadPoolExecutor() as pool:
-                    list(pool.map(np.copyto, shared, output))
-                answer(judge=True)
-                return Judged(**json.loads(commands.readline()))
-
-            place.allowed = command.get("allowed")
-            system = place.system_named(command["system"])
-            answer(outcome=measure(system, problem, tensors, place, judge).as_json())
+            answer(outcome=outcome.as_json())
         except Exception as error:
             traceback.print_exc()
             answer(error=f"{type(error).__name__}: {' '.join(str(error).split())}")

@@ -38,9 +38,9 @@ from convlab.shell import (
 )
 
 if TYPE_CHECKING:
+    from convlab.bench.cases import Case
     from convlab.bench.results import Results
     from convlab.bench.rows import Row
-    from convlab.bench.runner import Case
 
 DEFAULT_FILE = "bench.json"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
@@ -86,16 +86,17 @@ def bench(
         ),
     ] = DEFAULT_FILE,
 ) -> None:
-    """Time stages and baselines on a GPU: judged, repeated, each in a process of its own.
+    """Time stages and baselines on a GPU: checked, repeated, each in a process of its own.
 
     An interrupted run goes on where it stopped. Exits 1 when a stage was wrong, too fast to be true
     or failed; what is wrong with baselines is told.
     """
     console = console_for(json_file)
     with numba_needed():
-        from convlab.bench import runner, systems, watch
-        from convlab.bench.crew import Crew, WorkerDied
-        from convlab.bench.laboratory import current_gpu
+        from convlab.bench import monitor, systems
+        from convlab.bench.cases import cases_for, run
+        from convlab.bench.gpu_backend import current_gpu
+        from convlab.bench.pool import WorkerDied, WorkerPool
         from convlab.bench.results import (
             Results,
             identity,
@@ -110,19 +111,19 @@ def bench(
         choose("gpu")
         chosen = systems.chosen(stage, baseline, quick)
         layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
-        cases = runner.cases_for(layers, batch, chosen)
+        cases = cases_for(layers, batch, chosen)
         older = None
         if json_file != STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))
     context.with_resource(_ended_like_ctrl_c())
     gpu = current_gpu()
-    foreign = watch.processes(gpu)()
+    foreign = monitor.processes(gpu)()
     _wait_until_idle(gpu, console)
     with refusing(OSError):
-        crew = Crew(row_seconds=seconds, foreign=foreign)
+        pool = WorkerPool(row_seconds=seconds, foreign=foreign)
     try:
         with refusing(WorkerDied, OSError):
-            facts = crew.facts()
+            facts = pool.facts()
         machine, known = Machine(**facts["machine"]), facts["environment"]
         known["packages"] = known["packages"] | library_versions()
         known["command"] = shlex.join(["convlab", *context.obj])
@@ -138,7 +139,7 @@ def bench(
         started = time.monotonic()
         try:
             with _bars(todo) as bars:
-                rows = runner.run(todo, crew, machine, results.identity, on_compiled=bars.compiled)
+                rows = run(todo, pool, machine, results.identity, on_compiled=bars.compiled)
                 for row in rows:  # not always in the order asked for
                     case = case_of[row.key]
                     left.remove(case.key)
@@ -153,7 +154,7 @@ def bench(
                 INTERRUPTED,
             )
     finally:
-        crew.close()
+        pool.close()
     _save(results, json_file)
     shown = [results.rows[case.key] for case in cases]
     _conclude(console, results, shown, time.monotonic() - started, json_file)
@@ -188,10 +189,10 @@ def _a_gpu_is_needed() -> None:
 
 def _wait_until_idle(gpu: str | None, console: Console) -> None:
     """Refuse to measure beside somebody else's work."""
-    from convlab.bench import watch
+    from convlab.bench import monitor
 
     until = time.monotonic() + IDLE_SECONDS
-    while (busy := watch.why_busy(watch.look(gpu)())) is not None:
+    while (busy := monitor.why_busy(monitor.look(gpu)())) is not None:
         if time.monotonic() > until:
             fail(f"{busy}: times would mean nothing; try again when it is idle", REFUSED)
         console.print(Text(f"Waiting: {busy}", "yellow"))
@@ -227,8 +228,7 @@ class _Bars:
     """Two bars on standard error: what is compiled, rows measured with the time that is left."""
 
     def __init__(self, progress: Progress, todo: Sequence[Case]) -> None:
-        from convlab.bench.crew import weights
-        from convlab.bench.runner import compiled_ahead
+        from convlab.bench.cases import compiled_ahead, weights
 
         self._progress = progress
         self._weights = dict(
@@ -282,7 +282,7 @@ def _save(results: Results, json_file: str) -> None:
 def _conclude(
     console: Console, results: Results, rows: Sequence[Row], seconds: float, json_file: str
 ) -> None:
-    from convlab.bench.rows import JUDGED_WRONG
+    from convlab.bench.rows import WRONG_STATES
     from convlab.commands.bench_summary import summary, wrong_in_words
 
     console.print("", summary(results, rows, console.width), "", sep="\n")
@@ -307,7 +307,7 @@ def _conclude(
         )
     numbers = sum(row.ok for row in rows)
     console.print(Text(f"{numbers} of {len(rows)} rows have a number ({seconds:.0f} seconds)."))
-    wrong = [row for row in rows if row.state in JUDGED_WRONG]
+    wrong = [row for row in rows if row.state in WRONG_STATES]
     stages, baselines = (
         [row for row in wrong if results.systems[row.system]["kind"] == kind]
         for kind in ("stage", "baseline")

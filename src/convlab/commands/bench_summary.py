@@ -13,7 +13,7 @@ from rich.text import Text
 
 from convlab.bench import analysis
 from convlab.bench.results import Results, agreement
-from convlab.bench.rows import JUDGED_WRONG, Row
+from convlab.bench.rows import WRONG_STATES, Row
 
 
 def summary(results: Results, rows: Sequence[Row] | None = None, width: int = 80) -> Group:
@@ -89,14 +89,14 @@ def _cell(row: Row | None) -> Text:
     if row is None:
         return Text("")
     if row.tflops is None:
-        return Text("-", "bold red" if row.state in JUDGED_WRONG else "yellow")
+        return Text("-", "bold red" if row.state in WRONG_STATES else "yellow")
     return Text("" if row.settled else "~").append_text(_number(row.tflops))
 
 
 def _reasons(results: Results, rows: Sequence[Row], layers: int) -> list[Text]:
     lines = []
     for entry in analysis.numberless(results, rows):
-        style = "bold red" if entry["state"] in JUDGED_WRONG else "yellow"
+        style = "bold red" if entry["state"] in WRONG_STATES else "yellow"
         where = analysis.layers_in_words(entry["layers"], layers)
         said = "" if entry["state"] == entry["reason"] else f": {entry['reason']}"
         lines.append(

@@ -126,7 +126,7 @@ def _show(console: Console, found: list[Tuned], engine: Engine) -> None:
 
 
 def _conclude(console: Console, found: list[Tuned]) -> None:
-    from convlab.remembered import tiles_file
+    from convlab.tuned import tiles_file
 
     wrong = [one for tuned in found for one in tuned.measured if one.error is not None]
     for one in wrong:
@@ -140,7 +140,7 @@ def _conclude(console: Console, found: list[Tuned]) -> None:
 
 
 def _remember(tuned: Tuned, stage: Stage, engine: Engine) -> None:
-    from convlab.remembered import entry_for, remember
+    from convlab.tuned import entry_for, remember
 
     if (best := tuned.best) is not None and best.time_ms is not None:
         tile = best.task.tile
@@ -149,7 +149,7 @@ def _remember(tuned: Tuned, stage: Stage, engine: Engine) -> None:
 
 def _check_cache() -> None:
     """Refuse, before any work is done, where nothing could be remembered."""
-    from convlab.remembered import cache_folder, tiles_file
+    from convlab.tuned import cache_folder, tiles_file
 
     with refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):
         cache_folder().mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Co
     if json_file is not None:
         refuse("--forget measures nothing: leave out --json")
     with numba_needed():
-        from convlab.remembered import forget, tiles_file
+        from convlab.tuned import forget, tiles_file
     with refusing(OSError, RuntimeError):
         there = tiles_file().exists()
     if there:

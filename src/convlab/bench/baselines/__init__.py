@@ -1,7 +1,7 @@
 """Baselines: other convolutions that convlab is measured against, each optional, found at run time.
 
-Importing this imports none of their libraries. docs/baselines.md says what each computes, what is timed
-and how it is installed.
+Importing this imports none of their libraries. docs/baselines.md says what each computes, what
+is timed and how it is installed.
 """
 
 from __future__ import annotations

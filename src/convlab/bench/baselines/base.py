@@ -69,7 +69,7 @@ class Baseline:
     """One baseline. Making one imports nothing of its library."""
 
     name: str
-    """What ``--baseline`` takes, and the key in JSON: ``torch_fp32``, ``cudnn_implicit_gemm``, ..."""
+    """What ``--baseline`` takes, and the key in JSON, such as ``cudnn_implicit_gemm``."""
     title: str
     """In words, for tables."""
     family: Family
@@ -85,8 +85,8 @@ class Baseline:
     prepare: Prepare
     """Makes it ready for a problem: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``
     and bias ``[C_o]`` or None, float32 on the host. All compute without a bias, to do the same
-    work: a bias of anything but zeros raises :class:`Unsupported`, as does a problem that the baseline
-    cannot do. ``MemoryError`` where it or its workspace does not fit."""
+    work: a bias of anything but zeros raises :class:`Unsupported`, as does a problem that the
+    baseline cannot do. ``MemoryError`` where it or its workspace does not fit."""
     compile: Compile | None = None
     """Makes its library ready for any problem, so that the first ``prepare`` need not: builds it,
     or a :func:`rehearsal`. Leaves it to ``why_absent`` to say that there is none."""

@@ -1,6 +1,6 @@
-"""Compiles a baseline's C++ or CUDA source where it is needed, once: the library is kept for next time.
+"""Compiles a baseline's C++ or CUDA source once, and keeps the library for the next time.
 
-Kept in convlab's cache folder (:func:`convlab.remembered.cache_folder`) under a name that holds a
+Kept in convlab's cache folder (:func:`convlab.tuned.cache_folder`) under a name that holds a
 hash of the source, the command and the compiler's version, so that a change of any of them builds
 anew.
 """
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from convlab.bench.baselines.base import Unsupported
-from convlab.remembered import cache_folder
+from convlab.tuned import cache_folder
 
 
 class BuildFailed(Unsupported):

@@ -2,7 +2,7 @@
 
 Source 001 compares with two of its kernels: *analytic*, which works every pixel's address out anew
 and takes any filter, and *optimized*, which keeps increments and masks and takes filters of at most
-32 x 32. Both are fp32 on the ordinary cores here; a third baseline is TF32 on tensor cores (those of
+32 x 32. Both are fp32 on CUDA cores here; a third baseline is TF32 on tensor cores (those of
 Ampere, which Hopper runs too). Channels-last: CUTLASS has no other layout for these, so input and
 filters lie in memory that way before the clock starts, and so does the output.
 

@@ -1,0 +1,304 @@
+"""The worker pool: one process for each family of systems, so that what a library does to its
+process or its CUDA context concerns no other system. A process that failed is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convlab.bench.harness import Check, Outcome, no_room
+from convlab.bench.systems import STAGE_FAMILY, System
+from convlab.bench.worker import INPUT, OUTPUT, WEIGHT
+from convlab.problem import ConvProblem
+
+BACKEND = "convlab.bench.gpu_backend:GpuBackend"
+ROW_SECONDS = 180.0  # the longest that one row may take: some kernels never end
+FAST_FOLDER = Path("/dev/shm")  # memory, on Linux
+MOST_COMPILERS = 8
+
+
+class WorkerDied(RuntimeError):
+    """A process ended, or gave no answer in time; the message says which."""
+
+
+class Worker:
+    """One process (:mod:`convlab.bench.worker`) and its answers."""
+
+    def __init__(self, backend: str, log: Path) -> None:
+        self._log = log
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "convlab.bench.worker", backend],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # Ctrl-C is for the parent alone
+            )
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put(None)
+
+    @property
+    def number(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def send(self, **command: Any) -> None:
+        """Send a command. Raises :class:`WorkerDied`."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise WorkerDied(self._how_it_ended()) from None
+
+    def answer(self, deadline: float) -> dict[str, Any]:
+        """The next answer. Raises :class:`WorkerDied` where none comes before the deadline, a time
+        of :func:`time.monotonic`."""
+        started = time.monotonic()
+        try:
+            line = self._answers.get(timeout=max(0.0, deadline - started))
+        except queue.Empty:
+            waited = time.monotonic() - started
+            raise WorkerDied(f"gave no answer in {waited:.0f} seconds and was ended") from None
+        if line is None:
+            raise WorkerDied(self._how_it_ended())
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _how_it_ended(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=10)
+        code = self._process.returncode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else "ended"
+        last = (self._log.read_text(encoding="utf-8", errors="replace").split("\n") or [""])[-2:]
+        words = " ".join(" ".join(last).split())
+        return f"its process {how} (exit code {code})" + (f": {words[-200:]}" if words else "")
+
+    def dismiss(self) -> None:
+        """Close its standard input: it ends by itself, once the command it is at is done."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self.dismiss()
+        try:
+            self._process.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # and compilers that it has started
+            self._process.wait()
+        self._reader.join(timeout=5)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
+
+
+class WorkerPool:
+    """All workers, and the folder in which tensors are handed over.
+
+    ``backend`` is ``MODULE:CLASS``. ``foreign`` are the ids of other people's processes that had an
+    idle context on the GPU at the start; None where nobody knows.
+    """
+
+    def __init__(
+        self,
+        backend: str | None = None,
+        *,
+        row_seconds: float = ROW_SECONDS,
+        foreign: Sequence[int] | None = (),
+        compilers: int | None = None,
+    ) -> None:
+        self._backend = backend or BACKEND
+        self._row_seconds, self._foreign = row_seconds, foreign
+        self._start_seconds = max(row_seconds, ROW_SECONDS)  # of facts and of compiling
+        self._folder = Path(tempfile.mkdtemp(prefix="convlab-bench-"))
+        self._tensors = self._folder
+        self._workers: dict[str, Worker] = {}
+        self._compiled_by: dict[tuple[ConvProblem, str], str] = {}
+        self._compilers = compilers or max(1, min(MOST_COMPILERS, (os.cpu_count() or 2) // 2))
+        self._problem: ConvProblem | None = None
+        self._shared: np.ndarray | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """What the backend knows of the machine, asked in a process of its own.
+
+        Raises :class:`WorkerDied` with the reason where it cannot.
+        """
+        worker = self._worker("facts")
+        worker.send(do="facts", allowed=None)
+        answer = worker.answer(time.monotonic() + self._start_seconds)
+        self._end("facts")
+        if "facts" not in answer:
+            raise WorkerDied(str(answer.get("error")))
+        facts: dict[str, Any] = answer["facts"]
+        return facts
+
+    def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
+        """Compile stages' kernels and load baselines' libraries side by side; yields after each.
+
+        Each is made ready in the process that measures it: kernels are spread over several
+        processes, a family of baselines is one command. A failure here repeats, and is reported,
+        when the system is measured.
+        """
+        commands: dict[str, list[tuple[ConvProblem, list[str]]]] = {}
+        kernels = 0
+        for problem, system in wanted:
+            if system.kind == "stage":
+                name = f"{STAGE_FAMILY} {kernels % self._compilers}"
+                kernels += 1
+                self._compiled_by[problem, system.name] = name
+                commands.setdefault(name, []).append((problem, [system.name]))
+            else:
+                ((_, names),) = commands.setdefault(system.family, [(problem, [])])
+                names.append(system.name)
+        for name, tasks in commands.items():
+            with contextlib.suppress(WorkerDied, OSError):
+                for problem, names in tasks:
+                    self._worker(name).send(
+                        do="compile", systems=names, problem=_fields(problem), allowed=None
+                    )
+        for name, tasks in commands.items():
+            for _, names in tasks:
+                if name in self._workers:
+                    self._wait_until_compiled(name)
+                yield from (None for _ in names)
+
+    def _wait_until_compiled(self, name: str) -> None:
+        try:
+            answer = self._workers[name].answer(time.monotonic() + self._start_seconds)
+        except WorkerDied:
+            self._end(name)
+            return
+        if "error" in answer and not name.startswith(STAGE_FAMILY):
+            self._end(name)  # a library may have left anything behind: start a new process
+
+    @contextmanager
+    def layer(self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]) -> Iterator[None]:
+        """Hand input and weight (float32) over, for :meth:`measure` inside the ``with``.
+
+        Raises ``OSError`` where there is no room for them.
+        """
+        output = 4 * int(np.prod(problem.output_shape))
+        self._tensors = _folder_for(sum(tensor.nbytes for tensor in tensors) + output, self._folder)
+        try:
+            np.save(self._tensors / INPUT, tensors[0])
+            np.save(self._tensors / WEIGHT, tensors[1])
+            self._shared = np.lib.format.open_memmap(
+                self._tensors / OUTPUT, mode="w+", dtype=np.float32, shape=problem.output_shape
+            )
+            _reserve(self._tensors / OUTPUT)
+            self._problem = problem
+            yield
+        finally:
+            self._problem = self._shared = None
+            if self._tensors == self._folder:
+                for name in (INPUT, WEIGHT, OUTPUT):
+                    (self._folder / name).unlink(missing_ok=True)
+            else:
+                shutil.rmtree(self._tensors, ignore_errors=True)
+
+    def measure(self, system: System, check: Check) -> Outcome:
+        """Measure a system on the layer: whatever happens to its process, there is an outcome."""
+        assert self._problem is not None, "measure() is for inside layer()"
+        usual = f"{STAGE_FAMILY} 0" if system.kind == "stage" else system.family
+        name = self._compiled_by.get((self._problem, system.name), usual)
+        deadline = time.monotonic() + self._row_seconds
+        try:
+            worker = self._worker(name)
+            worker.send(
+                do="measure",
+                system=system.name,
+                problem=_fields(self._problem),
+                folder=str(self._tensors),
+                allowed=self._allowed(),
+            )
+            while "check" in (answer := worker.answer(deadline)):
+                checking = time.monotonic()
+                assert self._shared is not None
+                worker.send(**asdict(check(self._shared)))
+                deadline += time.monotonic() - checking  # the check's time is not the system's
+            if "outcome" in answer:
+                outcome = Outcome(**answer["outcome"])
+            else:
+                outcome = Outcome(healthy=False).without_number("failed", answer["error"])
+        except WorkerDied as error:
+            outcome = Outcome(healthy=False).without_number("failed", str(error))
+        except (MemoryError, OSError) as error:
+            outcome = no_room(error, "the host could not measure or check it")
+        if not outcome.healthy:
+            self._end(name)
+        return outcome
+
+    def _allowed(self) -> list[int] | None:
+        if self._foreign is None:
+            return None
+        return [*self._foreign, *(worker.number for worker in self._workers.values())]
+
+    def _worker(self, name: str) -> Worker:
+        if name not in self._workers:
+            log = self._folder / f"{name.replace(' ', '-')}.log"
+            self._workers[name] = Worker(self._backend, log)
+        return self._workers[name]
+
+    def _end(self, name: str) -> None:
+        if name in self._workers:
+            self._workers.pop(name).end()
+
+    def close(self) -> None:
+        """End every process and remove every file."""
+        for worker in self._workers.values():  # all at once: some libraries take long to unload
+            worker.dismiss()
+        for name in [*self._workers]:
+            self._end(name)
+        for folder in {self._tensors, self._folder}:  # also those of a layer that was interrupted
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fields(problem: ConvProblem) -> dict[str, Any]:
+    return {field.name: getattr(problem, field.name) for field in fields(problem)}
+
+
+def _reserve(path: Path) -> None:
+    """Allocate a sparse file's blocks: a process that writes to a hole on a full disk is killed.
+    Raises ``OSError`` where there is too little room."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+def _folder_for(nbytes: int, other: Path) -> Path:
+    """A folder in memory where there is room, else the other one."""
+    with contextlib.suppress(OSError):  # there is none, or it is not for us
+        if shutil.disk_usage(FAST_FOLDER).free > 1.1 * nbytes:
+            return Path(tempfile.mkdtemp(prefix="convlab-bench-", dir=FAST_FOLDER))
+    if shutil.disk_usage(other).free < nbytes:
+        raise OSError(errno.ENOSPC, f"no room for {nbytes / 2**30:.1f} GiB of tensors", str(other))
+    return other

@@ -1,0 +1,529 @@
+"""Every way in which a measurement can go wrong gives a row with a reason and never a number, and
+spoils no other row. Systems are fakes, processes are real."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import fields
+from threading import Barrier
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, system
+
+from convlab.bench import harness
+from convlab.bench.bounds import Checked, Checker
+from convlab.bench.cases import PASSING, cases_for, compiled_ahead, weights
+from convlab.bench.cases import run as run_cases
+from convlab.bench.pool import WorkerDied, WorkerPool
+from convlab.bench.rows import NUMBERS, Row
+from convlab.bench.systems import chosen
+from convlab.oracle import random_tensors
+from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
+
+pytestmark = pytest.mark.same_in_cudasim
+
+EXPECTED = {
+    "right": ("measured", None),
+    "wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
+    "stage_wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
+    "writes_nothing": ("wrong", "it wrote nothing"),
+    "skips_one": ("wrong", "1 of 12,800 outputs are NaN"),
+    "wrong_later": ("wrong", "after it was timed, "),
+    "tf32": ("measured", None),
+    "tf32_too_wrong": ("wrong", "what tf32 may make"),
+    "any": ("measured", None),
+    "crash": ("failed", "its process was killed by signal 9"),
+    "hang": ("failed", "gave no answer in 5 seconds"),
+    "sticky": ("failed", "raised RuntimeError: CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "oom": ("out of memory", "Tried to allocate 20.00 GiB"),
+    "oom_host": ("out of memory", "stage s03's workspace needs 9 GiB"),
+    "oom_driver": ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+    "unsupported": ("unsupported", "CUDNN_STATUS_NOT_SUPPORTED for this filter"),
+    "absent": ("absent", "its library is not installed"),
+    "above_roofline": ("refused", "a fake GPU can do 60 in fp32 at most"),
+    "above_bandwidth": ("refused", "a fake GPU's memory moves 4 at most"),
+    "unsteady": ("unsteady", "spread over 45 % of their median"),
+    "steady_at_last": ("measured", None),
+    "busy": ("busy", "2 other processes are on the GPU"),
+    "throttled": ("unsteady", "clock fell from 1980 to 1000 MHz"),
+    "host": ("measured", None),
+}
+
+
+@pytest.fixture(autouse=True)
+def processes_find_the_fakes(monkeypatch):
+    path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+
+
+def run(names, unknown=False, **options):
+    pool = WorkerPool("bench_fakes:Fakes", compilers=1, **options)
+    systems = [system(name) for name in names]
+    if unknown:
+        systems.append(system("right", name="unknown"))
+    cases = cases_for(["conv12"], 1, systems)
+    try:
+        return {row.system: row for row in run_cases(cases, pool, MACHINE, "same")}
+    finally:
+        pool.close()
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory) -> dict[str, Row]:
+    """A row of every fake, one after the other, in processes that are shared where that goes."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+        patch.setenv("PYTHONPATH", path)
+        return run(SPOILED, row_seconds=5.0)  # on a busy machine the others need two
+
+
+def test_every_fake_is_expected_something_of(rows):
+    assert list(SPOILED) == list(EXPECTED)
+    passing = [name for name in EXPECTED if EXPECTED[name][0] in PASSING]
+    assert list(rows) == [*(name for name in EXPECTED if name not in passing), *passing]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_how_it_ends(rows, name):
+    state, reason = EXPECTED[name]
+    row = rows[name]
+    assert row.state == state, row.reason
+    if reason is None:
+        assert row.reason is None
+    else:
+        assert any(words in row.reason for words in reason.split("|"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_number_or_a_reason(rows, name):
+    numbers = [getattr(rows[name], number) is not None for number in NUMBERS]
+    assert all(numbers) if EXPECTED[name][0] == "measured" else not any(numbers)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_memory_is_told_where_it_was_seen(rows, name):
+    row = rows[name]
+    ran = row.state not in ("failed", "out of memory", "absent", "unsupported")
+    assert row.peak_bytes == (GIB if ran and name != "host" else None)
+    assert row.workspace_bytes == (12345 if ran else None)
+
+
+def test_a_row_says_what_it_was_measured_with(rows):
+    row = rows["right"]
+    assert row.key == ("conv12", 1, "right")
+    assert (row.time_ms, row.time_spread, row.repeats, row.settled) == (10.0, 0.5, 20, True)
+    assert row.tflops == pytest.approx(paper_layer("conv12", 1).flops / 10 / 1e9)
+    assert row.bound == "fp32"
+    assert 0 < row.error_over_bound < 1
+    assert row.clocks_mhz == {"before": 1980, "after": 1980, "max": 1980}
+    assert row.algorithm == "numpy"
+    assert row.identity == "same"
+    assert row.date.endswith("+00:00")
+    assert row.called_ms == 12.0  # slower than replays of a graph: launches are in it
+    assert row.called_spread == 0.5
+    assert rows["host"].settled is False
+    assert rows["host"].called_ms is rows["unsteady"].called_ms is None
+    assert rows["host"].called_spread is rows["unsteady"].called_spread is None
+
+
+def test_the_bound_is_that_of_the_kind(rows):
+    assert rows["tf32"].bound == "tf32"
+    assert rows["any"].bound in ("fft", "winograd")
+
+
+@pytest.mark.parametrize(
+    ("state", "change"),
+    [
+        ("measured", {"reason": "why"}),
+        ("measured", {"time_ms": None}),
+        ("wrong", {}),
+        ("busy", {"time_ms": None, "time_spread": None, "repeats": None, "tflops": None}),
+        ("guessed", {}),
+    ],
+)
+def test_no_row_has_a_number_and_a_reason(state, change):
+    numbers = {"time_ms": 1.0, "time_spread": 1.0, "repeats": 3, "tflops": 1.0}
+    with pytest.raises(ValueError, match="must"):
+        Row("conv1", 1, "s01", state, **(numbers | change))
+
+
+def test_unsteady_measurements_are_tried_again_and_then_given_up(monkeypatch):
+    place = Fakes()
+    problem = paper_layer("conv12", 1)
+    tensors = random_tensors(problem, 0, bias=False)[:2]
+    for name, tries in (("right", 1), ("steady_at_last", 3), ("unsteady", 3), ("busy", 3)):
+        chosen = place.system_named(name)
+        outcome = harness.measure(chosen, problem, tensors, place, lambda o: Checked("fp32", 0.1))
+        assert place.timed == tries
+        assert (outcome.time_ms is None) == (name in ("unsteady", "busy"))
+
+
+class Recovering:
+    """Measurers of which some systems are spoiled the first time, by state and reason."""
+
+    def __init__(self, spoiled):
+        self.spoiled, self.asked = dict(spoiled), []
+
+    def compile(self, wanted):
+        yield from ()
+
+    @contextmanager
+    def layer(self, problem, tensors):
+        self.asked.append("layer")
+        yield
+
+    def measure(self, system, judge):
+        self.asked.append(system.name)
+        if self.asked.count(system.name) == 1 and system.name in self.spoiled:
+            return harness.Outcome(*self.spoiled[system.name])
+        return harness.Outcome("measured", time_ms=10.0, time_spread=0.5, repeats=20, bound="fp32")
+
+
+def test_what_may_have_passed_is_measured_once_more_at_the_end_of_its_layer():
+    """A GPU that was too hot for one row: the row is the second turn's, and there is one of it."""
+    measurers = Recovering({"right": ("unsteady", "too hot"), "tf32": ("busy", "1 other")})
+    cases = cases_for(["conv12"], 1, [system(name) for name in ("right", "tf32", "any")])
+    rows = list(run_cases(cases, measurers, MACHINE, "same"))
+    assert measurers.asked == ["layer", "right", "tf32", "any", "right", "tf32"]
+    assert [row.system for row in rows] == ["any", "right", "tf32"]
+    assert {row.state for row in rows} == {"measured"}
+
+
+def test_what_has_not_passed_by_then_is_the_row():
+    class Hot(Recovering):
+        def measure(self, system, judge):
+            self.asked.append(system.name)
+            turn = self.asked.count(system.name)
+            return harness.Outcome("unsteady", f"too hot in turn {turn}")
+
+    cases = cases_for(["conv12"], 1, [system("right")])
+    (row,) = run_cases(cases, Hot({}), MACHINE, "same")
+    assert (row.state, row.reason, row.time_ms) == ("unsteady", "too hot in turn 2", None)
+
+
+def test_what_failed_in_one_process_is_not_in_the_next():
+    rows = run(["sticky", "crash", "right"])
+    assert [row.state for row in rows.values()] == ["failed", "failed", "measured"]
+
+
+def test_made_ready_ahead_are_all_kernels_and_each_library_once():
+    library = system("wrong", name="built", compile=lambda problem: None)
+    systems = [system("right"), library, system("wrong")]
+    cases = cases_for(["conv11", "conv12"], 1, systems)
+    ahead = [(case.layer, case.system.name) for case in compiled_ahead(cases)]
+    assert ahead == [("conv11", "right"), ("conv12", "right"), ("conv12", "built")]
+
+
+def test_every_baseline_on_the_gpu_is_made_ready_ahead():
+    for one in chosen(["none"], ["all"]):
+        assert (one.compile is not None) == one.on_gpu, one.name
+
+
+class Written:
+    """A worker that writes down what it is sent, by process; its answers are handed in."""
+
+    sent: ClassVar[list[tuple[str, dict]]] = []
+    dismissed: ClassVar[list[str]] = []
+    ended: ClassVar[list[str]] = []
+    fails: ClassVar[set[str]] = set()
+
+    def __init__(self, laboratory, log):
+        self.name, self.number = log.stem, len(log.stem)
+
+    def send(self, **command):
+        self.sent.append((self.name, command))
+
+    def answer(self, deadline):
+        if self.name in self.fails:
+            return {"error": "ImportError: no such library"}
+        return {"compiled": True}
+
+    def dismiss(self):
+        self.dismissed.append(self.name)
+
+    def end(self):
+        self.ended.append(self.name)
+
+
+@pytest.fixture
+def written(monkeypatch):
+    for name in ("sent", "dismissed", "ended", "fails"):
+        monkeypatch.setattr(Written, name, type(getattr(Written, name))())
+    monkeypatch.setattr("convlab.bench.pool.Worker", Written)
+    return Written
+
+
+def made_ready(stages, baselines, layers=("conv11", "conv12")):
+    """The pool, once it has made these fakes ready, and how often it said that one was."""
+    systems = [system("right", name=name) for name in stages]
+    for name, family in baselines:
+        systems.append(system("tf32", name=name, family=family))
+    pool = WorkerPool("bench_fakes:Fakes", compilers=2)
+    wanted = compiled_ahead(cases_for(layers, 1, systems))
+    said = len(list(pool.compile([(case.problem, case.system) for case in wanted])))
+    assert said == len(wanted)
+    return pool, said
+
+
+def test_baselines_are_made_ready_in_their_family_s_process_and_kernels_in_several(written):
+    pool, said = made_ready(
+        ["s1", "s2"], [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
+    )
+    assert said == 7
+    assert [(name, command["systems"]) for name, command in written.sent] == [
+        ("convlab-0", ["s1"]), ("convlab-0", ["s1"]), ("convlab-1", ["s2"]), ("convlab-1", ["s2"]),
+        ("pytorch", ["torch_a", "torch_b"]), ("cublas", ["blas"]),
+    ]  # fmt: skip
+    assert not written.ended
+    pool.close()
+
+
+def test_no_process_is_there_that_no_row_is_asked_of(written):
+    pool, _ = made_ready([], [("blas", "cublas")])
+    assert {name for name, _ in written.sent} == {"cublas"}
+    pool.close()
+    assert written.ended == ["cublas"]
+
+
+def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(written):
+    written.fails |= {"cublas", "convlab-0"}
+    pool, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
+    assert written.ended == ["cublas"]  # a stage's kernels are kept, with those that compiled
+    pool.close()
+
+
+def test_processes_end_side_by_side(written, monkeypatch):
+    pool, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
+    monkeypatch.setattr(Written, "ended", Written.dismissed)  # in one list
+    pool.close()
+    assert written.dismissed == 2 * ["convlab-0", "convlab-1", "cublas", "pytorch"]
+
+
+def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
+    """Idle ones of others, and all of ours: every process that is still there."""
+    told = []
+
+    class Told(Fakes):
+        def others(self):
+            told.append([*self.allowed])
+            return super().others()
+
+    monkeypatch.setattr("bench_fakes.Told", Told, raising=False)
+    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
+    pool = WorkerPool("bench_fakes:Told", compilers=1, foreign=(77,))
+    cases = cases_for(
+        ["conv12"], 1, [system(name) for name in ("right", "sticky", "wrong", "tf32")]
+    )
+    states = [row.state for row in run_cases(cases, pool, MACHINE, "same")]
+    assert states == ["measured", "failed", "wrong", "measured"]
+    ours = [worker.number for worker in pool._workers.values()]
+    assert len(ours) == 2
+    assert told[-1] == [77, *ours]
+    pool.close()
+
+
+def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
+    """The fake counts how often it was opened, so in how many processes."""
+    opened = []
+
+    class Counted(Fakes):
+        def __init__(self, allowed=None):
+            opened.append(self)
+            super().__init__(allowed)
+
+    monkeypatch.setattr("bench_fakes.Counted", Counted, raising=False)
+    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
+    pool = WorkerPool("bench_fakes:Counted", compilers=1)
+    cases = cases_for(["conv12"], 1, [system(name) for name in ("absent", "tf32", "right")])
+    found = {row.system: row for row in run_cases(cases, pool, MACHINE, "same")}
+    pool.close()
+    assert (found["absent"].state, found["absent"].reason) == EXPECTED["absent"]
+    assert found["tf32"].state == found["right"].state == "measured"
+    assert len(opened) == 2  # the stage's, and the fakes' family's
+
+
+def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
+    """Three that each wait for the others end only where none is waited for before the last has
+    begun."""
+    barrier, built = Barrier(3, timeout=20), []
+
+    def build(name):
+        barrier.wait()
+        time.sleep(0.2)
+        built.append(name)
+
+    class Built(Fakes):
+        builders = ThreadPoolExecutor(3)
+
+        def compile(self, name, problem):
+            return self.builders.submit(build, name)
+
+    monkeypatch.setattr("bench_fakes.Built", Built, raising=False)
+    worker = InThread("bench_fakes:Built", None)
+    problem = {field.name: getattr(TEACHING, field.name) for field in fields(TEACHING)}
+    worker.send(do="compile", systems=["a", "b", "c"], problem=problem)
+    assert worker.answer(0) == {"compiled": True}
+    assert sorted(built) == ["a", "b", "c"]
+    worker.end()
+
+
+def test_starting_up_may_take_longer_than_a_row():
+    pool = WorkerPool("bench_fakes:Fakes", row_seconds=0.01)
+    try:
+        assert pool.facts()["machine"]["device"] == "a fake GPU"
+        one = system("tf32")
+        assert list(pool.compile([(paper_layer("conv12", 1), one)])) == [None]
+        assert "fakes" in pool._workers  # it has not been ended for being slow
+    finally:
+        pool.close()
+
+
+def test_the_same_bits_are_so_however_they_lie_in_memory():
+    one = np.array([0.0, np.nan, 1.5, -2.0] * 6, np.float32).reshape(2, 2, 2, 3)
+    other = np.ascontiguousarray(one.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    assert other.strides != one.strides
+    assert harness.same_bits(one, other)
+    other[1, 0, 0, 0] *= -1  # minus zero is another number
+    assert not harness.same_bits(one, other)
+    assert not harness.same_bits(one, one.transpose(0, 1, 3, 2))
+    assert not harness.same_bits(one, one.astype(np.float64))
+
+
+def test_a_system_that_nobody_knows_there_is_a_row_too():
+    rows = run(["right"], unknown=True)
+    assert rows["unknown"].state == "failed"
+    assert rows["unknown"].reason == "KeyError: 'unknown'"
+
+
+def test_a_laboratory_that_cannot_open_is_said():
+    pool = WorkerPool("bench_fakes:Nowhere")
+    try:
+        with pytest.raises(WorkerDied, match="ended"):
+            pool.facts()
+    finally:
+        pool.close()
+
+
+def test_nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run(["right", "wrong"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_crew_that_goes_in_the_middle_of_a_layer_takes_its_tensors_along(tmp_path, monkeypatch):
+    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
+    pool = WorkerPool("bench_fakes:Fakes")
+    layer = pool.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
+    layer.__enter__()
+    assert list(tmp_path.iterdir())
+    pool.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_for_tensors_is_said(tmp_path, monkeypatch):
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    row = run(["right"])["right"]
+    assert row.state == "out of memory"
+    assert "the host cannot hold " in row.reason
+    assert "no room for 0.0 GiB of tensors" in row.reason
+
+
+def test_room_for_the_output_is_taken_before_anybody_writes_there(tmp_path, monkeypatch):
+    """Who writes to a hole of a file where there is no room left is killed by signal 7."""
+    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
+    problem = paper_layer("conv12", 64)
+    pool = WorkerPool("bench_fakes:Fakes")
+    tensors = np.zeros(1, np.float32), np.zeros(1, np.float32)
+    with pool.layer(problem, tensors):
+        (output,) = tmp_path.glob("convlab-bench-*/output.npy")
+        assert 512 * output.stat().st_blocks >= 4 * np.prod(problem.output_shape)
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    pool.close()
+    row = run(["right"])["right"]
+    assert row.state == "out of memory"
+    assert "No space left on device" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (MemoryError("Unable to allocate 9 GiB"), "out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "out of memory"),
+        (OSError(errno.EIO, "Input/output error"), "failed"),
+    ],
+)
+def test_what_the_judge_has_no_room_for_is_a_row_and_the_next_is_measured(
+    monkeypatch, error, state
+):
+    check, judged = Checker.check, []
+
+    def full(self, *arguments):
+        judged.append(arguments)
+        if len(judged) == 1:
+            raise error
+        return check(self, *arguments)
+
+    monkeypatch.setattr(Checker, "check", full)
+    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
+    rows = run(["tf32", "wrong", "right"])
+    assert [row.state for row in rows.values()] == [state, "wrong", "measured"]
+    assert rows["tf32"].reason.startswith("the host could not measure or check it: ")
+    assert rows["tf32"].reason.endswith(error.args[-1])
+
+
+def test_no_room_for_a_process_s_log_is_a_row(monkeypatch):
+    def full(laboratory, log):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("convlab.bench.pool.Worker", full)
+    rows = run(["right", "tf32"])
+    assert {row.state for row in rows.values()} == {"out of memory"}
+
+
+def test_too_little_host_memory_is_a_row(monkeypatch):
+    def full(*tensors):
+        raise MemoryError
+
+    monkeypatch.setattr("convlab.bench.cases.Checker", full)
+    rows = run(["right"])
+    assert rows["right"].state == "out of memory"
+    assert rows["right"].reason.startswith("the host cannot hold ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("[CUresult.CUDA_ERROR_OUT_OF_MEMORY] Call to cuMemAlloc failed"),
+        RuntimeError("cuDNN: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    ],
+)
+def test_out_of_memory_in_everybody_s_words(error):
+    assert harness.is_out_of_memory(error)
+
+
+def test_other_errors_are_no_lack_of_memory():
+    assert not harness.is_out_of_memory(RuntimeError("an illegal memory access was encountered"))
+
+
+def test_the_time_left_is_told_by_weights():
+    problems = [paper_layer(name) for name in LAYER_NAMES]
+    found = dict(zip(LAYER_NAMES, weights(problems), strict=True))
+    assert max(found, key=found.get) == "conv4"
+    assert min(found.values()) > 0.5
