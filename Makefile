@@ -55,8 +55,6 @@ results: $(VENV)/.ladder ## the picture and tables of the documentation, from do
 	@$(BIN)/python -m convlab.bench.tile_tables $(ARGS)
 	@$(BIN)/python -m convlab.bench.size_tables $(ARGS)
 	@$(BIN)/python -m convlab.bench.report_docs $(ARGS)
-	@$(BIN)/python -m convlab.bench.fast_table $(ARGS)
-	@$(BIN)/python -m convlab.bench.seed_results $(ARGS)
 
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
 	@$(BIN)/python -m convlab.site $(ARGS)

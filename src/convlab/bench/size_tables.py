@@ -21,7 +21,6 @@ from convlab.bench.generated import RESULTS, filled, holding, not_yet, regenerat
 from convlab.bench.harness import SETTLED_PERCENT
 from convlab.bench.measured import table, tables_by_title
 from convlab.bench.rows import Row
-from convlab.bench.seed_runs import marked, numberless
 from convlab.problem import ConvProblem
 from convlab.stages import Launch, stage_named
 from convlab.workloads import UNSEEN, UNTUNED
@@ -44,6 +43,19 @@ HEAD = (  # what is looked for first: on a narrow page the rest is to be scrolle
     "GEMM class ms", "PyTorch ms", "tile", "parts", "GEMM class: whose", "PyTorch's kernel",
 )  # fmt: skip
 NOTHING = "-"
+
+
+def marked(cell: str, unsettled: bool) -> str:
+    return f"~{cell}" if unsettled else cell
+
+
+def numberless(document: Mapping[str, Any]) -> list[tuple[str, str, str, list[str]]]:
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in document["rows"]:
+        if row["state"] != "measured":
+            key = row["system"], row["state"], row["reason"]
+            found.setdefault(key, []).append(row["layer"])
+    return [(*key, layers) for key, layers in found.items()]
 
 
 @dataclass(frozen=True)
