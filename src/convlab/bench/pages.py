@@ -29,7 +29,7 @@ HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
 PICTURE, IMAGES, PICTURES = "docs/images/ladder.svg", "docs/images", "bench-"
 # Files of results that one function shows, by the marker of their section.
 SHOWN = {
-    "sizes": ("sizes_h200.json", "python -m convlab.bench.sizes", size_tables.show),
+    "sizes": ("sizes_h200.json", "python -m convlab.bench.experiments sizes", size_tables.show),
     "sanitizers": ("sanitizers_h200.json", "make sanitize", sanitizers.show),
 }
 

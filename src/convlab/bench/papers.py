@@ -327,15 +327,15 @@ SECTIONS = (
     Section("im2win: Table 3, what cuDNN chooses", *BENCH, table_3),
     Section(
         "im2win: Figure 4, what each technique gains", "ablation_h200.json",
-        "python -m convlab.bench.ablation", figure_4,
+        "python -m convlab.bench.experiments ablation", figure_4,
     ),
     Section(
         "Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++",
-        "sweeps_h200.json", "python -m convlab.bench.sweeps", sweeps,
+        "sweeps_h200.json", "python -m convlab.bench.experiments sweeps", sweeps,
     ),
     Section(
         "Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table_h200.json",
-        "python -m convlab.bench.unfold_table", unfold,
+        "python -m convlab.bench.experiments unfold_table", unfold,
     ),
     Section(
         "CUDA IM2COL Kernels Design: bandwidth by depth", "im2col_h200.json",

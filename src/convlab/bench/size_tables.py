@@ -17,6 +17,19 @@ OURS = "s12_fused_im2win"
 SYSTEMS = (OURS, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
 
 
+def marked(cell: str, unsettled: bool) -> str:
+    return f"~{cell}" if unsettled else cell
+
+
+def numberless(document: Mapping[str, Any]) -> list[tuple[str, str, str, list[str]]]:
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in document["rows"]:
+        if row["state"] != "measured":
+            key = row["system"], row["state"], row["reason"]
+            found.setdefault(key, []).append(row["layer"])
+    return [(*key, layers) for key, layers in found.items()]
+
+
 @dataclass(frozen=True)
 class Size:
     """A problem and its rows, by system."""
