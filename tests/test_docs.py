@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from convlab.bench import ladder_sample, plots
+from convlab.bench import ladder_page, pages
 from convlab.cli import app
 from convlab.lint import PROBLEMS
 from convlab.site.listings import names
@@ -109,8 +109,8 @@ def test_the_python_in_the_readme_runs(capsys):
 def test_generated_parts_of_the_pages_are_what_their_data_give(capsys, monkeypatch, tmp_path):
     """One test, because the run on the simulator takes long."""
     file = tmp_path / "ladder.json"
-    monkeypatch.setattr(ladder_sample, "sample", partial(ladder_sample.sample, file))
-    assert plots.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
+    monkeypatch.setattr(ladder_page, "sample", partial(ladder_page.sample, file))
+    assert pages.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
     counts = {
         stage["name"][:3]: stage["counts"] | {"mma": MODEL.M * MODEL.N * MODEL.K}
         for stage in json.loads(file.read_text(encoding="utf-8"))["stages"]
