@@ -1,6 +1,6 @@
 """All that convlab measures on a GPU, in one go: ``python -m convlab.bench.everything``.
 
-``make bench`` runs this: ``convlab bench``, the benchmarks of the seed documents' figures that it
+``make bench`` runs this: ``convlab bench``, the experiments behind the papers' figures that it
 does not hold, and a report. Each part is a process of its own. One that fails is said and the
 others go on; the exit code is the first failure's. Ctrl-C ends all of it, and the next call goes on
 where this one stopped, because parts keep what they have measured.
@@ -25,7 +25,7 @@ from convlab.engines import unavailable
 # What a part is asked to end by, one after the other, and how many seconds it has for it: the first
 # lets it save what it has. Ctrl-C once more goes on to the next; in the end it is killed.
 ENDINGS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0))
-ENDED = {0: "done", 1: "done, and something was judged wrong", 2: "refused"}
+ENDED = {0: "done", 1: "done, and something was wrong", 2: "refused"}
 BY_PEOPLE = {
     "python": [sys.executable],
     "convlab": [sys.executable, "-c", "from convlab.cli import main; main()"],
@@ -47,16 +47,16 @@ class Part:
         return [*BY_PEOPLE[program], *arguments]
 
 
-def _module(title: str, name: str) -> Part:
-    return Part(title, f"python -m convlab.bench.{name} --json {name}.json", (f"{name}.json",))
+def _experiment(title: str, name: str) -> Part:
+    typed = f"python -m convlab.bench.experiments {name} --json {name}.json"
+    return Part(title, typed, (f"{name}.json",))
 
 
 PARTS = (
     Part("stages and baselines on the twelve layers", "convlab bench", ("bench.json",)),
-    _module("000's Figure 4: s11 without each technique", "ablation"),
-    _module("001's Figures 1 to 4: speedups over C++", "sweeps"),
-    _module("002's Table 1: unfold, einsum and fold", "unfold_table"),
-    _module("003's kernels: im2col by depth", "im2col"),
+    _experiment("the im2win paper's Figure 4: s11 without each technique", "ablation"),
+    _experiment("article 001's Figures 1 to 4: speedups over C++", "sweeps"),
+    _experiment("article 002's Table 1: unfold, einsum and fold", "unfold_table"),
     Part(
         "tables and plots of the first part",
         "convlab report --html report.html --markdown report.md",

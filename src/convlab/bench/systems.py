@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,13 @@ DEFAULT_STAGES = (
 QUICK_STAGES = ("s01_direct", "s03_im2col_blas", "s11_im2win_full", "s12_fused_im2win")
 SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel: not in a quick run
 ALL, NONE = "all", "none"
+# The ablation of Figure 4 of the im2win paper: a variant's name, and the switch that is off.
+WHOLE = "s11_im2win_full"
+VARIANTS = {
+    "without_prefetch": "prefetch",
+    "without_vectorized": "vectorized",
+    "without_microkernel": "microkernel",
+}
 NAN_BITS = 0x7FC00000
 
 
@@ -55,7 +62,10 @@ class System:
 
 
 def system_named(name: str) -> System:
-    """The stage or baseline of that name. Raises ``ValueError`` for any other."""
+    """The stage, variant or baseline of that name. Raises ``ValueError`` for any other."""
+    if name in VARIANTS:
+        whole = of_stage(stage_named(WHOLE), **{VARIANTS[name]: False})
+        return replace(whole, name=name, title=f"s11 without {VARIANTS[name]}")
     if any(name == baseline.name for baseline in BASELINES):
         return of_baseline(baseline_named(name))
     return of_stage(stage_named(name))
