@@ -10,8 +10,7 @@ import re
 from numba.cuda.core import config
 
 from convlab.checking.records import Machine
-from convlab.engines.offline import CompilerMissing, compile_launch
-from convlab.lint import is_float64
+from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
 from convlab.stage import Capability
 from convlab.stages import Launch, Program
 
