@@ -164,6 +164,11 @@ def _number(pattern: str, log: str) -> int:
     return int(found[-1]) if found else 0
 
 
+def is_float64(opcode: str) -> bool:
+    """DADD, DMUL, DFMA, DSETP, ... and every conversion to or from F64."""
+    return opcode.startswith(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA")) or "F64" in opcode
+
+
 def shared_load_bytes(
     kernel: Any, types: tuple[Any, ...], capability: Capability
 ) -> dict[tuple[str, int], int]:
