@@ -118,8 +118,8 @@ def _caption(results: Results, y: float) -> Iterator[str]:
         f"{results.shapes[0].upper()}{results.shapes[1:]}. {TIMES} is the speedup over the "
         "first bar, red where a stage is slower. im2win copies the input into an order in which "
         "the pixels that a filter sees at once lie together; that copy and every other layout "
-        "transform is part of the time. Each result was checked, element by element, against a float64 "
-        "reference.",
+        "transform is part of the time. Each result was checked, element by element, against a "
+        "float64 reference.",
         f"Measured on: {results.machine}.",
     )
     for text, columns, font in (

@@ -33,7 +33,9 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("getting-started", "glossary"),
     "Lessons": ("lessons/index", "lessons"),
     "The ladder": ("ladder", "stages/index"),
-    "The simulator": ("engines", "findings", "findings-shown", "mutants", "trace", "check", "counters"),
+    "The simulator": (
+        "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
+    ),
     "Measured": (
         "measuring", "judging", "results", "papers", "measurements", "tiles", "compile-gate",
     ),

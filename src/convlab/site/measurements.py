@@ -24,8 +24,8 @@ stages with libraries.
 
 ## The ladder, layer by layer
 
-TFLOP/s with every layout transform, and behind it the speedup over s01. A stage with no number has not been
-measured on that layer.
+TFLOP/s with every layout transform, and behind it the speedup over s01. A stage with no number has
+not been measured on that layer.
 
 """
 FILES = """

@@ -126,8 +126,8 @@ def _results(root: Path, stage: Stage, every: list[Results]) -> Iterator[str]:
     yield table(head, "lrrrrr", rows)
     how = "../measuring.md" if (root / "docs/measuring.md").is_file() else "../judging.md"
     yield (
-        f"\nMeasured on an {', '.join(sorted(devices))}. Times are medians, with every layout transform; "
-        '"main kernel" is the last kernel alone. '
+        f"\nMeasured on an {', '.join(sorted(devices))}. Times are medians with every layout "
+        'transform; "main kernel" is the last kernel alone. '
         f"[All measurements](../measurements.md), [how they are made]({how}).\n"
     )
 
