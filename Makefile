@@ -51,10 +51,7 @@ sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four
 	@$(BIN)/python -m convlab.bench.sanitizers $(ARGS)
 
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
-	@$(BIN)/python -m convlab.bench.plots $(ARGS)
-	@$(BIN)/python -m convlab.bench.tile_tables $(ARGS)
-	@$(BIN)/python -m convlab.bench.size_tables $(ARGS)
-	@$(BIN)/python -m convlab.bench.report_docs $(ARGS)
+	@$(BIN)/python -m convlab.bench.pages $(ARGS)
 
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
 	@$(BIN)/python -m convlab.site $(ARGS)

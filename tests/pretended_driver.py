@@ -15,7 +15,7 @@ from cuda.bindings import driver
 from numba.cuda import dispatcher
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-from convlab.engines import launch_graph, prepacked
+from convlab.engines import prepacked
 from convlab.engines.gpu import signature
 from convlab.problem import ConvProblem
 from convlab.stage import Launch, Program
@@ -189,13 +189,13 @@ def pretended_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """As long as a test's fixture lasts."""
     fake = Driver()
     monkeypatch.setattr(prepacked, "driver", fake)
-    monkeypatch.setattr(launch_graph, "driver", fake)
+    monkeypatch.setattr(prepacked, "driver", fake)
 
     def finalize(*arguments: Any) -> Any:
         fake.finalizers.append(weakref.finalize(*arguments))
         return fake.finalizers[-1]
 
-    monkeypatch.setattr(launch_graph, "weakref", SimpleNamespace(finalize=finalize))
+    monkeypatch.setattr(prepacked, "weakref", SimpleNamespace(finalize=finalize))
     yield fake
     for finalizer in fake.finalizers:
         finalizer.detach()  # what outlives the test has no driver to go to

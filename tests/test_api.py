@@ -16,7 +16,7 @@ from convlab import ConvProblem, EngineUnavailable, Tile, api
 from convlab.engines import Engine, unavailable
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.simulator import Simulator
-from convlab.oracle import judge, random_tensors
+from convlab.oracle import check_output, random_tensors
 
 PROBLEM = ConvProblem(2, 3, 5, 4, 6, (2, 3), stride=(1, 2), padding=1)
 SETTINGS: dict[str, Any] = {"stride": (1, 2), "padding": 1}
@@ -31,13 +31,13 @@ def tensors() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_conv2d_on_numpy_arrays(stage: str, tensors) -> None:
     result = convlab.conv2d(*tensors, **SETTINGS, stage=stage)
     assert isinstance(result, np.ndarray)
-    assert judge(PROBLEM, result, *tensors).ok
+    assert check_output(PROBLEM, result, *tensors).ok
 
 
 def test_conv2d_without_bias(tensors) -> None:
     input, weight, _ = tensors
     result = convlab.conv2d(input, weight, **SETTINGS)
-    assert judge(PROBLEM, result, input, weight).ok
+    assert check_output(PROBLEM, result, input, weight).ok
 
 
 def test_conv2d_takes_arrays_of_any_memory_order(tensors) -> None:
@@ -45,13 +45,13 @@ def test_conv2d_takes_arrays_of_any_memory_order(tensors) -> None:
     strided = np.zeros((2, 3, 5, 8), np.float32)[..., ::2]
     strided[...] = input
     result = convlab.conv2d(strided, np.asfortranarray(weight), bias[::-1][::-1], **SETTINGS)
-    assert judge(PROBLEM, result, *tensors).ok
+    assert check_output(PROBLEM, result, *tensors).ok
 
 
 def test_conv2d_writes_to_out_whatever_its_memory_order(tensors) -> None:
     out = np.full(PROBLEM.output_shape, np.nan, np.float32, order="F")
     assert convlab.conv2d(*tensors, **SETTINGS, out=out) is out
-    assert judge(PROBLEM, out, *tensors).ok
+    assert check_output(PROBLEM, out, *tensors).ok
 
 
 def test_conv2d_leaves_its_inputs_alone(tensors) -> None:
@@ -70,7 +70,7 @@ def test_conv2d_on_device_arrays(tensors) -> None:
         result = convlab.conv2d(*on_device, **SETTINGS, out=out)
         assert hasattr(result, "copy_to_host")
         assert out is None or result is out
-        assert judge(PROBLEM, result.copy_to_host(), *tensors).ok
+        assert check_output(PROBLEM, result.copy_to_host(), *tensors).ok
 
 
 def test_same_padding_and_dilation(tensors) -> None:
@@ -78,7 +78,7 @@ def test_same_padding_and_dilation(tensors) -> None:
     result = convlab.conv2d(input, weight, bias, padding="same", dilation=2)
     problem = ConvProblem(2, 3, 5, 4, 6, (2, 3), padding="same", dilation=2)
     assert result.shape == (2, 6, 5, 4)
-    assert judge(problem, result, *tensors).ok
+    assert check_output(problem, result, *tensors).ok
 
 
 def test_plan_writes_out_and_returns_it(engine: Engine, tensors) -> None:
@@ -86,7 +86,7 @@ def test_plan_writes_out_and_returns_it(engine: Engine, tensors) -> None:
     input, weight, bias = (engine.to_device(tensor) for tensor in tensors)
     out = engine.to_device(np.full(PROBLEM.output_shape, np.nan, np.float32))
     assert ready(input, weight, out, bias) is out
-    assert judge(PROBLEM, engine.to_host(out), *tensors).ok
+    assert check_output(PROBLEM, engine.to_host(out), *tensors).ok
     assert ready.workspace_bytes == 4 * sum(
         np.prod(buffer.shape) for buffer in ready.program.buffers
     )

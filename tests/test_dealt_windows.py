@@ -10,7 +10,7 @@ from split_products import ODD
 
 from convlab import ConvProblem, Tile, plans
 from convlab.engines import choose
-from convlab.kernels import epilogue, s13_tiles, tile_heuristic, warp_epilogue
+from convlab.kernels import epilogue, s13_tiles, tile_heuristic, warp_epilogue, window_copies
 from convlab.kernels.unrolled_product import WARP_COLUMNS, WARP_ROWS
 from convlab.kernels.window_copies import make_dealer, make_window_at
 from convlab.oracle import random_tensors

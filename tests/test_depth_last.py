@@ -12,7 +12,6 @@ from warps import passes, requests, sectors
 
 from convlab import ConvProblem
 from convlab.engines import Engine
-from convlab.engines.python_body import python_body
 from convlab.kernels.depth_last import (
     DEEPEST,
     WARP,
@@ -23,6 +22,7 @@ from convlab.kernels.depth_last import (
     to_depth_last_launches,
 )
 from convlab.kernels.im2col import columns_buffer
+from convlab.simulation.python_body import python_body
 from convlab.stage import Program
 
 

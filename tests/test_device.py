@@ -1,4 +1,4 @@
-"""The plain-Python twins of what kernels call beyond ``numba.cuda``."""
+"""The plain-Python emulations of what kernels call beyond ``numba.cuda``."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from convlab.device import (
     commit_copies,
     copy_async,
     copy_async4,
+    emulation,
+    emulation_of,
     gpu_only,
     issue_loads,
-    lanes,
     load4,
     mma_tf32,
     store4,
     to_tf32,
-    twin_of,
     wait_copies,
 )
 from convlab.engines.cudasim import CudaSim
-from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import SimulationError
 from convlab.stage import Launch
 
-load4_twin = twin_of(load4) or load4  # under NUMBA_ENABLE_CUDASIM=1 the names are the twins
-store4_twin = twin_of(store4) or store4
+# Under NUMBA_ENABLE_CUDASIM=1 the names are the emulations.
+emulated_load4 = emulation_of(load4) or load4
+emulated_store4 = emulation_of(store4) or store4
 
 
 def test_load4_takes_four_neighbours() -> None:
     row = np.arange(12, dtype=np.float32)
-    assert load4_twin(row, 4) == (4, 5, 6, 7)
-    assert load4_twin(row.reshape(3, 4), (2, 0)) == (8, 9, 10, 11)
-    assert load4_twin(row.reshape(1, 1, 12), (0, 0, np.uint32(8))) == (8, 9, 10, 11)
+    assert emulated_load4(row, 4) == (4, 5, 6, 7)
+    assert emulated_load4(row.reshape(3, 4), (2, 0)) == (8, 9, 10, 11)
+    assert emulated_load4(row.reshape(1, 1, 12), (0, 0, np.uint32(8))) == (8, 9, 10, 11)
 
 
 def test_store4_writes_four_neighbours_and_nothing_else() -> None:
     row = np.zeros((2, 8), np.float32)
-    store4_twin(row, (1, 4), (1, 2, 3, 4))
+    emulated_store4(row, (1, 4), (1, 2, 3, 4))
     assert row.tolist() == [[0] * 8, [0, 0, 0, 0, 1, 2, 3, 4]]
 
 
@@ -47,9 +48,9 @@ def test_store4_writes_four_neighbours_and_nothing_else() -> None:
 def test_a_misaligned_access_is_refused(index) -> None:
     array = np.zeros(8 if isinstance(index, int) else (1, 8), np.float32)
     with pytest.raises(IndexError, match="multiple of 4"):
-        load4_twin(array, index)
+        emulated_load4(array, index)
     with pytest.raises(IndexError, match="multiple of 4"):
-        store4_twin(array, index, (0, 0, 0, 0))
+        emulated_store4(array, index, (0, 0, 0, 0))
 
 
 @pytest.mark.parametrize("index", [-4, 8, 12])
@@ -57,23 +58,23 @@ def test_an_access_out_of_bounds_is_refused(index) -> None:
     for size in (8, 11):  # 11: the run would begin inside
         if index + 4 > size or index < 0:
             with pytest.raises(IndexError, match="outside"):
-                load4_twin(np.zeros(size, np.float32), index)
+                emulated_load4(np.zeros(size, np.float32), index)
 
 
-def test_a_copy_s_twin_lands_at_once() -> None:
+def test_an_emulated_copy_lands_at_once() -> None:
     source, target = np.arange(8, dtype=np.float32), np.full((2, 4), np.nan, np.float32)
-    twin, twin4 = (twin_of(copy) or copy for copy in (copy_async, copy_async4))
-    twin(target, (0, 3), source, 5, True)
-    twin(target, (0, 2), source, 99, False)  # nothing is read
-    twin4(target, (1, 0), source, 4, True)
+    emulated, emulated4 = (emulation_of(copy) or copy for copy in (copy_async, copy_async4))
+    emulated(target, (0, 3), source, 5, True)
+    emulated(target, (0, 2), source, 99, False)  # nothing is read
+    emulated4(target, (1, 0), source, 4, True)
     assert target[0, 2:].tolist() == [0, 5]
     assert target[1].tolist() == [4, 5, 6, 7]
-    twin4(target, (1, 0), source, 99, False)
+    emulated4(target, (1, 0), source, 99, False)
     assert target[1].tolist() == [0, 0, 0, 0]
     with pytest.raises(IndexError, match="multiple of 4"):
-        twin4(target, (1, 0), source, 2, True)
+        emulated4(target, (1, 0), source, 2, True)
     with pytest.raises(IndexError, match="outside"):
-        twin4(target, (1, 4), source, 0, True)
+        emulated4(target, (1, 4), source, 0, True)
 
 
 @cuda.jit
@@ -182,16 +183,16 @@ def multiplied_by_a_part(a, b):
 def test_cudasim_does_not_wait_for_lanes_that_never_come(
     threads: int, size: int, says: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr(lanes, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(emulation, "PATIENCE_SECONDS", 0.5)
     a, b = np.ones(1, np.float32), np.zeros(size, np.float32)
     launch = Launch(multiplied_by_a_part, (1,), (threads,), ("input", "output"))
     with pytest.raises(RuntimeError, match=says):
         CudaSim().run(launch, [a, b])
 
 
-def test_only_intrinsics_have_twins() -> None:
-    assert twin_of(len) is None
-    assert twin_of(None) is None
+def test_only_intrinsics_have_emulations() -> None:
+    assert emulation_of(len) is None
+    assert emulation_of(None) is None
 
 
 def test_options_that_numbas_simulator_does_not_know_are_left_out() -> None:

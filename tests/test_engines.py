@@ -14,7 +14,7 @@ from numba.cuda.core import config
 
 from convlab.engines import ENGINE_NAMES, choose, unavailable
 from convlab.engines.cudasim import CudaSim
-from convlab.engines.python_body import python_body
+from convlab.simulation.python_body import python_body
 from convlab.stage import Launch
 
 SIM = CudaSim()

@@ -12,9 +12,9 @@ from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
-from convlab.engines import simulated_launch
-from convlab.engines.findings import REMEDIES, SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation import simulated_launch
+from convlab.simulation.findings import REMEDIES, SimulationError
 
 pytestmark = pytest.mark.same_in_cudasim
 

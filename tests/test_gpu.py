@@ -35,7 +35,7 @@ from strategies import problems, tensors
 
 from convlab import ConvProblem, Stage
 from convlab.bench.sanitize import PROBLEMS as AWKWARD
-from convlab.device.fragments import multiply_add
+from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose, unavailable
 from convlab.engines.simulator import Simulator
 from convlab.oracle import CheckResult, Oracle, random_tensors
@@ -441,11 +441,11 @@ def test_library_calls_by_either_library(
     from cuda.bindings import driver
     from numba import cuda
 
-    from convlab.engines import array_library
+    from convlab.engines import handles
     from convlab.timer import captured
 
     pytest.importorskip(library, reason=f"needs {library}, which is optional")
-    monkeypatch.setattr(array_library, "_name", lambda: library)
+    monkeypatch.setattr(handles, "_name", lambda: library)
     problem = AWKWARD[1]
     numbers = random_tensors(problem, 5, integers=True)
     oracle = Oracle(problem, *numbers)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tile_choices import choices
 
 from convlab import ConvProblem
-from convlab.bench import tile_tables
 from convlab.commands.tune import problem_of
 from convlab.engines.offline import compile_launch
 from convlab.kernels.s11_tiles import (
@@ -34,13 +34,13 @@ FEW_FILTERS = ConvProblem(8, 20, 120, 90, 6, (1, 7), padding=(0, 3))
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
     """What tuning found on an H200."""
-    file = ROOT / tile_tables.RESULTS / "tuned_s11_h200.json"
+    file = ROOT / "docs/results" / "tuned_s11_h200.json"
     return json.loads(file.read_text(encoding="utf-8"))
 
 
 @pytest.mark.same_in_cudasim
 def test_the_choice_is_close_to_the_best_on_all(measured: dict[str, Any]) -> None:
-    found = tile_tables.choices(measured)
+    found = choices(measured)
     assert [choice.name for choice in found] == [*LAYER_NAMES, *S11_FITTED]
     ratios = [choice.ratio for choice in found]
     assert None not in ratios  # every tile that it takes was measured
@@ -51,7 +51,7 @@ def test_the_choice_is_close_to_the_best_on_all(measured: dict[str, Any]) -> Non
 @pytest.mark.same_in_cudasim
 def test_the_choice_is_close_to_the_best_on_what_the_model_had_not_seen() -> None:
     """Windows of more terms than ``FEW_TERMS`` in slices of 8, and one in slices of 16."""
-    file = ROOT / tile_tables.RESULTS / "tuned_s11_shallow_h200.json"
+    file = ROOT / "docs/results" / "tuned_s11_shallow_h200.json"
     document = json.loads(file.read_text(encoding="utf-8"))
     shallow, ratios = 0, []
     for row in document["problems"]:
@@ -67,7 +67,7 @@ def test_the_choice_is_close_to_the_best_on_what_the_model_had_not_seen() -> Non
 
 @pytest.mark.same_in_cudasim
 def test_what_is_measured_are_the_candidates(measured: dict[str, Any]) -> None:
-    for choice, row in zip(tile_tables.choices(measured), measured["problems"], strict=True):
+    for choice, row in zip(choices(measured), measured["problems"], strict=True):
         tried = {tuple(one["tile"]) for one in row["tiles"]}
         today = {astuple(tile) for tile in candidates(choice.problem)}
         assert today <= tried, choice.name

@@ -10,8 +10,8 @@ import pytest
 from numba import cuda, float32
 from numba.cuda.core import config
 
-from convlab.engines.findings import NotSimulated
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import NotSimulated
 
 SIM = Simulator()
 F = np.float32

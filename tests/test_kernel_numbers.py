@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int8, int32, int64, uint8, uint32
 
-from convlab.engines.findings import NotSimulated, SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import NotSimulated, SimulationError
 
 SIM = Simulator()
 NAN = math.nan

@@ -12,8 +12,8 @@ import pytest
 from numba import cuda, float32, int32
 
 from convlab.device import load4
-from convlab.engines.findings import NotSimulated, SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import NotSimulated, SimulationError
 
 SIM = Simulator()
 F = np.float32
@@ -186,7 +186,7 @@ def test_elements_of_arrays_with_strides_have_their_names() -> None:
 
 
 def test_addresses_follow_the_arguments() -> None:
-    from convlab.engines.global_memory import GLOBAL, addresses
+    from convlab.simulation.launch_arguments import GLOBAL, addresses
 
     arrays = [np.zeros(70_000, F) for _ in range(4)]
     for order in (arrays, arrays[::-1]):

@@ -298,7 +298,7 @@ def test_answers_are_judged_as_they_must_be(path, name, answer):
     found = answers.judged(lesson, exercise, answer)
     assert found.ok, found.feedback
     (row,) = (
-        row for row in rows("docs/lesson-answers.md", f"## {lesson.name}")
+        row for row in rows("lessons/answers/README.md", f"## {lesson.name}")
         if row[:2] == [name, answer.what]
     )  # fmt: skip
     assert row[2] == (", ".join(found.feedback.reasons) or PASSED), "run convlab.lessons.answers"

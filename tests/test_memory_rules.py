@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convlab.engines import memory_rules
+from convlab.simulation import memory_rules
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -21,9 +21,9 @@ from convlab.engines.simulator import Simulator
 from convlab.lint import lint_stage
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, auto_stage, plan, stages_for
-from convlab.tuned import sources
 from convlab.stages import LADDER, Stage, stage_named
 from convlab.tracing import trace_stage
+from convlab.tuned import sources
 from convlab.workloads import TEACHING
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -81,17 +81,19 @@ def convlab(*arguments: str | Path) -> Any:
 
 
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
-def test_a_stage_says_what_its_parts_need(stage: Stage) -> None:
-    parts = [file.read_text() for file in sources(stage.module) if file.parent.name == "stages"]
-
-    def uses(*names: str) -> bool:
-        return any(name in text for text in parts for name in names)
-
-    newer, only_there = uses("commit_copies", "mma_tf32"), uses("start_product")
-    assert (stage.name in TOO_NEW, stage.name == ALONE) == (newer, only_there)
+def test_a_stage_requires_what_it_and_its_kernels_use(stage: Stage) -> None:
+    text = "".join(
+        file.read_text()
+        for file in sources(stage.module)
+        if file.parent.name in ("stages", "kernels")
+    )
+    newer, only_there = "commit_copies" in text or "mma_tf32" in text, "start_product" in text
     least = (9, 0) if only_there else (8, 0) if newer else None
-    assert (stage.least_capability, stage.exact_capability) == (least, only_there)
-    assert bool(stage.capability_for) == newer
+    required = (None, False)
+    if stage.requires is not None:
+        required = stage.requires.capability, stage.requires.exact
+    assert required == (least, only_there)
+    assert (stage.name in TOO_NEW, stage.name == ALONE) == (newer, only_there)
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0)], ids=str)

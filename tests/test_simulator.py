@@ -14,10 +14,10 @@ from numba import cuda, float32, float64, int8, int32, int64, uint32
 from convlab import LADDER, ConvProblem
 from convlab.device import commit_copies, copy_async, wait_copies
 from convlab.engines.cudasim import CudaSim
-from convlab.engines.findings import NotSimulated, SimulationError
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
+from convlab.simulation.findings import NotSimulated, SimulationError
 
 SIM = Simulator()
 ALL = 0xFFFFFFFF

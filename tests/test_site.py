@@ -13,8 +13,8 @@ import pytest
 from numba.cuda.core import config
 
 import convlab
-from convlab.engines.findings import REMEDIES
 from convlab.lint import REGISTER_BUDGET
+from convlab.simulation.findings import REMEDIES
 from convlab.site import (
     build,
     checks,
@@ -144,7 +144,9 @@ def test_no_address_of_this_machine_gets_out(site):
 # What needs no build.
 
 
-@pytest.mark.skipif(config.ENABLE_CUDASIM, reason="there Numba has twins in the intrinsics' place")
+@pytest.mark.skipif(
+    config.ENABLE_CUDASIM, reason="there Numba has emulations in the intrinsics' place"
+)
 @pytest.mark.parametrize("module", reference.MODULES)
 def test_every_public_name_says_what_it_is(module):
     for name in reference.names(module):

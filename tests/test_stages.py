@@ -15,7 +15,7 @@ from strategies import Tensors, cases, tensors
 from convlab import LADDER, ConvProblem, Stage, Tile
 from convlab.engines import Engine, choose
 from convlab.kernels.receptive_field import field_for
-from convlab.oracle import judge, random_tensors
+from convlab.oracle import check_output, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.stages import family, stage_named
 
@@ -241,7 +241,7 @@ def test_a_plan_gives_the_same_again(stage: Stage, engine: Engine) -> None:
         input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
         plan(input, weight, output, bias)
-        assert judge(problem, engine.to_host(output), *numbers).ok
+        assert check_output(problem, engine.to_host(output), *numbers).ok
 
 
 def test_a_family_is_handed_down_the_ladder() -> None:

@@ -24,10 +24,10 @@ from kernels.tensor_cores import (
 from numba import cuda
 
 from convlab import device
-from convlab.device import mma_tf32, split_tf32, to_tf32, twin_of
-from convlab.device.fragments import rounded_to_tf32, split_into_tf32
-from convlab.engines.findings import SimulationError
+from convlab.device import emulation_of, mma_tf32, split_tf32, to_tf32
+from convlab.device.products import rounded_to_tf32, split_into_tf32
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import SimulationError
 from convlab.tracing import trace
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -163,7 +163,7 @@ def test_rounding_of_random_numbers() -> None:
     np.testing.assert_array_equal(found, cut(found))
 
 
-def test_the_twin_takes_numbers_that_float32_does_not_have() -> None:
+def test_the_emulation_takes_numbers_that_float32_does_not_have() -> None:
     assert rounded_to_tf32(1e39) == INF
     assert rounded_to_tf32(0.1) == rounded(np.array(F(0.1)))
 
@@ -352,8 +352,8 @@ def test_fragments_have_their_sizes(kernel, says: str) -> None:
 
 
 def test_outside_a_kernel_there_is_no_warp() -> None:
-    twin = twin_of(mma_tf32) or mma_tf32
+    emulation = emulation_of(mma_tf32) or mma_tf32
     with pytest.raises(RuntimeError, match="32 lanes of a warp"):
-        twin((1.0,) * 4, (1.0,) * 2, (1.0,) * 4)
-    assert (twin_of(to_tf32) or to_tf32)(F(1.0)) == 1
-    assert (twin_of(split_tf32) or split_tf32)(F(1.0)) == (1, 0)
+        emulation((1.0,) * 4, (1.0,) * 2, (1.0,) * 4)
+    assert (emulation_of(to_tf32) or to_tf32)(F(1.0)) == 1
+    assert (emulation_of(split_tf32) or split_tf32)(F(1.0)) == (1, 0)

@@ -14,7 +14,7 @@ from numba import cuda, float32, int32
 
 from convlab import LADDER, ConvProblem, Trace, open_trace, trace, trace_stage
 from convlab.bench import counters, textbook
-from convlab.engines.findings import NotSimulated
+from convlab.simulation.findings import NotSimulated
 from convlab.tracing import card
 from convlab.tracing.table import as_text
 from convlab.workloads import TEACHING

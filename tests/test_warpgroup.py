@@ -15,15 +15,15 @@ from numba.cuda.core import config
 
 from convlab.device import (
     BYTES_16,
+    emulation_of,
     fence_shared,
     finish_product,
     start_product,
-    twin_of,
 )
-from convlab.device.warpgroup_products import warp_product
+from convlab.device.products import warp_product
 from convlab.engines.cudasim import CudaSim
-from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import SimulationError
 from convlab.stage import Launch
 from convlab.tracing import trace
 
@@ -407,11 +407,11 @@ def test_a_warpgroup_has_one_matrix() -> None:
 
 @strict
 def test_outside_a_kernel_there_is_no_warpgroup() -> None:
-    twin = twin_of(start_product) or start_product
+    emulation = emulation_of(start_product) or start_product
     with pytest.raises(RuntimeError, match="only in a kernel"):
-        twin(np.ones(4), np.ones(8), np.ones(8), np.ones(256, F), 0, 8)
+        emulation(np.ones(4), np.ones(8), np.ones(8), np.ones(256, F), 0, 8)
     with pytest.raises(RuntimeError, match="no product of 8 columns"):
-        (twin_of(finish_product) or finish_product)(np.ones(4), 8)
+        (emulation_of(finish_product) or finish_product)(np.ones(4), 8)
 
 
 # What is counted

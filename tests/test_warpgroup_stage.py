@@ -34,11 +34,11 @@ from split_products import (
 )
 
 from convlab import ConvProblem, Tile, plans
-from convlab.device.fragments import multiply_add
+from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose
 from convlab.kernels import filter_cores, filter_fragments, s14_tiles, window_copies
 from convlab.kernels.tile_heuristic import H200_SMS
-from convlab.oracle import Oracle, judge, random_tensors
+from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.plans import stages_for
 from convlab.stage import GRID_LIMIT, SHARED_BYTES, blocks_for
 from convlab.stages import s14_warpgroups, stage_named
@@ -216,7 +216,7 @@ def test_all_infinite(engine: Engine) -> None:
     input, weight, bias = random_tensors(ODD, 6)
     numbers = np.full_like(input, INF), abs(weight), bias
     output = computed(S14, engine, ODD, numbers, tile_of(16))
-    assert judge(ODD, output, *numbers).ok
+    assert check_output(ODD, output, *numbers).ok
 
 
 @pytest.mark.parametrize("relu", [False, True])

@@ -11,10 +11,10 @@ import pytest
 import convlab
 from convlab import LADDER, ConvProblem, Stage
 from convlab.engines import EngineUnavailable, choose
-from convlab.engines.array_library import in_float32
 from convlab.engines.cudasim import CudaSim
+from convlab.engines.handles import in_float32
 from convlab.kernels.batch_slices import slices, slices_of
-from convlab.oracle import judge, random_tensors
+from convlab.oracle import check_output, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.stage import Flat, Images
 from convlab.stages import stage_named
@@ -42,7 +42,7 @@ def test_a_limit_is_kept_and_the_result_right(stage: Stage, images: int) -> None
     assert plan.workspace_bytes <= limit
     input, weight, bias = random_tensors(PROBLEM, 1, integers=True)
     output = plan(input, weight, np.full(PROBLEM.output_shape, np.nan, np.float32), bias)
-    assert judge(PROBLEM, output, input, weight, bias).ok
+    assert check_output(PROBLEM, output, input, weight, bias).ok
 
 
 @pytest.mark.parametrize("stage", IN_SLICES, ids=lambda stage: stage.name)
@@ -135,14 +135,14 @@ def test_a_library_call_is_float32_whatever_pytorch_was_told(
 
 
 def test_without_a_library_a_library_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from convlab.engines import array_library
+    from convlab.engines import handles
 
-    monkeypatch.setattr(array_library, "_ADAPTERS", {})
-    array_library._name.cache_clear()
+    monkeypatch.setattr(handles, "_ADAPTERS", {})
+    handles._name.cache_clear()
     try:
-        assert "neither PyTorch nor CuPy" in str(array_library.why_none())
+        assert "neither PyTorch nor CuPy" in str(handles.why_no_library())
         call = stage_named("s03_im2col_blas").prepare(PROBLEM).launches[-1]
         with pytest.raises(EngineUnavailable, match=r"^blas is a library's work: neither PyTorch"):
-            array_library.build(call)
+            handles.build_library_call(call)
     finally:
-        array_library._name.cache_clear()
+        handles._name.cache_clear()

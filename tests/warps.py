@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from convlab.engines.python_body import python_body
+from convlab.simulation.python_body import python_body
 from convlab.stage import Launch
 
 # A quarter of a warp moves 128 bytes at a time by fours: one pass of all banks.

@@ -42,8 +42,8 @@ class Plan:
 
     ``tile`` is the one its main kernel was made with, ``workspace_bytes`` the device memory that
     the stage needs beside input, weight, bias and output. ``program`` is what it does where that is
-    not the stage's own, such as one with somebody's kernel in it. ``packed`` says whether a call only
-    exchanges addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's
+    not the stage's own, such as one with somebody's kernel in it. ``packed`` says whether a call
+    only exchanges addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's
     launches; ``one_graph``, whether it calls the driver once for all of them.
     """
 

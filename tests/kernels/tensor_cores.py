@@ -8,7 +8,7 @@ import numpy as np
 from numba import cuda, float32, uint32
 
 from convlab.device import mma_tf32, split_tf32, to_tf32
-from convlab.device.fragments import multiply_add
+from convlab.device.products import multiply_add
 
 F32, F64 = np.float32, np.float64
 

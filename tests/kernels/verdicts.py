@@ -26,8 +26,8 @@ from numba import cuda
 from convlab.bench import textbook
 from convlab.bench.sanitizers import PROGRAM, TOOLS, watched
 from convlab.doctor import environment
-from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import SimulationError
 from convlab.tracing import trace
 from kernels.cases import Case
 from kernels.documentation import DOCUMENTED

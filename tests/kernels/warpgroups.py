@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32, uint32
 
 from convlab.device import BYTES_16, fence_shared, finish_product, split_tf32, start_product
-from convlab.device.fragments import multiply_add
+from convlab.device.products import multiply_add
 from kernels.tensor_cores import F32, split
 
 ROWS, TERMS, WARPGROUP = 64, 16, 128

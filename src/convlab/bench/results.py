@@ -26,10 +26,10 @@ from convlab.workloads import paper_layer
 FORMAT, VERSION = "convlab bench", 1
 # What a time depends on, below the package: kernels, engines, baselines, and how they are measured.
 MEASURED_BY = (
-    "stages", "kernels", "device", "engines", "bench/baselines", "stage.py", "plans.py",
-    "unfold.py", "problem.py", "workloads.py", "convolution.py", "rounding.py", "oracle.py",
-    "timer.py", "bench/harness.py", "bench/bounds.py", "bench/systems.py", "bench/gpu_backend.py",
-    "bench/roofline.py",
+    "stages", "stage.py", "kernels", "device", "engines", "bench/baselines",
+    "plans.py", "unfold.py", "problem.py", "workloads.py", "convolution.py", "rounding.py",
+    "oracle.py", "timer.py", "bench/harness.py", "bench/bounds.py", "bench/systems.py",
+    "bench/gpu_backend.py", "bench/roofline.py",
 )  # fmt: skip
 # The libraries of baselines, under the names that they are installed by.
 LIBRARIES = (

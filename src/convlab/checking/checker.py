@@ -19,11 +19,11 @@ from convlab import workloads
 from convlab.checking.loading import in_words, is_kernel, load, place_of
 from convlab.checking.machine_code import compiled
 from convlab.checking.records import SPOILED, Answer, Check, Count
-from convlab.engines.findings import Finding, NotSimulated, SimulationError
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
+from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.stage import SOURCES
 from convlab.stages import Launch, Program, Stage, Tile, stage_named
 from convlab.tracing import LaunchTrace, trace

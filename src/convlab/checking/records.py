@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.findings import Finding
 from convlab.oracle import CheckResult
 from convlab.problem import ConvProblem
+from convlab.simulation.findings import Finding
 
 SPOILED = "NaN and infinities"
 AS_GOOD = 1.10  # times the stage's count that still is as good

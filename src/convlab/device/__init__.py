@@ -1,15 +1,14 @@
-"""What kernels call beyond ``numba.cuda``, each with its plain-Python twin for the simulators.
+"""What kernels call beyond ``numba.cuda``, each with an emulation for the simulators.
 
 Everything that touches numba-cuda's extension API is in this folder. Nothing here knows of
 problems, stages or engines.
 """
 
 from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
-from convlab.device.load_order import issue_loads
-from convlab.device.options import gpu_only
+from convlab.device.codegen import gpu_only
+from convlab.device.emulation import emulation_of
 from convlab.device.tensor_core import mma_tf32, split_tf32, to_tf32
-from convlab.device.twins import twin_of
-from convlab.device.vector import BYTES_16, ENGINE_CONSTANTS, load4, store4
+from convlab.device.vector import BYTES_16, ENGINE_CONSTANTS, issue_loads, load4, store4
 from convlab.device.warpgroup import fence_shared, finish_product, start_product
 
 __all__ = [
@@ -18,6 +17,7 @@ __all__ = [
     "commit_copies",
     "copy_async",
     "copy_async4",
+    "emulation_of",
     "fence_shared",
     "finish_product",
     "gpu_only",
@@ -28,6 +28,5 @@ __all__ = [
     "start_product",
     "store4",
     "to_tf32",
-    "twin_of",
     "wait_copies",
 ]

@@ -22,47 +22,40 @@ from typing import Any
 
 from numba.cuda.core import config
 
-from convlab.device.twins import register_twin
-from convlab.device.vector import load4_twin, store4_twin
+from convlab.device.codegen import assembly, element_pointer, is_float32_c_array
+from convlab.device.emulation import register_emulations
+from convlab.device.vector import emulated_load4, emulated_store4
 
 # A copy that lands at once is one that no right kernel can tell from a later one. Where convlab's
 # strict simulator runs a kernel, copies land when they are waited for.
 
 
-def _copy_async_twin(target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+def _emulated_copy_async(target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
     target[index] = source[at] if valid else 0.0
 
 
-def _copy_async4_twin(target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
-    store4_twin(target, index, load4_twin(source, at) if valid else (0.0, 0.0, 0.0, 0.0))
+def _emulated_copy_async4(target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+    emulated_store4(target, index, emulated_load4(source, at) if valid else (0.0, 0.0, 0.0, 0.0))
 
 
-def _commit_copies_twin() -> None:
+def _emulated_commit_copies() -> None:
     pass
 
 
-def _wait_copies_twin(groups: int) -> None:
+def _emulated_wait_copies(groups: int) -> None:
     pass
 
 
 if config.ENABLE_CUDASIM:
-    copy_async, copy_async4 = _copy_async_twin, _copy_async4_twin
-    commit_copies, wait_copies = _commit_copies_twin, _wait_copies_twin
+    copy_async, copy_async4 = _emulated_copy_async, _emulated_copy_async4
+    commit_copies, wait_copies = _emulated_commit_copies, _emulated_wait_copies
 else:
     from llvmlite import ir
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
 
-    from convlab.device.pointers import element_pointer, is_float32_c_array
-
     _GLOBAL, _SHARED = 1, 3  # NVVM's address spaces
-    _NOTHING, _I32, _I64 = ir.VoidType(), ir.IntType(32), ir.IntType(64)
-
-    def _assembly(builder: Any, text: str, constraints: str = "", *args: Any) -> None:
-        """One instruction of PTX that no access to memory may be moved across."""
-        kind = ir.FunctionType(_NOTHING, [arg.type for arg in args])
-        clobbered = ",".join(filter(None, [constraints, "~{memory}"]))
-        builder.call(ir.InlineAsm(kind, text, clobbered, side_effect=True), args)
+    _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
     def _in_space(builder: Any, pointer: Any, space: int, integer: Any) -> Any:
         """A pointer as PTX wants it: an integer, of one kind of memory."""
@@ -87,7 +80,7 @@ else:
             read = builder.select(valid, ir.Constant(_I32, width), ir.Constant(_I32, 0))
             near = _in_space(builder, to, _SHARED, _I32)
             far = _in_space(builder, start, _GLOBAL, _I64)
-            _assembly(builder, text, "r,l,r", near, far, read)
+            assembly(builder, text, "r,l,r", (near, far, read))
             return context.get_dummy_value()
 
         return signature, generate
@@ -107,7 +100,7 @@ else:
         """Makes a group of this thread's copies that are in none yet."""
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _assembly(builder, "cp.async.commit_group;")
+            assembly(builder, "cp.async.commit_group;", "")
             return context.get_dummy_value()
 
         return types.void(), generate
@@ -119,13 +112,15 @@ else:
             return None  # part of the instruction: it cannot come from a register
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _assembly(builder, f"cp.async.wait_group {groups.literal_value};")
+            assembly(builder, f"cp.async.wait_group {groups.literal_value};", "")
             return context.get_dummy_value()
 
         return types.void(groups), generate
 
 
-register_twin(copy_async, _copy_async_twin)
-register_twin(copy_async4, _copy_async4_twin)
-register_twin(commit_copies, _commit_copies_twin)
-register_twin(wait_copies, _wait_copies_twin)
+register_emulations(
+    (copy_async, _emulated_copy_async),
+    (copy_async4, _emulated_copy_async4),
+    (commit_copies, _emulated_commit_copies),
+    (wait_copies, _emulated_wait_copies),
+)

@@ -18,34 +18,26 @@ from typing import Any
 
 from numba.cuda.core import config
 
-from convlab.device.fragments import (
+from convlab.device.codegen import assembly
+from convlab.device.emulation import register_emulations, together
+from convlab.device.products import (
     SIZES,
     checked_fragments,
     rounded_to_tf32,
     split_into_tf32,
     warp_mma,
 )
-from convlab.device.lanes import together
-from convlab.device.twins import register_twin
 
 Four = tuple[Any, Any, Any, Any]
 
 
-def _to_tf32_twin(value: Any) -> Any:
-    return rounded_to_tf32(value)
-
-
-def _split_tf32_twin(value: Any) -> Any:
-    return split_into_tf32(value)
-
-
 # For Numba's simulator. Where convlab's strict one runs a kernel, its own warps compute.
-def _mma_tf32_twin(a: Four, b: tuple[Any, Any], c: Four) -> Any:
+def _emulated_mma_tf32(a: Four, b: tuple[Any, Any], c: Four) -> Any:
     return together("mma_tf32", checked_fragments(a, b, c), warp_mma)
 
 
 if config.ENABLE_CUDASIM:
-    to_tf32, split_tf32, mma_tf32 = _to_tf32_twin, _split_tf32_twin, _mma_tf32_twin
+    to_tf32, split_tf32, mma_tf32 = rounded_to_tf32, split_into_tf32, _emulated_mma_tf32
 else:
     from llvmlite import ir
     from numba.core.errors import TypingError
@@ -68,8 +60,8 @@ else:
             raise TypingError(f"to_tf32: value is {value}, but must be float32")
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind = ir.FunctionType(_I32, [_F32])
-            bits = builder.call(ir.InlineAsm(kind, "cvt.rna.tf32.f32 $0, $1;", "=r,f"), args)
+            text = "cvt.rna.tf32.f32 $0, $1;"
+            bits = assembly(builder, text, "=r,f", args, _I32, side_effect=False)
             # PTX says nothing of the other 13 bits.
             return builder.bitcast(builder.and_(bits, _TF32_BITS), _F32)
 
@@ -130,10 +122,11 @@ else:
                 for numbers, count in zip(args, SIZES.values(), strict=True)
             )
             bits = [builder.bitcast(number, _I32) for number in a + b]
-            kind = ir.FunctionType(_FOUR_FLOATS, [_I32] * 6 + [_F32] * 4)
-            assembly = ir.InlineAsm(kind, _MMA, ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4))
-            # Convergent: the compiler may not move it into a branch which not all lanes take.
-            result = builder.call(assembly, bits + c, attrs=("convergent", "nounwind"))
+            constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4)
+            result = assembly(
+                builder, _MMA, constraints, bits + c, _FOUR_FLOATS,
+                side_effect=False, convergent=True,
+            )  # fmt: skip
             return context.make_tuple(
                 builder, four, [builder.extract_value(result, n) for n in range(4)]
             )
@@ -141,6 +134,8 @@ else:
         return four(a, b, c), generate
 
 
-register_twin(to_tf32, _to_tf32_twin)
-register_twin(split_tf32, _split_tf32_twin)
-register_twin(mma_tf32, _mma_tf32_twin)
+register_emulations(
+    (to_tf32, rounded_to_tf32),
+    (split_tf32, split_into_tf32),
+    (mma_tf32, _emulated_mma_tf32),
+)

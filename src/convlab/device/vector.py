@@ -1,32 +1,43 @@
-"""128-bit access: four neighbouring float32 in one instruction.
+"""128-bit access: four neighbouring float32 in one instruction. And where loads are issued.
 
 ``load4(array, index)`` and ``store4(array, index, values)`` become LDG/LDS.E.128 and
 STG/STS.E.128. The index is an integer for a 1-D array or a tuple for an n-D one; counted in
 elements, it must be a multiple of 4, and the array must start at a multiple of 16 bytes (whole
 Numba device arrays do; shared arrays with ``alignment=BYTES_16``). Neither bounds nor alignment are
 checked on a GPU: a misaligned address stops the kernel, one out of bounds reads a stranger's data.
-The twins below check both.
+The emulations below check both.
 
-Why not float32x4 arrays or views: Numba turns none of them into a 128-bit access.
+Why not float32x4 arrays or views: Numba makes a 128-bit access of none of them.
+
+    x = load4(a, i)  # for the next slice
+    issue_loads()  # the load is issued here
+    ...  # much arithmetic that needs no x
+    store4(shared, j, x)
+
+A load has a latency of several hundred cycles, which the arithmetic hides. But a load in flight
+occupies registers, and, probably to save them, the compiler moves loads down into the arithmetic.
+``issue_loads`` keeps them where they are written.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from numba import cuda
 from numba.cuda.core import config
 
-from convlab.device.twins import register_twin
+from convlab.device.codegen import element_pointer, is_float32_c_array
+from convlab.device.emulation import register_emulations
 
 Four = tuple[Any, Any, Any, Any]
 
-# ``alignment=BYTES_16`` of shared arrays that are accessed by fours. Numba's simulator, where it
+# ``alignment=BYTES_16`` of shared arrays that have 128-bit accesses. Numba's simulator, where it
 # runs kernels by itself, refuses any ``alignment`` but None; convlab's engines do not.
 ENGINE_CONSTANTS = {"BYTES_16": 16}
 BYTES_16 = None if config.ENABLE_CUDASIM else ENGINE_CONSTANTS["BYTES_16"]
 
 
-def load4_twin(array: Any, index: Any) -> Four:
+def emulated_load4(array: Any, index: Any) -> Four:
     """What ``load4`` is in plain Python: the four values, as the array has them.
 
     Raises ``IndexError`` for an index that is no multiple of 4 or reaches outside the array.
@@ -40,8 +51,8 @@ def load4_twin(array: Any, index: Any) -> Four:
     return x, y, z, w
 
 
-def store4_twin(array: Any, index: Any, values: Four) -> None:
-    """What ``store4`` is in plain Python. Raises as :func:`load4_twin`."""
+def emulated_store4(array: Any, index: Any, values: Four) -> None:
+    """What ``store4`` is in plain Python. Raises as :func:`emulated_load4`."""
     if hasattr(type(array), "store_run"):
         array.store_run(index, values)
         return
@@ -66,14 +77,17 @@ def _run_of_four(array: Any, index: Any) -> Any:
     return (*rows, run) if rows else run
 
 
+def _emulated_issue_loads() -> None:
+    """Simulators load where it is written."""
+
+
 if config.ENABLE_CUDASIM:
-    load4, store4 = load4_twin, store4_twin
+    load4, store4 = emulated_load4, emulated_store4
+    issue_loads = _emulated_issue_loads
 else:
     from llvmlite import ir
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
-
-    from convlab.device.pointers import element_pointer, is_float32_c_array
 
     _FOUR_FLOATS = ir.VectorType(ir.FloatType(), 4)
     _LANES = [ir.Constant(ir.IntType(32), lane) for lane in range(4)]
@@ -115,6 +129,17 @@ else:
 
         return types.void(array, index, values), generate
 
+    # The strict simulator runs this function itself, and so finds lanes that do not come to it.
+    @cuda.jit(device=True, forceinline=True)
+    def issue_loads():  # type: ignore[no-untyped-def]
+        """Keeps the compiler from moving loads that are written before it to after it.
 
-register_twin(load4, load4_twin)
-register_twin(store4, store4_twin)
+        By a warp's barrier (``bar.warp.sync``), which costs nothing where the warp's lanes are
+        together. Every lane of the warp that has not ended has to come to it.
+        """
+        cuda.syncwarp()
+
+
+register_emulations(
+    (load4, emulated_load4), (store4, emulated_store4), (issue_loads, _emulated_issue_loads)
+)

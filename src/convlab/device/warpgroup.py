@@ -43,18 +43,18 @@ from typing import Any
 import numpy as np
 from numba.cuda.core import config
 
-from convlab.device.lanes import together
-from convlab.device.twins import register_twin
-from convlab.device.warpgroup_products import TERMS, check_width, warp_product
+from convlab.device.codegen import assembly, element_pointer, is_float32_c_array
+from convlab.device.emulation import register_emulations, together
+from convlab.device.products import TERMS, check_width, warp_product
 
 _started = threading.local()  # in Numba's simulator a thread's: its products under way
 
 
-def _fence_shared_twin() -> None:
+def _emulated_fence_shared() -> None:
     pass
 
 
-def _start_product_twin(D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
+def _emulated_start_product(D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
     check_width(N)
     if L is T:
         raise ValueError("start_product: L and T are one array, but must be two")
@@ -73,7 +73,7 @@ def _start_product_twin(D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None
     under_way[id(D)] = D, result
 
 
-def _finish_product_twin(D: Any, N: int) -> None:
+def _emulated_finish_product(D: Any, N: int) -> None:
     known = vars(_started).get("products", {}).pop(id(D), None)
     if known is None or len(known[1]) != N // 2:
         raise RuntimeError(f"finish_product: no product of {N} columns was started for D")
@@ -84,15 +84,13 @@ def _finish_product_twin(D: Any, N: int) -> None:
 
 
 if config.ENABLE_CUDASIM:
-    fence_shared = _fence_shared_twin
-    start_product, finish_product = _start_product_twin, _finish_product_twin
+    fence_shared = _emulated_fence_shared
+    start_product, finish_product = _emulated_start_product, _emulated_finish_product
 else:
     from llvmlite import ir
     from numba.core.errors import TypingError
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
-
-    from convlab.device.pointers import element_pointer, is_float32_c_array
 
     _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
     _SHARED = 3  # NVVM's address space
@@ -132,9 +130,7 @@ else:
         there for tensor cores, once a barrier lies between."""
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind = ir.FunctionType(ir.VoidType(), [])
-            text = "fence.proxy.async.shared::cta;"
-            builder.call(ir.InlineAsm(kind, text, "~{memory}", side_effect=True), [])
+            assembly(builder, "fence.proxy.async.shared::cta;", "")
             return context.get_dummy_value()
 
         return types.void(), generate
@@ -173,12 +169,9 @@ else:
                 "wgmma.commit_group.sync.aligned;",
             ])  # fmt: skip
             result = ir.LiteralStructType([_F32] * count)
-            kind = ir.FunctionType(result, [_I32] * 16 + [_I64] * 4)
-            # The product's registers are none that hold an operand: written while that is read.
-            constraints = ["=&f"] * count + ["r"] * 16 + ["l"] * 4 + ["~{memory}"]
-            assembly = ir.InlineAsm(kind, text, ",".join(constraints), side_effect=True)
-            # Convergent: the compiler may not move it into a branch which not all threads take.
-            product = builder.call(assembly, left + parts, attrs=("convergent", "nounwind"))
+            # "&": the product's registers are written while operands are still read.
+            constraints = ",".join(["=&f"] * count + ["r"] * 16 + ["l"] * 4)
+            product = assembly(builder, text, constraints, left + parts, result, convergent=True)
             for n, pointer in enumerate(_numbers(context, builder, kinds[0], args[0], count)):
                 builder.store(builder.extract_value(product, n), pointer)
             return context.get_dummy_value()
@@ -192,13 +185,12 @@ else:
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointers = _numbers(context, builder, signature.args[0], args[0], count)
-            kind = ir.FunctionType(ir.LiteralStructType([_F32] * count), [_F32] * count)
-            # Each number goes in and comes out where it was: nobody reads it before.
-            constraints = ["=f"] * count + [str(n) for n in range(count)] + ["~{memory}"]
+            # Each number goes in and comes out in the same register: no code reads it before.
+            constraints = ",".join(["=f"] * count + [str(n) for n in range(count)])
             text = "wgmma.wait_group.sync.aligned 0;"
-            assembly = ir.InlineAsm(kind, text, ",".join(constraints), side_effect=True)
             numbers = [builder.load(pointer) for pointer in pointers]
-            result = builder.call(assembly, numbers, attrs=("convergent", "nounwind"))
+            kind = ir.LiteralStructType([_F32] * count)
+            result = assembly(builder, text, constraints, numbers, kind, convergent=True)
             for n, pointer in enumerate(pointers):
                 builder.store(builder.extract_value(result, n), pointer)
             return context.get_dummy_value()
@@ -206,6 +198,8 @@ else:
         return types.void(D, N), generate
 
 
-register_twin(fence_shared, _fence_shared_twin)
-register_twin(start_product, _start_product_twin)
-register_twin(finish_product, _finish_product_twin)
+register_emulations(
+    (fence_shared, _emulated_fence_shared),
+    (start_product, _emulated_start_product),
+    (finish_product, _emulated_finish_product),
+)

@@ -6,7 +6,8 @@ quick, and ``cudasim`` Numba's.
 
 from __future__ import annotations
 
-from convlab.engines.base import Counts, Engine, EngineUnavailable
+from convlab.engines.base import Engine, EngineUnavailable
+from convlab.simulation.memory_rules import Counts
 
 ENGINE_NAMES = ("gpu", "simulator", "cudasim")
 

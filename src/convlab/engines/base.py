@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from convlab.engines.memory_rules import SECTOR_BYTES
-from convlab.stage import Capability, Program, Step
+from convlab.simulation.memory_rules import Counts
+from convlab.stage import Capability, LibraryCall, Program, Step
 
 Start = Callable[..., None]
 
@@ -28,57 +28,6 @@ class Together(Protocol):
 
 class EngineUnavailable(RuntimeError):
     """The engine asked for cannot run here; the message says why and what to do."""
-
-
-@dataclass
-class Counts:
-    """What kernels did. Loads, stores, barriers and ``global_bytes`` are counted per thread: one
-    access is one instruction, 32 or 128 bits wide; one barrier is one thread arriving at
-    ``syncthreads``. The rest is counted per request, a memory instruction of a whole warp: 32-byte
-    sectors of global memory and passes of shared memory; None from an engine that knows no warps.
-    """
-
-    global_loads: int = 0
-    global_stores: int = 0
-    shared_loads: int = 0
-    shared_stores: int = 0
-    barriers: int = 0
-    global_bytes: int = 0
-    global_requests: int | None = None
-    global_sectors: int | None = None
-    shared_requests: int | None = None
-    shared_passes: int | None = None
-
-    def __add__(self, other: Counts) -> Counts:
-        both = zip(astuple(self), astuple(other), strict=True)
-        sums: Any = (None if one is None or two is None else one + two for one, two in both)
-        return Counts(*sums)
-
-    def add_requests(self, far: int, sectors: int, near: int, passes: int) -> None:
-        """Count requests for global memory and their sectors, for shared memory and its passes."""
-        self.global_requests = (self.global_requests or 0) + far
-        self.global_sectors = (self.global_sectors or 0) + sectors
-        self.shared_requests = (self.shared_requests or 0) + near
-        self.shared_passes = (self.shared_passes or 0) + passes
-
-    def as_dict(self, flops: int) -> dict[str, float | None]:
-        """The counts and what follows from them: ``flops_per_byte``, the problem's arithmetic over
-        the bytes that threads ask of global memory; ``sectors_per_request``,
-        ``passes_per_request``; and ``bytes_per_flop``, the bytes that global memory moves, whole
-        sectors, over the arithmetic. None where there is nothing to divide by.
-        """
-        moved = None if self.global_sectors is None else SECTOR_BYTES * self.global_sectors
-        return {
-            **asdict(self),
-            "flops_per_byte": flops / self.global_bytes if self.global_bytes else 0.0,
-            "sectors_per_request": _ratio(self.global_sectors, self.global_requests),
-            "passes_per_request": _ratio(self.shared_passes, self.shared_requests),
-            "bytes_per_flop": _ratio(moved, flops),
-        }
-
-
-def _ratio(part: int | None, whole: int | None) -> float | None:
-    return part / whole if whole and part is not None else None
 
 
 class Engine(Protocol):
@@ -134,3 +83,58 @@ class Engine(Protocol):
 
     def counting(self) -> AbstractContextManager[Counts]:
         """Count what the kernels inside the ``with`` do; all zero on a GPU."""
+
+
+class OnTheHost:
+    """An engine's methods for memory, where memory is the host's and nothing runs beside it."""
+
+    is_gpu = False
+
+    def free_bytes(self) -> int | None:
+        """All memory there is: how much of it is free changes by the minute."""
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):  # not every system tells
+            return None
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        """NaN: what nobody writes must not look right."""
+        return np.full(shape, np.nan, np.float32)
+
+    def to_device(self, host: np.ndarray) -> np.ndarray:
+        """A float32 copy."""
+        return np.array(host, np.float32, order="C")
+
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        """A copy."""
+        return array.copy()
+
+    def why_no_library(self) -> str | None:
+        """None: NumPy is always here."""
+        return None
+
+    def build_library_call(self, call: LibraryCall) -> Start:
+        """The call made ready: NumPy does it, which says nothing when numbers overflow."""
+
+        def start(arrays: list[np.ndarray], stream: Any = None) -> None:
+            with np.errstate(all="ignore"):
+                call.function(np, *arrays)
+
+        return start
+
+    def prepack(self, program: Program, shapes: object, held: object) -> None:
+        """None: starting costs nothing beside running."""
+
+    def capability(self) -> None:
+        """None: what no GPU has is simulated too."""
+
+    def sm_count(self) -> int | None:
+        """None: blocks run one after the other."""
+        return None
+
+    def peak_flops(self, precision: str = "fp32") -> float | None:
+        """None: a simulator is never timed."""
+        return None
+
+    def synchronize(self) -> None:
+        """Every launch has ended when it returns."""

@@ -1,12 +1,11 @@
 """Engine ``cudasim``: Numba's own CUDA simulator, one operating-system thread per CUDA thread.
 
-Slow (some thousand multiply-adds a second where there are barriers) but there wherever Numba is.
-It works in a process with or without ``NUMBA_ENABLE_CUDASIM=1``: the simulator's thread blocks run
-a copy of the kernel's Python function (:mod:`convlab.engines.python_body`). Stricter than Numba's:
+Slow (some thousand multiply-adds a second where there are barriers) but there wherever Numba is. It
+works in a process with or without ``NUMBA_ENABLE_CUDASIM=1``: the simulator's thread blocks run a
+copy of the kernel's Python function (:mod:`convlab.simulation.python_body`). Stricter than Numba's:
 indices out of bounds or negative raise, as do stores to a kernel's sources; shared and local memory
 start as NaN in every block, each call of ``shared.array`` is an array of its own, and ``alignment``
-is accepted.
-All use of the simulator's internals is in this file and in ``device/lanes.py``.
+is accepted. All use of the simulator's internals is in this file and in ``device/emulation.py``.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ import numpy as np
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.kernel import BlockManager, BlockThread, Dim3
 
-from convlab.engines.base import Counts, Start
-from convlab.engines.on_the_host import OnTheHost
-from convlab.engines.python_body import python_body
+from convlab.engines.base import OnTheHost, Start
+from convlab.simulation.memory_rules import Counts
+from convlab.simulation.python_body import python_body
 from convlab.stage import SOURCES, Launch, LibraryCall, Program, Step
 
 

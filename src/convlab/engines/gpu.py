@@ -12,9 +12,10 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.core import config
 
-from convlab.engines import array_library
-from convlab.engines.base import Counts, Start, Together
+from convlab.engines import handles
+from convlab.engines.base import Start, Together
 from convlab.engines.handles import stream_handle
+from convlab.simulation.memory_rules import Counts
 from convlab.stage import Capability, Launch, LibraryCall, Program, Step
 
 
@@ -103,12 +104,12 @@ class Gpu:
         return np.asarray(array.copy_to_host())
 
     def why_no_library(self) -> str | None:
-        return array_library.why_none()
+        return handles.why_no_library()
 
     def build(self, step: Step, program: Program) -> Start:
         """The launch compiled for this GPU; see :meth:`convlab.engines.base.Engine.build`."""
         if isinstance(step, LibraryCall):
-            return array_library.build(step)
+            return handles.build_library_call(step)
         launch = step
         launch.kernel.compile(signature(launch, program))
 

@@ -1,10 +1,10 @@
 """Engine ``simulator``: convlab's own, strict and quick, for any ``@cuda.jit`` kernel.
 
 Runs the kernel's Python function once for each CUDA thread, in this process and always in the same
-order (:mod:`convlab.engines.greenlets`). With ``strict`` every access is written down and looked at
-(:mod:`convlab.engines.races`), and a kernel that is wrong anywhere raises :class:`SimulationError`
-although its answer may be right; without, only what cannot go on is refused. Knows nothing of
-Numba's simulator.
+order (:mod:`convlab.simulation.greenlets`). With ``strict`` every access is written down and looked
+at (:mod:`convlab.simulation.races`), and a kernel that is wrong anywhere raises
+:class:`SimulationError` although its answer may be right; without, only what cannot go on is
+refused. Knows nothing of Numba's simulator.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.base import Counts, Start
-from convlab.engines.findings import Finding, NotSimulated, SimulationError
-from convlab.engines.launch_arguments import three
-from convlab.engines.on_the_host import OnTheHost
-from convlab.engines.simulated_launch import Recorder, SimulatedLaunch
+from convlab.engines.base import OnTheHost, Start
+from convlab.simulation.findings import Finding, NotSimulated, SimulationError
+from convlab.simulation.launch_arguments import three
+from convlab.simulation.memory_rules import Counts
+from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
 from convlab.stage import Launch, LibraryCall, Program, Step
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]

@@ -15,8 +15,7 @@ import numpy as np
 from numba import cuda, float32
 
 from convlab.device import mma_tf32, split_tf32, to_tf32
-from convlab.device.fragments import WARP, K, M, N, split_into_tf32, warp_mma
-from convlab.engines import greenlets
+from convlab.device.products import WARP, K, M, N, split_into_tf32, warp_mma
 from convlab.engines.simulator import Simulator
 from convlab.lessons.exercises import check
 from convlab.lessons.feedback import ANSWER, COUNTS, Feedback, Problem, Row, graded
@@ -35,6 +34,7 @@ from convlab.lessons.pictures import (
 )
 from convlab.lessons.words import AS_FEW, broken, raised_in_words
 from convlab.problem import ConvProblem
+from convlab.simulation import greenlets
 from convlab.stages import stage_named
 
 ACCURACY = "accuracy"

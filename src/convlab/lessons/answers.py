@@ -2,8 +2,9 @@
 
 ``lessons/answers/NN_name.py`` holds, for every exercise and hunt of a lesson, at least five wrong
 answers and two right ones that look different from ours, as changes of ours.
-``python -m convlab.lessons.answers`` runs them all and writes the table ``docs/lesson-answers.md``;
-with ``--check`` it writes nothing. It exits 1 where a check's verdict is not the one expected.
+``python -m convlab.lessons.answers`` runs them all and writes the table
+``lessons/answers/README.md``; with ``--check`` it writes nothing. It exits 1 where a check's verdict is
+not the one expected.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from convlab.lessons.feedback import PASSED, UNFILLED, Feedback
 from convlab.lessons.source import LEARNER, Cell, Lesson, read, without_marks
 from convlab.lessons.words import DOES_NOT_COMPILE
 
-PAGE = "docs/lesson-answers.md"
+PAGE = "lessons/answers/README.md"
 GIVEN = "as the learner finds it"
 _numbers = count()
 
@@ -154,7 +155,7 @@ HEAD = """# Answers to the lessons' exercises
 
 Wrong answers of the kind that learners write, and right ones that look different from ours, with
 what the check of the notebook says. `python -m convlab.lessons.answers` runs them and writes this
-table; [lessons.md](lessons.md) says where the answers are.
+table; [the lessons](../../docs/lessons.md) says where the answers are.
 """
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.memory_rules import WARP
 from convlab.kernels.receptive_field import channel_parallel_field
 from convlab.lessons.maps import touched
 from convlab.lessons.pictures import (
@@ -24,6 +23,7 @@ from convlab.lessons.pictures import (
     sheet,
 )
 from convlab.problem import ConvProblem
+from convlab.simulation.memory_rules import WARP
 from convlab.tracing import LaunchTrace
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from convlab.checking import check as checked
 from convlab.checking.checker import check_tile
 from convlab.checking.loading import is_kernel
-from convlab.engines.findings import NotSimulated
 from convlab.lessons.feedback import ANSWER, Feedback, Problem, Row, graded
 from convlab.lessons.learners_code import function_of, unfilled
 from convlab.lessons.words import (
@@ -28,6 +27,7 @@ from convlab.lessons.words import (
     to_be_filled,
 )
 from convlab.problem import ConvProblem
+from convlab.simulation.findings import NotSimulated
 from convlab.stages import Tile, short_name, stage_named
 from convlab.tracing import LaunchTrace, trace
 

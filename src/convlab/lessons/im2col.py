@@ -10,7 +10,6 @@ import numpy as np
 from convlab.checking.checker import PROBLEMS
 from convlab.checking.loading import in_words, is_kernel
 from convlab.checking.records import SPOILED
-from convlab.engines.findings import NotSimulated
 from convlab.kernels.im2col import THREADS, make_im2col, pitch
 from convlab.lessons.exercises import MODEL, On, tried
 from convlab.lessons.feedback import ANSWER, Feedback, Problem, Row, graded
@@ -36,6 +35,7 @@ from convlab.lessons.words import (
     raised_in_words,
 )
 from convlab.problem import ConvProblem
+from convlab.simulation.findings import NotSimulated
 from convlab.stage import blocks_for
 from convlab.tracing import LaunchTrace, trace
 

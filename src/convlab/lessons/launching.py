@@ -12,11 +12,11 @@ from unittest import mock
 import numpy as np
 
 from convlab.engines import choose
-from convlab.engines.findings import SimulationError
 from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
+from convlab.simulation.findings import SimulationError
 from convlab.stages import Launch, Program, Tile, stage_named
 from convlab.tracing import LaunchTrace, trace
 

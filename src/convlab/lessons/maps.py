@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from convlab.engines.memory_rules import WARP
 from convlab.lessons.pictures import (
     COLOURS,
     FAINT,
@@ -24,6 +23,7 @@ from convlab.lessons.pictures import (
     spans,
 )
 from convlab.problem import ConvProblem
+from convlab.simulation.memory_rules import WARP
 from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Array
 

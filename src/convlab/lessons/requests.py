@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from convlab.engines.memory_rules import BANKS, SECTOR_BYTES, WORD_BYTES
 from convlab.lessons.maps import array_named
 from convlab.lessons.pictures import (
     COLOURS,
@@ -18,6 +17,7 @@ from convlab.lessons.pictures import (
     sheet,
     spans,
 )
+from convlab.simulation.memory_rules import BANKS, SECTOR_BYTES, WORD_BYTES
 from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Request
 from convlab.tracing.table import statement_of
@@ -136,7 +136,7 @@ def _in_words(request: Request) -> str:
 def _served(launch: LaunchTrace, request: Request) -> tuple[int, list[dict[int, list[int]]]]:
     """How many lanes shared memory serves at a time, and for each pass the words it gives, with
     the lanes that want them. Wide accesses are served some lanes after the other, as
-    :mod:`convlab.engines.memory_rules` says."""
+    :mod:`convlab.simulation.memory_rules` says."""
     for at_once in LANES_AT_ONCE[request.width]:
         passes: list[dict[int, list[int]]] = []
         for first in range(0, 32, at_once):

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from convlab.engines.memory_rules import WARP, WORD_BYTES
 from convlab.lessons.maps import array_named
 from convlab.lessons.pictures import (
     COLOURS,
@@ -23,6 +22,7 @@ from convlab.lessons.pictures import (
     sheet,
 )
 from convlab.problem import ConvProblem
+from convlab.simulation.memory_rules import WARP, WORD_BYTES
 from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Request
 

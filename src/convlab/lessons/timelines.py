@@ -15,10 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.access_log import GLOBAL, ISSUED, LANDED, WIDE
-from convlab.engines.launch_arguments import three
-from convlab.engines.requests import Requests
-from convlab.engines.simulated_launch import SimulatedLaunch
 from convlab.lessons.exercises import check
 from convlab.lessons.feedback import COUNTS, Feedback, Problem, Row
 from convlab.lessons.launching import AFTER, ready_for
@@ -34,6 +30,10 @@ from convlab.lessons.pictures import (
     sheet,
 )  # fmt: skip
 from convlab.problem import ConvProblem
+from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, WIDE
+from convlab.simulation.launch_arguments import three
+from convlab.simulation.requests import Requests
+from convlab.simulation.simulated_launch import SimulatedLaunch
 from convlab.stages import Tile
 
 ASK, ARRIVE, READ, MULTIPLY, BARRIER = "ask", "arrive", "read", "multiply", "barrier"
@@ -97,7 +97,7 @@ class Diary:
 
 
 class _Scribe:
-    """Hears of a launch (:class:`convlab.engines.simulated_launch.Recorder`)."""
+    """Hears of a launch (:class:`convlab.simulation.simulated_launch.Recorder`)."""
 
     loads_of: Mapping[tuple[str, int], int] = {}
 

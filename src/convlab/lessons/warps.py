@@ -16,9 +16,7 @@ from numba import cuda, float32
 
 from convlab.checking.loading import is_kernel
 from convlab.device import mma_tf32
-from convlab.device.fragments import WARP, K, M, N, warp_mma
-from convlab.engines import greenlets
-from convlab.engines.findings import NotSimulated
+from convlab.device.products import WARP, K, M, N, warp_mma
 from convlab.lessons.exercises import On, tried
 from convlab.lessons.feedback import ANSWER, COUNTS, Feedback, Problem, graded
 from convlab.lessons.learners_code import unfilled
@@ -36,6 +34,8 @@ from convlab.lessons.pictures import (
     spans,
 )
 from convlab.lessons.words import broken, headline_of, in_one_line, raised_in_words, to_be_filled
+from convlab.simulation import greenlets
+from convlab.simulation.findings import NotSimulated
 from convlab.tracing import LaunchTrace
 
 TITLE = "your kernel for one warp"

@@ -10,11 +10,11 @@ import numpy as np
 
 from convlab.checking import Check
 from convlab.checking.records import SPOILED, Answer, Count
-from convlab.engines.findings import Finding
 from convlab.lessons import maps
 from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, UNFILLED, Feedback, Line, Problem, Row
 from convlab.lessons.learners_code import function_of, line_of, unfilled
 from convlab.lessons.pictures import RIGHT, WRONG, Picture
+from convlab.simulation.findings import Finding
 
 AS_FEW = 1.25  # times the target's count that still is as few
 NOT_JUDGED = "floating-point operations"  # a matter of taste

@@ -31,7 +31,7 @@ SOURCE, TRACES, SITE = "build/site-source", "build/traces", "build/site"
 # The order of the pages; one that is in no list comes under "More".
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("getting-started", "glossary"),
-    "Lessons": ("lessons/index", "lessons", "lesson-answers"),
+    "Lessons": ("lessons/index", "lessons"),
     "The ladder": ("ladder", "stages/index"),
     "The simulator": (
         "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",

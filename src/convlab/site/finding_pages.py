@@ -6,8 +6,8 @@ import inspect
 from html import escape
 from typing import Any
 
-from convlab.engines.findings import REMEDIES, SimulationError
 from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import REMEDIES, SimulationError
 from convlab.site import listings
 from convlab.site.finding_examples import EXAMPLES, Example
 from convlab.site.markup import counted, raw

@@ -19,7 +19,7 @@ MODULES = {
     "convlab.stage": "How a stage names the arguments of its kernels.",
     "convlab.tracing.records": "What a trace holds: plain data.",
     "convlab.checking.records": "What the compiler said.",
-    "convlab.engines.findings": "What is wrong with a kernel.",
+    "convlab.simulation.findings": "What is wrong with a kernel.",
     "convlab.oracle": "When a result counts as right.",
 }
 # Of modules that have no list of their own: what the others' names hand out.
@@ -29,7 +29,7 @@ NAMED = {
     "convlab.tracing.records": ("Access", "Array", "Footprint", "Request", "Work"),
     "convlab.checking.records": ("Machine",),
     "convlab.engines.base": ("Together",),
-    "convlab.engines.findings": ("Finding", "SimulationError", "NotSimulated"),
+    "convlab.simulation.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.oracle": ("Oracle", "CheckResult"),
 }
 HEAD = """# API reference

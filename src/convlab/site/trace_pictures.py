@@ -231,7 +231,7 @@ def _banks(request: Request, start: int, told: str) -> str:
 def _passes(request: Request, start: int) -> list[dict[int, int]]:
     """For each pass, the lane that each bank answers: the first of those that want its word.
 
-    Wide accesses are served some lanes at a time (:mod:`convlab.engines.memory_rules`); how many
+    Wide accesses are served some lanes at a time (:mod:`convlab.simulation.memory_rules`); how many
     is what makes the trace's count of passes.
     """
     least = {4: 32, 8: 16, 16: 8}[max(WORD, request.width)]

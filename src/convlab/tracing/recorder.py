@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.access_log import ATOMIC, GLOBAL, READ, WRITE, Span, c_strides
-from convlab.engines.findings import Finding
-from convlab.engines.memory_rules import WARP
-from convlab.engines.requests import Requests
-from convlab.engines.simulated_launch import SimulatedLaunch
+from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, Span, c_strides
+from convlab.simulation.findings import Finding
+from convlab.simulation.memory_rules import WARP
+from convlab.simulation.requests import Requests
+from convlab.simulation.simulated_launch import SimulatedLaunch
 from convlab.tracing.records import Access, Array, Footprint, LaunchTrace, Request, Work
 
 OPERATIONS = {READ: "load", WRITE: "store", ATOMIC: "atomic"}
@@ -45,7 +45,7 @@ class Recorder:
         self._touched: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
         self._launch: SimulatedLaunch | None = None
 
-    # What a launch tells (convlab.engines.simulated_launch.Recorder).
+    # What a launch tells (convlab.simulation.simulated_launch.Recorder).
 
     def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
         """Add what some blocks asked of memory, the next ones, to the sums by line."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from convlab.engines.findings import REMEDIES, Finding
-from convlab.engines.memory_rules import SECTOR_BYTES, WARP
+from convlab.simulation.findings import REMEDIES, Finding
+from convlab.simulation.memory_rules import SECTOR_BYTES, WARP
 
 FORMAT, VERSION = "convlab trace", 1
 

@@ -10,13 +10,13 @@ import numpy as np
 from numba import typeof
 
 from convlab import workloads
-from convlab.engines.findings import NotSimulated, SimulationError
-from convlab.engines.launch_arguments import three
 from convlab.engines.offline import arch_of, shared_load_bytes
 from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
+from convlab.simulation.findings import NotSimulated, SimulationError
+from convlab.simulation.launch_arguments import three
 from convlab.stage import Capability, why_too_old
 from convlab.stages import Launch, Tile, stage_named
 from convlab.tracing.recorder import Recorder

@@ -1,0 +1,172 @@
+"""What tensor cores compute, in NumPy: for the simulators, which have none.
+
+Matrices are spread over a warp's 32 lanes, each of which holds a fragment:
+:func:`convlab.device.mma_tf32` and :mod:`convlab.device.warpgroup` say which. In a warpgroup each
+of the four warps multiplies 16 of the 64 rows, with the same matrix on the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+WARP = 32
+M, N, K = 16, 8, 8
+MULTIPLY_ADDS = M * N * K  # of one instruction, by all lanes together
+WARPGROUP = 4 * WARP
+ROWS, TERMS = 16, 16  # of a warp's matrix on the left of a warpgroup's product
+MOST_COLUMNS = 256
+SIZES = {"a": 4, "b": 2, "c": 4}  # how many numbers a lane has of each
+
+# What PTX calls groupID and threadID_in_group, by lane.
+_GROUP, _THREAD = np.divmod(np.arange(WARP), 4)
+_TF32_BITS, _HALF = np.uint32(0xFFFFE000), np.uint32(0x1000)  # of its last place
+_NUMBER_BITS = memoryview(bytearray(4)).cast("I")
+_NUMBER = _NUMBER_BITS.cast("B").cast("f")  # the same four bytes; storing rounds, with no warning
+# Exponents in a tensor core: subnormal numbers have the first, sums at least the second; zero has
+# none, so one that is below all others.
+_SUBNORMAL, _LEAST, _NONE = -126, -133, -1000
+# Where the numbers of the lanes' fragments are in the matrices: rows, columns, by lane and number.
+_A = np.stack([_GROUP, _GROUP + 8] * 2, 1), np.stack([_THREAD] * 2 + [_THREAD + 4] * 2, 1)
+_B = np.stack([_THREAD, _THREAD + 4], 1), np.stack([_GROUP] * 2, 1)
+_C = np.stack([_GROUP] * 2 + [_GROUP + 8] * 2, 1), np.stack([2 * _THREAD, 2 * _THREAD + 1] * 2, 1)
+# The same for the eight numbers of a warpgroup's matrix on the left.
+_LEFT = (
+    np.stack([_GROUP, _GROUP + 8] * 4, 1),
+    np.stack([_THREAD + k for k in (0, 0, 4, 4, 8, 8, 12, 12)], 1),
+)
+
+Fragments = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
+Brought = tuple[Sequence[Any], Sequence[Any], np.ndarray]
+
+
+def checked_fragments(a: Any, b: Any, c: Any) -> Fragments:
+    """The three; TypeError where one does not have as many numbers as a lane holds of it."""
+    for name, numbers in (("a", a), ("b", b), ("c", c)):
+        count = len(numbers) if isinstance(numbers, tuple) else None
+        if count != SIZES[name]:
+            what = type(numbers).__name__ if count is None else f"a tuple of {count}"
+            raise TypeError(f"mma_tf32: {name} is {what}, but must be a tuple of {SIZES[name]}")
+    return a, b, c
+
+
+def warp_mma(lanes: Mapping[int, Fragments]) -> dict[int, tuple[float, ...]]:
+    """Each lane's numbers of D. What a lane would bring that is not there is NaN."""
+    with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
+        left, right, total = (
+            _matrix(shape, where, {lane: brought[which] for lane, brought in lanes.items()})
+            for which, shape, where in ((0, (M, K), _A), (1, (K, N), _B), (2, (M, N), _C))
+        )
+        result = multiply_add(left, right, total)[_C]
+    return {lane: tuple(result[lane].tolist()) for lane in lanes}
+
+
+def multiply_add(left: Any, right: Any, total: Any) -> Any:
+    """``left @ right + total`` of float32 matrices as an H200's tensor cores compute it.
+
+    The eight products and the number that they are added to are aligned to the largest exponent
+    among them, cut 25 bits below it and added exactly; the sum is cut to float32. A product's
+    exponent is that of its factors, added. All this is found by experiment, as for earlier GPUs by
+    Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (2021).
+    """
+    left, right = (_cut(matrix).astype(np.float64) for matrix in (left, right))
+    total = total.astype(np.float64)
+    products = left.T[:, :, None] * right[:, None, :]
+    terms = np.concatenate([products, total[None]])
+    exponents = np.concatenate([
+        _exponents(left).T[:, :, None] + _exponents(right)[:, None, :], _exponents(total)[None],
+    ])  # fmt: skip
+    unit = np.ldexp(1.0, np.maximum(exponents.max(axis=0), _LEAST) - 25)
+    return _toward_zero(np.trunc(terms / unit).sum(axis=0) * unit + 0.0)  # no negative zero
+
+
+def rounded_to_tf32(value: Any) -> np.float32:
+    """The nearest number of TF32, ties away from zero; infinities and NaN stay themselves."""
+    with np.errstate(all="ignore"):
+        number = np.float32(value)
+    if not np.isfinite(number):
+        return number
+    bits = (number.view(np.uint32) + _HALF) & _TF32_BITS
+    rounded: np.float32 = bits.view(np.float32)
+    return rounded
+
+
+def split_into_tf32(value: Any) -> tuple[np.float32, np.float32]:
+    """The value rounded to TF32, ties away from zero, and what that leaves: ``split_tf32``."""
+    # In plain Python, a quarter of NumPy's time: a kernel's innermost loop comes by here.
+    _NUMBER[0] = value
+    number = _NUMBER[0]
+    _NUMBER_BITS[0] = (_NUMBER_BITS[0] + 0x1000) & 0xFFFFE000  # without what a NaN carries over
+    large = _NUMBER[0]
+    return np.float32(large), np.float32(number - large)
+
+
+def _matrix(shape: tuple[int, int], where: Any, brought: Mapping[int, Any]) -> Any:
+    """The matrix of numbers that lanes hold."""
+    matrix = np.full(shape, np.nan, np.float32)
+    lanes = list(brought)
+    rows, columns = (axis[lanes] for axis in where)
+    matrix[rows, columns] = [[float(number) for number in brought[lane]] for lane in lanes]
+    return matrix
+
+
+def _cut(matrix: Any) -> Any:
+    """Without the 13 bits of a float32 that TF32 lacks, which tensor cores do not look at."""
+    return (matrix.view(np.uint32) & _TF32_BITS).view(np.float32)
+
+
+def _exponents(matrix: Any) -> Any:
+    return np.where(matrix == 0, _NONE, np.maximum(np.frexp(matrix)[1] - 1, _SUBNORMAL))
+
+
+def _toward_zero(total: Any) -> Any:
+    """As float32, cut: what a tensor core does where other units round to the nearest."""
+    nearest = total.astype(np.float32)
+    beyond = (np.abs(nearest.astype(np.float64)) > np.abs(total)) & (np.abs(total) < 2.0**128)
+    return np.where(beyond, np.nextafter(nearest, np.float32(0)), nearest)
+
+
+def check_width(N: int) -> None:
+    """Raise ``ValueError`` for a number of columns that the instruction does not have."""
+    if N % 8 or not 8 <= N <= MOST_COLUMNS:
+        raise ValueError(f"N is {N}: it must be a multiple of 8, up to {MOST_COLUMNS}")
+
+
+def warp_product(lanes: Mapping[int, Brought]) -> dict[int, list[float]]:
+    """Each lane's numbers of the product. A lane brings its large parts, its small ones, and the
+    numbers of B, which is the first lane's; what a lane would bring that is not there is NaN."""
+    lefts = {lane: (large, small) for lane, (large, small, _) in lanes.items()}
+    with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
+        large, small = (
+            _matrix((ROWS, TERMS), _LEFT, {lane: numbers[which] for lane, numbers in lefts.items()})
+            for which in (0, 1)
+        )
+        right = next(iter(lanes.values()))[2]
+        columns = right.size // (2 * TERMS)
+        # [terms // 8, part, terms // 4 % 2, column, term % 4], the columns last
+        parts = right.reshape(2, 2, 2, columns, 4).transpose(1, 0, 2, 4, 3)
+        large_b, small_b = parts.reshape(2, TERMS, columns)
+        total = np.zeros((ROWS, columns), np.float32)
+        first, second = slice(0, 8), slice(8, 16)
+        for a, b, terms in (
+            (small, large_b, first), (large, small_b, first),
+            (small, large_b, second), (large, small_b, second),
+            (large, large_b, first), (large, large_b, second),
+        ):  # fmt: skip
+            total = multiply_add(a[:, terms], b[terms], total)
+    row, column = _where(columns)
+    result = total[row, column]
+    return {lane: result[lane].tolist() for lane in lanes}
+
+
+def _where(columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where a lane's numbers are in the product: rows, columns."""
+    first = 8 * np.arange(columns // 8)
+    row = np.stack([_GROUP, _GROUP, _GROUP + 8, _GROUP + 8], 1)
+    column = np.stack([2 * _THREAD, 2 * _THREAD + 1] * 2, 1)
+    return (
+        np.tile(row, (1, len(first))),
+        (first[None, :, None] + column[:, None, :]).reshape(WARP, -1),
+    )

@@ -1,0 +1,190 @@
+"""Async copies of a simulated launch: they land when their thread waits, and who was too early.
+
+A copy is a write that happens at some time between the line that asks for it and the wait. So the
+log has it as a write at both ends, which is what races with other threads' accesses are found by;
+accesses in between are found here. Only kernels that use async copies come here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from convlab import device
+from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, READ, WRITE, AccessLog, site_of
+from convlab.simulation.accesses import Access, Conflict
+from convlab.simulation.checked_array import CheckedArray
+from convlab.simulation.races import ENOUGH, same
+
+
+class Copy:
+    """One copy of one or several neighbours. ``issued`` and ``landed`` are positions in the log:
+    the first accesses that come after."""
+
+    __slots__ = ("address", "issued", "keys", "landed", "site", "target", "thread", "values")
+
+    def __init__(
+        self, target: CheckedArray, address: int, keys: Any, values: list[float], site: int
+    ) -> None:
+        self.target, self.address, self.keys, self.values = target, address, keys, values
+        self.site = site
+        self.thread = self.issued = 0
+        self.landed: float = math.inf
+
+
+class AsyncCopies:
+    """Those of a launch. ``thread()`` is the number in the launch of the one that runs,
+    ``position()`` the next access's; they are kept for :meth:`look` if ``strict``."""
+
+    def __init__(
+        self,
+        log: AccessLog | None,
+        strict: bool,
+        thread: Callable[[], int],
+        position: Callable[[], int],
+    ) -> None:
+        self._log, self._strict, self._thread, self._position = log, strict, thread, position
+        self._since_commit: dict[int, list[Copy]] = defaultdict(list)
+        self._groups: dict[int, list[list[Copy]]] = defaultdict(list)
+        self._all: list[Copy] = []  # of which something is in what the log holds
+        self.intrinsics: dict[Any, Callable[..., Any]] = {
+            device.copy_async: self.copy, device.copy_async4: self.copy4,
+            device.commit_copies: self.commit, device.wait_copies: self.wait,
+        }  # fmt: skip
+
+    def new_block(self) -> None:
+        """What the last block's threads did not wait for is nothing to this one."""
+        if self._since_commit or self._groups:
+            groups = chain(self._since_commit.values(), *self._groups.values())
+            for copy in chain.from_iterable(groups):
+                copy.landed = self._position()
+            self._since_commit.clear()
+            self._groups.clear()
+
+    def let_go(self) -> None:
+        """Forget the arrays: the launch is over."""
+        self._since_commit.clear()
+        self._groups.clear()
+        self._all.clear()
+
+    # What a kernel calls.
+
+    def copy(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+        """``copy_async``: one float32; zero where it is not ``valid``."""
+        self._copy(1, (target, index), (source, at), valid, site_of(1))
+
+    def copy4(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+        """``copy_async4``: four neighbours."""
+        self._copy(4, (target, index), (source, at), valid, site_of(1))
+
+    def commit(self) -> None:
+        """``commit_copies``: this thread's copies since the last one become a group."""
+        number = self._thread()
+        self._groups[number].append(self._since_commit.pop(number, []))
+
+    def wait(self, groups: int) -> None:
+        """``wait_copies``: the thread's groups land, the oldest first, until ``groups`` are left.
+
+        Raises ``ValueError`` for a number below zero.
+        """
+        if groups < 0:
+            raise ValueError(f"wait_copies({groups}): a number of groups is not below zero")
+        site, mine = site_of(1), self._groups[self._thread()]
+        while len(mine) > groups:
+            for copy in mine.pop(0):
+                self._land(copy, site)
+
+    def _copy(self, count: int, to: Any, start: Any, valid: Any, site: int) -> None:
+        (target, index), (source, at) = to, start
+        _check(target, source)
+        address, keys = target.run_at(index, count, site)
+        values = [0.0] * count
+        log = self._log
+        if valid:
+            far, places = source.run_at(at, count, site)
+            values = [source.data[place] for place in places]
+            if log is not None:
+                log.add_run(far, source.itemsize, count, site, READ)
+        copy = Copy(target, address, keys, values, site)
+        copy.thread = self._thread()
+        if log is not None:
+            log.add_run(address, target.itemsize, count, site, WRITE + ISSUED)
+            log.values.extend(values)
+            copy.issued = self._position()
+            if self._strict:
+                self._all.append(copy)
+        self._since_commit[copy.thread].append(copy)
+
+    def _land(self, copy: Copy, site: int) -> None:
+        if self._log is not None:
+            copy.landed = self._position()
+            count, size = len(copy.values), copy.target.itemsize
+            self._log.add_run(copy.address, size, count, site, WRITE + LANDED)
+            self._log.values.extend(copy.values)
+        for key, value in zip(copy.keys, copy.values, strict=True):
+            copy.target.data[key] = value
+
+    # What was too early.
+
+    def look(self, start: int, block_size: int, whole: bool) -> Iterator[Conflict]:
+        """The accesses in the log, whose first has position ``start``, to what is in flight.
+        ``whole`` if the last block has ended. Storing what the copy brings is none."""
+        if not self._all:
+            return
+        assert self._log is not None
+        yield from self._early(self._log, start, block_size)
+        self._all = [] if whole else [copy for copy in self._all if copy.landed == math.inf]
+
+    def _early(self, log: AccessLog, start: int, block_size: int) -> Iterator[Conflict]:
+        columns = log.columns()
+        landing = (columns.kind & LANDED != 0) & (columns.kind & 3 == WRITE)
+        places = np.flatnonzero((columns.address < GLOBAL) & ~landing)
+        places = places[np.argsort(columns.address[places], kind="stable")]
+        words = [(copy, n) for copy in self._all for n in range(len(copy.values))]
+        address = np.array([copy.address + n * copy.target.itemsize for copy, n in words])
+        end = len(columns.address)
+        issued = np.array([copy.issued for copy, _ in words]) - start
+        landed = np.array([copy.landed for copy, _ in words]) - start
+        # One number for place and time, by which both are sorted.
+        key = columns.address[places] * (end + 1) + places
+        first = np.searchsorted(key, address * (end + 1) + np.clip(issued, 0, end))
+        last = np.searchsorted(key, address * (end + 1) + np.clip(landed, 0, end).astype(np.int64))
+        stored = np.cumsum(columns.kind & 3 == WRITE) - 1  # which of the values is whose
+        seen: Counter[tuple[int, int]] = Counter()
+        for which in np.flatnonzero(first < last).tolist():
+            copy, n = words[which]
+            value = copy.values[n]
+            for at in places[first[which] : last[which]].tolist():
+                site, kind = int(columns.site[at]), int(columns.kind[at]) & 3
+                brought = log.values[stored[at]] if kind == WRITE else None
+                if seen[copy.site, site] == ENOUGH or (kind == WRITE and same(brought, value)):
+                    continue
+                seen[copy.site, site] += 1
+                where, thread = int(address[which]), int(columns.thread[at])
+                yield Conflict(
+                    "copy in flight",
+                    _access(where, copy.site, WRITE, copy.thread, block_size, copy.issued),
+                    _access(where, site, kind, thread, block_size, start + at),
+                )
+
+
+def _access(
+    address: int, site: int, kind: int, thread: int, block_size: int, position: int
+) -> Access:
+    """As much of one as a finding says."""
+    block = thread // block_size
+    return Access(address, site, kind, thread, block, 0, 0, 0, position, None)
+
+
+def _check(target: Any, source: Any) -> None:
+    """A GPU checks none of this. Constant arrays lie low like shared ones, but are read-only."""
+    shared = isinstance(target, CheckedArray) and target.base < GLOBAL
+    if not shared or not target.host.flags.writeable:
+        raise TypeError(f"{target.name}: an async copy goes to shared memory, which that is not")
+    if not isinstance(source, CheckedArray) or source.base < GLOBAL:
+        raise TypeError(f"{source.name}: an async copy comes from global memory, which that is not")

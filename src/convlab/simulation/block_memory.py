@@ -1,0 +1,308 @@
+"""``cuda.shared`` and ``cuda.local`` of a simulated kernel."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from convlab.simulation.access_log import Span, assigned_name, site_of
+from convlab.simulation.checked_array import (
+    CheckedArray,
+    Memory,
+    check,
+    checked,
+    show,
+    unknown_attribute,
+    whole_index,
+)
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.scalars import converted, poison, poisoned, quick
+
+STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
+NOBODY_WROTE = 0xFF  # bytes that make NaN of a float, -1 of an integer
+
+
+class Shared:
+    """``cuda.shared``: an array for each call in the code, poisoned for every block. A call that
+    asks for another shape or type, as that of a device function may, makes another array."""
+
+    def __init__(self, memory: Memory, dynamic_bytes: int) -> None:
+        self._memory = memory
+        self._arrays: dict[tuple[Any, ...], CheckedArray] = {}
+        self._static: list[CheckedArray] = []
+        if not 0 <= dynamic_bytes <= BLOCK_BYTES:
+            raise ValueError(
+                f"shared_bytes is {dynamic_bytes}: a block has 0 to {BLOCK_BYTES} bytes of shared "
+                "memory"
+            )
+        self._begin = self._end = -(-dynamic_bytes // 16) * 16  # the dynamic part comes first
+        self._dynamic = np.zeros(dynamic_bytes, np.uint8)
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
+        """This block's array of the call that asks; ``shape`` 0 is the dynamic part.
+
+        Raises ``MemoryError`` where a block has not so much.
+        """
+        frame = sys._getframe(1)
+        call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
+        known = self._arrays.get(call)
+        if known is None:
+            name = assigned_name(frame.f_code, frame.f_lasti)
+            known = self._arrays[call] = self._new(name, shape, dtype_of(dtype), alignment)
+        return known
+
+    def _new(
+        self, name: str, shape: Any, dtype: np.dtype[Any], alignment: int | None
+    ) -> CheckedArray:
+        sizes = sizes_of(shape)
+        if sizes == (0,):
+            count = len(self._dynamic) // dtype.itemsize
+            host = self._dynamic[: count * dtype.itemsize].view(dtype)
+            base, alignment = 0, 16
+        else:
+            host = poisoned(sizes, dtype)
+            alignment = alignment or dtype.itemsize
+            base = -(-self._end // alignment) * alignment
+            self._end = base + host.nbytes
+            self._check_size()
+        if self._memory.log is not None:
+            end = base + host.nbytes
+            self._memory.log.spans.append(
+                Span(name, base, end, host.shape, dtype.itemsize, None, dtype)
+            )
+        array = checked(host, name, base, self._memory, alignment)
+        if sizes != (0,):
+            self._static.append(array)
+        return array
+
+    def _check_size(self) -> None:
+        static = self._end - self._begin
+        if static > STATIC_BYTES:
+            raise MemoryError(
+                f"{static} bytes of shared arrays: a block has at most {STATIC_BYTES}, more only "
+                "as dynamic shared memory"
+            )
+        if self._end > BLOCK_BYTES:
+            raise MemoryError(
+                f"{self._end} bytes of shared memory, {len(self._dynamic)} of them dynamic: a "
+                f"block has at most {BLOCK_BYTES}"
+            )
+
+    def new_block(self) -> None:
+        """Nothing is left of what the last block wrote."""
+        self._dynamic.fill(NOBODY_WROTE)
+        for array in self._static:
+            array.host[...] = poisoned((), array.dtype)
+
+    def let_go(self) -> None:
+        """Forget the arrays: the launch is over."""
+        self._arrays.clear()
+        self._static.clear()
+
+
+class Local:
+    """``cuda.local``: a new array for each call."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._made: dict[tuple[Any, ...], tuple[Any, str]] = {}
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        """A new array of the thread that asks."""
+        frame = sys._getframe(1)
+        call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
+        made = self._made.get(call)
+        if made is None:
+            kept = dtype_of(dtype)
+            kind = local_class(sizes_of(shape), kept, self._memory.number(kept), alignment)
+            made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
+        kind, name = made
+        return kind(name, self._memory)
+
+
+def sizes_of(shape: Any) -> tuple[int, ...]:
+    """A shape as Numba takes it, a number or several, as a tuple."""
+    return tuple(int(n) for n in shape) if isinstance(shape, tuple | list) else (int(shape),)
+
+
+def dtype_of(dtype: Any) -> np.dtype[Any]:
+    """NumPy's type for what a kernel names: a cast, a Numba type, anything of NumPy's."""
+    found: np.dtype[Any] = np.dtype(getattr(dtype, "dtype", dtype))
+    return found
+
+
+# A thread's own arrays stand for registers, and kernels touch them most. So their code is written
+# out for each shape, as :mod:`convlab.simulation.checked_array` does for the others.
+
+
+class LocalArray:
+    """A thread's own array; elements that nobody wrote are None."""
+
+    __slots__ = ("cells", "memory", "name")
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    alignment: int
+
+    def __init__(self, name: str, memory: Memory) -> None:
+        self.name, self.memory = name, memory
+        self.cells: list[Any] = [None] * math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        return len(self.cells)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getattr__(self, name: str) -> Any:
+        raise unknown_attribute(self.name, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        for place in range(len(self)):
+            yield self.load(place, site_of(1))  # whoever asks for the next one stands there
+
+    def place(self, index: Any, site: int) -> int:
+        """Which cell that is, after all checks."""
+        place, entries = 0, index if isinstance(index, tuple) else (index,)
+        if len(entries) == len(self.shape):  # the usual: Python's integers, none beyond an end
+            for entry, extent in zip(entries, self.shape):  # noqa: B905
+                if entry.__class__ is not int or not 0 <= entry < extent:
+                    break
+                place = place * extent + entry
+            else:
+                return place
+        entries = whole_index(self, index)
+        if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
+            raise NotSimulated(
+                f"{show(self.name, entries)}: views of local arrays are not simulated"
+            )
+        entries = check(self, entries, site)
+        place = 0
+        for entry, extent in zip(entries, self.shape, strict=True):
+            place = place * extent + entry
+        return place
+
+    def load(self, index: Any, site: int) -> Any:
+        """The element, or a finding and a poisoned value where nobody wrote it."""
+        place = self.place(index, site)
+        value = self.cells[place]
+        if value is None:
+            at = tuple(int(i) for i in np.unravel_index(place, self.shape))
+            what = f"{show(self.name, at)} is read before anything is written to it"
+            self.memory.report("uninitialised", what, site, self, at)
+            value = poison(self.dtype).item()
+        number = self.memory.number(self.dtype)
+        return value if number is None else number(value)
+
+    def store(self, index: Any, value: Any, site: int) -> None:
+        """Write one element, rounded or wrapped to the array's type."""
+        self.cells[self.place(index, site)] = converted(value, self.dtype)
+
+    part = load
+
+    def update(self, index: Any, function: Any, site: int, kind: int = 0) -> Any:
+        """Raises :class:`NotSimulated`, always."""
+        raise NotSimulated(f"an atomic on {self.name}: a GPU has none for local memory")
+
+    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
+        """``count`` neighbours by one wide load."""
+        site = site_of(2)
+        place, keys = self._run(index, count, site)
+        values = self.cells[place : place + count]
+        if None in values:
+            return tuple([self.load(key, site) for key in keys])
+        number = self.memory.number(self.dtype)
+        return tuple(values if number is None else map(number, values))
+
+    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
+        """The same number of neighbours by one wide store."""
+        site = site_of(2)
+        place, _ = self._run(index, len(values), site)
+        self.cells[place : place + len(values)] = [converted(value, self.dtype) for value in values]
+
+    def _run(self, index: Any, count: int, site: int) -> tuple[int, list[tuple[int, ...]]]:
+        """The first cell of a wide access and the indices that it touches, which must lie as on a
+        GPU."""
+        if self.dtype != np.float32:
+            raise TypeError(f"{self.name} is no array of float32, which alone have wide accesses")
+        *rows, first = index if isinstance(index, tuple) else (index,)
+        keys = [(*rows, first + lane) for lane in range(count)]
+        place, _ = self.place(keys[0], site), self.place(keys[-1], site)
+        width = count * self.dtype.itemsize
+        if place % count or self.alignment % width:
+            chance = "not" if place % count else "only by chance"
+            what = f"{show(self.name, keys[0])} is {chance} at a multiple of {width} bytes"
+            self.memory.report("misaligned", what, site, self, keys[0])
+        return place, keys
+
+
+_LOCAL_TEMPLATE = """
+class Array(LocalArray):
+    __slots__ = ()
+    shape, dtype, alignment = SHAPE, DTYPE, ALIGNMENT
+
+    def __getitem__(self, index):
+        try:
+            {names} = index
+            if {inside}:
+                value = self.cells[{place}]
+                if value is not None:
+                    return {load}
+        except (TypeError, ValueError):
+            pass
+        return self.load(index, site_of(1))
+
+    def __setitem__(self, index, value):
+        try:
+            {names} = index
+            if {inside}:
+                CELL[0] = value
+                self.cells[{place}] = CELL[0]
+                return
+        except (TypeError, ValueError):
+            pass
+        self.store(index, value, site_of(1))
+"""
+
+
+def local_class(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    number: Callable[[Any], Any] | None = None,
+    alignment: int | None = None,
+) -> Any:
+    """The class of local arrays of that shape. ``number`` is what loads are handed through, if
+    anything."""
+    names = {
+        "LocalArray": LocalArray, "SHAPE": shape, "DTYPE": dtype, "site_of": site_of,
+        "CELL": quick(np.zeros(1, dtype)), "number": number,
+        "ALIGNMENT": alignment or dtype.itemsize,
+    }  # fmt: skip
+    exec(_local_code(shape, number is not None), names)
+    return names["Array"]
+
+
+@lru_cache(maxsize=1000)
+def _local_code(shape: tuple[int, ...], counted: bool) -> CodeType:
+    """Sizes are written into the code."""
+    letters = [f"i{axis}" for axis in range(len(shape))]
+    place = letters[0]
+    for letter, extent in zip(letters[1:], shape[1:], strict=True):
+        place = f"({place}) * {extent} + {letter}"
+    source = _LOCAL_TEMPLATE.format(
+        names=letters[0] if len(shape) == 1 else ", ".join(letters),
+        inside=" and ".join(f"0 <= {i} < {n}" for i, n in zip(letters, shape, strict=True)),
+        place=place,
+        load="number(value)" if counted else "value",
+    )
+    return compile(source, "<local array>", "exec")

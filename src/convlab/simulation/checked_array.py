@@ -1,0 +1,366 @@
+"""Arrays as a simulated kernel sees them: strict bounds, every access in the log.
+
+Element access is the innermost loop of all, so its code is written out for each number of
+dimensions (and each shape of a local array), and data is read through memoryviews: those give
+Python numbers, round at stores, refuse indices beyond the end and are faster than NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from operator import lt, mul
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from convlab.simulation.access_log import ATOMIC, READ, WRITE, AccessLog, site_of
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.scalars import converted, quick
+
+
+def check(array: Any, index: Any, site: int) -> tuple[int, ...]:
+    """An element's index as a tuple; reports one that is out of bounds."""
+    entries = index if isinstance(index, tuple) else (index,)
+    entries = tuple(integer(entry) for entry in entries)
+    shape = array.shape
+    if len(entries) != len(shape):
+        raise IndexError(f"{len(entries)} indices for {array.name} of shape {shape}")
+    if not all(0 <= i < n for i, n in zip(entries, shape, strict=True)):
+        what = f"{show(array.name, entries)} is outside shape {shape}"
+        array.memory.report("out of bounds", what, site, array, entries)
+    return entries
+
+
+def whole_index(array: Any, index: Any) -> tuple[Any, ...]:
+    """Any index as a tuple, in which slices stand for ``...``."""
+    entries = index if isinstance(index, tuple) else (index,)
+    given = sum(entry is not Ellipsis for entry in entries)
+    if len(entries) - given > 1 or given > len(array.shape):
+        raise IndexError(f"{len(entries)} indices for {array.name} of shape {array.shape}")
+    if given < len(entries):
+        place = next(n for n, entry in enumerate(entries) if entry is Ellipsis)
+        filling = (slice(None),) * (len(array.shape) - given)
+        entries = entries[:place] + filling + entries[place + 1 :]
+    return entries
+
+
+def integer(value: Any) -> int:
+    """An index as a Python integer; ``TypeError`` for what is none."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"index {value!r} is no integer")
+    return int(value.__index__())
+
+
+def show(name: str, index: tuple[Any, ...]) -> str:
+    """An element as the kernel writes it: ``S_F[3, 1]``."""
+    return f"{name}[{', '.join(str(i) for i in index)}]"
+
+
+def unknown_attribute(array: str, name: str) -> Exception:
+    """The error for an attribute that a simulated array lacks; NumPy's arrays may have it."""
+    if not name.startswith("__") and hasattr(np.ndarray, name):
+        return NotSimulated(f"{array}.{name} is not simulated")
+    return AttributeError(f"{array} is an array, which has no {name}")
+
+
+Report = Callable[..., None]  # report(kind, what, site, array, index): raises where it must end
+
+
+class Memory:
+    """What arrays of one launch share: the log, if there is one, and where findings go."""
+
+    def __init__(
+        self, log: AccessLog | None, report: Report, number: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.log, self.report = log, report
+        self._number = number
+        self._view_classes: dict[Any, Any] = {}
+        self._namespaces: list[dict[str, Any]] = []  # of the classes made for arrays
+
+    def number(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
+        """What loads of that type are handed through, to count what becomes of them."""
+        return self._number if dtype.kind == "f" else None
+
+    def view_class(self, ndim: int, dtype: np.dtype[Any]) -> Any:
+        """The class of views: one for each number of dimensions and kind of number."""
+        number = self.number(dtype)
+        if (ndim, number) not in self._view_classes:
+            self._view_classes[ndim, number] = self.array_class(ndim, number)
+        return self._view_classes[ndim, number]
+
+    def array_class(
+        self,
+        ndim: int,
+        number: Callable[[Any], Any] | None,
+        fixed: tuple[int, tuple[int, ...]] | None = None,
+        data: Any = None,
+    ) -> Any:
+        """A class of arrays; with ``fixed``, base and strides, and ``data`` it is for one."""
+        names: dict[str, Any] = {
+            "CheckedArray": CheckedArray, "getframe": sys._getframe, "site_of": site_of,
+            "DATA": data, "number": number,
+        }  # fmt: skip
+        if self.log is not None:
+            names["log_address"] = self.log.addresses.append
+            names["log_site"] = self.log.sites.append
+            names["log_value"] = self.log.values.append
+        exec(_array_code(ndim, self.log is not None, number is not None, fixed), names)
+        self._namespaces.append(names)
+        return names["Array"]
+
+    def let_go(self) -> None:
+        """Forget the arrays: their classes, which refer to themselves, refer to the data too."""
+        for names in self._namespaces:
+            names["DATA"] = None
+
+
+class CheckedArray:
+    """A global, shared or constant array, or a view of one. ``base`` is its first address."""
+
+    __slots__ = ("alignment", "base", "data", "host", "memory", "name", "strides", "wide")
+
+    def __init__(
+        self, host: np.ndarray, name: str, base: int, memory: Memory, alignment: int = 256
+    ) -> None:
+        self.host, self.name, self.base, self.memory = host, name, base, memory
+        self.alignment = alignment
+        self.strides = host.strides
+        self.data = quick(host)
+        self.wide = host.dtype == np.float32 and host.flags.c_contiguous  # what wide accesses take
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.host.shape
+
+    @property
+    def size(self) -> int:
+        return self.host.size
+
+    @property
+    def ndim(self) -> int:
+        return self.host.ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.host.dtype
+
+    @property
+    def itemsize(self) -> int:
+        return self.host.itemsize
+
+    def __array__(self, *how: Any, **more: Any) -> np.ndarray:
+        """NumPy asks for it, to work on the whole of an array, which no kernel can."""
+        raise TypeError("no operation of NumPy takes an 'Array' of a kernel")
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+    def address(self, index: tuple[int, ...]) -> int:
+        """Where the element is, in bytes of simulated memory; the index is not checked."""
+        return self.base + sum(i * s for i, s in zip(index, self.strides, strict=True))
+
+    @property
+    def nbytes(self) -> int:
+        return self.host.nbytes
+
+    @property
+    def T(self) -> Any:
+        return self._view(self.host.T)
+
+    def __getattr__(self, name: str) -> Any:
+        raise unknown_attribute(self.name, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        for place in range(len(self)):
+            yield self.part(place, site_of(1))  # whoever asks for the next one stands there
+
+    def part(self, index: Any, site: int) -> Any:
+        """An element by an unusual index, or a view: ``a[2:]``, ``a[row]`` of a matrix."""
+        entries = whole_index(self, index)
+        if len(entries) == self.ndim and not any(isinstance(e, slice) for e in entries):
+            at = check(self, entries, site)
+            self._log(at, site, READ)
+            return self.loaded(self.data[at[0] if len(at) == 1 else at])
+        for entry, extent in zip(entries, self.shape, strict=False):
+            if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
+                what = f"{show(self.name, entries)} is outside shape {self.shape}"
+                self.memory.report("out of bounds", what, site, self, None)
+        return self._view(self.host[entries])
+
+    def _view(self, part: np.ndarray) -> Any:
+        offset = _start(part) - _start(self.host) if part.size else 0
+        kind = self.memory.view_class(part.ndim, part.dtype)
+        return kind(part, self.name, self.base + offset, self.memory, self.alignment)
+
+    def store_part(self, index: Any, value: Any, site: int) -> None:
+        """A store whose value or index is unusual: an integer that wraps, a float to be cut."""
+        if not self.host.flags.writeable:
+            raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
+        entries = whole_index(self, index)
+        if len(entries) < self.ndim or any(isinstance(entry, slice) for entry in entries):
+            row = self.part(entries, site)
+            places = [*np.ndindex(*row.shape)]
+            for at, one in zip(places, self._values(value, row.shape, places, site), strict=True):
+                row.store_part(at, one, site)
+            return
+        at = check(self, entries, site)
+        value = converted(value, self.dtype)
+        self.data[at[0] if len(at) == 1 else at] = value
+        self._log(at, site, WRITE, value)
+
+    def _values(
+        self, value: Any, shape: tuple[int, ...], places: list[tuple[int, ...]], site: int
+    ) -> list[Any]:
+        """What ``a[row] = value`` stores: another array's elements, or the same everywhere."""
+        if not hasattr(value, "shape"):
+            return [value] * len(places)
+        if value.shape:
+            raise NotSimulated(
+                f"an array of shape {tuple(value.shape)} stored in one of shape {shape}, a part of "
+                f"{self.name}, is not simulated"
+            )
+        return [value.part(at, site) for at in places]
+
+    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
+        """``count`` neighbours by one wide load."""
+        site = site_of(2)
+        address, keys = self.run_at(index, count, site)
+        if (log := self.memory.log) is not None:
+            log.add_run(address, self.itemsize, count, site, READ)
+        data = self.data
+        if self.memory.number(self.dtype) is not None:
+            return tuple([self.loaded(data[key]) for key in keys])
+        return tuple([data[key] for key in keys])
+
+    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
+        """The same number of neighbours by one wide store."""
+        site = site_of(2)
+        if not self.host.flags.writeable:
+            raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
+        address, keys = self.run_at(index, len(values), site)
+        if (log := self.memory.log) is not None:
+            log.add_run(address, self.itemsize, len(values), site, WRITE)
+            log.values.extend(values)
+        for key, value in zip(keys, values, strict=True):
+            self.data[key] = value
+
+    def run_at(self, index: Any, count: int, site: int) -> tuple[int, Sequence[Any]]:
+        """The first address of a wide access and the indices that it touches, all checked."""
+        keys: Sequence[Any]
+        shape, width = self.host.shape, 4 * count  # of float32, which alone is wide
+        if not self.wide:
+            raise TypeError(
+                f"{self.name} is not a C-contiguous array of float32, which alone have wide "
+                "accesses and async copies"
+            )
+        if isinstance(index, tuple):
+            *rows, first = index
+            keys = [(*rows, first + lane) for lane in range(count)]
+            ends, inside = (*rows, first + count - 1), min(index) >= 0
+            address = self.base + sum(map(mul, index, self.strides))
+        else:
+            keys = range(index, index + count)
+            ends, inside = (index + count - 1,), index >= 0
+            address = self.base + index * self.strides[0]
+        if not (inside and len(ends) == len(shape) and all(map(lt, ends, shape))):
+            check(self, keys[0], site)
+            check(self, keys[-1], site)
+        if address % width or self.alignment % width:
+            at = index if isinstance(index, tuple) else (index,)
+            chance = "not at a multiple" if address % width else "only by chance at a multiple"
+            what = f"{show(self.name, at)} is {chance} of {width} bytes"
+            self.memory.report("misaligned", what, site, self, at)
+        return address, keys
+
+    def update(
+        self, index: Any, function: Callable[[Any], Any], site: int, kind: int = ATOMIC
+    ) -> Any:
+        """An atomic: store ``function(old)`` and return the old value."""
+        if not self.host.flags.writeable:
+            raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
+        at = check(self, whole_index(self, index), site)
+        key = at[0] if len(at) == 1 else at
+        old = self.loaded(self.data[key])
+        self.data[key] = converted(function(old), self.dtype)
+        self._log(at, site, kind)
+        return old
+
+    def loaded(self, value: Any) -> Any:
+        """What a load gives."""
+        number = self.memory.number(self.dtype)
+        return value if number is None else number(value)
+
+    def _log(self, at: tuple[int, ...], site: int, kind: int, value: Any = None) -> None:
+        if self.memory.log is not None:
+            self.memory.log.add(self.address(at), site, kind, value)
+
+
+def checked(
+    host: np.ndarray, name: str, base: int, memory: Memory, alignment: int = 256
+) -> CheckedArray:
+    """The array as a simulated kernel sees it, with a class of its own: quickest to index."""
+    fixed = base, host.strides
+    made = memory.array_class(host.ndim, memory.number(host.dtype), fixed, quick(host))
+    array: CheckedArray = made(host, name, base, memory, alignment)
+    return array
+
+
+# With {fixed} places and data are constants of the class; without, for views, attributes.
+_TEMPLATE = """
+class Array(CheckedArray):
+    __slots__ = ()
+
+    def __getitem__(self, index):
+        try:
+            {names} = index
+            if {inside}:
+                value = {load}
+                {log_read}
+                return value
+        except (IndexError, TypeError, ValueError):
+            pass
+        return self.part(index, site_of(1))
+
+    def __setitem__(self, index, value):
+        try:
+            {names} = index
+            if {inside}:
+                {data}[index] = value
+                {log_write}
+                return
+        except (IndexError, TypeError, ValueError):
+            pass
+        self.store_part(index, value, site_of(1))
+"""
+
+
+@lru_cache(maxsize=1000)
+def _array_code(
+    ndim: int, logged: bool, counted: bool, fixed: tuple[int, tuple[int, ...]] | None
+) -> CodeType:
+    letters = [f"i{axis}" for axis in range(ndim)]
+    base: object = "self.base"
+    strides: Sequence[object] = [f"self.strides[{axis}]" for axis in range(ndim)]
+    if fixed is not None:
+        base, strides = fixed
+    address = " + ".join(
+        [str(base), *(f"{i} * {n}" for i, n in zip(letters, strides, strict=True))]
+    )
+    log = f"frame = getframe(1); log_address({address}); log_site(id(frame.f_code) + frame.f_lasti"
+    data = "self.data" if fixed is None else "DATA"
+    source = _TEMPLATE.format(
+        names=letters[0] if ndim == 1 else f"[{', '.join(letters)}]",
+        inside=" and ".join(f"{i} >= 0" for i in letters) or "True",
+        data=data,
+        load=f"number({data}[index])" if counted else f"{data}[index]",
+        log_read=f"{log})" if logged else "pass",
+        log_write=f"{log} + 1); log_value(value)" if logged else "pass",
+    )
+    return compile(source, "<array>", "exec")
+
+
+def _start(host: np.ndarray) -> int:
+    return int(host.__array_interface__["data"][0])

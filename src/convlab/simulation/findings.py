@@ -1,0 +1,203 @@
+"""What a strict simulator finds wrong with a kernel, as plain data and in plain words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, AccessLog, Sites
+from convlab.simulation.accesses import Access, Conflict
+
+# What usually mends each kind. docs/findings.md says more about each.
+REMEDIES = {
+    "out of bounds": "guard the access with the array's size, or mend the index",
+    "misaligned": "let the index be a multiple of the access's width and give the shared array "
+    "alignment=16",
+    "uninitialised": "write every element before it is read, and put a barrier between",
+    "shared race": "put cuda.syncthreads() between the two accesses, or use an atomic",
+    "copy in flight": "let its thread commit_copies() and wait_copies() until that group has "
+    "landed, and put cuda.syncthreads() after that for other threads",
+    "not fenced": "call fence_shared() after the stores, or after wait_copies(), and before the "
+    "barrier that lets tensor cores read",
+    "global race": "let each element belong to one thread, use an atomic, or split the kernel in "
+    "two launches",
+    "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
+    "inactive lane": "let every lane that the mask names, for mma_tf32 all 32, for start_product "
+    "all 128 threads, reach the call, and read from those only",
+    "wraps around": "compare before subtracting, or keep the number signed",
+    "division by zero": "guard the division",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake. ``line`` is where it shows; ``other_line`` the other side of a race or barrier.
+
+    ``block`` and ``thread`` are the first that were seen to make it, ``count`` how many times it
+    was seen on these lines; array, index and shape are None where no array is concerned.
+    """
+
+    kind: str
+    kernel: str
+    file: str
+    line: int
+    what: str
+    other_line: int | None = None
+    block: tuple[int, ...] | None = None
+    thread: tuple[int, ...] | None = None
+    array: str | None = None
+    index: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+    count: int = 1
+
+    @property
+    def remedy(self) -> str:
+        """What usually mends it."""
+        return REMEDIES[self.kind]
+
+    def __str__(self) -> str:
+        lines = f"line {self.line}"
+        if self.other_line not in (None, self.line):
+            lines = f"lines {self.line} and {self.other_line}"
+        who = f" (block {self.block}, thread {self.thread})" if self.thread is not None else ""
+        times = f" [{self.count} times]" if self.count > 1 else ""
+        return f"{self.kind}, {self.kernel}, {lines}: {self.what}{who}{times}; {self.remedy}"
+
+
+class SimulationError(RuntimeError):
+    """A kernel that a GPU would not run, or not rightly. The message lists the findings."""
+
+    def __init__(self, message: str, findings: tuple[Finding, ...] = ()) -> None:
+        super().__init__(message)
+        self.findings = findings
+
+
+class NotSimulated(SimulationError):
+    """The kernel uses what the simulator does not know; the message names it and the line."""
+
+
+class Stop(Exception):
+    """Ends a launch whose kernel cannot go on; what is wrong is among the findings."""
+
+
+class Findings:
+    """Those of one launch, one for each kind, array and pair of lines."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], Finding] = {}
+
+    def add(self, finding: Finding) -> None:
+        """Take one in, or count it to the one of the same kind, lines and array."""
+        f = finding
+        key = f.kind, f.file, f.line, f.other_line, f.array
+        known = self._found.get(key)
+        self._found[key] = f if known is None else replace(known, count=known.count + f.count)
+
+    def raise_any(self) -> None:
+        """Raise :class:`SimulationError` if there are any."""
+        if not self._found:
+            return
+        found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
+        message = "\n".join([f"kernel {found[0].kernel} is wrong:", *(f"- {f}" for f in found)])
+        raise SimulationError(message, found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+Place = tuple[int, int, int]
+FATAL = ("out of bounds", "misaligned")  # these end a launch
+ALWAYS = (*FATAL, "wraps around", "division by zero")  # refused with no checks too
+
+
+class Reports:
+    """The findings of one launch."""
+
+    def __init__(self, kernel: str, grid: Place, block_shape: Place, strict: bool) -> None:
+        self.findings = Findings()
+        self.sites = Sites(())
+        self._kernel, self._strict = kernel, strict
+        self._grid, self._block_shape = grid, block_shape
+
+    def add(
+        self,
+        kind: str,
+        what: str,
+        site: int,
+        block: Place,
+        thread: int,
+        other: int | None = None,
+        array: str | None = None,
+        index: tuple[int, ...] | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        """Note one, of the thread with that number in its block; ``other`` is the other site."""
+        if not self._strict and kind not in ALWAYS:
+            return
+        file, line = self.sites.line(site)
+        other_line = None if other is None else self.sites.line(other)[1]
+        self.findings.add(
+            Finding(
+                kind, self._kernel, file, line, what, other_line, block, self.thread(thread),
+                array, index, shape,
+            )
+        )  # fmt: skip
+
+    def conflict(self, conflict: Conflict, log: AccessLog) -> None:
+        """Note a race, a read of what nobody wrote, or an access to what is in flight."""
+        kind, first, second = conflict
+        shown = second or first
+        span = log.span_at(first.address)
+        index = span.index(first.address)
+        element = f"{span.name}[{', '.join(map(str, index))}]"
+        if second is None:
+            what = f"{element} is read before anything in this block wrote to it"
+        elif kind == "not fenced":
+            who = f"thread {self.thread(first.thread)}"
+            what = (
+                f"{element} is read by tensor cores, but {who}, which wrote it, has not fenced it"
+            )
+        elif kind == "copy in flight":
+            who = f"thread {self.thread(first.thread)}"
+            what = f"{element} is {_verb(second)} while {who}'s copy to it is in flight"
+        elif first.kind == READ + LANDED:
+            what = (
+                f"{element} is {_verb(second)} while tensor cores may read it: no barrier after "
+                "finish_product lies between"
+            )
+        elif second.kind == READ + LANDED:
+            did = f"thread {self.thread(first.thread)} {_past(first)} it"
+            what = f"{element} is read by tensor cores after {did}, no barrier between"
+        else:
+            who = f"thread {self.thread(first.thread)}"
+            if first.block != second.block:
+                who = f"block {place_of(first.block, self._grid)}"
+            what = f"{element} is {_verb(second)} after {who} {_past(first)} it, nothing between"
+        self.add(
+            kind, what, shown.site, place_of(shown.block, self._grid), shown.thread,
+            None if second is None else first.site, span.name, index, span.shape,
+        )  # fmt: skip
+
+    def thread(self, number: int) -> Place:
+        """Where a thread of the launch is in its block."""
+        x, y, z = self._block_shape
+        return place_of(number % (x * y * z), self._block_shape)
+
+
+def place_of(number: int, shape: Place) -> Place:
+    """Which thread of a block, or block of a grid, has that number: x runs first."""
+    return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
+
+
+_VERBS = {
+    READ: ("read", "had read"),
+    WRITE: ("written", "had written"),
+    ATOMIC: ("updated", "had updated"),
+}
+
+
+def _verb(access: Access) -> str:
+    return _VERBS[access.kind][0]
+
+
+def _past(access: Access) -> str:
+    return _VERBS[access.kind][1]

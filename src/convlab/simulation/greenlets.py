@@ -1,0 +1,270 @@
+"""Runs the threads of a block as greenlets: each on its own until it waits for others.
+
+Deterministic: threads run in order of their number, and a round ends when all wait or are done.
+Then whoever waits for nobody else goes on. A warp's call is complete when all lanes that its mask
+names and that still live have come to the same place; a block's barrier when all living threads
+have come to one. Threads that can never go on so are findings, and then go on with who is there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from greenlet import greenlet
+
+from convlab.device.products import warp_mma, warp_product
+from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
+
+Place = tuple[int, int, int]
+Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
+
+
+class Thread:
+    """A CUDA thread: its number in the block, its place, and what it waits for."""
+
+    __slots__ = ("greenlet", "number", "place", "request", "result")
+
+    def __init__(self, number: int, place: Place, body: Callable[..., Any]) -> None:
+        self.number, self.place = number, place
+        self.greenlet = greenlet(body)
+        self.request: Any = None
+        self.result: tuple[Any, ...] = ()
+
+    @property
+    def lane(self) -> int:
+        """Its place in its warp, 0 to 31."""
+        return self.number % WARP
+
+    def waits_for(self) -> Request:
+        """The request; that of a plain ``syncthreads()`` is made from where the thread stands."""
+        if not isinstance(self.request, Request):
+            frame = self.greenlet.gr_frame
+            self.request = Request("syncthreads", id(frame.f_code) + frame.f_lasti)
+        return self.request
+
+
+class Block:
+    """The threads of one block. ``enter(thread)`` is called before each switch to one.
+
+    ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
+    ``on_warp_barrier`` which ones, and whether those are all of their warp that live.
+    """
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        places: Iterable[Place],
+        enter: Callable[[int, Place], None],
+        complain: Complain | None,
+    ) -> None:
+        self._enter, self._complain = enter, complain
+        self._threads = [Thread(number, place, body) for number, place in enumerate(places)]
+        self._size = len(self._threads)
+        self._arguments = arguments
+        self.on_barrier: Callable[[int, int], None] = lambda threads, site: None
+        self.on_warp_barrier: Callable[[list[int], bool], None] = lambda threads, whole: None
+
+    def run(self) -> None:
+        """Run all threads to their end."""
+        for thread in self._threads:
+            thread.result = self._arguments
+        ready: list[Thread] = self._threads
+        waiting: list[Thread] = []
+        enter = self._enter
+        while ready:
+            plain = not waiting
+            for thread in ready:
+                enter(thread.number, thread.place)
+                thread.request = thread.greenlet.switch(*thread.result)
+                if not thread.greenlet.dead:
+                    waiting.append(thread)
+                    if thread.request != ():
+                        plain = False
+            if plain and waiting and self._all_at_one(waiting):
+                site = waiting[0].waits_for().site
+                ready, waiting = waiting, []
+                for thread in ready:
+                    thread.result = ()
+                self.on_barrier(len(ready), site)
+            else:
+                ready, waiting = self._who_goes_on(waiting)
+
+    def _all_at_one(self, waiting: list[Thread]) -> bool:
+        """Whether threads that all wait at a plain barrier may pass: the usual case, made quick."""
+        if self._complain is None:
+            return True
+        if len(waiting) < self._size:
+            return False
+        first = waiting[0].greenlet.gr_frame
+        code, offset = first.f_code, first.f_lasti
+        for thread in waiting:
+            frame = thread.greenlet.gr_frame
+            if frame.f_lasti != offset or frame.f_code is not code:
+                return False
+        return True
+
+    def _who_goes_on(self, waiting: list[Thread]) -> tuple[list[Thread], list[Thread]]:
+        """Those that may go on, with their results, and those that wait on."""
+        if not waiting:
+            return [], []
+        waiting.sort(key=lambda thread: thread.number)
+        going: list[Thread] = []
+        at_barrier: list[Thread] = []
+        calls: dict[tuple[Any, ...], list[Thread]] = defaultdict(list)
+        for thread in waiting:
+            request = thread.waits_for()
+            if request.kind == "yield":
+                thread.result = (None,)
+                going.append(thread)
+            elif request.kind.startswith("syncthreads"):
+                at_barrier.append(thread)
+            else:
+                size = request.together
+                whose = size, thread.number // size
+                calls[whose, request.kind, request.site, request.mask].append(thread)
+        living: dict[tuple[int, int], int] = defaultdict(int)
+        for size in {whose[0] for whose, *_ in calls}:
+            for thread in waiting:
+                living[size, thread.number // size] |= 1 << thread.number % size
+        for (whose, _, _, mask), threads in calls.items():
+            present = sum(1 << thread.number % whose[0] for thread in threads)
+            if mask is None or not mask & living[whose] & ~present:
+                going += self._call(threads, mask, living[whose])
+        if not going and calls:  # they wait for lanes that will never come
+            (whose, _, _, mask), threads = next(iter(calls.items()))
+            going = self._call(threads, mask, living[whose])
+        if not going:
+            going = self._barrier(at_barrier)
+        gone = {thread.number for thread in going}
+        going.sort(key=lambda thread: thread.number)
+        return going, [thread for thread in waiting if thread.number not in gone]
+
+    def _barrier(self, threads: list[Thread]) -> list[Thread]:
+        kind = threads[0].request.kind
+        if self._complain is not None:
+            self._check_barrier(threads)
+        values = [bool(thread.request.value) for thread in threads]
+        result = {"count": sum(values), "and": all(values), "or": any(values)}
+        for thread in threads:
+            thread.result = (int(result.get(kind.removeprefix("syncthreads_"), 0)),)
+        self.on_barrier(len(threads), threads[0].request.site)
+        return threads
+
+    def _check_barrier(self, threads: list[Thread]) -> None:
+        assert self._complain is not None
+        first = threads[0].request
+        other = next((t for t in threads if t.request.site != first.site), None)
+        if other is not None:
+            what = "threads of one block wait at two different barriers"
+            sites = first.site, other.request.site
+            self._complain("barrier divergence", what, *sites, other.number)
+        elif len(threads) < self._size:
+            ended = self._size - len(threads)
+            what = f"{ended} of {self._size} threads ended before this barrier"
+            gone = {thread.number for thread in threads}
+            one = next(number for number in range(self._size) if number not in gone)
+            self._complain("barrier divergence", what, first.site, None, one)
+
+    def _call(self, threads: list[Thread], mask: int | None, living: int) -> list[Thread]:
+        """Carry out what the lanes of a warp, or the threads of a warpgroup, asked for together."""
+        request = threads[0].request
+        kind, size = request.kind, request.together
+        present = {thread.number % size: thread for thread in threads}
+        bits = sum(1 << lane for lane in present)
+        if mask is not None and self._complain is not None:
+            self._check_call(threads, mask, bits, living)
+        if kind == "syncwarp":
+            self.on_warp_barrier([thread.number for thread in threads], bits == living)
+            results: dict[int, Any] = dict.fromkeys(present)
+        elif kind == "activemask":
+            results = dict.fromkeys(present, bits)
+        elif kind.startswith("shfl"):
+            results = {lane: self._shuffled(thread, present) for lane, thread in present.items()}
+        elif kind == MMA:
+            results = warp_mma({lane: thread.request.value for lane, thread in present.items()})
+        elif kind == PRODUCT_DONE:
+            results = dict.fromkeys(present)
+        elif kind == PRODUCT:
+            results = _product({lane: thread.request.value for lane, thread in present.items()})
+        else:
+            results = _vote(kind, {lane: t.request.value for lane, t in present.items()})
+        for lane, thread in present.items():
+            thread.result = (results[lane],)
+        return threads
+
+    def _check_call(self, threads: list[Thread], mask: int, present: int, living: int) -> None:
+        """Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from what reads
+        their numbers. A tensor core needs those too that a small block does not have."""
+        assert self._complain is not None
+        first, request = threads[0], threads[0].request
+        there = (1 << min(self._size - first.number // WARP * WARP, WARP)) - 1
+        if request.kind == "syncwarp":
+            there = living
+        if request.kind in (MMA, PRODUCT, PRODUCT_DONE):
+            there = mask
+        if absent := mask & there & ~present:
+            what = f"{request.kind} names {_lanes(absent)} in its mask, which never come to it"
+            if request.kind == MMA:
+                what = f"{MMA} needs the whole warp, but {_lanes(absent)} never come to it"
+            if request.kind in (PRODUCT, PRODUCT_DONE):
+                who = _lanes(absent).replace("lane", "thread")
+                what = f"{request.kind} needs the whole warpgroup, but its {who} never come to it"
+            self._complain("inactive lane", what, request.site, None, first.number)
+        if strangers := present & ~mask:
+            what = f"{request.kind} is called by {_lanes(strangers)}, which its mask does not name"
+            outside = next(thread for thread in threads if strangers >> thread.lane & 1)
+            self._complain("inactive lane", what, request.site, None, outside.number)
+
+    def _shuffled(self, thread: Thread, present: dict[int, Thread]) -> Any:
+        value, source = thread.request.value
+        if source < 0:  # beyond the warp's end: one's own
+            return value
+        if source not in present:
+            if self._complain is not None:
+                what = f"{thread.request.kind} reads lane {source}, which does not take part"
+                site = thread.request.site
+                self._complain("inactive lane", what, site, None, thread.number)
+            return value
+        return present[source].request.value[0]
+
+
+def _product(brought: dict[int, Any]) -> dict[int, Any]:
+    """What the tensor cores give to the threads of a warpgroup, each warp by itself."""
+    results: dict[int, Any] = {}
+    for first in range(0, 4 * WARP, WARP):
+        lanes = {lane: brought[first + lane] for lane in range(WARP) if first + lane in brought}
+        if lanes:
+            results |= {first + lane: numbers for lane, numbers in warp_product(lanes).items()}
+    return results
+
+
+def _vote(kind: str, values: dict[int, Any]) -> dict[int, Any]:
+    ballot = sum(1 << lane for lane, value in values.items() if value)
+    same = len(set(values.values())) == 1
+    everybody = sum(1 << lane for lane in values)
+    if kind == "match_any_sync":
+        return {
+            lane: sum(1 << other for other, theirs in values.items() if theirs == value)
+            for lane, value in values.items()
+        }
+    result: Any = {
+        "ballot_sync": ballot,
+        "all_sync": all(values.values()),
+        "any_sync": any(values.values()),
+        "eq_sync": same,
+        "match_all_sync": (everybody if same else 0, same),
+    }[kind]
+    return dict.fromkeys(values, result)
+
+
+def _lanes(mask: int) -> str:
+    """``lanes 16-31``, ``lane 3``."""
+    lanes = [lane for lane in range(mask.bit_length()) if mask >> lane & 1]
+    if len(lanes) == 1:
+        return f"lane {lanes[0]}"
+    if lanes == list(range(lanes[0], lanes[-1] + 1)):
+        return f"lanes {lanes[0]}-{lanes[-1]}"
+    return f"lanes {', '.join(map(str, lanes))}"

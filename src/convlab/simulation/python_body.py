@@ -1,0 +1,236 @@
+"""A kernel's Python function with everything it calls replaced by something plain Python can run.
+
+A ``@cuda.jit`` kernel refers to ``cuda``, to device functions, to intrinsics and to Numba types
+through its globals and closure. A simulator needs the same body with other meanings, in a process
+that may also run the original on a GPU: so the function is copied, never changed.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numba.core import types as numba_types
+from numba.cuda import types as cuda_types
+
+from convlab import device
+from convlab.device import ENGINE_CONSTANTS, emulation_of
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.paths import WHILE_LOOPS, with_turns
+
+_NUMBERS = (numba_types.Number, cuda_types.Number)
+_STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
+_ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
+Meaning = Callable[[Any], Any]
+
+
+def python_body(kernel: Any, fake_cuda: Any) -> Callable[..., Any]:
+    """A copy of the kernel's function in which ``cuda`` is ``fake_cuda``, intrinsics are their
+    emulations, device functions are copied likewise and Numba's number types cast with NumPy."""
+    return Copier(fake_cuda, _numpy_numbers).copy(kernel.py_func)
+
+
+class Copier:
+    """Copies functions for one simulated ``cuda``, each once, each with code of its own: two device
+    functions from one factory are two, as they are to a GPU's compiler.
+
+    ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
+    are names that get another meaning than Python's, and device functions are handed through
+    ``wrap_call``. ``emulation(value)`` is what stands for an intrinsic, None for anything else.
+    ``while_loop`` makes the counters of ``while`` loops, where their turns are to be known.
+    ``used`` are the names of ``cuda`` that functions imported by themselves.
+    """
+
+    def __init__(
+        self,
+        fake_cuda: Any,
+        meaning: Meaning,
+        builtins: Mapping[str, Any] | None = None,
+        wrap_call: Callable[[Any], Any] = lambda function: function,
+        emulation: Meaning = emulation_of,
+        while_loop: Callable[[int], Any] | None = None,
+    ) -> None:
+        self.fake_cuda, self._meaning = fake_cuda, meaning
+        self._builtins, self._wrap_call = dict(builtins or {}), wrap_call
+        self._emulation, self._while_loop = emulation, while_loop
+        self.used: set[str] = set()
+        self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
+        self._modules: dict[int, _Module] = {}
+        cuda = sys.modules["numba.cuda"]
+        self._cuda = cuda
+        # `from numba.cuda import threadIdx`
+        self._names = {
+            id(value): name
+            for name, value in vars(cuda).items()
+            if str(getattr(value, "__module__", "")).startswith(_STUBS)
+        }
+
+    def copy(self, function: FunctionType) -> FunctionType:
+        """The function with its globals and closure replaced."""
+        if id(function) in self._copies:
+            return self._copies[id(function)][1]
+        # Not all of them: they would live as long as the copy.
+        globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
+        originals = function.__closure__ or ()
+        cells = tuple(CellType() for _ in originals)
+        code = None
+        if self._while_loop is not None:
+            code = with_turns(function)
+            globals_[WHILE_LOOPS] = self._while_loop
+        code = code or _code_of_its_own(function)
+        copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
+        # Known before what it refers to is copied: that may be itself. The original is kept too,
+        # so that its id stays its own.
+        self._copies[id(function)] = function, copy
+        attributes = names_used(code)
+        for name in _global_names(code):
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                known = name in ENGINE_CONSTANTS and value is getattr(device, name)
+                constant = ENGINE_CONSTANTS[name] if known else None
+                globals_[name] = constant or self.replaced(value, attributes)
+            elif name in self._builtins:
+                globals_[name] = self._builtins[name]
+        for cell, original in zip(cells, originals, strict=True):
+            try:
+                cell.cell_contents = self.replaced(original.cell_contents, attributes)
+            except ValueError:  # a variable that has no value yet
+                continue
+        return copy
+
+    def codes(self) -> Iterator[CodeType]:
+        """The code of every function copied so far."""
+        for _, copy in self._copies.values():
+            yield from _nested(copy.__code__)
+
+    def replaced(self, value: Any, attributes: Iterable[str] = ()) -> Any:
+        """What stands for a global's or closure's value, or for that of a module's attribute.
+        ``attributes`` are what the function may ask of it: what it calls is copied beforehand."""
+        if value is self._cuda:
+            return self.fake_cuda
+        if (emulation := self._emulation(value)) is not None:
+            return emulation
+        if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
+            return self._wrap_call(self.copy(value.py_func))
+        if id(value) in self._names:
+            return self._imported(self._names[id(value)])
+        if isinstance(value, ModuleType):
+            module = self._modules.setdefault(id(value), _Module(value, self))
+            module.look_up(attributes)
+            return module
+        meant = self._meaning(value)
+        if meant is not None:
+            return meant
+        module_name = str(getattr(value, "__module__", None) or type(value).__module__)
+        if callable(value) and module_name.split(".")[0] == "numba":
+            name = getattr(value, "__name__", None) or type(value).__name__
+            return Unknown(f"{module_name}.{name} is not simulated")
+        if isinstance(value, FunctionType):
+            return Unknown(
+                f"{value.__name__} is a plain function, which no kernel can call: it needs "
+                "@cuda.jit(device=True)"
+            )
+        return value
+
+    def _imported(self, name: str) -> Any:
+        """What `from numba.cuda import name` is."""
+        self.used.add(name)
+        if name == "laneid":  # a number, which changes
+            return Unknown("laneid imported by its name is not simulated: write cuda.laneid")
+        try:
+            return getattr(self.fake_cuda, name)
+        except NotSimulated as error:
+            return Unknown(str(error))
+
+
+class Unknown:
+    """What cannot be simulated. It says so when it is used, so that the line is known."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotSimulated(self._why)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise NotSimulated(self._why)
+
+    __call__ = __getitem__ = __int__ = __index__ = __float__ = __bool__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __rshift__ = __rlshift__ = _refuse
+
+
+class _Module:
+    """A module such as ``numpy`` as a kernel sees it."""
+
+    def __init__(self, module: ModuleType, copier: Copier) -> None:
+        self._module, self._copier = module, copier
+
+    def look_up(self, names: Iterable[str]) -> None:
+        """Find those of the names that the module has, and through it those of its modules."""
+        for name in names:
+            if name in vars(self._module) and name not in vars(self):
+                value = vars(self._module)[name]
+                vars(self)[name] = None  # a module may refer to itself
+                vars(self)[name] = self._copier.replaced(value, names)
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._copier.replaced(getattr(self._module, name))
+        setattr(self, name, value)  # found at once the next time
+        return value
+
+
+_own_codes: WeakKeyDictionary[FunctionType, CodeType] = WeakKeyDictionary()
+
+
+def _code_of_its_own(function: FunctionType) -> CodeType:
+    """The function's code, shared with no other function of a factory: always the same, so that
+    Python and the caches of places in it need to look at it only once."""
+    if function not in _own_codes:
+        _own_codes[function] = function.__code__.replace()
+    return _own_codes[function]
+
+
+@lru_cache(maxsize=1000)  # asked at every launch
+def _global_names(code: CodeType) -> frozenset[str]:
+    """The names of globals alone, which an attribute's may be like."""
+    return frozenset(
+        step.argval
+        for nested in _nested(code)
+        for step in dis.get_instructions(nested)
+        if step.opname == "LOAD_GLOBAL"
+    )
+
+
+def names_used(code: CodeType) -> set[str]:
+    """The names of globals and attributes in a function and those nested in it."""
+    return {name for nested in _nested(code) for name in nested.co_names}
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def _numpy_numbers(value: Any) -> Any:
+    if isinstance(value, _NUMBERS):
+        return _checked_index if value.name == "uint32" else getattr(np, value.name)
+    return None
+
+
+def _checked_index(value: Any) -> int:
+    """``uint32(value)`` as kernels use it, for indices: a Python int, refused where a GPU wraps."""
+    index = int(value)
+    if not 0 <= index < 2**32:
+        raise OverflowError(f"uint32({index}) does not fit: a GPU would wrap around")
+    return index

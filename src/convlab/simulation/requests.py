@@ -1,0 +1,238 @@
+"""From accesses of threads to requests of warps: what a GPU's memory is asked for.
+
+A request is one memory instruction that the lanes of a warp execute together. Lanes belong
+together when they are at the same instruction on the same path (:mod:`convlab.simulation.paths`)
+between the same barriers, for the same time there: a loop over anything but ``range``, and a
+``while`` in a function without source, leave their turns to this count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from convlab.simulation import memory_rules
+from convlab.simulation.access_log import (
+    ATOMIC,
+    GLOBAL,
+    ISSUED,
+    LANDED,
+    READ,
+    WIDE,
+    AccessLog,
+    Columns,
+    Sites,
+)  # fmt: skip
+from convlab.simulation.memory_rules import WARP, Counts
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests of some blocks, in the order in which they began.
+
+    Three columns have an entry a request: its ``site``, its ``kind`` (READ, WRITE or ATOMIC) and
+    its ``span``, the place of its array in the log's spans. The others have an entry a lane:
+    ``request`` says whose, in ascending order.
+    """
+
+    site: np.ndarray
+    kind: np.ndarray
+    span: np.ndarray
+    warp: np.ndarray  # of the launch: block * 32 + warp of the block
+    request: np.ndarray
+    lane: np.ndarray
+    address: np.ndarray
+    width: np.ndarray  # bytes
+
+    def __len__(self) -> int:
+        return len(self.site)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Where each request's lanes begin."""
+        found: np.ndarray = np.searchsorted(self.request, np.arange(len(self)))
+        return found
+
+    @cached_property
+    def is_global(self) -> np.ndarray:
+        """Whether a request is for global memory, else for shared."""
+        found: np.ndarray = self.address[self.starts] >= GLOBAL
+        return found
+
+    @cached_property
+    def widest(self) -> np.ndarray:
+        """Bytes a lane."""
+        found: np.ndarray = self.width[self.starts]
+        return found
+
+    @cached_property
+    def lanes(self) -> np.ndarray:
+        """How many take part."""
+        found: np.ndarray = np.bincount(self.request, minlength=len(self))
+        return found
+
+    @cached_property
+    def bytes_asked(self) -> np.ndarray:
+        """Of all lanes together."""
+        found: np.ndarray = np.bincount(self.request, self.width, minlength=len(self))
+        return found.astype(np.int64)
+
+    @cached_property
+    def bytes_wanted(self) -> np.ndarray:
+        """The different ones among them."""
+        return memory_rules.bytes_wanted(self.request, self.address, self.width, len(self))
+
+    @cached_property
+    def sectors(self) -> np.ndarray:
+        """Sectors of global memory; 0 for requests for shared memory."""
+        found = memory_rules.sectors(self.request, self.address, self.width, len(self))
+        return np.where(self.is_global, found, 0)
+
+    @cached_property
+    def fewest_sectors(self) -> np.ndarray:
+        """Sectors that would hold the bytes wanted; 0 for requests for shared memory."""
+        return np.where(self.is_global, memory_rules.fewest_sectors(self.bytes_wanted), 0)
+
+    @cached_property
+    def passes(self) -> np.ndarray:
+        """Passes of shared memory; 0 for requests for global memory."""
+        passes = np.zeros(len(self), np.int64)
+        near = ~self.is_global[self.request]
+        if near.any():
+            passes = memory_rules.passes(
+                self.request[near], self.address[near], self.width[near], self.lane[near],
+                self.kind == READ, len(self),
+            )  # fmt: skip
+        return passes
+
+    @cached_property
+    def fewest_passes(self) -> np.ndarray:
+        """Passes that the bytes wanted take at least; 0 for requests for global memory."""
+        return np.where(self.is_global, 0, memory_rules.fewest_passes(self.bytes_wanted))
+
+    @cached_property
+    def contention(self) -> np.ndarray:
+        """Of atomics the most lanes at one address; 0 for other requests."""
+        found = memory_rules.contention(self.request, self.address, len(self))
+        return np.where(self.kind == ATOMIC, found, 0)
+
+
+def requests_of(
+    log: AccessLog,
+    block_size: int,
+    sites: Sites,
+    loads_of: Mapping[tuple[str, int], int] | None = None,
+) -> Requests:
+    """The requests that a log of whole blocks holds.
+
+    ``loads_of`` says how many bytes a load from shared memory at a line (file and number) is wide
+    in the machine code, where that is known: narrower loads of neighbours are then merged.
+    """
+    columns = log.columns()
+    landed = columns.kind & LANDED != 0
+    if landed.any():  # an async copy stores, as a request, where it is asked for
+        columns = columns.take(~landed)
+    begins = np.flatnonzero(columns.kind & WIDE == 0)
+    elements = np.diff(begins, append=len(columns.kind))
+    accesses = columns.take(begins)
+    # An async copy loads and stores at one site: the store has a number of its own here, since
+    # lanes that load nothing store too.
+    one_each = sites.one_each(accesses.site) + (accesses.kind & ISSUED != 0)
+    accesses = accesses._replace(site=one_each)
+    span = np.zeros(len(begins), np.int64)
+    for place, one in enumerate(log.spans):  # of views of the same memory the last one has it
+        span[(accesses.address >= one.start) & (accesses.address < one.end)] = place
+    sizes = np.array([one.itemsize for one in log.spans], np.int64)
+    width = elements * sizes[span] if len(sizes) else elements
+    if loads_of:
+        accesses, span, width = _merged(accesses, span, width, sites, loads_of)
+    block, within = np.divmod(accesses.thread, block_size)
+    warp, lane = block * WARP + within // WARP, within % WARP
+
+    together = (accesses.site, accesses.path, accesses.epoch, accesses.phase)
+    position = np.arange(len(width))
+    order = np.lexsort((position, *together, accesses.thread))
+    time = np.empty(len(width), np.int64)
+    time[order] = _place_in_run(*(key[order] for key in (*together, accesses.thread)))
+
+    order = np.lexsort((lane, time, *together, warp))
+    new = _changes(*(key[order] for key in (time, *together, warp)))
+    begin = np.minimum.reduceat(position[order], np.flatnonzero(new)) if len(order) else position
+    rank = np.empty(len(begin), np.int64)
+    rank[np.argsort(begin)] = np.arange(len(begin))
+    request = np.empty(len(width), np.int64)
+    request[order] = rank[np.cumsum(new) - 1]
+
+    first = np.sort(begin)
+    by_request = np.lexsort((lane, request))
+    kind = np.minimum(accesses.kind[first] & (WIDE - 1), ATOMIC)
+    site = accesses.site[first] - (accesses.kind[first] & ISSUED != 0)
+    return Requests(
+        site, kind, span[first], warp[first],
+        request[by_request], lane[by_request], accesses.address[by_request], width[by_request],
+    )  # fmt: skip
+
+
+def _merged(
+    accesses: Columns,
+    span: np.ndarray,
+    width: np.ndarray,
+    sites: Sites,
+    loads_of: Mapping[tuple[str, int], int],
+) -> tuple[Columns, np.ndarray, np.ndarray]:
+    """Loads from shared memory as the compiler merged them: of each run of neighbours that a thread
+    reads at one site between two barriers only the first is left, as wide as the run."""
+    width = width.copy()
+    near = (accesses.kind == READ) & (accesses.address < GLOBAL)
+    keep = np.ones(len(width), bool)
+    for site in np.unique(accesses.site[near]).tolist():
+        here = np.flatnonzero(near & (accesses.site == site))
+        wide, narrow = loads_of.get(sites.line(site), 0), int(width[here[0]])
+        if wide <= narrow:
+            continue
+        run, place = np.divmod(accesses.address[here], wide)
+        keys = accesses.thread[here], accesses.phase[here], run
+        order = np.lexsort((place, *keys))
+        which = np.cumsum(_changes(*(key[order] for key in keys))) - 1
+        parts = wide // narrow
+        read = np.bincount(which * parts + place[order] // narrow, minlength=parts)
+        read = np.append(read, np.zeros(-len(read) % parts, np.int64)).reshape(-1, parts)
+        if (read == read[:, :1]).all():  # all of each run, equally often
+            keep[here[place > 0]] = False
+            width[here] = wide
+    return accesses.take(keep), span[keep], width[keep]
+
+
+def tally(requests: Requests, counts: Counts) -> None:
+    """Add what the requests are to the counts."""
+    reads, writes = requests.kind == READ, requests.kind != READ
+    reads |= requests.kind == ATOMIC  # does both
+    far, lanes = requests.is_global, requests.lanes
+    counts.global_loads += int(lanes[reads & far].sum())
+    counts.global_stores += int(lanes[writes & far].sum())
+    counts.shared_loads += int(lanes[reads & ~far].sum())
+    counts.shared_stores += int(lanes[writes & ~far].sum())
+    asked = requests.bytes_asked
+    counts.global_bytes += int(asked[reads & far].sum() + asked[writes & far].sum())
+    counts.add_requests(
+        int(far.sum()), int(requests.sectors.sum()), int((~far).sum()), int(requests.passes.sum())
+    )
+
+
+def _changes(*keys: np.ndarray) -> np.ndarray:
+    """Where any of the sorted keys is another than before."""
+    new = np.zeros(len(keys[0]), bool)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= key[1:] != key[:-1]
+    return new
+
+
+def _place_in_run(*keys: np.ndarray) -> np.ndarray:
+    """0, 1, 2, ... along each run of equal keys."""
+    places = np.arange(len(keys[0]))
+    new = _changes(*keys)
+    return places - np.maximum.accumulate(np.where(new, places, 0))

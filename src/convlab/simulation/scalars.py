@@ -1,0 +1,325 @@
+"""What numbers, ``math`` and ``numpy`` mean in a simulated kernel.
+
+Registers hold Python numbers: float64 and integers of any size, because NumPy's scalars cost three
+times as much. A store rounds or wraps to its array's type, and so does a cast: float32 results are
+those of a GPU whose registers have spare digits, a little better than the real one's, never worse.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from types import CodeType
+from typing import Any
+
+import numpy as np
+from numba.core import types as numba_types
+from numba.cuda import types as cuda_types
+
+NUMBERS = (
+    numba_types.Number, cuda_types.Number, numba_types.Boolean, cuda_types.Boolean
+)  # fmt: skip
+CHECKED = ("uint32", "uint64")  # indices: a number below zero is a mistake, not 4294967295
+
+
+class WrapsAround(ArithmeticError):
+    """``uint32`` of a number below zero."""
+
+
+def cast(name: str) -> Callable[..., Any]:
+    """The number type of that name as a function of a number; ``.dtype`` is NumPy's."""
+    if name not in _CASTS:
+        dtype = np.dtype(name)
+        kept = keeper(dtype)
+        _CASTS[name] = _checked(kept, dtype) if name in CHECKED else kept
+        _CASTS[name].dtype = dtype  # type: ignore[attr-defined]
+    return _CASTS[name]
+
+
+_CASTS: dict[str, Callable[..., Any]] = {}
+
+
+@cache
+def keeper(dtype: np.dtype[Any]) -> Callable[..., Any]:
+    """What a number becomes in a register or an array of that type: rounded, cut, wrapped."""
+    if dtype.kind in "iu":
+        return _integer(dtype)
+    if dtype.kind == "b":
+        return lambda value=False: bool(value)
+    if dtype == np.float64:
+        return float_of
+    if dtype == np.float32:
+        cell: Any = memoryview(bytearray(4)).cast("f")  # storing rounds, with no warning
+
+        def float32(value: Any = 0) -> float:
+            try:
+                cell[0] = value
+            except TypeError:
+                cell[0] = float_of(value)
+            rounded: float = cell[0]
+            return rounded
+
+        return float32
+
+    def rounded(value: Any = 0) -> Any:
+        with np.errstate(all="ignore"):
+            return dtype.type(value if dtype.kind == "c" else float_of(value)).item()
+
+    return rounded
+
+
+def float_of(value: Any = 0.0) -> float:
+    """``float64(value)``: what Python's own numbers are. Of a negative number Python's power with
+    a fraction is complex, a GPU's NaN."""
+    return math.nan if isinstance(value, complex) else float(value)
+
+
+def _integer(dtype: np.dtype[Any]) -> Callable[..., int]:
+    """Integers wrap. For floats that do not fit C has no rule; Numba emits ``cvt.rzi``, which takes
+    the nearest that does. It has none of 8 bits: there it is one of 16, of which 8 are kept. NaN
+    becomes zero, from and to 64 bits the number with the highest bit alone."""
+    limits = np.iinfo(dtype)
+    low, high, span = int(limits.min), int(limits.max), 1 << limits.bits
+    through = np.iinfo(f"{dtype.kind}{max(dtype.itemsize, 2)}")
+    lowest, highest = int(through.min), int(through.max)
+    of_nan = wrapped(1 << 63, low, span) if limits.bits == 64 else 0
+
+    def integer(value: Any = 0) -> int:
+        try:
+            number = int(value)
+        except (OverflowError, ValueError, TypeError):  # infinite, NaN, complex
+            value = float_of(value)
+            number = of_nan if value != value else lowest if value < 0 else highest
+        if low <= number <= high:
+            return number
+        if isinstance(value, float):
+            number = min(max(number, lowest), highest)
+        return wrapped(number, low, span)
+
+    return integer
+
+
+def _checked(kept: Callable[..., int], dtype: np.dtype[Any]) -> Callable[..., int]:
+    high = int(np.iinfo(dtype).max)
+
+    def casting(value: Any = 0) -> int:
+        if value.__class__ is int and 0 <= value <= high:
+            return value
+        number = kept(value)
+        if value <= -1:
+            raise WrapsAround(f"{dtype.name}({value}) is {number} on a GPU")
+        return number
+
+    return casting
+
+
+def wrapped(value: int, low: int, span: int) -> int:
+    """The integer that is left of ``value`` in a type with ``span`` values from ``low`` on."""
+    return (value - low) % span + low
+
+
+def meaning(value: Any) -> Any:
+    """What a global of a kernel means when simulated; None: whatever it is."""
+    if isinstance(value, NUMBERS):
+        return cast("bool" if value.name in ("bool", "boolean") else value.name)
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return cast(np.dtype(value).name)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ufunc):
+        return _quiet(value)
+    if callable(value) and getattr(value, "__module__", None) == "math":
+        return _safe(value)
+    return None
+
+
+def _safe(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of ``math`` that gives NaN or infinity where Python raises: NumPy's answer where
+    it has the function."""
+    of_numpy = getattr(np, _NUMPYS_NAME.get(function.__name__, function.__name__), None)
+
+    def safe(*values: Any) -> Any:
+        try:
+            return function(*values)
+        except (OverflowError, ValueError) as error:
+            if isinstance(of_numpy, np.ufunc) and function.__name__ != "remainder":
+                with np.errstate(all="ignore"):
+                    return of_numpy(*map(float, values)).item()
+            pole = function.__name__ == "lgamma" or values[0] == 0
+            return math.inf if isinstance(error, OverflowError) or pole else math.nan
+
+    return safe
+
+
+_NUMPYS_NAME = {
+    "pow": "power",
+    **{f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+}  # of functions that NumPy has by another name
+
+
+def _quiet(function: np.ufunc) -> Callable[..., Any]:
+    def quiet(*values: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*values).item()
+
+    return quiet
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """``base ** exponent`` of floats as a GPU has it: NaN and infinity where Python refuses."""
+    with np.errstate(all="ignore"):
+        return float(np.power(float(base), float(exponent)))
+
+
+def largest(first: Any, *others: Any) -> Any:
+    """``max`` in a kernel, which passes over NaN."""
+    if not others:
+        first, *others = first
+    for other in others:
+        first = first if first >= other or other != other else other
+    return first
+
+
+def smallest(first: Any, *others: Any) -> Any:
+    """``min`` in a kernel, which passes over NaN."""
+    if not others:
+        first, *others = first
+    for other in others:
+        first = first if first <= other or other != other else other
+    return first
+
+
+# What some of Python's own names mean in a kernel.
+BUILTINS = {"int": cast("int64"), "float": cast("float64"), "max": largest, "min": smallest}
+
+
+class _Items:
+    """Element access for types that memoryview does not read, such as float16 and complex."""
+
+    def __init__(self, host: np.ndarray) -> None:
+        self._host = host
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._host.item(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        with np.errstate(all="ignore"):
+            self._host[index] = value
+
+
+def quick(host: np.ndarray) -> Any:
+    """The array with quick access to single elements: a memoryview gives Python numbers."""
+    if host.dtype.kind in "fiub" and host.dtype.char != "e" and host.size and host.dtype.isnative:
+        return memoryview(host)  # type: ignore[arg-type]
+    return _Items(host)
+
+
+def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Memory that nobody wrote: NaN, or the largest integer, which no right kernel uses."""
+    return np.full(shape, poison(dtype), dtype)
+
+
+def poison(dtype: np.dtype[Any]) -> Any:
+    """What memory of this type holds before anybody wrote it."""
+    return dtype.type(np.iinfo(dtype).max if dtype.kind in "iu" else np.nan)
+
+
+def converted(value: Any, dtype: np.dtype[Any]) -> Any:
+    """The value as an array of that type keeps it."""
+    return value if dtype.kind == "c" else keeper(dtype)(value)
+
+
+# Floating-point numbers that count what is computed with them, for traces. Each addition,
+# subtraction, multiplication, division, remainder, power and function of ``math`` or NumPy counts
+# one, ``fma`` two, where at least one number came from memory, a cast or an argument; a tensor
+# core's multiply-adds count two each. Comparisons, negation and copies are not arithmetic.
+
+
+OPERATIONS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+
+
+class Arithmetic:
+    """Counts the operations of a launch by the place in the kernel where they stand."""
+
+    def __init__(self) -> None:
+        self.operations: Counter[int] = Counter()
+        self._codes: set[int] = set()
+        self.number: Any = self._number_class()
+
+    def watch(self, codes: Iterable[CodeType]) -> None:
+        """The code of the kernel: what is computed elsewhere belongs to the call there."""
+        self._codes.update(map(id, codes))
+
+    def count(self, operations: int = 1) -> None:
+        """Note operations of the innermost frame of the kernel."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and id(frame.f_code) not in self._codes:
+            frame = frame.f_back
+        if frame is not None:
+            self.operations[id(frame.f_code) + frame.f_lasti] += operations
+
+    def counted(self, value: Any) -> Any:
+        """A result, counted from here on if it is a floating-point number."""
+        return self.number(value) if isinstance(value, float) else value
+
+    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of ``math`` or NumPy: one operation where it is given a counted number."""
+
+        def called(*values: Any) -> Any:
+            if any(isinstance(value, self.number) for value in values):
+                self.count()
+            return self.counted(function(*values))
+
+        return called
+
+    def cast(self, cast: Callable[..., Any]) -> Callable[..., Any]:
+        """``float32`` and its like: no operation."""
+
+        def casting(value: Any = 0) -> Any:
+            return self.number(cast(value))
+
+        casting.dtype = getattr(cast, "dtype", None)  # type: ignore[attr-defined]
+        return casting
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """``cuda.fma``: two operations; rounded as Python's float64."""
+        self.count(2)
+        return self.counted(float(a) * float(b) + float(c))
+
+    def _number_class(self) -> Any:
+        codes, getframe, arithmetic = self._codes, sys._getframe, self
+        names: dict[str, Any] = {"__slots__": ()}
+
+        def counting(plain: Callable[[float, float], Any]) -> Callable[[float, Any], Any]:
+            def operation(self: float, other: Any) -> Any:
+                if not isinstance(other, (float, int)):  # made once, which a union is not
+                    return NotImplemented
+                # Every operation of every thread comes by here: `count`, written out.
+                frame: Any = getframe(1)
+                while frame is not None and id(frame.f_code) not in codes:
+                    frame = frame.f_back
+                if frame is not None:
+                    arithmetic.operations[id(frame.f_code) + frame.f_lasti] += 1
+                return number(plain(self, other))
+
+            return operation
+
+        def reflected(plain: Callable[[float, float], Any]) -> Callable[[float, float], Any]:
+            return lambda one, other: plain(other, one)
+
+        for name in OPERATIONS:  # float's own, which take numbers of this class as they are
+            plain = power if name == "pow" else getattr(float, f"__{name}__")
+            other = reflected(plain) if name == "pow" else getattr(float, f"__r{name}__")
+            names[f"__{name}__"], names[f"__r{name}__"] = counting(plain), counting(other)
+
+        def copying(plain: Callable[[float], float]) -> Callable[[float], Any]:
+            return lambda self: number(plain(float(self)))
+
+        for name in ("neg", "pos", "abs"):
+            names[f"__{name}__"] = copying(getattr(operator, name))
+        number: Any = type("CountedFloat", (float,), names)
+        return number
