@@ -17,7 +17,6 @@ from convlab.bench.baselines import (
     baseline_named,
     on_torch,
     pytorch,
-    pytorch_gemm,
 )
 from convlab.bench.baselines.base import rehearsal
 from convlab.bench.baselines.on_torch import OnTorch, flags
@@ -53,7 +52,7 @@ def judge(baseline: Baseline, problem: ConvProblem, seed: int) -> None:
     verdict = Oracle(problem, input, weight).check(prepared.output())
     assert verdict.ok, f"{baseline.name} on {problem}: {verdict}"
     assert prepared.workspace_bytes is None  # nobody knows, on a CPU
-    whose = pytorch_gemm.whose_unfold() if baseline.name == "unfoldnd" else None
+    whose = pytorch.whose_unfold() if baseline.name == "unfoldnd" else None
     assert prepared.algorithm == whose
     prepared.close()
     prepared.close()
@@ -82,7 +81,7 @@ def test_the_one_hot_unfold_is_pytorchs(problem, seed):
     images = torch.from_numpy(random_tensors(problem, seed, bias=False)[0])
     images = torch.nn.functional.pad(images, (left, right, top, bottom))
     how = {"dilation": problem.dilation, "padding": 0, "stride": problem.stride}
-    unfold = pytorch_gemm.one_hot_unfold(problem, images)
+    unfold = pytorch.one_hot_unfold(problem, images)
     expected = torch.nn.functional.unfold(images, problem.kernel_size, **how)
     assert torch.equal(unfold(images, problem.kernel_size, **how), expected)
 
@@ -91,8 +90,8 @@ def test_the_one_hot_unfold_is_pytorchs(problem, seed):
     ("found", "said"), [(None, "convlab's own unfold"), (object(), "the package's unfold")]
 )
 def test_the_row_says_whose_unfold_ran(monkeypatch, found, said):
-    monkeypatch.setattr(pytorch_gemm, "find_spec", lambda name: found)
-    assert pytorch_gemm.whose_unfold() == said
+    monkeypatch.setattr(pytorch, "find_spec", lambda name: found)
+    assert pytorch.whose_unfold() == said
 
 
 def test_flags_are_put_back():
