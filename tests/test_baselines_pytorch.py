@@ -1,4 +1,4 @@
-"""Baselines that are PyTorch's, on the CPU: the same calls, the answer judged."""
+"""Baselines that are PyTorch's, on the CPU: the same calls, the answer checked."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def judge(baseline: Baseline, problem: ConvProblem, seed: int) -> None:
+def check(baseline: Baseline, problem: ConvProblem, seed: int) -> None:
     input, weight, _ = random_tensors(problem, seed, bias=False, integers=True)
     prepared = baseline.prepare(problem, input, weight, None)
     prepared.poison()
     assert np.isnan(prepared.output()).all()
     prepared.run(None)
-    verdict = Oracle(problem, input, weight).check(prepared.output())
-    assert verdict.ok, f"{baseline.name} on {problem}: {verdict}"
+    result = Oracle(problem, input, weight).check(prepared.output())
+    assert result.ok, f"{baseline.name} on {problem}: {result}"
     assert prepared.workspace_bytes is None  # nobody knows, on a CPU
     whose = pytorch.whose_unfold() if baseline.name == "unfoldnd" else None
     assert prepared.algorithm == whose
@@ -65,13 +65,13 @@ def judge(baseline: Baseline, problem: ConvProblem, seed: int) -> None:
     "baseline", [p for p in OF_TORCH if "compile" not in p.name], ids=lambda baseline: baseline.name
 )
 def test_each_gives_the_same(baseline, problem):
-    judge(baseline, problem, 0)
+    check(baseline, problem, 0)
 
 
 def test_compiled_gives_the_same_for_one_shape_after_another():
     (baseline,) = (baseline for baseline in OF_TORCH if baseline.name == "torch_compile_fp32")
     for problem in (TEACHING, LOPSIDED):
-        judge(baseline, problem, 0)
+        check(baseline, problem, 0)
 
 
 @given(problem=problems(), seed=st.integers(0, 2**16))
