@@ -183,7 +183,7 @@ def test_s11_multiplies_while_it_waits(layer: str) -> None:
 @pytest.mark.parametrize("depth", [4, 8, 12, 16])
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
 def test_every_depth_pitch_moves_by_fours(depth: int, capability: tuple[int, int]) -> None:
-    """As bench/im2col.py times them."""
+    """As docs/notes/measurements.md times them."""
     problem = ConvProblem(128, depth, 56, 56, 1, 3, padding=1)
     (launch,) = im2col_launches(problem)
     program = Program((depth_last_buffer(problem), columns_buffer(problem)), (launch,))

@@ -66,8 +66,8 @@ def test_relu_of_what_is_not_finite_runs_once_a_stage_and_is_right(engine: Engin
     able, _ = stages_for(engine)
     for case in (one for one in found if one.stage in able):
         assert case.switches == {"relu": True}
-        verdict = sanitize.judged(case, engine)
-        assert verdict.ok, verdict
+        result = sanitize.check(case, engine)
+        assert result.ok, result
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_what_is_wrong_with_it_is_found(
     with monkeypatch.context() as patched:
         patched.setattr(module, "make_fix_up", lambda *_: left_out)
         plans._prepared.cache_clear()
-        assert not sanitize.judged(case, engine).ok
+        assert not sanitize.check(case, engine).ok
         patched.undo()
         patched.setattr(epilogue, "make_finish", lambda relu: only_added)
         plans._prepared.cache_clear()
-        assert not sanitize.judged(case, engine).ok
+        assert not sanitize.check(case, engine).ok
     plans._prepared.cache_clear()
 
 
