@@ -177,7 +177,9 @@ def test_a_failure_names_the_line_in_the_stage_s_own_file_where_there_is_one():
         ),
     )
     assert re.match(r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: ", own.error)
-    assert re.match(r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: ", nearby.error)
+    assert re.match(
+        r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: ", nearby.error
+    )
 
 
 def test_a_stage_judged_before_the_next_starts():
