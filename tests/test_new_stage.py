@@ -46,3 +46,6 @@ def convlab(root: Path, *arguments: str) -> str:
 
 def test_the_command_knows_it(copy: Path) -> None:
     assert NAME in [stage["name"] for stage in json.loads(convlab(copy, "stages", "--json", "-"))]
+    command = ("ladder", "--engine", "simulator", "--stage", "s15", "--json", "-")
+    (stage,) = json.loads(convlab(copy, *command))["stages"]
+    assert (stage["name"], stage["ok"]) == (NAME, True)
