@@ -779,6 +779,65 @@ def test_lint_says_what_is_wrong(compiler, found, verdict, tmp_path):
     assert verdict in table
 
 
+SAME: dict[str, Any] = {
+    "registers": 100, "shared_bytes": 4096, "grid": (8, 2), "block": (256,),
+    "instructions": 900, "multiply_adds": 512, "loop_instructions": 600, "loop_multiply_adds": 512,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "worse"),
+    [
+        ({}, ""),
+        ({"registers": 90, "shared_bytes": 0, "spill_bytes": 0}, ""),
+        ({"loop_instructions": 500}, ""),
+        ({"loop_instructions": 300, "loop_multiply_adds": 256}, ""),
+        ({"registers": 101}, "registers"),
+        ({"shared_bytes": 8192}, "shared_bytes"),
+        ({"spill_bytes": 4}, "spill_bytes"),
+        ({"stack_bytes": 8}, "stack_bytes"),
+        ({"loop_instructions": 601}, "share of multiply-adds in the loop"),
+        ({"loop_multiply_adds": 0}, "share of multiply-adds in the loop"),
+        ({"loop_instructions": 607}, "loop instructions per multiply-add"),
+    ],
+    ids=str,
+)
+def test_lint_compares_with_stored_rows(compiler, tmp_path, change, worse):
+    file, command = tmp_path / "before.json", ("lint", "s01", "--layer", "conv9", "--arch", "sm_90")
+    compiler(SAME)
+    assert convlab_(*command, "--json", file).exit_code == 0
+    compiler(SAME | change)
+    (row,) = json.loads(file.read_text())
+    lines = tmp_path / "before.jsonl"
+    lines.write_text(json.dumps(row) + "\n")
+    for stored in (file, lines):
+        result = convlab_(*command, "--against", stored)
+        assert result.exit_code == (1 if worse else 0), result.output
+        assert worse in result.stdout
+        words = " ".join(result.stdout.split())
+        assert f"{int(bool(change))} differ, {int(bool(worse))} worse" in words
+
+
+def test_lint_against_says_what_was_not_stored_and_refuses_what_holds_no_rows(compiler, tmp_path):
+    compiler(SAME)
+    file = tmp_path / "before.json"
+    assert convlab_("lint", "s04", "--layer", "conv9", "--json", file).exit_code == 0
+    result = convlab_("lint", "s01", "--layer", "conv9", "--against", file)
+    assert result.exit_code == 0
+    assert "not stored" in result.stdout
+    for text in ("", "no JSON", "[1]", '[{"stage": "s01"}]'):
+        file.write_text(text)
+        assert convlab_("lint", "s01", "--against", file).exit_code == 2
+    assert convlab_("lint", "s01", "--against", tmp_path / "absent").exit_code == 2
+
+
+def test_lint_goes_over_all_layers(compiler):
+    asked = compiler()
+    assert convlab_("lint", "s01", "--layer", "all", "--arch", "sm_90").exit_code == 0
+    layers = [problem for _, problem, _ in asked]
+    assert sorted(layers) == sorted({f"conv{n}" for n in range(1, 13)} | {"awkward"})
+
+
 def test_lint_of_a_stage_without_kernels(compiler, monkeypatch):
     compiler()
     monkeypatch.setattr("convlab.lint.lint_stage", lambda *_: iter(()))

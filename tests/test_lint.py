@@ -455,14 +455,14 @@ def test_too_many_registers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("its budget is 16" in found for row in rows for found in row.findings)
 
 
-def test_every_kernel_has_a_budget() -> None:
+def test_every_budget_is_a_kernel_s() -> None:
     kernels = {  # of all problems: some stages have other kernels for many channels than for few
         launch.name
         for problem in PROBLEMS.values()
         for stage in LADDER
         for launch in stage.prepare(problem, stage.production_tile(problem)).kernels
     }
-    assert kernels == set(REGISTER_BUDGET)
+    assert set(REGISTER_BUDGET) <= kernels  # a kernel without has the usual budget
 
 
 # Blocks that stick out along rows, along columns, and that do not.

@@ -8,15 +8,17 @@ accesses where the stage claims them. Slow code is a finding here, as a wrong re
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import chain, groupby
+from typing import Any
 
 from convlab.engines.offline import (
     CompilerMissing,
@@ -25,6 +27,8 @@ from convlab.engines.offline import (
     compile_launch,
     instructions_of,
     is_float64,
+    main_loop,
+    multiply_adds,
 )
 from convlab.problem import ConvProblem
 from convlab.stage import Capability, Launch, Program, why_too_old
@@ -80,6 +84,7 @@ REGISTER_BUDGET: dict[str, int] = {
     "warpgroups": 255,
     "split_filter_to_cores": 48,
 }
+USUAL_BUDGET = 128  # of a kernel that the table does not name: two blocks of 256 threads per SM
 # Pre-passes whose subject is wide access, and what they must have; of main kernels
 # ``Stage.vectorized`` says it.
 WIDE_PRE_PASSES: dict[str, tuple[str, ...]] = {
@@ -112,6 +117,13 @@ class Row:
     float64: tuple[str, ...]
     wide: dict[str, int]
     findings: tuple[str, ...]
+    step: int = 0  # of the stage's kernels, from 0
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    instructions: int = 0
+    multiply_adds: int = 0
+    loop_instructions: int = 0  # of the main loop, the one with the most multiply-adds
+    loop_multiply_adds: int = 0
 
     @property
     def ok(self) -> bool:
@@ -139,7 +151,8 @@ def lint_stage(
         for capability in capabilities:
             cubins = [compile_launch(launch, program, capability) for launch in program.kernels]
             codes = instructions_of(cubins, capability)
-            for launch, cubin, code in zip(program.kernels, cubins, codes, strict=True):
+            kernels = zip(program.kernels, cubins, codes, strict=True)
+            for step, (launch, cubin, code) in enumerate(kernels):
                 main, whole = launch.name == program.launches[-1].name, all(switches.values())
                 claims = stage.vectorized and main and whole
                 aligned_output = problem.H_o * problem.W_o % 4 == 0
@@ -147,9 +160,68 @@ def lint_stage(
                 wide = _expected_wide(aligned_output) if claims else pre_pass
                 # What leaving a technique out costs is for the ablation to find.
                 held = (whole or not main) and capability in CAPABILITIES
-                budget = REGISTER_BUDGET[launch.name] if held else MOST_REGISTERS
+                budget = REGISTER_BUDGET.get(launch.name, USUAL_BUDGET) if held else MOST_REGISTERS
                 arch = arch_of(capability)
-                yield _row(stage, launch, name, str(tile or "-"), arch, cubin, code, wide, budget)
+                row = _row(stage, launch, name, str(tile or "-"), arch, cubin, code, wide, budget)
+                yield replace(row, step=step)
+
+
+_KEY = ("stage", "problem", "arch", "step")
+COMPARED = (
+    "kernel", "tile", "grid", "block", "registers", "stack_bytes", "spill_bytes", "shared_bytes",
+    "instructions", "multiply_adds", "loop_instructions", "loop_multiply_adds",
+)  # fmt: skip
+MUST_NOT_GROW = ("registers", "stack_bytes", "spill_bytes", "shared_bytes")
+LOOP_GROWTH = 1.01  # of the main loop's instructions per multiply-add
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One kernel whose machine code is not as stored: ``changes`` maps a field to its value before
+    and now, ``worse`` names what has become worse. A kernel that was not stored has no changes."""
+
+    row: Row
+    changes: dict[str, tuple[Any, Any]]
+    worse: tuple[str, ...]
+
+
+def stored_rows(text: str) -> list[dict[str, Any]]:
+    """Rows as ``convlab lint --json`` writes them, in one list or one on each line.
+
+    Raises ``ValueError`` for anything else.
+    """
+    begins = text.lstrip()[:1]
+    rows = json.loads(text) if begins == "[" else [json.loads(s) for s in text.splitlines() if s]
+    wanted = {*_KEY, *COMPARED}
+    if not rows or not all(isinstance(row, dict) and wanted <= row.keys() for row in rows):
+        raise ValueError(f"it must hold objects with the keys {', '.join((*_KEY, *COMPARED))}")
+    return rows
+
+
+def differences(rows: Sequence[Row], stored: Iterable[dict[str, Any]]) -> list[Difference]:
+    """Each kernel that is not as it was stored, or was not stored, in the order of the rows."""
+    before = {tuple(old[key] for key in _KEY): old for old in stored}
+    found = []
+    for row in rows:
+        now = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(row).items()}
+        old = before.get(tuple(now[key] for key in _KEY))
+        if old is None:
+            found.append(Difference(row, {}, ()))
+        elif changes := {key: (old[key], now[key]) for key in COMPARED if old[key] != now[key]}:
+            found.append(Difference(row, changes, _worse(old, now)))
+    return found
+
+
+def _worse(old: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
+    worse = [key for key in MUST_NOT_GROW if now[key] > old[key]]
+    # Shares as products: a loop may have no multiply-add, and a kernel no loop.
+    one = now["loop_instructions"] * old["loop_multiply_adds"]
+    other = old["loop_instructions"] * now["loop_multiply_adds"]
+    if one > other or (old["loop_multiply_adds"] and not now["loop_multiply_adds"]):
+        worse.append("share of multiply-adds in the loop")
+    if one > LOOP_GROWTH * other:
+        worse.append("loop instructions per multiply-add")
+    return tuple(worse)
 
 
 @lru_cache(maxsize=1)  # of the same kernels most is the same for the next GPU
@@ -250,6 +322,7 @@ def _row(
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
     float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
     wide = _wide_accesses(opcodes)
+    loop = main_loop(code)
     findings = []
     if cubin.spill_bytes:
         findings.append(f"spills {cubin.spill_bytes} bytes of registers to memory")
@@ -277,6 +350,12 @@ def _row(
         float64=float64,
         wide=wide,
         findings=tuple(findings),
+        grid=launch.grid,
+        block=launch.block,
+        instructions=len(code),
+        multiply_adds=multiply_adds(code),
+        loop_instructions=len(loop),
+        loop_multiply_adds=multiply_adds(loop),
     )
 
 

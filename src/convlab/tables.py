@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from convlab.bench.tuning import Tuned
     from convlab.engines import Engine
     from convlab.ladder import Result
-    from convlab.lint import Row
+    from convlab.lint import Difference, Row
     from convlab.stages import Stage
 
 WIDE = ("LDG", "LDS", "STS", "STG")  # from memory to registers to shared memory and back
@@ -217,6 +217,22 @@ def lint_legend() -> Text:
         "global and of shared memory, as they stand in the machine code.",
         "dim",
     )
+
+
+def differences_table(found: Sequence[Difference]) -> Table:
+    """How the machine code of each kernel differs from the stored."""
+    table = _table()
+    for name in ("kernel", "differences: before -> now", "worse"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        row = one.row
+        changes = [f"{name}: {old} -> {now}" for name, (old, now) in one.changes.items()]
+        table.add_row(
+            Text(f"{row.stage}: {row.kernel} on {row.problem}, {row.arch}"),
+            Text("\n".join(changes) or "not stored"),
+            Text(", ".join(one.worse), "red"),
+        )
+    return table
 
 
 def lint_errors(rows: Sequence[Row]) -> list[Text]:

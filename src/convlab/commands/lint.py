@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import product
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -39,17 +40,23 @@ def lint(
     ] = None,
     layer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only for this layer of the paper: conv1 to conv12."),
+        typer.Option(
+            metavar="NAME", help="Only for this layer of the paper: conv1 to conv12, or all."
+        ),
     ] = None,
     arch: Annotated[
         list[str] | None,
         typer.Option(metavar="SM", help="Only for this GPU, such as sm_90; may be repeated."),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare with rows that --json stored earlier."),
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Every kernel's machine code, without a GPU: registers, spills, 128-bit accesses, float64.
 
-    Exits 1 when a kernel is not what its stage promises, and says which and why.
+    Exits 1 when a kernel is not what its stage promises, or worse than stored, and says which.
     """
     console = console_for(json_file)
     with numba_needed():
@@ -61,7 +68,10 @@ def lint(
         chosen_stages = stages_named(None if stage is None else [stage])
         problems = gate.PROBLEMS
         if layer is not None:
-            problems = {layer.lower(): workloads.paper_layer(layer)}
+            layers = workloads.LAYER_NAMES if layer.lower() == "all" else (layer.lower(),)
+            problems = {name: workloads.paper_layer(name) for name in layers}
+            problems |= gate.PROBLEMS if layer.lower() == "all" else {}
+        stored = None if against is None else _stored(against)
         capabilities = (
             tuple(dict.fromkeys(capability("arch", sm) for sm in arch or ())) or gate.CAPABILITIES
         )
@@ -97,4 +107,27 @@ def lint(
     if not rows:
         console.print("There is no kernel to judge: a library does this stage's work.")
         return
-    conclude(console, tables.lint_errors(rows), "kernel", len(rows), "within budget")
+    errors = tables.lint_errors(rows)
+    if stored is not None:
+        found = gate.differences(rows, stored)
+        worse = [one for one in found if one.worse]
+        console.print("", tables.differences_table(found) if found else "", sep="\n")
+        console.print(
+            f"{len(rows)} kernels compared with {against}: {len(found)} differ, {len(worse)} worse"
+        )
+        errors += [
+            Text(f"{one.row.stage}: {one.row.kernel} on {one.row.problem}, {one.row.arch}: worse: ")
+            + Text(", ".join(one.worse))
+            for one in worse
+        ]
+    conclude(console, errors, "kernel", len(rows), "within budget")
+
+
+def _stored(path: Path) -> list[dict[str, Any]]:
+    """Raises ``ValueError`` for a file that cannot be read or holds no rows."""
+    from convlab.lint import stored_rows
+
+    try:
+        return stored_rows(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"against is {str(path)!r}, which cannot be compared: {error}") from error
