@@ -11,16 +11,14 @@ import pytest
 from tile_choices import CLOSE, choices
 
 from convlab import ConvProblem
-from convlab.kernels.tile_heuristic import (
-    MOST_SUMS,
-    RATES,
-    best_splits,
-    best_tile,
-    candidates,
-    estimated_cost,
-)
+from convlab.kernels import tile_heuristic
+from convlab.kernels.tile_heuristic import MOST_SUMS
 from convlab.stages import s12_fused_im2win as s12
 from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
+
+S12 = tile_heuristic.S12
+RATES, best_splits, best_tile = S12.rates, S12.best_splits, S12.best_tile
+candidates, estimated_cost = S12.candidates, S12.estimated_cost
 
 pytestmark = pytest.mark.same_in_cudasim
 
