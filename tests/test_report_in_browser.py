@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import browser
 import pytest
 
-from convlab.bench import browser, report
+from convlab.bench import report
 from convlab.bench.report_document import as_html
 from convlab.bench.results import open_results
 

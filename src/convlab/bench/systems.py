@@ -73,18 +73,7 @@ def system_named(name: str) -> System:
 
 def of_baseline(baseline: Baseline) -> System:
     """A baseline, to be measured."""
-    return System(
-        baseline.name,
-        baseline.title,
-        "baseline",
-        baseline.family,
-        baseline.precision,
-        baseline.method,
-        baseline.on_gpu,
-        baseline.why_absent,
-        baseline.prepare,
-        baseline.compile,
-    )
+    return System(kind="baseline", **vars(baseline))
 
 
 def of_stage(stage: Stage, **switches: bool) -> System:
@@ -188,17 +177,13 @@ def chosen(
     unknown name, or where nothing is left.
     """
     usual = QUICK_STAGES if quick else DEFAULT_STAGES
-    wanted = _names(stages, usual, [stage.name for stage in LADDER], _stage_name)
-    others = _names(
-        baselines,
-        [
-            baseline.name
-            for baseline in BASELINES
-            if baseline.on_gpu and not (quick and baseline.name.startswith(SLOW_START))
-        ],
-        [baseline.name for baseline in BASELINES],
-        lambda name: baseline_named(name).name,
-    )
+    wanted = _names(stages, usual, LADDER, stage_named)
+    on_gpu = [
+        baseline.name
+        for baseline in BASELINES
+        if baseline.on_gpu and not (quick and baseline.name.startswith(SLOW_START))
+    ]
+    others = _names(baselines, on_gpu, BASELINES, baseline_named)
     found = [of_stage(stage) for stage in LADDER if stage.name in wanted]
     found += [of_baseline(baseline) for baseline in BASELINES if baseline.name in others]
     if not found:
@@ -206,18 +191,14 @@ def chosen(
     return tuple(found)
 
 
-def _stage_name(name: str) -> str:
-    return stage_named(name).name
-
-
 def _names(
     given: Sequence[str] | None,
     usual: Sequence[str],
-    every: Sequence[str],
-    known: Callable[[str], str],
+    every: Sequence[Any],
+    named: Callable[[str], Any],
 ) -> set[str]:
-    if given is None or not len(given):
+    if not given:
         return set(usual)
     if ALL in given:
-        return set(every)
-    return {known(name) for name in given if name != NONE}
+        return {one.name for one in every}
+    return {named(name).name for name in given if name != NONE}

@@ -15,9 +15,8 @@ from numba.cuda.core import config
 from convlab import workloads
 from convlab.checking.loading import in_words, is_kernel, load, place_of
 from convlab.checking.records import SPOILED, Answer, Check, Count, Machine
-from convlab.engines.offline import CompilerMissing, compile_launch
+from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
 from convlab.engines.simulator import Simulator
-from convlab.lint import is_float64
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem

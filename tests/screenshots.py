@@ -1,4 +1,4 @@
-"""The pictures of the viewer in the documentation: ``python -m convlab.bench.screenshots``.
+"""The pictures of the viewer in the documentation: ``python tests/screenshots.py``.
 
 Each is what a headless Chromium shows of a page, after some clicks.
 """
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from convlab.bench.browser import Browser, BrowserMissing
+from browser import Browser, BrowserMissing
+
 from convlab.bench.textbook import CASES
 from convlab.tracing import Trace, trace, trace_stage, write_page
 

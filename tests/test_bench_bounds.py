@@ -1,4 +1,4 @@
-"""How a benchmark judges: what rounding explains passes, by any algorithm, and nothing else."""
+"""How a benchmark checks outputs: rounding errors of any algorithm pass, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tensors():
 
 
 @pytest.fixture(scope="module")
-def judge(tensors):
+def checker(tensors):
     return Checker(PROBLEM, *tensors)
 
 
@@ -94,19 +94,19 @@ def in_float32(input: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return output
 
 
-def test_a_running_sum_is_right(judge, tensors):
-    judged = judge.check(in_float32(*tensors))
-    assert judged.ok
-    assert judged.bound == FP32
-    assert judged.error_over_bound < 0.2
+def test_a_running_sum_is_right(checker, tensors):
+    checked = checker.check(in_float32(*tensors))
+    assert checked.ok
+    assert checked.bound == FP32
+    assert checked.error_over_bound < 0.2
 
 
-def test_three_products_for_one_are_judged_as_fp32(judge, tensors):
+def test_three_products_for_one_are_judged_as_fp32(checker, tensors):
     s13 = stage_named("s13")
     assert bounds_for(s13.precision, "gemm") == (FP32,)
     allowances = s13.allowances(PROBLEM)
     right, rounded = (
-        judge.check(in_float32(*numbers), s13.precision, "gemm", allowances)
+        checker.check(in_float32(*numbers), s13.precision, "gemm", allowances)
         for numbers in (tensors, map(in_tf32, tensors))
     )
     assert right.ok
@@ -115,26 +115,26 @@ def test_three_products_for_one_are_judged_as_fp32(judge, tensors):
 
 
 @pytest.mark.parametrize("rounded", [in_tf32, truncated])
-def test_tf32_is_right_as_tf32_and_wrong_as_fp32(judge, tensors, rounded):
+def test_tf32_is_right_as_tf32_and_wrong_as_fp32(checker, tensors, rounded):
     output = in_float32(*map(rounded, tensors))
-    assert judge.check(output, "tf32").ok
-    assert judge.check(output, "tf32").bound == "tf32"
-    assert not judge.check(output, "fp32").ok
-    assert not judge.check(output, "fp32", "any").ok
+    assert checker.check(output, "tf32").ok
+    assert checker.check(output, "tf32").bound == "tf32"
+    assert not checker.check(output, "fp32").ok
+    assert not checker.check(output, "fp32", "any").ok
 
 
 @pytest.mark.parametrize(("method", "compute"), [("fft", by_fourier), ("winograd", by_winograd)])
-def test_other_algorithms_are_right_by_their_own_norm(judge, tensors, method, compute):
-    judged = judge.check(compute(*tensors), "fp32", method)
-    assert judged.ok, judged.reason
-    assert judged.bound == method
-    assert judged.error_over_bound < 0.3
+def test_other_algorithms_are_right_by_their_own_norm(checker, tensors, method, compute):
+    checked = checker.check(compute(*tensors), "fp32", method)
+    assert checked.ok, checked.reason
+    assert checked.bound == method
+    assert checked.error_over_bound < 0.3
 
 
 @pytest.mark.parametrize("method", ["gemm", "fft", "winograd", "any"])
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 @pytest.mark.parametrize("spoiled", ["term", "element", "shifted", "nan", "infinity", "zeros"])
-def test_what_is_wrong_is_wrong_by_every_rule(judge, tensors, answer, precision, method, spoiled):
+def test_what_is_wrong_is_wrong_by_every_rule(checker, tensors, answer, precision, method, spoiled):
     output = answer.astype(np.float32)
     input, weight = tensors
     if spoiled == "term":  # one of 576 left out everywhere
@@ -147,44 +147,44 @@ def test_what_is_wrong_is_wrong_by_every_rule(judge, tensors, answer, precision,
         output[...] = 0
     else:
         output[2, 0, 0, 0] = np.nan if spoiled == "nan" else np.inf
-    judged = judge.check(output, precision, method)
-    assert not judged.ok
-    assert judged.error_over_bound > 1
+    checked = checker.check(output, precision, method)
+    assert not checked.ok
+    assert checked.error_over_bound > 1
 
 
-def test_what_is_not_written_is_said(judge, answer):
+def test_what_is_not_written_is_said(checker, answer):
     output = np.full(PROBLEM.output_shape, np.nan, np.float32)
-    assert judge.check(output).reason.startswith("it wrote nothing")
+    assert checker.check(output).reason.startswith("it wrote nothing")
     output = answer.astype(np.float32)
     output[0, 0] = np.nan
-    assert judge.check(output).reason.startswith("144 of 6,912 outputs are NaN")
+    assert checker.check(output).reason.startswith("144 of 6,912 outputs are NaN")
 
 
-def test_the_first_wrong_element_is_named_though_parts_are_judged_apart(judge, answer):
+def test_the_first_wrong_element_is_named_though_parts_are_judged_apart(checker, answer):
     output = answer.astype(np.float32)
     output[2, 5, 6, 7] = 1e6
-    by_element = judge._by_element(output, {}, 0.0)
+    by_element = checker._by_element(output, {}, 0.0)
     assert "first at [2, 5, 6, 7]" in by_element.reason
 
 
-def test_which_limit_is_broken_is_said(judge, answer):
+def test_which_limit_is_broken_is_said(checker, answer):
     size = np.sqrt((answer**2).mean())
     spread = answer.astype(np.float32) * np.float32(1.01)
     one = answer.astype(np.float32)
     one[1, 2, 3, 4] += 0.5 * size
     allowed = limit(PROBLEM, "winograd")
-    judged = judge.check(spread, method="winograd")
-    assert judged.error_over_bound == pytest.approx(0.01 / allowed, rel=0.01)
-    assert judged.reason.endswith(
+    checked = checker.check(spread, method="winograd")
+    assert checked.error_over_bound == pytest.approx(0.01 / allowed, rel=0.01)
+    assert checked.reason.endswith(
         f"winograd may make: 0.01 of the output's 2-norm, not {allowed:.3g}"
     )
-    judged = judge.check(one, method="winograd")
-    assert judged.error_over_bound == pytest.approx(0.5 / 16 / allowed, rel=0.01)
-    assert judged.reason.endswith(
+    checked = checker.check(one, method="winograd")
+    assert checked.error_over_bound == pytest.approx(0.5 / 16 / allowed, rel=0.01)
+    assert checked.reason.endswith(
         f": 0.5 of the output's root mean square in one element, not {16 * allowed:.3g}"
     )
     one[0, 0, 0, 0] = np.inf
-    assert "inf times what tf32 may make" in judge.check(one, precision="tf32").reason
+    assert "inf times what tf32 may make" in checker.check(one, precision="tf32").reason
 
 
 def test_where_all_is_zero_nothing_may_be_off():
@@ -192,18 +192,18 @@ def test_where_all_is_zero_nothing_may_be_off():
         np.zeros(PROBLEM.input_shape, np.float32),
         np.ones(PROBLEM.weight_shape, np.float32),
     )
-    judge = Checker(PROBLEM, input, weight)
+    checker = Checker(PROBLEM, input, weight)
     output = np.zeros(PROBLEM.output_shape, np.float32)
     for precision in ("fp32", "tf32"):
-        assert judge.check(output, precision) == Checked(precision, 0.0)
+        assert checker.check(output, precision) == Checked(precision, 0.0)
     output[0, 1, 2, 3] = 1e-30
     for precision in ("fp32", "tf32"):
-        assert judge.check(output, precision).error_over_bound == np.inf
+        assert checker.check(output, precision).error_over_bound == np.inf
 
 
-def test_another_shape_is_refused(judge):
+def test_another_shape_is_refused(checker):
     with pytest.raises(ValueError, match="output has shape"):
-        judge.check(np.zeros((1, 2, 3, 4), np.float32))
+        checker.check(np.zeros((1, 2, 3, 4), np.float32))
 
 
 @pytest.mark.parametrize("rule", RULES)
