@@ -94,20 +94,24 @@ def test_every_control_does_what_it_says(shown, s08):
     assert opened.run("document.getElementById('slider').value") == "0"
 
     # Lines and their arrays are picked by mouse and keys.
-    opened.click("#source li[data-line$=':54'] .line")
-    assert text_of(opened, "#what").startswith("Line 54, warp 0 of block (0, 0, 0): load of S_F")
-    assert "54" in text_of(opened, "#source li.current .number")
+    accesses = s08.main.accesses
+    lines = {(one.array, one.operation): one.line for one in accesses}
+    loads, bias, stores = lines["S_F", "load"], lines["bias", "load"], lines["output", "store"]
+    after = min(one.line for one in accesses if one.line > loads)
+    opened.click(f"#source li[data-line$=':{loads}'] .line")
+    assert f"Line {loads}, warp 0 of block (0, 0, 0): load of S_F" in text_of(opened, "#what")
+    assert f"{loads}" in text_of(opened, "#source li.current .number")
     opened.click("h2")  # so that the arrow keys are the page's
     opened.press("ArrowDown")
-    assert text_of(opened, "#what").startswith("Line 56")
+    assert text_of(opened, "#what").startswith(f"Line {after}")
     opened.press("ArrowUp")
-    assert text_of(opened, "#what").startswith("Line 54")
-    opened.run("document.querySelector('#source li[data-line$=\":92\"] .line').focus()")
+    assert text_of(opened, "#what").startswith(f"Line {loads}")
+    opened.run(f"document.querySelector('#source li[data-line$=\":{bias}\"] .line').focus()")
     opened.press("Enter")
-    assert text_of(opened, "#what").startswith("Line 92")
+    assert text_of(opened, "#what").startswith(f"Line {bias}")
     assert "read 8 bytes of bias, in 2 pieces: 1 sector" in text_of(opened, "#sentence")
-    opened.click("#source li[data-line$=':95'] .access")
-    assert text_of(opened, "#what").startswith("Line 95")
+    opened.click(f"#source li[data-line$=':{stores}'] .access")
+    assert text_of(opened, "#what").startswith(f"Line {stores}")
     assert number_of(opened, "#source .access[aria-pressed=true]") == 1
     assert number_of(opened, "#memory .sector") == 16
 
