@@ -73,8 +73,7 @@ def passes(
     which, word = _unique(which, word)
     bank = which * BANKS + word % BANKS
     in_bank = np.bincount(bank, minlength=4 * total * BANKS).reshape(total, 4, BANKS)
-    found: np.ndarray = in_bank.max(axis=2).sum(axis=1)
-    return found
+    return np.asarray(in_bank.max(axis=2).sum(axis=1))
 
 
 def _in_pairs(request: np.ndarray, address: np.ndarray, lane: np.ndarray, total: int) -> np.ndarray:
