@@ -11,19 +11,17 @@ import pytest
 from tile_choices import CLOSE, choices
 
 from convlab import ConvProblem
-from convlab.kernels.tile_heuristic import (
-    MOST_SUMS,
-    RATES,
-    best_splits,
-    best_tile,
-    candidates,
-    estimated_cost,
-)
+from convlab.kernels import tile_heuristic
+from convlab.kernels.tile_heuristic import MOST_SUMS
 from convlab.stages import s12_fused_im2win as s12
 from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
+HEURISTIC = tile_heuristic.S12
+RATES, best_splits = HEURISTIC.rates, HEURISTIC.best_splits
+best_tile, candidates = HEURISTIC.best_tile, HEURISTIC.candidates
+estimated_cost = HEURISTIC.estimated_cost
 ROOT = Path(__file__).parents[1]
 ONE_IMAGE = ConvProblem(1, 256, 14, 14, 256, 3, padding=1)
 
