@@ -161,7 +161,7 @@ It multiplies <code>R_I[1]</code> by <code>R_I[1]</code>: the input by itself. O
 
 Read it beside this picture. Lines 3 to 7 are what comes before the first multiplication. Lines 14 and 15
 ask for the next slice, line 16 is the barrier. Ours asks earlier than line 14 does.
-(The compiler would rather ask later: what holds it is [told elsewhere](../docs/notes/fast-kernels.md).)
+(The compiler would rather ask later: what holds it is [told elsewhere](../docs/notes/fast.md).)
 """
 
 # %%

@@ -40,7 +40,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "measuring", "judging", "results", "papers", "measurements", "tiles", "compile-gate",
     ),
     "Reference": ("api", "json", "design", "contributing"),
-    "Notes": ("notes/fast-kernels", "notes/measurements"),
+    "Notes": ("notes/fast", "notes/measurements"),
 }  # fmt: skip
 CHECKOUT = ("docs/conf.py", "docs/README.md", "src/convlab/stages")
 
