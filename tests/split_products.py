@@ -24,7 +24,7 @@ F = np.float32
 INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
 # Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
 VALUES = [INF, NAN] if config.ENABLE_CUDASIM else [INF, -INF, NAN, MOST, -MOST]
-WRITTEN = {True: "by fours"} | ({} if config.ENABLE_CUDASIM else {False: "one by one"})
+WRITTEN = {True: "float4"} | ({} if config.ENABLE_CUDASIM else {False: "scalar"})
 PLACES = ("input", "weight", "bias")
 
 SHAPES = {
@@ -71,19 +71,19 @@ def large_part_alone(value):
 
 
 def without_small_parts(stage: Stage, module: ModuleType, judged: Any) -> CheckResult:
-    """What the judge says where a module forgets them."""
+    """The result where a module forgets the small parts."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "split_tf32", large_part_alone)
         plans._prepared.cache_clear()  # programs are kept
-        verdict: CheckResult = judged(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
+        result: CheckResult = judged(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
     plans._prepared.cache_clear()
-    return verdict
+    return result
 
 
 # What is not finite
 
 
-def judge_what_is_not_finite(
+def check_what_is_not_finite(
     stage: Stage, whole_runs: bool, where: str, value: float, engine: Engine
 ) -> None:
     """Right without ReLU, by the oracle; with it, the same and no negative numbers."""
@@ -91,13 +91,13 @@ def judge_what_is_not_finite(
     numbers = dict(zip(PLACES, random_tensors(problem, 3), strict=True))
     numbers[where].reshape(-1)[2] = value
     plain = computed(stage, engine, problem, numbers.values())
-    verdict = Oracle(problem, *numbers.values()).check(plain, split_products=True)
-    assert verdict.ok, verdict
+    result = Oracle(problem, *numbers.values()).check(plain, split_products=True)
+    assert result.ok, result
     clipped = computed(stage, engine, problem, numbers.values(), relu=True)
     np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
 
 
-def judge_an_infinite_weight_over_padding(stage: Stage, engine: Engine) -> None:
+def check_an_infinite_weight_over_padding(stage: Stage, engine: Engine) -> None:
     problem = ConvProblem(1, 8, 4, 4, 2, 3, padding=1)
     input, weight, bias = random_tensors(problem, 5)
     weight[1, 3, 0, 0] = INF
@@ -109,7 +109,7 @@ def judge_an_infinite_weight_over_padding(stage: Stage, engine: Engine) -> None:
         assert np.isfinite(output[0]).all()
 
 
-def judge_a_sum_that_overflows_on_its_way(stage: Stage, engine: Engine) -> None:
+def check_a_sum_that_overflows(stage: Stage, engine: Engine) -> None:
     """By channels it passes through minus infinity, by places it does not."""
     problem = ConvProblem(1, 8, 1, 3, 1, (1, 3))
     input, weight = np.ones(problem.input_shape, F), np.zeros(problem.weight_shape, F)
@@ -119,7 +119,7 @@ def judge_a_sum_that_overflows_on_its_way(stage: Stage, engine: Engine) -> None:
         assert output.item() == pytest.approx(3e37, rel=1e-6)
 
 
-def judge_a_constant_weight(stage: Stage, relu: bool, engine: Engine) -> None:
+def check_a_constant_weight(stage: Stage, relu: bool, engine: Engine) -> None:
     """What is computed again is, too, of the weight that was there."""
     problem = ConvProblem(1, 8, 4, 6, 5, (2, 3), padding=(1, 0))
     _, weight, bias = random_tensors(problem, 7)

@@ -94,7 +94,7 @@ def test_a_misaligned_weight_or_bias_is_refused_on_a_gpu(
     lies = {id(tensors[name]): 4100}
     monkeypatch.setattr(plans, "address_of", lambda array: lies.get(id(array), 4096))
     plan = Plan(PROBLEM, stage_named("s11"), Tile(16, 8, 8, 4, 4), PretendedGpu())
-    monkeypatch.setattr(plans, "Plan", lambda *_: pytest.fail("a workspace was allocated"))
+    monkeypatch.setattr(Plan, "__init__", lambda *_: pytest.fail("a workspace was allocated"))
     with pytest.raises(ValueError, match=rf"^{name} is .* address 0x1004: .* of 16 bytes"):
         plan.for_weight(tensors["weight"], tensors["bias"])
 

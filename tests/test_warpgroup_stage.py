@@ -22,11 +22,11 @@ from split_products import (
     F,
     awkward_weight,
     both_parts,
+    check_a_constant_weight,
+    check_a_sum_that_overflows,
+    check_an_infinite_weight_over_padding,
+    check_what_is_not_finite,
     computed,
-    judge_a_constant_weight,
-    judge_a_sum_that_overflows_on_its_way,
-    judge_an_infinite_weight_over_padding,
-    judge_what_is_not_finite,
     many,
     numbers_had_back,
     packed_filter,
@@ -74,29 +74,29 @@ def _where_it_runs(request: pytest.FixtureRequest) -> None:
 def test_every_way_to_fetch(tile: Tile, judged: Any) -> None:
     problem = many(16)
     assert window_copies.group_size(problem, tile) == 16
-    verdict = judged(problem, S14, random_tensors(problem, 1), tile)
-    assert verdict.ok, verdict
+    result = judged(problem, S14, random_tensors(problem, 1), tile)
+    assert result.ok, result
     for few in (FEW, ODD):
         assert window_copies.group_size(few, tile) == 1
-        verdict = judged(few, S14, random_tensors(few, 2, integers=True), tile)
-        assert verdict.ok, verdict
+        result = judged(few, S14, random_tensors(few, 2, integers=True), tile)
+        assert result.ok, result
 
 
 def test_groups_of_channels_follow_one_another(judged: Any) -> None:
     problem = ConvProblem(1, 48, 3, 4, 9, (2, 1))
-    verdict = judged(problem, S14, random_tensors(problem, 3, integers=True), S14.tiny_tile)
-    assert verdict.ok, verdict
+    result = judged(problem, S14, random_tensors(problem, 3, integers=True), S14.tiny_tile)
+    assert result.ok, result
 
 
 @pytest.mark.parametrize("problem", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no bias"])
 def test_shapes(with_bias: bool, problem: ConvProblem, judged: Any) -> None:
     numbers = random_tensors(problem, 1, with_bias, integers=True)
-    verdict = judged(problem, S14, numbers, tile_of(8 if with_bias else 32))
-    assert verdict.ok, verdict
+    result = judged(problem, S14, numbers, tile_of(8 if with_bias else 32))
+    assert result.ok, result
 
 
-@pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["by fours", "one by one"])
+@pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["float4", "scalar"])
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
 def test_several_blocks_with_tails_both_ways(
     relu: bool, problem: ConvProblem, engine: Engine
@@ -115,8 +115,8 @@ def test_several_blocks_with_tails_both_ways(
 def test_sums_of_one_slice_and_of_some(depth: int, judged: Any) -> None:
     """Up to 32 terms are two slices, asked for at once."""
     problem = ConvProblem(1, depth, 1, 3, 5, 1)
-    verdict = judged(problem, S14, random_tensors(problem, depth, integers=True), S14.tiny_tile)
-    assert verdict.ok, verdict
+    result = judged(problem, S14, random_tensors(problem, depth, integers=True), S14.tiny_tile)
+    assert result.ok, result
 
 
 def test_places_that_do_not_fit_constant_memory_are_computed(
@@ -158,7 +158,7 @@ def in_slices(windows: Any, weight: Any, products: Any = SIX) -> Any:
 
 @pytest.mark.same_in_cudasim
 @pytest.mark.parametrize("tile", [tile_of(8), tile_of(24)], ids=str)
-@pytest.mark.parametrize("width", [5, 7], ids=["by fours", "one by one"])
+@pytest.mark.parametrize("width", [5, 7], ids=["float4", "scalar"])
 def test_it_computes_what_its_arithmetic_says_to_the_bit(width: int, tile: Tile) -> None:
     """On tensor cores as the simulator has them."""
     problem = ConvProblem(1, 75, 4 if width == 5 else 5, width, 18, 1)
@@ -174,10 +174,10 @@ def test_it_computes_what_its_arithmetic_says_to_the_bit(width: int, tile: Tile)
 
 @pytest.mark.parametrize("module", [s14, window_copies], ids=lambda m: m.__name__)
 def test_a_forgotten_small_part_is_found(module: Any, judged: Any) -> None:
-    verdict = without_small_parts(S14, module, judged)
-    assert not verdict.ok
-    assert verdict.error_over_bound > 10
-    assert verdict.wrong > verdict.total / 2
+    result = without_small_parts(S14, module, judged)
+    assert not result.ok
+    assert result.error_over_bound > 10
+    assert result.wrong > result.total / 2
 
 
 # Infinities and NaN
@@ -189,10 +189,10 @@ def test_a_forgotten_small_part_is_found(module: Any, judged: Any) -> None:
 def test_what_is_not_finite_and_what_is_nearly_not(
     whole_runs: bool, where: str, value: float, engine: Engine
 ) -> None:
-    judge_what_is_not_finite(S14, whole_runs, where, value, engine)
+    check_what_is_not_finite(S14, whole_runs, where, value, engine)
 
 
-@pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["by fours", "one by one"])
+@pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["float4", "scalar"])
 def test_the_last_window_of_a_tail_is_computed_again_too(
     problem: ConvProblem, engine: Engine
 ) -> None:
@@ -200,17 +200,17 @@ def test_the_last_window_of_a_tail_is_computed_again_too(
     input, weight, bias = random_tensors(problem, 6)
     input[-1, -1, -1, -1] = INF
     output = computed(S14, engine, problem, (input, weight, bias))
-    verdict = Oracle(problem, input, weight, bias).check(output, split_products=True)
-    assert verdict.ok, verdict
+    result = Oracle(problem, input, weight, bias).check(output, split_products=True)
+    assert result.ok, result
     assert not np.isfinite(output[-1]).all()
 
 
 def test_padding_with_an_infinite_weight_is_nan(engine: Engine) -> None:
-    judge_an_infinite_weight_over_padding(S14, engine)
+    check_an_infinite_weight_over_padding(S14, engine)
 
 
-def test_a_sum_that_overflows_on_its_way_is_added_in_another_order(engine: Engine) -> None:
-    judge_a_sum_that_overflows_on_its_way(S14, engine)
+def test_a_sum_that_overflows_is_added_in_another_order(engine: Engine) -> None:
+    check_a_sum_that_overflows(S14, engine)
 
 
 def test_all_infinite(engine: Engine) -> None:
@@ -222,7 +222,7 @@ def test_all_infinite(engine: Engine) -> None:
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_a_constant_weight(relu: bool, engine: Engine) -> None:
-    judge_a_constant_weight(S14, relu, engine)
+    check_a_constant_weight(S14, relu, engine)
 
 
 # The filter
@@ -286,7 +286,7 @@ def test_the_workspace_is_twice_the_filter() -> None:
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("problem", [many(16), FEW, ODD], ids=["one place", "by fours", "dealt"])
+@pytest.mark.parametrize("problem", [many(16), FEW, ODD], ids=["one place", "float4", "dealt"])
 @pytest.mark.parametrize("tile", [tile_of(8), tile_of(96), tile_of(128)], ids=str)
 def test_no_bank_is_asked_twice(tile: Tile, problem: ConvProblem) -> None:
     """By threads: what the tensor cores read of the filter is nobody's request."""

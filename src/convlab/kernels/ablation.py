@@ -138,7 +138,18 @@ def make_steps(tile: Tile, read: Any) -> Any:
     return steps_from(0)
 
 
-def make_kernel_without_prefetch(
+def make_row_major(tile: Tile) -> Any:
+    """``place(t)``, s05's: threads row by row."""
+    COLUMNS = tile.columns
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def place(t):
+        return t // COLUMNS, t % COLUMNS
+
+    return place
+
+
+def make_kernel(
     problem: ConvProblem,
     tile: Tile,
     place: Any,
@@ -148,11 +159,14 @@ def make_kernel_without_prefetch(
     write: Any,
     VECTOR: int,
     skew: int,
+    BUFFERS: int,
 ) -> Any:
-    """s11's kernel with s08's loop: fill, wait, compute, wait."""
+    """s11's kernel without reading a step ahead, which belongs to the micro-kernel. With two
+    buffers it fetches the next slice meanwhile; with one it has s08's loop: fill, wait, compute,
+    wait."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS = tile.threads
-    F_SLICE, I_SLICE, O_SHAPE = K_B * M_B, K_B * (N_B + skew), (M_T, N_T)
+    THREADS, PITCH, O_SHAPE = tile.threads, N_B + skew, (M_T, N_T)
+    F_SLICES, I_SLICES = BUFFERS * K_B * M_B, BUFFERS * K_B * PITCH
     _, K_P, _ = packed_buffer(problem, tile).shape
     SLICES = K_P // K_B
     F_RUNS, I_RUNS = (blocks_for(K_B * wide // FLOAT4, THREADS) for wide in (M_B, N_B))
@@ -161,8 +175,8 @@ def make_kernel_without_prefetch(
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
-        S_F = cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)
-        S_I = cuda.shared.array(I_SLICE, float32, alignment=BYTES_16)
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
         R_F, R_I = cuda.local.array(M_T, float32), cuda.local.array(N_T, float32)
         R_O = cuda.local.array(O_SHAPE, float32)
         fetched_F = cuda.local.array(F_FETCHED, float32)
@@ -177,68 +191,22 @@ def make_kernel_without_prefetch(
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        for slice_ in range(int32(SLICES)):
-            fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
-            put(fetched_F, fetched_I, t, 0, S_F, S_I)
-            cuda.syncthreads()  # all threads have filled the slice
-            steps(S_F, S_I, uint32(ty * VECTOR), uint32(tx * VECTOR), R_F, R_I, R_O)
-            cuda.syncthreads()  # all threads have read it
-
-        write(R_O, bias, output, m0, n0, ty, tx)
-
-    return im2win_full
-
-
-def make_kernel_without_microkernel(
-    problem: ConvProblem,
-    tile: Tile,
-    fetch: Any,
-    put: Any,
-    read: Any,
-    write: Any,
-    VECTOR: int,
-    skew: int,
-) -> Any:
-    """s11's kernel with s05's loop: one sum a thread, two reads from shared memory for each term.
-    The next slice is fetched meanwhile, but no term is read ahead: that belongs to the
-    micro-kernel."""
-    M_B, N_B, K_B = tile.M_B, tile.N_B, tile.K_B
-    THREADS, COLUMNS, PITCH = tile.threads, tile.columns, N_B + skew
-    F_SLICES, I_SLICES = 2 * K_B * M_B, 2 * K_B * PITCH
-    _, K_P, _ = packed_buffer(problem, tile).shape
-    SLICES = K_P // K_B
-    F_RUNS, I_RUNS = (blocks_for(K_B * wide // FLOAT4, THREADS) for wide in (M_B, N_B))
-    F_FETCHED, I_FETCHED = (F_RUNS, FLOAT4), (I_RUNS, FLOAT4)
-    first, steps = make_first(problem, tile, K_P), make_steps(tile, read)
-
-    @cuda.jit(**gpu_only(launch_bounds=THREADS))
-    def im2win_full(windows, packed, bias, output):
-        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
-        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
-        R_F, R_I = cuda.local.array(1, float32), cuda.local.array(1, float32)
-        R_O = cuda.local.array((1, 1), float32)
-        fetched_F = cuda.local.array(F_FETCHED, float32)
-        fetched_I = cuda.local.array(I_FETCHED, float32)
-        first_I = cuda.local.array(I_RUNS, int64)
-        t = uint32(cuda.threadIdx.x)
-        ty, tx = t // COLUMNS, t % COLUMNS
-        m0 = uint32(cuda.blockIdx.y) * M_B
-        n0 = uint32(cuda.blockIdx.x) * N_B
-
-        first_F = first(t, m0, n0, first_I)
-        R_O[0, 0] = float32(0)
         k0 = uint32(0)  # where in shared memory the slice begins that is computed: 0 or K_B
         fetch(windows, packed, first_F, first_I, t, 0, fetched_F, fetched_I)
         put(fetched_F, fetched_I, t, k0, S_F, S_I)
         cuda.syncthreads()  # all threads have filled the slice
-        for slice_ in range(int32(1), int32(SLICES + 1)):
-            if slice_ < SLICES:
+        for slice_ in range(int32(1), int32(SLICES + 1)):  # slice_ is the next one
+            if BUFFERS == 2 and slice_ < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
             at_F = uint32(k0 * M_B + ty * VECTOR)
             at_I = uint32(k0 * PITCH + tx * VECTOR)
             steps(S_F, S_I, at_F, at_I, R_F, R_I, R_O)
             if slice_ < SLICES:
-                k0 = uint32(K_B - k0)  # the other buffer's turn
+                if BUFFERS == 2:
+                    k0 = uint32(K_B - k0)  # the other buffer's turn
+                else:
+                    cuda.syncthreads()  # all threads have read the slice
+                    fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
                 put(fetched_F, fetched_I, t, k0, S_F, S_I)
                 cuda.syncthreads()  # all threads have filled the slice
 

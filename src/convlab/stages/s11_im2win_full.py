@@ -288,14 +288,11 @@ def prepare(
     read = make_read(tile) if by_float4 else ablation.make_read(tile, skew)
     write = make_write(problem, tile) if by_float4 else ablation.make_write(problem, tile)
     parts = (fetch, put, read, write, FLOAT4 if by_float4 else 1)
-    if not prefetch:
-        kernel = ablation.make_kernel_without_prefetch(
-            problem, tile, make_place(tile), *parts, skew
-        )
-    elif not microkernel:
-        kernel = ablation.make_kernel_without_microkernel(problem, tile, *parts, skew)
-    else:
+    if prefetch and microkernel:
         kernel = make_kernel(problem, tile, *parts)
+    else:
+        place = make_place(tile) if not prefetch else ablation.make_row_major(tile)
+        kernel = ablation.make_kernel(problem, tile, place, *parts, skew, buffers)
     main = Launch(
         kernel,
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
