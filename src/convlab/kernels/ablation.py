@@ -16,11 +16,11 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, gpu_only
+from convlab.kernels.gemm import RUN, make_multiply
 from convlab.kernels.im2win_layout import group_size, make_first, packed_buffer
 from convlab.kernels.unrolled_product import make_place
 from convlab.problem import ConvProblem
 from convlab.stage import Tile, blocks_for
-from convlab.stages.s08_vectorized import RUN, make_multiply
 
 
 def one_output_a_thread(tile: Tile) -> Tile:

@@ -15,14 +15,93 @@ from convlab.device import BYTES_16, gpu_only, load4, store4
 from convlab.kernels.im2col import pitch
 from convlab.problem import ConvProblem
 from convlab.stage import Argument, Buffer, Flat, Launch, Tile, blocks_for
-from convlab.stages.s08_vectorized import (
-    RUN,
-    check_tile,
-    make_multiply,
-    make_pack_filter,
-    make_read,
-    make_write,
-)
+
+RUN = 4  # numbers that one instruction moves
+
+
+def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
+    """The kernel that writes the filter as a K_P x M_P matrix, zeros beyond K x M."""
+    M, K = problem.M, problem.K
+
+    @cuda.jit
+    def pack_filter(weight, packed):
+        e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        k, m = e // M_P, e % M_P
+        if k < K_P:
+            value = float32(0)
+            if k < K and m < M:
+                value = weight[m * K + k]
+            packed[k, m] = value
+
+    return pack_filter
+
+
+def make_read(tile: Tile) -> Any:
+    """Row k of the slices, shared memory to registers: run i of a thread is ROWS runs further on
+    than run i - 1, so that a warp's threads read neighbouring runs."""
+    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(S_F, S_I, k, ty, tx, R_F, R_I):
+        for i in range(0, M_T, RUN):
+            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = load4(S_F, (k, ty * RUN + i * ROWS))
+        for j in range(0, N_T, RUN):
+            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = load4(S_I, (k, tx * RUN + j * COLUMNS))
+
+    return read
+
+
+def make_multiply(tile: Tile) -> Any:
+    """s07's outer product."""
+    M_T, N_T = tile.M_T, tile.N_T
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(R_F, R_I, R_O):
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] += R_F[i] * R_I[j]
+
+    return multiply
+
+
+def make_write(problem: ConvProblem, tile: Tile) -> Any:
+    """A thread's outputs, registers to global memory, by fours where four columns lie together:
+    where no run of four crosses into the next image."""
+    M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
+    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
+    WHOLE_RUNS = PIXELS % RUN == 0
+    STEP = RUN if WHOLE_RUNS else 1
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def write(R_O, bias, output, m0, n0, ty, tx):
+        for j in range(0, N_T, RUN):
+            for c in range(0, RUN, STEP):
+                n = n0 + tx * RUN + j * COLUMNS + c
+                if n < N:
+                    i_n, pixel = n // PIXELS, n % PIXELS
+                    for i in range(M_T):
+                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
+                        if m < M:
+                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
+                            if WHOLE_RUNS:
+                                x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
+                                store4(output, at, (x + b, y + b, z + b, w + b))
+                            else:
+                                output[at] = R_O[i, j + c] + b
+
+    return write
+
+
+def check_tile(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile that runs of four do not fit."""
+    tile.require(
+        tile.M_T % RUN == 0 and tile.N_T % RUN == 0,
+        "M_T and N_T must be multiples of 4, because four numbers move at a time",
+    )
+    tile.require(
+        tile.threads % tile.N_B == 0,
+        "its threads must be a multiple of N_B, because each fetches from one window",
+    )
 
 
 def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:

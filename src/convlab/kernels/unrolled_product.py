@@ -16,8 +16,8 @@ from typing import Any
 from numba import cuda, uint32
 
 from convlab.device import gpu_only, load4
+from convlab.kernels.gemm import RUN, make_multiply
 from convlab.stage import Tile
-from convlab.stages.s08_vectorized import RUN, make_multiply
 
 WARP_ROWS, WARP_COLUMNS = 4, 8  # threads of a warp along M and N
 

@@ -1,15 +1,10 @@
-"""s08: vectorised access. Four numbers an instruction: 128-bit loads and stores.
+"""s08: vectorised access. One instruction moves four numbers: 128-bit loads and stores.
 
-Source: im2win paper (000), section 3.3 ("Vectorized load/store"). A thread takes its rows and
-columns in runs of four, so that one instruction moves four numbers between shared memory and
-registers. Two things must lie in memory as they are read for that: the filter slice is turned
-round (K_B x M_B, so that four rows are neighbours), and the filter itself is packed that way once,
-by a small kernel, with zeros to the next full tile, so that it is also fetched by fours and
-without checks. The input is still fetched one by one: in NCHW a window's pixels begin at any
-address. That is what the im2win tensor will mend (s11).
-
-The parts that later stages take over as they are, ``read``, ``multiply`` and ``write``, are device
-functions from here on.
+Source: im2win paper (000), section 3.3 ("Vectorized load/store"). A thread owns rows and columns in
+groups of four and reads each group from shared memory as one float4. The four numbers must be
+neighbours in memory, so the filter is transposed (K x M) once by a layout transform, which also
+adds zeros up to whole tiles: the main kernel loads it by float4 without bounds checks. The input is
+still loaded by scalars, because in NCHW a window begins at any address (s11 changes that).
 """
 
 from __future__ import annotations
@@ -53,10 +48,20 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> 
     return pack_filter
 
 
-def make_read(tile: Tile) -> Any:
-    """Row k of the slices, shared memory to registers: run i of a thread is ROWS runs further on
-    than run i - 1, so that a warp's threads read neighbouring runs."""
-    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
+def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+    """The kernel with the problem's shapes and the tile as constants."""
+    p = problem
+    M, N, K = p.M, p.N, p.K
+    _, _, H_i, W_i = p.input_shape
+    H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
+    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
+    F_SLICE, I_SLICE, O_SHAPE = (K_B, M_B), (K_B, N_B), (M_T, N_T)
+    M_RUNS, M_P = M_B // RUN, blocks_for(M, M_B) * M_B
+    PIXELS = H_o * W_o
+    WHOLE_RUNS = PIXELS % RUN == 0  # then no float4 crosses into the next image
+    STEP = RUN if WHOLE_RUNS else 1
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, k, ty, tx, R_F, R_I):
@@ -64,63 +69,6 @@ def make_read(tile: Tile) -> Any:
             R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = load4(S_F, (k, ty * RUN + i * ROWS))
         for j in range(0, N_T, RUN):
             R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = load4(S_I, (k, tx * RUN + j * COLUMNS))
-
-    return read
-
-
-def make_multiply(tile: Tile) -> Any:
-    """s07's outer product."""
-    M_T, N_T = tile.M_T, tile.N_T
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def multiply(R_F, R_I, R_O):
-        for i in range(M_T):
-            for j in range(N_T):
-                R_O[i, j] += R_F[i] * R_I[j]
-
-    return multiply
-
-
-def make_write(problem: ConvProblem, tile: Tile) -> Any:
-    """A thread's outputs, registers to global memory, by fours where four columns lie together:
-    where no run of four crosses into the next image."""
-    M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
-    M_T, N_T, ROWS, COLUMNS = tile.M_T, tile.N_T, tile.rows, tile.columns
-    WHOLE_RUNS = PIXELS % RUN == 0
-    STEP = RUN if WHOLE_RUNS else 1
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def write(R_O, bias, output, m0, n0, ty, tx):
-        for j in range(0, N_T, RUN):
-            for c in range(0, RUN, STEP):
-                n = n0 + tx * RUN + j * COLUMNS + c
-                if n < N:
-                    i_n, pixel = n // PIXELS, n % PIXELS
-                    for i in range(M_T):
-                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
-                        if m < M:
-                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
-                            if WHOLE_RUNS:
-                                x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
-                                store4(output, at, (x + b, y + b, z + b, w + b))
-                            else:
-                                output[at] = R_O[i, j + c] + b
-
-    return write
-
-
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
-    p = problem
-    N, K = p.N, p.K
-    _, _, H_i, W_i = p.input_shape
-    H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
-    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
-    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, COLUMNS = tile.threads, tile.columns
-    F_SLICE, I_SLICE, O_SHAPE = (K_B, M_B), (K_B, N_B), (M_T, N_T)
-    M_RUNS, M_P = M_B // RUN, blocks_for(p.M, M_B) * M_B
-    read, multiply, write = make_read(tile), make_multiply(tile), make_write(problem, tile)
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def vectorized(input, packed, bias, output):
@@ -162,17 +110,39 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
             for k in range(K_B):  # compute
                 read(S_F, S_I, k, ty, tx, R_F, R_I)
-                multiply(R_F, R_I, R_O)
+                for i in range(M_T):
+                    for j in range(N_T):
+                        R_O[i, j] += R_F[i] * R_I[j]
             cuda.syncthreads()  # nobody fetches the next slice over what others still read
 
-        write(R_O, bias, output, m0, n0, ty, tx)
+        for j in range(0, N_T, RUN):
+            for c in range(0, RUN, STEP):
+                n = n0 + tx * RUN + j * COLUMNS + c
+                if n < N:
+                    i_n, pixel = n // PIXELS, n % PIXELS
+                    for i in range(M_T):
+                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
+                        if m < M:
+                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
+                            if WHOLE_RUNS:
+                                x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
+                                store4(output, at, (x + b, y + b, z + b, w + b))
+                            else:
+                                output[at] = R_O[i, j + c] + b
 
     return vectorized
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
-    check_tile(tile)
+    tile.require(
+        tile.M_T % RUN == 0 and tile.N_T % RUN == 0,
+        "M_T and N_T must be multiples of 4, because a float4 holds four numbers",
+    )
+    tile.require(
+        tile.threads % tile.N_B == 0,
+        "its threads must be a multiple of N_B, because each fetches from one window",
+    )
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
@@ -189,18 +159,6 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         arguments=("input", Flat("packed"), "bias", Flat("output")),
     )
     return Program((Buffer("packed", (K_P, M_P)),), (pack, main), tile)
-
-
-def check_tile(tile: Tile) -> None:
-    """Raise ``ValueError`` for a tile that runs of four do not fit."""
-    tile.require(
-        tile.M_T % RUN == 0 and tile.N_T % RUN == 0,
-        "M_T and N_T must be multiples of 4, because four numbers move at a time",
-    )
-    tile.require(
-        tile.threads % tile.N_B == 0,
-        "its threads must be a multiple of N_B, because each fetches from one window",
-    )
 
 
 STAGE = Stage(

@@ -1,19 +1,16 @@
-"""s09: double buffering. The next slice is on its way while this one is multiplied.
+"""s09: double buffering. The threads fetch the next slice while they multiply this one.
 
 Source: im2win paper (000), section 3.3 ("Double buffer and prefetching") and Algorithm 3. Every
-buffer exists twice, in shared memory and in registers: one is computed from while the other is
-filled. Shared memory is asked for the operands of step k + 1 before those of step k are used, and
-global memory for the next slice before this one is multiplied. (The paper asks for it after the
-inner loop, line 13, where only one step is left to hide behind; here the whole slice is.) One
-barrier a slice is left of s08's two:
+buffer exists twice, in shared memory and in registers: threads compute from one and fill the other.
+They read step k + 1 from shared memory before they multiply step k, and load the next slice from
+global memory before they multiply this one. (The paper loads it after the inner loop, line 13,
+where only one step is left to hide the latency.) One of s08's two barriers per slice remains:
 
     round 0        fetch 0                                  put 0   barrier
     round 1        fetch 1   multiply 0 but its last step   put 1   barrier   last step of 0
-    round 2        fetch 2   multiply 1 but its last step   put 2   barrier   last step of 1
-    ...
     round SLICES             multiply the last slice                          its last step
 
-Round 0 is the prologue of Algorithm 3 (lines 3-7), which has nothing to overlap with.
+Round 0 is the prologue (lines 3-7), which has nothing to overlap with.
 """
 
 from __future__ import annotations
@@ -36,33 +33,53 @@ from convlab.stage import (
     blocks_for,
     microkernel_tile,
 )
-from convlab.stages.s08_vectorized import (
-    RUN,
-    check_tile,
-    make_multiply,
-    make_pack_filter,
-    make_read,
-    make_write,
-)
+
+RUN = 4  # numbers that one instruction moves
+
+
+def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
+    """The kernel that writes the filter as a K_P x M_P matrix, zeros beyond K x M."""
+    M, K = problem.M, problem.K
+
+    @cuda.jit
+    def pack_filter(weight, packed):
+        e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        k, m = e // M_P, e % M_P
+        if k < K_P:
+            value = float32(0)
+            if k < K and m < M:
+                value = weight[m * K + k]
+            packed[k, m] = value
+
+    return pack_filter
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     """The kernel with the problem's shapes and the tile as constants."""
     p = problem
-    N, K = p.N, p.K
+    M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
     H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, COLUMNS = tile.threads, tile.columns
+    THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B), (M_T, N_T)  # one below the other
-    M_RUNS, M_P = M_B // RUN, blocks_for(p.M, M_B) * M_B
+    M_RUNS, M_P = M_B // RUN, blocks_for(M, M_B) * M_B
+    PIXELS = H_o * W_o
+    WHOLE_RUNS = PIXELS % RUN == 0  # then no float4 crosses into the next image
+    STEP = RUN if WHOLE_RUNS else 1
     SLICES = blocks_for(K, K_B)
     F_RUNS = K_B * M_RUNS // THREADS  # runs of the filter slice that a thread fetches
     I_ROWS = THREADS // N_B  # rows of the input slice that the threads fetch at a time
     I_PIXELS = K_B // I_ROWS
     F_FETCHED = (F_RUNS, RUN)
-    read, multiply, write = make_read(tile), make_multiply(tile), make_write(problem, tile)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(S_F, S_I, k, ty, tx, R_F, R_I):
+        for i in range(0, M_T, RUN):
+            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = load4(S_F, (k, ty * RUN + i * ROWS))
+        for j in range(0, N_T, RUN):
+            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = load4(S_I, (k, tx * RUN + j * COLUMNS))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I):
@@ -91,6 +108,12 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for f in range(I_PIXELS):
             S_I[k0 + t // N_B + f * I_ROWS, t % N_B] = fetched_I[f]
 
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(R_F, R_I, R_O):
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] += R_F[i] * R_I[j]
+
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def double_buffer(input, packed, bias, output):
         S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)  # line 2
@@ -107,7 +130,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
         # The window this thread fetches from: column t % N_B of the tile. Past the last one, fetch
         # that again; its results are not written.
-        window = min(n0 + t % N_B, N - 1)
+        column = t % N_B
+        window = min(n0 + column, N - 1)
         i_n = window // (H_o * W_o)
         o_h = window % (H_o * W_o) // W_o
         o_w = window % W_o
@@ -135,14 +159,34 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
-        write(R_O, bias, output, m0, n0, ty, tx)  # line 20
+        for j in range(0, N_T, RUN):  # line 20
+            for c in range(0, RUN, STEP):
+                n = n0 + tx * RUN + j * COLUMNS + c
+                if n < N:
+                    i_n, pixel = n // PIXELS, n % PIXELS
+                    for i in range(M_T):
+                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
+                        if m < M:
+                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
+                            if WHOLE_RUNS:
+                                x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
+                                store4(output, at, (x + b, y + b, z + b, w + b))
+                            else:
+                                output[at] = R_O[i, j + c] + b
 
     return double_buffer
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
-    check_tile(tile)
+    tile.require(
+        tile.M_T % RUN == 0 and tile.N_T % RUN == 0,
+        "M_T and N_T must be multiples of 4, because a float4 holds four numbers",
+    )
+    tile.require(
+        tile.threads % tile.N_B == 0,
+        "its threads must be a multiple of N_B, because each fetches from one window",
+    )
     tile.require(tile.K_B % 2 == 0, "K_B must be even, because two register buffers take turns")
     tile.require(
         tile.K_B * tile.M_B % (RUN * tile.threads) == tile.K_B * tile.N_B % tile.threads == 0,

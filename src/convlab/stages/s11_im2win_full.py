@@ -25,6 +25,7 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, gpu_only, issue_loads, load4, store4
 from convlab.kernels import ablation
+from convlab.kernels.gemm import RUN, make_multiply, make_write
 from convlab.kernels.im2win_layout import (
     group_size,
     make_first,
@@ -37,7 +38,6 @@ from convlab.kernels.s11_tiles import best_tile, candidates
 from convlab.kernels.unrolled_product import make_compute, make_place, make_read
 from convlab.problem import ConvProblem
 from convlab.stage import MODEL_TILE, Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
-from convlab.stages.s08_vectorized import RUN, make_multiply, make_write
 
 
 def skew_of(tile: Tile) -> int:

@@ -24,6 +24,7 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, commit_copies, gpu_only, wait_copies
 from convlab.kernels import window_copies
 from convlab.kernels.epilogue import lanes_of, make_add, make_row_of, make_write
+from convlab.kernels.gemm import RUN, make_multiply
 from convlab.kernels.tile_heuristic import (
     H200_SMS,
     best_splits,
@@ -50,7 +51,6 @@ from convlab.stage import (
     Tiles,
     blocks_for,
 )
-from convlab.stages.s08_vectorized import RUN, make_multiply
 
 CLEARING = 256  # threads of a block that clears
 
