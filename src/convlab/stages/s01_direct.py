@@ -1,8 +1,8 @@
 """s01: direct convolution. Seven loops; the four outer ones become threads.
 
-Source: im2win paper (000), section 2.2 and Equation 1. Every thread owns one element of the
-output and runs the three inner loops over channels and filter. Each multiply-add reads two
-numbers from global memory and keeps nothing: the next thread reads almost the same numbers again.
+Source: im2win paper (000), section 2.2 and Equation 1. Every thread owns one element of the output
+and runs the three inner loops over channels and filter. Each multiply-add reads two numbers from
+global memory and keeps neither: the next thread reads almost the same numbers again.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def make_kernel(problem: ConvProblem) -> Any:
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
     outputs = problem.M * problem.N
-    launch = Launch(
+    main = Launch(
         make_kernel(problem),
         grid=(blocks_for(outputs, THREADS),),
         block=(THREADS,),
         arguments=("input", "weight", "bias", "output"),
     )
-    return Program((), (launch,))
+    return Program((), (main,))
 
 
 STAGE = Stage(
