@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from convlab.problem import ConvProblem
 
-# Seed 000, Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. No padding, no dilation. The outputs
+# im2win paper (000), Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. No padding, no dilation. The outputs
 # that the table prints all follow from these.
 _TABLE_2 = {
     "conv1": (3, 227, 96, 11, 4),

@@ -1,8 +1,8 @@
 """The GEMM of s03's stages: the filter matrix times the im2col matrix, both in memory.
 
-How a GEMM is made fast is the ladder's subject from s05 to s09; this is s08's kernel, whose parts
-it takes, with one difference: its right-hand side is a matrix in memory, so that it too is fetched
-by fours and without a division.
+The ladder from s05 to s09 shows how to make a GEMM fast; this one is s08's kernel, except that it
+loads its right-hand side by float4 and without divisions, because that is a matrix in memory too.
+``make_multiply`` and ``make_write`` also serve the stages from s11 on.
 """
 
 from __future__ import annotations
