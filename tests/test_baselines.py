@@ -52,21 +52,21 @@ SOME = [TEACHING, LOPSIDED, ConvProblem(3, 4, 5, 9, 8, (3, 5), (1, 2), (2, 0), (
 some_problems = pytest.mark.parametrize("problem", SOME, ids=str)
 
 
-def judged(baseline: baselines.Baseline, problem: ConvProblem, stream: int | None = None) -> Any:
-    """Prepare, poison, run and judge; and poison again, so that the poison is seen to work."""
+def checked(baseline: baselines.Baseline, problem: ConvProblem, stream: int | None = None) -> Any:
+    """Prepare, poison, run and check; and poison again, so that the poison is seen to work."""
     input, weight, _ = random_tensors(problem, 0, bias=False, integers=True)
     prepared = baseline.prepare(problem, input, weight, None)
     try:
         prepared.poison()
         assert np.isnan(prepared.output()).all()
         prepared.run(stream)
-        verdict = Oracle(problem, input, weight).check(prepared.output())
+        result = Oracle(problem, input, weight).check(prepared.output())
         prepared.poison()
         assert np.isnan(prepared.output()).all()
     finally:
         prepared.close()
         prepared.close()  # a second time does no harm
-    return verdict
+    return result
 
 
 # The list
@@ -378,13 +378,13 @@ def test_the_baseline_on_any_problem(problem, seed, integers):
     input, weight, _ = random_tensors(problem, seed, bias=False, integers=integers)
     prepared = cpp.BASELINE.prepare(problem, input, weight, np.zeros(problem.C_o, np.float32))
     prepared.run(None)
-    verdict = Oracle(problem, input, weight).check(prepared.output())
-    assert verdict.ok, str(verdict)
+    result = Oracle(problem, input, weight).check(prepared.output())
+    assert result.ok, str(result)
 
 
 @some_problems
 def test_the_baseline_is_poisoned_and_closed(problem):
-    assert judged(cpp.BASELINE, problem).ok
+    assert checked(cpp.BASELINE, problem).ok
 
 
 def test_the_baseline_says_how_it_was_built():
@@ -534,9 +534,9 @@ def test_cudnn_is_told_the_problem_and_the_algorithm(fake_cudnn, baseline, probl
     fake = fake_cudnn()
     if problem is LOPSIDED:
         with pytest.raises(Unsupported, match="cuDNN pads both ends of an axis alike"):
-            judged(baseline, problem)
+            checked(baseline, problem)
     else:
-        assert judged(baseline, problem, stream=77).ok
+        assert checked(baseline, problem, stream=77).ok
         number, _ = cudnn.ALGORITHMS[baseline.name.removeprefix("cudnn_").upper()]
         assert set(fake.asked) == {number}
         assert fake.streams[-1] == 77
@@ -628,7 +628,7 @@ def fake_cutlass(monkeypatch, gpu):
 @some_problems
 @pytest.mark.parametrize("baseline", cutlass.BASELINES, ids=lambda baseline: baseline.name)
 def test_cutlass_is_told_the_problem_and_gets_channels_last(fake_cutlass, baseline, problem):
-    assert judged(baseline, problem, stream=77).ok
+    assert checked(baseline, problem, stream=77).ok
     assert fake_cutlass.ran == [(1, 0), (2, 0), (2, 77)]  # both were tried, the faster one kept
 
 
@@ -700,7 +700,7 @@ def fake_cupy(monkeypatch, gpu):
 
 @some_problems
 def test_cupy_gives_the_same(fake_cupy, problem):
-    assert judged(cupy_gemm.BASELINE, problem, stream=77).ok
+    assert checked(cupy_gemm.BASELINE, problem, stream=77).ok
     assert fake_cupy == [(0, 0), (0, 77)]
 
 

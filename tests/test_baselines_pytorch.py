@@ -1,4 +1,4 @@
-"""Baselines that are PyTorch's, on the CPU: the same calls, the answer judged."""
+"""Baselines that are PyTorch's, on the CPU: the same calls, the answer checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from convlab.bench.baselines import (
     baseline_named,
     on_torch,
     pytorch,
-    pytorch_gemm,
 )
 from convlab.bench.baselines.base import rehearsal
 from convlab.bench.baselines.on_torch import OnTorch, flags
@@ -44,16 +43,16 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def judge(baseline: Baseline, problem: ConvProblem, seed: int) -> None:
+def check(baseline: Baseline, problem: ConvProblem, seed: int) -> None:
     input, weight, _ = random_tensors(problem, seed, bias=False, integers=True)
     prepared = baseline.prepare(problem, input, weight, None)
     prepared.poison()
     assert np.isnan(prepared.output()).all()
     prepared.run(None)
-    verdict = Oracle(problem, input, weight).check(prepared.output())
-    assert verdict.ok, f"{baseline.name} on {problem}: {verdict}"
+    result = Oracle(problem, input, weight).check(prepared.output())
+    assert result.ok, f"{baseline.name} on {problem}: {result}"
     assert prepared.workspace_bytes is None  # nobody knows, on a CPU
-    whose = pytorch_gemm.whose_unfold() if baseline.name == "unfoldnd" else None
+    whose = pytorch.whose_unfold() if baseline.name == "unfoldnd" else None
     assert prepared.algorithm == whose
     prepared.close()
     prepared.close()
@@ -66,13 +65,13 @@ def judge(baseline: Baseline, problem: ConvProblem, seed: int) -> None:
     "baseline", [p for p in OF_TORCH if "compile" not in p.name], ids=lambda baseline: baseline.name
 )
 def test_each_gives_the_same(baseline, problem):
-    judge(baseline, problem, 0)
+    check(baseline, problem, 0)
 
 
 def test_compiled_gives_the_same_for_one_shape_after_another():
     (baseline,) = (baseline for baseline in OF_TORCH if baseline.name == "torch_compile_fp32")
     for problem in (TEACHING, LOPSIDED):
-        judge(baseline, problem, 0)
+        check(baseline, problem, 0)
 
 
 @given(problem=problems(), seed=st.integers(0, 2**16))
@@ -82,7 +81,7 @@ def test_the_one_hot_unfold_is_pytorchs(problem, seed):
     images = torch.from_numpy(random_tensors(problem, seed, bias=False)[0])
     images = torch.nn.functional.pad(images, (left, right, top, bottom))
     how = {"dilation": problem.dilation, "padding": 0, "stride": problem.stride}
-    unfold = pytorch_gemm.one_hot_unfold(problem, images)
+    unfold = pytorch.one_hot_unfold(problem, images)
     expected = torch.nn.functional.unfold(images, problem.kernel_size, **how)
     assert torch.equal(unfold(images, problem.kernel_size, **how), expected)
 
@@ -91,8 +90,8 @@ def test_the_one_hot_unfold_is_pytorchs(problem, seed):
     ("found", "said"), [(None, "convlab's own unfold"), (object(), "the package's unfold")]
 )
 def test_the_row_says_whose_unfold_ran(monkeypatch, found, said):
-    monkeypatch.setattr(pytorch_gemm, "find_spec", lambda name: found)
-    assert pytorch_gemm.whose_unfold() == said
+    monkeypatch.setattr(pytorch, "find_spec", lambda name: found)
+    assert pytorch.whose_unfold() == said
 
 
 def test_flags_are_put_back():

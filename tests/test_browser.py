@@ -7,9 +7,8 @@ import json
 import os
 from typing import Any
 
+import browser
 import pytest
-
-from convlab.bench import browser
 
 pytestmark = pytest.mark.same_in_cudasim
 

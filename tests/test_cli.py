@@ -170,7 +170,7 @@ def test_what_people_see_fits_80_columns_and_is_plain_when_piped():
 
 
 def test_a_gpu_s_table_fits_80_columns():
-    longest = replace(LADDER[0], name="s03_im2col_per_image")
+    longest = replace(LADDER[0], module="convlab.stages.s03_im2col_per_image")
     timing = SimpleNamespace(median_ms=123.456, spread_percent=12.3)
     right = CheckResult(True, 0.0123, wrong=0, total=1)
     results = [ladder.Result(longest, 10**10, 2**30, right, timing=timing)]
@@ -789,7 +789,7 @@ def test_lint_of_a_stage_without_kernels(compiler, monkeypatch):
 
 
 def test_lint_s_table_fits_80_columns():
-    longest = replace(LADDER[0], name="s03_im2col_per_image")
+    longest = replace(LADDER[0], module="convlab.stages.s03_im2col_per_image")
     table = printed(tables.lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))
     for words in ("s03 ", "im2col_by_runs", "awkward", "sm_120", "126/128", "OK"):
         assert words in table

@@ -10,16 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from convlab.bench import counters, ncu, textbook
+from convlab.bench import counters, textbook
 from convlab.bench.counters import METRICS, Row
 from convlab.engines import unavailable
-from convlab.stages import LADDER
 
 pytestmark = pytest.mark.same_in_cudasim
 
-STORED = json.loads(
-    (Path(__file__).parents[1] / "tests/data/counters_h200.json").read_text(encoding="utf-8")
-)
 NONE = dict.fromkeys(METRICS, 0)
 
 
@@ -36,39 +32,31 @@ def test_global_counts_must_be_equal_and_passes_nearly():
     assert row({}, {"store_requests": 1}).off() == ["store_requests"]
 
 
-def test_the_stored_comparison_is_of_every_stage_and_agrees():
-    rows = [Row(**entry) for entry in STORED["rows"]]
-    assert {row.name for row in rows} >= {s.name for s in LADDER if not s.needs_library}
-    assert [row.name for row in rows if row.off()] == []
-    assert sum(row.counted["load_requests"] for row in rows) > 100_000
+PAGE_METRICS = [metric for group, _ in METRICS.values() for metric in group]
+PAGE = "\n".join(
+    [
+        "==PROF== Connected",
+        ",".join(f'"{name}"' for name in ["ID", "Kernel Name", *PAGE_METRICS]),
+        ",".join('""' for _ in range(len(PAGE_METRICS) + 2)),
+        '"0","direct_v1",' + ",".join(f'"{1000 * n:,}"' for n in range(len(PAGE_METRICS))),
+    ]
+)
 
 
-def test_ncus_page_is_read():
-    metrics = [metric for group in METRICS.values() for metric in group]
-    head = ",".join(f'"{name}"' for name in ["ID", "Kernel Name", *metrics])
-    units = ",".join('""' for _ in range(len(metrics) + 2))
-    values = ",".join(f'"{1000 * n:,}"' for n in range(len(metrics)))
-    text = f'==PROF== Connected\n{head}\n{units}\n"0","direct_v1",{values}\n'
-    ((kernel, counts),) = ncu.parsed(text, metrics)
-    assert kernel == "direct_v1"
-    assert counts == {metric: 1000 * n for n, metric in enumerate(metrics)}
-    assert counters.by_metrics_names(counts) == {
-        "load_requests": 0, "load_sectors": 1000, "store_requests": 2000, "store_sectors": 3000,
-        "atomic_requests": 4000 + 5000, "shared_load_passes": 6000, "shared_store_passes": 7000,
-    }  # fmt: skip
-
-
-def test_ncu_watches_the_launches_that_are_traced(monkeypatch):
+def test_ncu_watches_the_launches_that_are_traced_and_its_page_is_read(monkeypatch):
     """A stand-in for the program: it is given the module and its options, and writes the page."""
 
     def run(command, check):
-        log = Path(command[command.index("--log-file") + 1])
-        log.write_text(f'"ID","Kernel Name","one"\n"","",""\n"0","{command[-3:]}","7"\n')
+        assert command[-5:] == ["-m", counters.MODULE, "--run", "--only", "s02"]
+        Path(command[command.index("--log-file") + 1]).write_text(PAGE)
 
     monkeypatch.setattr("subprocess.run", run)
-    assert ncu.counted(["one"], "module", "--only", "s02") == [
-        ("['module', '--only', 's02']", {"one": 7})
-    ]
+    ((kernel, counts),) = counters.counted_by_ncu(["s02"])
+    assert kernel == "direct_v1"
+    assert counts == {
+        "load_requests": 0, "load_sectors": 1000, "store_requests": 2000, "store_sectors": 3000,
+        "atomic_requests": 4000 + 5000, "shared_load_passes": 6000, "shared_store_passes": 7000,
+    }  # fmt: skip
 
 
 def test_a_part_can_be_chosen_by_name():
@@ -165,16 +153,7 @@ def test_a_gpu_too_old_for_all_that_is_asked_counts_nothing(on_a_gpu, monkeypatc
 
 def test_ncu_that_may_not_count_is_no_count_of_nothing():
     with pytest.raises(RuntimeError, match="ncu counted nothing: ==ERROR== ERR_NVGPUCTRPERM"):
-        ncu.parsed("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission\n", ["one"])
-
-
-def test_the_table_shows_both_numbers_where_they_differ():
-    document = json.loads(json.dumps(STORED))
-    document["rows"] = document["rows"][:1]
-    document["rows"][0]["traced"]["load_sectors"] = 7
-    table = counters.table(document)
-    assert "| copy |  |  | 32 | 125 / 7 | 32 | 125 |" in table
-    assert "NVIDIA H200" in table
+        counters.parsed("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission\n")
 
 
 @pytest.mark.skipif(unavailable("gpu") is None, reason="there is a GPU here")

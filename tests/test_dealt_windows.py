@@ -10,9 +10,9 @@ from split_products import ODD
 
 from convlab import ConvProblem, Tile, plans
 from convlab.engines import choose
-from convlab.kernels import epilogue, s13_tiles, tile_heuristic, warp_epilogue, window_copies
-from convlab.kernels.unrolled_product import WARP_COLUMNS, WARP_ROWS
-from convlab.kernels.window_copies import make_dealer, make_window_at
+from convlab.kernels import tile_heuristic, window_copies
+from convlab.kernels.epilogue import interleaved_lanes
+from convlab.kernels.window_copies import make_interleave, make_window_at
 from convlab.oracle import random_tensors
 from convlab.plans import stages_for
 from convlab.stages import s12_fused_im2win, s13_tensor_cores, s14_warpgroups, stage_named
@@ -31,7 +31,7 @@ EVEN = ConvProblem(3, 4, 5, 5, 21, (2, 2))  # sixteen
 
 @pytest.mark.parametrize("lanes", [1, 4, 8])
 def test_a_window_is_found_where_it_was_put(lanes: int) -> None:
-    column, window_at = (make(lanes).py_func for make in (make_dealer, make_window_at))
+    column, window_at = (make(lanes).py_func for make in (make_interleave, make_window_at))
     of_windows = [column(window) for window in range(128)]
     assert sorted(of_windows) == list(range(128))
     for run in range(0, 128, 4):  # what a lane reads with one load
@@ -48,7 +48,7 @@ def test_a_window_is_found_where_it_was_put(lanes: int) -> None:
 
 @pytest.mark.parametrize("lanes", [4, 8])
 def test_what_a_warp_puts_in_one_row_lies_in_as_many_banks(lanes: int) -> None:
-    column = make_dealer(lanes).py_func
+    column = make_interleave(lanes).py_func
     for first in (0, 32, 96):
         assert len({column(first + lane) % 32 for lane in range(32)}) == 32
 
@@ -57,24 +57,24 @@ def test_who_deals() -> None:
     """Where four outputs are one store nobody does, nor s12's threads that are no warps; and every
     tile of warps is wide enough."""
     for M_B, N_B, M_T, N_T in [
-        *tile_heuristic.RATES,
+        *tile_heuristic.S12.rates,
         (16, 32, 4, 4),
         (32, 32, 4, 4),
         (12, 32, 12, 8),
     ]:
         tile = Tile(M_B, N_B, 8, M_T, N_T)
-        by_warps = tile.rows % WARP_ROWS == tile.columns % WARP_COLUMNS == 0
+        by_warps = tile.rows % 4 == tile.columns % 8 == 0
         lanes = 8 if by_warps else 1
         assert window_copies.fetching_columns(tile)[0] % (4 * lanes) == 0
-        assert epilogue.lanes_of(TAIL, tile, 1) == lanes
-        assert epilogue.lanes_of(EVEN, tile, 1) == 1
-        assert epilogue.lanes_of(EVEN, tile, 2) == lanes  # added one by one
-    for M_B, N_B, M_T, N_T in s13_tiles.RATES:
+        assert s12_fused_im2win.lanes_of(TAIL, tile, 1) == lanes
+        assert s12_fused_im2win.lanes_of(EVEN, tile, 1) == 1
+        assert s12_fused_im2win.lanes_of(EVEN, tile, 2) == lanes  # added one by one
+    for M_B, N_B, M_T, N_T in tile_heuristic.S13.rates:
         assert window_copies.fetching_columns(Tile(M_B, N_B, 8, M_T, N_T))[0] % (4 * 4) == 0
     assert window_copies.fetching_columns(S14.tiny_tile)[0] % (4 * 8) == 0
     for lanes in (4, 8):
-        assert warp_epilogue.lanes_of(TAIL, lanes) == lanes
-        assert warp_epilogue.lanes_of(EVEN, lanes) == 1
+        assert interleaved_lanes(TAIL, lanes) == lanes
+        assert interleaved_lanes(EVEN, lanes) == 1
 
 
 # What comes out
@@ -140,7 +140,7 @@ def test_a_warp_s_stores_touch_fewer_sectors(name: str, monkeypatch: pytest.Monk
         return stores.sectors, asked
 
     dealt, of_dealt = trace()
-    monkeypatch.setattr(MODULES[name], "lanes_of", lambda *_: 1)
+    monkeypatch.setattr(MODULES[name], "interleaved_lanes", lambda *_: 1)
     in_runs, of_runs = trace()
     plans._prepared.cache_clear()
     assert of_dealt == of_runs  # they do the same otherwise
@@ -162,5 +162,5 @@ def test_what_is_dealt_comes_out_as_what_is_not(name: str, monkeypatch: pytest.M
         return result
 
     dealt = output()
-    monkeypatch.setattr(MODULES[name], "lanes_of", lambda *_: 1)
+    monkeypatch.setattr(MODULES[name], "interleaved_lanes", lambda *_: 1)
     np.testing.assert_array_equal(output(), dealt)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels import verdicts
+from kernels import sanitized
 from kernels.cases import Case
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
@@ -77,5 +77,5 @@ def test_every_kind_has_its_row_in_the_documentation() -> None:
 
 
 def test_the_table_of_mutants_is_what_the_simulator_finds_now() -> None:
-    text = verdicts.PAGE.read_text(encoding="utf-8")
-    assert verdicts.page(text) == text, "PYTHONPATH=src:tests python -m kernels.verdicts"
+    text = sanitized.PAGE.read_text(encoding="utf-8")
+    assert sanitized.page(text) == text, "PYTHONPATH=src:tests python -m kernels.sanitized"

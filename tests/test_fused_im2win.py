@@ -13,24 +13,17 @@ from convlab import ConvProblem, Tile, plan, plans
 from convlab.engines import Engine
 from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic, window_copies
-from convlab.kernels.tile_heuristic import (
-    H200_SMS,
-    MOST_OUTPUTS,
-    RATES,
-    SPLITS,
-    best_splits,
-    best_tile,
-    candidates,
-    estimated_cost,
-    most_splits,
-    slice_depth,
-)
+from convlab.kernels.tile_heuristic import H200_SMS, SPLITS
 from convlab.oracle import random_tensors
 from convlab.stages import s12_fused_im2win as s12
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 S12 = s12.STAGE
+HEURISTIC = tile_heuristic.S12
+RATES, MOST_OUTPUTS = HEURISTIC.rates, HEURISTIC.most_outputs
+best_splits, best_tile = HEURISTIC.best_splits, HEURISTIC.best_tile
+candidates, estimated_cost = HEURISTIC.candidates, HEURISTIC.estimated_cost
 # Eight channels, so that a slice can be channels of one place; five, so that none can.
 MANY = ConvProblem(2, 8, 6, 7, 18, (3, 2), stride=(1, 2), padding=(1, 2), dilation=(2, 1))
 FEW_OUTPUTS = [
@@ -166,8 +159,8 @@ def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str)
 
 
 def test_the_ring_holds_three_slices_where_they_fit() -> None:
-    assert s12.ring_slots(Tile(128, 128, 16, 8, 8)) == 3
-    assert s12.ring_slots(Tile(128, 128, 20, 8, 8)) == 2
+    assert s12.pipeline_depth(Tile(128, 128, 16, 8, 8)) == 3
+    assert s12.pipeline_depth(Tile(128, 128, 20, 8, 8)) == 2
 
 
 @pytest.mark.parametrize(
@@ -176,9 +169,9 @@ def test_the_ring_holds_three_slices_where_they_fit() -> None:
 )
 def test_how_deep_slices_are(channels: int, filter_size: int, depth: int) -> None:
     problem = ConvProblem(1, channels, 16, 16, 8, filter_size)
-    assert slice_depth(problem) == depth
+    assert HEURISTIC.slice_depth(problem) == depth
     padded = ConvProblem(1, channels, 16, 16, 8, filter_size, padding=1)
-    assert slice_depth(padded) == (9 if depth == 10 else depth)
+    assert HEURISTIC.slice_depth(padded) == (9 if depth == 10 else depth)
 
 
 def test_every_candidate_suits_every_layer() -> None:
@@ -237,14 +230,12 @@ def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None
     assert S12.atomic_additions(paper_layer("conv8")) == 0
 
 
-def test_sums_stay_whole_where_there_are_many_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_are_not_split_where_there_are_many_outputs() -> None:
     many = paper_layer("conv6")
     assert many.M * many.N > MOST_OUTPUTS
     assert best_splits(many, best_tile(many)) == 1
-    with monkeypatch.context() as patch:
-        patch.setattr(tile_heuristic, "MOST_OUTPUTS", many.M * many.N)
-        patch.setattr(tile_heuristic, "most_splits", most_splits.__wrapped__)  # remembers nothing
-        assert best_splits(many, best_tile(many)) > 1  # by the model's arithmetic alone
+    unlimited = replace(HEURISTIC, most_outputs=many.M * many.N)
+    assert unlimited.best_splits(many, unlimited.best_tile(many)) > 1  # by arithmetic alone
 
 
 @pytest.mark.parametrize("multiprocessors", [24, 108, H200_SMS, 264])

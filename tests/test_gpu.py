@@ -66,8 +66,8 @@ def stage_here(name: str) -> Stage:
 def test_production_tile_on_any_problem(
     stage: Stage, problem: ConvProblem, seed: int, judged
 ) -> None:
-    verdict = judged(problem, stage, random_tensors(problem, seed, integers=True))
-    assert verdict.ok, f"{stage.name} on {problem}: {verdict}"
+    result = judged(problem, stage, random_tensors(problem, seed, integers=True))
+    assert result.ok, f"{stage.name} on {problem}: {result}"
 
 
 @cache
@@ -77,7 +77,7 @@ def layer_case(layer: str, batch: int) -> tuple[Oracle, tuple[np.ndarray, ...]]:
     return Oracle(problem, *numbers), numbers
 
 
-def judge_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> CheckResult:
+def check_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> CheckResult:
     oracle, numbers = layer_case(layer, batch)
     input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
     output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
@@ -88,17 +88,17 @@ def judge_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> CheckRe
 @pytest.mark.parametrize("layer", LAYER_NAMES)
 @stages
 def test_the_papers_layers(stage: Stage, layer: str, engine: Engine) -> None:
-    verdict = judge_layer(engine, stage, layer, batch=4)
-    assert verdict.ok, verdict
+    result = check_layer(engine, stage, layer, batch=4)
+    assert result.ok, result
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)
 def test_s11_on_the_papers_layers_at_the_papers_batch(layer: str, engine: Engine) -> None:
     try:
-        verdict = judge_layer(engine, stage_named("s11"), layer, batch=128)
+        result = check_layer(engine, stage_named("s11"), layer, batch=128)
     finally:
         layer_case.cache_clear()  # gigabytes
-    assert verdict.ok, verdict
+    assert result.ok, result
 
 
 @stages
@@ -108,8 +108,8 @@ def test_production_tile_on_awkward_problems(
     stage: Stage, problem: ConvProblem, kind: str, judged
 ) -> None:
     """More rows than one tile, remainders, padding and dilation at production size."""
-    verdict = judged(problem, stage, tensors(problem, kind, 9, bias=True))
-    assert verdict.ok, verdict
+    result = judged(problem, stage, tensors(problem, kind, 9, bias=True))
+    assert result.ok, result
 
 
 def _becomes_free(engine: Engine, needed: float, seconds: float = 60) -> bool:
@@ -153,7 +153,7 @@ def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
 
 @stages
 def test_a_plan_can_be_captured_and_allocates_nothing(stage: Stage, engine: Engine) -> None:
-    """The plan's very first call is captured; what the graph computes is judged."""
+    """The plan's very first call is captured; what the graph computes is checked."""
     from cuda.bindings import driver
     from numba import cuda
 

@@ -8,24 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tile_choices import choices
 
 from convlab import ConvProblem
-from convlab.bench import tile_tables
 from convlab.commands.tune import problem_of
 from convlab.engines.offline import compile_launch
-from convlab.kernels.s11_tiles import (
-    FEW_TERMS,
-    RATES,
-    best_tile,
-    candidates,
-    estimated_cost,
-    slice_depth,
-    window_elements,
-)
+from convlab.kernels import tile_heuristic
+from convlab.kernels.tile_heuristic import im2win_terms
 from convlab.stages import Tile, stage_named
 from convlab.workloads import LAYER_NAMES, S11_FITTED, UNTUNED, paper_layer
 
 S11 = stage_named("s11")
+HEURISTIC = tile_heuristic.S11
+RATES, FEW_TERMS, slice_depth = HEURISTIC.rates, HEURISTIC.few_terms, HEURISTIC.slice_depth
+best_tile, candidates = HEURISTIC.best_tile, HEURISTIC.candidates
+estimated_cost = HEURISTIC.estimated_cost
 ROOT = Path(__file__).parents[1]
 ONE_IMAGE = ConvProblem(1, 256, 14, 14, 256, 3, padding=1)
 FEW_FILTERS = ConvProblem(8, 20, 120, 90, 6, (1, 7), padding=(0, 3))
@@ -34,13 +31,13 @@ FEW_FILTERS = ConvProblem(8, 20, 120, 90, 6, (1, 7), padding=(0, 3))
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
     """What tuning found on an H200."""
-    file = ROOT / tile_tables.RESULTS / "tuned_s11_h200.json"
+    file = ROOT / "docs/results" / "tuned_s11_h200.json"
     return json.loads(file.read_text(encoding="utf-8"))
 
 
 @pytest.mark.same_in_cudasim
 def test_the_choice_is_close_to_the_best_on_all(measured: dict[str, Any]) -> None:
-    found = tile_tables.choices(measured)
+    found = choices(measured)
     assert [choice.name for choice in found] == [*LAYER_NAMES, *S11_FITTED]
     ratios = [choice.ratio for choice in found]
     assert None not in ratios  # every tile that it takes was measured
@@ -51,14 +48,14 @@ def test_the_choice_is_close_to_the_best_on_all(measured: dict[str, Any]) -> Non
 @pytest.mark.same_in_cudasim
 def test_the_choice_is_close_to_the_best_on_what_the_model_had_not_seen() -> None:
     """Windows of more terms than ``FEW_TERMS`` in slices of 8, and one in slices of 16."""
-    file = ROOT / tile_tables.RESULTS / "tuned_s11_shallow_h200.json"
+    file = ROOT / "docs/results" / "tuned_s11_shallow_h200.json"
     document = json.loads(file.read_text(encoding="utf-8"))
     shallow, ratios = 0, []
     for row in document["problems"]:
         problem = problem_of(row["problem"])
         times = {Tile(*one["tile"]): one["time_ms"] for one in row["tiles"]}
         assert set(candidates(problem)) == set(times)
-        shallow += slice_depth(problem) == 8 and window_elements(problem) > FEW_TERMS
+        shallow += slice_depth(problem) == 8 and im2win_terms(problem) > FEW_TERMS
         ratios.append(times[best_tile(problem)] / min(times.values()))
     assert (shallow, len(ratios)) == (5, 6)
     assert max(ratios) <= 1.02
@@ -67,7 +64,7 @@ def test_the_choice_is_close_to_the_best_on_what_the_model_had_not_seen() -> Non
 
 @pytest.mark.same_in_cudasim
 def test_what_is_measured_are_the_candidates(measured: dict[str, Any]) -> None:
-    for choice, row in zip(tile_tables.choices(measured), measured["problems"], strict=True):
+    for choice, row in zip(choices(measured), measured["problems"], strict=True):
         tried = {tuple(one["tile"]) for one in row["tiles"]}
         today = {astuple(tile) for tile in candidates(choice.problem)}
         assert today <= tried, choice.name
@@ -116,7 +113,7 @@ def test_every_shape_is_somebody_s_candidate() -> None:
 )
 def test_how_deep_slices_are(channels: int, filter_size: int, elements: int, depth: int) -> None:
     problem = ConvProblem(1, channels, 16, 16, 8, filter_size)
-    assert window_elements(problem) == elements
+    assert im2win_terms(problem) == elements
     assert slice_depth(problem) == depth
     assert {tile.K_B for tile in candidates(problem)} == {depth}
 

@@ -68,7 +68,7 @@ def with_kernel(kernel: Any, problem: ConvProblem) -> Program:
 
 def broken(prepare: Callable[..., Program]) -> Stage:
     """A stage that is s01 but for its ``prepare``."""
-    return replace(S01, name="s02_broken", prepare=prepare)
+    return replace(S01, module="convlab.stages.s02_broken", prepare=prepare)
 
 
 def test_every_stage_is_right_and_counted():
@@ -177,7 +177,9 @@ def test_a_failure_names_the_line_in_the_stage_s_own_file_where_there_is_one():
         ),
     )
     assert re.match(r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: ", own.error)
-    assert re.match(r"raised ValueError at tiles\.py:\d+: tile 2x2x2/2x1: ", nearby.error)
+    assert re.match(
+        r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: ", nearby.error
+    )
 
 
 def test_a_stage_judged_before_the_next_starts():

@@ -11,7 +11,6 @@ from numba import cuda, float32
 
 from convlab.device import mma_tf32
 from convlab.engines.simulator import Simulator
-from convlab.kernels import warp_product
 from convlab.lessons import (
     accuracy,
     bits_of_split,
@@ -24,6 +23,7 @@ from convlab.lessons import (
     who_holds_what,
 )  # fmt: skip
 from convlab.lessons.feedback import ANSWER, COUNTS
+from convlab.stages import s13_tensor_cores
 from convlab.tracing import trace
 
 
@@ -117,7 +117,7 @@ def test_what_lesson_13_says_of_errors_is_what_is_computed():
 
 
 def test_the_stage_s_own_product_passes_and_a_part_of_a_shared_file_is_replaced():
-    original, asked = warp_product.make_multiply, []
+    original, asked = s13_tensor_cores.make_multiply, []
 
     def make_multiply(tile):
         asked.append(tile)
@@ -126,7 +126,7 @@ def test_the_stage_s_own_product_passes_and_a_part_of_a_shared_file_is_replaced(
     found = check_accuracy(part_of("s13", make_multiply=make_multiply), "s13")
     assert found.passed
     assert asked
-    assert warp_product.make_multiply is original
+    assert s13_tensor_cores.make_multiply is original
     yours, target = next((r.yours, r.target) for r in found.rows if "error" in r.unit)
     assert 0 < yours == target
     with pytest.raises(ValueError, match="no function 'nothing'"):

@@ -26,9 +26,9 @@ from convlab.device import (
 )
 from convlab.engines import offline
 from convlab.engines.offline import compile_kernel, compile_launch, instructions_of
+from convlab.kernels import tile_heuristic
 from convlab.kernels.depth_last import depth_last_buffer, im2col_launches
 from convlab.kernels.im2col import columns_buffer
-from convlab.kernels.tile_heuristic import RATES, best_splits
 from convlab.lint import (
     CAPABILITIES,
     PROBLEMS,
@@ -56,7 +56,7 @@ CONV9 = {"conv9": PROBLEMS["conv9"]}
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_every_kernel_is_within_its_budget(stage: Stage) -> None:
     gpus = tuple(gpu for gpu in CAPABILITIES if stage.runs_on(gpu))
-    assert gpus == (((9, 0),) if stage.exact_capability else ((8, 0), (9, 0)))
+    assert gpus == (((9, 0),) if stage.requires and stage.requires.exact else ((8, 0), (9, 0)))
     rows = list(lint_stage(stage, capabilities=gpus))
     if not rows:
         assert stage.needs_library  # nothing of ours to compile
@@ -183,7 +183,7 @@ def test_s11_multiplies_while_it_waits(layer: str) -> None:
 @pytest.mark.parametrize("depth", [4, 8, 12, 16])
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
 def test_every_depth_pitch_moves_by_fours(depth: int, capability: tuple[int, int]) -> None:
-    """As bench/im2col.py times them."""
+    """As docs/notes/measurements.md times them."""
     problem = ConvProblem(128, depth, 56, 56, 1, 3, padding=1)
     (launch,) = im2col_launches(problem)
     program = Program((depth_last_buffer(problem), columns_buffer(problem)), (launch,))
@@ -473,12 +473,12 @@ SPLIT = [
 ]
 
 
-@pytest.mark.parametrize("shape", RATES, ids=str)
+@pytest.mark.parametrize("shape", tile_heuristic.S12.rates, ids=str)
 def test_split_sums_stay_in_registers(shape: tuple[int, int, int, int]) -> None:
     M_B, N_B, M_T, N_T = shape
     tile = Tile(M_B, N_B, 16, M_T, N_T)
     for problem in SPLIT:
-        if best_splits(problem, tile, sm_count=10**6) > 1:
+        if tile_heuristic.S12.best_splits(problem, tile, sm_count=10**6) > 1:
             program = stage_named("s12").prepare(problem, tile, splits=3)
             cubin = compile_launch(program.launches[-1], program, (9, 0))
             assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0), problem

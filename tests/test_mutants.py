@@ -1,6 +1,6 @@
 """Stages that are wrong on purpose: the tests' way of judging must catch every one.
 
-A mutant is a stage with one piece of its source replaced, run and judged like any stage.
+A mutant is a stage with one piece of its source replaced, run and checked like any stage.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def _changed(module: str, old: str, new: str, folder: Path) -> ModuleType:
 
 
 def survives(stage: Stage, judged) -> bool:
-    """Whether a stage is judged right on numbers of every kind, with nothing raised."""
+    """Whether a stage is right on numbers of every kind, with nothing raised."""
     instead = (INSTEAD[start] for start in INSTEAD if stage.name.startswith(start))
     try:
         return all(

@@ -11,7 +11,7 @@ from numba import cuda
 from convlab import ConvProblem, plans
 from convlab.bench import sanitize
 from convlab.engines import Engine
-from convlab.kernels import epilogue, s13_tiles, s14_tiles, tile_heuristic, warp_epilogue
+from convlab.kernels import epilogue, tile_heuristic
 from convlab.plans import stages_for
 from convlab.stages import LADDER, Stage, s13_tensor_cores, s14_warpgroups, stage_named
 
@@ -37,7 +37,9 @@ def test_split_sums_are_among_them_and_whole_ones() -> None:
     assert any("clear" not in names for names in kernels)
 
 
-@pytest.mark.parametrize(("stage", "rates"), [(S12, tile_heuristic.RATES), (S13, s13_tiles.RATES)])
+@pytest.mark.parametrize(
+    ("stage", "rates"), [(S12, tile_heuristic.S12.rates), (S13, tile_heuristic.S13.rates)]
+)
 def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage: Stage, rates: Any) -> None:
     tiles = [case.tile for case in sanitize.cases((stage,))]
     shapes = {(tile.M_B, tile.N_B, tile.M_T, tile.N_T) for tile in tiles if tile is not None}
@@ -47,7 +49,8 @@ def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage: Stage, rates
 
 def test_every_width_of_a_warpgroup_s_tiles_runs() -> None:
     tiles = [case.tile for case in sanitize.cases((S14,))]
-    assert set(s14_tiles.RATES) <= {tile.M_B for tile in tiles if tile is not None}
+    rates = tile_heuristic.S14.rates
+    assert {M_B for M_B, *_ in rates} <= {tile.M_B for tile in tiles if tile is not None}
     assert len(tiles) < 20
 
 
@@ -63,8 +66,8 @@ def test_relu_of_what_is_not_finite_runs_once_a_stage_and_is_right(engine: Engin
     able, _ = stages_for(engine)
     for case in (one for one in found if one.stage in able):
         assert case.switches == {"relu": True}
-        verdict = sanitize.judged(case, engine)
-        assert verdict.ok, verdict
+        result = sanitize.check(case, engine)
+        assert result.ok, result
 
 
 @pytest.mark.parametrize(
@@ -77,14 +80,13 @@ def test_what_is_wrong_with_it_is_found(
         pytest.skip(str(stages_for(engine)[1]))
     (case,) = (case for case in of_what_is_not_finite() if case.stage is stage)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "make_mend", lambda *_: left_out)
+        patched.setattr(module, "make_fix_up", lambda *_: left_out)
         plans._prepared.cache_clear()
-        assert not sanitize.judged(case, engine).ok
+        assert not sanitize.check(case, engine).ok
         patched.undo()
-        for writer in (epilogue, warp_epilogue):
-            patched.setattr(writer, "make_finish", lambda relu: only_added)
+        patched.setattr(epilogue, "make_finish", lambda relu: only_added)
         plans._prepared.cache_clear()
-        assert not sanitize.judged(case, engine).ok
+        assert not sanitize.check(case, engine).ok
     plans._prepared.cache_clear()
 
 

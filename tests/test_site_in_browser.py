@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+import browser
 import pytest
-
-from convlab.bench import browser
 
 pytestmark = pytest.mark.site
 PHONE, DESKTOP = (390, 800), (1280, 900)

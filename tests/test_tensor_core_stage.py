@@ -35,7 +35,7 @@ from split_products import (
 from convlab import ConvProblem, Tile, plans
 from convlab.convolution import reference
 from convlab.engines import Engine, choose
-from convlab.kernels import filter_fragments, s13_tiles, warp_product, window_copies
+from convlab.kernels import tile_heuristic, window_copies
 from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.stage import SHARED_BYTES
@@ -45,6 +45,7 @@ from convlab.tracing import trace_stage
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 S13 = s13.STAGE
+HEURISTIC = tile_heuristic.S13
 TILES = [
     Tile(16, 32, 8, 2, 8),  # one warp
     Tile(32, 32, 8, 2, 8),  # two along M, which fetch two rows of a slice at a time
@@ -98,7 +99,7 @@ def test_it_computes_what_its_arithmetic_says_to_the_bit(depth: int, chain: int)
     """So what is found of that arithmetic, as in test_oracle.py, is found of the stage. On tensor
     cores as the simulator has them: other GPUs than an H200 may cut elsewhere."""
     problem, tile = ConvProblem(1, 75, 4, 5, 18, 1), Tile(16, 32, depth, 2, 8)
-    assert warp_product.chain(tile) == chain
+    assert s13.chain(tile) == chain
     input, weight, _ = random_tensors(problem, depth, bias=False)
     output = computed(S13, choose("simulator"), problem, (input, weight, None), tile)
     wanted = split_product(weight.reshape(18, 75), input.reshape(75, 20), chain)
@@ -135,7 +136,7 @@ def test_the_pages_say_below_which_numbers_it_is_less_exact() -> None:
     assert "2**-113" in str(s13.__doc__)
 
 
-@pytest.mark.parametrize("module", [warp_product, filter_fragments], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [s13, window_copies], ids=lambda m: m.__name__)
 def test_a_forgotten_small_part_is_found(module: Any, judged: Any) -> None:
     verdict = without_small_parts(S13, module, judged)
     assert not verdict.ok
@@ -215,7 +216,7 @@ def test_the_filter_lies_as_it_is_said_to(problem: ConvProblem, tile: Tile, engi
 @packings
 def test_every_number_can_be_had_back(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
     weight = awkward_weight(problem)
-    found = numbers_had_back(S13, filter_fragments, problem, tile, weight, engine)
+    found = numbers_had_back(S13, s13, problem, tile, weight, engine)
     np.testing.assert_array_equal(found, weight)
 
 
@@ -263,21 +264,21 @@ def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str)
 
 
 def test_the_ring_holds_three_slices_where_they_fit() -> None:
-    assert s13.slot_elements(Tile(128, 64, 8, 8, 8)) == 8 * (2 * 128 + 64 + 4)
+    assert s13.slice_elements(Tile(128, 64, 8, 8, 8)) == 8 * (2 * 128 + 64 + 4)
     for tile, slots in ((Tile(128, 64, 8, 8, 8), 3), (Tile(128, 64, 16, 8, 8), 2)):
-        assert s13.ring_slots(tile) == slots
-        assert 4 * slots * s13.slot_elements(tile) <= SHARED_BYTES
+        assert s13.pipeline_depth(tile) == slots
+        assert 4 * slots * s13.slice_elements(tile) <= SHARED_BYTES
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)
 def test_every_candidate_suits_its_layer_and_the_choice_is_the_cheapest(layer: str) -> None:
     problem = paper_layer(layer)
-    tiles = s13_tiles.candidates(problem)
-    costs = {tile: s13_tiles.estimated_cost(problem, tile) for tile in tiles}
+    tiles = HEURISTIC.candidates(problem)
+    costs = {tile: HEURISTIC.estimated_cost(problem, tile) for tile in tiles}
     for tile in tiles:
         s13.check_tile(tile)
-        assert 4 * s13.ring_slots(tile) * s13.slot_elements(tile) <= SHARED_BYTES
-        assert s13_tiles.slice_depth(problem) == tile.K_B
+        assert 4 * s13.pipeline_depth(tile) * s13.slice_elements(tile) <= SHARED_BYTES
+        assert HEURISTIC.slice_depth(problem) == tile.K_B
         assert -(-problem.M // tile.M_B) * tile.M_B <= 1.4 * problem.M
     assert S13.production_tile(problem) in tiles
     assert costs[S13.production_tile(problem)] == min(costs.values())
@@ -286,9 +287,9 @@ def test_every_candidate_suits_its_layer_and_the_choice_is_the_cheapest(layer: s
 def test_every_problem_has_a_candidate() -> None:
     for channels in (1, 31, 33, 64, 65, 96, 97, 129, 200, 1000):
         for width in (8, 7):
-            tiles = s13_tiles.candidates(ConvProblem(1, 3, 1, width, channels, 1))
+            tiles = HEURISTIC.candidates(ConvProblem(1, 3, 1, width, channels, 1))
             assert tiles
-            assert width == 8 or all(t.M_T * t.N_T <= s13_tiles.MOST_SUMS for t in tiles)
+            assert width == 8 or all(HEURISTIC.most_scalar_sums >= t.M_T * t.N_T for t in tiles)
 
 
 @pytest.mark.parametrize(
@@ -296,15 +297,15 @@ def test_every_problem_has_a_candidate() -> None:
     [(64, 3, 16), (24, 1, 8), (8, 3, 8), (3, 11, 16), (3, 3, 8), (1, 1, 8), (48, 1, 16)],
 )
 def test_how_deep_slices_are(channels: int, filter_size: int, depth: int) -> None:
-    assert s13_tiles.slice_depth(ConvProblem(1, channels, 16, 16, 8, filter_size)) == depth
+    assert HEURISTIC.slice_depth(ConvProblem(1, channels, 16, 16, 8, filter_size)) == depth
 
 
 def test_the_choice_follows_channels_and_multiprocessors() -> None:
     wide, narrow = paper_layer("conv8"), paper_layer("conv9")
-    assert (s13_tiles.best_tile(wide).M_B, s13_tiles.best_tile(narrow).M_B) == (128, 64)
-    assert s13_tiles.best_tile(paper_layer("conv1")).M_B == 96
+    assert (HEURISTIC.best_tile(wide).M_B, HEURISTIC.best_tile(narrow).M_B) == (128, 64)
+    assert HEURISTIC.best_tile(paper_layer("conv1")).M_B == 96
     few = ConvProblem(1, 64, 8, 4 * H200_SMS, 128, 1)
-    one, all_ = s13_tiles.best_tile(few, 1), s13_tiles.best_tile(few)
+    one, all_ = HEURISTIC.best_tile(few, 1), HEURISTIC.best_tile(few)
     assert one.M_B * one.N_B > all_.M_B * all_.N_B
 
 

@@ -14,7 +14,7 @@ import pytest
 from convlab import ConvProblem, Tile, plan, plans, tuned
 from convlab.engines import choose
 from convlab.engines.simulator import Simulator
-from convlab.kernels.tile_heuristic import best_splits, best_tile, candidates
+from convlab.kernels import tile_heuristic
 from convlab.oracle import random_tensors
 from convlab.shell import write_whole
 from convlab.stages import s12_fused_im2win as s12
@@ -25,6 +25,8 @@ pytestmark = pytest.mark.same_in_cudasim
 
 S12, GPU = s12.STAGE, "pretended GPU"
 PROBLEM = ConvProblem(1, 64, 9, 9, 64, 3)
+best_splits, best_tile = tile_heuristic.S12.best_splits, tile_heuristic.S12.best_tile
+candidates = tile_heuristic.S12.candidates
 CHOSEN = best_tile(PROBLEM, 4)
 OTHER = next(tile for tile in candidates(PROBLEM) if tile != CHOSEN)
 

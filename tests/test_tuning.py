@@ -93,7 +93,7 @@ def tasks() -> list[tuning.Task]:
 # The tuner.
 
 
-def test_every_candidate_is_judged_and_timed(gpu: PretendedGpu, times: list[float]) -> None:
+def test_every_candidate_is_checked_and_timed(gpu: PretendedGpu, times: list[float]) -> None:
     times += [0.5, 0.25, 0.75]
     found = tuning.tuned(list(tuning.measure_all(tasks(), 1)), S12, gpu)
     assert [one.task.tile for one in found.measured] == list(TILES)

@@ -8,8 +8,8 @@ from numba import cuda, uint32
 
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.engines import Engine
-from convlab.kernels.unrolled_product import make_place
 from convlab.stage import Buffer, Launch, Program
+from convlab.stages.s12_fused_im2win import make_place
 
 
 @pytest.mark.parametrize(

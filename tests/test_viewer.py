@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import screenshots
 from kernels.traced import awkward_trace, with_most_requests
 from kernels.wrong import WRONG
 
 from convlab import Trace, open_trace, trace, trace_stage
-from convlab.bench import screenshots
 from convlab.tracing import card, page
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import browser
 import numpy as np
 import pytest
+import screenshots
 from kernels.traced import awkward_trace, of_all_kinds, with_most_requests
 from kernels.wrong import WRONG
 from numba import cuda, int8
 
 from convlab import Trace, trace, trace_stage
-from convlab.bench import browser, screenshots
 from convlab.tracing import write_page
 
 pytestmark = pytest.mark.same_in_cudasim

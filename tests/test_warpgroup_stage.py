@@ -36,17 +36,18 @@ from split_products import (
 from convlab import ConvProblem, Tile, plans
 from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose
-from convlab.kernels import filter_cores, filter_fragments, s14_tiles, window_copies
+from convlab.kernels import tile_heuristic, window_copies
 from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.plans import stages_for
 from convlab.stage import GRID_LIMIT, SHARED_BYTES, blocks_for
-from convlab.stages import s14_warpgroups, stage_named
 from convlab.stages import s14_warpgroups as s14
+from convlab.stages import stage_named
 from convlab.tracing import trace_stage
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 S14 = s14.STAGE
+HEURISTIC = tile_heuristic.S14
 _, LEFT_OUT = stages_for(choose(), (S14,))
 
 
@@ -171,7 +172,7 @@ def test_it_computes_what_its_arithmetic_says_to_the_bit(width: int, tile: Tile)
     assert (in_slices(windows, filters, of_s13) != wanted).any()
 
 
-@pytest.mark.parametrize("module", [s14_warpgroups, filter_fragments], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [s14, window_copies], ids=lambda m: m.__name__)
 def test_a_forgotten_small_part_is_found(module: Any, judged: Any) -> None:
     verdict = without_small_parts(S14, module, judged)
     assert not verdict.ok
@@ -255,7 +256,7 @@ def test_every_number_can_be_had_back(problem: ConvProblem, tile: Tile, engine: 
     weight = awkward_weight(problem)
     # Rounded as others are, they would be an infinity and a zero; the second is a GPU's own NaN.
     weight.reshape(problem.M, -1)[4, :2].view(np.uint32)[:] = 0x7F800001, 0x7FFFFFFF
-    found = numbers_had_back(S14, filter_cores, problem, tile, weight, engine)
+    found = numbers_had_back(S14, s14, problem, tile, weight, engine)
     np.testing.assert_array_equal(found, weight)
 
 
@@ -339,20 +340,20 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
         tile = tile_of(channels)
         s14.check_tile(tile)
         assert tile.threads == 128
-        gap, turn = s14.skewed_by(tile)
+        gap, turn = s14.padding_or_rotation(tile)
         assert (gap, turn) == ((0, 8) if channels == 128 else (8, 0))
-        assert s14.slot_elements(tile, gap) == 16 * (2 * channels + 128 + gap)
-        assert 4 * s14.SLOTS * s14.slot_elements(tile, gap) <= SHARED_BYTES
+        assert s14.slice_elements(tile, gap) == 16 * (2 * channels + 128 + gap)
+        assert 4 * s14.DEPTH * s14.slice_elements(tile, gap) <= SHARED_BYTES
     widths = (128, 112, 96, 64, 32)
-    assert [s14.blocks_at_once(tile_of(channels)) for channels in widths] == [2, 2, 2, 3, 4]
+    assert [HEURISTIC.resident_blocks(tile_of(channels)) for channels in widths] == [2, 2, 2, 3, 4]
 
 
 @pytest.mark.same_in_cudasim
 @pytest.mark.parametrize("layer", LAYER_NAMES)
 def test_the_choice_is_the_cheapest_candidate(layer: str) -> None:
     problem = paper_layer(layer)
-    tiles = s14_tiles.candidates(problem)
-    costs = {tile: s14_tiles.estimated_cost(problem, tile) for tile in tiles}
+    tiles = HEURISTIC.candidates(problem)
+    costs = {tile: HEURISTIC.estimated_cost(problem, tile) for tile in tiles}
     for tile in tiles:
         s14.check_tile(tile)
     chosen = S14.production_tile(problem)
@@ -368,10 +369,10 @@ def test_no_candidate_computes_a_third_more_channels_than_another() -> None:
     for channels in (*range(1, 400), 1000, 65535 * 32 + 1, 65535 * 64 + 1, 65535 * 96):
         for pixels, most in ((8, 128), (9, 96)):
             problem = ConvProblem(1, 3, 1, pixels, channels, 1)
-            tiles = s14_tiles.candidates(problem)
+            tiles = HEURISTIC.candidates(problem)
             assert tiles
-            assert s14_tiles.best_tile(problem) in tiles
-            widths = [width for width in s14_tiles.RATES if width <= most]
+            assert HEURISTIC.best_tile(problem) in tiles
+            widths = [width for width in (128, 112, 96, 64, 32) if width <= most]
             whole = {width: blocks_for(channels, width) * width for width in widths}
             able = {width: n for width, n in whole.items() if n // width <= GRID_LIMIT[1]}
             wanted = {width for width, n in able.items() if 3 * n <= 4 * min(able.values())}
@@ -389,8 +390,8 @@ def test_more_channels_than_a_grid_has_are_refused_with_the_number() -> None:
 
 def test_the_choice_follows_the_multiprocessors() -> None:
     few = ConvProblem(1, 64, 8, 16 * H200_SMS // 2, 96, 1)
-    assert s14_tiles.best_tile(few, 1).M_B == 96
-    assert s14_tiles.best_tile(few, 2 * H200_SMS).M_B == 32
+    assert HEURISTIC.best_tile(few, 1).M_B == 96
+    assert HEURISTIC.best_tile(few, 2 * H200_SMS).M_B == 32
 
 
 def test_what_it_says_of_itself() -> None:
@@ -423,7 +424,7 @@ def code_of(problem: ConvProblem, tile: Tile) -> Any:
 def test_every_width_stays_in_registers(problem: ConvProblem, tile: Tile) -> None:
     cubin = code_of(problem, tile)
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
-    assert cubin.registers * tile.threads * s14.blocks_at_once(tile) <= 65536
+    assert cubin.registers * tile.threads * HEURISTIC.resident_blocks(tile) <= 65536
     opcodes = cubin.opcodes()
     products = [name for name in opcodes.elements() if name.startswith("HGMMA")]
     assert set(products) == {f"HGMMA.64x{tile.M_B}x8.F32.TF32"}

@@ -258,7 +258,7 @@ each column, the product comes out with pixels side by side, as the output tenso
 
 - The kernel: [im2col_matrix.py](../src/convlab/stages/im2col_matrix.py), the stages:
   [ladder](../docs/ladder.md#s03_im2col), memory of every layer:
-  [comparisons](../docs/comparisons.md#memory-of-im2col-and-im2win).
+  [comparisons](../docs/notes/measurements.md).
 - The im2win paper (000), section 2.3 and Figure 1: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and folding, without a
   kernel of one's own. [unfold.py](../src/convlab/unfold.py) has it, and stage `s03_unfold_einsum`.

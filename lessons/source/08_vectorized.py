@@ -75,9 +75,9 @@ given. So fetching needs no more questions about what exists:
 
 ## Your turn
 
-Here is the kernel. `read` is a **device function**: one that a kernel calls in each thread. Yours reads a
-term's numbers into the registers, and the kernel calls it in the loop over `k`. (The outer product is s07's;
-the epilogue, which writes the sums by float4, is given.) Two places are left for you:
+Here are two functions. `make_read` makes a **device function**: one that a kernel calls in each thread. Yours
+reads a term's numbers into the registers. `make_kernel` calls it in the loop over `k`. (`multiply` is s07's
+outer product and `write` writes the sums by fours; both are given.) Two places are left for you:
 
 - **`read`:** for each run of the thread, `i` from 0 to `M_T` in steps of `RUN`, load four numbers of `S_F`
   into `R_F[i]` to `R_F[i + 3]`. They are in row `k`, from column `ty * RUN + i * ROWS` on. Likewise `N_T`
@@ -115,6 +115,7 @@ stage_kernel(
         first="for e in range(t, K_B * M_RUNS, THREADS):  # load",
         last="store4(S_F, (k, row), load4(packed",
     ),
+    parts=("make_read",),
 )
 
 # %% check="runs"

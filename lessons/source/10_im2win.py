@@ -260,6 +260,6 @@ yourself. [Lesson 15](15_read_the_paper.ipynb) has more of them.
 - The im2win paper (000), section 3.1 with Figure 1 and Equation 2, section 3.2 with Algorithm 2:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Memory of im2col and im2win, on all layers:
-  [comparisons](../docs/comparisons.md#memory-of-im2col-and-im2win).
+  [comparisons](../docs/notes/measurements.md).
 - Next on the ladder: [s11, the whole of im2win](11_im2win_full.ipynb).
 """

@@ -228,11 +228,11 @@ Four things in the files of s11 make it faster and change nothing of its idea:
 - **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler asks for the
   next slice only when it has multiplied most of this one. Here that hardly matters: a multiprocessor has other
   blocks to go on with. A single image may leave it none: those with long sums take a fifth to a quarter less
-  for that one line ([measured](../docs/fast.md#s11-with-issue_loads-and-without)).
+  for that one line ([measured](../docs/notes/fast-kernels.md)).
 
 Of all instructions in the loop over slices 72 of 100 multiplied before, 88 with the first two. With all four
 s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not
-as predicted, is in [fast.md](../docs/fast.md#s11-tuned): among others, that fetching ahead is hardly worth
+as predicted, is in [fast.md](../docs/notes/fast-kernels.md): among others, that fetching ahead is hardly worth
 anything any more where a multiprocessor has other blocks to go on with.
 
 Could one have the order without the pass over memory? That is what [s12](12_fused_im2win.ipynb) does.

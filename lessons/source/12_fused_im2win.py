@@ -184,8 +184,8 @@ packing the filter, which a network that is no longer trained needs once. Its wo
 filter, where s11 takes several times the input.
 
 How it compares with what others have written is in the [results](../docs/results.md), what was aimed at
-[beside them](../docs/fast-table.md), and what was tried on the way in [how it came to be
-fast](../docs/fast.md). There is also why `end` is not always the last slice of all: where there are few outputs,
+[beside them](../docs/results.md), and what was tried on the way in [how it came to be
+fast](../docs/notes/fast-kernels.md). There is also why `end` is not always the last slice of all: where there are few outputs,
 blocks share the slices of each sum.
 
 ## Questions

@@ -321,7 +321,7 @@ Three products for one, and yet s13 takes about a quarter less time than s12 on 
 cores can do several times the arithmetic of its ordinary units; both roofs are in the
 [results](../docs/results.md). s13 is still far from its own roof: all else that a warp does, fetching,
 splitting, adding parts, is done by ordinary instructions in between. [What was
-tried](../docs/fast.md#tensor-cores) is mostly about having fewer of them. On Conv7, where an output is a sum of
+tried](../docs/notes/fast-kernels.md) is mostly about having fewer of them. On Conv7, where an output is a sum of
 only 27 terms, there is so little to multiply that s12 stays ahead.
 
 The pre-pass splits the filter and puts it into the order in which lanes hold it, so that one load of four
@@ -367,7 +367,7 @@ again after 8.)
   [s13_tensor_cores.py](../src/convlab/stages/s13_tensor_cores.py) the stage. What the simulator's tensor
   cores do, and how that was found out: [engines](../docs/engines.md#tensor-cores).
 - The same sums by Hopper's own instruction, which four warps start together and which reads the filter from shared
-  memory by itself: [s14](../docs/ladder.md#s14_warpgroups), and [what was tried](../docs/fast.md#hoppers-own-instruction).
+  memory by itself: [s14](../docs/ladder.md#s14_warpgroups), and [what was tried](../docs/notes/fast-kernels.md).
 - H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
   theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
 - M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", BaselineJ Computer

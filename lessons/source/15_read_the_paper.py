@@ -97,7 +97,7 @@ workspaces("s03_im2col", "s10", "s03_im2col_per_image")
 """
 Against the matrix of the whole batch, im2win is far ahead on every layer. Against the matrix of one image
 it is not: that is nearly nothing. So a claim in percent needs to say *of what*. Ours are in
-[comparisons](../docs/comparisons.md#memory-of-im2col-and-im2win), layer by layer and with both.
+[comparisons](../docs/notes/measurements.md), layer by layer and with both.
 
 ## Find the bug: Algorithm 2, as printed
 
@@ -144,7 +144,7 @@ window begins at, `o_w * s_w`, plus the filter's own, `f_w * d_w`.
 
 Such a slip is no shame: the authors' program does it right, and only the listing was copied. But whoever
 builds from the listing finds out late. What else we noticed is written down line by line, with what we made
-of it: [from seed to code](../docs/seeds.md#000-the-im2win-paper). Two of them, for you to find:
+of it: [from seed to code](../docs/papers.md). Two of them, for you to find:
 
 <details><summary>Equation 2 has a subscript too many on its right side. Which?</summary>
 
@@ -161,7 +161,7 @@ It multiplies <code>R_I[1]</code> by <code>R_I[1]</code>: the input by itself. O
 
 Read it beside this picture. Lines 3 to 7 are what comes before the first multiplication. Lines 14 and 15
 ask for the next slice, line 16 is the barrier. Ours asks earlier than line 14 does.
-(The compiler would rather ask later: what holds it is [told elsewhere](../docs/fast.md#s11-tuned).)
+(The compiler would rather ask later: what holds it is [told elsewhere](../docs/notes/fast-kernels.md).)
 """
 
 # %%
@@ -216,8 +216,8 @@ GPU's highest speed is possible, and no mistake.
 ## Where to read on
 
 - The im2win paper (000), now from the first page on: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Each equation, algorithm, table and figure, and the file that has it: [from seed to code](../docs/seeds.md).
+- Each equation, algorithm, table and figure, and the file that has it: [from seed to code](../docs/papers.md).
 - What came out when all of it was measured: [results](../docs/results.md) and
-  [comparisons](../docs/comparisons.md).
+  [comparisons](../docs/notes/measurements.md).
 - And then write a stage of your own: [contributing](../docs/contributing.md).
 """

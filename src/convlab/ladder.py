@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from convlab import stages as stages_folder
 from convlab import workloads
 from convlab.doctor import environment
 from convlab.engines import Counts, Engine
@@ -27,6 +27,8 @@ from convlab.stages import LADDER, Launch, Stage, Step, Tile
 if TYPE_CHECKING:
     from convlab.timer import Timing
 
+STAGES = Path(stages_folder.__file__).parent
+KERNELS = STAGES.parent / "kernels"  # what stages take parts from
 BASELINE = LADDER[0].name  # what speedups are over
 
 # Multiply-adds a second that a simulator does, about, to tell how long a wait will be. They differ
@@ -253,12 +255,12 @@ def _one_line(error: Exception, stage: Stage) -> str:
 def _place(error: Exception, stage: Stage) -> str:
     """`` at FILE:LINE`` of the innermost call in the stage's file, or else in one that it takes
     parts from; empty where the error comes from elsewhere."""
-    own = Path(sys.modules[stage.module].__file__ or "")
+    own = STAGES / f"{stage.name}.py"
     calls = [
         (Path(call.filename), call.lineno) for call in traceback.extract_tb(error.__traceback__)
     ]
     in_own = [call for call in calls if call[0] == own]
-    nearby = [call for call in calls if call[0].parent == own.parent]
+    nearby = [call for call in calls if call[0].parent in (STAGES, KERNELS)]
     for path, line in (in_own or nearby)[-1:]:
         return f" at {path.name}:{line}"
     return ""

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
 
-from convlab.engines.offline import CompilerMissing, Cubin, arch_of, compile_launch, instructions_of
+from convlab.engines.offline import (
+    CompilerMissing,
+    Cubin,
+    arch_of,
+    compile_launch,
+    instructions_of,
+    is_float64,
+)
 from convlab.problem import ConvProblem
 from convlab.stage import Capability, Launch, Program, why_too_old
 from convlab.stages import Stage, stage_named
@@ -271,11 +278,6 @@ def _row(
         wide=wide,
         findings=tuple(findings),
     )
-
-
-def is_float64(opcode: str) -> bool:
-    """DADD, DMUL, DFMA, DSETP, ... and every conversion to or from F64."""
-    return opcode.startswith(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA")) or "F64" in opcode
 
 
 def _is_narrow_shared_load(opcode: str) -> bool:

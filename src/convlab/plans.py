@@ -322,12 +322,19 @@ def stages_for(
     if (too_old := why_too_old(among, engine.capability(), engine.device)) is not None:
         able = tuple(stage for stage in able if stage.runs_on(engine.capability()))
         reasons.append(too_old)
-    by_library = ", ".join(stage.name for stage in among if stage.needs_library)
+    by_library = [stage for stage in among if _calls_a_library(stage)]
     # Looking for a library imports it: only for who needs one.
     if by_library and (lacking := engine.why_no_library()) is not None:
-        able = tuple(stage for stage in able if not stage.needs_library)
-        reasons.append(f"{by_library}: {lacking}")
+        able = tuple(stage for stage in able if stage not in by_library)
+        reasons.append(f"{', '.join(stage.name for stage in by_library)}: {lacking}")
     return able, "; ".join(reasons) or None
+
+
+def _calls_a_library(stage: Stage) -> bool:
+    try:
+        return stage.needs_library
+    except Exception:  # a stage that cannot be prepared fails when it is run, with its reason
+        return False
 
 
 def check_runs(stage: Stage, engine: Engine) -> None:

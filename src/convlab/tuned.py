@@ -53,11 +53,9 @@ def cache_folder() -> Path:
     ``%LOCALAPPDATA%`` on Windows)."""
     if own := os.environ.get("CONVLAB_CACHE"):
         return Path(own)
-    if sys.platform == "win32":
-        root = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local"
-    else:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "convlab"
+    windows = sys.platform == "win32"
+    name, usual = ("LOCALAPPDATA", "AppData/Local") if windows else ("XDG_CACHE_HOME", ".cache")
+    return Path(os.environ.get(name) or Path.home() / usual) / "convlab"
 
 
 def tiles_file() -> Path:
@@ -80,16 +78,15 @@ def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
 def entry_for(problem: ConvProblem, stage: Stage, gpu: str, tile: Tile, time_ms: float) -> Entry:
     """The entry of a tile that was found best with today's code."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    sizes = astuple(tile)
-    return Entry(str(problem), gpu, stage.name, code_of(stage.module), sizes, time_ms, now)
+    code = code_of(stage.module)
+    return Entry(str(problem), gpu, stage.name, code, astuple(tile), time_ms, now)
 
 
 def remember(entry: Entry, write: Write) -> None:
     """Write the entry in the place of the one of the same key; ``write(file, content)`` writes a
     whole file."""
     file = tiles_file()
-    write(file, as_bytes((read(file) | {entry.key: entry}).values()))
-    _entries_once.cache_clear()
+    _save(file, (read(file) | {entry.key: entry}).values(), write)
 
 
 def forget(problems: Container[str] | None, write: Write) -> int:
@@ -100,8 +97,7 @@ def forget(problems: Container[str] | None, write: Write) -> int:
         return 0
     entries = read(file).values()
     kept = [entry for entry in entries if problems is not None and entry.problem not in problems]
-    write(file, as_bytes(kept))
-    _entries_once.cache_clear()
+    _save(file, kept, write)
     return len(entries) - len(kept)
 
 
@@ -127,10 +123,10 @@ def _entry(row: Any) -> Entry | None:
     return entry if usable and isinstance(entry.time_ms, int | float) else None
 
 
-def as_bytes(entries: Iterable[Entry]) -> bytes:
-    """The content of the file."""
+def _save(file: Path, entries: Iterable[Entry], write: Write) -> None:
     document = {"format": FORMAT, "tiles": [asdict(entry) for entry in entries]}
-    return (json.dumps(document, indent=1) + "\n").encode()
+    write(file, (json.dumps(document, indent=1) + "\n").encode())
+    _entries_once.cache_clear()
 
 
 @lru_cache(maxsize=1)

@@ -34,10 +34,11 @@ def right(
     result: Callable[[list[Any]], Any], grid: Any = 1, block: Any = 64, arguments: Any = None,
     **more: Any,
 ) -> Callable[[Any], Any]:  # fmt: skip
-    """Put the kernel below into the table; ``result`` of the arguments is what the last becomes."""
+    """Compile the function below and put it into the table. ``result`` of the arguments is what
+    the last argument becomes."""
 
-    def add(kernel: Any) -> Any:
-        made = arguments or floats(64, 64)
+    def add(function: Any) -> Any:
+        kernel, made = cuda.jit(function), arguments or floats(64, 64)
         RIGHT.append(Case(kernel, grid, block, made, result=result, **more))
         return kernel
 
@@ -45,7 +46,6 @@ def right(
 
 
 @right(lambda a: [a[0].sum()], arguments=floats(64, 1))
-@cuda.jit
 def reduction_with_shuffles(a, b):
     sums = cuda.shared.array(2, float32)
     i = cuda.threadIdx.x
@@ -62,7 +62,6 @@ def reduction_with_shuffles(a, b):
 
 
 @right(lambda a: [a[0].sum()], arguments=floats(64, 1))
-@cuda.jit
 def reduction_in_shared_memory(a, b):
     sums = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
@@ -79,7 +78,6 @@ def reduction_in_shared_memory(a, b):
 
 
 @right(lambda a: [a[0].sum()], block=32, arguments=floats(32, 1))
-@cuda.jit
 def warp_synchronous_reduction(a, b):
     sums = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -100,7 +98,6 @@ def warp_synchronous_reduction(a, b):
 
 
 @right(lambda a: a[0].reshape(2, 16)[:, ::-1].ravel(), block=32, arguments=floats(32, 32))
-@cuda.jit
 def halves_of_a_warp(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -110,7 +107,6 @@ def halves_of_a_warp(a, b):
 
 
 @right(lambda a: a[0][::-1], block=32, arguments=floats(20, 20))
-@cuda.jit
 def early_exit_before_a_warp_barrier(a, b):
     staged = cuda.shared.array(20, float32)
     i = cuda.threadIdx.x
@@ -122,7 +118,6 @@ def early_exit_before_a_warp_barrier(a, b):
 
 
 @right(lambda a: np.cumsum(a[0]))
-@cuda.jit
 def scan_with_two_buffers(a, b):
     sums = cuda.shared.array((2, 64), float32)
     i = cuda.threadIdx.x
@@ -140,7 +135,6 @@ def scan_with_two_buffers(a, b):
 
 
 @right(lambda a: np.cumsum(a[0]), block=32, arguments=floats(32, 32))
-@cuda.jit
 def scan_of_a_warp(a, b):
     i = cuda.threadIdx.x
     value = a[i]
@@ -154,7 +148,6 @@ def scan_of_a_warp(a, b):
 
 
 @right(lambda a: np.tile(np.arange(4) * 0 + 16, 1), arguments=floats(64, 4))
-@cuda.jit
 def histogram_with_shared_atomics(a, b):
     bins = cuda.shared.array(4, int32)
     i = cuda.threadIdx.x
@@ -173,7 +166,6 @@ def histogram_with_shared_atomics(a, b):
     block=32,
     arguments=lambda: [np.arange(100, dtype=F), np.zeros(1, F)],
 )
-@cuda.jit
 def early_exit_then_atomic(a, b):
     i = cuda.grid(1)
     if i >= a.size:
@@ -182,14 +174,12 @@ def early_exit_then_atomic(a, b):
 
 
 @right(lambda a: a[0] * 2, grid=2, block=8, arguments=floats(100, 100))
-@cuda.jit
 def grid_stride_loop(a, b):
     for i in range(cuda.grid(1), a.size, cuda.gridsize(1)):
         b[i] = a[i] * 2
 
 
 @right(lambda a: a[0].T, grid=(2, 2), block=(8, 2), arguments=floats((16, 16), (16, 16)))
-@cuda.jit
 def transpose_with_padding(a, b):
     square = cuda.shared.array((8, 9), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -204,7 +194,6 @@ def transpose_with_padding(a, b):
 @right(
     lambda a: a[0] @ a[1], grid=(2, 2), block=(8, 8), arguments=floats((16, 16), (16, 16), (16, 16))
 )
-@cuda.jit
 def double_buffered_tiles(a, b, c):
     S_A, S_B = cuda.shared.array((2, 8, 8), float32), cuda.shared.array((2, 8, 8), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -220,7 +209,6 @@ def double_buffered_tiles(a, b, c):
 
 
 @right(lambda a: a[0][::-1] + 1, shared_bytes=512)
-@cuda.jit
 def dynamic_memory_carved_in_two(a, b):
     whole = cuda.shared.array(0, float32)
     first, second = whole[:64], whole[64:]
@@ -238,7 +226,6 @@ def dynamic_memory_carved_in_two(a, b):
     arguments=floats(32, 64),
     shared_bytes=256,
 )
-@cuda.jit
 def dynamic_memory_called_for_twice(a, b):
     first = cuda.shared.array(0, float32)
     i = cuda.threadIdx.x
@@ -250,7 +237,6 @@ def dynamic_memory_called_for_twice(a, b):
 
 
 @right(lambda a: a[0] + a[0][::-1])
-@cuda.jit
 def several_arrays_on_a_line(a, b):
     one, other = cuda.shared.array(64, float32), cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
@@ -260,7 +246,6 @@ def several_arrays_on_a_line(a, b):
 
 
 @right(lambda a: a[0] * 0 + 1)
-@cuda.jit
 def all_set_the_same_flag(a, b):
     flag = cuda.shared.array(1, int32)
     i = cuda.threadIdx.x
@@ -284,7 +269,6 @@ def all_set_the_same_flag(a, b):
         np.zeros(1, F),
     ],
 )
-@cuda.jit
 def last_block_sums_up(a, parts, done, b):
     last = cuda.shared.array(1, int32)
     sums = cuda.shared.array(16, float32)
@@ -317,7 +301,6 @@ def last_block_sums_up(a, parts, done, b):
         np.zeros(1, F),
     ],
 )
-@cuda.jit
 def one_thread_speaks_for_its_block(a, parts, done, b):
     last = cuda.shared.array(1, int32)
     i = cuda.threadIdx.x
@@ -335,13 +318,11 @@ def one_thread_speaks_for_its_block(a, parts, done, b):
 
 
 @right(lambda a: [F(0.1)], arguments=floats(1))
-@cuda.jit
 def one_value_after_rounding(a):
     a[0] = 0.1 + cuda.threadIdx.x * 1e-12
 
 
 @right(lambda a: [65], arguments=lambda: [np.zeros(1, np.int32)])
-@cuda.jit
 def cleared_by_an_exchange(a):
     count = cuda.shared.array(1, int32)
     if cuda.threadIdx.x == 0:
@@ -356,7 +337,6 @@ def cleared_by_an_exchange(a):
     lambda a: [2016],
     arguments=lambda: [np.arange(64, dtype=F), np.zeros(1, np.int32), np.zeros(1, F)],
 )
-@cuda.jit
 def sum_under_a_lock(a, lock, b):
     i = cuda.threadIdx.x
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:
@@ -368,7 +348,6 @@ def sum_under_a_lock(a, lock, b):
 
 
 @right(lambda a: [64], grid=4, block=16, arguments=row_and(np.zeros(1, np.int32), np.zeros(1, F)))
-@cuda.jit
 def counting_under_a_lock(a, lock, b):
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:
         pass
@@ -379,7 +358,6 @@ def counting_under_a_lock(a, lock, b):
 
 
 @right(lambda a: [16], block=16, arguments=row_and(np.zeros(1, F)))
-@cuda.jit
 def counting_under_a_lock_of_the_block(a, b):
     lock = cuda.shared.array(1, int32)
     if cuda.threadIdx.x == 0:
@@ -394,7 +372,6 @@ def counting_under_a_lock_of_the_block(a, b):
 
 
 @right(lambda a: a[1] * 0 + 3, arguments=floats(64, (2, 3)), block=1)
-@cuda.jit
 def rows_filled_at_once(a, b):
     b[0] = a[3]
     b[1, 1:] = 3
@@ -402,7 +379,6 @@ def rows_filled_at_once(a, b):
 
 
 @right(lambda a: a[0][::-1])
-@cuda.jit
 def in_place_through_registers(a, b):
     i = cuda.threadIdx.x
     b[i] = a[i]
@@ -413,14 +389,12 @@ def in_place_through_registers(a, b):
 
 
 @right(lambda a: np.repeat(np.roll(a[0].reshape(2, 32), -1, 1)[:, :1], 32))
-@cuda.jit
 def one_lane_tells_the_others(a, b):
     i = cuda.threadIdx.x
     b[i] = cuda.shfl_sync(ALL, a[i], 1)
 
 
 @right(lambda a: a[0] // 2 * 2 == a[0], block=32, arguments=floats(32, 32))
-@cuda.jit
 def votes(a, b):
     i = cuda.threadIdx.x
     even = cuda.ballot_sync(ALL, int(a[i]) % 2 == 0)
@@ -429,7 +403,6 @@ def votes(a, b):
 
 
 @right(lambda a: a[0] * 0 + 32)
-@cuda.jit
 def counting_barrier(a, b):
     i = cuda.threadIdx.x
     b[i] = cuda.syncthreads_count(1 if a[i] < 32 else 0)
@@ -441,13 +414,11 @@ def counting_barrier(a, b):
     block=16,
     arguments=lambda: [np.arange(64, dtype=F), np.full(1, -np.inf, F)],
 )
-@cuda.jit
 def maximum_by_atomics(a, b):
     cuda.atomic.max(b, 0, a[cuda.grid(1)])
 
 
 @right(lambda a: np.convolve(a[0], [1, 2, 3, 2, 1], "same"))
-@cuda.jit
 def stencil_with_a_halo(a, b):
     staged = cuda.shared.array(68, float32)
     i = cuda.threadIdx.x
@@ -463,7 +434,6 @@ def stencil_with_a_halo(a, b):
 
 
 @right(lambda a: a[0] * 2, block=16)
-@cuda.jit
 def wide_accesses(a, b):
     staged = cuda.shared.array(64, float32, alignment=16)
     i = uint32(cuda.threadIdx.x) * 4
@@ -473,7 +443,6 @@ def wide_accesses(a, b):
 
 
 @right(lambda a: a[0] + 1, block=1, arguments=floats(8, 8))
-@cuda.jit
 def wide_accesses_of_local_memory(a, b):
     window = cuda.local.array((2, 4), float32, alignment=16)
     for row in range(2):
@@ -484,7 +453,6 @@ def wide_accesses_of_local_memory(a, b):
 
 
 @right(lambda a: [a[0].sum() + a[0][:, 1].sum() + 6], block=1, arguments=floats((3, 4), 1))
-@cuda.jit
 def loops_over_arrays(a, b):
     own = cuda.local.array(3, float32)
     for k in range(3):
@@ -501,7 +469,6 @@ def loops_over_arrays(a, b):
 
 
 @right(lambda a: TABLE[a[0].astype(int) % 4])
-@cuda.jit
 def constant_table(a, b):
     table = cuda.const.array_like(TABLE)
     i = cuda.threadIdx.x
@@ -509,7 +476,6 @@ def constant_table(a, b):
 
 
 @right(lambda a: a[0].sum(1), block=8, arguments=floats((8, 8), 8))
-@cuda.jit
 def rows_as_views(a, b):
     row = a[cuda.threadIdx.x]
     total = float64(0)
@@ -519,7 +485,6 @@ def rows_as_views(a, b):
 
 
 @right(lambda a: a[0].reshape(2, 32).sum(1), block=64, arguments=floats(64, 2))
-@cuda.jit
 def warps_at_their_own_pace(a, b):
     sums = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
@@ -534,7 +499,6 @@ def warps_at_their_own_pace(a, b):
 
 
 @right(lambda a: a[0].reshape(4, 64)[:, ::-1].sum(0), arguments=floats(256, 64))
-@cuda.jit
 def pipeline_of_two_buffers(a, b):
     buffers = cuda.shared.array((2, 64), float32)
     i = cuda.threadIdx.x
@@ -557,7 +521,6 @@ def pipeline_of_two_buffers(a, b):
     block=16,
     arguments=floats(110, 16),
 )
-@cuda.jit
 def pipeline_of_three_buffers_with_an_edge(a, b):
     buffers = cuda.shared.array((3, 16), float32, alignment=16)
     i = cuda.threadIdx.x
@@ -581,7 +544,6 @@ def pipeline_of_three_buffers_with_an_edge(a, b):
 
 
 @right(lambda a: a[0] + a[0][::-1])
-@cuda.jit
 def groups_waited_for_one_by_one(a, b):
     first, second = cuda.shared.array(64, float32), cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
@@ -597,7 +559,6 @@ def groups_waited_for_one_by_one(a, b):
 
 
 @right(lambda a: a[0], grid=2, block=32)
-@cuda.jit
 def copy_that_nobody_reads(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.grid(1)
@@ -609,7 +570,6 @@ def copy_that_nobody_reads(a, b):
 
 
 @right(lambda a: a[0] * 0 + 1, block=64, arguments=floats(64, 64))
-@cuda.jit
 def all_copy_the_same(a, b):
     staged = cuda.shared.array(1, float32)
     copy_async(staged, 0, a, 1, True)
@@ -628,7 +588,6 @@ def all_copy_the_same(a, b):
     block=96,
     arguments=floats(96, 96),
 )
-@cuda.jit
 def tensor_core_of_some_warps(a, b):
     i = cuda.threadIdx.x
     if i % 2:  # lanes part, and are together again
@@ -661,7 +620,6 @@ def sums_of_slices(numbers: Any) -> Any:
 
 
 @right(lambda a: sums_of_slices(a[0]), arguments=floats(1024, 128), **WARPGROUP)
-@cuda.jit
 def other_slot_filled_while_tensor_cores_read(a, b):
     S = cuda.shared.array(512, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -684,7 +642,6 @@ def other_slot_filled_while_tensor_cores_read(a, b):
 
 
 @right(lambda a: sums_of_slices(a[0]), arguments=floats(1024, 128), **WARPGROUP)
-@cuda.jit
 def copies_into_the_other_slot_across_barriers(a, b):
     S = cuda.shared.array(512, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -711,7 +668,6 @@ def copies_into_the_other_slot_across_barriers(a, b):
 
 
 @right(lambda a: first_sums(a[0], 6, 3), arguments=floats(256, 128), **WARPGROUP)
-@cuda.jit
 def two_products_into_two_arrays(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -731,7 +687,6 @@ def two_products_into_two_arrays(a, b):
 
 
 @right(lambda a: first_sums(a[0]) + 7, arguments=floats(256, 128), **WARPGROUP)
-@cuda.jit
 def product_into_a_part_of_an_array(a, b):
     S = cuda.shared.array(300, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -754,7 +709,6 @@ def product_into_a_part_of_an_array(a, b):
     arguments=floats(256, 192),
     **(WARPGROUP | {"block": 192, "grid": 1}),
 )
-@cuda.jit
 def two_warps_beside_a_warpgroup(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -778,7 +732,6 @@ def two_warps_beside_a_warpgroup(a, b):
 
 
 @right(lambda a: first_sums(a[0]), arguments=floats(256, 128), **WARPGROUP)
-@cuda.jit
 def fenced_once_for_two_barriers(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)

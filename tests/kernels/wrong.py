@@ -30,10 +30,10 @@ ALL = 0xFFFFFFFF
 def wrong(
     kind: str, line: str, grid: Any = 1, block: Any = 32, arguments: Any = None, **more: Any
 ) -> Callable[[Any], Any]:
-    """Put the kernel below into the table."""
+    """Compile the function below and put it into the table."""
 
-    def add(kernel: Any) -> Any:
-        made = arguments or floats(32, 32)
+    def add(function: Any) -> Any:
+        kernel, made = cuda.jit(function), arguments or floats(32, 32)
         WRONG.append(Case(kernel, grid, block, made, kind, line, **more))
         return kernel
 
@@ -44,28 +44,24 @@ def wrong(
 
 
 @wrong("out of bounds", "b[i] = a[i]", grid=2, block=24)
-@cuda.jit
 def no_guard(a, b):
     i = cuda.grid(1)
     b[i] = a[i]
 
 
 @wrong("out of bounds", "b[i] = a[i - 1]")
-@cuda.jit
 def halo_below_zero(a, b):
     i = cuda.grid(1)
     b[i] = a[i - 1] + a[i]
 
 
 @wrong("out of bounds", "a[i + 1]")
-@cuda.jit
 def halo_past_the_end(a, b):
     i = cuda.grid(1)
     b[i] = a[i] + a[i + 1]
 
 
 @wrong("out of bounds", "b[i] = a[0]", grid=2)
-@cuda.jit
 def guard_one_too_wide(a, b):
     i = cuda.grid(1)
     if i <= a.size:
@@ -73,21 +69,18 @@ def guard_one_too_wide(a, b):
 
 
 @wrong("out of bounds", "b[y, x] = a[x, y]", block=(8, 4), arguments=floats((4, 8), (4, 8)))
-@cuda.jit
 def swapped_indices(a, b):
     x, y = cuda.grid(2)
     b[y, x] = a[x, y]
 
 
 @wrong("out of bounds", "a[i * 2]")
-@cuda.jit
 def wrong_stride(a, b):
     i = cuda.grid(1)
     b[i] = a[i * 2]
 
 
 @wrong("out of bounds", "staged[i + 1]")
-@cuda.jit
 def shared_halo_too_small(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -97,7 +90,6 @@ def shared_halo_too_small(a, b):
 
 
 @wrong("out of bounds", "window[k]", block=1)
-@cuda.jit
 def local_array_too_short(a, b):
     window = cuda.local.array(3, float32)
     for k in range(4):
@@ -106,7 +98,6 @@ def local_array_too_short(a, b):
 
 
 @wrong("out of bounds", "window[k - 1]", block=1)
-@cuda.jit
 def local_index_below_zero(a, b):
     window = cuda.local.array(3, float32)
     for k in range(3):
@@ -116,7 +107,6 @@ def local_index_below_zero(a, b):
 
 
 @wrong("out of bounds", "rows[4]", arguments=floats((4, 8), 8), block=8)
-@cuda.jit
 def row_that_is_not_there(a, b):
     rows = a
     row = rows[4]
@@ -124,14 +114,12 @@ def row_that_is_not_there(a, b):
 
 
 @wrong("out of bounds", "cuda.atomic.add(b")
-@cuda.jit
 def histogram_bin_missing(a, b):
     i = cuda.grid(1)
     cuda.atomic.add(b, int(a[i]) + 1, 1)
 
 
 @wrong("out of bounds", "part[8]", block=1, shared_bytes=64)
-@cuda.jit
 def dynamic_part_too_short(a, b):
     whole = cuda.shared.array(0, float32)
     part = whole[:8]
@@ -140,7 +128,6 @@ def dynamic_part_too_short(a, b):
 
 
 @wrong("wraps around", "uint32(i - 1)")
-@cuda.jit
 def unsigned_below_zero(a, b):
     i = cuda.grid(1)
     b[i] = a[uint32(i - 1) % 32]
@@ -150,20 +137,17 @@ def unsigned_below_zero(a, b):
 
 
 @wrong("misaligned", "load4(a, i + 1)", block=4)
-@cuda.jit
 def wide_load_off_by_one(a, b):
     i = cuda.threadIdx.x * 4
     store4(b, i, load4(a, i + 1))
 
 
 @wrong("misaligned", "load4(a, (1, 0))", block=1, arguments=floats((4, 9), 8))
-@cuda.jit
 def wide_load_of_an_odd_row(a, b):
     store4(b, 0, load4(a, (1, 0)))
 
 
 @wrong("misaligned", "load4(staged, 0)", block=1)
-@cuda.jit
 def wide_load_with_no_alignment(a, b):
     staged = cuda.shared.array(4, float32)
     for k in range(4):
@@ -172,7 +156,6 @@ def wide_load_with_no_alignment(a, b):
 
 
 @wrong("misaligned", "load4(window, 2)", block=1)
-@cuda.jit
 def wide_load_of_local_memory_off_by_two(a, b):
     window = cuda.local.array(8, float32, alignment=16)
     for k in range(8):
@@ -181,7 +164,6 @@ def wide_load_of_local_memory_off_by_two(a, b):
 
 
 @wrong("misaligned", "load4(window, 4)", block=1)
-@cuda.jit
 def wide_load_of_local_memory_with_no_alignment(a, b):
     window = cuda.local.array(8, float32)
     for k in range(8):
@@ -190,7 +172,6 @@ def wide_load_of_local_memory_with_no_alignment(a, b):
 
 
 @wrong("misaligned", "store4(b, 6", block=1)
-@cuda.jit
 def wide_store_in_the_middle(a, b):
     store4(b, 6, load4(a, 4))
 
@@ -199,7 +180,6 @@ def wide_store_in_the_middle(a, b):
 
 
 @wrong("uninitialised", "total[0] +=", block=1)
-@cuda.jit
 def uninitialised_accumulator(a, b):
     total = cuda.local.array(1, float32)
     for k in range(4):
@@ -208,7 +188,6 @@ def uninitialised_accumulator(a, b):
 
 
 @wrong("uninitialised", "b[i] = staged[i]")
-@cuda.jit
 def half_filled_tile(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -219,7 +198,6 @@ def half_filled_tile(a, b):
 
 
 @wrong("uninitialised", "b[cuda.blockIdx.x] = staged[0]", grid=2, block=1)
-@cuda.jit
 def stale_from_the_last_block(a, b):
     staged = cuda.shared.array(1, float32)
     if cuda.blockIdx.x == 0:
@@ -228,7 +206,6 @@ def stale_from_the_last_block(a, b):
 
 
 @wrong("uninitialised", "cuda.atomic.add(bins", block=32)
-@cuda.jit
 def histogram_not_cleared(a, b):
     bins = cuda.shared.array(4, int32)
     i = cuda.threadIdx.x
@@ -239,7 +216,6 @@ def histogram_not_cleared(a, b):
 
 
 @wrong("uninitialised", "b[i] = other[i]")
-@cuda.jit
 def wrong_one_of_two_arrays(a, b):
     one, other = cuda.shared.array(32, float32), cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -252,7 +228,6 @@ def wrong_one_of_two_arrays(a, b):
 
 
 @wrong("shared race", "b[i] = staged[63 - i]", block=64, arguments=floats(64, 64))
-@cuda.jit
 def no_barrier(a, b):
     staged = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
@@ -261,7 +236,6 @@ def no_barrier(a, b):
 
 
 @wrong("shared race", "b[i] = staged[31 - i]")
-@cuda.jit
 def no_barrier_in_a_warp(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -270,7 +244,6 @@ def no_barrier_in_a_warp(a, b):
 
 
 @wrong("shared race", "staged[i] = a[i + 64 * step]", block=64, arguments=floats(128, 128))
-@cuda.jit
 def no_second_barrier(a, b):
     staged = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
@@ -281,7 +254,6 @@ def no_second_barrier(a, b):
 
 
 @wrong("shared race", "sums[i] += sums[i + step]", block=64, arguments=floats(64, 1))
-@cuda.jit
 def reduction_without_barriers(a, b):
     sums = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
@@ -297,7 +269,6 @@ def reduction_without_barriers(a, b):
 
 
 @wrong("shared race", "sums[i] += sums[i - step]", block=64, arguments=floats(64, 64))
-@cuda.jit
 def scan_in_place(a, b):
     sums = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
@@ -313,7 +284,6 @@ def scan_in_place(a, b):
 
 
 @wrong("shared race", "bins[int(a[i]) % 4] += 1")
-@cuda.jit
 def histogram_without_atomics(a, b):
     bins = cuda.shared.array(4, int32)
     i = cuda.threadIdx.x
@@ -327,7 +297,6 @@ def histogram_without_atomics(a, b):
 
 
 @wrong("shared race", "staged[i // 2] = a[i]")
-@cuda.jit
 def two_threads_one_cell(a, b):
     staged = cuda.shared.array(16, float32)
     i = cuda.threadIdx.x
@@ -337,7 +306,6 @@ def two_threads_one_cell(a, b):
 
 
 @wrong("shared race", "b[i] = turn[0]", block=64, arguments=floats(64, 64))
-@cuda.jit
 def broadcast_without_barrier(a, b):
     turn = cuda.shared.array(1, float32)
     i = cuda.threadIdx.x
@@ -347,7 +315,6 @@ def broadcast_without_barrier(a, b):
 
 
 @wrong("shared race", "b[i] = buffers[0", block=64, arguments=floats(64, 64))
-@cuda.jit
 def buffers_not_swapped(a, b):
     buffers = cuda.shared.array((2, 64), float32)
     i = cuda.threadIdx.x
@@ -358,7 +325,6 @@ def buffers_not_swapped(a, b):
 
 
 @wrong("shared race", "b[i] = count[0]", block=64, arguments=floats(64, 64))
-@cuda.jit
 def read_beside_atomics(a, b):
     count = cuda.shared.array(1, int32)
     i = cuda.threadIdx.x
@@ -370,7 +336,6 @@ def read_beside_atomics(a, b):
 
 
 @wrong("shared race", "b[i] = second[63 - i]", block=64, arguments=floats(64, 64), shared_bytes=256)
-@cuda.jit
 def dynamic_arrays_overlap(a, b):
     first = cuda.shared.array(0, float32)
     second = cuda.shared.array(0, float32)
@@ -382,7 +347,6 @@ def dynamic_arrays_overlap(a, b):
 
 
 @wrong("shared race", "b[i] = tile[63 - i]", block=64, arguments=floats(64, 64))
-@cuda.jit
 def race_behind_many_flags(a, b):
     flags = cuda.shared.array(600, float32)
     tile = cuda.shared.array(64, float32)
@@ -394,7 +358,6 @@ def race_behind_many_flags(a, b):
 
 
 @wrong("shared race", "other[0] = i", arguments=floats(32))
-@cuda.jit
 def race_behind_many_others(a):
     one = cuda.shared.array(600, float32)
     other = cuda.shared.array(1, float32)
@@ -405,7 +368,6 @@ def race_behind_many_others(a):
 
 
 @wrong("shared race", "b[i] = staged[(i + 16) % 32]")
-@cuda.jit
 def warp_barrier_of_half_a_warp(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -418,7 +380,6 @@ def warp_barrier_of_half_a_warp(a, b):
 
 
 @wrong("copy in flight", "b[i] = staged[i]")
-@cuda.jit
 def copy_read_before_its_wait(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -429,7 +390,6 @@ def copy_read_before_its_wait(a, b):
 
 
 @wrong("copy in flight", "b[i] = staged[31 - i]")
-@cuda.jit
 def barrier_in_place_of_a_wait(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -440,7 +400,6 @@ def barrier_in_place_of_a_wait(a, b):
 
 
 @wrong("copy in flight", "b[i] = staged[i]")
-@cuda.jit
 def copy_in_no_group(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -450,7 +409,6 @@ def copy_in_no_group(a, b):
 
 
 @wrong("copy in flight", "b[i] = second[31 - i]")
-@cuda.jit
 def waits_for_the_older_group_only(a, b):
     first, second = cuda.shared.array(32, float32), cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -464,7 +422,6 @@ def waits_for_the_older_group_only(a, b):
 
 
 @wrong("copy in flight", "staged[i] = float32(0)")
-@cuda.jit
 def cleared_while_in_flight(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -477,7 +434,6 @@ def cleared_while_in_flight(a, b):
 
 
 @wrong("copy in flight", "copy_async4(buffers, (0, i)", block=8, arguments=floats(128, 32))
-@cuda.jit
 def one_buffer_for_two_copies(a, b):
     buffers = cuda.shared.array((2, 32), float32, alignment=16)
     i = cuda.threadIdx.x * 4
@@ -494,7 +450,6 @@ def one_buffer_for_two_copies(a, b):
 
 
 @wrong("shared race", "b[i] = staged[31 - i]")
-@cuda.jit
 def wait_without_a_barrier(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -505,7 +460,6 @@ def wait_without_a_barrier(a, b):
 
 
 @wrong("shared race", "copy_async(staged, i", arguments=floats(128, 128))
-@cuda.jit
 def next_copy_while_others_still_read(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -518,7 +472,6 @@ def next_copy_while_others_still_read(a, b):
 
 
 @wrong("global race", "copy_async(staged, i")
-@cuda.jit
 def copy_of_what_another_thread_writes(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -530,7 +483,6 @@ def copy_of_what_another_thread_writes(a, b):
 
 
 @wrong("uninitialised", "b[i] = staged[i]")
-@cuda.jit
 def copy_of_half_a_tile(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -542,7 +494,6 @@ def copy_of_half_a_tile(a, b):
 
 
 @wrong("out of bounds", "copy_async(staged, i, a, i + 1")
-@cuda.jit
 def copy_past_the_end(a, b):
     staged = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
@@ -553,7 +504,6 @@ def copy_past_the_end(a, b):
 
 
 @wrong("misaligned", "copy_async4(staged, 0, a, 1", block=1)
-@cuda.jit
 def wide_copy_from_the_second_number(a, b):
     staged = cuda.shared.array(4, float32, alignment=16)
     copy_async4(staged, 0, a, 1, True)
@@ -563,7 +513,6 @@ def wide_copy_from_the_second_number(a, b):
 
 
 @wrong("misaligned", "copy_async4(staged, 0, a, 0", block=1)
-@cuda.jit
 def wide_copy_with_no_alignment(a, b):
     staged = cuda.shared.array(4, float32)
     copy_async4(staged, 0, a, 0, True)
@@ -576,28 +525,24 @@ def wide_copy_with_no_alignment(a, b):
 
 
 @wrong("global race", "b[0] += a[i]")
-@cuda.jit
 def sum_without_an_atomic(a, b):
     i = cuda.grid(1)
     b[0] += a[i]
 
 
 @wrong("global race", "b[0] += a[i]", grid=32, block=1)
-@cuda.jit
 def sum_of_blocks_without_an_atomic(a, b):
     i = cuda.grid(1)
     b[0] += a[i]
 
 
 @wrong("global race", "a[i] = a[(i + 1) % 32]", arguments=floats(32))
-@cuda.jit
 def shift_in_place(a):
     i = cuda.grid(1)
     a[i] = a[(i + 1) % 32]
 
 
 @wrong("global race", "b[i] = a[63 - i]", grid=2, arguments=floats(64, 64))
-@cuda.jit
 def barrier_does_not_span_blocks(a, b):
     i = cuda.grid(1)
     a[i] = 1 + i
@@ -606,21 +551,18 @@ def barrier_does_not_span_blocks(a, b):
 
 
 @wrong("global race", "b[i % 16] = a[i]")
-@cuda.jit
 def two_threads_one_output(a, b):
     i = cuda.grid(1)
     b[i % 16] = a[i]
 
 
 @wrong("global race", "b[cuda.threadIdx.x] = a[i]", grid=2, arguments=floats(64, 64))
-@cuda.jit
 def block_index_forgotten(a, b):
     i = cuda.grid(1)
     b[cuda.threadIdx.x] = a[i]
 
 
 @wrong("global race", "a[1 + i] = a[i]", arguments=lambda: views_of_one_array())
-@cuda.jit
 def arguments_overlap(a, b):
     i = cuda.threadIdx.x
     b[i] = a[i]  # b is a[1:]: a[1 + i] = a[i]
@@ -632,7 +574,6 @@ def views_of_one_array() -> list[Any]:
 
 
 @wrong("global race", "b[0] += 1", arguments=lambda: [np.zeros(1, np.int32), np.zeros(1)])
-@cuda.jit
 def lock_released_with_no_fence(lock, b):
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:
         pass
@@ -642,7 +583,6 @@ def lock_released_with_no_fence(lock, b):
 
 @wrong("global race", "total += parts[k]", grid=4, block=1,
        arguments=lambda: [np.zeros(4), np.zeros(1, np.uint32), np.zeros(1)])  # fmt: skip
-@cuda.jit
 def last_block_sums_with_no_fence(parts, done, b):
     parts[cuda.blockIdx.x] = 1
     if cuda.atomic.inc(done, 0, 3) == 3:
@@ -654,7 +594,6 @@ def last_block_sums_with_no_fence(parts, done, b):
 
 @wrong("global race", "total += parts[k]", grid=4, block=16,
        arguments=lambda: [np.zeros(64), np.zeros(1, np.uint32), np.zeros(1)])  # fmt: skip
-@cuda.jit
 def fence_before_the_others_have_written(parts, done, b):
     last = cuda.shared.array(1, int32)
     i = cuda.threadIdx.x
@@ -672,7 +611,6 @@ def fence_before_the_others_have_written(parts, done, b):
 
 @wrong("global race", "b[i] = parts[0]", grid=2, block=64,
        arguments=lambda: [np.zeros(2), np.zeros(1, np.uint32), np.zeros(64)])  # fmt: skip
-@cuda.jit
 def only_one_thread_has_asked(parts, done, b):
     i = cuda.threadIdx.x
     if i == 0:
@@ -685,7 +623,6 @@ def only_one_thread_has_asked(parts, done, b):
 
 @wrong("global race", "b[0] += 1", grid=4, block=1,
        arguments=lambda: [np.zeros(1, np.int32), np.zeros(1)])  # fmt: skip
-@cuda.jit
 def fence_of_the_block_only(lock, b):
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:
         pass
@@ -698,7 +635,6 @@ def fence_of_the_block_only(lock, b):
 
 
 @wrong("barrier divergence", "cuda.syncthreads()")
-@cuda.jit
 def barrier_in_a_branch(a, b):
     i = cuda.threadIdx.x
     if i < 16:
@@ -707,7 +643,6 @@ def barrier_in_a_branch(a, b):
 
 
 @wrong("barrier divergence", "cuda.syncthreads()  # one")
-@cuda.jit
 def two_different_barriers(a, b):
     i = cuda.threadIdx.x
     if i < 16:
@@ -718,7 +653,6 @@ def two_different_barriers(a, b):
 
 
 @wrong("barrier divergence", "cuda.syncthreads()", block=40)
-@cuda.jit
 def early_exit_before_a_barrier(a, b):
     i = cuda.threadIdx.x
     if i >= 32:
@@ -728,7 +662,6 @@ def early_exit_before_a_barrier(a, b):
 
 
 @wrong("barrier divergence", "cuda.syncthreads()")
-@cuda.jit
 def loops_of_different_length(a, b):
     i = cuda.threadIdx.x
     for _ in range(1 + i % 2):
@@ -737,7 +670,6 @@ def loops_of_different_length(a, b):
 
 
 @wrong("barrier divergence", "cuda.syncthreads_count(1)")
-@cuda.jit
 def barriers_of_different_kind(a, b):
     i = cuda.threadIdx.x
     if i < 16:
@@ -751,7 +683,6 @@ def barriers_of_different_kind(a, b):
 
 
 @wrong("inactive lane", "cuda.shfl_down_sync(ALL")
-@cuda.jit
 def shuffle_in_a_branch(a, b):
     i = cuda.threadIdx.x
     value = a[i]
@@ -761,14 +692,12 @@ def shuffle_in_a_branch(a, b):
 
 
 @wrong("inactive lane", "cuda.shfl_sync(0xFFFF")
-@cuda.jit
 def caller_not_in_the_mask(a, b):
     i = cuda.threadIdx.x
     b[i] = cuda.shfl_sync(0xFFFF, a[i], 0)
 
 
 @wrong("inactive lane", "cuda.shfl_down_sync(ALL")
-@cuda.jit
 def shuffle_from_ended_lanes(a, b):
     i = cuda.threadIdx.x
     if i >= 20:
@@ -777,7 +706,6 @@ def shuffle_from_ended_lanes(a, b):
 
 
 @wrong("inactive lane", "cuda.shfl_sync(half")
-@cuda.jit
 def shuffle_from_the_other_half(a, b):
     i = cuda.threadIdx.x
     half = 0xFFFF if i < 16 else 0xFFFF0000
@@ -785,7 +713,6 @@ def shuffle_from_the_other_half(a, b):
 
 
 @wrong("inactive lane", "cuda.ballot_sync(ALL")
-@cuda.jit
 def vote_in_a_branch(a, b):
     i = cuda.threadIdx.x
     if i % 2 == 0:
@@ -793,7 +720,6 @@ def vote_in_a_branch(a, b):
 
 
 @wrong("inactive lane", "cuda.syncwarp()")
-@cuda.jit
 def warp_barrier_in_a_branch(a, b):
     i = cuda.threadIdx.x
     if i < 8:
@@ -803,7 +729,6 @@ def warp_barrier_in_a_branch(a, b):
 
 
 @wrong("inactive lane", "mma_tf32((x")
-@cuda.jit
 def tensor_core_in_a_branch(a, b):
     i = cuda.threadIdx.x
     x = a[i]
@@ -813,7 +738,6 @@ def tensor_core_in_a_branch(a, b):
 
 
 @wrong("inactive lane", "mma_tf32((x")
-@cuda.jit
 def tensor_core_after_lanes_have_ended(a, b):
     i = cuda.threadIdx.x
     if i >= 28:
@@ -823,7 +747,6 @@ def tensor_core_after_lanes_have_ended(a, b):
 
 
 @wrong("inactive lane", "mma_tf32((x", block=48, arguments=floats(48, 48))
-@cuda.jit
 def tensor_core_of_half_a_warp(a, b):
     i = cuda.threadIdx.x
     x = a[i]
@@ -831,7 +754,6 @@ def tensor_core_of_half_a_warp(a, b):
 
 
 @wrong("inactive lane", "mma_tf32((x")
-@cuda.jit
 def tensor_core_at_two_places(a, b):
     i = cuda.threadIdx.x
     x, y = a[i], float32(2)
@@ -848,7 +770,6 @@ WARPGROUP: dict[str, Any] = {"block": 128, "arguments": floats(256, 128), "capab
 
 
 @wrong("not fenced", "start_product(D", **WARPGROUP)
-@cuda.jit
 def no_fence_after_stores(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -863,7 +784,6 @@ def no_fence_after_stores(a, b):
 
 
 @wrong("not fenced", "wait_copies(0)", **WARPGROUP)
-@cuda.jit
 def no_fence_after_copies(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -881,7 +801,6 @@ def no_fence_after_copies(a, b):
 
 
 @wrong("not fenced", "S[i], S[i + 128] =", **WARPGROUP)
-@cuda.jit
 def fence_before_the_stores(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -897,7 +816,6 @@ def fence_before_the_stores(a, b):
 
 
 @wrong("not fenced", "wait_copies(0)", **WARPGROUP)
-@cuda.jit
 def fence_before_the_copies_have_landed(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -916,7 +834,6 @@ def fence_before_the_copies_have_landed(a, b):
 
 
 @wrong("not fenced", "S[2 * i], S[2 * i + 1] =", **WARPGROUP)
-@cuda.jit
 def fence_after_the_barrier(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -932,7 +849,6 @@ def fence_after_the_barrier(a, b):
 
 
 @wrong("not fenced", "S[i], S[i + 128] =", **WARPGROUP)
-@cuda.jit
 def fence_by_one_thread_for_all(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -950,7 +866,6 @@ def fence_by_one_thread_for_all(a, b):
 
 
 @wrong("not fenced", "S[i] = 2 * a[i]", **WARPGROUP)
-@cuda.jit
 def only_the_first_stores_are_fenced(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -968,7 +883,6 @@ def only_the_first_stores_are_fenced(a, b):
 
 
 @wrong("not fenced", "cuda.atomic.add(S", **WARPGROUP)
-@cuda.jit
 def atomics_that_are_not_fenced(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -986,7 +900,6 @@ def atomics_that_are_not_fenced(a, b):
 
 
 @wrong("shared race", "start_product(D", **WARPGROUP)
-@cuda.jit
 def no_barrier_before_tensor_cores_read(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1001,7 +914,6 @@ def no_barrier_before_tensor_cores_read(a, b):
 
 
 @wrong("shared race", "S[2 * i + 1] =", **WARPGROUP)
-@cuda.jit
 def own_part_with_no_barrier(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1016,7 +928,6 @@ def own_part_with_no_barrier(a, b):
 
 
 @wrong("shared race", "S[i] = float32(0)", **WARPGROUP)
-@cuda.jit
 def cleared_while_tensor_cores_read(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1033,7 +944,6 @@ def cleared_while_tensor_cores_read(a, b):
 
 
 @wrong("shared race", "S[2 * i] = float32(0)", **WARPGROUP)
-@cuda.jit
 def own_part_cleared_while_tensor_cores_read(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1050,7 +960,6 @@ def own_part_cleared_while_tensor_cores_read(a, b):
 
 
 @wrong("shared race", "S[i] = float32(0)", **WARPGROUP)
-@cuda.jit
 def barriers_in_place_of_finish(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1069,7 +978,6 @@ def barriers_in_place_of_finish(a, b):
 
 
 @wrong("shared race", "S[2 * i] = float32(0)", **WARPGROUP)
-@cuda.jit
 def own_warp_s_part_is_done_only(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1086,7 +994,6 @@ def own_warp_s_part_is_done_only(a, b):
 
 
 @wrong("shared race", "copy_async(S, i, b", **WARPGROUP)
-@cuda.jit
 def next_slice_into_the_slot_being_read(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1105,7 +1012,6 @@ def next_slice_into_the_slot_being_read(a, b):
 
 
 @wrong("copy in flight", "start_product(D", **WARPGROUP)
-@cuda.jit
 def tensor_cores_read_before_the_wait(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1124,7 +1030,6 @@ def tensor_cores_read_before_the_wait(a, b):
 
 
 @wrong("uninitialised", "b[i] = D[0]", **WARPGROUP)
-@cuda.jit
 def product_read_before_it_is_finished(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1140,7 +1045,6 @@ def product_read_before_it_is_finished(a, b):
 
 
 @wrong("uninitialised", "start_product(D", **WARPGROUP)
-@cuda.jit
 def half_a_matrix_for_tensor_cores(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1156,7 +1060,6 @@ def half_a_matrix_for_tensor_cores(a, b):
 
 
 @wrong("uninitialised", "start_product(D", **WARPGROUP)
-@cuda.jit
 def left_part_never_filled(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1172,7 +1075,6 @@ def left_part_never_filled(a, b):
 
 
 @wrong("inactive lane", "start_product(D", **WARPGROUP)
-@cuda.jit
 def warpgroup_without_its_last_warp(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1189,7 +1091,6 @@ def warpgroup_without_its_last_warp(a, b):
 
 
 @wrong("inactive lane", "start_product(D", **WARPGROUP)
-@cuda.jit
 def warpgroup_without_some_lanes(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1206,7 +1107,6 @@ def warpgroup_without_some_lanes(a, b):
 
 
 @wrong("inactive lane", "start_product(D", **WARPGROUP)
-@cuda.jit
 def warpgroup_after_threads_have_ended(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1224,7 +1124,6 @@ def warpgroup_after_threads_have_ended(a, b):
 
 
 @wrong("inactive lane", "start_product(D", **(WARPGROUP | {"block": 96}))
-@cuda.jit
 def warpgroup_of_three_warps(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1241,7 +1140,6 @@ def warpgroup_of_three_warps(a, b):
 
 
 @wrong("inactive lane", "start_product(D, L, T, S, 0, 8)  # one", **WARPGROUP)
-@cuda.jit
 def warpgroup_at_two_places(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1260,7 +1158,6 @@ def warpgroup_at_two_places(a, b):
 
 
 @wrong("inactive lane", "finish_product(D", **WARPGROUP)
-@cuda.jit
 def half_the_warpgroup_waits(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1277,7 +1174,6 @@ def half_the_warpgroup_waits(a, b):
 
 
 @wrong("misaligned", "start_product(D, L, T, S, 2", **WARPGROUP)
-@cuda.jit
 def matrix_at_an_odd_place(a, b):
     S = cuda.shared.array(260, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1294,7 +1190,6 @@ def matrix_at_an_odd_place(a, b):
 
 
 @wrong("misaligned", "start_product(D", **WARPGROUP)
-@cuda.jit
 def matrix_in_an_array_with_no_alignment(a, b):
     S = cuda.shared.array(256, float32)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1310,7 +1205,6 @@ def matrix_in_an_array_with_no_alignment(a, b):
 
 
 @wrong("out of bounds", "start_product(D, L, T, S, 4", **WARPGROUP)
-@cuda.jit
 def matrix_past_the_end(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -1326,7 +1220,6 @@ def matrix_past_the_end(a, b):
 
 
 @wrong("division by zero", "1 / a[i]")
-@cuda.jit
 def divides_by_zero(a, b):
     i = cuda.threadIdx.x
     b[i] = 1 / a[i]

@@ -158,7 +158,7 @@ def stored_percent(results: Results, name: str) -> list[float]:
 
 def best_stage(results: Results, precision: str = "fp32") -> Contender | None:
     """The stage of a precision with the highest geometric mean over the baseline, of those on all
-    its layers. ``fp32`` is what baselines compute in; ``3xtf32`` is as accurate but differs."""
+    its layers. ``fp32`` is the arithmetic of the baselines; ``3xtf32`` is as accurate."""
     every = stages(results)
     first = next((one for one in every if one.name == BASELINE), None)
     if first is None:

@@ -1,17 +1,20 @@
 """A trace beside the GPU's own counters: ``python -m convlab.bench.counters``.
 
-Runs every stage and the textbook kernels under NVIDIA's profiler ``ncu``, which reads how many
-requests, sectors and passes the hardware counted, and traces the same launches on the simulator.
-Needs a GPU, ``ncu`` and the compilers: the simulator is told which loads the compiler merged.
-Exits 1 where a count of global memory differs, or passes of shared memory by more than 6 %.
+Runs every stage and the textbook kernels under NVIDIA's profiler ``ncu``, which reads the requests,
+sectors and wavefronts that the hardware counted, and traces the same launches on the simulator.
+Needs a GPU, ``ncu`` and the compilers: the machine code tells which loads the compiler merged.
+Exits 1 where a count of global memory differs, or wavefronts of shared memory by more than 6 %.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +23,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from convlab.bench import ncu, textbook
+from convlab.bench import textbook
 from convlab.bench.measured import INTERRUPTED, write_results
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
@@ -30,28 +33,33 @@ from convlab.problem import ConvProblem
 from convlab.stage import Capability
 from convlab.stages import LADDER, Stage, Tile
 from convlab.tracing import LaunchTrace, trace, trace_stage
-from convlab.tracing.records import Access
 from convlab.workloads import MODEL, TEACHING
 
-TOLERANCE = 0.06  # of passes: the hardware counts some twice when it arbitrates
+MODULE = "convlab.bench.counters"
+TOLERANCE = 0.06  # of wavefronts: the hardware counts some twice when it arbitrates
 _GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
 _SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
+# By name: ncu's metrics, whose sum it is, and what it is in a trace: count, space, operation.
 METRICS = {
-    "load_requests": (_GLOBAL.format("requests", "ld"),),
-    "load_sectors": (_GLOBAL.format("sectors", "ld"),),
-    "store_requests": (_GLOBAL.format("requests", "st"),),
-    "store_sectors": (_GLOBAL.format("sectors", "st"),),
-    "atomic_requests": tuple(_GLOBAL.format("requests", op) for op in ("red", "atom")),
-    "shared_load_passes": (_SHARED.format("ld"),),
-    "shared_store_passes": (_SHARED.format("st"),),
+    "load_requests": ((_GLOBAL.format("requests", "ld"),), ("requests", "global", "load")),
+    "load_sectors": ((_GLOBAL.format("sectors", "ld"),), ("sectors", "global", "load")),
+    "store_requests": ((_GLOBAL.format("requests", "st"),), ("requests", "global", "store")),
+    "store_sectors": ((_GLOBAL.format("sectors", "st"),), ("sectors", "global", "store")),
+    "atomic_requests": (
+        tuple(_GLOBAL.format("requests", operation) for operation in ("red", "atom")),
+        ("requests", "global", "atomic"),
+    ),
+    "shared_load_passes": ((_SHARED.format("ld"),), ("passes", "shared", "load")),
+    "shared_store_passes": ((_SHARED.format("st"),), ("passes", "shared", "store")),
 }
 # A problem on which even the tiles of a GPU have little to do.
 SMALL = ConvProblem(1, 8, 12, 12, 64, 3, padding=1)
+Counted = tuple[str, dict[str, int]]  # the kernel's name as compiled, and its counts by METRICS
 
 
 @dataclass(frozen=True)
 class Row:
-    """One launch. ``counted`` is the hardware's, ``traced`` the simulator's, by METRICS' names."""
+    """One launch: the hardware's counts and the simulator's, by METRICS' names."""
 
     name: str
     kernel: str
@@ -62,28 +70,25 @@ class Row:
 
     def off(self) -> list[str]:
         """The counts that differ by more than they may."""
-        return [name for name in METRICS if not self._agrees(name)]
-
-    def _agrees(self, name: str) -> bool:
-        counted, traced = self.counted[name], self.traced[name]
-        allowed = TOLERANCE * counted if name.endswith("passes") else 0
-        return abs(counted - traced) <= allowed
+        return [
+            name
+            for name in METRICS
+            if abs(self.counted[name] - self.traced[name])
+            > (TOLERANCE * self.counted[name] if name.endswith("passes") else 0)
+        ]
 
 
 @dataclass(frozen=True)
 class Cases:
-    """What is launched: textbook kernels, and stages of kernels alone with problem and tile."""
+    """What is launched: textbook kernels, and stages with problem and tile."""
 
     textbook: tuple[textbook.Case, ...]
     stages: tuple[tuple[Stage, ConvProblem, Tile | None], ...]
 
 
 def cases(only: Sequence[str] = ()) -> Cases:
-    """All, or those whose name begins with one of ``only``.
-
-    Stages with tiles of three sizes, or without, on three problems. Raises ``ValueError`` for a
-    name that none begins with.
-    """
+    """All, or those whose name begins with one of ``only``: stages of kernels alone, on three
+    problems with tiles of three sizes. Raises ``ValueError`` for a name that none begins with."""
     stages = [stage for stage in LADDER if not stage.needs_library]
     names = [case.name for case in textbook.CASES] + [stage.name for stage in stages]
     for name in only:
@@ -106,14 +111,14 @@ def cases(only: Sequence[str] = ()) -> Cases:
 
 
 def runnable(chosen: Cases, engine: Engine) -> tuple[Cases, str | None]:
-    """Without the stages that the GPU cannot run, and which these are and why."""
+    """Without the stages that the GPU cannot run; and the reason, naming them."""
     stages = tuple(dict.fromkeys(stage for stage, _, _ in chosen.stages))
     able, reason = stages_for(engine, stages)
     return replace(chosen, stages=tuple(one for one in chosen.stages if one[0] in able)), reason
 
 
 def run_all(chosen: Cases, engine: Engine) -> None:
-    """Every launch once, on the GPU, for ncu to watch."""
+    """Every launch once, on the GPU, while ncu counts."""
     for case in chosen.textbook:
         arrays = [cuda.to_device(array) for array in case.arguments()]
         case.kernel[case.grid, case.block](*arrays)
@@ -138,45 +143,63 @@ def trace_all(
 
 
 def traced_counts(launch: LaunchTrace) -> dict[str, int]:
-    """What a trace says of METRICS."""
-
-    def total(count: str, space: str, operation: str) -> int:
-        chosen = [one for one in launch.of(space=space) if one.operation == operation]
-        if (space, operation) == ("shared", "store"):  # the hardware counts no copies among them
-            chosen = [one for one in chosen if not _by_a_copy(launch, one)]
-        return launch.total(count, chosen)
-
-    return {
-        "load_requests": total("requests", "global", "load"),
-        "load_sectors": total("sectors", "global", "load"),
-        "store_requests": total("requests", "global", "store"),
-        "store_sectors": total("sectors", "global", "store"),
-        "atomic_requests": total("requests", "global", "atomic"),
-        "shared_load_passes": total("passes", "shared", "load"),
-        "shared_store_passes": total("passes", "shared", "store"),
-    }
-
-
-def _by_a_copy(launch: LaunchTrace, access: Access) -> bool:
-    """Whether it is an asynchronous copy that stores."""
-    return "copy_async" in launch.source[access.file][access.line]
+    """A trace's counts by METRICS' names. The hardware does not count what asynchronous copies
+    store among the stores to shared memory."""
+    found = {}
+    for name, (_, (count, space, operation)) in METRICS.items():
+        found[name] = launch.total(
+            count,
+            [
+                access
+                for access in launch.of(space=space)
+                if access.operation == operation
+                and not (
+                    name == "shared_store_passes"
+                    and "copy_async" in launch.source[access.file][access.line]
+                )
+            ],
+        )
+    return found
 
 
-def counted_by_ncu(only: Sequence[str]) -> list[ncu.Launch]:
-    """Kernel and counts of every launch of ``run_all``, which a process of its own runs."""
-    metrics = [metric for group in METRICS.values() for metric in group]
+def counted_by_ncu(only: Sequence[str]) -> list[Counted]:
+    """Kernel and counts of every launch of ``run_all``, which a process under ncu runs.
+
+    Raises ``CalledProcessError`` where that fails, ``RuntimeError`` where ncu counted nothing, as
+    where it may not read the counters.
+    """
+    metrics = ",".join(metric for group, _ in METRICS.values() for metric in group)
     chosen = [word for name in only for word in ("--only", name)]
-    launches = ncu.counted(metrics, "convlab.bench.counters", "--run", *chosen)
-    return [(kernel, by_metrics_names(counts)) for kernel, counts in launches]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        subprocess.run(
+            ["ncu", "--clock-control", "none", "--metrics", metrics, "--csv", "--page", "raw",
+             "--log-file", str(log), sys.executable, "-m", MODULE, "--run", *chosen],
+            check=True,
+        )  # fmt: skip
+        return parsed(log.read_text(encoding="utf-8"))
 
 
-def by_metrics_names(counts: dict[str, int]) -> dict[str, int]:
-    """ncu's counts under METRICS' names, each the sum of its group."""
-    return {name: sum(counts[metric] for metric in group) for name, group in METRICS.items()}
+def parsed(page: str) -> list[Counted]:
+    """ncu's raw page: lines of its own, a head, units, then a line a launch."""
+    rows = list(csv.reader(io.StringIO(page)))
+    start = next((place for place, row in enumerate(rows) if row[:1] == ["ID"]), None)
+    if start is None:
+        said = [line for line in page.splitlines() if line.startswith("==ERROR==")]
+        raise RuntimeError(f"ncu counted nothing: {' '.join(said) or 'it does not say why'}")
+    found = []
+    for row in rows[start + 2 :]:
+        cells = dict(zip(rows[start], row, strict=True))
+        counts = {
+            name: sum(int(float(cells[metric].replace(",", ""))) for metric in group)
+            for name, (group, _) in METRICS.items()
+        }
+        found.append((cells["Kernel Name"], counts))
+    return found
 
 
 def compared(
-    counted: Sequence[ncu.Launch], chosen: Cases, capability: Capability | None
+    counted: Sequence[Counted], chosen: Cases, capability: Capability | None
 ) -> Iterator[Row]:
     """A row a launch, each when it is traced, which takes a second or two.
 
@@ -194,34 +217,11 @@ def compared(
 
 
 def line_of(row: Row) -> str:
-    """A line for the terminal: what was launched, and whether the two agree."""
+    """A line for the terminal: the launch, and whether the two agree."""
     differing = {name: (row.counted[name], row.traced[name]) for name in row.off()}
     tile = f" tile {row.tile}" if row.tile else ""
     where = f" on {row.problem}" if row.problem else ""
     return f"{row.name}: {row.kernel}{tile}{where}: {differing or 'agree'}"
-
-
-def table(document: dict[str, Any]) -> str:
-    """The figures of ``--json`` as docs/counters.md shows them: hardware / trace, or one number
-    where they are equal."""
-    head = (
-        "launch", "problem", "tile", "loads", "sectors", "stores", "sectors", "atomics",
-        "shared load passes", "shared store passes",
-    )  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * 3}{' ---: |' * len(METRICS)}"]
-    for entry in document["rows"]:
-        row = Row(**entry)
-        name = row.kernel if row.kernel == row.name else f"{row.name[:3]} {row.kernel}"
-        cells = [name, row.problem or "", row.tile or ""]
-        for metric in METRICS:
-            counted, traced = row.counted[metric], row.traced[metric]
-            both = f"{counted:,} / {traced:,}" if counted != traced else f"{counted:,}"
-            cells.append(both if counted or traced else "")
-        lines.append(f"| {' | '.join(cells)} |")
-    found = document["environment"]
-    gpu = found["gpu"]
-    machine = f"{gpu['name']}, driver {gpu['driver']}, {found['date'][:10]}"
-    return "\n".join([*lines, "", f"Measured with `{found['command']}` ({machine})."])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -265,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if options.json is not None:
         restricted = "".join(f" --only {name}" for name in options.only)
-        found = environment([]) | {"command": f"python -m convlab.bench.counters{restricted}"}
+        found = environment([]) | {"command": f"python -m {MODULE}{restricted}"}
         write_results(options.json, {"environment": found, "rows": [asdict(row) for row in rows]})
     wrong = sum(bool(row.off()) for row in rows)
     print(f"{len(rows) - wrong} of {len(rows)} launches agree")

@@ -1,9 +1,9 @@
 """All that convlab measures on a GPU, in one go: ``python -m convlab.bench.everything``.
 
-``make bench`` runs this: ``convlab bench``, the benchmarks of the seed documents' figures that it
-does not hold, and a report. Each part is a process of its own. One that fails is said and the
-others go on; the exit code is the first failure's. Ctrl-C ends all of it, and the next call goes on
-where this one stopped, because parts keep what they have measured.
+``make bench`` runs this: ``convlab bench``, the experiments behind the papers' figures, and a
+report. Each part is a process of its own. A part that fails is named and the others go on; the exit
+code is that of the first failure. Ctrl-C ends all of it, and the next call goes on where this one
+stopped, because parts keep what they have measured.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ from typing import Any
 from convlab.bench.measured import INTERRUPTED
 from convlab.engines import unavailable
 
-# What a part is asked to end by, one after the other, and how many seconds it has for it: the first
-# lets it save what it has. Ctrl-C once more goes on to the next; in the end it is killed.
+# The signals that end a part, in turn, and the seconds that it has for each: the first lets it save
+# what it has. Another Ctrl-C goes on to the next; in the end the part is killed.
 ENDINGS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0))
-ENDED = {0: "done", 1: "done, and something was judged wrong", 2: "refused"}
-BY_PEOPLE = {
+ENDED = {
+    0: "done",
+    1: "done, and something was wrong",
+    2: "refused",
+    INTERRUPTED: "interrupted",
+}
+PROGRAMS = {
     "python": [sys.executable],
     "convlab": [sys.executable, "-c", "from convlab.cli import main; main()"],
 }
@@ -44,19 +49,19 @@ class Part:
     def command(self) -> list[str]:
         """What is run for it, by the Python that runs this."""
         program, *arguments = shlex.split(self.typed)
-        return [*BY_PEOPLE[program], *arguments]
+        return [*PROGRAMS[program], *arguments]
 
 
-def _module(title: str, name: str) -> Part:
-    return Part(title, f"python -m convlab.bench.{name} --json {name}.json", (f"{name}.json",))
+def _experiment(title: str, name: str) -> Part:
+    typed = f"python -m convlab.bench.experiments {name} --json {name}.json"
+    return Part(title, typed, (f"{name}.json",))
 
 
 PARTS = (
     Part("stages and baselines on the twelve layers", "convlab bench", ("bench.json",)),
-    _module("000's Figure 4: s11 without each technique", "ablation"),
-    _module("001's Figures 1 to 4: speedups over C++", "sweeps"),
-    _module("002's Table 1: unfold, einsum and fold", "unfold_table"),
-    _module("003's kernels: im2col by depth", "im2col"),
+    _experiment("the im2win paper's Figure 4: s11 without each technique", "ablation"),
+    _experiment("article 001's Figures 1 to 4: speedups over C++", "sweeps"),
+    _experiment("article 002's Table 1: unfold, einsum and fold", "unfold_table"),
     Part(
         "tables and plots of the first part",
         "convlab report --html report.html --markdown report.md",
@@ -70,8 +75,13 @@ def run(part: Part) -> int:
 
     Raises ``KeyboardInterrupt``, once the part has ended, where Ctrl-C ended it.
     """
-    # Of a session of its own, so that Ctrl-C reaches it once, by us, and it can save in peace.
-    process = subprocess.Popen(part.command, start_new_session=True, preexec_fn=_listen)
+    # In a session of its own, so that Ctrl-C reaches it once, from here, and it can save. A shell
+    # makes background processes ignore Ctrl-C, which they would inherit.
+    process = subprocess.Popen(
+        part.command,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         code = process.wait()
     except KeyboardInterrupt:
@@ -80,11 +90,6 @@ def run(part: Part) -> int:
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     return code if code >= 0 else 128 - code
-
-
-def _listen() -> None:
-    """What a shell starts in the background ignores Ctrl-C, and so would all that it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -101,8 +106,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def run_all(parts: Sequence[Part]) -> int:
     """Run the parts in turn and say how each ended; returns the exit code."""
-    codes: list[int] = []
-    lines: list[tuple[str, ...]] = []
+    codes, lines = [], []
     for number, part in enumerate(parts, start=1):
         _say(f"\n== {number} of {len(parts)}: {part.title}: {part.typed}")
         started = time.monotonic()
@@ -110,38 +114,18 @@ def run_all(parts: Sequence[Part]) -> int:
             codes.append(run(part))
         except KeyboardInterrupt:
             codes.append(INTERRUPTED)
-        took = _seconds(time.monotonic() - started)
-        how = "interrupted" if codes[-1] == INTERRUPTED else _how(codes[-1])
-        _say(f"== {number} of {len(parts)}: {how} after {took}")
-        lines.append((part.title, how, took, " ".join(filter(_is_there, part.files)) or "-"))
+        ended = ENDED.get(codes[-1], f"failed (exit code {codes[-1]})")
+        took = f"{time.monotonic() - started:.0f} s"
+        _say(f"== {number} of {len(parts)}: {ended} after {took}")
+        files = " ".join(file for file in part.files if Path(file).is_file()) or "-"
+        lines.append(f"{part.title:56}  {ended:30}  {took:>7}  {files}")
         if codes[-1] == INTERRUPTED:
             break
-    _say("\n" + _aligned([("part", "ended", "took", "lies in"), *lines]))
+    _say("\n" + "\n".join([f"{'part':56}  {'ended':30}  {'took':>7}  lies in", *lines]))
     if codes[-1] == INTERRUPTED:
         _say(f"interrupted at part {len(codes)} of {len(parts)}: the same command goes on")
         return INTERRUPTED
     return next((code for code in codes if code), 0)
-
-
-def _how(code: int) -> str:
-    return ENDED.get(code, f"failed (exit code {code})")
-
-
-def _is_there(file: str) -> bool:
-    return Path(file).is_file()
-
-
-def _seconds(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
 
 
 def _say(line: str) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from convlab.bench import monitor
 from convlab.bench.baselines import Prepared
-from convlab.bench.harness import SETTLED_PERCENT
-from convlab.bench.monitor import Look
+from convlab.bench.monitor import SETTLED_PERCENT, Look
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import System, system_named
 from convlab.doctor import environment

@@ -17,6 +17,7 @@ import numpy as np
 
 from convlab.bench.baselines import Prepared, Unsupported
 from convlab.bench.bounds import Checked
+from convlab.bench.monitor import SETTLED_PERCENT as SETTLED_PERCENT
 from convlab.bench.monitor import Look
 from convlab.bench.rows import State
 from convlab.bench.systems import System
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from convlab.bench.gpu_backend import GpuBackend
     from convlab.timer import Timing
 
-SETTLED_PERCENT = 2.0  # a spread up to this needs no mark in a table
 UNSTEADY_PERCENT = 20.0  # a spread above this is no measurement
 CLOCK_DROP_PERCENT = 15.0
 TRIES = 3

@@ -25,7 +25,7 @@ FAMILIES = {
 }
 LEGEND_AT = {2: (MARGIN, 190, 370), 3: (MARGIN, 190, 370, 550)}  # by how many families there are
 TIMES = "\N{MULTIPLICATION SIGN}"
-PALE = 0.3  # opacity of what a bar would be without pre-passes
+PALE = 0.3  # opacity of what a bar would be without layout transforms
 FONT = "-apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'Liberation Mono', monospace"
 
@@ -95,7 +95,7 @@ def _bar(step: Step, y: float, scale: float) -> Iterator[str]:
         f'<tspan dx="10" font-weight="600" fill="{BAD if slower else INK}">{ratio}</tspan></text>'
     )
     if end > step.tflops:
-        alone = f"{_brief(end)} without pre-passes"
+        alone = f"{_brief(end)} without layout transforms"
         yield _text(x, y + 29, alone, size=12, fill=QUIET)
 
 
@@ -105,7 +105,9 @@ def _legend(steps: Sequence[Step]) -> Iterator[str]:
         (f"reads {name}", colour, 1.0) for mark, (name, colour) in FAMILIES.items() if mark in shown
     ]
     places = LEGEND_AT[len(entries)]
-    entries.append(("its main kernel alone, without pre-passes", FAMILIES["im2win"][1], PALE))
+    entries.append(
+        ("its main kernel alone, without layout transforms", FAMILIES["im2win"][1], PALE)
+    )
     for x, (text, colour, opacity) in zip(places, entries, strict=True):
         yield _rect(x, 78, 12, colour, opacity, height=12)
         yield _text(x + 18, 89, text, size=12, fill=QUIET)
@@ -115,9 +117,9 @@ def _caption(results: Results, y: float) -> Iterator[str]:
     paragraphs = (
         f"{results.shapes[0].upper()}{results.shapes[1:]}. {TIMES} is the speedup over the "
         "first bar, red where a stage is slower. im2win copies the input into an order in which "
-        "the pixels that a filter sees at once lie together; that copy and every other pre-pass "
-        "is part of the time. Each result was checked, element by element, against a float64 "
-        "reference.",
+        "the pixels that a filter sees at once lie together; that copy and every other layout "
+        "transform is part of the time. Each result was checked, element by element, against a "
+        "float64 reference.",
         f"Measured on: {results.machine}.",
     )
     for text, columns, font in (

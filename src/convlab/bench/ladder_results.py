@@ -23,7 +23,7 @@ NEAR = 0.05  # as far apart as times of the same code may be
 class Step:
     """One stage's result: no numbers where it failed.
 
-    ``kernel_ms`` is the main kernel's own time: ``time_ms`` without the pre-passes.
+    ``kernel_ms`` is the main kernel's own time: ``time_ms`` without the layout transforms.
     """
 
     stage: Stage
@@ -49,7 +49,7 @@ class Step:
 
     @property
     def reach(self) -> float | None:
-        """TFLOP/s without the pre-passes where these cost enough to be seen, else with them."""
+        """TFLOP/s without the layout transforms where these cost enough to show, else with them."""
         if self.tflops and self.kernel_tflops and self.kernel_tflops > 1.02 * self.tflops:
             return self.kernel_tflops
         return self.tflops

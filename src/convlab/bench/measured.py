@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +71,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> 
     """A Markdown table, its first ``left`` columns to the left and the others to the right."""
     rule = ["---" if column < left else "---:" for column in range(len(head))]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
-
-
-def tables_by_title(
-    head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], prefixes: Mapping[str, str]
-) -> list[str]:
-    """A heading and its table for each title that has rows: those with a name, their first entry,
-    that begins with the title's prefix and with no earlier one's."""
-    parts, left = [], list(rows)
-    for title, prefix in prefixes.items():
-        cells = [row for name, row in left if name.startswith(prefix)]
-        left = [(name, row) for name, row in left if not name.startswith(prefix)]
-        if cells:
-            parts.append(f"### {title}\n\n{table(head, cells)}")
-    return parts

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 IDLE_PERCENT = 5  # of the time: a desktop's own drawing stays below
 MEMORY_PERCENT = 10  # of all memory, held by others
+SETTLED_PERCENT = 2.0  # a spread of times up to this needs no mark in a table
 FIELDS = (
     "clocks.sm", "clocks.mem", "clocks.max.sm", "utilization.gpu", "memory.used", "memory.total",
 )  # fmt: skip

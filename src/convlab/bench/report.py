@@ -56,6 +56,30 @@ def blocks(
     return parts
 
 
+def page_blocks(results: Results) -> list[Block]:
+    """The part of the report that docs/results.md shows: every plot, the table of TFLOP/s, the
+    speedups of the best stage, memory, and what has no number."""
+    best, every = analysis.best_stage(results), _comparators(results)
+    parts: list[Block] = [Paragraph(_measured_on(results)), *_headline(results)]
+    parts += [
+        Heading("TFLOP/s"), report_plots.throughput(results, _most_important(results)),
+        Paragraph(HOW_TO_READ), throughput_table(results),
+    ]  # fmt: skip
+    if best is not None:
+        groups = [one for one in every if one.name not in results.systems]
+        parts += [
+            Heading("Speedup"), report_plots.speedups(results, best, every), Paragraph(GROUPS),
+            mean_table(results, analysis.stages(results), groups),
+        ]  # fmt: skip
+    parts += [
+        Heading("Roofline"), report_plots.roofline(results), Paragraph(_roof_in_words(results)),
+        Heading("Memory"), report_plots.memory(results), Paragraph(MEMORY), memory_table(results),
+    ]  # fmt: skip
+    if missing := analysis.numberless(results):
+        parts += [Heading("Without a number"), numberless_table(results, missing)]
+    return parts
+
+
 def _of_one_batch(results: Results, why: Sequence[Why], plots: bool, of: str) -> list[Block]:
     """What follows from the rows of one batch; ``of`` is added to headings and plots' names."""
     parts: list[Block] = []
@@ -98,47 +122,45 @@ def _numbers(results: Results, why: Sequence[Why], plots: bool, of: str) -> list
         parts.append(report_plots.memory(results, f"memory{name}"))
     parts += [Paragraph(MEMORY), memory_table(results)]
     if why:
-        parts += [Heading(f"Why not faster{of}"), Paragraph(WHY), *why_blocks(results, why)]
+        parts += [Heading(f"Why not faster{of}"), Paragraph(WHY), why_table(results, why)]
     return parts
 
 
 HOW_TO_READ = (
-    "Operations of the convolution as it is defined (`2 * M * N * K`), over the median time, every "
-    "transform and pre-pass included; ~ where the runs' spread stayed above 2 %. Why a number is "
-    "missing is told below."
+    "The operations of the convolution as it is defined (`2 * M * N * K`) over the median time, "
+    "every layout transform included. ~ marks a spread of the runs above 2 %. The reasons for "
+    "missing numbers are below."
 )
 GROUPS = (
-    "On each layer the fastest of several, in fp32: `torch_fastest` of PyTorch's; `cudnn_fastest` "
-    "of cuDNN's, by its API or as PyTorch has chosen (`torch_fp32`); `cudnn_gemm_class` of those "
-    "among them that do every multiplication of the convolution, as the stages do. Means are "
-    "geometric; (7) after one says that it is over 7 layers only."
+    "A group is the fastest of several systems on each layer, in fp32: `torch_fastest` of "
+    "PyTorch's, `cudnn_fastest` of cuDNN's (by its API or as PyTorch chose it, `torch_fp32`), "
+    "`cudnn_gemm_class` of those of cuDNN's that do every multiplication of the convolution, as "
+    "the stages do. Means are geometric; (7) marks a mean over 7 layers only."
 )
 MEMORY = (
-    "Device memory beside input, filter and output, in MiB: the most that any layer takes, as each "
-    "system asks for it, and as the GPU's free memory showed it when it was given back (in steps "
-    "of 2 MiB, with what a library keeps for itself)."
+    "Device memory beside input, filter and output, in MiB, on the layer that takes most: computed "
+    "from what each system asks for, and measured from the GPU's free memory (in steps of 2 MiB, "
+    "with what a library keeps for itself)."
 )
 WHY = (
-    "What each stage's main kernel asks of a multiprocessor, counted by the strict simulator with "
-    "the tile that a GPU takes for Conv9, on a piece of that layer in which it is full "
-    f'({PIECE}). "Counts allow" is how much of the peak that leaves: in the clock in which a '
-    "multiprocessor could start four multiply-adds of a warp it takes one memory instruction, "
-    "serves one pass of shared memory and moves four sectors out of L1, and what takes longest "
-    "counts; for s13, if it is less, what its instruction was measured to reach alone. Beside it "
-    "is the share of its arithmetic's peak that was measured (fp32's, for s13 a third of TF32's; "
-    "geometric mean over the layers)."
+    "The memory traffic of each stage's main kernel. The strict simulator counts it with the tile "
+    f"that a GPU takes for Conv9, on a piece of that layer that fills the tile ({PIECE}). In one "
+    "clock an SM starts four multiply-adds of a warp, and meanwhile takes one memory instruction, "
+    'serves one pass of shared memory and moves four sectors out of L1. "Counts allow" is the '
+    "share of the peak that the slowest of these leaves; for s13 it is at most what its "
+    'instruction reaches alone. "Measured" is the geometric mean over the layers of the measured '
+    "share of the peak of the stage's arithmetic: fp32, or a third of TF32 for 3xTF32."
 )
 LIMITS = (
-    "What an algorithm may make are two limits, of the error in the 2-norm and of the largest in "
-    "one element; the error is so many times the one that is broken by more. Which of the two that "
-    "is the file does not say."
+    "An algorithm has two limits: one for the error in the 2-norm and one for the largest error of "
+    "an element. The error above is a multiple of the limit that it exceeds by more."
 )
 HOW = (
-    "CUDA events around replays of a captured graph, L2 flushed before each, until the middle half "
-    "of the runs lies within 2 % of the median or 3 seconds are over. Every output is filled with "
-    "NaN and judged against a float64 answer before the timing and after it. Each family runs in a "
-    "process of its own. A time above the roofline, on a busy GPU, with falling clocks or a spread "
-    "above 20 % is no number."
+    "CUDA events time replays of a captured graph, with L2 flushed before each, until the middle "
+    "half of the runs lies within 2 % of the median or 3 seconds are over. Every output is filled "
+    "with NaN and checked against a float64 reference before and after the timing. Each family "
+    "runs in its own process. A time above the roofline, on a busy GPU, with falling clocks or "
+    "with a spread above 20 % is no number."
 )
 
 
@@ -346,9 +368,9 @@ def _mib(values: Sequence[int | None]) -> str:
     return f"{max(known) / MIB:,.1f}" if known else NOTHING
 
 
-def why_blocks(results: Results, why: Sequence[Why]) -> list[Block]:
-    """Traced counts beside the measured share of the peak, and what follows in words."""
-    rows, words = [], []
+def why_table(results: Results, why: Sequence[Why]) -> Table:
+    """Counts of the simulator beside the measured share of the peak."""
+    rows = []
     fp32 = results.machine.fp32_flops
     for one in why:
         precision = results.systems.get(one.stage, {}).get("precision", "fp32")
@@ -361,21 +383,18 @@ def why_blocks(results: Results, why: Sequence[Why]) -> list[Block]:
             for layer in results.layers()
             if (row := results.row(*layer, one.stage)) is not None and row.tflops and peak
         ]
-        measured = analysis.geometric_mean(shares) if shares else None
         tightest = one.tightest
         rows.append((
             f"`{one.stage}`",
             *map(_count, (one.requests, one.sectors, one.passes, one.bytes_per_flop)),
             NOTHING if tightest is None else f"{tightest[1]:.0f} %",
-            NOTHING if measured is None else f"{measured:.1f} %",
+            NOTHING if not shares else f"{analysis.geometric_mean(shares):.1f} %",
         ))  # fmt: skip
-        stored = analysis.stored_percent(results, one.stage)
-        words.append(Paragraph(f"`{one.stage}`: {one.sentence(measured, stored)}"))
     head = (
         "stage", "requests / warp FMA", "sectors / warp FMA", "passes / warp FMA", "bytes / FLOP",
         "counts allow", "measured",
     )  # fmt: skip
-    return [Table(head, tuple(rows)), *words]
+    return Table(head, tuple(rows))
 
 
 def _count(value: float | None) -> str:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
-from datetime import datetime
-from typing import Any
 
 from convlab.bench.report_document import Block, Paragraph, Table
 from convlab.bench.results import Results, agreement
 
-AGREES_PERCENT = 5.0
 CLOCK_SHARE = 0.97  # of the highest clock: what is below is told
-UNITS = (
-    ("minute", 60, 120),
-    ("hour", 3600, 48),
-    ("day", 86400, math.inf),
-)  # up to how many of each
 TILE = re.compile(r"tilesize(\d+(?:x\d+)+)")
 
 
@@ -72,26 +63,21 @@ def nth_run(number: int, article: str = "the") -> str:
 
 
 def second_run(results: Results, other: Results) -> list[Block]:
-    """Another run beside this one: what they have in common, how far they agree, and where a
-    library chose another kernel."""
+    """Another run beside this one: what differs between the two, how far their times agree, and
+    where a library chose another kernel."""
     found = agreement(results, other)
+    changes = tuple(_changes(results, other))
+    blocks: list[Block] = [Table(("", "this run", "that run"), changes, left=3)] if changes else []
+    if stopped := interrupted(other):
+        blocks.append(Paragraph(f"Of the other run: {stopped}"))
     if not found:
-        return [Paragraph("The two runs have no system in common that both gave a number.")]
-    worst = max(median for _, _, median, _ in found)
-    near = sum(median <= AGREES_PERCENT for _, _, median, _ in found)
-    words = (
-        f"{_which(results, other)}. {near} of {len(found)} systems agree within "
-        f"{AGREES_PERCENT:g} % in the median over their layers; the furthest is {worst:.1f} % "
-        f"apart.{_alone(results, other)}"
-    )
+        return [*blocks, Paragraph("The two runs have no system in common with a number in both.")]
     rows = tuple(
         (f"`{name}`", str(layers), f"{median:.2f}", f"{largest:.2f}")
         for name, layers, median, largest in found
     )
     head = ("system", "layers", "median difference, %", "largest difference, %")
-    blocks: list[Block] = [Paragraph(words), Table(head, rows)]
-    if stopped := interrupted(other):
-        blocks.insert(0, Paragraph(f"Of the other run: {stopped}"))
+    blocks.append(Table(head, rows))
     chosen = tuple(_other_kernels(results, other))
     if chosen:
         columns = ("system", "layer", "here", "there", "the other's time, %")
@@ -100,86 +86,36 @@ def second_run(results: Results, other: Results) -> list[Block]:
 
 
 CHOSEN = (
-    "Where several kernels are tried and the quickest is taken, the trial may end with another one "
-    "each time, as their times are near to each other. Rows whose main kernel, or its tile, is one "
-    "that the other run did not use:"
+    "A library that tries several kernels may choose another one each time, because their times "
+    "are close. These rows ran another main kernel, or another tile, than in the other run:"
 )
 
 
-def _which(results: Results, other: Results) -> str:
-    """When and on what the other run was, and what it has in common with this one."""
-    date = str(other.environment.get("date") or "")[:16].replace("T", " ")
-    of = f"a run of {date} UTC" if date else "a run without a date"
-    when = f"Against {of}{_apart(results, other)} on {other.device}"
-    if results.identity == other.identity:
-        return f"{when}: the same GPU, driver, packages and code"
-    (gpu, driver), (other_gpu, other_driver) = map(_gpu_of, (results, other))
-    changes = []
-    if gpu != other_gpu:
-        changes.append("another GPU")
-    if driver != other_driver:
-        changes.append(f"driver {other_driver or 'unknown'} instead of {driver or 'unknown'}")
-    changes += _packages(results, other)
-    if not changes:
-        return (
-            f"{when}: the same model of GPU, driver and packages; convlab's code is another, or "
-            "the very GPU"
-        )
-    return f"{when}: {', '.join(changes)}; code and the very GPU may be others too"
-
-
-def _gpu_of(results: Results) -> tuple[str, str | None]:
-    gpu = results.environment.get("gpu") or {}
-    return results.device, gpu.get("driver")
-
-
-def _packages(results: Results, other: Results) -> list[str]:
-    """Each version that is another there."""
-
-    def versions(one: Results) -> dict[str, Any]:
-        python = {"Python": one.environment.get("python")}
-        return python | (one.environment.get("packages") or {})
-
-    here, there = versions(results), versions(other)
-    return [
-        _changed(name, here.get(name), there.get(name))
-        for name in dict.fromkeys((*here, *there))
-        if here.get(name) != there.get(name)
-    ]
-
-
-def _changed(name: str, here: str | None, there: str | None) -> str:
-    if not there:
-        return f"that run without {name}, this one with {name} {here}"
-    if not here:
-        return f"that run with {name} {there}, this one without"
-    return f"{name} {there} instead of {here}"
-
-
-def _apart(results: Results, other: Results) -> str:
-    """``, 76 minutes before this one,``; nothing where a date is missing."""
-    try:
-        mine, theirs = (
-            datetime.fromisoformat(str(one.environment.get("date"))) for one in (results, other)
-        )
-        seconds = (theirs - mine).total_seconds()
-    except (TypeError, ValueError):
-        return ""
-    unit, size = next((unit, size) for unit, size, most in UNITS if abs(seconds) < most * size)
-    count = _count(round(abs(seconds) / size), unit)
-    return f", {count} {'before' if seconds < 0 else 'after'} this one,"
-
-
-def _alone(results: Results, other: Results) -> str:
-    """Which systems only one of the runs has tried."""
-    said = []
-    for mine, theirs, where in (
-        (results, other, "this run"), (other, results, "the other run"),
-    ):  # fmt: skip
-        names = [f"`{name}`" for name in mine.systems if name not in theirs.systems]
+def _changes(results: Results, other: Results) -> Iterator[tuple[str, str, str]]:
+    """Date, GPU, driver, package versions, code and systems, each where the runs differ."""
+    facts = [_facts(one) for one in (results, other)]
+    for name in dict.fromkeys((*facts[0], *facts[1])):
+        here, there = (one.get(name) for one in facts)
+        if here != there:
+            yield name, here or "-", there or "-"
+    for mine, theirs, place in ((results, other, 1), (other, results, 2)):
+        names = ", ".join(f"`{name}`" for name in mine.systems if name not in theirs.systems)
         if names:
-            said.append(f" Only in {where}: {', '.join(names)}.")
-    return "".join(said)
+            yield (
+                ("systems of one run alone", names, "-")
+                if place == 1
+                else ("systems of one run alone", "-", names)
+            )
+
+
+def _facts(one: Results) -> dict[str, str | None]:
+    gpu = one.environment.get("gpu") or {}
+    date = str(one.environment.get("date") or "")[:16].replace("T", " ")
+    packages = one.environment.get("packages") or {}
+    return {
+        "date, UTC": date, "GPU": one.device, "driver": gpu.get("driver"),
+        "Python": one.environment.get("python"), "identity of GPU, packages and code": one.identity,
+    } | packages  # fmt: skip
 
 
 def _other_kernels(results: Results, other: Results) -> Iterator[tuple[str, ...]]:

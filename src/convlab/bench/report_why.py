@@ -32,7 +32,6 @@ PIECE = ConvProblem(1, 16, 8, 16, 64, 3, padding=1)
 # it was measured (docs/fast.md). By GPU, TF32.
 BY_MMA_SYNC, MMA_SYNC_FLOPS = "s13_tensor_cores", {"NVIDIA H200": 315e12}
 INSTRUCTION = "the instruction"
-WORTH_SAYING = 10.0  # percent of a stage's time
 
 
 @dataclass(frozen=True)
@@ -68,47 +67,6 @@ class Why:
     def tightest(self) -> tuple[str, float] | None:
         """What leaves least, and how much; None where nothing was counted."""
         return next(iter(self.limits.items()), None)
-
-    def sentence(self, measured_percent: float | None, stored: Sequence[float] = ()) -> str:
-        """The counts beside the measured time, in words. ``stored`` is by layer what writing and
-        reading what it stores beside the tensors takes of its time at the least, in percent."""
-        return f"{self._counts_in_words(measured_percent)}{_stored_in_words(stored)}"
-
-    def _counts_in_words(self, measured_percent: float | None) -> str:
-        if self.tightest is None:
-            return "A library does its main step, which no simulator counts."
-        name, allowed = self.tightest
-        counted = {
-            INSTRUCTION: None,
-            "memory instructions": self.requests,
-            "sectors of global memory": self.sectors,
-            "passes of shared memory": self.passes,
-        }[name]
-        said = "Nothing that is counted holds it up"
-        if name == INSTRUCTION:
-            said = f"Alone its instruction, `mma.sync`, was measured at {allowed:.0f} % of the peak"
-        elif allowed < 100:
-            said = (
-                f"{counted:.2g} {name} for each multiply-add of a warp leave at most "
-                f"{allowed:.0f} % of the peak"
-            )
-        if measured_percent is None:
-            return f"{said}."
-        if measured_percent > allowed:
-            return f"{said}; other layers have other tiles, which ask for less."
-        if measured_percent >= 0.6 * allowed:
-            return f"{said}, and most of {'that' if allowed < 100 else 'the peak'} is reached."
-        rest = "waiting (for memory, at barriers, at the ends of tiles), pre-passes and index sums"
-        return f"{said}; the rest goes into what counts do not show: {rest}."
-
-
-def _stored_in_words(shares: Sequence[float]) -> str:
-    if not shares or max(shares) < WORTH_SAYING:
-        return ""
-    return (
-        " What it stores beside the tensors, written once and read once at a copy's speed, takes "
-        f"{min(shares):.0f} to {max(shares):.0f} % of its time."
-    )
 
 
 def instruction_percent(machine: Machine, stage: str) -> float:

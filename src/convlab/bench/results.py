@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import convlab
@@ -209,15 +210,11 @@ def set_aside(path: Path, older: Results) -> Path:
 
     Raises ``OSError`` where it cannot be written.
     """
-    names = (f"{path.stem}-{older.identity}{end}{path.suffix}" for end in _endings())
+    endings = chain([""], (f"-{number}" for number in count(2)))
+    names = (f"{path.stem}-{older.identity}{end}{path.suffix}" for end in endings)
     aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
     write_whole(aside, path.read_bytes())
     return aside
-
-
-def _endings() -> Iterator[str]:
-    yield ""
-    yield from (f"-{number}" for number in count(2))
 
 
 def _order(layer: tuple[str, int]) -> tuple[int, str, int]:
@@ -304,10 +301,5 @@ def agreement(one: Results, other: Results) -> list[tuple[str, int, float, float
             and again.time_ms
         )
         if differences:
-            found.append((name, len(differences), _median(differences), differences[-1]))
+            found.append((name, len(differences), median(differences), differences[-1]))
     return found
-
-
-def _median(values: Sequence[float]) -> float:
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2

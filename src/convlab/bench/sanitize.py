@@ -61,8 +61,8 @@ def cases(stages: tuple[Stage, ...]) -> Iterator[Case]:
             yield Case(INFINITE, stage, chosen, {"relu": True}, infinite=True)
 
 
-def judged(case: Case, engine: Engine) -> CheckResult:
-    """Run it and judge its output."""
+def check(case: Case, engine: Engine) -> CheckResult:
+    """Run it and check its output."""
     problem, stage, tile, switches, infinite = case
     tensors = random_tensors(problem, 1)
     if infinite:
@@ -108,13 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"left out: {left_out}")
     wrong = runs = 0
     for case in cases(stages):
-        verdict = judged(case, engine)
+        result = check(case, engine)
         runs += 1
-        if not verdict.ok:
+        if not result.ok:
             wrong += 1
-            print(
-                f"{case.stage.name} tile {case.tile} {case.switches} on {case.problem}: {verdict}"
-            )
+            where = f"{case.stage.name} tile {case.tile} {case.switches} on {case.problem}"
+            print(f"{where}: {result}")
     print(f"{runs - wrong} of {runs} runs right")
     return 1 if wrong else 0
 

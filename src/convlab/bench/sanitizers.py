@@ -74,16 +74,16 @@ def of_stage(tool: str, stage: str) -> dict[str, Any]:
     started = time.monotonic()
     command = ("-W", "ignore", "-m", "convlab.bench.sanitize", "--stage", stage)
     says, text = watched(tool, command, PATIENCE_SECONDS)
-    judged = re.search(r"(\d+) of (\d+) runs right", text)
-    if says == NOTHING and judged is None:  # nobody knows of what
+    counted = re.search(r"(\d+) of (\d+) runs right", text)
+    if says == NOTHING and counted is None:  # nobody knows of what
         says = FAILS
     return {
         "stage": stage,
         "tool": tool,
         "says": says,
         "findings": sum(counts_in(text)),
-        "right": int(judged[1]) if judged else 0,
-        "runs": int(judged[2]) if judged else None,
+        "right": int(counted[1]) if counted else 0,
+        "runs": int(counted[2]) if counted else None,
         "seconds": round(time.monotonic() - started, 1),
         "printed": "" if says == NOTHING else text[-4000:],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,13 @@ DEFAULT_STAGES = (
 QUICK_STAGES = ("s01_direct", "s03_im2col_blas", "s11_im2win_full", "s12_fused_im2win")
 SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel: not in a quick run
 ALL, NONE = "all", "none"
+# The ablation of Figure 4 of the im2win paper: a variant's name, and the switch that is off.
+WHOLE = "s11_im2win_full"
+VARIANTS = {
+    "without_prefetch": "prefetch",
+    "without_vectorized": "vectorized",
+    "without_microkernel": "microkernel",
+}
 NAN_BITS = 0x7FC00000
 
 
@@ -55,7 +62,10 @@ class System:
 
 
 def system_named(name: str) -> System:
-    """The stage or baseline of that name. Raises ``ValueError`` for any other."""
+    """The stage, variant or baseline of that name. Raises ``ValueError`` for any other."""
+    if name in VARIANTS:
+        whole = of_stage(stage_named(WHOLE), **{VARIANTS[name]: False})
+        return replace(whole, name=name, title=f"s11 without {VARIANTS[name]}")
     if any(name == baseline.name for baseline in BASELINES):
         return of_baseline(baseline_named(name))
     return of_stage(stage_named(name))
@@ -63,18 +73,7 @@ def system_named(name: str) -> System:
 
 def of_baseline(baseline: Baseline) -> System:
     """A baseline, to be measured."""
-    return System(
-        baseline.name,
-        baseline.title,
-        "baseline",
-        baseline.family,
-        baseline.precision,
-        baseline.method,
-        baseline.on_gpu,
-        baseline.why_absent,
-        baseline.prepare,
-        baseline.compile,
-    )
+    return System(kind="baseline", **vars(baseline))
 
 
 def of_stage(stage: Stage, **switches: bool) -> System:
@@ -178,17 +177,13 @@ def chosen(
     unknown name, or where nothing is left.
     """
     usual = QUICK_STAGES if quick else DEFAULT_STAGES
-    wanted = _names(stages, usual, [stage.name for stage in LADDER], _stage_name)
-    others = _names(
-        baselines,
-        [
-            baseline.name
-            for baseline in BASELINES
-            if baseline.on_gpu and not (quick and baseline.name.startswith(SLOW_START))
-        ],
-        [baseline.name for baseline in BASELINES],
-        lambda name: baseline_named(name).name,
-    )
+    wanted = _names(stages, usual, LADDER, stage_named)
+    on_gpu = [
+        baseline.name
+        for baseline in BASELINES
+        if baseline.on_gpu and not (quick and baseline.name.startswith(SLOW_START))
+    ]
+    others = _names(baselines, on_gpu, BASELINES, baseline_named)
     found = [of_stage(stage) for stage in LADDER if stage.name in wanted]
     found += [of_baseline(baseline) for baseline in BASELINES if baseline.name in others]
     if not found:
@@ -196,18 +191,14 @@ def chosen(
     return tuple(found)
 
 
-def _stage_name(name: str) -> str:
-    return stage_named(name).name
-
-
 def _names(
     given: Sequence[str] | None,
     usual: Sequence[str],
-    every: Sequence[str],
-    known: Callable[[str], str],
+    every: Sequence[Any],
+    named: Callable[[str], Any],
 ) -> set[str]:
-    if given is None or not len(given):
+    if not given:
         return set(usual)
     if ALL in given:
-        return set(every)
-    return {known(name) for name in given if name != NONE}
+        return {one.name for one in every}
+    return {named(name).name for name in given if name != NONE}

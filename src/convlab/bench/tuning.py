@@ -1,7 +1,7 @@
-"""What every tile of a stage takes on a problem: each judged, then timed like the ladder's stages.
+"""Every tile of a stage on a problem: checked, then timed like the ladder's stages.
 
 Numba compiles one kernel at a time, for seconds; so processes of their own compile, several at a
-time, and a lock lets one of them use the GPU. A tile is judged on the first and the last image of
+time, and a lock lets one of them use the GPU. A tile is checked on the first and the last image of
 its batch against the float64 oracle (the images between repeat these two), before it is timed and
 after; one that is wrong, or fails, has no time.
 """
@@ -177,7 +177,7 @@ def _begin(lock: AbstractContextManager[Any]) -> None:
 
 
 def measure_group(tasks: Sequence[Task]) -> list[Measured]:
-    """Compile the tiles of one problem, then judge, time and judge again. Errors are data: not all
+    """Compile the tiles of one problem, then check, time and check again. Errors are data: not all
     of them can be sent from process to process."""
     try:
         engine = choose("gpu")
@@ -215,13 +215,13 @@ def _measured(
         try:
             if isinstance(plan, Exception):
                 raise plan
-            results.append(_judged_and_timed(task, plan, tensors, oracle, engine))
+            results.append(_checked_and_timed(task, plan, tensors, oracle, engine))
         except Exception as error:
             results.append(Measured(task, error=_words(error)))
     return results
 
 
-def _judged_and_timed(
+def _checked_and_timed(
     task: Task, plan: Plan, tensors: Sequence[Any], oracle: Oracle, engine: Engine
 ) -> Measured:
     from convlab.timer import measure  # needs a GPU
@@ -230,17 +230,17 @@ def _judged_and_timed(
     input, weight, bias = tensors
     output = engine.to_device(np.full(task.problem.output_shape, np.nan, np.float32))
 
-    def verdict() -> CheckResult:
+    def check() -> CheckResult:
         ends = [output[:1], output[-1:]][: oracle.problem.batch]
         few = np.concatenate([engine.to_host(end) for end in ends])
         return oracle.check(few, **stage.allowances(task.problem))
 
     plan(input, weight, output, bias)
-    if not (judged := verdict()).ok:
-        return Measured(task, error=str(judged))
+    if not (checked := check()).ok:
+        return Measured(task, error=str(checked))
     timing = measure(lambda stream: plan(input, weight, output, bias, stream=stream))
-    if not (judged := verdict()).ok:
-        return Measured(task, error=f"after it was timed: {judged}")
+    if not (checked := check()).ok:
+        return Measured(task, error=f"after it was timed: {checked}")
     if (refused := too_fast(task.problem.flops, timing, engine, stage)) is not None:
         return Measured(task, error=refused)
     return Measured(task, timing.median_ms, timing.spread_percent)

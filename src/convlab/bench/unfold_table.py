@@ -1,14 +1,13 @@
-"""PyTorch's convolution beside unfold, einsum and fold: ``python -m convlab.bench.unfold_table``.
+"""Table 1 of Faster Convolution (article 002): PyTorch's conv2d beside unfold, einsum and fold.
 
-Table 1 of source 002: ``F.conv2d`` and ``conv2d_fast``, which unfolds by PyTorch or by unfoldNd,
-each with and without TF32 in cuDNN and in the matrix product; one image of 3 x 1024 x 1024, 16
-filters of 3 x 3, a bias. Beside the six rows: :func:`convlab.unfold.unfold_einsum` on PyTorch's
-arrays and on CuPy's, and s11.
+``python -m convlab.bench.experiments unfold_table`` measures it: ``F.conv2d`` and ``conv2d_fast``,
+which unfolds by PyTorch or by unfoldNd, each with and without TF32 in cuDNN and in the matrix
+product; one image of 3 x 1024 x 1024, 16 filters of 3 x 3, a bias. Beside the six rows:
+:func:`convlab.unfold.unfold_einsum` on PyTorch's arrays and on CuPy's, and s11.
 
-Two times are taken. ``time_ms`` is the GPU's, by replays of a graph, as every benchmark here. The
-other is of the first call, in a process that has just started and calls the six rows in turn
-(:mod:`convlab.bench.first_calls`): with all that libraries do once, as the document's profiler
-must have recorded it.
+There are two times. ``time_ms`` is the GPU's, by replays of a graph. The other is of the first
+call, in a new process that calls the six rows in turn (``python -m convlab.bench.unfold_table ROW
+...``): it includes loading kernels and choosing an algorithm, as the article's profiler did.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ from convlab.bench.baselines.cupy_gemm import why_absent as why_no_cupy
 from convlab.bench.baselines.on_torch import Compute, OnTorch, matmul_tf32, why_no_torch
 from convlab.bench.cases import Case
 from convlab.bench.gpu_backend import GpuBackend
-from convlab.bench.harness import SETTLED_PERCENT
-from convlab.bench.measured import table
-from convlab.bench.seed_runs import marked, number_of, row_of, run_cases, unsettled
 from convlab.bench.systems import System, system_named
 from convlab.engines.handles import cupy_stream
+from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.unfold import unfold_einsum
 
@@ -44,12 +41,11 @@ FIRST_CALLS_SECONDS = 240.0
 @dataclass(frozen=True)
 class Line:
     """A row of the table: what computes (``conv2d``, ``torch``, ``unfoldnd`` or ``convlab``), where
-    TF32 is allowed, and the document's milliseconds; None for what is ours."""
+    TF32 is allowed."""
 
     by: str
     cudnn: bool
     matmul: bool
-    claimed_ms: float | None
 
     @property
     def title(self) -> str:
@@ -67,22 +63,22 @@ class Line:
 
 
 LINES = {
-    "conv2d": Line("conv2d", False, False, 121.819),
-    "conv2d_tf32": Line("conv2d", True, False, 8.000),
-    "fast_torch": Line("torch", True, False, 49.807),
-    "fast_torch_tf32": Line("torch", True, True, 24.682),
-    "fast_unfoldnd": Line("unfoldnd", True, False, 60.777),
-    "fast_unfoldnd_tf32": Line("unfoldnd", True, True, 22.265),
-    "unfold_einsum": Line("convlab", False, False, None),
-    "unfold_einsum_tf32": Line("convlab", False, True, None),
+    "conv2d": Line("conv2d", False, False),
+    "conv2d_tf32": Line("conv2d", True, False),
+    "fast_torch": Line("torch", True, False),
+    "fast_torch_tf32": Line("torch", True, True),
+    "fast_unfoldnd": Line("unfoldnd", True, False),
+    "fast_unfoldnd_tf32": Line("unfoldnd", True, True),
+    "unfold_einsum": Line("convlab", False, False),
+    "unfold_einsum_tf32": Line("convlab", False, True),
 }
 CUPY, OURS = "unfold_einsum_cupy", "s11_im2win_full"
 
 
 def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """What the row calls, with a bias of zeros: its addition is part of the document's times.
+    """What the row calls, with a bias of zeros: its addition is part of the article's times.
 
-    cuDNN chooses as PyTorch has it do unless told otherwise (no ``benchmark``), as in the document.
+    cuDNN chooses as PyTorch has it do unless told otherwise (no ``benchmark``), as in the article.
     """
     import torch
 
@@ -104,7 +100,7 @@ def _conv2d(problem: ConvProblem) -> Callable[[Any, Any, Any], Any]:
 
 
 def _fast(library: str, problem: ConvProblem) -> Callable[[Any, Any, Any], Any]:
-    """Algorithm 1 of the document, step by step: pad, unfold, einsum, fold, bias."""
+    """Algorithm 1 of the article, step by step: pad, unfold, einsum, fold, bias."""
     import torch
 
     functions = torch.nn.functional
@@ -224,18 +220,23 @@ class Rows(GpuBackend):
         return row_system(name)
 
 
+def cases() -> list[Case]:
+    """A case for each row."""
+    return [Case(str(PROBLEM), PROBLEM, row_system(name)) for name in (*LINES, CUPY, OURS)]
+
+
 def first_calls_once(older: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The first calls of the document's six: an older document's where it has all of them."""
-    names = [name for name, line in LINES.items() if line.claimed_ms is not None]
+    """The first calls of the article's six rows: an older document's where it has all of them."""
+    names = [name for name, line in LINES.items() if line.by != "convlab"]
     known = {} if older is None else older.get("first_calls", {})
     every = all("ms" in known.get(name, {}) for name in names)
     return {"first_calls": known if every else first_calls(names)}
 
 
 def first_calls(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By row: how long its first call took, in one new process that calls them in turn: ``{"ms":
-    ...}``, or ``{"reason": ...}`` where it could not be called."""
-    command = [sys.executable, "-m", "convlab.bench.first_calls", *names]
+    """The time of each row's first call in one new process: ``{"ms": ...}``, or ``{"reason":
+    ...}``."""
+    command = [sys.executable, "-m", "convlab.bench.unfold_table", *names]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FIRST_CALLS_SECONDS)
         found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
@@ -245,61 +246,41 @@ def first_calls(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def time_of(document: dict[str, Any], name: str) -> float | None:
-    """A row's time on the GPU; None where it has none."""
-    return number_of(document, str(PROBLEM), name, "time_ms")
-
-
-def show(document: dict[str, Any]) -> str:
-    """The table, and why numbers are missing from it."""
-    tick = {True: "yes", False: "no"}
-    rows, reasons = [], []
-    for name in (*LINES, CUPY, OURS):
-        row = row_of(document, str(PROBLEM), name)
-        if row is None:
+def time_first_calls(
+    names: Sequence[str], timed: Callable[[Callable[[], Any]], float]
+) -> dict[str, Any]:
+    """Each row's first call in milliseconds, by the clock ``timed``, or the reason why there is
+    none."""
+    found: dict[str, Any] = {}
+    for name in names:
+        absent = row_system(name).why_absent()
+        if absent is not None:
+            found[name] = {"reason": absent}
             continue
-        line = LINES.get(name)
-        first = document["first_calls"].get(name, {})
-        rows.append(
-            (
-                row_title(document, name).partition(";")[0],
-                tick[line.cudnn] if line else "no",
-                tick[line.matmul] if line else "no",
-                _ms(line.claimed_ms if line else None),
-                _ms(first.get("ms")),
-                marked(_ms(row["time_ms"]), unsettled(document, str(PROBLEM), name)),
-            )
-        )
-        if row["state"] != "measured":
-            reasons.append(f"- {row_title(document, name)}: {row['state']}, {row['reason']}\n")
-    head = (
-        "what is called", "cuDNN TF32", "matmul TF32", "002's ms", "first call ms", "on the GPU ms",
-    )  # fmt: skip
-    return (
-        f"{PROBLEM} (input, then filters) on an {document['device']}; ~ where the runs' spread "
-        f"stayed above {SETTLED_PERCENT:g} %.\n\n{table(head, rows)}"
-    ) + ("\nWithout a time:\n\n" + "".join(reasons) if reasons else "")
+        found[name] = {"ms": timed(computation(LINES[name], PROBLEM, *_tensors()))}
+    return found
 
 
-def row_title(document: dict[str, Any], name: str) -> str:
-    """A row in words."""
-    return next(str(one["title"]) for one in document["systems"] if one["name"] == name)
+def _tensors() -> list[Any]:
+    import torch
+
+    input, weight, _ = random_tensors(PROBLEM, 0, bias=False)
+    return [torch.from_numpy(array).cuda() for array in (input, weight)]
 
 
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def by_events(call: Callable[[], Any]) -> float:
+    """Milliseconds between two events around one call, as the article's profiler measured."""
+    import torch
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
-    about = "PyTorch's conv2d and convolution as unfold and einsum, with and without TF32."
-    names = (*LINES, CUPY, OURS)
-    cases = [Case(str(PROBLEM), PROBLEM, row_system(name)) for name in names]
-    return run_cases(
-        "convlab.bench.unfold_table", about, cases, BACKEND, show, arguments,
-        more=first_calls_once,
-    )  # fmt: skip
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    with torch.no_grad():
+        begin.record()
+        call()
+        end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    print(json.dumps(time_first_calls(sys.argv[1:], by_events)))

@@ -1,35 +1,32 @@
-"""``check``: somebody's kernel against what a stage promises.
-
-Three questions, in this order: does it give the right answer, on shapes that leave remainders
-everywhere? Would it on a GPU too, or has the strict simulator findings? And does it ask as much of
-memory as the stage of the ladder?
-"""
+"""``check`` compares a user's kernel with a stage: answers, findings, machine code, traffic."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+from numba.cuda.core import config
 
 from convlab import workloads
 from convlab.checking.loading import in_words, is_kernel, load, place_of
-from convlab.checking.machine_code import compiled
-from convlab.checking.records import SPOILED, Answer, Check, Count
+from convlab.checking.records import SPOILED, Answer, Check, Count, Machine
+from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
-from convlab.stage import SOURCES
+from convlab.stage import SOURCES, Capability
 from convlab.stages import Launch, Program, Stage, Tile, stage_named
 from convlab.tracing import LaunchTrace, trace
 
-# What kernels get wrong that are right on round numbers: sizes of one, primes, remainders in M, N
-# and K of every tile, a stride larger than the filter, padding on each side alone, dilation.
+# Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: kernels that are
+# right on round numbers fail here.
 PIXEL = ConvProblem(1, 1, 1, 1, 1, 1)
 PROBLEMS = {
     "a single pixel": PIXEL,
@@ -45,6 +42,7 @@ PROBLEMS = {
     "NaN and infinities": ConvProblem(2, 2, 6, 5, 5, 3, stride=(2, 1), padding=1),
 }
 EVERYTHING = PROBLEMS["everything at once"]
+CAPABILITY: Capability = (9, 0)  # what is compiled for
 
 
 def check(
@@ -57,15 +55,14 @@ def check(
 ) -> Check:
     """Check a kernel against the contract of a stage, on the strict simulator.
 
-    ``kernel`` takes the arguments of the stage's main kernel and is launched as that one is, after
-    the stage's own pre-passes: a ``@cuda.jit`` kernel, or a function ``make_kernel(problem, tile)``
-    that makes one (``make_kernel(problem)`` for a stage without tiles). Or it is such a function
-    that makes a whole :class:`~convlab.stages.Program`, as the stages' ``prepare`` do, with buffers
-    and launches of its own. ``"FILE.py::NAME"`` names any of these. ``seed`` chooses the numbers;
-    ``on_step`` is called after each problem; ``model`` is what is counted on, Conv9 in small where
-    none is given.
+    ``kernel`` is a ``@cuda.jit`` kernel with the arguments of the stage's main kernel, a function
+    ``make_kernel(problem, tile)`` that returns one (``make_kernel(problem)`` for a stage without
+    tiles), a function ``prepare`` with the same arguments that returns a whole
+    :class:`~convlab.stages.Program`, or ``"FILE.py::NAME"`` of any of these. ``seed`` chooses the
+    numbers; ``on_step`` is called after each problem; ``model`` is the problem for the counts, by
+    default the small Conv9.
 
-    Raises ``ValueError`` for an unknown stage, or where there is no kernel to check.
+    Raises ``ValueError`` for an unknown stage, or if there is no kernel to check.
     """
     step = stage_named(stage)
     _require_kernel(step)
@@ -81,18 +78,15 @@ def check(
             key = finding.kind, finding.line, finding.other_line, finding.array
             found.setdefault(key, finding)
     ended = all(answer.ended for answer in answers)
-    machine = compiled(*_mains(step, made)) if ended else None
+    machine = None
+    if ended:
+        program = _program(step, made, EVERYTHING, step.tiny_tile)
+        machine = compiled(program, step.prepare(EVERYTHING, step.tiny_tile))
     refused = machine is not None and machine.error is not None
     clean = not found and not refused and all(answer.ok for answer in answers)
     counts = tuple(_counts(step, made, seed, model or workloads.MODEL)) if clean else ()
     title = kernel if isinstance(kernel, str) else _title(kernel)
     return Check(title, step.name, tuple(answers), tuple(found.values()), counts, machine)
-
-
-def _mains(stage: Stage, make: Maker) -> tuple[Program, Program]:
-    """What is compiled: the kernel and the stage, on the problem that has everything."""
-    program = _program(stage, make, EVERYTHING, stage.tiny_tile)
-    return program, stage.prepare(EVERYTHING, stage.tiny_tile)
 
 
 Maker = Callable[[ConvProblem, Tile | None], Any]
@@ -197,7 +191,7 @@ def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None)
 def _try(
     stage: Stage, make: Maker, name: str, problem: ConvProblem, seed: int
 ) -> tuple[Answer, tuple[Finding, ...]]:
-    """Its answer, from a run without checks so that there is one, and what a strict run finds."""
+    """The answer of a run without checks, and the findings of a strict run."""
     tensors = random_tensors(problem, seed)
     if name == SPOILED:
         _spoil(*tensors[:2])
@@ -207,7 +201,11 @@ def _try(
         oracle = Oracle(problem, *tensors)
         allowances = stage.allowances(problem)
         verdict = oracle.check(output, **allowances)
-        wrong = None if verdict.ok else _where_wrong(oracle, output, allowances)
+        wrong = None
+        if not verdict.ok:
+            wrong = np.stack(
+                [oracle.is_wrong(i, one, **allowances) for i, one in enumerate(output)]
+            )
         failed = f"the kernel wrote to {written}, which is only to be read" if written else None
         answer = Answer(name, problem, verdict, failed, wrong)
     except NotSimulated as error:
@@ -228,19 +226,14 @@ def _try(
 def check_tile(
     kernel: Any, stage: str, tile: Tile, seed: int = 0
 ) -> tuple[Answer, tuple[Finding, ...]]:
-    """The answer and the findings with another tile than the stage's own small one, on the problem
-    that has everything at once, and channels for two tiles. Raises ``ValueError`` as
-    :func:`check`."""
+    """The answer and the findings with ``tile``, on a problem with channels for two tiles.
+
+    Raises ``ValueError`` as :func:`check`.
+    """
     step = stage_named(stage)
     name = f"everything at once, with tile {tile}"
     problem = replace(EVERYTHING, out_channels=tile.M_B + EVERYTHING.out_channels)
-    return _try(
-        step.with_tile(tile),
-        _maker(kernel, step),
-        name,
-        problem,
-        seed,
-    )
+    return _try(step.with_tile(tile), _maker(kernel, step), name, problem, seed)
 
 
 def _raised(error: BaseException) -> str:
@@ -250,8 +243,7 @@ def _raised(error: BaseException) -> str:
 
 
 def _spoil(input: np.ndarray, weight: np.ndarray) -> None:
-    """A NaN and infinities. Only outputs whose windows hold them may show them; and padding is
-    zeros that are multiplied, so an infinite weight gives NaN there."""
+    """Put a NaN and infinities in. An infinite weight gives NaN on padding, which is zeros."""
     flat = input.reshape(-1)
     flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
     weight[-1, 0, 0, 0] = np.inf
@@ -264,7 +256,7 @@ def _run(
     tensors: tuple[np.ndarray, np.ndarray, np.ndarray],
     strict: bool,
 ) -> tuple[np.ndarray, str | None]:
-    """The output, and the name of a tensor that was written to though it is only to be read."""
+    """The output, and the name of a read-only tensor that was written to."""
     engine = Simulator(strict=strict)
     ready = Plan(problem, stage, program.tile, engine, program=program)
     input, weight, bias = (tensor.copy() for tensor in tensors)
@@ -273,11 +265,6 @@ def _run(
     tried = zip(SOURCES, (input, weight, bias), tensors, strict=True)
     written = (name for name, now, was in tried if not np.array_equal(now, was, equal_nan=True))
     return output, next(written, None)
-
-
-def _where_wrong(oracle: Oracle, output: np.ndarray, allowances: dict[str, Any]) -> np.ndarray:
-    wrong = (oracle.is_wrong(image, output[image], **allowances) for image in range(len(output)))
-    return np.stack(list(wrong))
 
 
 def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Iterator[Count]:
@@ -289,7 +276,7 @@ def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Itera
         yield Count(unit, number, ours[unit])
 
 
-@lru_cache(maxsize=64)  # who mends a kernel checks it again and again
+@lru_cache(maxsize=64)  # a kernel that is being corrected is checked repeatedly
 def _counts_of_stage(
     stage: Stage, problem: ConvProblem, tile: Tile | None, seed: int
 ) -> dict[str, int]:
@@ -316,3 +303,39 @@ def _traced(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> 
     for start in ready.steps(input, weight, output, bias)[:-1]:
         start(None)
     return trace(main.kernel, main.grid, main.block, *arrays).main
+
+
+def compiled(program: Program, stages: Program) -> Machine | None:
+    """Compile the main kernel beside the stage's; None without compilers."""
+    if config.ENABLE_CUDASIM:
+        return None
+    try:
+        found = _float64_in(program)
+        return Machine(float64=found if found and not _float64_in(stages) else ())
+    except CompilerMissing:
+        return None
+    except Exception as error:  # Numba's own kinds are many, and not of one family
+        return Machine(error=_reason(error))
+
+
+def _float64_in(program: Program) -> tuple[str, ...]:
+    """Opcodes of the main kernel that compute in float64."""
+    main = program.launches[-1]
+    assert isinstance(main, Launch)
+    opcodes = compile_launch(main, program, CAPABILITY).opcodes()
+    return tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
+
+
+def _reason(error: Exception) -> str:
+    """The lines of Numba's message that give its reason."""
+    text = re.sub(r"Function\(<function ([\w.]+) at \w+>\)", r"\1", str(error))
+    lines = [line.strip(" >") for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith("Failed in ")]
+    first = said[0] if said else type(error).__name__
+    if first.endswith(":") and len(said) > 1:
+        first = f"{first} {said[1]}"
+    first = first.removesuffix(".")
+    line = re.search(r'File ".*", line (\d+)', text)
+    if "shared.array" in first or "local.array" in first:
+        first += "; its shape must be constant"
+    return f"{first} (line {line[1]})" if line else first

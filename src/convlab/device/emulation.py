@@ -29,8 +29,8 @@ def emulation_of(value: object) -> Callable[..., Any] | None:
     return None if known is None else known[1]
 
 
-# Nobody can tell a lane that has ended from one that has not begun. So where all who are there
-# wait, they wait that long for others to begin, and then give up.
+# A lane that has ended looks like one that has not begun. So when all present lanes wait, they wait
+# this long for others to begin, and then give up.
 PATIENCE_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 
@@ -38,7 +38,7 @@ _changed = threading.Condition()
 
 
 class _Block:
-    """Those of a block who wait for lanes of their warp."""
+    """The threads of a block that wait for lanes of their warp."""
 
     def __init__(self) -> None:
         self.meetings: dict[Any, _Meeting] = {}

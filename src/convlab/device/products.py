@@ -95,7 +95,7 @@ def rounded_to_tf32(value: Any) -> np.float32:
 
 def split_into_tf32(value: Any) -> tuple[np.float32, np.float32]:
     """The value rounded to TF32, ties away from zero, and what that leaves: ``split_tf32``."""
-    # In plain Python, a quarter of NumPy's time: a kernel's innermost loop comes by here.
+    # In plain Python, a quarter of NumPy's time, because a kernel's innermost loop calls this.
     _NUMBER[0] = value
     number = _NUMBER[0]
     _NUMBER_BITS[0] = (_NUMBER_BITS[0] + 0x1000) & 0xFFFFE000  # without what a NaN carries over
@@ -113,7 +113,7 @@ def _matrix(shape: tuple[int, int], where: Any, brought: Mapping[int, Any]) -> A
 
 
 def _cut(matrix: Any) -> Any:
-    """Without the 13 bits of a float32 that TF32 lacks, which tensor cores do not look at."""
+    """Without the 13 bits of a float32 that TF32 lacks, which tensor cores ignore."""
     return (matrix.view(np.uint32) & _TF32_BITS).view(np.float32)
 
 

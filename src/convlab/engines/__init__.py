@@ -1,4 +1,4 @@
-"""Engines: where kernels run, and which one is taken when nobody says.
+"""Engines: where kernels run, and which engine is the default.
 
 ``gpu`` is Numba CUDA on an NVIDIA GPU. On the CPU, ``simulator`` is convlab's own, strict and
 quick, and ``cudasim`` Numba's.
@@ -6,10 +6,13 @@ quick, and ``cudasim`` Numba's.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from convlab.engines.base import Engine, EngineUnavailable
 from convlab.simulation.memory_rules import Counts
 
-ENGINE_NAMES = ("gpu", "simulator", "cudasim")
+_CLASSES = {"gpu": "Gpu", "simulator": "Simulator", "cudasim": "CudaSim"}  # by their modules
+ENGINE_NAMES = tuple(_CLASSES)
 
 __all__ = ["ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "choose", "unavailable"]
 
@@ -39,7 +42,8 @@ def choose(name: str = "auto") -> Engine:
     if reason is not None:
         raise EngineUnavailable(f"engine is {name!r}, which cannot run here: {reason}")
     if name not in _made:
-        _made[name] = _make(name)
+        module = import_module(f"convlab.engines.{name}")
+        _made[name] = getattr(module, _CLASSES[name])()
     return _made[name]
 
 
@@ -48,19 +52,5 @@ def _best() -> str:
         return "gpu"
     from numba.cuda.core import config
 
-    # Who turns Numba's simulator on wants to see that.
+    # A user who turns Numba's simulator on wants that one.
     return "cudasim" if config.ENABLE_CUDASIM else "simulator"
-
-
-def _make(name: str) -> Engine:
-    if name == "gpu":
-        from convlab.engines.gpu import Gpu
-
-        return Gpu()
-    if name == "simulator":
-        from convlab.engines.simulator import Simulator
-
-        return Simulator()
-    from convlab.engines.cudasim import CudaSim
-
-    return CudaSim()

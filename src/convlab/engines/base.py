@@ -1,16 +1,17 @@
-"""What an engine is: the few things a plan, the ladder and the tests ask of a place to run."""
+"""What an engine is: the few operations that a plan, the ladder and the tests need."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from convlab.simulation.memory_rules import Counts
-from convlab.stage import Capability, LibraryCall, Program, Step
+from convlab.stage import Capability, Launch, LibraryCall, Program, Step
 
 Start = Callable[..., None]
 
@@ -41,7 +42,7 @@ class Engine(Protocol):
         """What runs the kernels, in words."""
 
     def free_bytes(self) -> int | None:
-        """Memory that can still be allocated, in bytes; None where nobody knows."""
+        """Memory that can still be allocated, in bytes; None where that is unknown."""
 
     def empty(self, shape: tuple[int, ...]) -> Any:
         """An uninitialised float32 array."""
@@ -75,7 +76,7 @@ class Engine(Protocol):
         """How many SMs share the blocks of a launch; None on a simulator."""
 
     def peak_flops(self, precision: str = "fp32") -> float | None:
-        """The operations a second that no kernel can exceed; None where nobody knows. ``tf32`` is
+        """The operations a second that no kernel can exceed; None where unknown. ``tf32`` is
         what tensor cores do, ``3xtf32`` a third of that."""
 
     def synchronize(self) -> None:
@@ -86,7 +87,7 @@ class Engine(Protocol):
 
 
 class OnTheHost:
-    """An engine's methods for memory, where memory is the host's and nothing runs beside it."""
+    """An engine's methods for memory, for a simulator, whose arrays are NumPy's in host memory."""
 
     is_gpu = False
 
@@ -98,7 +99,7 @@ class OnTheHost:
             return None
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        """NaN: what nobody writes must not look right."""
+        """Filled with NaN, so that an element that no kernel writes is wrong."""
         return np.full(shape, np.nan, np.float32)
 
     def to_device(self, host: np.ndarray) -> np.ndarray:
@@ -113,6 +114,16 @@ class OnTheHost:
         """None: NumPy is always here."""
         return None
 
+    def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+        """Run one launch to its end."""
+        raise NotImplementedError
+
+    def build(self, step: Step, program: Program) -> Start:
+        """The step, to be run as it is: a simulator compiles nothing."""
+        if isinstance(step, LibraryCall):
+            return self.build_library_call(step)
+        return partial(self.run, step)
+
     def build_library_call(self, call: LibraryCall) -> Start:
         """The call made ready: NumPy does it, which says nothing when numbers overflow."""
 
@@ -123,7 +134,7 @@ class OnTheHost:
         return start
 
     def prepack(self, program: Program, shapes: object, held: object) -> None:
-        """None: starting costs nothing beside running."""
+        """None: a start costs almost nothing compared with a run."""
 
     def capability(self) -> None:
         """None: what no GPU has is simulated too."""

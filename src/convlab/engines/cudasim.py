@@ -23,10 +23,11 @@ import numpy as np
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.kernel import BlockManager, BlockThread, Dim3
 
-from convlab.engines.base import OnTheHost, Start
+from convlab.engines.base import OnTheHost
+from convlab.simulation.launch_arguments import three
 from convlab.simulation.memory_rules import Counts
 from convlab.simulation.python_body import python_body
-from convlab.stage import SOURCES, Launch, LibraryCall, Program, Step
+from convlab.stage import SOURCES, Launch
 
 
 class CudaSim(OnTheHost):
@@ -38,16 +39,10 @@ class CudaSim(OnTheHost):
     def __init__(self) -> None:
         self._tally: _Tally | None = None
 
-    def build(self, step: Step, program: Program) -> Start:
-        """The launch, to be run as it is: there is nothing to compile."""
-        if isinstance(step, LibraryCall):
-            return self.build_library_call(step)
-        return partial(self.run, step)  # there is nothing to compile
-
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end; what a kernel raises comes out as it was raised."""
         tally = self._tally or _Tally()
-        grid, block = (_three(size) for size in (launch.grid, launch.block))
+        grid, block = three(launch.grid, "grid"), three(launch.block, "block")
         arguments = [
             _Array(
                 array, tally.global_access, read_only=str(argument) in SOURCES, what=str(argument)
@@ -70,11 +65,6 @@ class CudaSim(OnTheHost):
             self._tally = outer
 
 
-def _three(size: tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = (*size, 1, 1)[:3]
-    return x, y, z
-
-
 class _Blocks(BlockManager):  # type: ignore[misc]
     """A launch's blocks, one after the other, by Numba's rules for the threads of one.
 
@@ -93,7 +83,7 @@ class _Blocks(BlockManager):  # type: ignore[misc]
         self.positions = list(np.ndindex(*grid))
         self._new_block = new_block
         self._threads = [
-            _Thread(None, self, self.positions[0], place, False) for place in np.ndindex(*block)
+            _Thread(None, self, self.positions[0], index, False) for index in np.ndindex(*block)
         ]
         self._change = Lock()  # of what follows
         self._waiting: list[_Thread] = []  # at a barrier
@@ -147,7 +137,7 @@ class _Blocks(BlockManager):  # type: ignore[misc]
                 self._over.release()
 
     def _open(self) -> None:
-        """Let all go on if nobody is left for whom they wait."""
+        """Release the waiting threads if every thread has arrived or ended."""
         if len(self._waiting) + len(self._done) < len(self._threads):
             return
         if self._waiting:
@@ -164,7 +154,7 @@ class _Blocks(BlockManager):  # type: ignore[misc]
             thread.gate.release()
 
     def _let_go(self) -> None:
-        """Nobody will open the gate for those who wait: after Ctrl-C, or when one raised."""
+        """Release the waiting threads after Ctrl-C or an exception: no other thread will."""
         with self._change:
             for thread in self._threads:
                 thread.abort = True
@@ -294,7 +284,7 @@ class _Array:
 class _Memory:
     """``cuda.shared`` or ``cuda.local``: arrays that start as NaN.
 
-    Shared arrays are one per place in the code and block; local ones one per call.
+    Shared arrays are one per call in the code and block; local ones one per call.
     """
 
     def __init__(self, counter: _Counter | None, *, shared: bool) -> None:
@@ -306,11 +296,11 @@ class _Memory:
         if not self._shared:
             return self._new(shape, dtype)
         caller = sys._getframe(1)
-        place = caller.f_code, caller.f_lasti
+        call = caller.f_code, caller.f_lasti
         with self._lock:
-            if place not in self._arrays:
-                self._arrays[place] = self._new(shape, dtype)
-            return self._arrays[place]
+            if call not in self._arrays:
+                self._arrays[call] = self._new(shape, dtype)
+            return self._arrays[call]
 
     def clear(self) -> None:
         """Another block begins."""

@@ -44,7 +44,7 @@ def signature(launch: Launch, program: Program) -> tuple[Any, ...]:
     )
 
 
-# Fused multiply-adds that a multiprocessor's tensor cores start a clock in TF32, dense, by compute
+# Fused multiply-adds that an SM's tensor cores start per clock in TF32, dense, by compute
 # capability. From NVIDIA's architecture papers: A100 156 TFLOP/s, GA102 36 (RTX 3090), H100 SXM
 # 495, AD102 83 (RTX 4090), B200 1,200, RTX 5090 105, each over SMs and boost clock.
 TF32_LANES = {
@@ -54,7 +54,7 @@ TF32_LANES = {
 
 
 def _lanes(precision: str, capability: Capability) -> float:
-    """Fused multiply-adds that a multiprocessor starts a clock; 0 for one that is not known."""
+    """Fused multiply-adds that an SM starts per clock; 0 for an unknown GPU."""
     if precision in ("tf32", "3xtf32"):
         return TF32_LANES.get(capability, 0) / (3 if precision == "3xtf32" else 1)
     if capability >= (8, 6):
@@ -87,9 +87,9 @@ class Gpu:
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def free_bytes(self) -> int | None:
-        """What the driver says is free, once Numba has freed what nobody holds."""
+        """What the driver says is free, once Numba has freed what is no longer referenced."""
         context = cuda.current_context()
-        # Numba frees later what nobody holds any more: arrays in one queue, code in another.
+        # Numba frees unreferenced memory later: arrays in one queue, code in another.
         for queue in (context.memory_manager.deallocations, context.deallocations):
             queue.clear()
         return int(context.get_memory_info().free)

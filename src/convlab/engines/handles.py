@@ -31,7 +31,7 @@ def address_of(array: Any) -> int:
 
 
 def _reader_for(array: Any) -> Callable[[Any], int]:
-    """How arrays of this one's type are asked, the quickest way that they have."""
+    """The fastest way to read the address of an array of this type."""
     if hasattr(array, "device_ctypes_pointer"):
         return lambda numbas: int(numbas.device_ctypes_pointer.value)
     if hasattr(array, "data_ptr") and hasattr(array, "is_cuda"):

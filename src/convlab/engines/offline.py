@@ -164,6 +164,11 @@ def _number(pattern: str, log: str) -> int:
     return int(found[-1]) if found else 0
 
 
+def is_float64(opcode: str) -> bool:
+    """DADD, DMUL, DFMA, DSETP, ... and every conversion to or from F64."""
+    return opcode.startswith(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA")) or "F64" in opcode
+
+
 def shared_load_bytes(
     kernel: Any, types: tuple[Any, ...], capability: Capability
 ) -> dict[tuple[str, int], int]:
@@ -178,13 +183,13 @@ def shared_load_bytes(
     lto_ir = _lto_ir(kernel, types, capability, lineinfo=True)
     code, _ = _link(lto_ir, capability, "-lineinfo")
     widest: dict[tuple[str, int], int] = {}
-    place = ("", 0)
+    line = ("", 0)
     for text in _disassemble(code, "-c", "-g").splitlines():
         if (named := re.search(r'//## File "(.*?)", line (\d+)', text)) is not None:
-            place = named[1], int(named[2])
+            line = named[1], int(named[2])
         elif (load := re.search(r"\bLDS(?:\.\w+)*", text)) is not None:
             bits = next((int(part) for part in load[0].split(".") if part in ("64", "128")), 32)
-            widest[place] = max(widest.get(place, 0), bits // 8)
+            widest[line] = max(widest.get(line, 0), bits // 8)
     return widest
 
 
@@ -278,7 +283,7 @@ def _disassemble(cubin: bytes, *options: str) -> str:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         return subprocess.run(
-            # -ndf: no analysis of where branches lead, which takes long and which nobody reads.
+            # -ndf: no analysis of where branches lead, which takes long and which no caller reads.
             [program, *options, "-ndf", str(path)],
             check=True,
             capture_output=True,

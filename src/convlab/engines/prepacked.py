@@ -83,12 +83,12 @@ class LaunchGraph:
         # Not when Python ends: by then the driver may have gone, and all of it goes with it.
         weakref.finalize(self, _destroy, context, context_id, graph, executable).atexit = False
 
-    def update(self, place: int) -> None:
+    def update(self, number: int) -> None:
         """Have the driver copy that launch's parameters as they lie now."""
         (error,) = driver.cuGraphExecKernelNodeSetParams(
-            self._executable, self._nodes[place], self._kernels[place]
+            self._executable, self._nodes[number], self._kernels[number]
         )
-        require(error, self._launches[place].name)
+        require(error, self._launches[number].name)
 
     def launch(self, stream: int) -> None:
         """Start all of them on the stream of that handle, one that is not captured."""
@@ -174,7 +174,7 @@ class Prepacked:
 
     @property
     def one_graph(self) -> bool:
-        """Whether a call is one launch of a graph, where nobody captures it."""
+        """Whether a call is one launch of a graph, unless the stream is captured."""
         return self._graph is not None
 
     def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
@@ -209,10 +209,10 @@ class Prepacked:
             for tensor, address in enumerate(addresses)
             if not before or before[tensor] != address
         }
-        for place, packed in enumerate(self._launches):
+        for number, packed in enumerate(self._launches):
             if moved & packed.tensors:
                 packed.write(addresses)
-                graph.update(place)
+                graph.update(number)
         self._in_graph = addresses
 
     def _have_context(self) -> None:

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from convlab.engines.base import OnTheHost, Start
+from convlab.engines.base import OnTheHost
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.launch_arguments import three
 from convlab.simulation.memory_rules import Counts
 from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
-from convlab.stage import Launch, LibraryCall, Program, Step
+from convlab.stage import Launch
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 
@@ -35,12 +34,6 @@ class Simulator(OnTheHost):
     def __init__(self, strict: bool = True, recorder: Recorder | None = None) -> None:
         self.strict, self.recorder = strict, recorder
         self._counts: Counts | None = None
-
-    def build(self, step: Step, program: Program) -> Start:
-        """The launch, to be run as it is: there is nothing to compile."""
-        if isinstance(step, LibraryCall):
-            return self.build_library_call(step)
-        return partial(self.run, step)  # there is nothing to compile
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end."""

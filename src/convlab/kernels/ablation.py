@@ -16,9 +16,8 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, gpu_only
-from convlab.kernels.gemm import RUN, make_multiply
 from convlab.kernels.im2win_layout import group_size, make_first, packed_buffer
-from convlab.kernels.unrolled_product import make_place
+from convlab.kernels.tile_heuristic import FLOAT4
 from convlab.problem import ConvProblem
 from convlab.stage import Tile, blocks_for
 
@@ -34,7 +33,7 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
     d_w, G = p.d_w, group_size(p)
     K_W = p.W_f * G
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
-    F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN
+    F_ALL, I_ALL, K_RUNS = K_B * M_B // FLOAT4, K_B * N_B // FLOAT4, K_B // FLOAT4
     F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -42,13 +41,13 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
         for f in range(F_RUNS):
             e = t + f * THREADS
             if e < F_ALL:
-                at = first_F + slice_ * (K_B * M_B) + f * (THREADS * RUN)
-                for c in range(RUN):
+                at = first_F + slice_ * (K_B * M_B) + f * (THREADS * FLOAT4)
+                for c in range(FLOAT4):
                     fetched_F[f, c] = packed[at + c]
         for f in range(I_RUNS):
             e = t + f * THREADS
-            k = slice_ * K_B + e % K_RUNS * RUN
-            for c in range(RUN):
+            k = slice_ * K_B + e % K_RUNS * FLOAT4
+            for c in range(FLOAT4):
                 fetched_I[f, c] = float32(0)
                 if k < K_W and e < I_ALL:
                     fetched_I[f, c] = windows[first_I[f] + k + k // G * G * (d_w - 1) + c]
@@ -59,7 +58,7 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> Any:
 def make_put(tile: Tile, skew: int) -> Any:
     """s11's put, one number at a time."""
     M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
-    F_ALL, I_ALL, K_RUNS = K_B * M_B // RUN, K_B * N_B // RUN, K_B // RUN
+    F_ALL, I_ALL, K_RUNS = K_B * M_B // FLOAT4, K_B * N_B // FLOAT4, K_B // FLOAT4
     F_RUNS, I_RUNS = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
     PITCH = N_B + skew
 
@@ -68,13 +67,13 @@ def make_put(tile: Tile, skew: int) -> Any:
         for f in range(F_RUNS):
             e = t + f * THREADS
             if e < F_ALL:
-                for c in range(RUN):
-                    S_F[uint32(k0 * M_B + e * RUN + c)] = fetched_F[f, c]
+                for c in range(FLOAT4):
+                    S_F[uint32(k0 * M_B + e * FLOAT4 + c)] = fetched_F[f, c]
         for f in range(I_RUNS):
             e = t + f * THREADS
             if e < I_ALL:
-                for c in range(RUN):
-                    at = uint32((k0 + e % K_RUNS * RUN + c) * PITCH + e // K_RUNS)
+                for c in range(FLOAT4):
+                    at = uint32((k0 + e % K_RUNS * FLOAT4 + c) * PITCH + e // K_RUNS)
                     S_I[at] = fetched_I[f, c]
 
     return put
@@ -116,7 +115,13 @@ def make_write(problem: ConvProblem, tile: Tile) -> Any:
 
 def make_steps(tile: Tile, read: Any) -> Any:
     """A slice's product, each step written out as s11's are, but read when it is multiplied."""
-    multiply = make_multiply(tile)
+    M_T, N_T = tile.M_T, tile.N_T
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(R_F, R_I, R_O):
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] += R_F[i] * R_I[j]
 
     def steps_from(k: int) -> Any:
         following = steps_from(k + 1) if k + 1 < tile.K_B else None
@@ -136,11 +141,12 @@ def make_steps(tile: Tile, read: Any) -> Any:
 def make_kernel_without_prefetch(
     problem: ConvProblem,
     tile: Tile,
+    place: Any,
     fetch: Any,
     put: Any,
     read: Any,
     write: Any,
-    TOGETHER: int,
+    VECTOR: int,
     skew: int,
 ) -> Any:
     """s11's kernel with s08's loop: fill, wait, compute, wait."""
@@ -149,9 +155,9 @@ def make_kernel_without_prefetch(
     F_SLICE, I_SLICE, O_SHAPE = K_B * M_B, K_B * (N_B + skew), (M_T, N_T)
     _, K_P, _ = packed_buffer(problem, tile).shape
     SLICES = K_P // K_B
-    F_RUNS, I_RUNS = (blocks_for(K_B * wide // RUN, THREADS) for wide in (M_B, N_B))
-    F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
-    first, place, steps = make_first(problem, tile, K_P), make_place(tile), make_steps(tile, read)
+    F_RUNS, I_RUNS = (blocks_for(K_B * wide // FLOAT4, THREADS) for wide in (M_B, N_B))
+    F_FETCHED, I_FETCHED = (F_RUNS, FLOAT4), (I_RUNS, FLOAT4)
+    first, steps = make_first(problem, tile, K_P), make_steps(tile, read)
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
@@ -174,9 +180,9 @@ def make_kernel_without_prefetch(
         for slice_ in range(int32(SLICES)):
             fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
             put(fetched_F, fetched_I, t, 0, S_F, S_I)
-            cuda.syncthreads()  # nobody computes before all have fetched
-            steps(S_F, S_I, uint32(ty * TOGETHER), uint32(tx * TOGETHER), R_F, R_I, R_O)
-            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+            cuda.syncthreads()  # all threads have filled the slice
+            steps(S_F, S_I, uint32(ty * VECTOR), uint32(tx * VECTOR), R_F, R_I, R_O)
+            cuda.syncthreads()  # all threads have read it
 
         write(R_O, bias, output, m0, n0, ty, tx)
 
@@ -190,7 +196,7 @@ def make_kernel_without_microkernel(
     put: Any,
     read: Any,
     write: Any,
-    TOGETHER: int,
+    VECTOR: int,
     skew: int,
 ) -> Any:
     """s11's kernel with s05's loop: one sum a thread, two reads from shared memory for each term.
@@ -201,8 +207,8 @@ def make_kernel_without_microkernel(
     F_SLICES, I_SLICES = 2 * K_B * M_B, 2 * K_B * PITCH
     _, K_P, _ = packed_buffer(problem, tile).shape
     SLICES = K_P // K_B
-    F_RUNS, I_RUNS = (blocks_for(K_B * wide // RUN, THREADS) for wide in (M_B, N_B))
-    F_FETCHED, I_FETCHED = (F_RUNS, RUN), (I_RUNS, RUN)
+    F_RUNS, I_RUNS = (blocks_for(K_B * wide // FLOAT4, THREADS) for wide in (M_B, N_B))
+    F_FETCHED, I_FETCHED = (F_RUNS, FLOAT4), (I_RUNS, FLOAT4)
     first, steps = make_first(problem, tile, K_P), make_steps(tile, read)
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
@@ -224,17 +230,17 @@ def make_kernel_without_microkernel(
         k0 = uint32(0)  # where in shared memory the slice begins that is computed: 0 or K_B
         fetch(windows, packed, first_F, first_I, t, 0, fetched_F, fetched_I)
         put(fetched_F, fetched_I, t, k0, S_F, S_I)
-        cuda.syncthreads()  # nobody reads it before all have filled it
+        cuda.syncthreads()  # all threads have filled the slice
         for slice_ in range(int32(1), int32(SLICES + 1)):
             if slice_ < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
-            at_F = uint32(k0 * M_B + ty * TOGETHER)
-            at_I = uint32(k0 * PITCH + tx * TOGETHER)
+            at_F = uint32(k0 * M_B + ty * VECTOR)
+            at_I = uint32(k0 * PITCH + tx * VECTOR)
             steps(S_F, S_I, at_F, at_I, R_F, R_I, R_O)
             if slice_ < SLICES:
                 k0 = uint32(K_B - k0)  # the other buffer's turn
                 put(fetched_F, fetched_I, t, k0, S_F, S_I)
-                cuda.syncthreads()  # nobody reads it before all have filled it
+                cuda.syncthreads()  # all threads have filled the slice
 
         write(R_O, bias, output, m0, n0, ty, tx)
 

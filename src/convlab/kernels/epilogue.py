@@ -1,10 +1,10 @@
-"""What a thread does with its sums, from s12 on: it adds the bias, and writes them or adds them to
-what is there.
+"""The epilogue of s12, s13 and s14: a thread adds the bias to its sums, and stores them or, with
+split-K, adds them to what is there. s13 and s14 compute a sum again that is not finite.
 
-Where four outputs that lie together are one store, a thread's windows are neighbours. Where they
-are stored one by one, windows are dealt among lanes of a warp (:mod:`window_fetch`), in s12 among
-eight: their stores touch eight neighbours, where they would touch four sectors of memory and write
-a quarter of each.
+Where the outputs of an image are a multiple of four, a thread's windows are neighbours and four
+outputs are one 128-bit store. Elsewhere stores are scalar, and windows are interleaved across lanes
+of a warp (:mod:`window_copies`): the lanes' stores touch neighbours, where they would touch four
+sectors of memory and write a quarter of each.
 """
 
 from __future__ import annotations
@@ -12,38 +12,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, uint64
+from numba import cuda, float32, int32, int64, uint32, uint64
 
 from convlab.device import gpu_only, store4
-from convlab.kernels.unrolled_product import WARP_COLUMNS, WARP_ROWS
+from convlab.kernels.tile_heuristic import FLOAT4
 from convlab.problem import ConvProblem
 from convlab.stage import Tile
-from convlab.stages.s08_vectorized import RUN
 
 INFINITY = np.float32(np.inf)
+WARP_GROUPS = 4  # float4s of a warp's windows between two of a lane's, where tensor cores multiply
 
 
-def lanes_of(problem: ConvProblem, tile: Tile, splits: int) -> int:
-    """Among how many lanes s12 deals windows: a warp's along N, where threads are by warps."""
-    by_warps = tile.rows % WARP_ROWS == tile.columns % WARP_COLUMNS == 0
-    by_fours = splits == 1 and problem.H_o * problem.W_o % RUN == 0
-    return WARP_COLUMNS if by_warps and not by_fours else 1
-
-
-def make_row_of(tile: Tile) -> Any:
-    """``row_of(i)``: how far s12's channel i of a thread is from its first one."""
-    ROWS = tile.rows
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def row_of(i):
-        return i // RUN * RUN * ROWS + i % RUN
-
-    return row_of
+def interleaved_lanes(problem: ConvProblem, lanes: int) -> int:
+    """Across how many lanes windows are interleaved: a warp's along N, where stores are scalar."""
+    return 1 if problem.H_o * problem.W_o % FLOAT4 == 0 else lanes
 
 
 def make_finish(relu: bool) -> Any:
-    """A sum with its bias; with ``relu``, what is negative becomes zero. NaN stays, as in
-    PyTorch."""
+    """``finish(value, b)``: a sum with its bias; ``relu`` replaces negative numbers by zero and
+    keeps NaN, as PyTorch does."""
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def finish(value, b):
@@ -57,34 +44,33 @@ def make_write(
     problem: ConvProblem, tile: Tile, relu: bool, row_of: Any, COLUMNS: int, LANES: int
 ) -> Any:
     """``write(R_O, bias, output, m0, n0)``: a thread's outputs, from its first channel and window
-    on. Channel i is ``row_of(i)`` further; runs of four windows are ``4 * COLUMNS`` apart, the
-    windows of a run ``LANES``. Tells whether there is a sum among them that is not finite.
+    on. Channel i is ``row_of(i)`` further; float4s of windows are ``4 * COLUMNS`` apart, the
+    windows of one ``LANES``. Returns whether some sum is not finite.
 
-    Outputs stored one by one go channel after channel: what eight lanes leave of a sector of
-    memory, their next store writes. Places are unsigned, so that nobody looks for numbers below
-    zero, to be counted from the end."""
+    Scalar stores go channel after channel: the next store of the same lanes writes the rest of
+    their sectors. Indices are unsigned, which removes Numba's wraparound for negative indices."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T = tile.M_T, tile.N_T
-    WHOLE_RUNS = PIXELS % RUN == 0  # no run of four crosses into the next image
+    WHOLE_RUNS = PIXELS % FLOAT4 == 0  # no float4 crosses into the next image
     WHOLE_ROWS, WHOLE_COLUMNS = M % tile.M_B == 0, N % tile.N_B == 0
-    STEP = RUN if WHOLE_RUNS else 1
+    STEP = FLOAT4 if WHOLE_RUNS else 1
     finish = make_finish(relu)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def write(R_O, bias, output, m0, n0):
         broken = False
-        first = cuda.local.array(RUN, uint64)
-        for j in range(0, N_T, RUN):
+        first = cuda.local.array(FLOAT4, uint64)
+        for j in range(0, N_T, FLOAT4):
             if not WHOLE_COLUMNS and n0 + j * COLUMNS >= N:
                 continue
-            for c in range(0, RUN, STEP):
+            for c in range(0, FLOAT4, STEP):
                 n = n0 + j * COLUMNS + c * LANES
                 first[c] = uint64((n // PIXELS * M + m0) * PIXELS + n % PIXELS)
             for i in range(M_T):
                 row = row_of(i)
                 if WHOLE_ROWS or m0 + row < M:
                     b = bias[m0 + row]
-                    for c in range(0, RUN, STEP):
+                    for c in range(0, FLOAT4, STEP):
                         if WHOLE_COLUMNS or WHOLE_RUNS or n0 + j * COLUMNS + c * LANES < N:
                             at = first[c] + uint64(row * PIXELS)
                             if WHOLE_RUNS:
@@ -101,7 +87,7 @@ def make_write(
 
 
 def make_add(problem: ConvProblem, tile: Tile, row_of: Any, LANES: int) -> Any:
-    """``write`` of a block that has only a part of each sum: it adds it to what is there. The first
+    """``write`` of a split-K block, which has only a part of each sum: atomic additions. The first
     part has the bias."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T, COLUMNS = tile.M_T, tile.N_T, tile.columns
@@ -109,8 +95,8 @@ def make_add(problem: ConvProblem, tile: Tile, row_of: Any, LANES: int) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def add(R_O, bias, output, m0, n0):
-        for j in range(0, N_T, RUN):
-            for c in range(RUN):
+        for j in range(0, N_T, FLOAT4):
+            for c in range(FLOAT4):
                 n = n0 + j * COLUMNS + c * LANES
                 if WHOLE_COLUMNS or n < N:
                     i_n, pixel = n // PIXELS, n % PIXELS
@@ -122,3 +108,42 @@ def make_add(problem: ConvProblem, tile: Tile, row_of: Any, LANES: int) -> Any:
                             cuda.atomic.add(output, at, R_O[i, j + c] + b)
 
     return add
+
+
+def make_fix_up(
+    problem: ConvProblem, tile: Tile, relu: bool, filter_number: Any, ROWS: int, LANES: int
+) -> Any:
+    """The fix-up: computes those of a lane's outputs again that are not finite, as s01 does. The
+    filter's numbers come from ``packed``, by ``filter_number(packed, m, e)``, because ``weight``
+    may have changed since it was packed."""
+    p = problem
+    M, N, PIXELS, K = p.M, p.N, p.H_o * p.W_o, p.K
+    C_i, H_i, W_i, H_f, W_f, W_o = p.C_i, p.H_i, p.W_i, p.H_f, p.W_f, p.W_o
+    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
+    M_T, N_T = tile.M_T, tile.N_T
+    finish = make_finish(relu)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fix_up(input, packed, bias, output, m0, n0):
+        for e in range(M_T * N_T):
+            i, j = uint32(e) // N_T, uint32(e) % N_T
+            m, n = m0 + i * ROWS, n0 + j // FLOAT4 * (FLOAT4 * WARP_GROUPS) + j % FLOAT4 * LANES
+            if m >= M or n >= N:
+                continue
+            i_n, pixel = n // PIXELS, n % PIXELS
+            at = (i_n * M + m) * PIXELS + pixel
+            zero = relu and output[at] == float32(0)  # which minus infinity became too
+            if abs(output[at]) < INFINITY and not zero:
+                continue
+            total = float32(0)
+            for k in range(K):
+                r, u, v = uint32(k) // (H_f * W_f), uint32(k) // W_f % H_f, uint32(k) % W_f
+                i_h = int32(pixel // W_o * s_h + u * d_h) - p_h
+                i_w = int32(pixel % W_o * s_w + v * d_w) - p_w
+                number = float32(0)  # outside the image is padding
+                if 0 <= i_h < H_i and 0 <= i_w < W_i:
+                    number = input[((int64(i_n) * C_i + r) * H_i + i_h) * W_i + i_w]
+                total += number * filter_number(packed, m, uint32(k))
+            output[at] = finish(total, bias[m])
+
+    return fix_up

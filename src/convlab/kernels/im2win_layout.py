@@ -25,23 +25,32 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32, int64, uint32
 
-from convlab.device import gpu_only, store4
-from convlab.kernels.im2col import index_type
-from convlab.kernels.tile_fill import RUN, make_fill
+from convlab.device import gpu_only, load4, store4
+from convlab.kernels.tile_heuristic import FLOAT4
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
-from convlab.stages.s10_im2win import window_columns
 
 WARP = 32
-BLOCKS = 5  # of 256 threads, that a multiprocessor shall hold
+FETCHED = 16  # elements that a thread loads before it stores the first
+BLOCKS = 5  # of 256 threads, resident on an SM
 MANY_CHANNELS = 24  # from here on three quarters of a tile's lines are channels
 TILE_ELEMENTS = (4096, 8192, 12288)  # of a tile of few channels; the last is all of 48 KiB
 MODEST_READS = 1.25
 
 
+def window_columns(problem: ConvProblem) -> int:
+    """W_w: columns of the padded input that the windows of one output row cover."""
+    return (problem.W_o - 1) * problem.s_w + problem.window_shape[1]
+
+
 def group_size(problem: ConvProblem) -> int:
     """G: elements per column of the im2win tensor, a multiple of four."""
-    return blocks_for(problem.H_f * problem.C_i, RUN) * RUN
+    return blocks_for(problem.H_f * problem.C_i, FLOAT4) * FLOAT4
+
+
+def index_type(largest: int) -> Any:
+    """The type for numbers up to ``largest``: 32 bits where they suffice, which divide faster."""
+    return uint32 if largest < 2**32 else int64
 
 
 def windows_buffer(problem: ConvProblem) -> Buffer:
@@ -50,10 +59,62 @@ def windows_buffer(problem: ConvProblem) -> Buffer:
     return Buffer("windows", (rows, window_columns(problem), group_size(problem)))
 
 
+def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int) -> Any:
+    """``fill(source, tile, origin, t)``: a block's threads fetch LINES x COLUMNS elements.
+
+    ``place(origin, line, column)`` says where in ``source`` an element is: whether there is one
+    (zero otherwise), and its number; ``origin`` is what it has to know of the block. Lines begin
+    COLUMNS + 1 elements apart in ``tile``. ``t`` is one of the block's SIDE * SIDE / 4 threads. A
+    warp takes 32 columns of a line at a time, or, by float4, of four lines: eight float4s of
+    each, whose elements then go to 32 banks.
+    """
+    WARPS, PITCH = SIDE // FLOAT4, COLUMNS + 1
+    LINES_AT_A_TIME = FLOAT4 if BY_FLOAT4 else 1
+    NUMBERS = FLOAT4 if BY_FLOAT4 else 1  # that a thread fetches at a time
+    RUNS = SIDE // NUMBERS  # lanes side by side
+    DOWN = blocks_for(LINES, LINES_AT_A_TIME)
+    UNITS = DOWN * blocks_for(COLUMNS, SIDE)
+    STEPS = blocks_for(UNITS, WARPS)
+    ROUNDS = blocks_for(STEPS * NUMBERS, FETCHED)
+    AT_ONCE = blocks_for(STEPS, ROUNDS)
+    SHAPE = (AT_ONCE, NUMBERS)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fill(source, tile, origin, t):
+        fetched = cuda.local.array(SHAPE, float32)
+        warp, lane = t // SIDE, t % SIDE
+        for first in range(0, STEPS, AT_ONCE):
+            for f in range(AT_ONCE):
+                unit = uint32((first + f) * WARPS + warp)
+                line = uint32(unit % DOWN * LINES_AT_A_TIME + lane // RUNS)
+                column = uint32(unit // DOWN * SIDE + lane % RUNS * NUMBERS)
+                there, at = place(origin, line, column)
+                there = there and column < COLUMNS
+                if BY_FLOAT4:
+                    run = (float32(0), float32(0), float32(0), float32(0))
+                    if there:
+                        run = load4(source, at)
+                    fetched[f, 0], fetched[f, 1], fetched[f, 2], fetched[f, 3] = run
+                else:
+                    number = float32(0)
+                    if there:
+                        number = source[at]
+                    fetched[f, 0] = number
+            for f in range(AT_ONCE):
+                unit = uint32((first + f) * WARPS + warp)
+                line = uint32(unit % DOWN * LINES_AT_A_TIME + lane // RUNS)
+                column = uint32(unit // DOWN * SIDE + lane % RUNS * NUMBERS)
+                if line < LINES and column < COLUMNS:
+                    for c in range(NUMBERS):
+                        tile[line * PITCH + column + c] = fetched[f, c]
+
+    return fill
+
+
 def transform_launch(problem: ConvProblem, side: int) -> Launch:
     """The transform; ``side`` is a warp's lanes, fewer only where a simulator runs tiny tiles."""
     side = min(side, WARP)
-    if problem.C_i % RUN == 0 and problem.C_i >= min(MANY_CHANNELS, side):
+    if problem.C_i % FLOAT4 == 0 and problem.C_i >= min(MANY_CHANNELS, side):
         return by_pixels_launch(problem, side)
     return by_groups_launch(problem, side)
 
@@ -66,7 +127,7 @@ def by_pixels_launch(problem: ConvProblem, side: int) -> Launch:
     return Launch(
         make_transform_by_pixels(problem, columns, side),
         grid=(blocks,),
-        block=(side * (side // RUN),),
+        block=(side * (side // FLOAT4),),
         arguments=(Flat("input"), Flat("windows")),
     )
 
@@ -87,7 +148,7 @@ def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> A
     s_h, p_h, p_w, d_h = p.s_h, p.p_h, p.p_w, p.d_h
     PLANE, PADDED = H_i * W_i, p.padded_shape != (H_i, W_i)
     ROWS, WIDTH = pixel_grid(p)
-    PITCH, QUADS, THREADS = COLUMNS + 1, SIDE // RUN, SIDE * (SIDE // RUN)
+    PITCH, QUADS, THREADS = COLUMNS + 1, SIDE // FLOAT4, SIDE * (SIDE // FLOAT4)
     TILE = SIDE * PITCH
     CHUNKS, SLICES = blocks_for(ROWS * WIDTH, COLUMNS), blocks_for(C_i, SIDE)
     INDEX = index_type(ROWS * WIDTH + COLUMNS)
@@ -103,7 +164,7 @@ def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> A
             return there, start + r * PLANE + i_h * W_i + i_w
         return there, start + r * PLANE + pixel
 
-    fill = make_fill(place, SIDE, COLUMNS, not PADDED and PLANE % RUN == 0, SIDE)
+    fill = make_fill(place, SIDE, COLUMNS, not PADDED and PLANE % FLOAT4 == 0, SIDE)
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def im2win_transform_by_pixels(input, windows):
@@ -114,9 +175,9 @@ def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> A
         p0 = INDEX(block // SLICES % CHUNKS * COLUMNS)
         i = uint32(block // (SLICES * CHUNKS))
         fill(input, tile, (i * C_i * PLANE, p0, r0), t)
-        cuda.syncthreads()  # nobody empties the tile before all have filled it
+        cuda.syncthreads()  # all threads have filled the tile
 
-        line = t % QUADS * RUN
+        line = t % QUADS * FLOAT4
         for f in range(0, COLUMNS, SIDE):
             column = t // QUADS + f
             pixel = INDEX(p0 + column)
@@ -162,8 +223,8 @@ def band_for(problem: ConvProblem, side: int) -> Band:
 def _band_in(problem: ConvProblem, elements: int, side: int) -> Band:
     p = problem
     W_w, window_lines = window_columns(p), p.window_shape[0] * p.C_i
-    columns = blocks_for(blocks_for(W_w, blocks_for(W_w, side)), RUN) * RUN
-    lines = elements // (columns + 1) // RUN * RUN
+    columns = blocks_for(blocks_for(W_w, blocks_for(W_w, side)), FLOAT4) * FLOAT4
+    lines = elements // (columns + 1) // FLOAT4 * FLOAT4
     if window_lines > lines:
         return Band(1, min(lines, group_size(p)), columns, whole=False)
     rows = min(1 + (lines - window_lines) // (p.s_h * p.C_i), p.H_o)
@@ -178,7 +239,7 @@ def by_groups_launch(problem: ConvProblem, side: int) -> Launch:
     return Launch(
         make_transform_by_groups(problem, band, side),
         grid=(problem.N_i * blocks_for(problem.H_o, band.rows) * chunks * parts,),
-        block=(side * (side // RUN),),
+        block=(side * (side // FLOAT4),),
         arguments=(Flat("input"), Flat("windows")),
     )
 
@@ -191,11 +252,11 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
     H_f, H_o, W_w, G = p.H_f, p.H_o, window_columns(p), group_size(p)
     s_h, p_h, p_w, d_h = p.s_h, p.p_h, p.p_w, p.d_h
     BAND, LINES, COLUMNS, WHOLE = band
-    PITCH, THREADS = COLUMNS + 1, SIDE * (SIDE // RUN)
+    PITCH, THREADS = COLUMNS + 1, SIDE * (SIDE // FLOAT4)
     ROW_STEP = 1 if WHOLE else d_h  # input rows from C_i lines to the next
     SPREAD = (d_h - 1) * C_i if WHOLE else 0  # lines between those of one filter row and the next
     PART, ELEMENTS = G if WHOLE else LINES, H_f * C_i  # of a group; the others are zeros
-    TILE, QUADS = LINES * PITCH, PART // RUN
+    TILE, QUADS = LINES * PITCH, PART // FLOAT4
     STORES = BAND * COLUMNS * QUADS
     INDEX = index_type(C_i * H_i * W_i)  # within an image
     BANDS, CHUNKS, PARTS = blocks_for(H_o, BAND), blocks_for(W_w, COLUMNS), blocks_for(G, PART)
@@ -212,7 +273,7 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
             at = INDEX((r * H_i + i_h) * W_i + i_w)
         return there, start + at
 
-    fill = make_fill(place, LINES, COLUMNS, W_i % RUN == 0 and p_w % RUN == 0, SIDE)
+    fill = make_fill(place, LINES, COLUMNS, W_i % FLOAT4 == 0 and p_w % FLOAT4 == 0, SIDE)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(tile, b, k, g0, g):
@@ -231,12 +292,12 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
         m0 = uint32(block // (PARTS * CHUNKS) % BANDS * BAND)
         i = uint32(block // (PARTS * CHUNKS * BANDS))
         fill(input, tile, (i * C_i * H_i * W_i, m0, k0, g0), t)
-        cuda.syncthreads()  # nobody empties the tile before all have filled it
+        cuda.syncthreads()  # all threads have filled the tile
 
         for e in range(t, STORES, THREADS):
             quad, place_ = uint32(e) % QUADS, uint32(e) // QUADS
             k, b = place_ % COLUMNS, place_ // COLUMNS
-            g = uint32(g0 + quad * RUN)
+            g = uint32(g0 + quad * FLOAT4)
             if m0 + b < H_o and k0 + k < W_w and g < G:
                 run = (
                     read(tile, b, k, g0, g),
@@ -251,11 +312,11 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
 
 
 def make_first(problem: ConvProblem, tile: Tile, K_P: int) -> Any:
-    """``first(t, m0, n0, first_I)``: where the runs of four begin that thread t fetches. Those of
-    its windows go to ``first_I``, that of the packed filter is returned."""
+    """``first(t, m0, n0, first_I)``: where the float4s begin that thread t fetches. Those of its
+    windows go to ``first_I``, that of the packed filter is returned."""
     p = problem
     N, W_o, s_w, W_w, G = p.N, p.W_o, p.s_w, window_columns(p), group_size(p)
-    THREADS, K_RUNS = tile.threads, tile.K_B // RUN
+    THREADS, K_RUNS = tile.threads, tile.K_B // FLOAT4
     I_RUNS = blocks_for(tile.N_B * K_RUNS, THREADS)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -264,7 +325,7 @@ def make_first(problem: ConvProblem, tile: Tile, K_P: int) -> Any:
             # Past the last window, fetch that again; its results are not written.
             window = min(n0 + (t + f * THREADS) // K_RUNS, N - 1)
             first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
-        return int64(m0) * K_P + t * RUN
+        return int64(m0) * K_P + t * FLOAT4
 
     return first
 
@@ -284,7 +345,7 @@ def pack_launch(problem: ConvProblem, tile: Tile, side: int) -> Launch:
     return Launch(
         make_pack_filter(problem, K_P, M_P, M_B, side),
         grid=(blocks_for(K_P, side) * blocks_for(M_P, side),),
-        block=(side * (side // RUN),),
+        block=(side * (side // FLOAT4),),
         arguments=(Flat("weight"), Flat("packed")),
     )
 
@@ -296,7 +357,7 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, M_B: int, SIDE: i
     M, C_i, H_f, W_f, K, G = p.M, p.C_i, p.H_f, p.W_f, p.K, group_size(p)
     ELEMENTS = H_f * C_i  # of a group; the other TAIL are zeros
     TAIL = G - ELEMENTS
-    PITCH, QUADS, THREADS = SIDE + 1, SIDE // RUN, SIDE * (SIDE // RUN)
+    PITCH, QUADS, THREADS = SIDE + 1, SIDE // FLOAT4, SIDE * (SIDE // FLOAT4)
     TILE, SQUARES = SIDE * PITCH, blocks_for(M_P, SIDE)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -315,7 +376,7 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, M_B: int, SIDE: i
             return uint32((e - K) // TAIL * G + ELEMENTS + (e - K) % TAIL)
         return e
 
-    fill = make_fill(place, SIDE, SIDE, K % RUN == 0, SIDE)
+    fill = make_fill(place, SIDE, SIDE, K % FLOAT4 == 0, SIDE)
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def pack_filter_by_squares(weight, packed):
@@ -325,9 +386,9 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, M_B: int, SIDE: i
         m0 = uint32(block % SQUARES * SIDE)
         e0 = uint32(block // SQUARES * SIDE)
         fill(weight, tile, (m0, e0), t)
-        cuda.syncthreads()  # nobody empties the square before all have filled it
+        cuda.syncthreads()  # all threads have filled the tile
 
-        line, column = t % QUADS * RUN, t // QUADS
+        line, column = t % QUADS * FLOAT4, t // QUADS
         if e0 + column < K_P and m0 + line < M_P:
             at = line * PITCH + column
             run = (tile[at], tile[at + PITCH], tile[at + 2 * PITCH], tile[at + 3 * PITCH])

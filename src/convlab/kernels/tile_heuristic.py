@@ -1,101 +1,205 @@
-"""Which tile suits a problem, and among how many blocks to split its sums: a model of what a GPU's
-busiest multiprocessor has to do.
+"""Which tile suits a problem, and among how many blocks to split its sums (split-K): a model of
+what a GPU's busiest SM has to do, with the constants of s11 to s14 as data.
 
-All blocks cost the same, so a GPU is done when the multiprocessor with the most of them is, which
-has ``busiest = ceil(blocks / sm_count)``. Two things can be what it waits for. In clocks:
+All blocks cost the same, so a GPU is done when the SM with the most of them is, which has
+``busiest = ceil(blocks / sm_count)``. Two things bound its time. In clocks:
 
     throughput = busiest * M_B * N_B * (K_P + overhead) / (FMA_A_CLOCK * rate)
     latency = rounds * slices * (slice + copy * copies + K_B * (step + fma * M_T * N_T))
 
-Throughput is what counts where many warps take turns: all the multiply-adds of its blocks. K_P is K
+Throughput counts where many warps take turns: all the multiply-adds of the SM's blocks. K_P is K
 rounded up to whole slices, ``overhead`` what a block does before and after them, in steps of k,
-``rate`` how well the tile's inner loop uses a multiprocessor when there is plenty to do.
+``rate`` how well the tile's inner loop uses an SM when there is plenty to do.
 
-Latency is what counts where a multiprocessor has a block or two, as with one image: a warp cannot
-go faster than one after the other, however idle the rest is. For each slice there is a barrier with
-a wait, each of the thread's copies (``copies``, of 4 bytes of windows and of 16 of the filter), and
-K_B steps, each of some loads and M_T x N_T multiply-adds. As many blocks as fit run side by side,
-so this is paid in ``rounds``. Small thread tiles win there, large ones elsewhere.
-:class:`Costs` has what each of these takes.
+Latency counts where an SM has one block or two, as with one image: each slice costs a barrier with
+a wait, each of the thread's copies, and K_B steps of some loads and M_T x N_T multiply-adds. As
+many blocks as fit run side by side, so an SM pays this in ``rounds``. Small thread tiles win there,
+large ones elsewhere. Where both count, neither hides wholly behind the other: the time is the root
+of the sum of their squares. Memory is not in the model, because it is the same for all tiles.
 
-Where both count, neither is hidden wholly behind the other: the time is taken to be the root of the
-sum of their squares. Channels and pixels that do not exist cost what others do: they are in the
-blocks. Memory is not in the model, because it is the same for all tiles.
-
-Split sums make ``splits`` times as many blocks, each with so many fewer slices: work for
-SMs that would have none, or less than the busiest. The price is a launch that clears
-the output, and ``splits`` atomic additions to each:
+Split-K makes ``splits`` times as many blocks, each with so many fewer slices. The price is a launch
+that clears the output, and ``splits`` atomic additions to each element:
 
     SPLIT + ADDITION * splits * M * N
 
-The constants are fitted to what an H200 took in 936 cases, tiles and splits worth trying on 116
-problems: to the logarithms of these times by least squares, then by a random search for what makes
-the choice least bad. Where they say about the same, rounder ones were taken. docs/tiles.md has how
-well that chooses where it was not fitted, and the model's tile beside the best of each problem.
+The constants of s12 are fitted to what an H200 took in 936 cases (tiles and splits worth trying on
+116 problems), those of s11 to the candidates of 55 problems, those of s13 and s14 to the paper's
+twelve layers. docs/tiles.md shows how well the model chooses where it was not fitted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from convlab.problem import ConvProblem
 from convlab.stage import GRID_LIMIT, Tile, blocks_for
-from convlab.stages.s08_vectorized import RUN
 
-H200_SMS = 132  # of an H200, where nobody says
-REGISTERS, BESIDE_SUMS = 65536, 64  # a multiprocessor's; what a thread needs beside its sums
+FLOAT4 = 4  # elements of a 128-bit access
+H200_SMS = 132  # assumed where the number of SMs is unknown
+REGISTERS = 65536  # of an SM
 FMA_A_CLOCK = 102.0  # multiply-adds of the best tile, where 128 is what the arithmetic could do
 SPLIT, ADDITION = 4700.0, 0.0042  # clocks
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-MOST_SUMS = 64  # a thread's, to be split: more leave the registers on their way to the additions
-MOST_OUTPUTS = 9 * 64 * 64 * H200_SMS  # to be split: of more it gained 3 %, or lost
+MOST_SUMS = 64  # a thread's, to be split: more leave the registers in the atomic epilogue
+FEW_SUMS = 32  # a thread's, for windows of few terms: more warps hide each other's loads
+FEW_OUTPUTS = 6 * 64 * 64 * H200_SMS  # six blocks of 64 x 64 for each SM: small blocks are tried
+
+Shape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
+
+
+def shape_of(tile: Tile) -> Shape:
+    return tile.M_B, tile.N_B, tile.M_T, tile.N_T
 
 
 @dataclass(frozen=True)
-class Costs:
-    """A stage's constants in the formulas above: in clocks of a thread, but ``overhead``, which is
-    in steps of k."""
+class Latency:
+    """What the parts of a slice take, in clocks of a thread."""
 
-    overhead: float
     slice: float
     copy: float
     step: float
     fma: float
 
 
-# The times do not show that a step of k takes anything by itself, nor a block's beginning and end.
-COSTS = Costs(overhead=0.0, slice=50.0, copy=50.0, step=0.0, fma=0.4)
+@dataclass(frozen=True, eq=False)
+class Heuristic:
+    """The model with a stage's constants. ``rates`` are multiply-adds per clock on an H200 where
+    nothing is left over, over those of the best tile; its keys are the shapes to choose from."""
 
-Shape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
+    rates: Mapping[Shape, float]
+    slice_depth: Callable[[ConvProblem], int]  # K_B
+    overhead: float
+    latency: Latency | None = None
+    terms: Callable[[ConvProblem], int] = lambda problem: problem.K  # of a sum, zeros included
+    window_copy: int = 1  # elements of the windows that one copy moves
+    smallest: tuple[int, int] = (1, 1)  # M_B that is worth trying: of few outputs, of many
+    deep: tuple[Shape, int] | None = None  # a shape that few outputs also try with this K_B
+    few_terms: int = 0  # of a window: up to so many, a thread has at most FEW_SUMS
+    most_scalar_sums: int = 1024  # a thread's, where its stores are scalar: more would spill
+    registers: int = 64  # that a thread needs beside its sums
+    alone: float = 1.0  # blocks that one counts for which has an SM to itself in the last round
+    splits: tuple[int, ...] = (1,)
+    most_outputs: int = 0  # that are split
 
-# Multiply-adds a clock on an H200 where nothing is left over, over the best one's. Eight more were
-# measured on 55 problems; nowhere was one faster than the best of these by 2 %.
-RATES: dict[Shape, float] = {
-    (128, 64, 8, 8): 1.0,
-    (64, 128, 8, 8): 0.92,
-    (96, 128, 12, 8): 0.94,
-    (64, 64, 8, 4): 0.84,
-    (64, 32, 8, 4): 0.825,
-    (32, 64, 4, 8): 0.79,
-    (32, 32, 4, 4): 0.68,
-    (16, 128, 4, 8): 0.45,
-}
-FEW_OUTPUTS = 6 * 64 * 64 * H200_SMS  # six blocks of 64 x 64 for each
-DEEP, DEPTH = (32, 32, 4, 4), 32  # the one that is also tried with slices so deep: fewer barriers
+    def resident_blocks(self, tile: Tile) -> int:
+        """Blocks that an SM's registers hold at a time."""
+        return max(1, REGISTERS // (tile.threads * (tile.M_T * tile.N_T + self.registers)))
+
+    def candidates(self, problem: ConvProblem) -> tuple[Tile, ...]:
+        """The tiles to choose from, which a tuner measures: none that computes a third more
+        channels than another, those that do not exist included, none with more blocks than a grid
+        has, and none whose sums would leave the registers."""
+        few_outputs = problem.M * problem.N <= FEW_OUTPUTS
+        scalar_stores = problem.H_o * problem.W_o % FLOAT4 != 0
+        most_sums = self.most_scalar_sums if scalar_stores else 1024
+        shapes = [shape for shape in self.rates if shape[2] * shape[3] <= most_sums]
+        narrowest = min(max(M_B for M_B, *_ in shapes), blocks_for(problem.M, GRID_LIMIT[1]))
+        smallest = self.smallest[0 if few_outputs else 1]
+        narrowest = max(narrowest, min(smallest, problem.M))
+        channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in shapes if narrowest <= M_B}
+        most = min(channels.values()) * 4 / 3
+        shapes = [shape for shape in shapes if channels.get(shape[0], most + 1) <= most]
+        depth = self.slice_depth(problem)
+        if depth < 16 and self.terms(problem) <= self.few_terms:
+            shapes = [shape for shape in shapes if shape[2] * shape[3] <= FEW_SUMS] or shapes
+        tiles = []
+        for shape in shapes:
+            M_B, N_B, M_T, N_T = shape
+            tiles.append(Tile(M_B, N_B, depth, M_T, N_T))
+            if self.deep and shape == self.deep[0] and few_outputs:
+                if problem.C_i % self.deep[1] == 0:
+                    tiles.append(Tile(M_B, N_B, self.deep[1], M_T, N_T))
+        return tuple(tiles)
+
+    def estimated_cost(
+        self, problem: ConvProblem, tile: Tile, sm_count: int = H200_SMS, splits: int = 1
+    ) -> float:
+        """What the model says of one of the :meth:`candidates`, in clocks."""
+        blocks = splits * blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
+        slices = blocks_for(blocks_for(self.terms(problem), tile.K_B), splits)
+        busiest, resident = blocks_for(blocks, sm_count), self.resident_blocks(tile)
+        counted = busiest - 1 + self.alone if busiest % resident == 1 else busiest
+        steps = slices * tile.K_B + self.overhead
+        rate = FMA_A_CLOCK * self.rates[shape_of(tile)]
+        throughput, latency = counted * tile.M_B * tile.N_B * steps / rate, 0.0
+        if (costs := self.latency) is not None:
+            copies = tile.K_B * (tile.N_B / self.window_copy + tile.M_B / FLOAT4) / tile.threads
+            step = costs.step + costs.fma * (tile.M_T * tile.N_T)
+            slice_ = costs.slice + costs.copy * copies + tile.K_B * step
+            latency = blocks_for(busiest, resident) * slices * slice_
+        price = 0.0 if splits == 1 else SPLIT + ADDITION * splits * problem.M * problem.N
+        return math.hypot(throughput, latency) + price
+
+    def best_splits(self, problem: ConvProblem, tile: Tile, sm_count: int = H200_SMS) -> int:
+        """Among how many blocks the model would split each sum; at most :meth:`most_splits`. 1
+        where there are too many outputs, for a tile that the model does not know, and where a
+        thread's sums would leave its registers: half as many are too many where the last rows of
+        blocks stick out, because every addition then needs a bounds check."""
+        return self._cheapest_splits(problem, tile, sm_count, self.most_splits(problem) or 1)
+
+    def _cheapest_splits(self, problem: ConvProblem, tile: Tile, sm_count: int, most: int) -> int:
+        most_sums = MOST_SUMS // 2 if problem.M % tile.M_B else MOST_SUMS
+        known, sums = shape_of(tile) in self.rates, tile.M_T * tile.N_T
+        if not known or sums > most_sums or self.most_outputs < problem.M * problem.N:
+            return 1
+        most = min(most, blocks_for(self.terms(problem), tile.K_B))
+        return min(
+            (splits for splits in self.splits if splits <= most),
+            key=lambda splits: self.estimated_cost(problem, tile, sm_count, splits),
+        )
+
+    @lru_cache(maxsize=64)  # noqa: B019  (the instances are this module's constants)
+    def most_splits(self, problem: ConvProblem) -> int:
+        """The most atomic additions to an output: the parts that any of :meth:`candidates` has on
+        an H200, 0 where none splits. Other tiles and other GPUs have no more, so that the check of
+        an output needs only the problem. By the model, on docs/tiles.md's 93 problems and GPUs of
+        16, 24, to 264 SMs, that costs 16 % at most, and more than 1 % in 6 of 100 cases."""
+        most = max(
+            self._cheapest_splits(problem, tile, H200_SMS, self.splits[-1])
+            for tile in self.candidates(problem)
+        )
+        return most if most > 1 else 0
+
+    def best_tile(
+        self,
+        problem: ConvProblem,
+        sm_count: int = H200_SMS,
+        relu: bool = False,
+        whole_sums: bool = False,
+    ) -> Tile:
+        """The tile that the model takes to be the fastest: each with its :meth:`best_splits`, or
+        with either option, which rules out split-K, each unsplit."""
+
+        def cost(tile: Tile) -> float:
+            unsplit = relu or whole_sums or len(self.splits) == 1
+            splits = 1 if unsplit else self.best_splits(problem, tile, sm_count)
+            return self.estimated_cost(problem, tile, sm_count, splits)
+
+        return min(self.candidates(problem), key=cost)
 
 
-def slice_depth(problem: ConvProblem) -> int:
-    """K_B: 16 or 8 channels of one place of the filter where that divides C_i. Else 16 elements
-    where that makes at most 2 % more steps of k than K, for large K; else the depth from 6 to 16
-    with the fewest steps, the smallest of them. An odd depth has two slices in a turn: where there
-    are only two or three, and no padding to look after, the next even one is quicker."""
+def im2win_terms(problem: ConvProblem) -> int:
+    """Elements that a window has in s11's im2win tensor: W_f columns, each padded to a float4."""
+    return problem.W_f * blocks_for(problem.H_f * problem.C_i, FLOAT4) * FLOAT4
+
+
+def depth_8_or_16(terms: int) -> int:
+    """K_B: 16 where that adds at most 2 % to the terms, else 8."""
+    return 16 if blocks_for(terms, 16) * 16 <= 1.02 * terms else 8
+
+
+def fused_depth(problem: ConvProblem) -> int:
+    """K_B of s12: 16 or 8 channels of one place of the filter where that divides C_i. Else 16
+    where that adds at most 2 % to K, for large K; else the depth from 6 to 16 with the fewest
+    steps, the smallest of them. An odd depth needs two slices in a turn of the loop: where there
+    are only two or three slices, and no padding, the next even depth is quicker."""
     for channels in (16, 8):
         if problem.C_i % channels == 0:
             return channels
-    if blocks_for(problem.K, 16) * 16 <= 1.02 * problem.K:
+    if depth_8_or_16(problem.K) == 16:
         return 16
     depths = range(min(6, problem.K), min(16, problem.K) + 1)
     depth = min(depths, key=lambda depth: (blocks_for(problem.K, depth) * depth, depth))
@@ -103,110 +207,73 @@ def slice_depth(problem: ConvProblem) -> int:
     return depth + 1 if few and bare and depth % 2 else depth
 
 
-def suited(problem: ConvProblem, shapes: Iterable[Shape]) -> list[Shape]:
-    """Those of the shapes that are worth trying: none that computes a third more channels than
-    another, those that do not exist included, and none so small that its blocks would be far more
-    than there is use for, or than a grid has."""
-    narrowest = min(32 if has_few_outputs(problem) else 64, problem.M)
-    narrowest = max(narrowest, min(128, blocks_for(problem.M, GRID_LIMIT[1])))
-    wide_enough = [shape for shape in shapes if narrowest <= shape[0]]
-    channels = {M_B: blocks_for(problem.M, M_B) * M_B for M_B, *_ in wide_enough}
-    most = min(channels.values()) * 4 / 3
-    return [shape for shape in wide_enough if channels[shape[0]] <= most]
+S11 = Heuristic(
+    rates={
+        (128, 64, 8, 8): 1.0,
+        (64, 128, 8, 8): 0.9,
+        (96, 64, 8, 8): 0.82,
+        (64, 64, 8, 4): 0.84,
+        (64, 32, 8, 4): 0.78,
+        (32, 64, 4, 8): 0.75,
+        (32, 32, 4, 4): 0.72,  # at 0.70 too rarely chosen on the fitted problems, at 0.74 too often
+        (16, 128, 4, 8): 0.5,
+    },
+    slice_depth=lambda problem: depth_8_or_16(im2win_terms(problem)),
+    overhead=55.0,
+    latency=Latency(slice=4.0, copy=3.0, step=38.0, fma=0.74),
+    terms=im2win_terms,
+    window_copy=FLOAT4,
+    smallest=(32, 64),
+    few_terms=168,  # 8 x 8 sums took 1 to 27 % longer on five problems of 36 and 168 terms
+)
 
+S12 = Heuristic(
+    # Eight more shapes were measured on 55 problems; none was faster than the best by 2 %.
+    rates={
+        (128, 64, 8, 8): 1.0,
+        (64, 128, 8, 8): 0.92,
+        (96, 128, 12, 8): 0.94,
+        (64, 64, 8, 4): 0.84,
+        (64, 32, 8, 4): 0.825,
+        (32, 64, 4, 8): 0.79,
+        (32, 32, 4, 4): 0.68,
+        (16, 128, 4, 8): 0.45,
+    },
+    slice_depth=fused_depth,
+    # The times do not show that a step of k, or a block's beginning and end, costs anything.
+    overhead=0.0,
+    latency=Latency(slice=50.0, copy=50.0, step=0.0, fma=0.4),
+    smallest=(32, 64),
+    deep=((32, 32, 4, 4), 32),  # fewer barriers
+    splits=SPLITS,
+    most_outputs=9 * 64 * 64 * H200_SMS,  # with more, split-K gained 3 % or lost
+)
 
-def has_few_outputs(problem: ConvProblem) -> bool:
-    """Whether small blocks, and deep slices of them, are worth trying."""
-    return problem.M * problem.N <= FEW_OUTPUTS
+S13 = Heuristic(
+    rates={
+        (128, 64, 16, 8): 1.0,
+        (128, 64, 8, 8): 0.97,
+        (64, 128, 8, 8): 0.98,
+        (96, 64, 12, 8): 1.0,
+        (96, 64, 6, 8): 0.93,
+        (64, 64, 4, 8): 0.97,
+        (32, 64, 4, 8): 0.84,
+    },
+    slice_depth=lambda problem: depth_8_or_16(problem.K),
+    overhead=80.0,
+    most_scalar_sums=64,
+)
 
-
-def candidates(problem: ConvProblem) -> tuple[Tile, ...]:
-    """The tiles to choose from: what a tuner measures."""
-    depth, deep = slice_depth(problem), has_few_outputs(problem) and problem.C_i % DEPTH == 0
-    tiles = []
-    for shape in suited(problem, RATES):
-        M_B, N_B, M_T, N_T = shape
-        tiles.append(Tile(M_B, N_B, depth, M_T, N_T))
-        if shape == DEEP and deep:
-            tiles.append(Tile(M_B, N_B, DEPTH, M_T, N_T))
-    return tuple(tiles)
-
-
-def estimated_cost(
-    problem: ConvProblem, tile: Tile, sm_count: int = H200_SMS, splits: int = 1
-) -> float:
-    """What the model says of a tile of :func:`candidates`, in clocks."""
-    blocks = splits * blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
-    slices = blocks_for(blocks_for(problem.K, tile.K_B), splits)
-    rate = RATES[tile.M_B, tile.N_B, tile.M_T, tile.N_T]
-    price = 0.0 if splits == 1 else SPLIT + ADDITION * splits * problem.M * problem.N
-    copies = tile.K_B * (tile.N_B + tile.M_B / RUN) / tile.threads
-    return clocks(tile, blocks, slices, copies, rate, COSTS, sm_count) + price
-
-
-def clocks(
-    tile: Tile,
-    blocks: int,
-    slices: int,
-    copies: float,
-    rate: float,
-    costs: Costs,
-    sm_count: int,
-) -> float:
-    """Throughput and latency of so many blocks of so many slices, with ``copies`` a thread each."""
-    busiest = blocks_for(blocks, sm_count)
-    steps = slices * tile.K_B + costs.overhead
-    throughput = busiest * tile.M_B * tile.N_B * steps / (FMA_A_CLOCK * rate)
-
-    sums = tile.M_T * tile.N_T
-    at_once = max(1, REGISTERS // (tile.threads * (sums + BESIDE_SUMS)))
-    slice_ = costs.slice + costs.copy * copies + tile.K_B * (costs.step + costs.fma * sums)
-    latency = blocks_for(busiest, at_once) * slices * slice_
-    return math.hypot(throughput, latency)
-
-
-def best_splits(problem: ConvProblem, tile: Tile, sm_count: int = H200_SMS) -> int:
-    """Among how many blocks the model would split each sum; at most :func:`most_splits`. 1 where
-    there are too many outputs, for a tile that it does not know, and where a thread's sums would
-    leave its registers: half as many are too many where the last rows of blocks stick out, and
-    every addition has to be asked about.
-    """
-    return _cheapest_splits(problem, tile, sm_count, most_splits(problem) or 1)
-
-
-def _cheapest_splits(problem: ConvProblem, tile: Tile, sm_count: int, most: int) -> int:
-    most_sums = MOST_SUMS // 2 if problem.M % tile.M_B else MOST_SUMS
-    known = (tile.M_B, tile.N_B, tile.M_T, tile.N_T) in RATES
-    sums = tile.M_T * tile.N_T
-    if not known or sums > most_sums or problem.M * problem.N > MOST_OUTPUTS:
-        return 1
-    slices = blocks_for(problem.K, tile.K_B)
-    return min(
-        (splits for splits in SPLITS if splits <= min(slices, most)),
-        key=lambda splits: estimated_cost(problem, tile, sm_count, splits),
-    )
-
-
-@lru_cache(maxsize=64)
-def most_splits(problem: ConvProblem) -> int:
-    """What is added atomically to an output, at most: the parts that any of :func:`candidates` has
-    on an H200, 0 where none splits. Other tiles and other GPUs have no more, so that whoever judges
-    an output has to know nothing but the problem. By the model, on docs/tiles.md's 93 problems and
-    GPUs of 16, 24, to 264 SMs, that costs 16 % at most, and more than 1 % in 6 of 100
-    cases."""
-    most = max(
-        (_cheapest_splits(problem, tile, H200_SMS, SPLITS[-1]) for tile in candidates(problem)),
-        default=1,
-    )
-    return most if most > 1 else 0
-
-
-def best_tile(problem: ConvProblem, sm_count: int = H200_SMS, whole_sums: bool = False) -> Tile:
-    """The tile that the model takes to be the fastest: each with its :func:`best_splits`, or with
-    ``whole_sums`` each unsplit."""
-
-    def cost(tile: Tile) -> float:
-        splits = 1 if whole_sums else best_splits(problem, tile, sm_count)
-        return estimated_cost(problem, tile, sm_count, splits)
-
-    return min(candidates(problem), key=cost)
+WARPGROUP_N, WARPGROUP_K = 128, 16  # N_B and K_B of every tile of s14
+S14 = Heuristic(
+    # By M_B. No odd multiples of 8: those that were measured (88, 104, 120) were slower than 64.
+    rates={
+        (M_B, WARPGROUP_N, M_B // 4, 4): rate
+        for M_B, rate in {128: 1.0, 112: 1.0, 96: 0.93, 64: 0.89, 32: 0.6}.items()
+    },
+    slice_depth=lambda problem: WARPGROUP_K,
+    overhead=80.0,
+    most_scalar_sums=96,
+    registers=96,  # half as many sums in flight, both parts of the operands, and addresses
+    alone=1.5,
+)

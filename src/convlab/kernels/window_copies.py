@@ -1,5 +1,5 @@
-"""Slices of the window-ordered matrix, straight from the input: what s12 has in place of the
-im2win tensor.
+"""Asynchronous copies of windows: slices of the window-ordered matrix, straight from the input, and
+the filter in the same order. s12, s13 and s14 have them in place of the im2win tensor.
 
 Neighbouring threads fetch the same element of neighbouring windows, so that in every row of the
 slice they read along a row of the input. Asynchronous copies put it where it belongs, with zeros
@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import copy_async, copy_async4, gpu_only
+from convlab.device import copy_async, copy_async4, gpu_only, split_tf32
+from convlab.kernels.epilogue import INFINITY
+from convlab.kernels.tile_heuristic import FLOAT4
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Tile, blocks_for
-from convlab.stages.s08_vectorized import RUN
+from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
 
 WARP = 32
 TABLE_BYTES = 48 * 1024  # of the 64 KiB of constant memory; beyond it, places are computed
@@ -79,34 +80,34 @@ def make_locate(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
-    """A slice of the packed filter, which lies in memory as it will in the ring: ``parts`` numbers
-    for each of the filter's."""
+    """A slice of the packed filter, which has the same order in global and in shared memory:
+    ``parts`` numbers for each of the filter's."""
     WIDTH, K_B, THREADS = parts * tile.M_B, tile.K_B, tile.threads
-    RUNS = blocks_for(K_B * WIDTH // RUN, THREADS)
-    EVEN = K_B * WIDTH // RUN % THREADS == 0
+    RUNS = blocks_for(K_B * WIDTH // FLOAT4, THREADS)
+    EVEN = K_B * WIDTH // FLOAT4 % THREADS == 0
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch_filter(packed, slice_, slot, t, S_F):
-        source = (int64(cuda.blockIdx.y) * K_P + slice_ * K_B) * WIDTH + t * RUN
-        target = slot * (K_B * WIDTH) + t * RUN
+    def fetch_filter(packed, slice_, pipe, t, S_F):
+        source = (int64(cuda.blockIdx.y) * K_P + slice_ * K_B) * WIDTH + t * FLOAT4
+        target = pipe * (K_B * WIDTH) + t * FLOAT4
         for f in range(RUNS):
-            if EVEN or (t + f * THREADS) * RUN < K_B * WIDTH:
+            if EVEN or (t + f * THREADS) * FLOAT4 < K_B * WIDTH:
                 copy_async4(
-                    S_F, target + f * THREADS * RUN, packed, source + f * THREADS * RUN, True
+                    S_F, target + f * THREADS * FLOAT4, packed, source + f * THREADS * FLOAT4, True
                 )
 
     return fetch_filter
 
 
-def make_dealer(LANES: int) -> Any:
-    """``column(window)``: where a window of the block lies in a slice's rows, dealt among so many
-    lanes. A lane reads four columns with one load: dealt among 1, these are four neighbours; among
-    8, a lane has every eighth of 32 windows, and the lanes' are neighbours."""
-    ALL = RUN * LANES
+def make_interleave(LANES: int) -> Any:
+    """``column(window)``: where a window of the block lies in a slice's rows, interleaved across
+    so many lanes. A lane reads four columns with one load: across 1 lane, these are four
+    neighbours; across 8, a lane has every eighth of 32 windows, and the lanes' are neighbours."""
+    ALL = FLOAT4 * LANES
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def column(window):
-        return window // ALL * ALL + window % LANES * RUN + window % ALL // LANES
+        return window // ALL * ALL + window % LANES * FLOAT4 + window % ALL // LANES
 
     return column
 
@@ -114,30 +115,30 @@ def make_dealer(LANES: int) -> Any:
 def make_window_at(LANES: int) -> Any:
     """``window_at(column)``: the first of the four windows that lie there in a slice's rows. Each
     next one is ``LANES`` further."""
-    ALL = RUN * LANES
+    ALL = FLOAT4 * LANES
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def window_at(column):
-        return column // ALL * ALL + column % ALL // RUN
+        return column // ALL * ALL + column % ALL // FLOAT4
 
     return window_at
 
 
 def make_fetch_windows(
-    problem: ConvProblem, tile: Tile, gap: int = 0, lanes: int = 1, turn: int = 0
+    problem: ConvProblem, tile: Tile, padding: int = 0, lanes: int = 1, rotation: int = 0
 ) -> Any:
     """A slice of N_B windows, from the input. ``first``, ``i_h`` and ``i_w`` say where the windows
-    begin that this thread fetches from: in memory, in rows, in columns. In the ring windows are
-    dealt among ``lanes``, a row ends with ``gap`` elements of nothing, and row k is turned by
-    ``turn * (k % 4)``, of K_B a multiple of 4: what leaves at its end comes in at its beginning."""
+    begin that this thread fetches from: in memory, in rows, in columns. In shared memory windows
+    are interleaved across ``lanes``, a row ends with ``padding`` unused elements, and row k is
+    rotated by ``rotation * (k % 4)``, where K_B is a multiple of 4."""
     p = problem
     K, H_i, W_i, PLANE = p.K, p.H_i, p.W_i, p.H_i * p.W_i
-    PITCH, N_B, K_B = tile.N_B + gap, tile.N_B, tile.K_B
+    PITCH, N_B, K_B = tile.N_B + padding, tile.N_B, tile.K_B
     AT_A_TIME, TIMES = fetching_columns(tile)
     STEP = tile.threads // AT_A_TIME  # rows of the slice that are fetched at a time
     ROWS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
     ALL_INSIDE, TAIL = p.padding == ((0, 0), (0, 0)), K % K_B != 0
-    locate, column = make_locate(problem, tile), make_dealer(lanes)
+    locate, column = make_locate(problem, tile), make_interleave(lanes)
     index = int32 if p.N_i * p.C_i * p.H_i * p.W_i < 2**31 else int64  # the shorter is quicker
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -145,29 +146,29 @@ def make_fetch_windows(
         return ALL_INSIDE or (0 <= int32(i_h) < H_i and 0 <= int32(i_w) < W_i)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def turned(k, column):  # by how much
-        return int64((column + uint32(k) % 4 * turn) % N_B) - column if turn else int64(0)
+    def rotated(k, column):  # by how much
+        return int64((column + uint32(k) % 4 * rotation) % N_B) - column if rotation else int64(0)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def one_place(input, slice_, slot, t, first, i_h, i_w, S_I):
+    def one_place(input, slice_, pipe, t, first, i_h, i_w, S_I):
         k0 = int64(t // AT_A_TIME)
         down, across, offset = locate(uint32(slice_))
         for c in range(TIMES):
             valid = inside(i_h[c] + down, i_w[c] + across)
             source = first[c] + offset + k0 * PLANE
             near = column(t % AT_A_TIME) + c * AT_A_TIME
-            target = (slot * K_B + k0) * PITCH + near
+            target = (pipe * K_B + k0) * PITCH + near
             for f in range(ROWS):
                 if EVEN or k0 + f * STEP < K_B:
-                    at = target + f * STEP * PITCH + turned(k0 + f * STEP, near)
+                    at = target + f * STEP * PITCH + rotated(k0 + f * STEP, near)
                     copy_async(S_I, at, input, source + f * STEP * PLANE, valid)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def place_by_place(input, slice_, slot, t, first, i_h, i_w, S_I):
+    def place_by_place(input, slice_, pipe, t, first, i_h, i_w, S_I):
         # Where all threads fetch one row, saying so lets the compiler look it up once a warp.
         k0 = int64(0) if STEP == 1 else int64(t // AT_A_TIME)
         near = column(t % AT_A_TIME)
-        target = (slot * K_B + k0) * PITCH + near
+        target = (pipe * K_B + k0) * PITCH + near
         for f in range(ROWS):
             if EVEN or k0 + f * STEP < K_B:
                 k = uint32(slice_ * K_B + k0) + uint32(f * STEP)
@@ -177,7 +178,7 @@ def make_fetch_windows(
                     if TAIL:
                         valid = valid and k < K
                     at = target + f * STEP * PITCH + c * AT_A_TIME
-                    at += turned(k, near + c * AT_A_TIME)
+                    at += rotated(k, near + c * AT_A_TIME)
                     copy_async(S_I, at, input, index(first[c] + offset), valid)
 
     return one_place if group_size(p, tile) == K_B else place_by_place
@@ -219,7 +220,7 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int, SIDE:
             if e < K and m < M:
                 value = weight[m * K + e]
             square[y + ty, tx] = value
-        cuda.syncthreads()  # nobody empties the square before all have filled it
+        cuda.syncthreads()  # all threads have filled the square
         for y in range(0, SIDE, STEP):
             e, m = e0 + y + ty, m0 + tx
             if e < K_P and m < M_P:
@@ -230,3 +231,33 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int, SIDE:
                 packed[(m // M_B * K_P + k) * M_B + m % M_B] = square[tx, y + ty]
 
     return pack_filter
+
+
+def split_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
+    """The packed filter of s13 and s14: two TF32 numbers for each of the filter's, whole tiles."""
+    row_blocks, slices = blocks_for(problem.M, tile.M_B), blocks_for(problem.K, tile.K_B)
+    return Buffer("packed", (row_blocks, slices * tile.K_B, 2 * tile.M_B))
+
+
+def packing_turns(problem: ConvProblem, tile: Tile) -> int:
+    """How many steps of 8 terms a warp packs: those that read the same bytes of the filter."""
+    return problem.H_f * problem.W_f if group_size(problem, tile) > 1 else 1
+
+
+def make_split_number(problem: ConvProblem, tile: Tile) -> Any:
+    """``split_number(weight, m, k)``: large and small part of a number of the filter, by its
+    place in the window's order. A number that TF32 cannot hold, an infinity or one next to the
+    largest, has infinity as its large part and itself as its small one: nothing is lost."""
+    M, K, PLACES = problem.M, problem.K, problem.H_f * problem.W_f
+    GROUP = group_size(problem, tile)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def split_number(weight, m, k):
+        value = float32(0)
+        if m < M and k < K:
+            group, place, channel = k // (GROUP * PLACES), k // GROUP % PLACES, k % GROUP
+            value = weight[m * K + (group * GROUP + channel) * PLACES + place]
+        large, small = split_tf32(value)
+        return large, small if abs(large) < INFINITY else value
+
+    return split_number

@@ -3,8 +3,8 @@
 ``lessons/answers/NN_name.py`` holds, for every exercise and hunt of a lesson, at least five wrong
 answers and two right ones that look different from ours, as changes of ours.
 ``python -m convlab.lessons.answers`` runs them all and writes the table
-``lessons/answers/README.md``; with ``--check`` it writes nothing. It exits 1 where a check's verdict is
-not the one expected.
+``lessons/answers/README.md``; with ``--check`` it writes nothing. It exits 1 if a
+check gives another result than expected.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """What a simulated launch did to memory, in the order in which it did: two integers an access.
 
-An entry is an address and a site. Addresses are of the simulator's own making: shared memory from
-0 on, then every global array in a place of its own, with the same distances as in real memory. A
-site is the place of the instruction, ``id(code) + offset``, plus 1 for a store: since Python 3.11
+An entry is an address and a site. Addresses are of the simulator's own making: shared memory from 0
+on, then every global array at addresses of its own, with the same distances as in real memory. A
+site is the address of the instruction, ``id(code) + offset``, plus 1 for a store: since Python 3.11
 the instructions lie inside the code object and two bytes apart, so that this is one number for
 each, and cheap. Entries of atomics, of async copies and of the later words of a wide access have
 negative sites. Which thread it was stands in ``marks``, once for each time that a thread is
-switched to, and on which path in ``turns``. Both are numbers in a row: tuples by the million would
-take longer to keep and to read.
+switched to, and on which path in ``path_marks``. Both are numbers in a row: tuples by the million
+would take longer to keep and to read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ import numpy as np
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC, EXCHANGE = 0, 1, 2, 3  # the last, an atomic that only writes, in logs alone
 WIDE = 4  # added to READ or WRITE for what a wide access touches after its first element
-# Added to WRITE where an async copy is asked for, where it lands; the second to READ for what a
+# Added to WRITE where an async copy is issued and where it lands; the second to READ for what a
 # warpgroup's tensor cores read, which is no thread's and so no request.
 ISSUED, LANDED = 8, 16
 
 
 @dataclass(frozen=True)
 class Span:
-    """An array's place: ``start`` and ``end`` are addresses in bytes. Elements lie in C order
+    """Where an array lies: ``start`` and ``end`` are addresses in bytes. Elements lie in C order
     unless ``strides`` says otherwise."""
 
     name: str
@@ -60,9 +60,9 @@ class Span:
         rest = address - self.start
         for axis in sorted(range(len(index)), key=lambda axis: -abs(strides[axis])):
             step, last = abs(strides[axis]), self.shape[axis] - 1
-            place = max(0, min(rest // step, last)) if step else 0
-            index[axis] = place if strides[axis] >= 0 else last - place
-            rest -= place * step
+            at = max(0, min(rest // step, last)) if step else 0
+            index[axis] = at if strides[axis] >= 0 else last - at
+            rest -= at * step
         return tuple(index), rest
 
 
@@ -81,7 +81,9 @@ class AccessLog:
     # First entry, thread, phase, epoch, over and over: the phase counts barriers of the block, the
     # epoch those of the thread's warp, both on through the launch.
     marks: list[int] = field(default_factory=list)
-    turns: list[int] = field(default_factory=list)  # first entry, path; empty where none is kept
+    path_marks: list[int] = field(
+        default_factory=list
+    )  # first entry, path; empty where none is kept
     spans: list[Span] = field(default_factory=list)
     _columns: Columns | None = None  # of the entries so far, for the next who asks
 
@@ -95,19 +97,19 @@ class AccessLog:
     def add_run(self, address: int, itemsize: int, count: int, site: int, kind: int) -> None:
         """The entries of a wide access; the values of a store are the caller's to add."""
         self.addresses.extend(range(address, address + count * itemsize, itemsize))
-        # `_entry`, written out: the innermost loops of the fastest stages come by here.
+        # `_entry`, written out: the innermost loops of the fastest stages run this line.
         special = -32 * site - kind
         self.sites.append(site + kind if kind <= WRITE else special)
         self.sites.extend([special - WIDE] * (count - 1))
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
-        for column in (self.addresses, self.sites, self.values, self.marks, self.turns):
+        for column in (self.addresses, self.sites, self.values, self.marks, self.path_marks):
             column.clear()
         self._columns = None
 
     def columns(self) -> Columns:
-        """The entries as arrays, which nobody may change: several look at the same ones."""
+        """The entries as read-only arrays, which several callers share."""
         if self._columns is None or len(self._columns.site) != len(self.sites):
             self._columns = self._made_columns()
             for column in self._columns:
@@ -122,7 +124,9 @@ class AccessLog:
         sites &= ~1
         kinds[special], sites[special] = raw & 31, raw >> 5
         thread, phase, epoch = _spread(self.marks, 4, len(sites))
-        (path,) = _spread(self.turns, 2, len(sites)) if self.turns else (np.zeros_like(sites),)
+        (path,) = (
+            _spread(self.path_marks, 2, len(sites)) if self.path_marks else (np.zeros_like(sites),)
+        )
         return Columns(_array(self.addresses), sites, kinds, thread, phase, epoch, path)
 
     def span_at(self, address: int) -> Span:
@@ -164,8 +168,7 @@ class Columns(NamedTuple):
     @property
     def of_products(self) -> np.ndarray:
         """Which entries are reads by a warpgroup's tensor cores."""
-        found: np.ndarray = (self.kind & 3 == READ) & (self.kind & LANDED != 0)
-        return found
+        return np.asarray((self.kind & 3 == READ) & (self.kind & LANDED != 0))
 
     def take(self, chosen: np.ndarray) -> Columns:
         """The entries at these positions, or where this mask is true."""
@@ -192,8 +195,8 @@ class Sites:
 
     def one_each(self, sites: np.ndarray) -> np.ndarray:
         """The sites with one number for each instruction: see :func:`instruction`."""
-        known, places = np.unique(sites, return_inverse=True)
-        return np.array([self._one(int(site)) for site in known], np.int64)[places]
+        known, inverse = np.unique(sites, return_inverse=True)
+        return np.array([self._one(int(site)) for site in known], np.int64)[inverse]
 
     def _one(self, site: int) -> int:
         start = max((i for i in self._codes if i <= site), default=None)
@@ -258,5 +261,5 @@ def assigned_name(code: CodeType, offset: int) -> str:
     # In the order of the source: the compiler swaps stores to spare swaps.
     stores.sort(key=lambda i: (i.positions and i.positions.col_offset) or 0)
     names = [i.argval for i in stores]
-    place = len(before) - 1
-    return str(names[place]) if 0 <= place < len(names) else "an array without a name"
+    ordinal = len(before) - 1
+    return str(names[ordinal]) if 0 <= ordinal < len(names) else "an array without a name"

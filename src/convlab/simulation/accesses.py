@@ -1,4 +1,4 @@
-"""A log's accesses as columns, with what follows from them: who made them, when, what was stored.
+"""A log's accesses as columns, with what follows from them: the thread, the time, the stored value.
 
 For :mod:`convlab.simulation.races`: columns to sift all at once, and single accesses of what is
 left.
@@ -60,25 +60,25 @@ class Accesses:
         new._value = np.arange(len(new._values))
         return new
 
-    def take(self, places: np.ndarray) -> Accesses:
+    def take(self, indices: np.ndarray) -> Accesses:
         """Some of them, each with its value."""
         new = type(self).__new__(type(self))
-        new.columns = self.columns.take(places)
+        new.columns = self.columns.take(indices)
         new.block, new.warp, new.position = (
-            column[places] for column in (self.block, self.warp, self.position)
+            column[indices] for column in (self.block, self.warp, self.position)
         )
-        writes = self.columns.kind[places] == WRITE
-        ordinals = self._value[places].tolist()
+        writes = self.columns.kind[indices] == WRITE
+        ordinals = self._value[indices].tolist()
         new._values = [
             self._values[n] if w else None for n, w in zip(ordinals, writes.tolist(), strict=True)
         ]
-        new._value = np.arange(len(places))
+        new._value = np.arange(len(indices))
         return new
 
-    def at(self, places: np.ndarray) -> Iterator[Access]:
+    def at(self, indices: np.ndarray) -> Iterator[Access]:
         """Single ones, in the order in which they happened."""
         columns = self.columns
-        for at in sorted(places.tolist(), key=lambda at: int(self.position[at])):
+        for at in sorted(indices.tolist(), key=lambda at: int(self.position[at])):
             kind = int(columns.kind[at])
             yield Access(
                 int(columns.address[at]), int(columns.site[at]), kind, int(columns.thread[at]),
@@ -90,14 +90,14 @@ class Accesses:
     def value_numbers(self, writes: np.ndarray) -> np.ndarray:
         """A number for each different value among those of these writes."""
         known: dict[Any, int] = {}
-        values = (self._values[place] for place in self._value[writes].tolist())
+        values = (self._values[index] for index in self._value[writes].tolist())
         # NaN, which is not itself, counts as one value.
         numbers = [known.setdefault(v if v == v else None, len(known)) for v in values]
         return np.array(numbers, np.int64)
 
 
 class Groups:
-    """Those of some accesses that agree in all of some keys, by which they have been sorted."""
+    """Groups of accesses that agree in all of the keys, by which the accesses are sorted."""
 
     def __init__(self, accesses: Accesses, order: np.ndarray, *keys: np.ndarray) -> None:
         new = np.zeros(len(order), bool)
@@ -110,7 +110,7 @@ class Groups:
         self._ends = np.append(self._starts[1:], len(order))
 
     def in_conflict(self, entity: np.ndarray) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
-        """The places in each group that several entities share so that order may matter, and two
+        """The indices in each group that several entities share so that order may matter, and two
         sites that stand for all of its sites: writes of different values, or a write or an atomic
         beside something else."""
         order, starts = self._order, self._starts
@@ -126,8 +126,8 @@ class Groups:
         different = self._of_different_values(plain)
         first, last = _least(site, starts), _most(site, starts)
         for group in np.flatnonzero(several & (mixed | different)):
-            places = order[self._starts[group] : self._ends[group]]
-            yield places, (int(first[group]), int(last[group]))
+            indices = order[self._starts[group] : self._ends[group]]
+            yield indices, (int(first[group]), int(last[group]))
 
     def _of_different_values(self, among: np.ndarray) -> np.ndarray:
         """Which of these groups of writes store different values."""
@@ -142,20 +142,18 @@ class Groups:
 
 
 def _least(of: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.minimum.reduceat(of, starts)
-    return found
+    return np.asarray(np.minimum.reduceat(of, starts))
 
 
 def _most(of: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.maximum.reduceat(of, starts)
-    return found
+    return np.asarray(np.maximum.reduceat(of, starts))
 
 
 assert READ < WRITE < ATOMIC  # Groups relies on it
 
 
 class Conflict(NamedTuple):
-    """``kind`` as in a Finding; ``second`` is None for a read of what nobody wrote."""
+    """``kind`` as in a Finding; ``second`` is None for an uninitialised read."""
 
     kind: str
     first: Access

@@ -1,4 +1,4 @@
-"""Async copies of a simulated launch: they land when their thread waits, and who was too early.
+"""Async copies of a simulated launch: each lands when its thread waits for it.
 
 A copy is a write that happens at some time between the line that asks for it and the wait. So the
 log has it as a write at both ends, which is what races with other threads' accesses are found by;
@@ -38,8 +38,8 @@ class Copy:
 
 
 class AsyncCopies:
-    """Those of a launch. ``thread()`` is the number in the launch of the one that runs,
-    ``position()`` the next access's; they are kept for :meth:`look` if ``strict``."""
+    """The async copies of a launch. ``thread()`` is the running thread's number in the launch,
+    ``position()`` the next access's; copies are kept for :meth:`look` if ``strict``."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class AsyncCopies:
         }  # fmt: skip
 
     def new_block(self) -> None:
-        """What the last block's threads did not wait for is nothing to this one."""
+        """Copies that the last block's threads did not wait for do not concern this block."""
         if self._since_commit or self._groups:
             groups = chain(self._since_commit.values(), *self._groups.values())
             for copy in chain.from_iterable(groups):
@@ -106,8 +106,8 @@ class AsyncCopies:
         values = [0.0] * count
         log = self._log
         if valid:
-            far, places = source.run_at(at, count, site)
-            values = [source.data[place] for place in places]
+            far, indices = source.run_at(at, count, site)
+            values = [source.data[index] for index in indices]
             if log is not None:
                 log.add_run(far, source.itemsize, count, site, READ)
         copy = Copy(target, address, keys, values, site)
@@ -143,15 +143,15 @@ class AsyncCopies:
     def _early(self, log: AccessLog, start: int, block_size: int) -> Iterator[Conflict]:
         columns = log.columns()
         landing = (columns.kind & LANDED != 0) & (columns.kind & 3 == WRITE)
-        places = np.flatnonzero((columns.address < GLOBAL) & ~landing)
-        places = places[np.argsort(columns.address[places], kind="stable")]
+        indices = np.flatnonzero((columns.address < GLOBAL) & ~landing)
+        indices = indices[np.argsort(columns.address[indices], kind="stable")]
         words = [(copy, n) for copy in self._all for n in range(len(copy.values))]
         address = np.array([copy.address + n * copy.target.itemsize for copy, n in words])
         end = len(columns.address)
         issued = np.array([copy.issued for copy, _ in words]) - start
         landed = np.array([copy.landed for copy, _ in words]) - start
-        # One number for place and time, by which both are sorted.
-        key = columns.address[places] * (end + 1) + places
+        # One number for address and time, by which both are sorted.
+        key = columns.address[indices] * (end + 1) + indices
         first = np.searchsorted(key, address * (end + 1) + np.clip(issued, 0, end))
         last = np.searchsorted(key, address * (end + 1) + np.clip(landed, 0, end).astype(np.int64))
         stored = np.cumsum(columns.kind & 3 == WRITE) - 1  # which of the values is whose
@@ -159,7 +159,7 @@ class AsyncCopies:
         for which in np.flatnonzero(first < last).tolist():
             copy, n = words[which]
             value = copy.values[n]
-            for at in places[first[which] : last[which]].tolist():
+            for at in indices[first[which] : last[which]].tolist():
                 site, kind = int(columns.site[at]), int(columns.kind[at]) & 3
                 brought = log.values[stored[at]] if kind == WRITE else None
                 if seen[copy.site, site] == ENOUGH or (kind == WRITE and same(brought, value)):

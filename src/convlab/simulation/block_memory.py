@@ -142,7 +142,7 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
 
 
 class LocalArray:
-    """A thread's own array; elements that nobody wrote are None."""
+    """A thread's own array; elements that it has not written are None."""
 
     __slots__ = ("cells", "memory", "name")
     shape: tuple[int, ...]
@@ -168,36 +168,36 @@ class LocalArray:
         raise unknown_attribute(self.name, name)
 
     def __iter__(self) -> Iterator[Any]:
-        for place in range(len(self)):
-            yield self.load(place, site_of(1))  # whoever asks for the next one stands there
+        for cell in range(len(self)):
+            yield self.load(cell, site_of(1))  # whoever asks for the next one stands there
 
-    def place(self, index: Any, site: int) -> int:
+    def cell_at(self, index: Any, site: int) -> int:
         """Which cell that is, after all checks."""
-        place, entries = 0, index if isinstance(index, tuple) else (index,)
+        cell, entries = 0, index if isinstance(index, tuple) else (index,)
         if len(entries) == len(self.shape):  # the usual: Python's integers, none beyond an end
             for entry, extent in zip(entries, self.shape):  # noqa: B905
                 if entry.__class__ is not int or not 0 <= entry < extent:
                     break
-                place = place * extent + entry
+                cell = cell * extent + entry
             else:
-                return place
+                return cell
         entries = whole_index(self, index)
         if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
             raise NotSimulated(
                 f"{show(self.name, entries)}: views of local arrays are not simulated"
             )
         entries = check(self, entries, site)
-        place = 0
+        cell = 0
         for entry, extent in zip(entries, self.shape, strict=True):
-            place = place * extent + entry
-        return place
+            cell = cell * extent + entry
+        return cell
 
     def load(self, index: Any, site: int) -> Any:
-        """The element, or a finding and a poisoned value where nobody wrote it."""
-        place = self.place(index, site)
-        value = self.cells[place]
+        """The element, or a finding and a poisoned value where it was never written."""
+        cell = self.cell_at(index, site)
+        value = self.cells[cell]
         if value is None:
-            at = tuple(int(i) for i in np.unravel_index(place, self.shape))
+            at = tuple(int(i) for i in np.unravel_index(cell, self.shape))
             what = f"{show(self.name, at)} is read before anything is written to it"
             self.memory.report("uninitialised", what, site, self, at)
             value = poison(self.dtype).item()
@@ -206,7 +206,7 @@ class LocalArray:
 
     def store(self, index: Any, value: Any, site: int) -> None:
         """Write one element, rounded or wrapped to the array's type."""
-        self.cells[self.place(index, site)] = converted(value, self.dtype)
+        self.cells[self.cell_at(index, site)] = converted(value, self.dtype)
 
     part = load
 
@@ -217,8 +217,8 @@ class LocalArray:
     def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
         """``count`` neighbours by one wide load."""
         site = site_of(2)
-        place, keys = self._run(index, count, site)
-        values = self.cells[place : place + count]
+        cell, keys = self._run(index, count, site)
+        values = self.cells[cell : cell + count]
         if None in values:
             return tuple([self.load(key, site) for key in keys])
         number = self.memory.number(self.dtype)
@@ -227,8 +227,8 @@ class LocalArray:
     def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
         """The same number of neighbours by one wide store."""
         site = site_of(2)
-        place, _ = self._run(index, len(values), site)
-        self.cells[place : place + len(values)] = [converted(value, self.dtype) for value in values]
+        cell, _ = self._run(index, len(values), site)
+        self.cells[cell : cell + len(values)] = [converted(value, self.dtype) for value in values]
 
     def _run(self, index: Any, count: int, site: int) -> tuple[int, list[tuple[int, ...]]]:
         """The first cell of a wide access and the indices that it touches, which must lie as on a
@@ -237,13 +237,13 @@ class LocalArray:
             raise TypeError(f"{self.name} is no array of float32, which alone have wide accesses")
         *rows, first = index if isinstance(index, tuple) else (index,)
         keys = [(*rows, first + lane) for lane in range(count)]
-        place, _ = self.place(keys[0], site), self.place(keys[-1], site)
+        cell, _ = self.cell_at(keys[0], site), self.cell_at(keys[-1], site)
         width = count * self.dtype.itemsize
-        if place % count or self.alignment % width:
-            chance = "not" if place % count else "only by chance"
+        if cell % count or self.alignment % width:
+            chance = "not" if cell % count else "only by chance"
             what = f"{show(self.name, keys[0])} is {chance} at a multiple of {width} bytes"
             self.memory.report("misaligned", what, site, self, keys[0])
-        return place, keys
+        return cell, keys
 
 
 _LOCAL_TEMPLATE = """
@@ -255,7 +255,7 @@ class Array(LocalArray):
         try:
             {names} = index
             if {inside}:
-                value = self.cells[{place}]
+                value = self.cells[{cell}]
                 if value is not None:
                     return {load}
         except (TypeError, ValueError):
@@ -267,7 +267,7 @@ class Array(LocalArray):
             {names} = index
             if {inside}:
                 CELL[0] = value
-                self.cells[{place}] = CELL[0]
+                self.cells[{cell}] = CELL[0]
                 return
         except (TypeError, ValueError):
             pass
@@ -296,13 +296,13 @@ def local_class(
 def _local_code(shape: tuple[int, ...], counted: bool) -> CodeType:
     """Sizes are written into the code."""
     letters = [f"i{axis}" for axis in range(len(shape))]
-    place = letters[0]
+    cell = letters[0]
     for letter, extent in zip(letters[1:], shape[1:], strict=True):
-        place = f"({place}) * {extent} + {letter}"
+        cell = f"({cell}) * {extent} + {letter}"
     source = _LOCAL_TEMPLATE.format(
         names=letters[0] if len(shape) == 1 else ", ".join(letters),
         inside=" and ".join(f"0 <= {i} < {n}" for i, n in zip(letters, shape, strict=True)),
-        place=place,
+        cell=cell,
         load="number(value)" if counted else "value",
     )
     return compile(source, "<local array>", "exec")

@@ -41,9 +41,9 @@ def whole_index(array: Any, index: Any) -> tuple[Any, ...]:
     if len(entries) - given > 1 or given > len(array.shape):
         raise IndexError(f"{len(entries)} indices for {array.name} of shape {array.shape}")
     if given < len(entries):
-        place = next(n for n, entry in enumerate(entries) if entry is Ellipsis)
+        axis = next(n for n, entry in enumerate(entries) if entry is Ellipsis)
         filling = (slice(None),) * (len(array.shape) - given)
-        entries = entries[:place] + filling + entries[place + 1 :]
+        entries = entries[:axis] + filling + entries[axis + 1 :]
     return entries
 
 
@@ -152,7 +152,7 @@ class CheckedArray:
         return self.host.itemsize
 
     def __array__(self, *how: Any, **more: Any) -> np.ndarray:
-        """NumPy asks for it, to work on the whole of an array, which no kernel can."""
+        """NumPy calls this to work on a whole array, which no kernel can."""
         raise TypeError("no operation of NumPy takes an 'Array' of a kernel")
 
     def __len__(self) -> int:
@@ -174,8 +174,8 @@ class CheckedArray:
         raise unknown_attribute(self.name, name)
 
     def __iter__(self) -> Iterator[Any]:
-        for place in range(len(self)):
-            yield self.part(place, site_of(1))  # whoever asks for the next one stands there
+        for row in range(len(self)):
+            yield self.part(row, site_of(1))  # whoever asks for the next one stands there
 
     def part(self, index: Any, site: int) -> Any:
         """An element by an unusual index, or a view: ``a[2:]``, ``a[row]`` of a matrix."""
@@ -202,8 +202,8 @@ class CheckedArray:
         entries = whole_index(self, index)
         if len(entries) < self.ndim or any(isinstance(entry, slice) for entry in entries):
             row = self.part(entries, site)
-            places = [*np.ndindex(*row.shape)]
-            for at, one in zip(places, self._values(value, row.shape, places, site), strict=True):
+            indices = [*np.ndindex(*row.shape)]
+            for at, one in zip(indices, self._values(value, row.shape, indices, site), strict=True):
                 row.store_part(at, one, site)
             return
         at = check(self, entries, site)
@@ -212,17 +212,17 @@ class CheckedArray:
         self._log(at, site, WRITE, value)
 
     def _values(
-        self, value: Any, shape: tuple[int, ...], places: list[tuple[int, ...]], site: int
+        self, value: Any, shape: tuple[int, ...], indices: list[tuple[int, ...]], site: int
     ) -> list[Any]:
         """What ``a[row] = value`` stores: another array's elements, or the same everywhere."""
         if not hasattr(value, "shape"):
-            return [value] * len(places)
+            return [value] * len(indices)
         if value.shape:
             raise NotSimulated(
                 f"an array of shape {tuple(value.shape)} stored in one of shape {shape}, a part of "
                 f"{self.name}, is not simulated"
             )
-        return [value.part(at, site) for at in places]
+        return [value.part(at, site) for at in indices]
 
     def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
         """``count`` neighbours by one wide load."""
@@ -308,7 +308,7 @@ def checked(
     return array
 
 
-# With {fixed} places and data are constants of the class; without, for views, attributes.
+# With {fixed} addresses and data are constants of the class; without, for views, attributes.
 _TEMPLATE = """
 class Array(CheckedArray):
     __slots__ = ()

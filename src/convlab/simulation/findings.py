@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, AccessLog, Sites
 from convlab.simulation.accesses import Access, Conflict
 
-# What usually mends each kind. docs/findings.md says more about each.
+Coordinates = tuple[int, int, int]
+
+# What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
     "out of bounds": "guard the access with the array's size, or mend the index",
     "misaligned": "let the index be a multiple of the access's width and give the shared array "
@@ -51,7 +53,7 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What usually mends it."""
+        """What usually fixes it."""
         return REMEDIES[self.kind]
 
     def __str__(self) -> str:
@@ -80,7 +82,7 @@ class Stop(Exception):
 
 
 class Findings:
-    """Those of one launch, one for each kind, array and pair of lines."""
+    """The findings of one launch: one for each kind, array and pair of lines."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], Finding] = {}
@@ -104,7 +106,6 @@ class Findings:
         return len(self._found)
 
 
-Place = tuple[int, int, int]
 FATAL = ("out of bounds", "misaligned")  # these end a launch
 ALWAYS = (*FATAL, "wraps around", "division by zero")  # refused with no checks too
 
@@ -112,7 +113,9 @@ ALWAYS = (*FATAL, "wraps around", "division by zero")  # refused with no checks 
 class Reports:
     """The findings of one launch."""
 
-    def __init__(self, kernel: str, grid: Place, block_shape: Place, strict: bool) -> None:
+    def __init__(
+        self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool
+    ) -> None:
         self.findings = Findings()
         self.sites = Sites(())
         self._kernel, self._strict = kernel, strict
@@ -123,7 +126,7 @@ class Reports:
         kind: str,
         what: str,
         site: int,
-        block: Place,
+        block: Coordinates,
         thread: int,
         other: int | None = None,
         array: str | None = None,
@@ -143,7 +146,7 @@ class Reports:
         )  # fmt: skip
 
     def conflict(self, conflict: Conflict, log: AccessLog) -> None:
-        """Note a race, a read of what nobody wrote, or an access to what is in flight."""
+        """Note a race, an uninitialised read, or an access to the target of a copy in flight."""
         kind, first, second = conflict
         shown = second or first
         span = log.span_at(first.address)
@@ -170,21 +173,21 @@ class Reports:
         else:
             who = f"thread {self.thread(first.thread)}"
             if first.block != second.block:
-                who = f"block {place_of(first.block, self._grid)}"
+                who = f"block {coordinates_of(first.block, self._grid)}"
             what = f"{element} is {_verb(second)} after {who} {_past(first)} it, nothing between"
         self.add(
-            kind, what, shown.site, place_of(shown.block, self._grid), shown.thread,
+            kind, what, shown.site, coordinates_of(shown.block, self._grid), shown.thread,
             None if second is None else first.site, span.name, index, span.shape,
         )  # fmt: skip
 
-    def thread(self, number: int) -> Place:
+    def thread(self, number: int) -> Coordinates:
         """Where a thread of the launch is in its block."""
         x, y, z = self._block_shape
-        return place_of(number % (x * y * z), self._block_shape)
+        return coordinates_of(number % (x * y * z), self._block_shape)
 
 
-def place_of(number: int, shape: Place) -> Place:
-    """Which thread of a block, or block of a grid, has that number: x runs first."""
+def coordinates_of(number: int, shape: Coordinates) -> Coordinates:
+    """The x, y, z of the thread of a block, or block of a grid, with that number; x runs first."""
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 

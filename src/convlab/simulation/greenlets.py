@@ -1,9 +1,10 @@
 """Runs the threads of a block as greenlets: each on its own until it waits for others.
 
 Deterministic: threads run in order of their number, and a round ends when all wait or are done.
-Then whoever waits for nobody else goes on. A warp's call is complete when all lanes that its mask
-names and that still live have come to the same place; a block's barrier when all living threads
-have come to one. Threads that can never go on so are findings, and then go on with who is there.
+Then the threads whose call is complete continue. A warp's call is complete when all lanes that its
+mask names and that still live have come to the same instruction; a block's barrier when all living
+threads have come to one. A call that can never be complete is a finding; its threads then continue
+without the others.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from typing import Any
 from greenlet import greenlet
 
 from convlab.device.products import warp_mma, warp_product
+from convlab.simulation.findings import Coordinates
 from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
 
-Place = tuple[int, int, int]
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
 
 
 class Thread:
-    """A CUDA thread: its number in the block, its place, and what it waits for."""
+    """A CUDA thread: its number in the block, its index in the block, and what it waits for."""
 
-    __slots__ = ("greenlet", "number", "place", "request", "result")
+    __slots__ = ("greenlet", "index", "number", "request", "result")
 
-    def __init__(self, number: int, place: Place, body: Callable[..., Any]) -> None:
-        self.number, self.place = number, place
+    def __init__(self, number: int, index: Coordinates, body: Callable[..., Any]) -> None:
+        self.number, self.index = number, index
         self.greenlet = greenlet(body)
         self.request: Any = None
         self.result: tuple[Any, ...] = ()
 
     @property
     def lane(self) -> int:
-        """Its place in its warp, 0 to 31."""
+        """Its number in its warp, 0 to 31."""
         return self.number % WARP
 
     def waits_for(self) -> Request:
@@ -56,12 +57,12 @@ class Block:
         self,
         body: Callable[..., Any],
         arguments: tuple[Any, ...],
-        places: Iterable[Place],
-        enter: Callable[[int, Place], None],
+        indices: Iterable[Coordinates],
+        enter: Callable[[int, Coordinates], None],
         complain: Complain | None,
     ) -> None:
         self._enter, self._complain = enter, complain
-        self._threads = [Thread(number, place, body) for number, place in enumerate(places)]
+        self._threads = [Thread(number, index, body) for number, index in enumerate(indices)]
         self._size = len(self._threads)
         self._arguments = arguments
         self.on_barrier: Callable[[int, int], None] = lambda threads, site: None
@@ -77,7 +78,7 @@ class Block:
         while ready:
             plain = not waiting
             for thread in ready:
-                enter(thread.number, thread.place)
+                enter(thread.number, thread.index)
                 thread.request = thread.greenlet.switch(*thread.result)
                 if not thread.greenlet.dead:
                     waiting.append(thread)
@@ -107,7 +108,7 @@ class Block:
         return True
 
     def _who_goes_on(self, waiting: list[Thread]) -> tuple[list[Thread], list[Thread]]:
-        """Those that may go on, with their results, and those that wait on."""
+        """The threads that may continue, with their results, and the threads that still wait."""
         if not waiting:
             return [], []
         waiting.sort(key=lambda thread: thread.number)

@@ -12,14 +12,13 @@ import numpy as np
 
 from convlab.simulation.access_log import GLOBAL, Span
 from convlab.simulation.checked_array import Memory, checked
-from convlab.simulation.findings import NotSimulated
+from convlab.simulation.findings import Coordinates, NotSimulated
 
-Place = tuple[int, int, int]
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
 
 
-def three(size: int | Sequence[int], what: str) -> Place:
+def three(size: int | Sequence[int], what: str) -> Coordinates:
     """A grid's or a block's sizes along x, y and z; ``ValueError`` if there are others."""
     sizes = (size,) if isinstance(size, int | np.integer) else tuple(size)
     if not 1 <= len(sizes) <= 3:
@@ -28,7 +27,7 @@ def three(size: int | Sequence[int], what: str) -> Place:
     return int(x), int(y), int(z)
 
 
-def check_shape(grid: Place, block: Place) -> None:
+def check_shape(grid: Coordinates, block: Coordinates) -> None:
     """``ValueError`` for a shape that CUDA does not launch."""
     if not 1 <= (threads := math.prod(block)) <= BLOCK_THREADS:
         raise ValueError(f"{block} are {threads} threads: a block has 1 to {BLOCK_THREADS}")

@@ -11,7 +11,7 @@ A request is one memory instruction of one warp: up to 32 lanes, each with an ad
   quarter of the warp at a time. Loads of 8 and 16 bytes are served twice as many lanes at a time
   where each lane wants the same as its neighbour (lane ^ 1), or each the same as the next but one
   (lane ^ 2). NVIDIA documents none of the last two sentences; they are what the counters of an
-  H200 showed for every one of 415 patterns (``python -m convlab.bench.banks``).
+  H200 showed for every one of 415 patterns (docs/notes/measurements.md).
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ def passes(
     which, word = _unique(which, word)
     bank = which * BANKS + word % BANKS
     in_bank = np.bincount(bank, minlength=4 * total * BANKS).reshape(total, 4, BANKS)
-    found: np.ndarray = in_bank.max(axis=2).sum(axis=1)
-    return found
+    return np.asarray(in_bank.max(axis=2).sum(axis=1))
 
 
 def _in_pairs(request: np.ndarray, address: np.ndarray, lane: np.ndarray, total: int) -> np.ndarray:

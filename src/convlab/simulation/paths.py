@@ -2,8 +2,8 @@
 
 A GPU runs the lanes of a warp together: lanes that are in the same iteration of the same loops, in
 the same calls, execute an instruction at once, and wait for each other after a branch. A path is
-the number of such a place. Equal paths of two lanes mean equal iterations of all loops around them,
-so that one lane's third turn is not taken for another's second.
+the number of such a position. Two lanes with equal paths are in equal iterations of all loops
+around them, so that one lane's third iteration is not taken for another's second.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class Paths:
     def __init__(self, threads: int, log: AccessLog) -> None:
         self.now = 0
         self.running = 0
-        self._addresses, self._turns = log.addresses, log.turns
+        self._addresses, self._marks = log.addresses, log.path_marks
         self._of = [0] * threads
         self._numbers = itertools.count(1)
-        # By the path outside and the site: those of a loop's turns, in their order, and a call's.
-        self._turns_of: dict[tuple[int, int], list[int]] = {}
+        # By the path outside and the site: those of a loop's iterations, in their order, and a
+        # call's.
+        self._iterations_of: dict[tuple[int, int], list[int]] = {}
         self._calls: dict[tuple[int, int], int] = {}
         # The same lists by any offset of the instruction: see `access_log.instruction`.
-        self._turns_at: dict[tuple[int, int], list[int]] = {}
+        self._iterations_at: dict[tuple[int, int], list[int]] = {}
 
     def new_block(self) -> None:
         """All threads are where the kernel begins."""
@@ -52,23 +53,23 @@ class Paths:
     def to(self, path: int) -> None:
         """The running thread is there from here on."""
         self.now = path
-        self._turns.extend((len(self._addresses), path))
+        self._marks.extend((len(self._addresses), path))
 
     def new(self) -> int:
         """A path that no thread has been on."""
         return next(self._numbers)
 
-    def turns(self, outer: int, site: int) -> list[int]:
-        """The paths of the turns of the loop there, as far as they are known: to be added to."""
-        return self._turns_of.setdefault((outer, site), [])
+    def iterations(self, outer: int, site: int) -> list[int]:
+        """The paths of the iterations of the loop there, as far as they are known."""
+        return self._iterations_of.setdefault((outer, site), [])
 
-    def turns_at(self, outer: int, code: CodeType, offset: int) -> list[int]:
-        """The same by a place in the code, which is faster."""
-        place = outer, id(code) + offset
-        found = self._turns_at.get(place)
+    def iterations_at(self, outer: int, code: CodeType, offset: int) -> list[int]:
+        """The same by a position in the code, which is faster."""
+        key = outer, id(code) + offset
+        found = self._iterations_at.get(key)
         if found is None:
             site = id(code) + instruction(code, offset)
-            found = self._turns_at[place] = self.turns(outer, site)
+            found = self._iterations_at[key] = self.iterations(outer, site)
         return found
 
     def range(self, *bounds: Any) -> Loop:
@@ -82,14 +83,14 @@ class Paths:
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A device function that knows where it was called."""
-        calls, note, addresses = self._calls, self._turns.extend, self._addresses
+        calls, note, addresses = self._calls, self._marks.extend, self._addresses
 
         def called(*arguments: Any) -> Any:
             outer = self.now
-            place = outer, site_of(1)
-            inner = calls.get(place)
+            key = outer, site_of(1)
+            inner = calls.get(key)
             if inner is None:
-                inner = calls[place] = self.new()
+                inner = calls[key] = self.new()
             self.now = inner  # `to`, written out
             note((len(addresses), inner))
             try:
@@ -102,20 +103,20 @@ class Paths:
 
 
 class WhileLoop:
-    """A ``while`` that notes its turns (:mod:`convlab.simulation.paths`)."""
+    """A ``while`` that notes its iterations (:mod:`convlab.simulation.paths`)."""
 
-    __slots__ = ("_outer", "_paths", "_turn", "_turns")
+    __slots__ = ("_iteration", "_iterations", "_outer", "_paths")
 
     def __init__(self, paths: Paths, site: int) -> None:
-        self._paths, self._outer, self._turn = paths, paths.now, 0
-        self._turns = paths.turns(paths.now, site)
+        self._paths, self._outer, self._iteration = paths, paths.now, 0
+        self._iterations = paths.iterations(paths.now, site)
 
-    def turn(self) -> None:
+    def next(self) -> None:
         """Another one begins."""
-        if self._turn == len(self._turns):
-            self._turns.append(self._paths.new())
-        self._paths.to(self._turns[self._turn])
-        self._turn += 1
+        if self._iteration == len(self._iterations):
+            self._iterations.append(self._paths.new())
+        self._paths.to(self._iterations[self._iteration])
+        self._iteration += 1
 
     def end(self) -> None:
         """The loop is left, by its condition or by ``break``."""
@@ -123,7 +124,7 @@ class WhileLoop:
 
 
 class Loop:
-    """A ``range`` that notes its turns."""
+    """A ``range`` that notes its iterations."""
 
     __slots__ = ("_code", "_offset", "_paths", "_steps")
 
@@ -133,20 +134,20 @@ class Loop:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def __getitem__(self, place: int) -> int:
-        return self._steps[place]
+    def __getitem__(self, index: int) -> int:
+        return self._steps[index]
 
     def __iter__(self) -> Iterator[int]:
         paths = self._paths
         outer = paths.now
-        turns = paths.turns_at(outer, self._code, self._offset)
-        # Every turn of every thread comes by here: `to`, written out.
-        note, addresses = paths._turns.extend, paths._addresses
+        iterations = paths.iterations_at(outer, self._code, self._offset)
+        # Every iteration of every thread comes by here: `to`, written out.
+        note, addresses = paths._marks.extend, paths._addresses
         try:
-            for turn, step in enumerate(self._steps):
-                if turn == len(turns):  # nobody has been there yet
-                    turns.append(paths.new())
-                paths.now = path = turns[turn]
+            for iteration, step in enumerate(self._steps):
+                if iteration == len(iterations):  # nobody has been there yet
+                    iterations.append(paths.new())
+                paths.now = path = iterations[iteration]
                 note((len(addresses), path))
                 yield step
         finally:  # after `break` and `return` too
@@ -164,7 +165,7 @@ WHILE_LOOPS = "_while_loops_"  # in the function's globals: what makes a loop's 
 _made: WeakKeyDictionary[FunctionType, CodeType | None] = WeakKeyDictionary()
 
 
-def with_turns(function: FunctionType) -> CodeType | None:
+def with_counted_loops(function: FunctionType) -> CodeType | None:
     """The function's code with its ``while`` loops counted, the same each time; None where it has
     none, or where its source is not to be had."""
     if function not in _made:
@@ -204,7 +205,8 @@ def _inner(code: CodeType, name: str) -> CodeType:
 
 
 class _Counter(ast.NodeTransformer):
-    """Puts the calls in: before a loop its counter is made, each turn tells it, the end too."""
+    """Puts the calls in: before a loop its counter is made, each iteration tells it, the end
+    too."""
 
     def __init__(self) -> None:
         self.loops = 0
@@ -216,7 +218,7 @@ class _Counter(ast.NodeTransformer):
         self.loops += 1
         name = f"{WHILE_LOOPS}{self.loops}"
         self.generic_visit(node)
-        node.body.insert(0, _statement(f"{name}.turn()", node))
+        node.body.insert(0, _statement(f"{name}.next()", node))
         return [
             _statement(f"{name} = {WHILE_LOOPS}({self.loops})", node),
             node,

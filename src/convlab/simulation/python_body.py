@@ -22,7 +22,7 @@ from numba.cuda import types as cuda_types
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.paths import WHILE_LOOPS, with_turns
+from convlab.simulation.paths import WHILE_LOOPS, with_counted_loops
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
@@ -43,7 +43,7 @@ class Copier:
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's, and device functions are handed through
     ``wrap_call``. ``emulation(value)`` is what stands for an intrinsic, None for anything else.
-    ``while_loop`` makes the counters of ``while`` loops, where their turns are to be known.
+    ``while_loop`` makes the counters of ``while`` loops, where their iterations are to be known.
     ``used`` are the names of ``cuda`` that functions imported by themselves.
     """
 
@@ -81,7 +81,7 @@ class Copier:
         cells = tuple(CellType() for _ in originals)
         code = None
         if self._while_loop is not None:
-            code = with_turns(function)
+            code = with_counted_loops(function)
             globals_[WHILE_LOOPS] = self._while_loop
         code = code or _code_of_its_own(function)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
@@ -193,7 +193,7 @@ _own_codes: WeakKeyDictionary[FunctionType, CodeType] = WeakKeyDictionary()
 
 def _code_of_its_own(function: FunctionType) -> CodeType:
     """The function's code, shared with no other function of a factory: always the same, so that
-    Python and the caches of places in it need to look at it only once."""
+    Python and the caches of instructions in it need to look at it only once."""
     if function not in _own_codes:
         _own_codes[function] = function.__code__.replace()
     return _own_codes[function]

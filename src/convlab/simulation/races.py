@@ -1,4 +1,4 @@
-"""Which accesses of a log conflict: races and reads of memory that nobody wrote.
+"""Which accesses of a log conflict: races and uninitialised reads.
 
 Two accesses to one address race when at least one writes, not both are atomic, different threads
 make them and nothing orders them. A block's barrier orders its threads, a warp barrier the lanes of
@@ -6,7 +6,7 @@ a warp; nothing orders two blocks but a fence and an atomic before, and the same
 Stores of one and the same value by several threads are no race: flags are set like that.
 
 Only what may be part of a conflict is sorted: a sieve, which is a small table of hashes, lets
-through the accesses to a place that is also written in the same phase, and few others.
+through the accesses to an element that is also written in the same phase, and few others.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ class Race:
         entity = accesses.columns.thread if scope == "thread" else getattr(accesses, scope)
         messages = self._messages(accesses)
         seen: Counter[tuple[int, int]] = Counter()
-        for places, sites in groups.in_conflict(entity):
+        for indices, sites in groups.in_conflict(entity):
             if seen[sites] < ENOUGH:
-                for conflict in self._first([*accesses.at(places)], scope, messages):
+                for conflict in self._first([*accesses.at(indices)], scope, messages):
                     seen[sites] += 1
                     yield conflict
 
@@ -208,9 +208,9 @@ def _firsts(key: np.ndarray) -> np.ndarray:
     if size > TABLE:
         return np.unique(key, return_index=True)[1]
     first = np.empty(size, np.int32)
-    places = np.arange(len(key), dtype=np.int32)
-    first[key[::-1]] = places[::-1]
-    return np.flatnonzero(first[key] == places)
+    indices = np.arange(len(key), dtype=np.int32)
+    first[key[::-1]] = indices[::-1]
+    return np.flatnonzero(first[key] == indices)
 
 
 def same(one: Any, other: Any) -> bool:

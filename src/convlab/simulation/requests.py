@@ -1,9 +1,9 @@
-"""From accesses of threads to requests of warps: what a GPU's memory is asked for.
+"""From accesses of threads to requests of warps: the memory traffic of a launch.
 
 A request is one memory instruction that the lanes of a warp execute together. Lanes belong
 together when they are at the same instruction on the same path (:mod:`convlab.simulation.paths`)
 between the same barriers, for the same time there: a loop over anything but ``range``, and a
-``while`` in a function without source, leave their turns to this count.
+``while`` in a function without source, leave their iterations to this count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Requests:
     """The requests of some blocks, in the order in which they began.
 
     Three columns have an entry a request: its ``site``, its ``kind`` (READ, WRITE or ATOMIC) and
-    its ``span``, the place of its array in the log's spans. The others have an entry a lane:
+    its ``span``, the index of its array in the log's spans. The others have an entry a lane:
     ``request`` says whose, in ascending order.
     """
 
@@ -53,26 +53,22 @@ class Requests:
     @cached_property
     def starts(self) -> np.ndarray:
         """Where each request's lanes begin."""
-        found: np.ndarray = np.searchsorted(self.request, np.arange(len(self)))
-        return found
+        return np.asarray(np.searchsorted(self.request, np.arange(len(self))))
 
     @cached_property
     def is_global(self) -> np.ndarray:
         """Whether a request is for global memory, else for shared."""
-        found: np.ndarray = self.address[self.starts] >= GLOBAL
-        return found
+        return np.asarray(self.address[self.starts] >= GLOBAL)
 
     @cached_property
     def widest(self) -> np.ndarray:
         """Bytes a lane."""
-        found: np.ndarray = self.width[self.starts]
-        return found
+        return np.asarray(self.width[self.starts])
 
     @cached_property
     def lanes(self) -> np.ndarray:
         """How many take part."""
-        found: np.ndarray = np.bincount(self.request, minlength=len(self))
-        return found
+        return np.asarray(np.bincount(self.request, minlength=len(self)))
 
     @cached_property
     def bytes_asked(self) -> np.ndarray:
@@ -143,8 +139,8 @@ def requests_of(
     one_each = sites.one_each(accesses.site) + (accesses.kind & ISSUED != 0)
     accesses = accesses._replace(site=one_each)
     span = np.zeros(len(begins), np.int64)
-    for place, one in enumerate(log.spans):  # of views of the same memory the last one has it
-        span[(accesses.address >= one.start) & (accesses.address < one.end)] = place
+    for number, one in enumerate(log.spans):  # of views of the same memory the last one has it
+        span[(accesses.address >= one.start) & (accesses.address < one.end)] = number
     sizes = np.array([one.itemsize for one in log.spans], np.int64)
     width = elements * sizes[span] if len(sizes) else elements
     if loads_of:
@@ -193,15 +189,15 @@ def _merged(
         wide, narrow = loads_of.get(sites.line(site), 0), int(width[here[0]])
         if wide <= narrow:
             continue
-        run, place = np.divmod(accesses.address[here], wide)
+        run, offset = np.divmod(accesses.address[here], wide)
         keys = accesses.thread[here], accesses.phase[here], run
-        order = np.lexsort((place, *keys))
+        order = np.lexsort((offset, *keys))
         which = np.cumsum(_changes(*(key[order] for key in keys))) - 1
         parts = wide // narrow
-        read = np.bincount(which * parts + place[order] // narrow, minlength=parts)
+        read = np.bincount(which * parts + offset[order] // narrow, minlength=parts)
         read = np.append(read, np.zeros(-len(read) % parts, np.int64)).reshape(-1, parts)
         if (read == read[:, :1]).all():  # all of each run, equally often
-            keep[here[place > 0]] = False
+            keep[here[offset > 0]] = False
             width[here] = wide
     return accesses.take(keep), span[keep], width[keep]
 
@@ -233,6 +229,6 @@ def _changes(*keys: np.ndarray) -> np.ndarray:
 
 def _place_in_run(*keys: np.ndarray) -> np.ndarray:
     """0, 1, 2, ... along each run of equal keys."""
-    places = np.arange(len(keys[0]))
+    indices = np.arange(len(keys[0]))
     new = _changes(*keys)
-    return places - np.maximum.accumulate(np.where(new, places, 0))
+    return indices - np.maximum.accumulate(np.where(new, indices, 0))

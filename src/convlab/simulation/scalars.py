@@ -219,7 +219,7 @@ def quick(host: np.ndarray) -> Any:
 
 
 def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Memory that nobody wrote: NaN, or the largest integer, which no right kernel uses."""
+    """Uninitialised memory: NaN, or the largest integer, which no right kernel uses."""
     return np.full(shape, poison(dtype), dtype)
 
 
@@ -243,7 +243,7 @@ OPERATIONS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
 
 class Arithmetic:
-    """Counts the operations of a launch by the place in the kernel where they stand."""
+    """Counts the operations of a launch by the instruction of the kernel where they stand."""
 
     def __init__(self) -> None:
         self.operations: Counter[int] = Counter()
@@ -298,7 +298,7 @@ class Arithmetic:
             def operation(self: float, other: Any) -> Any:
                 if not isinstance(other, (float, int)):  # made once, which a union is not
                     return NotImplemented
-                # Every operation of every thread comes by here: `count`, written out.
+                # Every operation of every thread runs this code: `count`, written out.
                 frame: Any = getframe(1)
                 while frame is not None and id(frame.f_code) not in codes:
                     frame = frame.f_back

@@ -15,8 +15,8 @@ from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import cast, converted
 
 WARP = 32
-MMA = "mma_tf32"  # the request of the lanes that a tensor core multiplies for
-# Of the threads that a multiprocessor's tensor cores multiply for.
+MMA = "mma_tf32"  # the request of the lanes of a warp
+# The requests of the threads of a warpgroup.
 PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
 # A kernel that uses none of these runs its threads one after the other, with no switching.
 BLOCKING = {
@@ -35,9 +35,9 @@ class Dim3:
     def __init__(self, x: int = 0, y: int = 0, z: int = 0) -> None:
         self.x, self.y, self.z = x, y, z
 
-    def set(self, place: tuple[int, int, int]) -> None:
-        """Be those of another thread or block: (x, y, z)."""
-        self.x, self.y, self.z = place
+    def set(self, coordinates: tuple[int, int, int]) -> None:
+        """Become those of another thread or block: (x, y, z)."""
+        self.x, self.y, self.z = coordinates
 
 
 class Request:
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def together(self) -> int:
-        """How many threads it is a matter of, one after the other: a warp's or a warpgroup's."""
+        """How many consecutive threads meet: those of a warp or of a warpgroup."""
         return 4 * WARP if self.kind in (PRODUCT, PRODUCT_DONE) else WARP
 
 
@@ -84,7 +84,7 @@ class SimulatedCuda:
         self.syncthreads = hub  # type: ignore[method-assign]
 
     def syncthreads(self) -> None:
-        """Replaced by the hub itself."""
+        """The hub replaces this method: one call less for each barrier."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -98,7 +98,7 @@ class SimulatedCuda:
     # Where a thread is.
 
     def grid(self, ndim: int) -> Any:
-        """The thread's place in the grid: a number for ``ndim`` 1, else a tuple of them."""
+        """The thread's index in the grid: a number for ``ndim`` 1, else a tuple of them."""
         t, b, d = self.threadIdx, self.blockIdx, self.blockDim
         if ndim == 1:
             return b.x * d.x + t.x
@@ -185,13 +185,13 @@ class SimulatedCuda:
     # Fences, and letting others run.
 
     def threadfence(self) -> None:
-        """What comes before is there for all of the GPU before what comes after."""
+        """The whole GPU sees the accesses before it before those after it."""
         self.on_fence(True)
 
     threadfence_system = threadfence
 
     def threadfence_block(self) -> None:
-        """The same, for the threads of the block."""
+        """The same for the threads of the block."""
         self.on_fence(False)
 
     def nanosleep(self, nanoseconds: int) -> None:
@@ -216,7 +216,7 @@ class SimulatedCuda:
 
     @staticmethod
     def brev(value: int) -> int:
-        """The bits turned round, of 32 or of 64."""
+        """The bits in reverse order, of 32 or of 64."""
         bits = _mask(value).bit_length()
         return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
 
@@ -227,7 +227,7 @@ class SimulatedCuda:
 
     @staticmethod
     def ffs(value: int) -> int:
-        """The place of the lowest bit that is one, counted from 1; 0 where none is."""
+        """The position of the lowest bit that is one, counted from 1; 0 where none is."""
         return (value & -value).bit_length()
 
     @staticmethod

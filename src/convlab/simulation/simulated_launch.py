@@ -18,14 +18,15 @@ from convlab.simulation.async_copies import AsyncCopies
 from convlab.simulation.checked_array import Memory, checked
 from convlab.simulation.findings import (
     FATAL,
+    Coordinates,
     NotSimulated,
     Reports,
     SimulationError,
     Stop,
-    place_of,
+    coordinates_of,
 )
 from convlab.simulation.greenlets import Block
-from convlab.simulation.launch_arguments import Place, as_seen, check_shape, python_function
+from convlab.simulation.launch_arguments import as_seen, check_shape, python_function
 from convlab.simulation.memory_rules import Counts
 from convlab.simulation.paths import Paths
 from convlab.simulation.python_body import Copier, names_used
@@ -39,7 +40,7 @@ LONG = 60_000  # entries of the log that are looked at in one go
 
 
 class Recorder(Protocol):
-    """Who hears of all that a launch does: a trace. ``loads_of`` is for :func:`requests_of`."""
+    """Is told all that a launch does, for a trace. ``loads_of`` is for :func:`requests_of`."""
 
     loads_of: Mapping[tuple[str, int], int]
 
@@ -59,8 +60,8 @@ class SimulatedLaunch:
     def __init__(
         self,
         kernel: Any,
-        grid: Place,
-        block: Place,
+        grid: Coordinates,
+        block: Coordinates,
         arguments: tuple[Any, ...],
         shared_bytes: int,
         strict: bool,
@@ -104,7 +105,7 @@ class SimulatedLaunch:
         self.epochs = [0] * self.block_size
 
     def _copier(self) -> Copier:
-        """Makes the kernel's body, with as much noted on the way as is asked for."""
+        """Makes the kernel's body, with as much recorded as this launch needs."""
         if self.paths is None:
             return Copier(self.cuda, self._meaning, BUILTINS, emulation=self._emulation)
         builtins: dict[str, Any] = {**BUILTINS, "range": self.paths.range}
@@ -159,7 +160,7 @@ class SimulatedLaunch:
             if raised.args[:1] == (errno.ERANGE,):
                 what = "a power beyond the largest float is not simulated: write math.pow"
                 error = NotSimulated(f"{what}, {where}")
-        self._judge()
+        self._look_at_the_rest()
         if error is not None:
             thread = self.reports.thread(self.thread)
             error.add_note(f"in {self.kernel}, block {self.block}, thread {thread}, {where}")
@@ -174,11 +175,13 @@ class SimulatedLaunch:
 
     def _run_blocks(self) -> None:
         cuda, log = self.cuda, self.log
-        places = [place_of(number, self.block_shape) for number in range(self.block_size)]
+        thread_indices = [
+            coordinates_of(number, self.block_shape) for number in range(self.block_size)
+        ]
         enter = self._enterer()
         for number in range(math.prod(self.grid)):
             self.block_number = number
-            self.block = place_of(self.block_number, self.grid)
+            self.block = coordinates_of(self.block_number, self.grid)
             cuda.blockIdx.set(self.block)
             cuda.shared.new_block()
             self.copies.new_block()
@@ -189,25 +192,25 @@ class SimulatedLaunch:
                 self.paths.new_block()
             if self.waits:
                 complain = self._complain if self.strict else None
-                block = Block(self.body, self.arguments, places, enter, complain)
+                block = Block(self.body, self.arguments, thread_indices, enter, complain)
                 block.on_barrier, block.on_warp_barrier = self._barrier, self._warp_barrier
                 block.run()
             else:
                 body, arguments = self.body, self.arguments
-                for number, place in enumerate(places):
-                    enter(number, place)
+                for number, thread_index in enumerate(thread_indices):
+                    enter(number, thread_index)
                     body(*arguments)
             if log is not None and len(log.addresses) > LONG:
                 self._look(whole=True)
 
     # What happens while it runs.
 
-    def _enterer(self) -> Callable[[int, Place], None]:
+    def _enterer(self) -> Callable[[int, Coordinates], None]:
         """What is done before each switch to a thread: often, so with everything at hand."""
         cuda, index, log, epochs = self.cuda, self.cuda.threadIdx, self.log, self.epochs
 
-        def enter(number: int, place: Place) -> None:
-            index.x, index.y, index.z = place
+        def enter(number: int, thread_index: Coordinates) -> None:
+            index.x, index.y, index.z = thread_index
             cuda.laneid = number & 31
             self.thread = number
 
@@ -215,8 +218,8 @@ class SimulatedLaunch:
             return enter
         addresses, mark, paths = log.addresses, log.marks.extend, self.paths
 
-        def enter_logged(number: int, place: Place) -> None:
-            index.x, index.y, index.z = place
+        def enter_logged(number: int, thread_index: Coordinates) -> None:
+            index.x, index.y, index.z = thread_index
             cuda.laneid = number & 31
             self.thread = number
             mark((len(addresses), self.first + number, self.phase, epochs[number]))
@@ -224,8 +227,8 @@ class SimulatedLaunch:
         if paths is None:
             return enter_logged
 
-        def enter_counted(number: int, place: Place) -> None:
-            enter_logged(number, place)
+        def enter_counted(number: int, thread_index: Coordinates) -> None:
+            enter_logged(number, thread_index)
             paths.enter(number)
 
         return enter_counted
@@ -270,7 +273,7 @@ class SimulatedLaunch:
     # What it did to memory.
 
     def _look(self, whole: bool) -> None:
-        """Count and judge what the log holds, and empty it. It is ``whole`` if the last block has
+        """Count and check what the log holds, and empty it. It is ``whole`` if the last block has
         ended; else that has only come to a barrier."""
         assert self.log is not None
         if self.paths is not None and self.log.addresses:
@@ -291,7 +294,7 @@ class SimulatedLaunch:
                 self.reports.conflict(conflict, self.log)
         self.log.clear()
 
-    def _judge(self) -> None:
+    def _look_at_the_rest(self) -> None:
         """Look at the rest, and at what blocks did to each other."""
         if self.log is not None:
             self._look(whole=True)
@@ -320,7 +323,7 @@ class SimulatedLaunch:
         return f"{file}:{line}"
 
     def _site(self, error: BaseException) -> int:
-        """The innermost place in the kernel that an exception came through."""
+        """The innermost instruction of the kernel that an exception came through."""
         found, trace = 0, error.__traceback__
         while trace is not None:
             if self.sites.knows(trace.tb_frame.f_code):

@@ -88,7 +88,7 @@ class Now(NamedTuple):
     in the launch; how many barriers there were."""
 
     thread: int
-    place: int
+    in_block: int
     position: int
     phase: int
 
@@ -125,16 +125,15 @@ class Near(NamedTuple):
 
     @property
     def is_read(self) -> np.ndarray:
-        found: np.ndarray = self.kind & 3 == READ
-        return found
+        return np.asarray(self.kind & 3 == READ)
 
     def take(self, chosen: np.ndarray) -> Near:
         """The entries at these positions, or where this mask is true."""
         return Near(*(column[chosen] for column in self))
 
-    def access(self, place: int, block_size: int) -> Access:
+    def access(self, index: int, block_size: int) -> Access:
         """As much of one as a finding says."""
-        address, site, kind, thread, phase, position = (int(column[place]) for column in self)
+        address, site, kind, thread, phase, position = (int(column[index]) for column in self)
         block = thread // block_size
         return Access(
             address, site, min(kind & 3, ATOMIC), thread, block, 0, phase, 0, position, None
@@ -150,7 +149,7 @@ NONE = Near(*(np.empty(0, np.int64) for _ in Near._fields))
 
 
 class Products:
-    """Those of a launch. ``now()`` tells which thread runs, and when."""
+    """The warpgroup products of a launch. ``now()`` tells which thread runs, and when."""
 
     def __init__(
         self,
@@ -161,7 +160,8 @@ class Products:
     ) -> None:
         self.used = False
         self._cuda, self._log, self._arithmetic, self._now = cuda, log, arithmetic, now
-        # By the thread's place and the array that it goes to; and whose threads still come.
+        # By the thread's number in its block and the array that it goes to; and whose threads still
+        # come.
         self._under_way: dict[tuple[int, int], tuple[Any, list[float], Product]] = {}
         self._coming: dict[tuple[int, int], Product] = {}
         # For looking at the log: products in what it holds; each thread's fences, as position and
@@ -175,7 +175,7 @@ class Products:
         }  # fmt: skip
 
     def new_block(self) -> None:
-        """Nothing of the last block's is this one's."""
+        """Products of the last block do not concern this block."""
         for _, _, product in self._under_way.values():
             product.last_phase = self._now().phase
         self._under_way.clear()
@@ -199,7 +199,7 @@ class Products:
         """``start_product``: once all 128 have come, the product is under way. Nobody has written
         to ``D`` until it is finished."""
         site, count, now = site_of(1), 2 * TERMS * _checked(D, L, T, S, N), self._now()
-        if (now.place, id(D)) in self._under_way:
+        if (now.in_block, id(D)) in self._under_way:
             raise RuntimeError(f"start_product: the product before was not finished for {D.name}")
         check(S, (at,), site)
         check(S, (at + count - 1,), site)
@@ -215,7 +215,7 @@ class Products:
         )
         share = count // WARPGROUP
         if self._log is not None:
-            mine = address + now.place % WARPGROUP * share * S.itemsize
+            mine = address + now.in_block % WARPGROUP * share * S.itemsize
             self._log.add_run(mine, S.itemsize, share, site, READ + LANDED)
         if self._arithmetic is not None:
             self._arithmetic.count(2 * INSTRUCTIONS * ROWS * TERMS // 2 * N // WARP)
@@ -223,12 +223,12 @@ class Products:
         result = self._cuda.hub(Request(PRODUCT, site, brought, ALL_THREADS))
         self._gone(product)
         D.cells[: N // 2] = [None] * (N // 2)
-        self._under_way[now.place, id(D)] = D, result, product
+        self._under_way[now.in_block, id(D)] = D, result, product
 
     def finish(self, D: Any, N: int) -> None:
         """``finish_product``. Raises ``RuntimeError`` where none was started for ``D``."""
-        site, place = site_of(1), self._now().place
-        known = self._under_way.pop((place, id(D)), None)
+        site, in_block = site_of(1), self._now().in_block
+        known = self._under_way.pop((in_block, id(D)), None)
         if known is None or len(known[1]) != N // 2:
             name = getattr(D, "name", D)
             raise RuntimeError(f"finish_product: no product of {N} columns was started for {name}")
@@ -246,7 +246,7 @@ class Products:
 
         Raises ``ValueError`` where that reads another matrix.
         """
-        product = self._coming.setdefault((mine.began.place // WARPGROUP, mine.site), mine)
+        product = self._coming.setdefault((mine.began.in_block // WARPGROUP, mine.site), mine)
         if product is mine:
             self._all.append(mine)
         elif (product.address, product.end) != (mine.address, mine.end):
@@ -259,12 +259,12 @@ class Products:
         return product
 
     def _gone(self, product: Product) -> None:
-        """It is under way: who comes to that line now comes to start the next one."""
-        key = product.began.place // WARPGROUP, product.site
+        """The product has started: a thread that reaches that line now starts the next one."""
+        key = product.began.in_block // WARPGROUP, product.site
         if self._coming.get(key) is product:
             del self._coming[key]
 
-    # Who wrote to what tensor cores read, and who has not fenced it.
+    # Writes to what tensor cores read, and writes that were not fenced.
 
     def look(self, start: int, block_size: int, whole: bool) -> Iterator[Conflict]:
         """Conflicts of products with the accesses in the log, whose first has position ``start``.
@@ -294,8 +294,8 @@ class Products:
         for product in self._all:
             inside = (product.address <= writes.address) & (writes.address < product.end)
             phases = (product.began.phase <= writes.phase) & (writes.phase <= product.last_phase)
-            for place in np.flatnonzero(inside & phases).tolist():
-                write = writes.access(place, block_size)
+            for index in np.flatnonzero(inside & phases).tolist():
+                write = writes.access(index, block_size)
                 seen[product.site, write.site] += 1
                 if seen[product.site, write.site] > ENOUGH:
                     continue
@@ -310,10 +310,10 @@ class Products:
     def _not_fenced(self, near: Near, block_size: int) -> Iterator[Conflict]:
         """Reads of what its writer did not fence between that and the last barrier before.
         Entries are in the order of their addresses, those of an address in the order of time."""
-        places = np.arange(len(near.address))
-        last = np.maximum.accumulate(np.where(near.is_read, -1, places))
+        indices = np.arange(len(near.address))
+        last = np.maximum.accumulate(np.where(near.is_read, -1, indices))
         reads = np.flatnonzero(near.is_read & (last >= 0))
-        # What nobody of the block wrote, or with no barrier between, is a finding of its own.
+        # An uninitialised read, or one with no barrier between, is a finding of its own.
         one, other = near.take(last[reads]), near.take(reads)
         reads = reads[
             (one.address == other.address)
@@ -331,8 +331,8 @@ class Products:
         before = np.searchsorted(who * size + position, writer + one.position, "right")
         in_time = np.searchsorted(who * size + phase, writer + other.phase, "left")
         seen: Counter[tuple[int, int]] = Counter()
-        for place in np.flatnonzero(in_time <= before).tolist():
-            write, read = one.access(place, block_size), other.access(place, block_size)
+        for index in np.flatnonzero(in_time <= before).tolist():
+            write, read = one.access(index, block_size), other.access(index, block_size)
             seen[write.site, read.site] += 1
             if seen[write.site, read.site] <= ENOUGH:
                 yield Conflict("not fenced", write, read)

@@ -37,10 +37,10 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
     ),
     "Measured": (
-        "measuring", "judging", "results", "measurements", "fast", "fast-table", "tiles", "sizes",
-        "comparisons", "seed-results", "compile-gate",
+        "measuring", "judging", "results", "papers", "measurements", "tiles", "compile-gate",
     ),
-    "Reference": ("api", "json", "seeds", "design", "contributing"),
+    "Reference": ("api", "json", "design", "contributing"),
+    "Notes": ("notes/fast-kernels", "notes/measurements"),
 }  # fmt: skip
 CHECKOUT = ("docs/conf.py", "docs/README.md", "src/convlab/stages")
 
@@ -124,11 +124,11 @@ def staged_pages(root: Path) -> Iterator[tuple[str, str]]:
     links = Links(root)
     every = measurements.ladders(root)
     names = []
-    for path in sorted((root / "docs").glob("*.md")):
-        if path.name != "README.md":
-            text = path.read_text(encoding="utf-8")
-            yield path.name, links.page(text, f"docs/{path.name}", path.name)
-            names.append(path.stem)
+    for path in sorted((root / "docs").rglob("*.md")):
+        name = path.relative_to(root / "docs").as_posix()
+        if name != "README.md":
+            yield name, links.page(path.read_text(encoding="utf-8"), f"docs/{name}", name)
+            names.append(name.removesuffix(".md"))
     traces = stage_traces(root)
     for stage in LADDER:
         text = stage_page(root, stage, traces[stage.name], every, links)

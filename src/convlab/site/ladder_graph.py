@@ -51,7 +51,7 @@ def graph(results: Results, folder: str = "stages/", here: str | None = None) ->
         "leads from each stage to those that build on it; choose one for its page. "
         '<span class="key plain"></span> reads the input as it lies in memory, '
         '<span class="key im2col"></span> the im2col matrix, <span class="key im2win"></span> '
-        "im2win's windows. The bar is its measured speed with every pre-pass, the number "
+        "im2win's windows. The bar is its measured speed with every layout transform, the number "
         "behind it the speedup over s01, red where it is slower. "
         f"Measured: {escape(results.title)}; {escape(results.shapes)}."
     )

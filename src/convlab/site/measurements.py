@@ -19,14 +19,13 @@ WITHOUT_ENVIRONMENT = {"lint_conv9_sm90.json": LINT_COMMAND}
 HEAD = """# Measurements
 
 Every time and speed on this site was measured; the files below hold them as the command wrote them.
-[ladder.md](ladder.md#reading-the-numbers) says why a stage gains or does not,
-[comparisons.md](comparisons.md) compares memory and bandwidth, and [judging.md](judging.md) says
-when a result counts.
+[ladder.md](ladder.md) says why a stage gains or does not, and [results.md](results.md) compares the
+stages with libraries.
 
 ## The ladder, layer by layer
 
-TFLOP/s with every pre-pass, and behind it the speedup over s01. A stage with no number has not been
-measured on that layer.
+TFLOP/s with every layout transform, and behind it the speedup over s01. A stage with no number has
+not been measured on that layer.
 
 """
 FILES = """

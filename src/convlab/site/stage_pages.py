@@ -47,7 +47,7 @@ def _facts(root: Path, stage: Stage) -> str:
     follow = [other for other in LADDER if stage.name in other.builds_on]
     position = LADDER.index(stage)
     rows = [
-        ("source", f"{stage.source} ([from seed to code](../seeds.md))"),
+        ("source", f"{stage.source} ([the papers](../papers.md))"),
         ("builds on", _names(map(stage_named, stage.builds_on)) or "nothing: it is the first"),
         ("built on by", _names(follow) or "nothing yet"),
         ("more", f"[why, and what it gained](../ladder.md#{stage.name})"),
@@ -126,8 +126,8 @@ def _results(root: Path, stage: Stage, every: list[Results]) -> Iterator[str]:
     yield table(head, "lrrrrr", rows)
     how = "../measuring.md" if (root / "docs/measuring.md").is_file() else "../judging.md"
     yield (
-        f"\nMeasured on an {', '.join(sorted(devices))}. Times are medians, with every pre-pass; "
-        '"main kernel" is the last kernel alone. '
+        f"\nMeasured on an {', '.join(sorted(devices))}. Times are medians with every layout "
+        'transform; "main kernel" is the last kernel alone. '
         f"[All measurements](../measurements.md), [how they are made]({how}).\n"
     )
 

@@ -55,13 +55,13 @@ def make_kernel(problem: ConvProblem) -> Any:
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
     outputs = problem.M * problem.N
-    main = Launch(
+    launch = Launch(
         make_kernel(problem),
         grid=(blocks_for(outputs, THREADS),),
         block=(THREADS,),
         arguments=("input", "weight", "bias", "output"),
     )
-    return Program((), (main,))
+    return Program((), (launch,))
 
 
 STAGE = Stage(

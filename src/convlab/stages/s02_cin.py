@@ -72,13 +72,13 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
     field = channel_parallel_field(problem)
     down, across = field.regions(problem)
-    main = Launch(
+    launch = Launch(
         make_kernel(problem, field),
         grid=(across * down * blocks_for(problem.C_i, field.B_Z) * problem.N_i,),
         block=(field.B_X, field.B_Y, field.B_Z),
         arguments=("input", "weight", Flat("output")),
     )
-    return Program((), (fill_launch(problem), main))
+    return Program((), (fill_launch(problem), launch))
 
 
 STAGE = Stage(

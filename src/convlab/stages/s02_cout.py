@@ -71,13 +71,13 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
     field = field_for(problem, MOST_CHANNELS)
     down, across = field.regions(problem)
-    main = Launch(
+    launch = Launch(
         make_kernel(problem, field),
         grid=(across * down * problem.C_o * problem.N_i,),
         block=(field.B_X, field.B_Y),
         arguments=("input", "weight", "bias", "output"),
     )
-    return Program((), (main,))
+    return Program((), (launch,))
 
 
 STAGE = Stage(

@@ -20,7 +20,8 @@ from convlab.kernels.depth_last import (
     im2col_launches,
     to_depth_last_launches,
 )
-from convlab.kernels.gemm import pack_launch, packed_buffer, product_launch
+from convlab.kernels.filter_layout import pack_launch, packed_buffer
+from convlab.kernels.gemm import product_launch
 from convlab.kernels.im2col import columns_buffer
 from convlab.problem import ConvProblem
 from convlab.stage import MODEL_TILE, Flat, Program, Stage, Step, Tile, Tiles, microkernel_tile

@@ -10,7 +10,8 @@ image at a time. The cost is memory: each pixel is stored once for each window t
 from __future__ import annotations
 
 from convlab.kernels.batch_slices import Slice, in_slices, largest, slices
-from convlab.kernels.gemm import pack_launch, packed_buffer, product_launch
+from convlab.kernels.filter_layout import pack_launch, packed_buffer
+from convlab.kernels.gemm import product_launch
 from convlab.kernels.im2col import columns_buffer, im2col_launch
 from convlab.problem import ConvProblem
 from convlab.stage import MODEL_TILE, Flat, Program, Stage, Step, Tile, Tiles, microkernel_tile

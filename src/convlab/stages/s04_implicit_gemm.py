@@ -61,13 +61,13 @@ def make_kernel(problem: ConvProblem) -> Any:
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
-    main = Launch(
+    launch = Launch(
         make_kernel(problem),
         grid=(blocks_for(problem.N, BLOCK_N), blocks_for(problem.M, BLOCK_M)),
         block=(BLOCK_N, BLOCK_M),
         arguments=("input", Flat("weight"), "bias", "output"),
     )
-    return Program((), (main,))
+    return Program((), (launch,))
 
 
 STAGE = Stage(

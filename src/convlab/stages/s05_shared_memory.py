@@ -77,13 +77,13 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
     tile.require(tile.M_T == tile.N_T == 1, "s05 computes one output a thread: M_T = N_T = 1")
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
-    main = Launch(
+    launch = Launch(
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=("input", Flat("weight"), "bias", "output"),
     )
-    return Program((), (main,), tile)
+    return Program((), (launch,), tile)
 
 
 STAGE = Stage(

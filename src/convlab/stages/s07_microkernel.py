@@ -109,13 +109,13 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         "its threads must be a multiple of N_B, because each fetches from one window",
     )
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
-    main = Launch(
+    launch = Launch(
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=("input", Flat("weight"), "bias", "output"),
     )
-    return Program((), (main,), tile)
+    return Program((), (launch,), tile)
 
 
 STAGE = Stage(

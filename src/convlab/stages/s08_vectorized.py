@@ -1,10 +1,11 @@
-"""s08: vectorised access. One instruction moves four numbers: 128-bit loads and stores.
+"""s08: vectorised access. A 128-bit load or store moves four numbers, a float4.
 
-Source: im2win paper (000), section 3.3 ("Vectorized load/store"). A thread owns rows and columns in
-groups of four and reads each group from shared memory as one float4. The four numbers must be
-neighbours in memory, so the filter is transposed (K x M) once by a layout transform, which also
-adds zeros up to whole tiles: the main kernel loads it by float4 without bounds checks. The input is
-still loaded by scalars, because in NCHW a window begins at any address (s11 changes that).
+Source: im2win paper (000), section 3.3 ("Vectorized load/store"). A thread's rows and columns are
+float4s, so that one instruction moves four numbers between shared memory and registers. The filter
+slice in shared memory is transposed for that (K_B x M_B: four rows are neighbours). A layout
+transform transposes the whole filter once, with zeros up to whole tiles, so that the filter is also
+loaded as float4s and without bounds checks. Loads of the input stay scalar: in NCHW a window's
+pixels begin at any address. The im2win tensor changes that (s11).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.device import BYTES_16, gpu_only, load4, store4
+from convlab.kernels.filter_layout import FLOAT4, pack_launch, packed_buffer, require_float4
 from convlab.problem import ConvProblem
 from convlab.stage import (
     MODEL_TILE,
-    Buffer,
     Flat,
     Launch,
     Program,
@@ -27,25 +28,6 @@ from convlab.stage import (
     blocks_for,
     microkernel_tile,
 )
-
-RUN = 4  # numbers that one instruction moves
-
-
-def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
-    """The kernel that writes the filter as a K_P x M_P matrix, zeros beyond K x M."""
-    M, K = problem.M, problem.K
-
-    @cuda.jit
-    def pack_filter(weight, packed):
-        e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
-        k, m = e // M_P, e % M_P
-        if k < K_P:
-            value = float32(0)
-            if k < K and m < M:
-                value = weight[m * K + k]
-            packed[k, m] = value
-
-    return pack_filter
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
@@ -58,17 +40,9 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     F_SLICE, I_SLICE, O_SHAPE = (K_B, M_B), (K_B, N_B), (M_T, N_T)
-    M_RUNS, M_P = M_B // RUN, blocks_for(M, M_B) * M_B
-    PIXELS = H_o * W_o
-    WHOLE_RUNS = PIXELS % RUN == 0  # then no float4 crosses into the next image
-    STEP = RUN if WHOLE_RUNS else 1
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read(S_F, S_I, k, ty, tx, R_F, R_I):
-        for i in range(0, M_T, RUN):
-            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = load4(S_F, (k, ty * RUN + i * ROWS))
-        for j in range(0, N_T, RUN):
-            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = load4(S_I, (k, tx * RUN + j * COLUMNS))
+    M_4, M_P = M_B // FLOAT4, blocks_for(M, M_B) * M_B  # float4s in a row of the slice; padded M
+    ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
+    STEP = FLOAT4 if ALIGNED else 1
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def vectorized(input, packed, bias, output):
@@ -94,8 +68,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             for j in range(N_T):
                 R_O[i, j] = float32(0)
         for k0 in range(0, K, K_B):
-            for e in range(t, K_B * M_RUNS, THREADS):  # load
-                k, row = e // M_RUNS, e % M_RUNS * RUN
+            for e in range(t, K_B * M_4, THREADS):  # load
+                k, row = e // M_4, e % M_4 * FLOAT4
                 store4(S_F, (k, row), load4(packed, (k0 + k) * M_P + m0 + row))
             for e in range(t // N_B, K_B, THREADS // N_B):
                 k = uint32(k0 + e)
@@ -109,22 +83,27 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             cuda.syncthreads()  # nobody computes before all have fetched
 
             for k in range(K_B):  # compute
-                read(S_F, S_I, k, ty, tx, R_F, R_I)
+                for i in range(0, M_T, FLOAT4):
+                    four = load4(S_F, (k, ty * FLOAT4 + i * ROWS))
+                    R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four
+                for j in range(0, N_T, FLOAT4):
+                    four = load4(S_I, (k, tx * FLOAT4 + j * COLUMNS))
+                    R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four
                 for i in range(M_T):
                     for j in range(N_T):
                         R_O[i, j] += R_F[i] * R_I[j]
             cuda.syncthreads()  # nobody fetches the next slice over what others still read
 
-        for j in range(0, N_T, RUN):
-            for c in range(0, RUN, STEP):
-                n = n0 + tx * RUN + j * COLUMNS + c
+        for j in range(0, N_T, FLOAT4):
+            for c in range(0, FLOAT4, STEP):
+                n = n0 + tx * FLOAT4 + j * COLUMNS + c
                 if n < N:
-                    i_n, pixel = n // PIXELS, n % PIXELS
+                    i_n, o_p = n // (H_o * W_o), n % (H_o * W_o)
                     for i in range(M_T):
-                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
+                        m = m0 + ty * FLOAT4 + i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
                         if m < M:
-                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
-                            if WHOLE_RUNS:
+                            at, b = (i_n * M + m) * (H_o * W_o) + o_p, bias[m]
+                            if ALIGNED:
                                 x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
                                 store4(output, at, (x + b, y + b, z + b, w + b))
                             else:
@@ -135,30 +114,15 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
-    tile.require(
-        tile.M_T % RUN == 0 and tile.N_T % RUN == 0,
-        "M_T and N_T must be multiples of 4, because a float4 holds four numbers",
-    )
-    tile.require(
-        tile.threads % tile.N_B == 0,
-        "its threads must be a multiple of N_B, because each fetches from one window",
-    )
+    require_float4(tile)
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
-    M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
-    K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
-    pack = Launch(
-        make_pack_filter(problem, K_P, M_P, tile.threads),
-        grid=(blocks_for(K_P * M_P, tile.threads),),
-        block=(tile.threads,),
-        arguments=(Flat("weight"), "packed"),
-    )
-    main = Launch(
+    launch = Launch(
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=("input", Flat("packed"), "bias", Flat("output")),
     )
-    return Program((Buffer("packed", (K_P, M_P)),), (pack, main), tile)
+    return Program((packed_buffer(problem, tile),), (pack_launch(problem, tile), launch), tile)
 
 
 STAGE = Stage(

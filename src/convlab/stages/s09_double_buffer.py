@@ -1,16 +1,16 @@
-"""s09: double buffering. The threads fetch the next slice while they multiply this one.
+"""s09: double buffering. Every buffer exists twice: one is read while the other is filled.
 
-Source: im2win paper (000), section 3.3 ("Double buffer and prefetching") and Algorithm 3. Every
-buffer exists twice, in shared memory and in registers: threads compute from one and fill the other.
-They read step k + 1 from shared memory before they multiply step k, and load the next slice from
-global memory before they multiply this one. (The paper loads it after the inner loop, line 13,
-where only one step is left to hide the latency.) One of s08's two barriers per slice remains:
+Source: im2win paper (000), section 3.3 ("Double buffer and prefetching") and Algorithm 3. With two
+buffers in shared memory one barrier per slice is enough. With two in registers a thread loads the
+operands of step k + 1 before it uses those of step k. (The paper loads the next slice after the
+inner loop, line 13; here, as in s08b, the whole slice hides the latency.)
 
-    round 0        fetch 0                                  put 0   barrier
-    round 1        fetch 1   multiply 0 but its last step   put 1   barrier   last step of 0
-    round SLICES             multiply the last slice                          its last step
+    round 0        load 0                                  store 0   barrier
+    round 1        load 1   multiply 0 but its last step   store 1   barrier   last step of 0
+    ...
+    round SLICES            multiply the last slice                            its last step
 
-Round 0 is the prologue (lines 3-7), which has nothing to overlap with.
+Round 0 is the prologue of Algorithm 3 (lines 3-7), which has nothing to overlap with.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.device import BYTES_16, gpu_only, load4, store4
+from convlab.kernels.filter_layout import FLOAT4, pack_launch, packed_buffer, require_float4
 from convlab.problem import ConvProblem
 from convlab.stage import (
     MODEL_TILE,
-    Buffer,
     Flat,
     Launch,
     Program,
@@ -33,25 +33,6 @@ from convlab.stage import (
     blocks_for,
     microkernel_tile,
 )
-
-RUN = 4  # numbers that one instruction moves
-
-
-def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
-    """The kernel that writes the filter as a K_P x M_P matrix, zeros beyond K x M."""
-    M, K = problem.M, problem.K
-
-    @cuda.jit
-    def pack_filter(weight, packed):
-        e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
-        k, m = e // M_P, e % M_P
-        if k < K_P:
-            value = float32(0)
-            if k < K and m < M:
-                value = weight[m * K + k]
-            packed[k, m] = value
-
-    return pack_filter
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
@@ -64,49 +45,22 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B), (M_T, N_T)  # one below the other
-    M_RUNS, M_P = M_B // RUN, blocks_for(M, M_B) * M_B
-    PIXELS = H_o * W_o
-    WHOLE_RUNS = PIXELS % RUN == 0  # then no float4 crosses into the next image
-    STEP = RUN if WHOLE_RUNS else 1
-    SLICES = blocks_for(K, K_B)
-    F_RUNS = K_B * M_RUNS // THREADS  # runs of the filter slice that a thread fetches
-    I_ROWS = THREADS // N_B  # rows of the input slice that the threads fetch at a time
-    I_PIXELS = K_B // I_ROWS
-    F_FETCHED = (F_RUNS, RUN)
+    M_4, M_P = M_B // FLOAT4, blocks_for(M, M_B) * M_B  # float4s in a row of the slice; padded M
+    ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
+    STEP = FLOAT4 if ALIGNED else 1
+    SLICES, I_ROWS = blocks_for(K, K_B), THREADS // N_B
+    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # what a thread holds of the next slice
+    I_FETCHED = K_B // I_ROWS
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, k, ty, tx, R_F, R_I):
-        for i in range(0, M_T, RUN):
-            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = load4(S_F, (k, ty * RUN + i * ROWS))
-        for j in range(0, N_T, RUN):
-            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = load4(S_I, (k, tx * RUN + j * COLUMNS))
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I):
-        """Lines 3-4 and 14-15, first half: a slice from global memory to registers."""
-        for f in range(F_RUNS):
-            e = t + f * THREADS
-            run = load4(packed, (slice_ * K_B + e // M_RUNS) * M_P + m0 + e % M_RUNS * RUN)
-            fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = run
-        for f in range(I_PIXELS):
-            k = uint32(slice_ * K_B + t // N_B + f * I_ROWS)
-            i_c = k // (H_f * W_f)
-            i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
-            i_w = o_w * s_w + k % W_f * d_w - p_w
-            pixel = float32(0)
-            if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
-                pixel = input[i_n, i_c, i_h, i_w]
-            fetched_I[f] = pixel
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def put(fetched_F, fetched_I, t, k0, S_F, S_I):
-        """Lines 3-4 and 14-15, second half: from registers to shared memory, rows from k0 on."""
-        for f in range(F_RUNS):
-            e = t + f * THREADS
-            run = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-            store4(S_F, (k0 + e // M_RUNS, e % M_RUNS * RUN), run)
-        for f in range(I_PIXELS):
-            S_I[k0 + t // N_B + f * I_ROWS, t % N_B] = fetched_I[f]
+        """Row k of the slices, shared memory to registers."""
+        for i in range(0, M_T, FLOAT4):
+            four = load4(S_F, (k, ty * FLOAT4 + i * ROWS))
+            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four
+        for j in range(0, N_T, FLOAT4):
+            four = load4(S_I, (k, tx * FLOAT4 + j * COLUMNS))
+            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(R_F, R_I, R_O):
@@ -122,7 +76,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         R_I0, R_I1 = cuda.local.array(N_T, float32), cuda.local.array(N_T, float32)
         R_O = cuda.local.array(O_SHAPE, float32)
         fetched_F = cuda.local.array(F_FETCHED, float32)
-        fetched_I = cuda.local.array(I_PIXELS, float32)
+        fetched_I = cuda.local.array(I_FETCHED, float32)
         t = uint32(cuda.threadIdx.x)
         ty, tx = t // COLUMNS, t % COLUMNS
         m0 = uint32(cuda.blockIdx.y) * M_B
@@ -139,36 +93,53 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # where in shared memory the slice begins that is computed: 0 or K_B
+        k0 = K_B  # row of shared memory where the slice to multiply begins: 0 or K_B
         for slice_ in range(SLICES + 1):  # line 8
-            if slice_ < SLICES:
-                fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I)
+            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
+                for f in range(F_FETCHED[0]):
+                    e = t + f * THREADS
+                    four = load4(packed, (slice_ * K_B + e // M_4) * M_P + m0 + e % M_4 * FLOAT4)
+                    fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
+                for f in range(I_FETCHED):
+                    k = uint32(slice_ * K_B + t // N_B + f * I_ROWS)
+                    i_c = k // (H_f * W_f)
+                    i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
+                    i_w = o_w * s_w + k % W_f * d_w - p_w
+                    pixel = float32(0)
+                    if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
+                        pixel = input[i_n, i_c, i_h, i_w]
+                    fetched_I[f] = pixel
             if slice_ > 0:
-                for k in range(0, K_B - 2, 2):  # lines 9-12: read a step ahead
+                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead
                     read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
                     multiply(R_F0, R_I0, R_O)
                     read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-            if slice_ < SLICES:
-                k0 = uint32(K_B - k0)  # the other buffer's turn; uint32, since never negative
-                put(fetched_F, fetched_I, t, k0, S_F, S_I)
+            if slice_ < SLICES:  # lines 3-4 and 14-15: registers to the other buffer
+                k0 = uint32(K_B - k0)  # uint32, since never negative
+                for f in range(F_FETCHED[0]):
+                    e = t + f * THREADS
+                    four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
+                    store4(S_F, (k0 + e // M_4, e % M_4 * FLOAT4), four)
+                for f in range(I_FETCHED):
+                    S_I[k0 + t // N_B + f * I_ROWS, column] = fetched_I[f]
                 cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
                 read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
-        for j in range(0, N_T, RUN):  # line 20
-            for c in range(0, RUN, STEP):
-                n = n0 + tx * RUN + j * COLUMNS + c
+        for j in range(0, N_T, FLOAT4):
+            for c in range(0, FLOAT4, STEP):
+                n = n0 + tx * FLOAT4 + j * COLUMNS + c
                 if n < N:
-                    i_n, pixel = n // PIXELS, n % PIXELS
+                    i_n, o_p = n // (H_o * W_o), n % (H_o * W_o)
                     for i in range(M_T):
-                        m = m0 + ty * RUN + i // RUN * RUN * ROWS + i % RUN
+                        m = m0 + ty * FLOAT4 + i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
                         if m < M:
-                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
-                            if WHOLE_RUNS:
+                            at, b = (i_n * M + m) * (H_o * W_o) + o_p, bias[m]
+                            if ALIGNED:
                                 x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
                                 store4(output, at, (x + b, y + b, z + b, w + b))
                             else:
@@ -179,43 +150,28 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     """The stage made ready for a problem: what to allocate and what to launch."""
+    require_float4(tile)
+    tile.require(tile.K_B % 2 == 0, "K_B must be even, because two register buffers alternate")
     tile.require(
-        tile.M_T % RUN == 0 and tile.N_T % RUN == 0,
-        "M_T and N_T must be multiples of 4, because a float4 holds four numbers",
-    )
-    tile.require(
-        tile.threads % tile.N_B == 0,
-        "its threads must be a multiple of N_B, because each fetches from one window",
-    )
-    tile.require(tile.K_B % 2 == 0, "K_B must be even, because two register buffers take turns")
-    tile.require(
-        tile.K_B * tile.M_B % (RUN * tile.threads) == tile.K_B * tile.N_B % tile.threads == 0,
-        "its threads must share K_B x M_B / 4 runs and K_B x N_B pixels evenly, because each keeps "
-        "what it fetches in registers of its own",
+        tile.K_B * tile.M_B % (FLOAT4 * tile.threads) == tile.K_B * tile.N_B % tile.threads == 0,
+        "its threads must share K_B x M_B / 4 float4s and K_B x N_B pixels evenly, because each "
+        "keeps what it loads in registers of its own",
     )
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
-    M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
-    K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
-    pack = Launch(
-        make_pack_filter(problem, K_P, M_P, tile.threads),
-        grid=(blocks_for(K_P * M_P, tile.threads),),
-        block=(tile.threads,),
-        arguments=(Flat("weight"), "packed"),
-    )
-    main = Launch(
+    launch = Launch(
         make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=("input", Flat("packed"), "bias", Flat("output")),
     )
-    return Program((Buffer("packed", (K_P, M_P)),), (pack, main), tile)
+    return Program((packed_buffer(problem, tile),), (pack_launch(problem, tile), launch), tile)
 
 
 STAGE = Stage(
     __name__,
     title="Double buffering: the next slice is fetched while this one is multiplied",
     source="im2win paper (000), 3.3, Algorithm 3",
-    builds_on=("s08_vectorized",),
+    builds_on=("s08b_prefetch",),
     prepare=prepare,
     tiles=Tiles(
         production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE

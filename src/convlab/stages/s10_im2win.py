@@ -99,13 +99,13 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
         block=(TRANSFORM_THREADS,),
         arguments=("input", "windows"),
     )
-    main = Launch(
+    launch = Launch(
         make_kernel(problem),
         grid=(blocks_for(problem.N, BLOCK_N), blocks_for(problem.M, BLOCK_M)),
         block=(BLOCK_N, BLOCK_M),
         arguments=("windows", "weight", "bias", "output"),
     )
-    return Program((windows,), (transform, main))
+    return Program((windows,), (transform, launch))
 
 
 STAGE = Stage(

@@ -1,18 +1,18 @@
-"""s12: im2win without its tensor. The window-ordered slices are made in shared memory.
+"""s12: im2win without its tensor. Each block makes the window-ordered slices in shared memory.
 
 Source: ours, beyond the paper. s11 writes the im2win tensor to global memory and reads it again:
-a pass over memory, and a workspace of several times the input. Its kernel only ever looks at K_B
-rows of N_B windows at a time, so here each block makes just that slice, from the input
-(:mod:`window_fetch`). The copies are asynchronous: they go to shared memory past the registers,
-into a ring of slices, and the block waits for a slice only when it is that one's turn. What is
-computed and in which order is Algorithm 3's; each step is written out (:mod:`unrolled_product`).
+a pass over memory, and a workspace of several times the input. The kernel only ever reads K_B rows
+of N_B windows at a time, so here each block copies just that slice from the input
+(:mod:`window_copies`). The copies are asynchronous: they bypass the registers and fill a multistage
+pipeline in shared memory, and the block waits only for the slice that it multiplies next. What is
+computed and in which order is Algorithm 3's.
 
 Where there are few outputs, as with one image, the blocks along z share the slices of each sum
-(split K): ``output`` begins as zeros, and every block adds its part atomically. In which order is
-the GPU's affair, so from three parts on the last bits may differ from call to call;
+(split-K): ``output`` begins as zeros, and every block adds its part atomically. The order of the
+additions is not fixed, so with three parts or more the last bits may differ from call to call;
 ``whole_sums=True`` never splits.
 
-The epilogue adds the bias and, with ``relu=True``, replaces what is negative by zero.
+The epilogue adds the bias and, with ``relu=True``, replaces negative numbers by zero.
 """
 
 from __future__ import annotations
@@ -21,22 +21,10 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, commit_copies, gpu_only, wait_copies
+from convlab.device import BYTES_16, commit_copies, gpu_only, load4, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import lanes_of, make_add, make_row_of, make_write
-from convlab.kernels.gemm import RUN, make_multiply
-from convlab.kernels.tile_heuristic import (
-    H200_SMS,
-    best_splits,
-    best_tile,
-    candidates,
-    most_splits,
-)
-from convlab.kernels.unrolled_product import (
-    make_compute,
-    make_place,
-    make_read,
-)
+from convlab.kernels.epilogue import interleaved_lanes, make_add, make_write
+from convlab.kernels.tile_heuristic import FLOAT4, H200_SMS, S12
 from convlab.problem import ConvProblem
 from convlab.stage import (
     MODEL_TILE,
@@ -53,56 +41,154 @@ from convlab.stage import (
 )
 
 CLEARING = 256  # threads of a block that clears
+WARP_ROWS, WARP_COLUMNS = 4, 8  # threads of a warp along M and N
 
 
-def ring_slots(tile: Tile) -> int:
-    """Slices in shared memory: the one computed and two on their way, or one where it is small."""
+def pipeline_depth(tile: Tile) -> int:
+    """Slices in shared memory: one to multiply and two in flight, or one where three do not fit."""
     return 3 if 3 * 4 * tile.K_B * (tile.M_B + tile.N_B) <= SHARED_BYTES else 2
 
 
-def blocks_at_once(tile: Tile) -> int:
-    """Blocks that a multiprocessor's 65,536 registers shall hold: a thread keeps its M_T x N_T
-    sums, and needs about 64 more for what it multiplies and for addresses."""
-    return max(1, 65536 // (tile.threads * (tile.M_T * tile.N_T + 64)))
+def make_place(tile: Tile) -> Any:
+    """``place(t)``: the thread's row and column. A warp is 4 x 8 threads where the tile has them,
+    lane by lane (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), ...: lanes l and l ^ 1 read the same float4
+    of S_I, lanes l and l ^ 2 the same of S_F, so both reads take four wavefronts instead of six."""
+    COLUMNS = tile.columns
+    BY_WARPS = tile.rows % WARP_ROWS == tile.columns % WARP_COLUMNS == 0
+    ACROSS = max(1, COLUMNS // WARP_COLUMNS)  # warps along N
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def place(t):
+        if BY_WARPS:
+            warp, lane = t // 32, t % 32
+            ty = warp // ACROSS * WARP_ROWS + lane // 16 * 2 + lane % 2
+            tx = warp % ACROSS * WARP_COLUMNS + lane % 16 // 2
+        else:
+            ty, tx = t // COLUMNS, t % COLUMNS
+        return uint32(ty), uint32(tx)
+
+    return place
+
+
+def make_read(tile: Tile) -> Any:
+    """``read``: step k of a slice from shared memory to registers, by float4; ``at_F`` and ``at_I``
+    are where the thread's own part of the slice begins."""
+    M_B, N_B, M_T, N_T = tile.M_B, tile.N_B, tile.M_T, tile.N_T
+    ROWS, COLUMNS = tile.rows, tile.columns
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
+        for i in range(0, M_T, FLOAT4):
+            run = load4(S_F, at_F + (k * M_B + i * ROWS))
+            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = run
+        for j in range(0, N_T, FLOAT4):
+            run = load4(S_I, at_I + (k * N_B + j * COLUMNS))
+            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = run
+
+    return read
+
+
+def make_multiply(tile: Tile) -> Any:
+    """A step's outer product, as in s07."""
+    M_T, N_T = tile.M_T, tile.N_T
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(R_F, R_I, R_O):
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] += R_F[i] * R_I[j]
+
+    return multiply
+
+
+def make_compute(tile: Tile, read: Any) -> Any:
+    """All steps of a slice but the last product: read step k + 1 while step k is multiplied. Each
+    step is a call with its own k, a constant, because the compiler does not unroll a loop of this
+    size. Step K_B - 1 ends up in R_F0 and R_I0 for an odd K_B, in R_F1 and R_I1 otherwise."""
+    multiply = make_multiply(tile)
+
+    def steps_from(k: int) -> Any:
+        if k == tile.K_B - 1:
+
+            @cuda.jit(device=True, **gpu_only(forceinline=True))
+            def nothing(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+                pass
+
+            return nothing
+        following = steps_from(k + 1)
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+            read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
+            multiply(R_F0, R_I0, R_O)
+            following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
+
+        return step
+
+    return steps_from(0)
+
+
+def lanes_of(problem: ConvProblem, tile: Tile, splits: int) -> int:
+    """Across how many lanes windows are interleaved: a warp's along N, where there are warps."""
+    by_warps = tile.rows % WARP_ROWS == tile.columns % WARP_COLUMNS == 0
+    lanes = WARP_COLUMNS if by_warps else 1
+    return lanes if splits > 1 else interleaved_lanes(problem, lanes)
+
+
+def make_row_of(tile: Tile) -> Any:
+    """``row_of(i)``: how far channel i of a thread is from its first one."""
+    ROWS = tile.rows
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_of(i):
+        return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
+
+    return row_of
 
 
 def make_turn(problem: ConvProblem, tile: Tile, LANES: int) -> Any:
-    """A turn of the loop over slices up to ``end`` (Algorithm 3, lines 8-18): ask for a slice to
-    come, multiply this one, wait for the next. Its first step is in R_F0 and R_I0; the next
+    """A turn of the loop over slices up to ``end`` (Algorithm 3, lines 8-18): start copying a
+    slice, multiply this one, wait for the next. Its first step is in R_F0 and R_I0; the next
     slice's will be there too, or in R_F1 and R_I1 where K_B is odd."""
     M_B, N_B, K_B = tile.M_B, tile.N_B, tile.K_B
-    SLICES, SLOTS = blocks_for(problem.K, K_B), ring_slots(tile)
-    IN_FLIGHT, ODD = SLOTS - 2, K_B % 2 == 1
+    SLICES, DEPTH = blocks_for(problem.K, K_B), pipeline_depth(tile)
+    IN_FLIGHT, ODD = DEPTH - 2, K_B % 2 == 1
     read, multiply = make_read(tile), make_multiply(tile)
     compute = make_compute(tile, read)
     fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
     fetch_windows = window_copies.make_fetch_windows(problem, tile, lanes=LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(slice_, end, slot, input, packed, t, first, i_h, i_w, S_F, S_I):
+    def fetch(slice_, end, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
         if slice_ < end:
-            fetch_filter(packed, slice_, slot, t, S_F)
-            fetch_windows(input, slice_, slot, t, first, i_h, i_w, S_I)
-        commit_copies()  # a group even of nothing: groups are waited for by their number
+            fetch_filter(packed, slice_, pipe, t, S_F)
+            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+        commit_copies()  # even an empty group: wait_copies counts groups
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def arrive(slice_, end, slot, ty, tx, S_F, S_I, R_F, R_I):
+    def arrive(slice_, end, pipe, ty, tx, S_F, S_I, R_F, R_I):
         wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-        cuda.syncthreads()  # and for everybody's; and nobody reads the slice before it any more
+        cuda.syncthreads()  # then for all threads'; its predecessor is free
         if slice_ < end:
             read(
-                S_F, S_I, slot * (K_B * M_B) + ty * RUN, slot * (K_B * N_B) + tx * RUN, 0, R_F, R_I
+                S_F,
+                S_I,
+                pipe * (K_B * M_B) + ty * FLOAT4,
+                pipe * (K_B * N_B) + tx * FLOAT4,
+                0,
+                R_F,
+                R_I,
             )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def turn(
-        slice_, end, slot, input, packed, t, ty, tx, first, i_h, i_w,
+        slice_, end, pipe, input, packed, t, ty, tx, first, i_h, i_w,
         S_F, S_I, R_F0, R_I0, R_F1, R_I1, R_O,
     ):  # fmt: skip
-        before = slot - 1 if slot > 0 else SLOTS - 1  # its slice is done, and its place free
-        after = slot + 1 if slot + 1 < SLOTS else 0
-        fetch(slice_ + SLOTS - 1, end, before, input, packed, t, first, i_h, i_w, S_F, S_I)
-        at_F, at_I = slot * (K_B * M_B) + ty * RUN, slot * (K_B * N_B) + tx * RUN
+        before = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice is done, so it can be filled
+        after = pipe + 1 if pipe + 1 < DEPTH else 0
+        fetch(slice_ + DEPTH - 1, end, before, input, packed, t, first, i_h, i_w, S_F, S_I)
+        at_F, at_I = pipe * (K_B * M_B) + ty * FLOAT4, pipe * (K_B * N_B) + tx * FLOAT4
         compute(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)
         if ODD:
             arrive(slice_ + 1, end, after, ty, tx, S_F, S_I, R_F1, R_I1)
@@ -121,9 +207,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
     N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, BLOCKS, O_SHAPE = tile.threads, blocks_at_once(tile), (M_T, N_T)
-    SLICES, SLOTS = blocks_for(p.K, K_B), ring_slots(tile)
-    F_RING, I_RING = SLOTS * K_B * M_B, SLOTS * K_B * N_B
+    THREADS, BLOCKS, O_SHAPE = tile.threads, S12.resident_blocks(tile), (M_T, N_T)
+    SLICES, DEPTH = blocks_for(p.K, K_B), pipeline_depth(tile)
+    F_SLICES, I_SLICES = DEPTH * K_B * M_B, DEPTH * K_B * N_B
     AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
     SHARE = blocks_for(SLICES, splits)  # of a block, in slices
     TURNS = 2 if K_B % 2 else 1  # until the registers have the same roles again
@@ -136,8 +222,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def fused_im2win(input, packed, bias, output):
-        S_F = cuda.shared.array(F_RING, float32, alignment=BYTES_16)
-        S_I = cuda.shared.array(I_RING, float32, alignment=BYTES_16)
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
         R_F0, R_F1 = cuda.local.array(M_T, float32), cuda.local.array(M_T, float32)
         R_I0, R_I1 = cuda.local.array(N_T, float32), cuda.local.array(N_T, float32)
         R_O = cuda.local.array(O_SHAPE, float32)
@@ -164,22 +250,22 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        for slot in range(SLOTS - 1):
-            fetch(begin + slot, end, slot, input, packed, t, first, i_h, i_w, S_F, S_I)
-        slot = 0
-        arrive(begin, end, slot, ty, tx, S_F, S_I, R_F0, R_I0)
+        for pipe in range(DEPTH - 1):
+            fetch(begin + pipe, end, pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
+        pipe = 0
+        arrive(begin, end, pipe, ty, tx, S_F, S_I, R_F0, R_I0)
         for slice_ in range(begin, end, TURNS):
-            slot = turn(
-                slice_, end, slot, input, packed, t, ty, tx, first, i_h, i_w,
+            pipe = turn(
+                slice_, end, pipe, input, packed, t, ty, tx, first, i_h, i_w,
                 S_F, S_I, R_F0, R_I0, R_F1, R_I1, R_O,
             )  # fmt: skip
             if TURNS == 2 and slice_ + 1 < end:
-                slot = turn(
-                    slice_ + 1, end, slot, input, packed, t, ty, tx, first, i_h, i_w,
+                pipe = turn(
+                    slice_ + 1, end, pipe, input, packed, t, ty, tx, first, i_h, i_w,
                     S_F, S_I, R_F1, R_I1, R_F0, R_I0, R_O,
                 )  # fmt: skip
 
-        write(R_O, bias, output, m0 + ty * RUN, n0 + window_at(tx * RUN))
+        write(R_O, bias, output, m0 + ty * FLOAT4, n0 + window_at(tx * FLOAT4))
 
     return fused_im2win
 
@@ -209,7 +295,7 @@ def prepare(
     ``whole_sums`` and with ``relu``, which needs the sums."""
     check_tile(tile)
     if splits is None:
-        splits = 1 if relu or whole_sums else best_splits(problem, tile, sm_count)
+        splits = 1 if relu or whole_sums else S12.best_splits(problem, tile, sm_count)
     slices = blocks_for(problem.K, tile.K_B)
     splits = blocks_for(slices, blocks_for(slices, splits))  # so that each has some
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
@@ -229,20 +315,10 @@ def prepare(
     return Program((Buffer("packed", (M_P // tile.M_B, K_P, tile.M_B)),), launches, tile)
 
 
-def production_tile(
-    problem: ConvProblem,
-    sm_count: int = H200_SMS,
-    relu: bool = False,
-    whole_sums: bool = False,
-) -> Tile:
-    """The model's tile; with either option the one for sums that are not split."""
-    return best_tile(problem, sm_count, whole_sums=relu or whole_sums)
-
-
 def check_tile(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile that does not suit the kernel."""
     tile.require(
-        tile.M_T % RUN == tile.N_T % RUN == 0,
+        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0,
         "M_T and N_T must be multiples of 4, because four numbers move at a time",
     )
     window_copies.check_tile(tile)
@@ -256,12 +332,12 @@ STAGE = Stage(
     builds_on=("s11_im2win_full",),
     prepare=prepare,
     tiles=Tiles(
-        production=production_tile,
+        production=S12.best_tile,
         tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
         model=MODEL_TILE,
-        candidates=candidates,
+        candidates=S12.candidates,
     ),
     vectorized=True,
     requires=Requirement((8, 0), "asynchronous copies"),
-    atomic_additions=most_splits,
+    atomic_additions=S12.most_splits,
 )

@@ -1,7 +1,7 @@
 """A trace as one HTML page that works offline, and as a card for a notebook.
 
 The page is ``viewer/page.html`` with the style sheet, the scripts and the trace put into it. What
-it shows beside the source are the records' own numbers; ``viewer/rules.js`` draws them.
+it shows beside the source are the records' own numbers; ``viewer/requests.js`` draws them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from convlab.tracing.records import Access, LaunchTrace, Request, Trace
 from convlab.tracing.table import blocks_of_threads, code_of, counted
 
-SCRIPTS = ("rules.js", "words.js", "footprints.js", "source.js", "viewer.js")
+SCRIPTS = ("requests.js", "footprints.js", "source.js", "viewer.js")
 PLACE = re.compile(r"<!--\{(\w+)\}-->")
 CARD_LINES = 5  # of a launch: those that ask memory for most
 

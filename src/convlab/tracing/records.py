@@ -22,9 +22,8 @@ FORMAT, VERSION = "convlab trace", 1
 
 @dataclass(frozen=True)
 class Array:
-    """An array that a launch touched. ``space`` is ``global`` or ``shared``; ``shape`` in elements,
-    ``strides`` and ``itemsize`` in bytes, ``start`` the place of its lowest byte in its memory:
-    the first element's, unless a stride is negative."""
+    """An array that a launch accessed. ``space`` is ``global`` or ``shared``; ``shape`` is in
+    elements, ``strides``, ``itemsize`` and ``start`` (of its lowest byte) in bytes."""
 
     name: str
     space: str
@@ -38,12 +37,11 @@ class Array:
 class Access:
     """What one line does to one array, over all blocks of the launch.
 
-    ``operation`` is ``load``, ``store`` or ``atomic``, ``width`` its bytes a lane. ``requests`` are
-    instructions of whole warps, ``lanes`` the threads that took part in them, ``bytes_asked`` what
-    these asked for. ``sectors`` (of 32 bytes) count for global memory, ``passes`` for shared
-    memory, each with the fewest that would do were the different bytes wanted neighbours.
-    ``conflict_degree`` is the most passes that one request took for each that it needed,
-    ``contention`` the most lanes of an atomic at one address.
+    ``operation`` is ``load``, ``store`` or ``atomic``, ``width`` its bytes per lane. ``requests``
+    are warp instructions, ``lanes`` their active threads. ``sectors`` (32 bytes) count for global
+    memory, ``passes`` (wavefronts) for shared memory, each with the fewest possible if the
+    requested bytes were neighbours. ``conflict_degree`` is the largest ratio of passes to fewest
+    passes in one request, ``contention`` the most lanes of an atomic at one address.
     """
 
     file: str
@@ -64,13 +62,13 @@ class Access:
 
     @property
     def bytes_moved(self) -> int:
-        """What global memory moves for it: whole sectors."""
+        """Bytes that global memory moves: whole sectors."""
         return SECTOR_BYTES * self.sectors
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one line does beside accesses: floating-point operations, threads at its barrier."""
+    """Floating-point operations of one line, and the threads at its barrier."""
 
     file: str
     line: int
@@ -80,8 +78,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Request:
-    """One request of the block that is shown: which lanes of which warp, and at which place of the
-    array, in bytes from its lowest one."""
+    """One request of the shown block; ``offsets`` are bytes from the array's lowest byte."""
 
     file: str
     line: int
@@ -97,8 +94,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Which elements of an array the shown block touches: runs of ``(first, count)``, elements
-    counted in C order, however they lie in memory."""
+    """The elements of an array that the shown block accesses: ``(first, count)`` in C order."""
 
     array: str
     operation: str
@@ -107,9 +103,8 @@ class Footprint:
 
 @dataclass(frozen=True)
 class LaunchTrace:
-    """What one launch did. ``source`` has the kernel's lines and those of its device functions, by
-    file and number; ``block_shown`` is the block whose requests are kept, ``requests_left_out`` how
-    many of them were too many to keep; ``findings`` are what is wrong with the kernel."""
+    """What one launch did. ``source`` holds the lines of kernel and device functions by file
+    and number; ``block_shown`` is the block of ``requests`` and ``footprints``."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -149,7 +144,7 @@ class LaunchTrace:
 
     @cached_property
     def bytes_moved(self) -> int:
-        """What global memory moves: whole sectors, as the caches are asked for them."""
+        """Bytes of the sectors that the L1 cache is asked for."""
         return SECTOR_BYTES * self.total("sectors")
 
     @cached_property
@@ -167,10 +162,7 @@ class LaunchTrace:
 
 @dataclass(frozen=True)
 class Trace:
-    """The launches that were traced, in their order; ``title`` says of what, ``about`` more.
-
-    Printed, and as the result of a notebook's cell, it shows the views of :mod:`convlab.tracing`.
-    """
+    """The traced launches in order. ``print`` shows tables, a notebook a card."""
 
     title: str
     launches: tuple[LaunchTrace, ...]
@@ -215,10 +207,7 @@ OPERATIONS, SPACES = ("load", "store", "atomic"), ("global", "shared")
 
 
 def open_trace(path: str | Path) -> Trace:
-    """A trace that was saved.
-
-    Raises ``ValueError`` where the file holds none, a damaged one, or one of another version.
-    """
+    """Open a saved trace. Raises ``ValueError`` if the file is damaged or of another version."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
         version = document["version"]

@@ -33,21 +33,17 @@ def trace(
     compiled: Capability | None = None,
 ) -> Trace:
     """Run ``kernel[grid, block, 0, shared_bytes](*arguments)`` on the strict simulator and return
-    what it did to memory, line by line and request by request.
+    its memory traffic by line and request.
 
-    Any ``@cuda.jit`` kernel will do. Array arguments are NumPy arrays, which the kernel writes as
-    it would; of device arrays a copy is taken. ``block_shown`` is the number of the block, x first,
-    whose requests are kept one by one. A wrong kernel is traced as far as it goes: what is wrong
-    with it is in the trace's ``findings``.
+    ``kernel`` is any ``@cuda.jit`` kernel. The kernel writes to NumPy arrays and to copies of
+    device arrays. ``block_shown`` is the number of the block, x first, whose requests are kept. A
+    faulty kernel is traced up to its fault; ``findings`` holds the faults. ``compiled=(9, 0)``
+    counts loads from shared memory as the compiler merges them for that compute capability (``make
+    gate`` installs the compilers).
 
-    Counted is what the source says. Compilers merge loads of neighbouring numbers from shared
-    memory where they unroll a loop; ``compiled=(9, 0)`` compiles the kernel for a GPU of that
-    compute capability and counts these loads as they are there. It needs the compilers (``make
-    gate`` installs them) but no GPU.
-
-    Raises ``ValueError`` for a launch that CUDA would refuse or a ``block_shown`` outside it,
-    ``NotSimulated`` for what the simulator does not know, ``CompilerMissing`` where ``compiled``
-    needs what is not installed, ``UnknownGPU`` for one that the compilers do not know.
+    Raises ``ValueError`` for a launch that CUDA refuses or a ``block_shown`` outside it,
+    ``NotSimulated`` for what the simulator does not know, ``CompilerMissing`` if ``compiled`` needs
+    a compiler that is not installed, ``UnknownGPU`` for a GPU that the compilers do not know.
     """
     sizes = three(grid, "grid")
     _check_shown(block_shown, getattr(kernel, "__name__", str(kernel)), math.prod(sizes))
@@ -67,10 +63,9 @@ def trace_stage(
 ) -> Trace:
     """Trace every launch of a stage on random tensors.
 
-    ``problem=None`` takes Conv9 in small, ``tile=None`` the stage's tile for counting;
-    ``compiled`` as for :func:`trace`.
+    ``problem=None`` takes the small Conv9, ``tile=None`` the stage's tile for counting.
 
-    Raises ``ValueError`` for an unknown stage, one that has no kernels, a tile that does not suit
+    Raises ``ValueError`` for an unknown stage, a stage without kernels, a tile that does not suit
     it or a GPU that cannot run it, and as :func:`trace`.
     """
     chosen = stage_named(stage)
@@ -89,7 +84,7 @@ def trace_stage(
     for (step, arrays), start in zip(bound, ready.steps(input, weight, output, bias), strict=True):
         if isinstance(step, Launch):
             where = step.grid, step.block
-            shown = min(block_shown, math.prod(step.grid) - 1)  # pre-passes may have fewer blocks
+            shown = min(block_shown, math.prod(step.grid) - 1)  # transforms may have fewer blocks
             launches.append(_launch(step.kernel, *where, arrays, 0, shown, compiled))
         else:
             start(None)  # a library's work, which is not traced

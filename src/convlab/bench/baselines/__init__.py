@@ -6,7 +6,7 @@ is timed and how it is installed.
 
 from __future__ import annotations
 
-from convlab.bench.baselines import cpp, cudnn, cupy_gemm, cutlass, pytorch, pytorch_gemm
+from convlab.bench.baselines import cpp, cudnn, cupy_gemm, cutlass, pytorch
 from convlab.bench.baselines.base import Baseline, Prepared, Unsupported
 
 __all__ = ["BASELINES", "Baseline", "Prepared", "Unsupported", "baseline_named"]
@@ -14,7 +14,7 @@ __all__ = ["BASELINES", "Baseline", "Prepared", "Unsupported", "baseline_named"]
 BASELINES: tuple[Baseline, ...] = (
     *pytorch.BASELINES,
     *cudnn.BASELINES,
-    *pytorch_gemm.BASELINES,
+    *pytorch.FROM_A_PRODUCT,
     *cutlass.BASELINES,
     cupy_gemm.BASELINE,
     cpp.BASELINE,

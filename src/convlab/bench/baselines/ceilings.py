@@ -77,7 +77,7 @@ def copy_bytes_per_second(nbytes: int = COPY_BYTES) -> float:
         if error != driver.CUresult.CUDA_SUCCESS:
             raise RuntimeError(f"CUDA driver: {error.name} while copying")
 
-    # Not through a graph: there copies of this length take half as long again (bandwidth.py).
+    # Not through a graph: copies of this length take half as long again there.
     return 2 * copied / (float(np.median(times_ms(start, repeats=20))) / 1e3)
 
 

@@ -1,0 +1,258 @@
+"""Lists of cases beside those of ``convlab bench``: ``python -m convlab.bench.experiments NAME``.
+
+============ ======================================================================================
+sizes        s12, PyTorch and cuDNN's GEMM class on sizes that no tile was tuned for
+ablation     Figure 4 of the im2win paper: s11 whole and without each technique, twelve layers
+sweeps       Figures 1 to 4 of article 001: single images, one size changed at a time, and C++ loops
+unfold_table Table 1 of article 002 (:mod:`convlab.bench.unfold_table`)
+============ ======================================================================================
+
+Each case is measured as ``convlab bench`` measures: in a process of its family, its output checked
+before and after. ``--json FILE`` is written after each row, and the same command goes on where it
+was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from convlab.bench import cases as all_cases
+from convlab.bench import monitor, unfold_table
+from convlab.bench.cases import Case, cases_for
+from convlab.bench.gpu_backend import current_gpu
+from convlab.bench.measured import GPU_ONLY, INTERRUPTED, write_results
+from convlab.bench.pool import WorkerDied, WorkerPool
+from convlab.bench.results import identity, library_versions
+from convlab.bench.roofline import Machine
+from convlab.bench.rows import LASTING, WRONG_STATES, Row
+from convlab.bench.size_tables import PROBLEMS, SYSTEMS
+from convlab.bench.systems import VARIANTS, WHOLE, system_named
+from convlab.doctor import environment
+from convlab.engines import EngineUnavailable, choose
+from convlab.files import beside, strict
+from convlab.problem import ConvProblem
+from convlab.workloads import LAYER_NAMES, PAPER_BATCH
+
+Document = Mapping[str, Any]
+More = Callable[[Document | None], dict[str, Any]]
+
+SWEEP_BASE = ConvProblem(1, 4, 128, 128, 16, 3)
+# Article 001 gives no sizes but a filter of 64 x 64. These keep the C++ loops at seconds.
+SWEEPS: dict[str, tuple[int, ...]] = {
+    "size": (32, 64, 128, 256, 512, 1024),
+    "in_channels": (1, 4, 16, 64, 256),
+    "out_channels": (1, 4, 16, 64, 256),
+    "kernel_size": (1, 3, 7, 16, 32, 64),
+}
+SWEEP_SYSTEMS = (
+    "cpp_seven_loops", "s02_cin_naive", "s02_cout", "s02_cin", "cutlass_analytic",
+    "cutlass_optimized", "torch_compile_fp32", "torch_compile_tf32", "cutlass_tf32", WHOLE,
+)  # fmt: skip
+
+
+def named(problems: Mapping[str, ConvProblem], systems: Iterable[str]) -> list[Case]:
+    """Every system on every problem of that name."""
+    chosen = [system_named(name) for name in systems]
+    return [Case(name, problem, system) for name, problem in problems.items() for system in chosen]
+
+
+def sizes() -> list[Case]:
+    """The cases of ``sizes``."""
+    return named(PROBLEMS, SYSTEMS)
+
+
+def ablation() -> list[Case]:
+    """The cases of ``ablation``; a time includes the layout transform."""
+    return cases_for(LAYER_NAMES, PAPER_BATCH, [system_named(name) for name in (WHOLE, *VARIANTS)])
+
+
+def sweep_problem(sweep: str, value: int) -> ConvProblem:
+    """The base with one of its sizes changed."""
+    changed = {"height": value, "width": value} if sweep == "size" else {sweep: value}
+    return replace(SWEEP_BASE, **changed)  # type: ignore[arg-type]
+
+
+def sweep_points() -> list[dict[str, Any]]:
+    """The points of all sweeps, and the problem at each."""
+    return [
+        {"sweep": sweep, "value": value, "problem": str(sweep_problem(sweep, value))}
+        for sweep, values in SWEEPS.items()
+        for value in values
+    ]
+
+
+def sweeps() -> list[Case]:
+    """The cases of ``sweeps``; a problem that several sweeps share is measured once."""
+    problems = [sweep_problem(sweep, value) for sweep, values in SWEEPS.items() for value in values]
+    return named({str(problem): problem for problem in problems}, SWEEP_SYSTEMS)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A list of cases; ``more`` is what else belongs into the document, and gets an older document
+    of the same machine, versions and code, or None; ``backend`` knows systems of its own."""
+
+    cases: Callable[[], Sequence[Case]]
+    more: More = lambda older: {}
+    backend: str | None = None
+
+
+EXPERIMENTS = {
+    "sizes": Experiment(sizes),
+    "ablation": Experiment(ablation),
+    "sweeps": Experiment(sweeps, lambda older: {"points": sweep_points()}),
+    "unfold_table": Experiment(
+        unfold_table.cases, unfold_table.first_calls_once, unfold_table.BACKEND
+    ),
+}
+
+
+def measure_cases(
+    cases: Sequence[Case],
+    backend: str | None = None,
+    *,
+    older: Document | None = None,
+    keep: Callable[[dict[str, Any]], None] = lambda document: None,
+    more: More = lambda older: {},
+) -> dict[str, Any]:
+    """The machine, the versions and the rows of these cases, as a document of :mod:`json`.
+
+    Rows of an ``older`` document with the same machine, versions and code are kept. ``keep`` gets
+    the document after each row. ``backend`` is ``MODULE:CLASS``, as
+    :class:`~convlab.bench.pool.WorkerPool` takes it. Raises
+    :class:`~convlab.bench.pool.WorkerDied` where no process can measure.
+    """
+    gpu = current_gpu()
+    pool = WorkerPool(backend, foreign=monitor.processes(gpu)())
+    try:
+        facts = pool.facts()
+        machine, known = Machine(**facts["machine"]), facts["environment"]
+        known["packages"] = known["packages"] | library_versions()
+        same = identity(known, gpu)
+        rows = [
+            row
+            for row in (older or {"rows": []})["rows"]
+            if row["identity"] == same and row["state"] in LASTING
+        ]
+        document: dict[str, Any] = {
+            "machine": machine.as_json(),
+            "packages": known["packages"],
+            "identity": same,
+            "systems": list({case.system.name: case.system.as_json() for case in cases}.values()),
+            "rows": rows,
+        }
+        document |= more(older if older and older["identity"] == same else None)
+        have = {(row["layer"], row["problem"], row["system"]) for row in rows}
+        todo = [
+            case for case in cases if (case.layer, str(case.problem), case.system.name) not in have
+        ]
+        _say(f"compiling for {len(todo)} rows" + (f", {len(rows)} are there" if rows else ""))
+        problems = {case.key: str(case.problem) for case in todo}
+        measured = all_cases.run(todo, pool, machine, same)
+        for number, row in enumerate(measured, start=1):
+            rows.append({"problem": problems[row.key]} | strict(row.as_json()))
+            keep(document)
+            _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {_outcome(row)}")
+    finally:
+        pool.close()
+    return document | {"ok": not any(row["state"] in WRONG_STATES for row in rows)}
+
+
+def read(file: Path) -> Document | None:
+    """What an earlier run wrote; None where there is no file.
+
+    Raises ``ValueError`` for a file of something else, and for one that cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside(file).touch()
+        beside(file).unlink()
+    except OSError as error:
+        raise ValueError(
+            f"--json is {str(file)!r}, which cannot be written ({error.strerror}): give another"
+        ) from None
+    try:
+        document: Document = json.loads(file.read_text(encoding="utf-8"))
+        document["identity"]
+        for row in document["rows"]:
+            row["identity"], row["state"], row["problem"], row["layer"], row["system"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"--json is {str(file)!r}, no file of this benchmark: {error!r}") from None
+    return document
+
+
+def _put_aside(file: Path, older: str) -> None:
+    """Keep rows of another machine, other versions or other code under another name."""
+    other = file.with_name(f"{file.stem}-{older}{file.suffix}")
+    file.replace(other)
+    _say(f"what {file} held is of another machine, other versions or other code: now in {other}")
+
+
+def _refused(reason: str) -> int:
+    print(f"convlab: {reason}", file=sys.stderr)
+    return 2
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _outcome(row: Row) -> str:
+    return f"{row.time_ms:.4f} ms" if row.ok else f"{row.state}: {row.reason}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its rows go to standard error as they come. Returns its exit code: 1 where
+    something was wrong, 2 where it cannot run, 130 after Ctrl-C."""
+    module = "python -m convlab.bench.experiments"
+    parser = argparse.ArgumentParser(
+        prog=module,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=EXPERIMENTS)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="kept after every row")
+    chosen = parser.parse_args(arguments)
+    one, file = EXPERIMENTS[chosen.name], chosen.json
+    try:
+        older = None if file is None else read(file)
+        device = choose("gpu").device
+    except ValueError as error:
+        return _refused(str(error))
+    except EngineUnavailable as error:
+        return _refused(f"{error}: {GPU_ONLY}")
+    typed = f"{module} {chosen.name}" + (f" --json {shlex.quote(str(file))}" if file else "")
+    here = {"device": device, "environment": environment([]) | {"command": typed}}
+    aside = older
+
+    def keep(document: dict[str, Any]) -> None:
+        nonlocal aside
+        if file is not None:
+            if aside is not None and aside["identity"] != document["identity"]:
+                _put_aside(file, aside["identity"])
+            aside = None
+            write_results(file, document | here)
+
+    try:
+        document = measure_cases(one.cases(), one.backend, older=older, keep=keep, more=one.more)
+    except WorkerDied as error:
+        return _refused(f"no process can measure here: {error}")
+    except KeyboardInterrupt:
+        left = "the same command goes on" if file else "nothing was written"
+        print(f"convlab: interrupted, {left}", file=sys.stderr)
+        return INTERRUPTED
+    keep(document)
+    return 0 if document["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+// What memory does for one request, for drawing: the rules of convlab/simulation/memory_rules.py.
+// A test runs both on the same requests.
+"use strict";
+
+const SECTOR_BYTES = 32, WORD_BYTES = 4, BANKS = 32, WARP = 32;
+
+/** The sectors of global memory that a request touches, in order, each with the bytes wanted:
+ *  {sector, wanted: Map(byte within the sector -> lanes)}. */
+function sectorsOf(lanes, addresses, width) {
+  const sectors = new Map();
+  lanes.forEach((lane, i) => {
+    for (let address = addresses[i]; address < addresses[i] + width; address++) {
+      const number = Math.floor(address / SECTOR_BYTES);
+      if (!sectors.has(number)) sectors.set(number, { sector: number, wanted: new Map() });
+      const wanted = sectors.get(number).wanted, byte = address - number * SECTOR_BYTES;
+      if (!wanted.has(byte)) wanted.set(byte, []);
+      wanted.get(byte).push(lane);
+    }
+  });
+  return [...sectors.values()].sort((a, b) => a.sector - b.sector);
+}
+
+/** How the banks of shared memory serve a request: a list of passes, each with the lanes that it
+ *  could serve and what each bank gives: {from, to, given: [{bank, word, lanes, rivals}]}.
+ *  `rivals` is how many words those lanes want of that bank. */
+function passesOf(lanes, addresses, width, isLoad) {
+  const together = lanesAtOnce(lanes, addresses, width, isLoad);
+  const passes = [];
+  for (let from = 0; from < WARP; from += together) {
+    const banks = Array.from({ length: BANKS }, () => new Map()); // of each: word -> lanes
+    lanes.forEach((lane, i) => {
+      if (lane < from || lane >= from + together) return;
+      const first = Math.floor(addresses[i] / WORD_BYTES);
+      for (let word = first; word < first + Math.ceil(width / WORD_BYTES); word++) {
+        const bank = banks[word % BANKS];
+        if (!bank.has(word)) bank.set(word, []);
+        bank.get(word).push(lane);
+      }
+    });
+    const most = Math.max(...banks.map((words) => words.size));
+    for (let turn = 0; turn < most; turn++) {
+      const given = [];
+      banks.forEach((words, bank) => {
+        const word = [...words.keys()][turn];
+        if (word !== undefined) {
+          given.push({ bank, word, lanes: words.get(word), rivals: words.size });
+        }
+      });
+      passes.push({ from, to: from + together - 1, given });
+    }
+  }
+  return passes;
+}
+
+/** Lanes that are served together: fewer where each wants more than a word, except that loads are
+ *  served twice as many at a time where neighbours, or next neighbours, want the same. */
+function lanesAtOnce(lanes, addresses, width, isLoad) {
+  if (width <= 4) return 32;
+  const wanted = new Array(WARP).fill(null);
+  lanes.forEach((lane, i) => { wanted[lane] = addresses[i]; });
+  const alike = (step) => wanted.every((address, lane) => {
+    const other = wanted[lane ^ step];
+    return address === null || other === null || address === other;
+  });
+  const twice = isLoad && (alike(1) || alike(2)) ? 2 : 1;
+  return twice * (width <= 8 ? 16 : 8);
+}
+
+/** How many different bytes the lanes want. */
+function bytesWanted(addresses, width) {
+  return new Set(addresses).size * width;
+}
+
+const fewestSectors = (bytes) => Math.ceil(bytes / SECTOR_BYTES);
+const fewestPasses = (bytes) => Math.ceil(bytes / (WORD_BYTES * BANKS));
+
+// The same request in a sentence.
+
+const NUMBER = new Intl.NumberFormat("en");
+const VERBS = { load: "read", store: "write", atomic: "update" };
+
+const NOUNS = { load: "load", store: "store", atomic: "atomic update" };
+
+const number = (value) => NUMBER.format(value);
+const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : plural(noun)}`;
+const plural = (noun) => (noun.endsWith("s") ? "es" : "s");
+
+/** 0-3, 8, 10 of a sorted list. */
+function ranges(values) {
+  const parts = [];
+  for (const value of values) {
+    const last = parts[parts.length - 1];
+    if (last && value === last[1] + 1) last[1] = value;
+    else parts.push([value, value]);
+  }
+  return parts.map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`)).join(", ");
+}
+
+/** Which element of the array lies at a byte, as `name[i, j]`. */
+function elementAt(array, offset) {
+  const index = indexAt(array, offset);
+  if (index) return `${array.name}[${index.join(", ")}]`;
+  return isWithin(array, offset) ? `a gap in ${array.name}` : `outside of ${array.name}`;
+}
+
+/** Which elements lie in some bytes: `name[i, j]`, or `name[i, j]–[k, l]` where there are several. */
+function elementsAt(array, offset, length) {
+  const places = [...Array(length).keys()].map((byte) => offset + byte)
+    .filter((place) => indexAt(array, place));
+  if (!places.length) return elementAt(array, offset);
+  const [first, last] = [places[0], places[places.length - 1]]
+    .map((place) => `[${indexAt(array, place).join(", ")}]`);
+  return array.name + (first === last ? first : `${first}–${last}`);
+}
+
+/** Whether a byte lies between the array's lowest and highest. */
+function isWithin({ shape, strides, itemsize }, offset) {
+  const last = shape.reduce((sum, size, axis) => sum + (size - 1) * Math.abs(strides[axis]), 0);
+  return offset >= 0 && offset < last + itemsize;
+}
+
+/** The index of the element that lies at a byte; null outside the array and between two. */
+function indexAt(array, offset) {
+  const { shape, strides, itemsize } = array;
+  if (!isWithin(array, offset)) return null;
+  const index = new Array(shape.length), axes = [...shape.keys()];
+  axes.sort((a, b) => Math.abs(strides[b]) - Math.abs(strides[a]));
+  for (const axis of axes) {
+    const step = Math.abs(strides[axis]), last = shape[axis] - 1;
+    const place = step ? Math.min(Math.floor(offset / step), last) : 0;
+    index[axis] = strides[axis] < 0 ? last - place : place;
+    offset -= place * step;
+  }
+  return offset < itemsize ? index : null;
+}
+
+/** The number of an element, counted in C order; null without an index. */
+function numberOf(shape, index) {
+  return index && index.reduce((sum, place, axis) => sum * shape[axis] + place, 0);
+}
+
+/** The index of an element in C order; null outside the array. */
+function indexOf(shape, element) {
+  const size = shape.reduce((a, b) => a * b, 1);
+  if (element < 0 || element >= size) return null;
+  const index = [];
+  for (const extent of [...shape].reverse()) {
+    index.unshift(element % extent);
+    element = Math.floor(element / extent);
+  }
+  return index;
+}
+
+/** The sentence of a request for global memory. */
+function sectorSentence(request, array) {
+  const { lanes, offsets, width, sectors } = request;
+  const wanted = bytesWanted(offsets, width), fewest = fewestSectors(wanted);
+  const who = `${count(lanes.length, "lane")} ${verb(request)}`;
+  const different = [...new Set(offsets)].sort((a, b) => a - b);
+  const steps = new Set(different.slice(1).map((offset, i) => offset - different[i]));
+  const neighbours = different.length > 1 && steps.size === 1 && steps.has(width);
+  const enough = sectors === fewest ? "the fewest possible" : `${number(fewest)} would do`;
+  let sentence;
+  if (different.length === 1) {
+    const same = lanes.length > 1 ? "the same " : "";
+    const once = lanes.length > 1 ? ", which serves all of them" : "";
+    sentence = `${who} ${same}${bytes(width)} of ${array.name}: ${count(sectors, "sector")}${once}.`;
+  } else if (neighbours) {
+    const start = (array.start + different[0]) % SECTOR_BYTES;
+    const why = sectors > fewest && start
+      ? `, because they begin ${bytes(start)} into a sector` : "";
+    sentence = `${who} ${number(wanted)} neighbouring bytes of ${array.name}: ` +
+      `${count(sectors, "sector")}${why}, ${enough}.`;
+  } else {
+    const apart = steps.size === 1 && different.length === lanes.length
+      ? `${bytes(width)} of ${array.name} each, ${number([...steps][0])} bytes apart`
+      : `${number(wanted)} bytes of ${array.name}, in ${count(pieces(different, width), "piece")}`;
+    sentence = `${who} ${apart}: ${count(sectors, "sector")}, ${enough}` +
+      (sectors === fewest ? "." : " were they neighbours.");
+  }
+  const moved = sectors * SECTOR_BYTES;
+  if (moved > wanted) {
+    sentence += ` ${number(moved)} bytes move, ${number(wanted)} of them are wanted.`;
+  }
+  return sentence + contentionSentence(request) + idleSentence(lanes);
+}
+
+/** The sentence of a request for shared memory. */
+function passSentence(request, array, drawn) {
+  const { lanes, offsets, width, passes } = request;
+  const wanted = bytesWanted(offsets, width), fewest = fewestPasses(wanted);
+  const who = `${count(lanes.length, "lane")} ${verb(request)}`;
+  const worst = drawn.flatMap((pass) => pass.given)
+    .reduce((a, b) => (b.rivals > a.rivals ? b : a));
+  const different = new Set(offsets).size;
+  const groups = new Set(drawn.map((pass) => pass.from)).size;
+  const atOnce = drawn[0].to - drawn[0].from + 1;
+  let sentence;
+  if (worst.rivals > 1 && worst.rivals === passes) {
+    sentence = `${who} ${array.name}: they want ${rivalry(drawn, worst, wanted)}, so ` +
+      `${count(passes, "pass")}, one after the other; ` +
+      (fewest < passes ? `${number(fewest)} would do.` : "no fewer would do.");
+  } else if (different === 1) {
+    sentence = `${who} the same ${bytes(width)} of ${array.name}: ${count(passes, "pass")}, ` +
+      "a bank gives its word to all who want it.";
+  } else if (groups > 1 || width > 4) {
+    const enough = passes === fewest ? "the fewest possible"
+      : `${number(fewest)} would do for ${number(wanted)} different bytes`;
+    sentence = `${who} ${bytes(width)} of ${array.name} each, so ${atOnce} lanes are served at a ` +
+      `time: ${count(passes, "pass")}, ${enough}` +
+      (worst.rivals > 1 ? `; bank ${worst.bank} has ${worst.rivals} words to give.` : ".");
+  } else {
+    const shared = different < lanes.length ? " (lanes that want the same word share it)" : "";
+    sentence = `${who} ${number(different)} different elements of ${array.name}, no two words in ` +
+      `one bank${shared}: ${count(passes, "pass")}.`;
+  }
+  return sentence + contentionSentence(request) + idleSentence(lanes);
+}
+
+/** How many words of how many banks stand in each other's way. */
+function rivalry(drawn, { bank, rivals }, wanted) {
+  const banks = new Set(drawn.flatMap((pass) => pass.given)
+    .filter((one) => one.rivals === rivals).map((one) => one.bank)).size;
+  const words = `${number(rivals)} different words of`;
+  if (banks * rivals * WORD_BYTES !== wanted) return `up to ${words} a bank`;
+  return banks === 1 ? `${words} bank ${bank}` : `${words} each of ${number(banks)} banks`;
+}
+
+const verb = (request) => {
+  const word = VERBS[request.operation];
+  return request.lanes.length === 1 ? `${word}s` : word;
+};
+const bytes = (value) => count(value, "byte");
+const pieces = (offsets, width) =>
+  offsets.filter((offset, i) => i === 0 || offset !== offsets[i - 1] + width).length;
+
+function contentionSentence({ operation, offsets }) {
+  if (operation !== "atomic") return "";
+  const at = new Map();
+  for (const offset of offsets) at.set(offset, (at.get(offset) || 0) + 1);
+  const most = Math.max(...at.values());
+  return most > 1
+    ? ` Up to ${most} lanes update one element: atomics there go one after the other.`
+    : " Each lane has an element of its own: no waiting.";
+}
+
+function idleSentence(lanes) {
+  const idle = WARP - lanes.length;
+  return idle ? ` ${count(idle, "lane")} ${idle === 1 ? "sits" : "sit"} this out.` : "";
+}

@@ -1,0 +1,132 @@
+"""What the strict simulator finds in the wrong kernels, beside NVIDIA's compute-sanitizer.
+
+    PYTHONPATH=src:tests python -m kernels.sanitized               the table of docs/mutants.md
+    PYTHONPATH=src:tests python -m kernels.sanitized --sanitize    runs the kernels on a GPU first
+
+The second needs a GPU and compute-sanitizer. Each of its four tools watches each kernel once, in a
+process of its own, because a wrong kernel leaves nothing usable behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from convlab.doctor import environment
+from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import REMEDIES, SimulationError
+from kernels.cases import Case
+from kernels.documentation import DOCUMENTED
+from kernels.right import RIGHT
+from kernels.wrong import WRONG
+
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "docs/results/mutants_h200.json", ROOT / "docs/mutants.md"
+PATIENCE_SECONDS, AT_ONCE = 60, 8
+BEGIN, END = "<!-- wrong:begin -->", "<!-- wrong:end -->"
+
+
+def run_on_gpu(name: str) -> None:
+    """One wrong kernel, for compute-sanitizer to watch."""
+    case = next(case for case in WRONG if case.name == name)
+    arrays = [
+        cuda.to_device(value) if isinstance(value, np.ndarray) else value
+        for value in case.arguments()
+    ]
+    case.kernel[case.grid, case.block, 0, case.shared_bytes](*arrays)
+    cuda.synchronize()
+
+
+def sanitize_all() -> dict[str, Any]:
+    """What each tool says of every wrong kernel: ``found``, ``nothing``, ``hangs`` or ``fails``."""
+    from convlab.bench.sanitizers import TOOLS, watched
+
+    def said(pair: tuple[str, str]) -> str:
+        name, tool = pair
+        command = ("-W", "ignore", "-m", "kernels.sanitized", "--run", name)
+        return watched(tool, command, PATIENCE_SECONDS)[0]
+
+    work = [(case.name, tool) for case in WRONG for tool in TOOLS]
+    found: dict[str, dict[str, str]] = {case.name: {} for case in WRONG}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for (name, tool), result in zip(work, pool.map(said, work), strict=True):
+            found[name][tool] = result
+    command = "python -m kernels.sanitized --sanitize"
+    return {"environment": environment([]) | {"command": command}, "verdicts": found}
+
+
+def found_kinds(case: Case) -> set[str]:
+    """The kinds of the strict simulator's findings."""
+    try:
+        Simulator().launch(
+            case.kernel, case.grid, case.block, *case.arguments(), shared_bytes=case.shared_bytes
+        )
+    except SimulationError as error:
+        return {finding.kind for finding in error.findings}
+    return set()
+
+
+def table(document: dict[str, Any]) -> str:
+    """For each kind of mistake: how many kernels, and how many of them each checker finds."""
+    said = document["verdicts"]
+    tools = list(next(iter(said.values())))
+    rows = []
+    for kind in [*REMEDIES, "all"]:
+        cases = [case for case in WRONG if kind in (case.kind, "all")]
+        watched = [said[case.name] for case in cases if case.name in said]
+        counts = [
+            len(cases),
+            sum(case.kind in found_kinds(case) for case in cases),
+            *(sum(results[tool] == "found" for results in watched) for tool in tools),
+            sum("found" in results.values() for results in watched),
+        ]
+        rows.append(f"| {kind} | {' | '.join(map(str, counts))} |")
+    made = document["environment"]
+    right = [*RIGHT, *DOCUMENTED]
+    return "\n".join([
+        f"| mistake | kernels | simulator | {' | '.join(tools)} | any of the four |",
+        f"|{' --- |' * (len(tools) + 4)}", *rows, "",
+        f"Of {len(right)} right kernels the simulator finds a mistake in "
+        f"{sum(bool(found_kinds(case)) for case in right)}. compute-sanitizer ran on an "
+        f"{made['gpu']['name']}, driver {made['gpu']['driver']}, {made['date'][:10]}.",
+    ])  # fmt: skip
+
+
+def page(text: str) -> str:
+    """The page with its table made anew."""
+    before, _, rest = text.partition(BEGIN)
+    document = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return f"{before}{BEGIN}\n\n{table(document)}\n\n{END}{rest.partition(END)[2]}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sanitize", action="store_true", help="run the wrong ones on a GPU first")
+    parser.add_argument("--run", metavar="NAME", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.run:
+        run_on_gpu(chosen.run)
+        return 0
+    if chosen.sanitize:
+        if shutil.which("compute-sanitizer") is None:
+            print("compute-sanitizer is not on the path: it comes with CUDA", file=sys.stderr)
+            return 2
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        RESULTS.write_text(json.dumps(sanitize_all(), indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""How a benchmark checks outputs: rounding errors of any algorithm pass, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from convlab.bench.bounds import FP32, RULES, Checked, Checker, bounds_for, limit
+from convlab.convolution import reference
+from convlab.oracle import random_tensors
+from convlab.problem import ConvProblem
+from convlab.stages import stage_named
+from convlab.workloads import LAYER_NAMES, paper_layer
+
+pytestmark = pytest.mark.same_in_cudasim
+
+PROBLEM = ConvProblem(3, 64, 14, 14, 16, 3)
+TYPICAL = {"tf32": ("tf32", "gemm"), "fft": ("fp32", "fft"), "winograd": ("fp32", "winograd")}
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    input, weight, _ = random_tensors(PROBLEM, 1, bias=False)
+    return input, weight
+
+
+@pytest.fixture(scope="module")
+def checker(tensors):
+    return Checker(PROBLEM, *tensors)
+
+
+@pytest.fixture(scope="module")
+def answer(tensors):
+    return reference(PROBLEM, *tensors)
+
+
+def in_tf32(array: np.ndarray) -> np.ndarray:
+    """Rounded to 10 bits of fraction, halves away from zero, as the GPU's conversion does."""
+    bits = (array.view(np.uint32) + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32)
+
+
+def truncated(array: np.ndarray) -> np.ndarray:
+    """Cut to 10 bits of fraction: the worst that hardware does."""
+    return (array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def by_fourier(input: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The convolution by float32 Fourier transforms of whole images."""
+    from scipy import fft
+
+    size = 16
+    images = fft.rfft2(input, (size, size))
+    filters = fft.rfft2(weight, (size, size)).conj()
+    assert images.dtype == np.complex64
+    product = np.einsum("ncyx,ocyx->noyx", images, filters)
+    return fft.irfft2(product, (size, size))[..., :12, :12].astype(np.float32)
+
+
+F43 = {
+    "input": [
+        [4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0], [0, -2, -1, 2, 1, 0],
+        [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1],
+    ],
+    "filter": [
+        [1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6],
+        [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1],
+    ],
+    "output": [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]],
+}  # fmt: skip
+
+
+def by_winograd(input: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The convolution by F(4 x 4, 3 x 3) in float32 (Lavin and Gray, 2016)."""
+    b, g, a = (np.array(F43[name], np.float32) for name in ("input", "filter", "output"))
+    filters = g @ weight @ g.T
+    output = np.empty(PROBLEM.output_shape, np.float32)
+    for y in range(0, 12, 4):
+        for x in range(0, 12, 4):
+            tiles = b @ input[:, :, y : y + 6, x : x + 6] @ b.T
+            product = np.einsum("ncyx,ocyx->noyx", tiles, filters)
+            output[:, :, y : y + 4, x : x + 4] = a @ product @ a.T
+    return output
+
+
+def in_float32(input: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The convolution with one float32 running sum."""
+    output = np.zeros(PROBLEM.output_shape, np.float32)
+    for r in range(64):
+        for u in range(3):
+            for v in range(3):
+                seen = input[:, r, None, u : u + 12, v : v + 12]
+                output += seen * weight[:, r, u, v][None, :, None, None]
+    return output
+
+
+def test_a_running_sum_is_right(checker, tensors):
+    checked = checker.check(in_float32(*tensors))
+    assert checked.ok
+    assert checked.bound == FP32
+    assert checked.error_over_bound < 0.2
+
+
+def test_three_products_for_one_are_judged_as_fp32(checker, tensors):
+    s13 = stage_named("s13")
+    assert bounds_for(s13.precision, "gemm") == (FP32,)
+    allowances = s13.allowances(PROBLEM)
+    right, rounded = (
+        checker.check(in_float32(*numbers), s13.precision, "gemm", allowances)
+        for numbers in (tensors, map(in_tf32, tensors))
+    )
+    assert right.ok
+    assert right.bound == FP32
+    assert not rounded.ok
+
+
+@pytest.mark.parametrize("rounded", [in_tf32, truncated])
+def test_tf32_is_right_as_tf32_and_wrong_as_fp32(checker, tensors, rounded):
+    output = in_float32(*map(rounded, tensors))
+    assert checker.check(output, "tf32").ok
+    assert checker.check(output, "tf32").bound == "tf32"
+    assert not checker.check(output, "fp32").ok
+    assert not checker.check(output, "fp32", "any").ok
+
+
+@pytest.mark.parametrize(("method", "compute"), [("fft", by_fourier), ("winograd", by_winograd)])
+def test_other_algorithms_are_right_by_their_own_norm(checker, tensors, method, compute):
+    checked = checker.check(compute(*tensors), "fp32", method)
+    assert checked.ok, checked.reason
+    assert checked.bound == method
+    assert checked.error_over_bound < 0.3
+
+
+@pytest.mark.parametrize("method", ["gemm", "fft", "winograd", "any"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize("spoiled", ["term", "element", "shifted", "nan", "infinity", "zeros"])
+def test_what_is_wrong_is_wrong_by_every_rule(checker, tensors, answer, precision, method, spoiled):
+    output = answer.astype(np.float32)
+    input, weight = tensors
+    if spoiled == "term":  # one of 576 left out everywhere
+        output -= input[:, 0, None, :12, :12] * weight[:, 0, 0, 0][None, :, None, None]
+    elif spoiled == "element":
+        output[1, 2, 3, 4] += 0.5 * np.sqrt((answer**2).mean())
+    elif spoiled == "shifted":
+        output = np.roll(output, 1, axis=-1)
+    elif spoiled == "zeros":
+        output[...] = 0
+    else:
+        output[2, 0, 0, 0] = np.nan if spoiled == "nan" else np.inf
+    checked = checker.check(output, precision, method)
+    assert not checked.ok
+    assert checked.error_over_bound > 1
+
+
+def test_what_is_not_written_is_said(checker, answer):
+    output = np.full(PROBLEM.output_shape, np.nan, np.float32)
+    assert checker.check(output).reason.startswith("it wrote nothing")
+    output = answer.astype(np.float32)
+    output[0, 0] = np.nan
+    assert checker.check(output).reason.startswith("144 of 6,912 outputs are NaN")
+
+
+def test_the_first_wrong_element_is_named_though_parts_are_judged_apart(checker, answer):
+    output = answer.astype(np.float32)
+    output[2, 5, 6, 7] = 1e6
+    by_element = checker._by_element(output, {}, 0.0)
+    assert "first at [2, 5, 6, 7]" in by_element.reason
+
+
+def test_which_limit_is_broken_is_said(checker, answer):
+    size = np.sqrt((answer**2).mean())
+    spread = answer.astype(np.float32) * np.float32(1.01)
+    one = answer.astype(np.float32)
+    one[1, 2, 3, 4] += 0.5 * size
+    allowed = limit(PROBLEM, "winograd")
+    checked = checker.check(spread, method="winograd")
+    assert checked.error_over_bound == pytest.approx(0.01 / allowed, rel=0.01)
+    assert checked.reason.endswith(
+        f"winograd may make: 0.01 of the output's 2-norm, not {allowed:.3g}"
+    )
+    checked = checker.check(one, method="winograd")
+    assert checked.error_over_bound == pytest.approx(0.5 / 16 / allowed, rel=0.01)
+    assert checked.reason.endswith(
+        f": 0.5 of the output's root mean square in one element, not {16 * allowed:.3g}"
+    )
+    one[0, 0, 0, 0] = np.inf
+    assert "inf times what tf32 may make" in checker.check(one, precision="tf32").reason
+
+
+def test_where_all_is_zero_nothing_may_be_off():
+    input, weight = (
+        np.zeros(PROBLEM.input_shape, np.float32),
+        np.ones(PROBLEM.weight_shape, np.float32),
+    )
+    checker = Checker(PROBLEM, input, weight)
+    output = np.zeros(PROBLEM.output_shape, np.float32)
+    for precision in ("fp32", "tf32"):
+        assert checker.check(output, precision) == Checked(precision, 0.0)
+    output[0, 1, 2, 3] = 1e-30
+    for precision in ("fp32", "tf32"):
+        assert checker.check(output, precision).error_over_bound == np.inf
+
+
+def test_another_shape_is_refused(checker):
+    with pytest.raises(ValueError, match="output has shape"):
+        checker.check(np.zeros((1, 2, 3, 4), np.float32))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("layer", LAYER_NAMES)
+def test_no_rule_is_so_wide_that_a_missing_term_fits(layer, rule):
+    """Leaving out one of K terms is an error of 1 / sqrt(K) of the output's norm."""
+    problem = paper_layer(layer)
+    assert limit(problem, rule) < 0.2 / np.sqrt(problem.K)
+
+
+def test_every_kind_of_system_has_a_rule():
+    for precision in ("fp32", "tf32"):
+        for method in ("gemm", "direct", "fft", "winograd", "any"):
+            assert set(bounds_for(precision, method)) <= set(RULES)
+    with pytest.raises(ValueError, match="bound is 'guess'"):
+        limit(PROBLEM, "guess")

@@ -1,0 +1,312 @@
+"""``python -m convlab.bench.experiments`` on a pretended GPU: its cases, files and exit codes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from bench_fakes import Fakes, InThread, Timing
+
+from convlab.bench import cases, experiments, pool, systems, unfold_table
+from convlab.bench.experiments import EXPERIMENTS, main
+from convlab.engines import EngineUnavailable
+from convlab.engines.simulator import Simulator
+from convlab.problem import ConvProblem
+from convlab.stages import stage_named
+from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
+
+pytestmark = pytest.mark.same_in_cudasim
+
+SMALL = ConvProblem(1, 2, 6, 6, 3, 3)
+SLOW = {"without_microkernel": 120.0}  # ms, by system
+HOW: dict[str, str] = {}  # by system: which fake it is, if not the right one
+NAMES = pytest.mark.parametrize("name", EXPERIMENTS)
+
+
+class PretendedGpu(Simulator):
+    name, is_gpu, device = "gpu", True, "pretended GPU"
+
+
+class Named(Fakes):
+    """Any name is a system that computes rightly, in its own time."""
+
+    def system_named(self, name):
+        self.name, how = name, HOW.get(name, "right")
+        system = super().system_named(how)
+        self.current = how
+        return replace(system, name=name)
+
+    def compile(self, name, problem):
+        pass
+
+    def time(self, prepared, on_gpu):
+        super().time(prepared, on_gpu)
+        return Timing(SLOW.get(self.name, 10.0))
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch):
+    """A GPU; workers are threads; problems that NumPy computes at once."""
+    monkeypatch.setattr(experiments, "choose", lambda name: PretendedGpu(strict=False))
+    monkeypatch.setattr(pool, "Worker", InThread)
+    monkeypatch.setattr(pool, "BACKEND", "test_experiments:Named")
+    monkeypatch.setitem(
+        EXPERIMENTS,
+        "unfold_table",
+        replace(EXPERIMENTS["unfold_table"], backend="test_experiments:Named"),
+    )
+    monkeypatch.setattr("test_experiments.HOW", {}, raising=True)
+    monkeypatch.setattr(experiments, "PAPER_BATCH", 1)
+    monkeypatch.setattr(experiments, "LAYER_NAMES", ("conv12",))
+    monkeypatch.setattr(experiments, "PROBLEMS", {"one": SMALL, "two": replace(SMALL, batch=2)})
+    monkeypatch.setattr(experiments, "SWEEP_BASE", SMALL)
+    monkeypatch.setattr(experiments, "SWEEPS", {"size": (6, 9), "kernel_size": (1, 3)})
+    monkeypatch.setattr(unfold_table, "PROBLEM", SMALL)
+    calls: list[list[str]] = []
+
+    def first_calls(names):
+        calls.append(names)
+        return {name: {"ms": 9.0} for name in names}
+
+    monkeypatch.setattr(unfold_table, "first_calls", first_calls)
+    return calls
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "new" / "results.json"
+
+
+def run(name, file, expected=0):
+    assert main([name, "--json", str(file)]) == expected
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def interrupt(monkeypatch, after):
+    """Ctrl-C once so many rows are there; returns what takes that back."""
+    whole = cases.run
+
+    def interrupted(*arguments):
+        for number, row in enumerate(whole(*arguments)):
+            if number == after:
+                raise KeyboardInterrupt
+            yield row
+
+    monkeypatch.setattr(cases, "run", interrupted)
+    return lambda: monkeypatch.setattr(cases, "run", whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "names"),
+    [
+        ("sizes", ["one", "two"], experiments.SYSTEMS),
+        ("ablation", ["conv12"], (systems.WHOLE, *systems.VARIANTS)),
+        # The base is in both sweeps and measured once.
+        (
+            "sweeps",
+            [str(problem) for problem in (SMALL, ConvProblem(1, 2, 9, 9, 3, 3),
+                                          ConvProblem(1, 2, 6, 6, 3, 1))],
+            experiments.SWEEP_SYSTEMS,
+        ),
+        ("unfold_table", [str(SMALL)], (*unfold_table.LINES, unfold_table.CUPY, unfold_table.OURS)),
+    ],
+)  # fmt: skip
+def test_every_system_is_measured_on_every_problem(name, layers, names, file, capsys):
+    document = run(name, file)
+    rows = document["rows"]
+    assert [(row["layer"], row["system"]) for row in rows] == [
+        (layer, one) for layer in layers for one in names
+    ]
+    assert {row["state"] for row in rows} == {"measured"}
+    assert document["device"] == "pretended GPU"
+    command = document["environment"]["command"]
+    assert command == f"python -m convlab.bench.experiments {name} --json {file}"
+    assert {"machine", "packages", "identity", "systems", "ok"} <= document.keys()
+    assert len(document.get("points", ())) == (4 if name == "sweeps" else 0)
+    assert ("first_calls" in document) == (name == "unfold_table")
+    assert f"{len(rows)} of {len(rows)}" in capsys.readouterr().err
+
+
+def test_sizes_are_problems_that_no_tile_was_tuned_for():
+    assert not {*UNTUNED} & {*UNSEEN}
+    problems = [*map(str, [*UNTUNED.values(), *UNSEEN.values()])]
+    assert len({*problems}) == len(problems)
+    assert not {*problems} & {str(paper_layer(name)) for name in LAYER_NAMES}
+
+
+def test_a_variant_is_s11_with_one_switch_off(monkeypatch):
+    whole, seen = stage_named(systems.WHOLE), []
+    monkeypatch.setattr(
+        systems,
+        "PreparedStage",
+        lambda stage, problem, input, weight, **switches: seen.append((stage.name, switches)),
+    )
+    for name in (systems.WHOLE, *systems.VARIANTS):
+        variant = systems.system_named(name)
+        assert variant.name == name
+        variant.prepare(SMALL, None, None, None)
+    switches = [{}, *({switch: False} for switch in systems.VARIANTS.values())]
+    assert seen == [(systems.WHOLE, one) for one in switches]
+    assert {*systems.VARIANTS.values()} <= {*whole.switches}
+    program = whole.prepare(ConvProblem(1, 4, 8, 8, 8, 3), whole.tiny_tile, microkernel=False)
+    assert program.tile.M_T == program.tile.N_T == 1
+
+
+def test_a_wrong_system_has_a_reason_and_exits_1(monkeypatch, file):
+    monkeypatch.setattr("test_experiments.HOW", {"without_prefetch": "wrong"})
+    document = run("ablation", file, expected=1)
+    assert document["ok"] is False
+    (row,) = (row for row in document["rows"] if row["system"] == "without_prefetch")
+    assert (row["state"], row["time_ms"], row["tflops"]) == ("wrong", None, None)
+
+
+@NAMES
+def test_an_interrupted_run_goes_on_where_it_was(monkeypatch, file, capsys, name, gpu):
+    as_before = interrupt(monkeypatch, after=3)
+    kept = run(name, file, expected=130)["rows"]
+    assert "the same command goes on" in capsys.readouterr().err
+    assert len(kept) == 3
+    as_before()
+    document = run(name, file)
+    assert document["rows"][:3] == kept
+    found = [(row["problem"], row["system"]) for row in document["rows"]]
+    assert len(found) == len(set(found)) > 3
+    assert "3 are there" in capsys.readouterr().err
+    assert len(gpu) == (name == "unfold_table")  # first calls are kept as rows are
+
+
+def test_what_another_run_may_change_is_measured_again(file):
+    document = run("sizes", file)
+    document["rows"][0]["identity"] = "other code"
+    document["rows"][1] |= {"state": "busy", "reason": "others", "time_ms": None}
+    document["rows"][2]["problem"] = "what it was once"
+    file.write_text(json.dumps(document))
+    again = run("sizes", file)
+    now = [row for row in again["rows"] if row["problem"] != "what it was once"]
+    assert {row["state"] for row in now} == {"measured"}
+    assert len(now) == 2 * len(experiments.SYSTEMS)
+
+
+def test_rows_of_other_code_are_put_aside_once_there_is_a_new_row(monkeypatch, file):
+    older = run("sweeps", file)
+    older["identity"] = "other"
+    older["rows"] = [row | {"identity": "other"} for row in older["rows"]]
+    file.write_text(json.dumps(older))
+    as_before = interrupt(monkeypatch, after=0)
+    assert run("sweeps", file, expected=130) == older
+    assert [path.name for path in file.parent.iterdir()] == ["results.json"]
+    as_before()
+    document = run("sweeps", file)
+    assert json.loads((file.parent / "results-other.json").read_text()) == older
+    assert "other" not in {row["identity"] for row in document["rows"]}
+    assert len(document["rows"]) == len(older["rows"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (pool.WorkerDied("its process ended"), 2, "its process ended"),
+    ],
+)
+def test_what_stops_it_is_one_line(monkeypatch, file, capsys, error, code, said):
+    def stopped(*cases, **more):
+        raise error
+
+    monkeypatch.setattr(experiments, "measure_cases", stopped)
+    assert run("sweeps", file, expected=code) is None
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "{}", '{"identity": "a", "rows": [{"layer": "b"}]}']
+)
+def test_a_file_of_something_else_is_left_alone(tmp_path, capsys, content):
+    file = tmp_path / "results.json"
+    file.write_text(content)
+    assert main(["sizes", "--json", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert "results.json" in err
+    assert err.count("\n") == 1
+    assert file.read_text() == content
+
+
+def test_what_cannot_run_is_said_before_anything_is_measured(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(experiments, "measure_cases", None)
+    (tmp_path / "file").write_text("")
+    assert main(["sizes", "--json", str(tmp_path / "file" / "results.json")]) == 2
+    assert "results.json" in capsys.readouterr().err
+
+    def choose(name):
+        raise EngineUnavailable("there is none")
+
+    monkeypatch.setattr(experiments, "choose", choose)
+    assert main(["sizes"]) == 2
+    assert "there is none" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["unknown"])
+    assert ended.value.code == 2
+
+
+# Table 1 of article 002.
+
+
+def test_failed_first_calls_are_tried_again():
+    six = [name for name, line in unfold_table.LINES.items() if line.by != "convlab"]
+    assert len(six) == 6
+    whole = {"first_calls": {name: {"ms": 1.0} for name in six}}
+    assert unfold_table.first_calls_once(whole) == whole
+    broken = {"first_calls": whole["first_calls"] | {"conv2d": {"reason": "its process ended"}}}
+    for older in (None, {}, broken):
+        again = {"first_calls": {name: {"ms": 9.0} for name in six}}
+        assert unfold_table.first_calls_once(older) == again
+
+
+def test_first_calls_tell_of_each_row_in_turn(monkeypatch):
+    reasons = {"conv2d": None, "fast_unfoldnd": "unfoldNd is not installed"}
+    monkeypatch.setattr(
+        unfold_table, "row_system", lambda name: SimpleNamespace(why_absent=lambda: reasons[name])
+    )
+    monkeypatch.setattr(unfold_table, "_tensors", lambda: [np.zeros(1), np.zeros(1)])
+    monkeypatch.setattr(unfold_table, "computation", lambda *_: lambda: None)
+    assert unfold_table.time_first_calls([*reasons], lambda call: 7.5) == {
+        "conv2d": {"ms": 7.5},
+        "fast_unfoldnd": {"reason": "unfoldNd is not installed"},
+    }
+
+
+def test_a_process_of_first_calls_that_says_nothing_is_a_reason(monkeypatch):
+    monkeypatch.undo()
+    ended = SimpleNamespace(stdout="", returncode=1)
+    monkeypatch.setattr(unfold_table.subprocess, "run", lambda *_, **__: ended)
+    assert "IndexError" in unfold_table.first_calls(["conv2d"])["conv2d"]["reason"]
+
+
+def test_where_tf32_may_round_the_row_is_checked_as_tf32():
+    rounded = {
+        name for name in unfold_table.LINES if unfold_table.row_system(name).precision == "tf32"
+    }
+    assert rounded == {
+        "conv2d_tf32", "fast_torch_tf32", "fast_unfoldnd", "fast_unfoldnd_tf32",
+        "unfold_einsum_tf32",
+    }  # fmt: skip
+
+
+def test_the_rows_compute_the_convolution():
+    """Each row's own calls, by PyTorch on the CPU."""
+    torch = pytest.importorskip("torch")
+    from convlab.oracle import Oracle, random_tensors
+
+    input, weight, _ = random_tensors(SMALL, 0, bias=False)
+    oracle = Oracle(SMALL, input, weight)
+    for name, line in unfold_table.LINES.items():
+        if line.by == "unfoldnd":
+            pytest.importorskip("unfoldNd")
+        tensors = [torch.from_numpy(array) for array in (input, weight)]
+        output = unfold_table.computation(line, SMALL, *tensors)()
+        assert oracle.check(output.numpy()).ok, name

@@ -1,0 +1,287 @@
+"""The documentation's tables and pictures: what they show, and that nothing else changes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from convlab.bench import (
+    documents,
+    ladder_page,
+    ladder_picture,
+    ladder_results,
+    pages,
+    papers,
+    size_tables,
+)
+from convlab.workloads import UNTUNED, paper_layer
+
+pytestmark = pytest.mark.same_in_cudasim
+
+ROOT = Path(__file__).parents[1]
+FLOPS = 2_000_000_000
+SAMPLE = """\
+stage              judged    bound   loads
+s01_direct         OK       0.0495   6,930
+s04_implicit_gemm  OK        0.05      150
+s03_im2col_blas    OK       0.0568       -
+"""
+
+
+def entry(name: str, time_ms: float | None, **launches: float) -> dict[str, Any]:
+    """One stage as ``convlab ladder --json`` writes it; without a time, one that was wrong."""
+    timed = time_ms is not None
+    return {
+        "name": name, "ok": timed, "workspace_bytes": 3 * 2**20, "time_ms": time_ms,
+        "time_spread": 0.25 if timed else None,
+        "launch_ms": (launches or {"kernel": time_ms}) if timed else None,
+        "tflops": FLOPS / time_ms / 1e9 if timed else None,
+        "speedup": 4.0 / time_ms if timed else None,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    problem = paper_layer("conv9", batch=4)
+    keys = ("batch", "input_shape", "weight_shape", "output_shape")
+    return {
+        "engine": "gpu",
+        "device": "Imaginary GPU <1>",
+        "problem": {key: getattr(problem, key) for key in keys} | {"flops": FLOPS},
+        "stages": [
+            entry("s01_direct", 4.0),
+            entry("s04_implicit_gemm", 16.0),
+            entry("s05_shared_memory", None),
+            entry("s11_im2win_full", 0.5, im2win_transform=0.25, im2win_full=0.25),
+        ],
+        "environment": {"command": "convlab ladder --layer conv9 --batch 4"},
+    }
+
+
+def read(tmp_path: Path, document: dict[str, Any]) -> ladder_results.Results:
+    path = tmp_path / f"{pages.HEADLINE}.json"
+    path.write_text(json.dumps(document))
+    return ladder_results.Results.read(path)
+
+
+def test_the_ladder_s_tables(tmp_path, document):
+    results = read(tmp_path, document)
+    short = ladder_page.short_table(results)
+    assert "| [s01](src/convlab/stages/s01_direct.py) |" in short
+    assert "| 4.000 | 0.50 | 1.00 |" in short
+    assert "| failed | failed | failed |" in short
+    full = ladder_page.full_tables([results])
+    assert "| 0.500 | 0.2 | 4.00 | 8.00 | 0.250 | 8.00 | 3.0 |" in full
+    assert "`convlab ladder --layer conv9 --batch 4`" in full
+
+
+def test_the_picture(tmp_path, document):
+    document["stages"].insert(1, entry("s03_im2col", 2.0, im2col=1.0, matrix_product=1.0))
+    tree = ElementTree.fromstring(ladder_picture.picture(read(tmp_path, document)))
+    svg = "{http://www.w3.org/2000/svg}"
+    said = ["".join(text.itertext()) for text in tree.iter(f"{svg}text")]
+    for text in (
+        f"0.50 TFLOP/s1.0{ladder_picture.TIMES}",
+        f"0.12 TFLOP/s0.25{ladder_picture.TIMES}",
+        f"4.0 TFLOP/s8.0{ladder_picture.TIMES}",
+        "failed",
+        "reads the im2col matrix",
+    ):
+        assert text in said
+    card, *_, pale, last = tree.iter(f"{svg}rect")
+    assert card.get("fill") == ladder_picture.CARD  # opaque: legible on light and dark pages
+    assert float(pale.get("width")) == pytest.approx(2 * float(last.get("width")), abs=0.1)
+    right = ladder_picture.WIDTH - ladder_picture.MARGIN
+    assert all(float(rect.get("x")) + float(rect.get("width")) <= right for rect in (pale, last))
+
+
+def test_where_nothing_was_timed_there_is_still_a_picture(tmp_path, document):
+    document["stages"] = [entry("s01_direct", None)]
+    picture = ladder_picture.picture(read(tmp_path, document))
+    assert "failed" in "".join(ElementTree.fromstring(picture).itertext())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("0.0495", "0.0494", True),
+        ("0.0495", "0.0695", False),
+        ("6,930", "6,931", False),
+        ("OK       0.0495", "WRONG    0.0495", False),
+        ("OK       0.0568", "OK       0.0668", True),  # a library's rounding
+    ],
+)
+def test_the_sample_is_kept_where_only_rounding_differs(monkeypatch, old, new, same):
+    monkeypatch.setattr(ladder_page, "sample", lambda: SAMPLE.replace(old, new))
+    stored = f"```text\n{SAMPLE}```\n"
+    assert (ladder_page.sample_section(stored) == stored) is same
+
+
+# Marked sections.
+
+
+def test_only_marked_sections_change():
+    text = "a\n<!-- x:begin -->\nold\n<!-- x:end -->\nb\n"
+    assert documents.filled(text, {"x": str.upper, "y": str}) == text.replace("old", "OLD")
+    assert documents.sections_of(text) == ["x"]
+    for broken in (text + text, text.replace("<!-- x:end -->", "")):
+        with pytest.raises(ValueError, match="'x'"):
+            documents.filled(broken, {"x": str.upper})
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A source folder with the real results and a few pages; drawing is quick."""
+    monkeypatch.setattr(ladder_page, "sample", lambda: SAMPLE)
+    monkeypatch.setattr(pages.report_plots, "_svg", lambda salt, *_: f"<svg>{salt}</svg>\n")
+    (tmp_path / "docs/results").mkdir(parents=True)
+    for file in (ROOT / "docs/results").glob("*_h200.json"):
+        shutil.copy(file, tmp_path / "docs/results")
+    names = {"README.md": ("ladder",), "docs/results.md": ("bench", "sizes"),
+             "docs/papers.md": ("papers",), "docs/other.md": ()}  # fmt: skip
+    for page, sections in names.items():
+        marked = "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in sections)
+        (tmp_path / page).write_text(f"before\n{marked}after\n")
+    return tmp_path
+
+
+def test_check_finds_drift_and_writes_nothing(root, capsys):
+    run = ["--root", str(root)]
+    assert pages.main(run) == 0
+    assert pages.main([*run, "--check"]) == 0
+    assert (root / "docs/other.md").read_text() == "before\nafter\n"
+    for name in ("README.md", "docs/results.md", "docs/papers.md", pages.PICTURE):
+        before = (root / name).read_text()
+        assert len(before) > 500
+        drifted = before.replace("1", "2")
+        (root / name).write_text(drifted)
+        capsys.readouterr()
+        assert pages.main([*run, "--check"]) == 1
+        assert str(root / name) in capsys.readouterr().err
+        assert (root / name).read_text() == drifted
+        (root / name).write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (f"{pages.HEADLINE}.json", None),
+        (f"{pages.HEADLINE}.json", "{}"),
+        ("bench_h200.json", "{}"),
+        ("sizes_h200.json", "{"),
+        ("sizes_h200.json", "{}"),
+        ("ablation_h200.json", "{}"),
+    ],
+)
+def test_what_is_no_result_is_named_in_one_line(root, capsys, file, content):
+    path = root / "docs/results" / file
+    path.unlink() if content is None else path.write_text(content)
+    assert pages.main(["--root", str(root)]) == 2
+    error = capsys.readouterr().err
+    assert file in error
+    assert error.count("\n") == 1
+
+
+def test_the_documentation_is_what_the_results_give(capsys, monkeypatch):
+    stored = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
+    sample = stored.partition("sample:begin -->\n```text\n")[2].partition("```\n")[0]
+    monkeypatch.setattr(ladder_page, "sample", lambda: sample)  # test_docs.py runs the ladder
+    assert pages.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
+
+
+def test_pictures_are_compared_by_their_words():
+    one = '<svg width="1"><text x="1">TFLOP/s</text></svg><!-- rows 1, drawn by a -->'
+    assert pages.same_but_for_layout(one, one.replace('width="1"', 'width="2"'))
+    for old, new in (("TFLOP", "GFLOP"), ("rows 1", "rows 2"), ("by a", "by b")):
+        assert not pages.same_but_for_layout(one, one.replace(old, new))
+
+
+# The papers.
+
+
+def test_every_figure_of_the_papers_is_shown_with_its_command():
+    shown = papers.show(ROOT)
+    for section in papers.SECTIONS:
+        assert f"### {section.title}\n" in shown
+        assert section.file in shown
+    assert "Not measured yet" not in shown
+    assert papers.show_claims(ROOT).count("\n| im2win: Figure 2") == 3
+
+
+def test_a_section_without_results_names_its_command(tmp_path):
+    shown = papers.show(tmp_path)
+    assert shown.count("Not measured yet") == len(papers.SECTIONS)
+    assert all(section.command in shown for section in papers.SECTIONS)
+
+
+def rows(**times: float | None) -> list[dict[str, Any]]:
+    return [
+        {"layer": "conv1", "problem": "p", "system": system, "time_ms": time, "settled": True,
+         "tflops": time and 1 / time}
+        for system, time in times.items()
+    ]  # fmt: skip
+
+
+def test_the_ablation_s_gains_are_ratios_of_times():
+    measured = rows(
+        s11_im2win_full=1.0, without_microkernel=4.0, without_vectorized=2.0, without_prefetch=None
+    )
+    shown, (claim,) = papers.figure_4({"rows": measured})
+    assert "the micro-kernel 4.00x (4.00 to 4.00); vectorised access 2.00x" in claim[2]
+    assert "prefetching and double buffers not measured" in claim[2]
+    assert "| conv1 | 1.0 | 0.2 | 0.5 | - |" in shown
+
+
+def test_speedups_over_cpp_are_ratios_of_times():
+    measured = rows(cpp_seven_loops=100.0, s02_cin=0.5, cutlass_optimized=1.0)
+    for row in measured:
+        row["layer"] = "p"
+    measured[1]["settled"] = False
+    points = [{"sweep": "size", "value": 32, "problem": "p"}]
+    shown, (cpp, cutlass) = papers.sweeps({"rows": measured, "points": points})
+    assert "| 1: image size | 32 | - | - | ~200 | - | 100 | - |" in shown
+    assert (cpp[2], cutlass[2]) == ("up to 200x", "up to 2.0x")
+
+
+# Sizes that nobody tuned for.
+
+GEMM = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_stage3_w"
+FFT = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8_stage3; void fft2d_r2c_32x32<float>"
+
+
+def measured_sizes(chosen: str | None, torch_ms: float) -> dict[str, Any]:
+    problem = UNTUNED["resnet50_1"]
+    times = {size_tables.OURS: 2.0, size_tables.TORCH: torch_ms, "cudnn_gemm": 4.0,
+             "cudnn_implicit_gemm": 3.0}  # fmt: skip
+    return {
+        "rows": [
+            {"problem": str(problem), "layer": "resnet50_1", "batch": problem.batch,
+             "system": system, "state": "measured", "time_ms": time, "time_spread": 1.0,
+             "repeats": 20, "tflops": 1.0,
+             "algorithm": chosen if system == size_tables.TORCH else None}
+            for system, time in times.items()
+        ]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chosen", "torch_ms", "whose", "ratio"),
+    [
+        (GEMM, 1.0, size_tables.TORCH, 0.5),
+        (GEMM, 3.5, "cudnn_implicit_gemm", 1.5),
+        (FFT, 1.0, "cudnn_implicit_gemm", 1.5),
+        (None, 1.0, "cudnn_implicit_gemm", 1.5),
+    ],
+)
+def test_pytorch_s_choice_counts_where_it_is_a_gemm(chosen, torch_ms, whose, ratio):
+    (size,) = size_tables.sizes(measured_sizes(chosen, torch_ms))
+    assert size.gemm_class.system == whose
+    assert size.over(size.gemm_class) == ratio
+    shown = size_tables.show(measured_sizes(chosen, torch_ms))
+    assert f"| the GEMM class, fitted | 1 | {ratio:.2f} |" in shown
+    assert (f"| {size.problem} | 2 | 1 | 0.50 |" in shown) is (ratio < 1)
