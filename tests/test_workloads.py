@@ -7,7 +7,8 @@ from convlab.workloads import GPU_DEFAULT, LAYER_NAMES, PAPER_BATCH, TEACHING, p
 
 pytestmark = pytest.mark.same_in_cudasim
 
-# Seed 000, Table 2: input C_i x H_i x W_i; filter C_o x H_f x W_f, stride; output C_o x H_o x W_o.
+# im2win paper (000), Table 2: input C_i x H_i x W_i; filter C_o x H_f x W_f, stride;
+# output C_o x H_o x W_o.
 TABLE_2 = {
     "conv1": ((3, 227, 227), (96, 11, 11), 4, (96, 55, 55)),
     "conv2": ((3, 231, 231), (96, 11, 11), 4, (96, 56, 56)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from convlab.problem import ConvProblem
 
-# Seed 000, Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. No padding, no dilation. The outputs
-# that the table prints all follow from these.
+# im2win paper (000), Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. The outputs
+# that the table prints follow from these, without padding and dilation.
 _TABLE_2 = {
     "conv1": (3, 227, 96, 11, 4),
     "conv2": (3, 231, 96, 11, 4),

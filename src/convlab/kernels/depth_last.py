@@ -2,10 +2,10 @@
 
 The tensor holds the channels of a pixel side by side ("depth last", NHWC), padded with zeros to a
 *depth pitch* of 4, 8, 12 or 16; deeper ones are taken in slices of 16, each a tensor of its own.
-A pixel's channels are then one to four runs of four numbers, which 128-bit loads fetch. The im2col
-matrix wants them the other way round: ``columns[(u * W_f + v) * C_i + r, n]``, pixels side by side.
-So a warp fetches 32 pixels, whole sectors at a time, a block turns them round in shared memory, and
-each row of 128 pixels leaves by 128-bit stores.
+A pixel's channels are then one to four float4, which 128-bit loads fetch. The im2col matrix is
+transposed: ``columns[(u * W_f + v) * C_i + r, n]`` has pixels as neighbours. So a warp loads 32
+pixels, whole sectors at a time, a block transposes them in shared memory, and each row of 128
+pixels is stored by 128-bit stores.
 
 Pitch 4 is the document's own design: 128 x 2 threads, a run each, and shared memory of
 8 x (128 + 4), two groups of four rows. Pitches 8, 12 and 16 keep the block and give a thread 2, 3

@@ -75,7 +75,7 @@ def _columns(sizes: list[int], steps: tuple[int, ...]) -> int:
 
 
 def channel_parallel_field(problem: ConvProblem) -> Field:
-    """The field of a block with a thread for each pixel of its region and input channel: seed 001
+    """The field of a block with a thread for each pixel of its region and input channel: paper 001
     takes the largest block there is."""
     pixels = min(REGION[0], problem.H_o) * min(REGION[1], problem.W_o)
     return field_for(problem, MOST_THREADS // pixels)

@@ -45,9 +45,8 @@ def short_name(name: str) -> str:
 
 
 def family(stage: Stage) -> str:
-    """Where its windows come from: ``im2win`` for what builds on im2win's, however far down the
-    ladder, ``im2col`` for s03's variants, which make that matrix, ``plain`` for the input as it
-    is."""
+    """The layout that its kernels read: ``im2win`` for each stage that builds on im2win, directly
+    or not, ``im2col`` for s03's variants, which make that matrix, else ``plain``, NCHW."""
     if "im2win" in stage.name:
         return "im2win"
     bases = {family(stage_named(name)) for name in stage.builds_on}

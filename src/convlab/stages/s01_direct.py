@@ -1,8 +1,8 @@
 """s01: direct convolution. Seven loops; the four outer ones become threads.
 
-Source: im2win paper (000), section 2.2 and Equation 1. Every thread owns one element of the
-output and runs the three inner loops over channels and filter. Each multiply-add reads two
-numbers from global memory and keeps nothing: the next thread reads almost the same numbers again.
+Source: im2win paper (000), section 2.2 and Equation 1. Every thread owns one element of the output
+and runs the three inner loops over channels and filter. Each multiply-add reads two numbers from
+global memory and keeps neither: the next thread reads almost the same numbers again.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Source: Accelerating 2D Convolutions on GPU (001), sections 2.2 and 3.3 (its Algorithm 1). The
 mapping is :mod:`s02_cin_naive`'s: a thread for each output pixel and input channel, a loop over all
-output channels. But the block fetches the field that its pixels see once, with its halo, and reads
-it from shared memory for every filter: H_f * W_f * C_o times.
+output channels. But the block loads the receptive field of its pixels once, halo included, and
+reads it from shared memory for every filter: H_f * W_f * C_o times.
 
 Wins with large images and filters and few channels. Loses with many input channels, whose partial
-sums queue up at the same addresses, and with many output channels, each of which is one more
-atomic addition a thread.
+sums go to the same addresses, and with many output channels, because each costs a thread one more
+atomic addition.
 """
 
 from __future__ import annotations

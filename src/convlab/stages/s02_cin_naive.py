@@ -1,14 +1,14 @@
-"""s02, "CUDA naive": input channels in parallel, straight from global memory, added atomically.
+"""s02, "CUDA naive": input channels in parallel, from global memory, with atomic additions.
 
-Source: Accelerating 2D Convolutions on GPU (001), section 3.1: the mapping of :mod:`s02_cin` with
-no shared memory. A thread owns an output pixel and one *input* channel, and loops over all output
-channels: what it computes is only that channel's part of each output, so it adds it to what others
-have put there. C_i threads add to each output, one after the other, in any order: the sum's
-rounding differs from run to run, always within the oracle's bound.
+Source: Accelerating 2D Convolutions on GPU (001), section 3.1: the mapping of :mod:`s02_cin`
+without shared memory. A thread owns an output pixel and one *input* channel, and loops over all
+output channels. It computes only that channel's part of each output, so it adds the part
+atomically. C_i threads add to each output, in no fixed order: the rounding of the sum differs from
+run to run, always within the oracle's bound.
 
-Wins where s01 has too few outputs to fill a GPU and there are few input channels. Loses as these
-become more: the additions to one address wait for each other. GPUs flush denormals when they add
-atomically, which no other stage does (``atomic_additions``).
+Wins where s01 has too few outputs to fill a GPU and there are few input channels. Loses with more
+input channels, because additions to one address wait for each other. GPUs flush denormals in atomic
+additions, so the check of the output allows for it (``atomic_additions``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""s02, C_out-parallel: a block owns an output channel of its region and adds to it alone.
+"""s02, C_out-parallel: a block owns one output channel of its region and needs no atomics.
 
 Source: Accelerating 2D Convolutions on GPU (001), section 2.3 and Algorithm 2. A thread owns an
-output again, so there are no atomic additions; in exchange it needs every input channel. These go
-through shared memory a few at a time, and every output channel's block fetches them all again.
-(Algorithm 2 adds each step's part to the result in global memory; here the sum stays in a register
-until it is whole.)
+output again, so nothing is added atomically; in exchange the thread needs every input channel. The
+channels go through shared memory a few at a time, and the block of every output channel loads them
+all again. (Algorithm 2 adds each step's part to the result in global memory; here the sum stays in
+a register until it is complete.)
 
-Wins with large images and filters: each pixel fetched is used by a whole filter's worth of
-neighbours. Loses with many input channels, which are as many fetches and barriers, and with many
-output channels, which fetch the same field again and again.
+Wins with large images and filters, because a whole filter's worth of neighbours uses each loaded
+pixel. Loses with many input channels, each of which costs loads and barriers, and with many output
+channels, which load the same field again and again.
 """
 
 from __future__ import annotations

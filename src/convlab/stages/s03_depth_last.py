@@ -1,10 +1,10 @@
-"""s03, depth last: im2col by 128-bit loads and stores, turned round in shared memory.
+"""s03, depth last: im2col by 128-bit loads and stores, transposed in shared memory.
 
-Source: CUDA IM2COL Kernels Design (003). The matrix is the one of :mod:`s03_im2col`, but for the
-order of its rows: depth innermost, as the document flattens a filter. What differs is how it is
-made: from a tensor with the channels of a pixel side by side, four numbers an instruction both
-ways, by the kernels of :mod:`depth_last`. A pre-pass makes that tensor here, since convlab's is
-NCHW; where a network's tensors are depth last, it falls away.
+Source: CUDA IM2COL Kernels Design (003). The matrix is :mod:`s03_im2col`'s, except that its rows
+have the depth innermost, as the document flattens a filter. The kernels of :mod:`depth_last` make
+it from a tensor in which the channels of a pixel are neighbours, so that they load and store by
+float4. A layout transform makes that tensor here, because convlab's tensors are NCHW; a network
+whose tensors are depth last does not need it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""s03: im2col. Write out what every output sees, and the convolution is a matrix product.
+"""s03: im2col. Write out each window, and the convolution is a matrix product.
 
 Source: im2win paper (000), section 2.3. A small kernel copies each window of the input into a
 column of the im2col matrix; then a GEMM multiplies the filter matrix with it. All images go into
-one matrix here ("batched"), which makes one large product; :mod:`s03_im2col_per_image` takes them
-one by one. What it costs is memory: each pixel is stored once for each window that sees it. With a
-``workspace_limit`` it takes as many images at a time as fit.
+one matrix here ("batched"), which makes one large product; :mod:`s03_im2col_per_image` takes one
+image at a time. The cost is memory: each pixel is stored once for each window that contains it. A
+``workspace_limit`` makes the stage take as many images at a time as fit.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """s04: implicit GEMM. The im2col matrix product with its indices computed on the fly.
 
-Source: im2win paper (000), Algorithm 1. The convolution is a matrix product of the M x K filter
-matrix and the K x N matrix of unrolled windows, whose elements are found in the input when needed
-and stored nowhere. The three loops m, n and k are all that is left of s01's seven; the arithmetic
-and the memory accesses are the same, and the divisions come on top. What it buys is the shape of
-a GEMM, to which everything that makes GEMMs fast applies from here on.
+Source: im2win paper (000), Algorithm 1. The convolution is the product of the M x K filter matrix
+and the K x N matrix of unrolled windows, which is never built: the kernel finds each element in the
+input. Three loops, m, n and k, replace s01's seven. The arithmetic and the memory accesses stay the
+same and the divisions are extra. The gain is the shape of a GEMM, which the next stages make fast.
 """
 
 from __future__ import annotations

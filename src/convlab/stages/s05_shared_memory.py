@@ -2,8 +2,8 @@
 
 Source: im2win paper (000), section 3.3 ("Shared memory and register"). The M_B x N_B outputs of a
 block need the same M_B rows of the filter and the same N_B windows, K_B terms at a time. Each
-thread fetches a few numbers for all; then every number fetched is used by a whole row or column
-of threads, and global memory is read M_B or N_B times less often.
+thread loads a few numbers for all; a whole row or column of threads then uses each number, so the
+block reads global memory M_B or N_B times less often.
 """
 
 from __future__ import annotations

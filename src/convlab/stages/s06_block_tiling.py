@@ -1,10 +1,9 @@
 """s06: block tiling. The tile grows larger than the block: several outputs a thread.
 
-Source: im2win paper (000), section 3.3 ("Tiling"). A larger tile means fewer fetches from global
-memory per multiply-add, but a block has at most 1,024 threads: so each thread computes M_T
-outputs, one below the other. It reads a number of the input slice once for all of them, which
-also takes the load off shared memory: M_T + 1 reads for M_T multiply-adds where s05 needs 2 *
-M_T.
+Source: im2win paper (000), section 3.3 ("Tiling"). A larger tile needs fewer loads from global
+memory per multiply-add, but a block has at most 1,024 threads: so each thread computes M_T outputs
+of one column. It reads a number of the input slice once for all of them, which also lowers the
+traffic of shared memory: M_T + 1 reads for M_T multiply-adds where s05 needs 2 * M_T.
 """
 
 from __future__ import annotations

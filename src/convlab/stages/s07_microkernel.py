@@ -2,8 +2,8 @@
 
 Source: im2win paper (000), section 3.3 ("Micro-kernel"). A thread now computes a small matrix of
 outputs. For each k it reads M_T numbers of the filter and N_T of the input into registers and
-multiplies all with all: M_T + N_T reads from shared memory for M_T * N_T multiply-adds (16 for
-64), so that shared memory no longer sets the pace alone.
+multiplies each with each: M_T + N_T reads from shared memory for M_T * N_T multiply-adds (16 for
+64), so that shared memory alone no longer limits the speed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""s10: im2win. The input is re-ordered so that a window's columns lie one after the other.
+"""s10: im2win. A layout transform makes the elements of a window neighbours in memory.
 
 Source: im2win paper (000), sections 3.1-3.2, Equation 2 and Algorithm 2. For each row m of the
 output, the im2win tensor holds the H_f rows of the input under it, column by column: the H_f
-elements of column k are neighbours, a window is one run of H_f * W_f elements, and its right
-neighbour's run begins s_w * H_f later, inside it. Rows that overlap are stored H_f / s_h times,
-columns once: far less than the im2col matrix, which stores an element for each window it is in.
+elements of column k are neighbours, so a window is H_f * W_f neighbours, and its right neighbour
+begins s_w * H_f later, inside it. Overlapping rows are stored H_f / s_h times, columns once: far
+less than the im2col matrix, which stores an element for each window that contains it.
 
-The kernel is s04's with other indices: its reads go through the im2win tensor from left to right,
-and padding has become zeros in memory, so the inner loop has no branch. (With dilation in width a
-window is W_f runs of H_f elements.)
+The kernel is s04's with other indices: it reads the im2win tensor from left to right, and padding
+is zeros in memory, so the inner loop has no branch. (With dilation in width a window is W_f groups
+of H_f neighbours.)
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ def prepare(problem: ConvProblem, tile: None = None) -> Program:
         block=(TRANSFORM_THREADS,),
         arguments=("input", "windows"),
     )
-    main = Launch(
+    launch = Launch(
         make_kernel(problem),
         grid=(blocks_for(problem.N, BLOCK_N), blocks_for(problem.M, BLOCK_M)),
         block=(BLOCK_N, BLOCK_M),
         arguments=("windows", "weight", "bias", "output"),
     )
-    return Program((windows,), (transform, main))
+    return Program((windows,), (transform, launch))
 
 
 STAGE = Stage(
