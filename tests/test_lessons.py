@@ -10,7 +10,6 @@ import sys
 import zipfile
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -28,8 +27,8 @@ from convlab.kernels import im2col
 from convlab.lessons import (
     On,
     answers,
-    bars,
     build,
+    charts,
     check,
     check_im2col,
     check_kernel,
@@ -45,7 +44,6 @@ from convlab.lessons import (
     region_and_field,
     requests,
     side_by_side,
-    stage_parts,
     traced,
     what_is_wrong,
     who_adds,
@@ -56,9 +54,16 @@ from convlab.lessons import (
     workspaces,
 )  # fmt: skip
 from convlab.lessons.feedback import PASSED, UNFILLED
-from convlab.lessons.im2col import numbered
-from convlab.lessons.implicit import windows_seen
+from convlab.lessons.launching import numbered
+from convlab.lessons.layouts import windows_seen
 from convlab.lessons.places import result
+from convlab.lessons.requests import (
+    outputs_of_threads,
+    reads_for_a_product,
+    reads_in_turn,
+    thread_in_tile,
+    tile_of_threads,
+)
 from convlab.lessons.source import (
     LEARNER,
     NBGRADER,
@@ -72,13 +77,6 @@ from convlab.lessons.source import (
     stage_kernel,
     without_marks,
 )  # fmt: skip
-from convlab.lessons.tiling import (
-    outputs_of_threads,
-    reads_for_a_product,
-    reads_in_turn,
-    thread_in_tile,
-    tile_of_threads,
-)
 from convlab.stages import (
     s01_direct,
     s02_cin_naive,
@@ -231,7 +229,7 @@ def test_a_stub_says_how_many_lines_there_are_and_what_they_do():
         (lambda: stage_kernel("s01", name="nobody"), "nobody"),
         (lambda: stage_kernel("s99"), "s99"),
         (lambda: build.sources(["99_nothing"]), "99_nothing"),
-        (lambda: bars.stored("conv99"), "conv99"),
+        (lambda: charts.stored("conv99"), "conv99"),
         (lambda: side_by_side({}, "nothing"), "nothing"),
     ],
 )
@@ -509,16 +507,16 @@ def test_bars_say_what_was_counted_and_measured():
     launch = trace_stage("s01", PROBLEM).main
     picture = side_by_side({"s01": launch}, "requests to global memory")
     assert f"{launch.total('requests'):,}" in picture.alt
-    stored = {entry["name"]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    stored = {entry["name"]: entry["time_ms"] for entry in charts.stored()["stages"]}
     picture = measured("s01", "s05")
     assert f"s05 {stored['s05_shared_memory']:.3g} ms" in picture.alt
     assert "H200" in picture.caption
 
 
 def test_a_stage_that_was_not_measured_is_said(monkeypatch):
-    document = dict(bars.stored())
+    document = dict(charts.stored())
     document["stages"] = [one for one in document["stages"] if "s05" not in one["name"]]
-    monkeypatch.setattr(bars, "stored", lambda layer="conv9": document)
+    monkeypatch.setattr(charts, "stored", lambda layer="conv9": document)
     picture = measured("s01", "s05")
     assert "Not measured on this layer yet: s05." in picture.caption
     assert "s05" not in picture.alt
@@ -536,43 +534,41 @@ def test_what_a_newer_run_found_otherwise_is_said(monkeypatch):
     }  # fmt: skip
     names = [entry["name"] for entry in entries]
     times = dict(zip(names, (0.5, 1.04, None, 0.5), strict=True))  # 1.04 is not far enough away
-    rows = {
-        ("conv9", 128, name): SimpleNamespace(time_ms=time, tflops=20.0)
-        for name, time in times.items()
+    newer = {
+        "environment": {"date": "2026-01-03T04:05"},
+        "machine": {"device": "GPU"},
+        "rows": [
+            {"layer": "conv9", "batch": 128, "system": name, "time_ms": time, "tflops": 20.0}
+            for name, time in times.items()
+        ],
     }
-    newer = SimpleNamespace(
-        environment={"date": "2026-01-03T04:05"},
-        machine=SimpleNamespace(device="GPU"),
-        row=lambda *of: rows.get(of),
-    )
-    monkeypatch.setattr(bars, "open_results", lambda path: newer)
+    monkeypatch.setattr(charts, "result", lambda name: newer)
     said = "by a run of 2026-01-03: s01 as a whole takes 0.5 ms, which is 20 TFLOP/s."
-    assert bars.changed_since(old, "conv9", names) == f" Changed since, {said}"
-    assert bars.changed_since(old, "conv9", names[1:]) == ""
-    assert bars.changed_since(old, "conv8", names) == ""
-    assert bars.changed_since(old | {"problem": {"batch": 1}}, "conv9", names) == ""
-    assert bars.changed_since(old | {"device": "another"}, "conv9", names) == ""
-    assert bars.changed_since(old | {"environment": {"date": "2026-01-04"}}, "conv9", names) == ""
+    assert charts.changed_since(old, "conv9", names) == f" Changed since, {said}"
+    assert charts.changed_since(old, "conv9", names[1:]) == ""
+    assert charts.changed_since(old, "conv8", names) == ""
+    assert charts.changed_since(old | {"problem": {"batch": 1}}, "conv9", names) == ""
+    assert charts.changed_since(old | {"device": "another"}, "conv9", names) == ""
+    assert charts.changed_since(old | {"environment": {"date": "2026-01-04"}}, "conv9", names) == ""
 
 
 def test_captions_say_what_a_newer_run_found(monkeypatch):
-    for module in (bars, stage_parts):
-        monkeypatch.setattr(module, "changed_since", lambda *of: f" Changed: {len(of[2])}.")
+    monkeypatch.setattr(charts, "changed_since", lambda *of: f" Changed: {len(of[2])}.")
     assert measured("s01", "s05").caption.endswith(" Changed: 2.")
-    assert stage_parts.measured_parts("s09", "s11").caption.endswith(" Changed: 2.")
-    measured_then = len(bars.stored()["stages"])  # a stage may be younger than that run
-    assert f" Changed: {measured_then}." in stage_parts.ladder_speeds().caption
+    assert charts.measured_parts("s09", "s11").caption.endswith(" Changed: 2.")
+    measured_then = len(charts.stored()["stages"])  # a stage may be younger than that run
+    assert f" Changed: {measured_then}." in charts.ladder_speeds().caption
 
 
 def parts_of(stage: str, layer: str = "conv9") -> tuple[float, float]:
     """Milliseconds of the pre-passes and of the main kernel."""
-    (entry,) = (one for one in bars.stored(layer)["stages"] if one["name"].startswith(stage))
+    (entry,) = (one for one in charts.stored(layer)["stages"] if one["name"].startswith(stage))
     *before, main = entry["launch_ms"].values()
     return sum(before), main
 
 
 def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
-    time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    time = {entry["name"][:3]: entry["time_ms"] for entry in charts.stored()["stages"]}
     assert time["s04"] > 2 * time["s05"]  # 05: far faster than s04,
     assert time["s05"] > 0.95 * time["s01"]  # and not faster than s01
     assert time["s06"] < time["s05"] / 1.5  # s06: there the gain comes
@@ -597,7 +593,7 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
 
 
 def test_what_lesson_13_says_of_the_h200_is_what_was_measured():
-    time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    time = {entry["name"][:3]: entry["time_ms"] for entry in charts.stored()["stages"]}
     assert 0.7 < time["s13"] / time["s12"] < 0.8  # about a quarter less time
     bench = result("bench_h200")
     machine = bench["machine"]
@@ -617,7 +613,7 @@ def test_what_lesson_13_says_of_the_h200_is_what_was_measured():
 
 
 def test_what_lesson_02_says_of_the_h200_is_what_was_measured():
-    time = {entry["name"]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    time = {entry["name"]: entry["time_ms"] for entry in charts.stored()["stages"]}
     least = min(time[name] for name in ("s02_cin_naive", "s02_cin", "s02_cout"))
     assert least > 0.9 * time["s01_direct"]  # none of them is a step forward
     points = [p for p in result("channel_sweeps_h200")["points"] if p["sweep"] == "kernel_size"]
@@ -633,7 +629,7 @@ def test_what_lesson_02_says_of_the_h200_is_what_was_measured():
 
 
 def test_what_lesson_03_says_of_the_h200_is_what_was_measured():
-    entries = {entry["name"]: entry for entry in bars.stored()["stages"]}
+    entries = {entry["name"]: entry for entry in charts.stored()["stages"]}
     time = {name: entry["time_ms"] for name, entry in entries.items()}
     parts = {name: entry["launch_ms"] for name, entry in entries.items()}
     assert time["s03_im2col"] < time["s01_direct"] / 2  # much faster than s01
@@ -650,7 +646,7 @@ def test_what_lesson_03_says_of_the_h200_is_what_was_measured():
 
 
 def test_what_lesson_04_says_of_the_h200_is_what_was_measured():
-    time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    time = {entry["name"][:3]: entry["time_ms"] for entry in charts.stored()["stages"]}
     assert time["s04"] > 2.5 * time["s01"]  # several times slower than s01
     lost, left = time["s04"] - time["s01"], time["s05"] - time["s01"]
     assert left < lost / 3  # s05 makes up for most of it
@@ -747,7 +743,7 @@ def test_a_kernel_for_a_field_is_made_from_the_problem_alone():
 
 
 def test_what_else_was_measured_is_shown_as_stored():
-    parts = {one["name"]: one["launch_ms"] for one in bars.stored()["stages"]}["s03_im2col"]
+    parts = {one["name"]: one["launch_ms"] for one in charts.stored()["stages"]}["s03_im2col"]
     picture = measured_kernels("s03_im2col")
     assert f"im2col {parts['im2col']:.3g} ms" in picture.caption
     (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
@@ -790,7 +786,7 @@ def test_a_tile_s_pictures_know_of_runs_of_four():
     launch = trace_stage("s08", PROBLEM, Tile(M_B=16, N_B=16, K_B=4, M_T=4, N_T=4)).main
     picture = thread_in_tile(launch, PROBLEM, 1)
     assert "2 reads from shared memory, each of which brings 4 numbers: 4" in picture.alt
-    assert "turned round" in picture.caption
+    assert "transposed" in picture.caption
     assert "F4 I4 F4" in reads_in_turn({"s08": launch}).alt
     assert reads_for_a_product(launch) == 2 / 16
 

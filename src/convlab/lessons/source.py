@@ -28,7 +28,7 @@ from convlab.stages import stage_named
 
 BEGIN, END, PLANTED = "### BEGIN SOLUTION", "### END SOLUTION", "### PLANTED"
 LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of notebooks
-STAGES = Path(__file__).parents[1] / "stages"
+KERNELS = Path(__file__).parents[1] / "kernels"
 COLUMNS = 88  # of a notebook's cell that are seen without scrolling
 STUB = "raise NotImplementedError()"
 
@@ -141,8 +141,7 @@ def stage_kernel(
 ) -> tuple[str, str]:
     """A stage's code as a cell: what it imports, its constants and the function ``name``, which is
     ``called`` so there; before it the functions of the same file that are named as its ``parts``.
-    ``stage`` may also be the file of a kernel that stages share, without its ending:
-    ``im2col_matrix``.
+    ``stage`` may also be the file of a kernel that stages share, without its ending: ``im2col``.
 
     Twice: as it is, with the blanks marked as solutions; and with the faults ``planted``, pairs of
     (what the stage says, what stands there instead).
@@ -191,9 +190,10 @@ def _planted(region: re.Match[str]) -> str:
 def stage_code(stage: str, name: str = "make_kernel", parts: tuple[str, ...] = ()) -> str:
     """A function of a stage's file without its annotations, after the imports and constants that
     it uses, and after its ``parts``, other functions of the file."""
-    shared = (STAGES / f"{stage}.py").is_file() and not re.match(r"s\d\d", stage)
-    module = f"convlab.stages.{stage}" if shared else stage_named(stage).module
-    source = (STAGES / f"{module.rsplit('.', 1)[1]}.py").read_text(encoding="utf-8")
+    shared = (KERNELS / f"{stage}.py").is_file()
+    module = f"convlab.kernels.{stage}" if shared else stage_named(stage).module
+    file = KERNELS.parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    source = file.read_text(encoding="utf-8")
     tree, lines = ast.parse(source), source.splitlines()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for one in (*parts, name):
