@@ -1,7 +1,7 @@
 """Pictures of layouts: where the numbers of an image go in the matrices that stages make of it.
 
-The stages' own layout transforms are run on an image whose pixels are numbered, and what they wrote is
-drawn.
+The stages' own layout transforms run on an image whose pixels are numbered; the pictures show
+what they write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from convlab.tracing import trace
 
 
 def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
-    """What a stage's first layout transform makes of an input whose pixels are 1, 2, 3, ...; 0 is padding.
+    """What a stage's first layout transform makes of an input with pixels 1, 2, 3, ...; 0 is
+    padding.
 
     Raises ``ValueError`` for a stage without a layout transform of the input.
     """

@@ -252,8 +252,8 @@ def tile_of_threads(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) 
 
 def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -> Picture:
     """What a thread reads from the slices in shared memory for one term of its sums, and the
-    outputs it adds them to. ``S_F`` is drawn with a row for each channel, also where it is transposed
-    round in memory."""
+    outputs it adds them to. ``S_F`` is drawn with a row for each channel, even if it is
+    transposed in memory."""
     tile = _tile(launch, problem)
     K_B, N_B = array_named(launch, "S_I").shape
     lies = array_named(launch, "S_F").shape
