@@ -88,8 +88,8 @@ def ready_for(
     made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None, seed: int = 0
 ) -> tuple[Launch, list[Any]]:
     """The main launch of a stage and its arrays after the layout transforms, with a learner's
-    kernel in the stage's place: ``made`` makes it, or a whole ``Program`` as :func:`part_of` does; None leaves
-    the stage's own."""
+    kernel in the stage's place: ``made`` makes it, or a whole ``Program`` as :func:`part_of` does;
+    None leaves the stage's own."""
     output = np.full(problem.output_shape, np.nan, np.float32)
     return ready_on(random_tensors(problem, seed), output, made, stage, problem, tile)
 
