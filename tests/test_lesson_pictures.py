@@ -1,4 +1,4 @@
-"""The pictures and judges that lessons 09 to 15 brought: what they say is what kernels did."""
+"""The pictures and checks that lessons 09 to 15 brought: what they say is what kernels did."""
 
 from __future__ import annotations
 
@@ -158,5 +158,5 @@ def test_a_pretended_gpu_is_measured_only_with_care():
         (3, "could not be run"),
     ],
 )
-def test_functions_are_judged_by_what_they_return(function, reason):
+def test_functions_are_checked_by_what_they_return(function, reason):
     assert reason in check_function(function, pretended, gpus((2.0, 1.0))).headline

@@ -96,7 +96,7 @@ each_lesson = pytest.mark.parametrize("path", SOURCES, ids=NAMES)
 
 @pytest.fixture(autouse=True)
 def no_compilers(monkeypatch):
-    """What is compiled depends on what is installed, and no verdict here may."""
+    """What is compiled depends on what is installed, and no result here may."""
     monkeypatch.setattr(checker, "compiled", lambda program, stages: None)
 
 
@@ -124,12 +124,12 @@ def test_stored_notebooks_have_their_outputs_and_pictures(path, kind):
     for picture in pictures:
         assert re.search(r'src="data:image/png;base64,[^"]{2000,}" alt="[^"]{20,}"', picture)
     checks = [cell for cell in code if "check" in cell.metadata.get("tags", ())]
-    verdicts = ["".join(cell.outputs[0].data["text/plain"]) for cell in checks]
+    results = ["".join(cell.outputs[0].data["text/plain"]) for cell in checks]
     if kind == SOLUTION:
-        assert all(verdict.startswith("Passed") for verdict in verdicts)
+        assert all(result.startswith("Passed") for result in results)
     else:
-        assert verdicts[0].startswith("Not filled in yet")
-        assert not any(verdict.startswith("Passed") for verdict in verdicts)
+        assert results[0].startswith("Not filled in yet")
+        assert not any(result.startswith("Passed") for result in results)
 
 
 @each_lesson
@@ -290,10 +290,10 @@ CASES = [
 
 @pytest.mark.answers
 @pytest.mark.parametrize(("path", "name", "answer"), CASES)
-def test_answers_are_judged_as_they_must_be(path, name, answer):
+def test_answers_are_checked_as_they_must_be(path, name, answer):
     lesson = lesson_of(path)
     (exercise,) = (one for one in lesson.exercises() if one.name == name)
-    found = answers.judged(lesson, exercise, answer)
+    found = answers.checked(lesson, exercise, answer)
     assert found.ok, found.feedback
     (row,) = (
         row for row in rows("docs/lesson-answers.md", f"## {lesson.name}")
@@ -302,13 +302,13 @@ def test_answers_are_judged_as_they_must_be(path, name, answer):
     assert row[2] == (", ".join(found.feedback.reasons) or PASSED), "run convlab.lessons.answers"
 
 
-def test_the_table_says_where_a_verdict_is_not_as_it_must_be(capsys, monkeypatch):
+def test_the_table_says_where_a_result_is_not_as_it_must_be(capsys, monkeypatch):
     lesson = lesson_of(SOURCES[0])
     exercise = lesson.exercises()[0]
-    found = [answers.judged(lesson, exercise, answers.wrong("ours", "counts"))]
+    found = [answers.checked(lesson, exercise, answers.wrong("ours", "counts"))]
     assert "| ours | passed (NOT WHAT IT MUST) |" in answers.table(found)
-    assert "NOT all judged" in answers.table(found)
-    monkeypatch.setattr(answers, "verdicts", lambda lesson: found)
+    assert "NOT all checked" in answers.table(found)
+    monkeypatch.setattr(answers, "results_of", lambda lesson: found)
     assert answers.main(["--check", lesson.name]) == 1
     assert "WRONG, must be counts" in capsys.readouterr().out
     assert answers.main(["nothing"]) == 2
@@ -331,10 +331,10 @@ def test_an_answer_whose_piece_is_gone_is_refused():
 )  # fmt: skip
 def test_nothing_that_a_learner_hands_over_raises(made):
     found = check(made, "s01")
-    assert found.verdict == "broken"
+    assert found.result == "broken"
     assert not found.passed
     assert "Traceback" not in str(found)
-    assert check_kernel(made, np.copy, []).verdict == "broken"
+    assert check_kernel(made, np.copy, []).result == "broken"
 
 
 def test_an_unknown_stage_is_the_author_s_mistake():
@@ -348,7 +348,7 @@ def test_an_unfilled_cell_is_told_without_running_it():
         raise NotImplementedError()
 
     found = check(make_kernel, "s01")
-    assert found.verdict == UNFILLED
+    assert found.result == UNFILLED
     (line,) = found.problems[0].lines
     assert line.code == STUB
     assert (
@@ -386,7 +386,7 @@ def test_wrong_outputs_come_with_a_picture():
         return zeros
 
     found = check(make_kernel, "s01")
-    assert found.verdict == "answer"
+    assert found.result == "answer"
     assert found.picture is not None
     assert found.picture.png.startswith(b"\x89PNG")
     assert "in red" in found.picture.alt
@@ -400,7 +400,7 @@ def test_float64_is_told_and_not_punished(monkeypatch):
     assert found.passed
     assert any("float32(0)" in what for what in found.right)
     monkeypatch.setattr(checker, "compiled", lambda *a: Machine(error="no such function"))
-    assert check(s01_direct.make_kernel, "s01").verdict == words.DOES_NOT_COMPILE
+    assert check(s01_direct.make_kernel, "s01").result == words.DOES_NOT_COMPILE
 
 
 def test_where_nbgrader_grades_what_does_not_pass_raises(monkeypatch):
@@ -441,7 +441,7 @@ def past_the_end(a, out):
 
 def test_a_finding_shows_the_line():
     found = what_is_wrong(past_the_end, 1, 32, np.ones(8, np.float32), np.ones(8, np.float32))
-    assert found.verdict == "out of bounds"
+    assert found.result == "out of bounds"
     assert found.problems[0].lines[0].code == "out[i] = a[i]"
     clean = what_is_wrong(shifted, 1, 8, np.ones(8, np.float32), np.ones(8, np.float32))
     assert clean.passed
@@ -709,7 +709,7 @@ def test_the_stages_im2col_passes_and_nothing_that_is_handed_over_raises():
     assert check_im2col(im2col.make_im2col, in_numpy).passed
     for made in (None, 7, print, lambda *sizes: None, lambda *sizes: 1 / 0, lambda: None):
         found = check_im2col(made, in_numpy)
-        assert found.verdict == "broken"
+        assert found.result == "broken"
         assert "Traceback" not in str(found)
 
 
@@ -724,7 +724,7 @@ def test_a_wrong_im2col_is_told_the_problem():
         return zeros
 
     found = check_im2col(make_im2col, in_numpy)
-    assert found.verdict == "answer"
+    assert found.result == "answer"
     assert "On 'a single pixel' (" in found.problems[0].what
     assert "the kernel wrote 0, wanted is 1." in found.problems[0].what
 
@@ -734,12 +734,12 @@ def test_a_kernel_for_a_field_is_made_from_the_problem_alone():
     assert check(made, "s02_cin_naive").passed
     ours = trace_stage("s02_cin_naive", PROBLEM).main
     assert traced(made, "s02_cin_naive", PROBLEM).accesses == ours.accesses
-    assert check(with_field(None), "s02_cin_naive").verdict == "broken"
+    assert check(with_field(None), "s02_cin_naive").result == "broken"
 
     def unfilled(problem, field):
         raise NotImplementedError()
 
-    assert check(with_field(unfilled), "s02_cin_naive").verdict == UNFILLED
+    assert check(with_field(unfilled), "s02_cin_naive").result == UNFILLED
 
 
 def test_what_else_was_measured_is_shown_as_stored():
@@ -947,7 +947,7 @@ def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
     text = f"@cuda.jit\ndef add_ten_to_all(a, out):\n    {line}\n"
     lesson = lesson_of(SOURCES[0])
     found = answers._checked(lesson, lesson.exercises()[0], text)
-    assert found.verdict == "broken"
+    assert found.result == "broken"
     (problem,) = found.problems
     assert problem.lines[0].code == line
     assert said in problem.what + problem.advice

@@ -1,4 +1,4 @@
-"""How exact sums of products are: pictures of what TF32 leaves of a number, and a judge.
+"""How exact sums of products are: pictures of what TF32 leaves of a number, and a check.
 
 All is computed by kernels on the simulator, whose tensor cores give what an H200's give.
 """
@@ -210,7 +210,7 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
     """:func:`convlab.lessons.check`, and whether sums of many terms are as exact as the stage's,
     by as many products on tensor cores."""
     found = check(made, stage, **options)
-    if found.verdict not in ("passed", ANSWER):
+    if found.result not in ("passed", ANSWER):
         return found
     try:
         errors, products = errors_of(made, stage, LONG)

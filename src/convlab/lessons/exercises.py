@@ -1,4 +1,4 @@
-"""``check``: a learner's answer to an exercise, judged by :mod:`convlab.checking`, told kindly."""
+"""``check``: a learner's answer to an exercise, checked by :mod:`convlab.checking`, told kindly."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from convlab.lessons.launching import numbered
 from convlab.lessons.words import (
     AS_FEW,
     broken,
+    checked_by_counts,
     feedback_on,
     function_of,
     headline_of,
     in_one_line,
-    judged_by_counts,
-    not_judged,
+    not_checkable,
     of_finding,
     raised_in_words,
     to_be_filled,
@@ -44,7 +44,7 @@ INPUT = "input changed"
 def check(
     made: Any, stage: str, *, also: Tile | None = None, at_most: float = AS_FEW, seed: int = 0
 ) -> Feedback:
-    """Judge ``made``, a kernel or a function ``make_kernel`` that makes one, as the stage.
+    """Check ``made``, a kernel or a function ``make_kernel`` that makes one, as the stage.
 
     It passes when its answers are right on small problems that careless kernels get wrong, the
     strict simulator finds nothing, and it asks memory for ``at_most`` times what the stage asks.
@@ -54,7 +54,7 @@ def check(
     """
     step = stage_named(stage)
     title = f"your kernel as {step.name}"
-    if unready := not_judged(title, made):
+    if unready := not_checkable(title, made):
         return graded(unready)
     try:
         found = checked(made, step.name, seed=seed, model=MODEL)
@@ -84,7 +84,7 @@ def check_kernel(
     fewest_sectors: bool = False,
     each_once: bool = False,
 ) -> Feedback:
-    """Judge a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
+    """Check a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
     inputs of each launch and then the array to write to, of the shape and dtype wanted.
 
     With ``fewest_sectors`` its requests must take as few sectors of global memory as would hold
@@ -121,7 +121,7 @@ def check_kernel(
         return graded(Feedback(title, headline_of(found), tuple(found), answers))
     rows = [_sectors(traces)] if fewest_sectors else []
     rows += [_elements(traces)] if each_once else []
-    return graded(judged_by_counts(title, answers, rows))
+    return graded(checked_by_counts(title, answers, rows))
 
 
 def tried(
@@ -203,13 +203,13 @@ def check_function(
     *,
     within: float = 1e-6,
 ) -> Feedback:
-    """Judge a function by what ``wanted`` returns on the same arguments, one number or several,
+    """Check a function by what ``wanted`` returns on the same arguments, one number or several,
     ``within`` that part of it. ``cases`` may be a function that makes them anew: arguments that
     remember what was done to them are given to one function only. Nothing that is wrong with the
     function raises."""
     name = getattr(function, "__name__", "your function")
     title = f"your {name}"
-    if unready := not_judged(title, function):
+    if unready := not_checkable(title, function):
         return graded(unready)
     theirs, ours = (list(cases()) if callable(cases) else list(cases) for _ in range(2))
     for arguments, same in zip(theirs, ours, strict=True):
@@ -322,10 +322,10 @@ def _tries(wanted: Wanted) -> Iterator[tuple[str, tuple[Any, ...], On, np.ndarra
 
 
 def check_im2col(made: Any, wanted: Wanted) -> Feedback:
-    """Judge ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
+    """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
     write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
     the stages' own does. Nothing that is wrong with it raises."""
-    if unready := not_judged(TITLE, made):
+    if unready := not_checkable(TITLE, made):
         return graded(unready)
     problems: dict[Any, Problem] = {}
     counts = np.zeros((2, 2), int)
@@ -363,4 +363,4 @@ def check_im2col(made: Any, wanted: Wanted) -> Feedback:
         for unit, (yours, target) in zip(units, counts.T.tolist(), strict=True)
     ]
     answers = (f"the matrix is what NumPy gives, on {len(names)} problems",)
-    return graded(judged_by_counts(TITLE, answers, rows))
+    return graded(checked_by_counts(TITLE, answers, rows))

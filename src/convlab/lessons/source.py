@@ -8,7 +8,7 @@
 - ``# %% hunt="name"``: a kernel with a planted fault, which the learner mends. The lines between
   ``### BEGIN SOLUTION`` and ``### PLANTED`` are right; those from there to ``### END SOLUTION``,
   after ``#:``, are the learner's.
-- ``# %% check="name"``: judges the exercise or hunt of that name.
+- ``# %% check="name"``: checks the exercise or hunt of that name.
 
 In an exercise or a hunt ``stage_kernel(...)`` stands for the code of a stage, so that lessons and
 stages cannot drift.
@@ -70,11 +70,11 @@ class Lesson:
         )
 
     def exercises(self) -> tuple[Cell, ...]:
-        """What is judged: exercises and hunts, in order."""
+        """What is checked: exercises and hunts, in order."""
         return tuple(cell for cell in self.cells if cell.role in ("exercise", "hunt"))
 
     def check_of(self, name: str) -> Cell:
-        """The cell that judges an exercise. Raises ``ValueError`` where there is none."""
+        """The cell that checks an exercise. Raises ``ValueError`` where there is none."""
         for cell in self.cells:
             if (cell.role, cell.name) == ("check", name):
                 return cell

@@ -1,4 +1,4 @@
-"""What the lanes of a warp bring to a tensor core and take from it: as a picture, and judged.
+"""What the lanes of a warp bring to a tensor core and take from it: as a picture, and checked.
 
 Kernels multiply ``A``, of 16 rows or fewer and 8 columns, by ``B``, 8 x 8, with one warp. Their
 elements are numbered, so that one sees of every number that a lane brings which element it is.
@@ -149,7 +149,7 @@ def _said(place: Place) -> str:
 
 
 def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
-    """Judge ``kernel(A, B, C)``, launched with one warp: it must write ``A @ B`` for A of these
+    """Check ``kernel(A, B, C)``, launched with one warp: it must write ``A @ B`` for A of these
     numbers of rows, in one call of ``mma_tf32``, and the simulator find nothing. Nothing that is
     wrong with it raises."""
     if lines := unfilled(kernel):

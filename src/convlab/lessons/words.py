@@ -62,7 +62,7 @@ def line_of(file: str, number: int) -> Line:
 
 
 AS_FEW = 1.25  # times the target's count that still is as few
-NOT_JUDGED = "floating-point operations"  # a matter of taste
+NOT_CHECKED = "floating-point operations"  # a matter of taste
 MOST_LINES = 4  # that are told of an unfilled cell
 DOES_NOT_COMPILE = "does not compile"
 
@@ -78,8 +78,8 @@ def to_be_filled(title: str, lines: tuple[Line, ...]) -> Feedback:
     return Feedback(title, "Not filled in yet: your turn.", (problem,))
 
 
-def not_judged(title: str, made: Any) -> Feedback | None:
-    """What is said of what cannot be judged: a function with lines still to be filled in, or no
+def not_checkable(title: str, made: Any) -> Feedback | None:
+    """What is said of what cannot be checked: a function with lines still to be filled in, or no
     function. None for what can."""
     if lines := unfilled(made):
         return to_be_filled(title, lines)
@@ -162,7 +162,7 @@ def feedback_on(title: str, found: Check, stage: str, at_most: float) -> Feedbac
         right.append(
             f"but it computes in float64, where {stage} does not: write float32(0), not 0.0"
         )
-    return judged_by_counts(title, right, [_row(count, at_most) for count in found.counts])
+    return checked_by_counts(title, right, [_row(count, at_most) for count in found.counts])
 
 
 def _telling(wrong: Sequence[Answer]) -> Answer | None:
@@ -183,13 +183,13 @@ def _wrong_answer(found: Check, wrong: Sequence[Answer], telling: Answer) -> Pro
 
 
 def _row(count: Count, at_most: float) -> Row:
-    few = count.yours <= at_most * count.stages or count.unit == NOT_JUDGED
+    few = count.yours <= at_most * count.stages or count.unit == NOT_CHECKED
     return Row(count.unit, count.yours, count.stages, few)
 
 
-def judged_by_counts(title: str, right: Sequence[str], rows: Sequence[Row]) -> Feedback:
+def checked_by_counts(title: str, right: Sequence[str], rows: Sequence[Row]) -> Feedback:
     """Of a kernel that is right: whether it asks for as little as it should."""
-    rows = [row for row in rows if (row.yours or row.target) and row.unit != NOT_JUDGED]
+    rows = [row for row in rows if (row.yours or row.target) and row.unit != NOT_CHECKED]
     many = [row for row in rows if not row.ok]
     if not many:
         headline = (
