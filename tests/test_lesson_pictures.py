@@ -1,4 +1,4 @@
-"""The pictures and judges that lessons 09 to 15 brought: what they say is what kernels did."""
+"""The pictures and checks that lessons 09 to 15 brought: what they say is what kernels did."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import (
     PretendGPU,
     as_bars,
+    charts,
     check_function,
     diary,
     global_traffic,
@@ -23,13 +24,12 @@ from convlab.lessons import (
     pretended,
     ring_of_slices,
     side_by_side,
-    stage_parts,
     timeline,
     traced,
     workspaces,
 )  # fmt: skip
 from convlab.lessons.layouts import made_of_numbers, windows_of
-from convlab.lessons.stage_parts import memory
+from convlab.lessons.places import result
 from convlab.lessons.timelines import ARRIVE, ASK, BARRIER, MULTIPLY, READ, SMALL, SMALL_TILE
 from convlab.stages import s10_im2win
 
@@ -72,7 +72,7 @@ def test_figure_1_is_what_the_transforms_write():
         m, n = divmod(window, FIGURE_1.W_o)
         run = tensor[0, :, m, 2 * n : 2 * n + 4]
         assert (run == numbers.transpose(0, 2, 1).reshape(3, 4)).all()
-    with pytest.raises(ValueError, match="no pre-pass"):
+    with pytest.raises(ValueError, match="no layout transform"):
         made_of_numbers("s01", FIGURE_1)
 
 
@@ -107,13 +107,13 @@ def test_what_launches_read_and_write():
 
 
 def test_what_was_measured_is_shown_and_what_was_not_is_said(monkeypatch):
-    row = memory()["layers"][0]
+    row = result("memory")["layers"][0]
     part = row["workspace_bytes"]["s10_im2win"] / row["tensor_bytes"]
     assert f"s10 {part:.2f}" in workspaces("s10", layers=(row["layer"],)).alt
     assert "s11" in ladder_speeds("conv4").alt
-    few = stage_parts.stored("conv7")
+    few = charts.stored("conv7")
     few["stages"] = [entry for entry in few["stages"] if entry["name"] != "s02_cout"]
-    monkeypatch.setattr(stage_parts, "stored", lambda layer: few)
+    monkeypatch.setattr(charts, "stored", lambda layer: few)
     said = measured_parts("s09", "s02_cout", layer="conv7").caption
     assert "Not measured on this layer yet: s02_cout" in said
     assert "1.5" in as_bars({"a": 1.5}, "ms", "Said:", 2.0).caption
@@ -158,5 +158,5 @@ def test_a_pretended_gpu_is_measured_only_with_care():
         (3, "could not be run"),
     ],
 )
-def test_functions_are_judged_by_what_they_return(function, reason):
+def test_functions_are_checked_by_what_they_return(function, reason):
     assert reason in check_function(function, pretended, gpus((2.0, 1.0))).headline

@@ -1,4 +1,4 @@
-"""The pictures and judges of lesson 13: what lanes hold, and how exact sums are."""
+"""The pictures and checks of lesson 13: what lanes hold, and how exact sums are."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_a_right_product_without_the_tensor_core_is_no_answer():
 
 @pytest.mark.parametrize("made", [None, 7, print, lambda A, B, C: None])
 def test_nothing_handed_over_as_a_warp_s_kernel_raises(made):
-    assert check_one_warp(made).verdict == "broken"
-    assert check_accuracy(made, "s13").verdict == "broken"
+    assert check_one_warp(made).result == "broken"
+    assert check_accuracy(made, "s13").result == "broken"
 
 
 @pytest.mark.parametrize("value", [3.14159265, -1 / 3, 1e-20, 0.1])

@@ -10,7 +10,6 @@ import sys
 import zipfile
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -28,8 +27,8 @@ from convlab.kernels import im2col
 from convlab.lessons import (
     On,
     answers,
-    bars,
     build,
+    charts,
     check,
     check_im2col,
     check_kernel,
@@ -45,7 +44,6 @@ from convlab.lessons import (
     region_and_field,
     requests,
     side_by_side,
-    stage_parts,
     traced,
     what_is_wrong,
     who_adds,
@@ -56,9 +54,16 @@ from convlab.lessons import (
     workspaces,
 )  # fmt: skip
 from convlab.lessons.feedback import PASSED, UNFILLED
-from convlab.lessons.im2col import numbered
-from convlab.lessons.implicit import windows_seen
+from convlab.lessons.launching import numbered
+from convlab.lessons.layouts import windows_seen
 from convlab.lessons.places import result
+from convlab.lessons.requests import (
+    outputs_of_threads,
+    reads_for_a_product,
+    reads_in_turn,
+    thread_in_tile,
+    tile_of_threads,
+)
 from convlab.lessons.source import (
     LEARNER,
     NBGRADER,
@@ -72,13 +77,6 @@ from convlab.lessons.source import (
     stage_kernel,
     without_marks,
 )  # fmt: skip
-from convlab.lessons.tiling import (
-    outputs_of_threads,
-    reads_for_a_product,
-    reads_in_turn,
-    thread_in_tile,
-    tile_of_threads,
-)
 from convlab.stages import (
     s01_direct,
     s02_cin_naive,
@@ -98,7 +96,7 @@ each_lesson = pytest.mark.parametrize("path", SOURCES, ids=NAMES)
 
 @pytest.fixture(autouse=True)
 def no_compilers(monkeypatch):
-    """What is compiled depends on what is installed, and no verdict here may."""
+    """What is compiled depends on what is installed, and no result here may."""
     monkeypatch.setattr(checker, "compiled", lambda program, stages: None)
 
 
@@ -126,12 +124,12 @@ def test_stored_notebooks_have_their_outputs_and_pictures(path, kind):
     for picture in pictures:
         assert re.search(r'src="data:image/png;base64,[^"]{2000,}" alt="[^"]{20,}"', picture)
     checks = [cell for cell in code if "check" in cell.metadata.get("tags", ())]
-    verdicts = ["".join(cell.outputs[0].data["text/plain"]) for cell in checks]
+    results = ["".join(cell.outputs[0].data["text/plain"]) for cell in checks]
     if kind == SOLUTION:
-        assert all(verdict.startswith("Passed") for verdict in verdicts)
+        assert all(result.startswith("Passed") for result in results)
     else:
-        assert verdicts[0].startswith("Not filled in yet")
-        assert not any(verdict.startswith("Passed") for verdict in verdicts)
+        assert results[0].startswith("Not filled in yet")
+        assert not any(result.startswith("Passed") for result in results)
 
 
 @each_lesson
@@ -231,7 +229,7 @@ def test_a_stub_says_how_many_lines_there_are_and_what_they_do():
         (lambda: stage_kernel("s01", name="nobody"), "nobody"),
         (lambda: stage_kernel("s99"), "s99"),
         (lambda: build.sources(["99_nothing"]), "99_nothing"),
-        (lambda: bars.stored("conv99"), "conv99"),
+        (lambda: charts.stored("conv99"), "conv99"),
         (lambda: side_by_side({}, "nothing"), "nothing"),
     ],
 )
@@ -292,10 +290,10 @@ CASES = [
 
 @pytest.mark.answers
 @pytest.mark.parametrize(("path", "name", "answer"), CASES)
-def test_answers_are_judged_as_they_must_be(path, name, answer):
+def test_answers_are_checked_as_they_must_be(path, name, answer):
     lesson = lesson_of(path)
     (exercise,) = (one for one in lesson.exercises() if one.name == name)
-    found = answers.judged(lesson, exercise, answer)
+    found = answers.checked(lesson, exercise, answer)
     assert found.ok, found.feedback
     (row,) = (
         row for row in rows("lessons/answers/README.md", f"## {lesson.name}")
@@ -304,13 +302,13 @@ def test_answers_are_judged_as_they_must_be(path, name, answer):
     assert row[2] == (", ".join(found.feedback.reasons) or PASSED), "run convlab.lessons.answers"
 
 
-def test_the_table_says_where_a_verdict_is_not_as_it_must_be(capsys, monkeypatch):
+def test_the_table_says_where_a_result_is_not_as_it_must_be(capsys, monkeypatch):
     lesson = lesson_of(SOURCES[0])
     exercise = lesson.exercises()[0]
-    found = [answers.judged(lesson, exercise, answers.wrong("ours", "counts"))]
+    found = [answers.checked(lesson, exercise, answers.wrong("ours", "counts"))]
     assert "| ours | passed (NOT WHAT IT MUST) |" in answers.table(found)
-    assert "NOT all judged" in answers.table(found)
-    monkeypatch.setattr(answers, "verdicts", lambda lesson: found)
+    assert "NOT all checked" in answers.table(found)
+    monkeypatch.setattr(answers, "results_of", lambda lesson: found)
     assert answers.main(["--check", lesson.name]) == 1
     assert "WRONG, must be counts" in capsys.readouterr().out
     assert answers.main(["nothing"]) == 2
@@ -333,10 +331,10 @@ def test_an_answer_whose_piece_is_gone_is_refused():
 )  # fmt: skip
 def test_nothing_that_a_learner_hands_over_raises(made):
     found = check(made, "s01")
-    assert found.verdict == "broken"
+    assert found.result == "broken"
     assert not found.passed
     assert "Traceback" not in str(found)
-    assert check_kernel(made, np.copy, []).verdict == "broken"
+    assert check_kernel(made, np.copy, []).result == "broken"
 
 
 def test_an_unknown_stage_is_the_author_s_mistake():
@@ -350,7 +348,7 @@ def test_an_unfilled_cell_is_told_without_running_it():
         raise NotImplementedError()
 
     found = check(make_kernel, "s01")
-    assert found.verdict == UNFILLED
+    assert found.result == UNFILLED
     (line,) = found.problems[0].lines
     assert line.code == STUB
     assert (
@@ -388,7 +386,7 @@ def test_wrong_outputs_come_with_a_picture():
         return zeros
 
     found = check(make_kernel, "s01")
-    assert found.verdict == "answer"
+    assert found.result == "answer"
     assert found.picture is not None
     assert found.picture.png.startswith(b"\x89PNG")
     assert "in red" in found.picture.alt
@@ -402,7 +400,7 @@ def test_float64_is_told_and_not_punished(monkeypatch):
     assert found.passed
     assert any("float32(0)" in what for what in found.right)
     monkeypatch.setattr(checker, "compiled", lambda *a: Machine(error="no such function"))
-    assert check(s01_direct.make_kernel, "s01").verdict == words.DOES_NOT_COMPILE
+    assert check(s01_direct.make_kernel, "s01").result == words.DOES_NOT_COMPILE
 
 
 def test_where_nbgrader_grades_what_does_not_pass_raises(monkeypatch):
@@ -443,7 +441,7 @@ def past_the_end(a, out):
 
 def test_a_finding_shows_the_line():
     found = what_is_wrong(past_the_end, 1, 32, np.ones(8, np.float32), np.ones(8, np.float32))
-    assert found.verdict == "out of bounds"
+    assert found.result == "out of bounds"
     assert found.problems[0].lines[0].code == "out[i] = a[i]"
     clean = what_is_wrong(shifted, 1, 8, np.ones(8, np.float32), np.ones(8, np.float32))
     assert clean.passed
@@ -509,16 +507,16 @@ def test_bars_say_what_was_counted_and_measured():
     launch = trace_stage("s01", PROBLEM).main
     picture = side_by_side({"s01": launch}, "requests to global memory")
     assert f"{launch.total('requests'):,}" in picture.alt
-    stored = {entry["name"]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    stored = {entry["name"]: entry["time_ms"] for entry in charts.stored()["stages"]}
     picture = measured("s01", "s05")
     assert f"s05 {stored['s05_shared_memory']:.3g} ms" in picture.alt
     assert "H200" in picture.caption
 
 
 def test_a_stage_that_was_not_measured_is_said(monkeypatch):
-    document = dict(bars.stored())
+    document = dict(charts.stored())
     document["stages"] = [one for one in document["stages"] if "s05" not in one["name"]]
-    monkeypatch.setattr(bars, "stored", lambda layer="conv9": document)
+    monkeypatch.setattr(charts, "stored", lambda layer="conv9": document)
     picture = measured("s01", "s05")
     assert "Not measured on this layer yet: s05." in picture.caption
     assert "s05" not in picture.alt
@@ -536,43 +534,41 @@ def test_what_a_newer_run_found_otherwise_is_said(monkeypatch):
     }  # fmt: skip
     names = [entry["name"] for entry in entries]
     times = dict(zip(names, (0.5, 1.04, None, 0.5), strict=True))  # 1.04 is not far enough away
-    rows = {
-        ("conv9", 128, name): SimpleNamespace(time_ms=time, tflops=20.0)
-        for name, time in times.items()
+    newer = {
+        "environment": {"date": "2026-01-03T04:05"},
+        "machine": {"device": "GPU"},
+        "rows": [
+            {"layer": "conv9", "batch": 128, "system": name, "time_ms": time, "tflops": 20.0}
+            for name, time in times.items()
+        ],
     }
-    newer = SimpleNamespace(
-        environment={"date": "2026-01-03T04:05"},
-        machine=SimpleNamespace(device="GPU"),
-        row=lambda *of: rows.get(of),
-    )
-    monkeypatch.setattr(bars, "open_results", lambda path: newer)
+    monkeypatch.setattr(charts, "result", lambda name: newer)
     said = "by a run of 2026-01-03: s01 as a whole takes 0.5 ms, which is 20 TFLOP/s."
-    assert bars.changed_since(old, "conv9", names) == f" Changed since, {said}"
-    assert bars.changed_since(old, "conv9", names[1:]) == ""
-    assert bars.changed_since(old, "conv8", names) == ""
-    assert bars.changed_since(old | {"problem": {"batch": 1}}, "conv9", names) == ""
-    assert bars.changed_since(old | {"device": "another"}, "conv9", names) == ""
-    assert bars.changed_since(old | {"environment": {"date": "2026-01-04"}}, "conv9", names) == ""
+    assert charts.changed_since(old, "conv9", names) == f" Changed since, {said}"
+    assert charts.changed_since(old, "conv9", names[1:]) == ""
+    assert charts.changed_since(old, "conv8", names) == ""
+    assert charts.changed_since(old | {"problem": {"batch": 1}}, "conv9", names) == ""
+    assert charts.changed_since(old | {"device": "another"}, "conv9", names) == ""
+    assert charts.changed_since(old | {"environment": {"date": "2026-01-04"}}, "conv9", names) == ""
 
 
 def test_captions_say_what_a_newer_run_found(monkeypatch):
-    for module in (bars, stage_parts):
-        monkeypatch.setattr(module, "changed_since", lambda *of: f" Changed: {len(of[2])}.")
+    monkeypatch.setattr(charts, "changed_since", lambda *of: f" Changed: {len(of[2])}.")
     assert measured("s01", "s05").caption.endswith(" Changed: 2.")
-    assert stage_parts.measured_parts("s09", "s11").caption.endswith(" Changed: 2.")
-    measured_then = len(bars.stored()["stages"])  # a stage may be younger than that run
-    assert f" Changed: {measured_then}." in stage_parts.ladder_speeds().caption
+    assert charts.measured_parts("s09", "s11").caption.endswith(" Changed: 2.")
+    measured_then = len(charts.stored()["stages"])  # a stage may be younger than that run
+    assert f" Changed: {measured_then}." in charts.ladder_speeds().caption
 
 
 def parts_of(stage: str, layer: str = "conv9") -> tuple[float, float]:
     """Milliseconds of the pre-passes and of the main kernel."""
-    (entry,) = (one for one in bars.stored(layer)["stages"] if one["name"].startswith(stage))
+    (entry,) = (one for one in charts.stored(layer)["stages"] if one["name"].startswith(stage))
     *before, main = entry["launch_ms"].values()
     return sum(before), main
 
 
 def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
-    time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    time = {entry["name"][:3]: entry["time_ms"] for entry in charts.stored()["stages"]}
     assert time["s04"] > 2 * time["s05"]  # 05: far faster than s04,
     assert time["s05"] > 0.95 * time["s01"]  # and not faster than s01
     assert time["s06"] < time["s05"] / 1.5  # s06: there the gain comes
@@ -597,7 +593,7 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
 
 
 def test_what_lesson_13_says_of_the_h200_is_what_was_measured():
-    time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    time = {entry["name"][:3]: entry["time_ms"] for entry in charts.stored()["stages"]}
     assert 0.7 < time["s13"] / time["s12"] < 0.8  # about a quarter less time
     bench = result("bench_h200")
     machine = bench["machine"]
@@ -617,7 +613,7 @@ def test_what_lesson_13_says_of_the_h200_is_what_was_measured():
 
 
 def test_what_lesson_02_says_of_the_h200_is_what_was_measured():
-    time = {entry["name"]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    time = {entry["name"]: entry["time_ms"] for entry in charts.stored()["stages"]}
     least = min(time[name] for name in ("s02_cin_naive", "s02_cin", "s02_cout"))
     assert least > 0.9 * time["s01_direct"]  # none of them is a step forward
     points = [p for p in result("channel_sweeps_h200")["points"] if p["sweep"] == "kernel_size"]
@@ -633,7 +629,7 @@ def test_what_lesson_02_says_of_the_h200_is_what_was_measured():
 
 
 def test_what_lesson_03_says_of_the_h200_is_what_was_measured():
-    entries = {entry["name"]: entry for entry in bars.stored()["stages"]}
+    entries = {entry["name"]: entry for entry in charts.stored()["stages"]}
     time = {name: entry["time_ms"] for name, entry in entries.items()}
     parts = {name: entry["launch_ms"] for name, entry in entries.items()}
     assert time["s03_im2col"] < time["s01_direct"] / 2  # much faster than s01
@@ -650,7 +646,7 @@ def test_what_lesson_03_says_of_the_h200_is_what_was_measured():
 
 
 def test_what_lesson_04_says_of_the_h200_is_what_was_measured():
-    time = {entry["name"][:3]: entry["time_ms"] for entry in bars.stored()["stages"]}
+    time = {entry["name"][:3]: entry["time_ms"] for entry in charts.stored()["stages"]}
     assert time["s04"] > 2.5 * time["s01"]  # several times slower than s01
     lost, left = time["s04"] - time["s01"], time["s05"] - time["s01"]
     assert left < lost / 3  # s05 makes up for most of it
@@ -713,7 +709,7 @@ def test_the_stages_im2col_passes_and_nothing_that_is_handed_over_raises():
     assert check_im2col(im2col.make_im2col, in_numpy).passed
     for made in (None, 7, print, lambda *sizes: None, lambda *sizes: 1 / 0, lambda: None):
         found = check_im2col(made, in_numpy)
-        assert found.verdict == "broken"
+        assert found.result == "broken"
         assert "Traceback" not in str(found)
 
 
@@ -728,7 +724,7 @@ def test_a_wrong_im2col_is_told_the_problem():
         return zeros
 
     found = check_im2col(make_im2col, in_numpy)
-    assert found.verdict == "answer"
+    assert found.result == "answer"
     assert "On 'a single pixel' (" in found.problems[0].what
     assert "the kernel wrote 0, wanted is 1." in found.problems[0].what
 
@@ -738,16 +734,16 @@ def test_a_kernel_for_a_field_is_made_from_the_problem_alone():
     assert check(made, "s02_cin_naive").passed
     ours = trace_stage("s02_cin_naive", PROBLEM).main
     assert traced(made, "s02_cin_naive", PROBLEM).accesses == ours.accesses
-    assert check(with_field(None), "s02_cin_naive").verdict == "broken"
+    assert check(with_field(None), "s02_cin_naive").result == "broken"
 
     def unfilled(problem, field):
         raise NotImplementedError()
 
-    assert check(with_field(unfilled), "s02_cin_naive").verdict == UNFILLED
+    assert check(with_field(unfilled), "s02_cin_naive").result == UNFILLED
 
 
 def test_what_else_was_measured_is_shown_as_stored():
-    parts = {one["name"]: one["launch_ms"] for one in bars.stored()["stages"]}["s03_im2col"]
+    parts = {one["name"]: one["launch_ms"] for one in charts.stored()["stages"]}["s03_im2col"]
     picture = measured_kernels("s03_im2col")
     assert f"im2col {parts['im2col']:.3g} ms" in picture.caption
     (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
@@ -790,7 +786,7 @@ def test_a_tile_s_pictures_know_of_runs_of_four():
     launch = trace_stage("s08", PROBLEM, Tile(M_B=16, N_B=16, K_B=4, M_T=4, N_T=4)).main
     picture = thread_in_tile(launch, PROBLEM, 1)
     assert "2 reads from shared memory, each of which brings 4 numbers: 4" in picture.alt
-    assert "turned round" in picture.caption
+    assert "transposed" in picture.caption
     assert "F4 I4 F4" in reads_in_turn({"s08": launch}).alt
     assert reads_for_a_product(launch) == 2 / 16
 
@@ -951,7 +947,7 @@ def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
     text = f"@cuda.jit\ndef add_ten_to_all(a, out):\n    {line}\n"
     lesson = lesson_of(SOURCES[0])
     found = answers._checked(lesson, lesson.exercises()[0], text)
-    assert found.verdict == "broken"
+    assert found.result == "broken"
     (problem,) = found.problems
     assert problem.lines[0].code == line
     assert said in problem.what + problem.advice

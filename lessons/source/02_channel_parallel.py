@@ -282,7 +282,7 @@ at the same outputs. Parts of a sum are worth sharing out only when they are lar
 
 - The files: [s02_cin_naive.py](../src/convlab/stages/s02_cin_naive.py),
   [s02_cin.py](../src/convlab/stages/s02_cin.py), [s02_cout.py](../src/convlab/stages/s02_cout.py), and what
-  they share, [receptive_field.py](../src/convlab/stages/receptive_field.py). What was measured:
+  they share, [receptive_field.py](../src/convlab/kernels/receptive_field.py). What was measured:
   [ladder](../docs/ladder.md#s02_cin_naive), and all four sweeps:
   [comparisons](../docs/notes/measurements.md).
 - Accelerating 2D Convolutions on GPU (001): section 2.2 for the C_in-parallel kernel, section 2.3 and

@@ -107,7 +107,7 @@ an image that there is not.
 
 # %% exercise="windows"
 stage_kernel(
-    "im2col_matrix",
+    "im2col",
     blank(
         "take n and k apart, find the place in the input, fetch value",
         first="i, pixel = n // PIXELS",
@@ -157,7 +157,7 @@ are to blame.
 
 # %% hunt="order"
 stage_kernel(
-    "im2col_matrix",
+    "im2col",
     planted=(
         ("k, n = uint32(e // WIDTH), e % WIDTH\n        if k >= K:", "k, n = uint32(e % K), e // K\n        if n >= WIDTH:"),
         ("columns[e] = value", "columns[k * WIDTH + n] = value"),
@@ -256,13 +256,13 @@ each column, the product comes out with pixels side by side, as the output tenso
 
 ## Where to read on
 
-- The kernel: [im2col_matrix.py](../src/convlab/stages/im2col_matrix.py), the stages:
+- The kernel: [im2col.py](../src/convlab/kernels/im2col.py), the stages:
   [ladder](../docs/ladder.md#s03_im2col), memory of every layer:
   [comparisons](../docs/notes/measurements.md).
 - The im2win paper (000), section 2.3 and Figure 1: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and folding, without a
   kernel of one's own. [unfold.py](../src/convlab/unfold.py) has it, and stage `s03_unfold_einsum`.
 - CUDA IM2COL Kernels Design (003), equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch of 4) for the
-  kernel that moves four numbers at a time: [depth_last.py](../src/convlab/stages/depth_last.py).
+  kernel that moves four numbers at a time: [depth_last.py](../src/convlab/kernels/depth_last.py).
 - Next: [04_implicit_gemm](04_implicit_gemm.ipynb), the same product without the matrix.
 """

@@ -116,7 +116,7 @@ side_by_side(
     {"s06": s06, "s07": ours},
     "requests to global memory",
     "requests to shared memory",
-    "passes of shared memory",
+    "wavefronts of shared memory",
 )
 
 # %% [markdown]

@@ -136,7 +136,7 @@ reads_in_turn({"s07": s07, "s08": ours})
 side_by_side(
     {"s07": s07, "s08": ours},
     "requests to shared memory",
-    "passes of shared memory",
+    "wavefronts of shared memory",
     "requests to global memory",
 )
 

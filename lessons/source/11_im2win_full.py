@@ -218,12 +218,12 @@ measured("s01", "s09", "s11")
 Four things in the files of s11 make it faster and change nothing of its idea:
 
 - **The steps of k are written out.** The compiler keeps s09's loop over k a loop, with a counter and addresses
-  to be worked out at every step. In [unrolled_product.py](../src/convlab/stages/unrolled_product.py) each step is
+  to be worked out at every step. In [unrolled_product.py](../src/convlab/kernels/unrolled_product.py) each step is
   a function with its own constant `k`, made by the one before it, as deep as a slice. Warps are 4 x 8 threads
   there instead of 2 x 16, so that more lanes share what they read.
 - **Nothing is asked that is known.** `K_EVEN`, `I_EVEN`: a comparison between constants is decided when the
   kernel is compiled. And the filter is packed as it will lie in shared memory, so that its place is one sum.
-- **A tile for each problem.** [im2win_tiles.py](../src/convlab/stages/im2win_tiles.py) chooses among eight shapes
+- **A tile for each problem.** [s11_tiles.py](../src/convlab/kernels/s11_tiles.py) chooses among eight shapes
   by a model of what the busiest multiprocessor has to do.
 - **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler asks for the
   next slice only when it has multiplied most of this one. Here that hardly matters: a multiprocessor has other
@@ -262,7 +262,7 @@ that begin at multiples of four, and that is what the channels innermost bring.
 ## Where to read on
 
 - The whole files: [s11_im2win_full.py](../src/convlab/stages/s11_im2win_full.py) and its transform,
-  [im2win_tensor.py](../src/convlab/stages/im2win_tensor.py); what was measured:
+  [im2win_layout.py](../src/convlab/kernels/im2win_layout.py); what was measured:
   [ladder](../docs/ladder.md#s11_im2win_full).
 - The im2win paper (000), Algorithm 3 and section 3.3, "Vectorized load/store"; section 4.4 leaves out one
   technique after the other: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). Here too:

@@ -135,7 +135,7 @@ lies is looked up in a small table.
 
 Two things that s12 had first, s11 has taken over ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are
 written out, and a warp's threads are 4 x 8 of the tile instead of s09's 2 x 16, so that more of them share what
-they read from shared memory ([unrolled_product.py](../src/convlab/stages/unrolled_product.py)). What s11 has
+they read from shared memory ([unrolled_product.py](../src/convlab/kernels/unrolled_product.py)). What s11 has
 not is the copies: what it fetches is in registers, so that fewer blocks fit on a multiprocessor.
 
 ## Find the bug
@@ -214,8 +214,8 @@ fetched the same rows. s11's tensor is far larger than the caches: it went to me
 ## Where to read on
 
 - The whole files: [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py),
-  [window_copies.py](../src/convlab/stages/window_copies.py) and how a tile is chosen for each layer,
-  [tile_choice.py](../src/convlab/stages/tile_choice.py).
+  [window_copies.py](../src/convlab/kernels/window_copies.py) and how a tile is chosen for each layer,
+  [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py).
 - The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Copies in flight and all else that the simulator finds: [findings](../docs/findings.md).

@@ -237,7 +237,7 @@ problem = ConvProblem(
 )
 tile = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=8)
 launches = {stage: trace_stage(stage, problem, tile).main for stage in ("s12", "s13")}
-counts = "floating-point operations", "requests to shared memory", "passes of shared memory"
+counts = "floating-point operations", "requests to shared memory", "wavefronts of shared memory"
 side_by_side(launches, *counts)
 
 # %% [markdown]
@@ -362,8 +362,8 @@ again after 8.)
 
 ## Where to read on
 
-- The files: [warp_product.py](../src/convlab/stages/warp_product.py) is this lesson's loop,
-  [filter_fragments.py](../src/convlab/stages/filter_fragments.py) the order of the filter,
+- The files: [warp_product.py](../src/convlab/kernels/warp_product.py) is this lesson's loop,
+  [filter_fragments.py](../src/convlab/kernels/filter_fragments.py) the order of the filter,
   [s13_tensor_cores.py](../src/convlab/stages/s13_tensor_cores.py) the stage. What the simulator's tensor
   cores do, and how that was found out: [engines](../docs/engines.md#tensor-cores).
 - The same sums by Hopper's own instruction, which four warps start together and which reads the filter from shared
@@ -371,7 +371,7 @@ again after 8.)
 - H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
   theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
 - M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", BaselineJ Computer
-  Science 7, e330, 2021: [doi 10.7717/baselinej-cs.330](https://doi.org/10.7717/baselinej-cs.330).
+  Science 7, e330, 2021: [doi 10.7717/peerj-cs.330](https://doi.org/10.7717/peerj-cs.330).
 - Which lane holds what: [PTX ISA](https://docs.nvidia.com/cuda/parallel-thread-execution/), "Matrix Fragments for
   mma.m16n8k8".
 - The loop around this is still Algorithm 3 of the im2win paper (000):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -128,7 +128,7 @@ def draw(
     device: str,
 ) -> bytes:
     """A PNG: the picture, ``maps`` ([filters, height, width], the output of the stage whose result
-    is ``owner``; None where no stage gave any) and underneath how every stage was judged."""
+    is ``owner``; None if no stage gave any) and below them the result of every stage's check."""
     png = io.BytesIO()
     draw_figure(picture, maps, owner, results, device).savefig(png, format="png")
     return png.getvalue()
@@ -148,8 +148,7 @@ def draw_figure(
     figure = Figure(figsize=(11, 6.9 + 0.75 * rows), dpi=130, facecolor="white")
     figure.set_layout_engine("constrained", h_pad=0.06, w_pad=0.06)
     # Matplotlib's own annotations cannot tell one subfigure from an array of them.
-    parts: Any = figure.subfigures(2, 1, height_ratios=(5.9, 0.6 + 0.75 * rows))
-    top, bottom = parts
+    top, bottom = cast(Any, figure.subfigures(2, 1, height_ratios=(5.9, 0.6 + 0.75 * rows)))
     left, right = top.subfigures(1, 2, width_ratios=(1, 1.8))
     _, height, width = picture.shape
     title = f"the picture, {width} x {height} pixels"
@@ -161,8 +160,8 @@ def draw_figure(
             color="black" if owner.ok else BAD,
         )
         for axes, name, values in zip(right.subplots(2, 3).flat, FILTERS, maps, strict=True):
-            _show_map(axes, name, values)
-    _judgements(bottom.subplots(), results)
+            _show(axes, name, values)
+    _draw_results(bottom.subplots(), results)
     agreed = sum(result.ok for result in results)
     figure.suptitle(
         f"One picture, {len(FILTERS)} filters, {len(results)} stages: {agreed} of them right",
@@ -170,7 +169,7 @@ def draw_figure(
         fontweight="bold",
     )
     figure.supxlabel(
-        "Every element of every map is held against a float64 reference. error / bound is the "
+        "Every element of every map is checked against a float64 reference. error / bound is the "
         "largest error as a part of what float32 rounding\nallows: up to 1 is right. Lower row: "
         "red is above zero, blue below; the frames come from the zeros around the picture.\n"
         f"Computed on {device}.",
@@ -180,23 +179,19 @@ def draw_figure(
     return figure
 
 
-def _show(axes: Axes, title: str, image: np.ndarray, **how: Any) -> None:
-    axes.imshow(image, interpolation="nearest", **how)
+def _show(axes: Axes, title: str, image: np.ndarray) -> None:
+    colours, low, high = "gray", 0.0, 1.0
+    if title in SIGNED:  # red above 0, blue below
+        sizes = np.abs(image[np.isfinite(image)])
+        high = max(1e-6, float(np.percentile(sizes, 99))) if sizes.size else 1.0
+        colours, low = "RdBu_r", -high
+    axes.imshow(image, interpolation="nearest", cmap=colours, vmin=low, vmax=high)
     axes.set_title(title, fontsize=11)
     axes.set_axis_off()
 
 
-def _show_map(axes: Axes, name: str, values: np.ndarray) -> None:
-    if name in SIGNED:  # red above 0, blue below
-        sizes = np.abs(values[np.isfinite(values)])
-        limit = max(1e-6, float(np.percentile(sizes, 99))) if sizes.size else 1.0
-        _show(axes, name, values, cmap="RdBu_r", vmin=-limit, vmax=limit)
-    else:
-        _show(axes, name, values, cmap="gray", vmin=0, vmax=1)
-
-
-def _judgements(axes: Axes, results: Sequence[Result]) -> None:
-    """One box a stage: its name, whether it was right and by how much."""
+def _draw_results(axes: Axes, results: Sequence[Result]) -> None:
+    """One box a stage: its name, the result of its check and how large its error is."""
     from matplotlib.patches import Rectangle
 
     columns = min(len(results), STAGES_A_ROW)
@@ -205,9 +200,8 @@ def _judgements(axes: Axes, results: Sequence[Result]) -> None:
         colour = GOOD if result.ok else BAD
         ratio = result.error_over_bound
         number, _, rest = result.stage.name.partition("_")
-        axes.add_patch(
-            Rectangle((column + 0.04, row + 0.06), 0.92, 0.88, facecolor=colour, alpha=0.12)
-        )
+        box = Rectangle((column + 0.04, row + 0.06), 0.92, 0.88, facecolor=colour, alpha=0.12)
+        axes.add_patch(box)
         middle = column + 0.5
         for y, text, style in (
             (0.22, f"{number} {rest.replace('_', ' ')}", {"fontsize": 7}),
@@ -215,6 +209,6 @@ def _judgements(axes: Axes, results: Sequence[Result]) -> None:
             (0.74, "" if ratio is None else f"error / bound\n{ratio:.2g}", {"fontsize": 7.5}),
         ):
             axes.text(middle, row + y, text, ha="center", va="center", **style)
-    rows, margin = -(-len(results) // columns), (STAGES_A_ROW - columns) / 2
-    axes.set(xlim=(-margin, columns + margin), ylim=(rows, 0))
+    margin = (STAGES_A_ROW - columns) / 2
+    axes.set(xlim=(-margin, columns + margin), ylim=(-(-len(results) // columns), 0))
     axes.set_axis_off()

@@ -57,7 +57,7 @@ def lessons(
 
 
 def _copy(folder: Path) -> tuple[list[Path], list[Path]]:
-    from convlab.lessons.copying import copies
+    from convlab.lessons.places import copies
 
     if folder.exists() and not folder.is_dir():
         refuse(f"folder is {str(folder)!r}, which is a file: give a folder")

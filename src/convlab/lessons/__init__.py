@@ -1,27 +1,47 @@
 """What the lessons' notebooks import: checks that say what is wrong, and pictures of kernels."""
 
 from convlab.lessons.accuracy import bits_of_split, check_accuracy, errors_by_terms
-from convlab.lessons.bars import measured, side_by_side
-from convlab.lessons.channels import region_and_field, who_adds, with_field
-from convlab.lessons.exercises import On, check, check_kernel, what_is_wrong
-from convlab.lessons.feedback import Feedback
-from convlab.lessons.functions import PretendGPU, check_function, gpus, pretended
-from convlab.lessons.im2col import check_im2col, traced_im2col, windows_written_out
-from convlab.lessons.implicit import column_of_windows
-from convlab.lessons.launching import part_of, run, traced, where
-from convlab.lessons.layouts import im2col_beside_im2win, im2win_orders
-from convlab.lessons.maps import block_of_product, one_thread, who_does_what
-from convlab.lessons.measurements import measured_kernels, measured_memory, measured_sweep
-from convlab.lessons.pictures import Picture
-from convlab.lessons.requests import one_request
-from convlab.lessons.stage_parts import (
+from convlab.lessons.charts import (
     as_bars,
     global_traffic,
     ladder_speeds,
+    measured,
+    measured_kernels,
+    measured_memory,
     measured_parts,
+    measured_sweep,
+    side_by_side,
     workspaces,
-)
-from convlab.lessons.tiling import reads_in_turn, thread_in_tile, tile_of_threads
+)  # fmt: skip
+from convlab.lessons.exercises import (
+    On,
+    PretendGPU,
+    check,
+    check_function,
+    check_im2col,
+    check_kernel,
+    gpus,
+    pretended,
+    traced_im2col,
+    what_is_wrong,
+)  # fmt: skip
+from convlab.lessons.feedback import Feedback
+from convlab.lessons.launching import part_of, run, traced, where, with_field
+from convlab.lessons.layouts import (
+    column_of_windows,
+    im2col_beside_im2win,
+    im2win_orders,
+    windows_written_out,
+)  # fmt: skip
+from convlab.lessons.maps import (
+    block_of_product,
+    one_thread,
+    region_and_field,
+    who_adds,
+    who_does_what,
+)  # fmt: skip
+from convlab.lessons.pictures import Picture
+from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile, tile_of_threads
 from convlab.lessons.timelines import check_prefetch, diary, ring_of_slices, timeline
 from convlab.lessons.warps import check_one_warp, who_holds_what
 

@@ -1,4 +1,4 @@
-"""How exact sums of products are: pictures of what TF32 leaves of a number, and a judge.
+"""How exact sums of products are: pictures of what TF32 leaves of a number, and a check.
 
 All is computed by kernels on the simulator, whose tensor cores give what an H200's give.
 """
@@ -17,21 +17,11 @@ from numba import cuda, float32
 from convlab.device import mma_tf32, split_tf32, to_tf32
 from convlab.device.products import WARP, K, M, N, split_into_tf32, warp_mma
 from convlab.engines.simulator import Simulator
+from convlab.lessons.charts import line_chart
 from convlab.lessons.exercises import check
 from convlab.lessons.feedback import ANSWER, COUNTS, Feedback, Problem, Row, graded
 from convlab.lessons.launching import ready_on
-from convlab.lessons.pictures import (
-    COLOURS,
-    FAINT,
-    INK,
-    NOBODY,
-    Picture,
-    cell,
-    finished,
-    limits,
-    note,
-    sheet,
-)
+from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, finished, sheet
 from convlab.lessons.words import AS_FEW, broken, raised_in_words
 from convlab.problem import ConvProblem
 from convlab.simulation import greenlets
@@ -58,20 +48,19 @@ def bits_of_split(value: float) -> Picture:
         raise ValueError(f"value is {value}: it must be a finite number other than zero")
     parts = dict(zip(("large", "small"), split_into_tf32(number), strict=True))
     rows = {"x": number, **parts}
-    figure, (panel,) = sheet(7.6, 1.75)
-    limits(panel, (-3.6, 33.6), (-2.1, 5.4))
+    grid = Grid()
     for at, text in ((0, "sign"), (1.3, "exponent: 8"), (9.6, "mantissa: 10 bits that TF32 has")):
-        note(panel, at, -0.7 if at else -1.6, text, 8)
-    note(panel, 20.2, -0.7, f"and {LEFT_OUT} that it has not", 8)
+        grid.note(at, -0.7 if at else -1.6, text, 8)
+    grid.note(20.2, -0.7, f"and {LEFT_OUT} that it has not", 8)
     for place, (name, part) in enumerate(rows.items()):
         top = place * 1.9
-        note(panel, -0.5, top + 0.5, name, 9, ha="right", weight="bold")
+        grid.note(-0.5, top + 0.5, name, 9, ha="right", weight="bold")
         bits = f"{int(part.view(np.uint32)):032b}"
         for column, bit in enumerate(bits):
             seen = column < 32 - LEFT_OUT
             kind = SIGN if column == 0 else EXPONENT if column < 9 else SEEN
             left = column + 0.3 * (column > 0) + 0.3 * (column > 8) + 0.3 * (not seen)
-            cell(panel, left, top, kind if seen else NOBODY, bit, size=8, edge=FAINT)
+            grid.cell(left, top, kind if seen else NOBODY, bit, size=8, edge=FAINT)
     large, small = (float(part) for part in parts.values())
     seen_of_small = float((parts["small"].view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
     caption = (
@@ -81,7 +70,7 @@ def bits_of_split(value: float) -> Picture:
         f"{_part(large + seen_of_small, number)}."
     )
     alt = "; ".join(f"{name}: {int(part.view(np.uint32)):032b}" for name, part in rows.items())
-    return finished(figure, f"The bits of x and of its two parts. {alt}", caption)
+    return grid.finished(f"The bits of x and of its two parts. {alt}", caption)
 
 
 def _part(found: float, number: np.float32) -> str:
@@ -177,21 +166,10 @@ def errors_by_terms() -> Picture:
     """How far off sums are by four ways to multiply, against how many terms they have."""
     errors = errors_of_ways()
     figure, (panel,) = sheet(7.4, 3.1)
-    panel.set_axis_on()
-    panel.set_facecolor("none")
-    panel.set_xscale("log")
-    panel.set_yscale("log")
-    for colour, (way, values) in zip((3, 1, 2, 0), errors.items(), strict=True):
-        panel.plot(TERMS, values, "o-", color=COLOURS[colour], linewidth=2.5, markersize=7)
-        over = 1.5 if values[-1] == max(one[-1] for one in errors.values()) else 1.0
-        panel.text(TERMS[-1] * 1.13, values[-1] * over, way, va="center", fontsize=9, color=INK)
-    panel.set_xlim(TERMS[0] * 0.85, TERMS[-1] * 7)
-    panel.set_xticks(TERMS, [f"{terms} terms" for terms in TERMS], fontsize=9, color=INK)
+    line_chart(panel, TERMS, errors, "error, as a part of the sum")
+    panel.set(xscale="log", yscale="log")
+    panel.set_xticks(TERMS, [f"{terms} terms" for terms in TERMS])
     panel.set_xticks([], minor=True)
-    panel.tick_params(axis="y", labelsize=8.5, colors=INK)
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)
-    panel.set_title("error, as a part of the sum", fontsize=10, color=INK, loc="left")
     said = "; ".join(
         f"{way} " + ", ".join(f"{value:.1e}" for value in values) for way, values in errors.items()
     )
@@ -232,7 +210,7 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
     """:func:`convlab.lessons.check`, and whether sums of many terms are as exact as the stage's,
     by as many products on tensor cores."""
     found = check(made, stage, **options)
-    if found.verdict not in ("passed", ANSWER):
+    if found.result not in ("passed", ANSWER):
         return found
     try:
         errors, products = errors_of(made, stage, LONG)

@@ -96,7 +96,7 @@ def answers_of(lesson: str) -> dict[str, tuple[Answer, ...]]:
     return {name: tuple(answers) for name, answers in there["ANSWERS"].items()}
 
 
-def judged(lesson: Lesson, exercise: Cell, answer: Answer) -> CheckResult:
+def checked(lesson: Lesson, exercise: Cell, answer: Answer) -> CheckResult:
     """Put the answer into the exercise's cell, run what the lesson needs and then its check."""
     if answer.what == GIVEN:
         text = exercise.of(LEARNER)
@@ -141,14 +141,14 @@ def _run(text: str, there: dict[str, Any]) -> Any:
         return eval(compile(ast.Expression(last.value), file, "eval"), there)
 
 
-def verdicts(lesson: Lesson) -> Iterator[CheckResult]:
+def results_of(lesson: Lesson) -> Iterator[CheckResult]:
     """Of every answer to every exercise of the lesson."""
     answers = answers_of(lesson.name)
     for exercise in lesson.exercises():
         if exercise.role == "exercise":
-            yield judged(lesson, exercise, given(UNFILLED))
+            yield checked(lesson, exercise, given(UNFILLED))
         for answer in answers.get(exercise.name, ()):
-            yield judged(lesson, exercise, answer)
+            yield checked(lesson, exercise, answer)
 
 
 HEAD = """# Answers to the lessons' exercises
@@ -162,32 +162,32 @@ table; [the lessons](../../docs/lessons.md) says where the answers are.
 def table(found: Sequence[CheckResult]) -> str:
     """The page."""
     lines = [HEAD]
-    for lesson in dict.fromkeys(verdict.lesson for verdict in found):
+    for lesson in dict.fromkeys(result.lesson for result in found):
         lines += [f"## {lesson}", ""]
         lines += ["| exercise | answer | the check says |", "| --- | --- | --- |"]
-        for verdict in found:
-            if verdict.lesson == lesson:
-                mark = "" if verdict.ok else " (NOT WHAT IT MUST)"
-                cells = verdict.exercise, verdict.answer.what, f"{_said(verdict)}{mark}"
+        for result in found:
+            if result.lesson == lesson:
+                mark = "" if result.ok else " (NOT WHAT IT MUST)"
+                cells = result.exercise, result.answer.what, f"{_said(result)}{mark}"
                 lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
-    few = sum(verdict.answer.says == PASSED for verdict in found)
-    as_it_must = "each" if all(verdict.ok for verdict in found) else "NOT all"
-    lines.append(f"{len(found)} answers, {few} of them right; {as_it_must} judged as it must be.")
+    few = sum(result.answer.says == PASSED for result in found)
+    as_it_must = "each" if all(result.ok for result in found) else "NOT all"
+    lines.append(f"{len(found)} answers, {few} of them right; {as_it_must} checked as it must be.")
     return "\n".join(lines) + "\n"
 
 
-def _said(verdict: CheckResult) -> str:
+def _said(result: CheckResult) -> str:
     """The reasons. Not whether it compiles: that is found only where compilers are installed, and
     the page is to be the same everywhere."""
-    told = [reason for reason in verdict.feedback.reasons if reason != DOES_NOT_COMPILE]
+    told = [reason for reason in result.feedback.reasons if reason != DOES_NOT_COMPILE]
     return ", ".join(told) or PASSED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge the answers of the lessons named, or of all, and print each verdict.
+    """Check the answers of the lessons named, or of all, and print each result.
 
-    With no names and without ``--check`` the page is written too. Returns 0 where each was judged
+    With no names and without ``--check`` the page is written too. Returns 0 where each was checked
     as it must be, 1 where one was not, 2 for an unknown name or a source that is no lesson.
     """
     parser = argparse.ArgumentParser(prog="python -m convlab.lessons.answers", description=__doc__)
@@ -201,19 +201,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     found = []
     for lesson in lessons:
-        for verdict in verdicts(lesson):
-            found.append(verdict)
-            said = ", ".join(verdict.feedback.reasons) or PASSED
-            mark = "ok   " if verdict.ok else f"WRONG, must be {verdict.answer.says}:"
+        for result in results_of(lesson):
+            found.append(result)
+            said = ", ".join(result.feedback.reasons) or PASSED
+            mark = "ok   " if result.ok else f"WRONG, must be {result.answer.says}:"
             print(
-                f"{mark} {lesson.name}, {verdict.exercise}: {verdict.answer.what}: {said}",
+                f"{mark} {lesson.name}, {result.exercise}: {result.answer.what}: {said}",
                 flush=True,
             )
     if not options.check and not options.names:
         page: Path = places.CHECKOUT / PAGE
         page.write_text(table(found), encoding="utf-8")
         print(f"wrote {page}")
-    return int(not all(verdict.ok for verdict in found))
+    return int(not all(result.ok for result in found))
 
 
 if __name__ == "__main__":

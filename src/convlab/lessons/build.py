@@ -72,12 +72,12 @@ def _notebook_cell(lesson: Lesson, number: int, cell: Cell, kind: str) -> Any:
         made.metadata["tags"] = [cell.role]
     if cell.role == "exercise":
         made.metadata["nbgrader"] = _nbgrader(lesson, cell, solution=True)
-    elif cell.role == "check" and _judged(lesson, cell).role == "exercise":
+    elif cell.role == "check" and _checked_cell(lesson, cell).role == "exercise":
         made.metadata["nbgrader"] = _nbgrader(lesson, cell, grade=True, locked=True, points=1)
     return made
 
 
-def _judged(lesson: Lesson, check: Cell) -> Cell:
+def _checked_cell(lesson: Lesson, check: Cell) -> Cell:
     return next(cell for cell in lesson.exercises() if cell.name == check.name)
 
 

@@ -1,33 +1,38 @@
-"""``check``: a learner's answer to an exercise, judged by :mod:`convlab.checking`, told kindly."""
+"""``check``: a learner's answer to an exercise, checked by :mod:`convlab.checking`, told kindly."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from convlab.checking import check as checked
-from convlab.checking.checker import check_tile
-from convlab.checking.loading import is_kernel
+from convlab.checking.checker import PROBLEMS, check_tile
+from convlab.checking.loading import in_words, is_kernel
+from convlab.checking.records import SPOILED
+from convlab.kernels.im2col import THREADS, make_im2col, pitch
 from convlab.lessons.feedback import ANSWER, Feedback, Problem, Row, graded
-from convlab.lessons.learners_code import function_of, unfilled
+from convlab.lessons.launching import numbered
 from convlab.lessons.words import (
     AS_FEW,
     broken,
+    checked_by_counts,
     feedback_on,
+    function_of,
     headline_of,
     in_one_line,
-    judged_by_counts,
-    not_judged,
+    not_checkable,
     of_finding,
     raised_in_words,
     to_be_filled,
+    unfilled,
 )
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import NotSimulated
+from convlab.stage import blocks_for
 from convlab.stages import Tile, short_name, stage_named
 from convlab.tracing import LaunchTrace, trace
 
@@ -39,7 +44,7 @@ INPUT = "input changed"
 def check(
     made: Any, stage: str, *, also: Tile | None = None, at_most: float = AS_FEW, seed: int = 0
 ) -> Feedback:
-    """Judge ``made``, a kernel or a function ``make_kernel`` that makes one, as the stage.
+    """Check ``made``, a kernel or a function ``make_kernel`` that makes one, as the stage.
 
     It passes when its answers are right on small problems that careless kernels get wrong, the
     strict simulator finds nothing, and it asks memory for ``at_most`` times what the stage asks.
@@ -49,7 +54,7 @@ def check(
     """
     step = stage_named(stage)
     title = f"your kernel as {step.name}"
-    if unready := not_judged(title, made):
+    if unready := not_checkable(title, made):
         return graded(unready)
     try:
         found = checked(made, step.name, seed=seed, model=MODEL)
@@ -79,7 +84,7 @@ def check_kernel(
     fewest_sectors: bool = False,
     each_once: bool = False,
 ) -> Feedback:
-    """Judge a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
+    """Check a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
     inputs of each launch and then the array to write to, of the shape and dtype wanted.
 
     With ``fewest_sectors`` its requests must take as few sectors of global memory as would hold
@@ -116,7 +121,7 @@ def check_kernel(
         return graded(Feedback(title, headline_of(found), tuple(found), answers))
     rows = [_sectors(traces)] if fewest_sectors else []
     rows += [_elements(traces)] if each_once else []
-    return graded(judged_by_counts(title, answers, rows))
+    return graded(checked_by_counts(title, answers, rows))
 
 
 def tried(
@@ -189,3 +194,173 @@ def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedba
         headline = f"The simulator found something wrong, in {len(problems)} place"
         headline += "s." if len(problems) > 1 else "."
     return Feedback("your kernel", headline, problems)
+
+
+def check_function(
+    function: Any,
+    wanted: Callable[..., Any],
+    cases: Iterable[tuple[Any, ...]] | Callable[[], Iterable[tuple[Any, ...]]],
+    *,
+    within: float = 1e-6,
+) -> Feedback:
+    """Check a function by what ``wanted`` returns on the same arguments, one number or several,
+    ``within`` that part of it. ``cases`` may be a function that makes them anew: arguments that
+    remember what was done to them are given to one function only. Nothing that is wrong with the
+    function raises."""
+    name = getattr(function, "__name__", "your function")
+    title = f"your {name}"
+    if unready := not_checkable(title, function):
+        return graded(unready)
+    theirs, ours = (list(cases()) if callable(cases) else list(cases) for _ in range(2))
+    for arguments, same in zip(theirs, ours, strict=True):
+        said = f"{name}({', '.join(map(_brief, arguments))})"
+        right = np.atleast_1d(np.asarray(wanted(*same), float))
+        try:
+            got = function(*arguments)
+        except (Exception, SystemExit) as error:  # whatever somebody's code raises is its result
+            return graded(broken(title, f"{said}: {raised_in_words(error)}"))
+        try:
+            numbers = np.atleast_1d(np.asarray(got, float))
+        except (TypeError, ValueError):
+            numbers = np.array([])
+        if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
+            what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
+            problem = Problem(ANSWER, what)
+            return graded(Feedback(title, headline_of([problem]), (problem,)))
+    return graded(Feedback(title, "Passed.", (), (f"right on {len(ours)} cases",)))
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        inside = ", ".join(map(_brief, value))
+        return inside if len(value) == 1 else f"({inside})"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@dataclass
+class PretendGPU:
+    """A GPU of which one knows what a measurement should find, in milliseconds.
+
+    It works while the program goes on: ``launch`` only puts work into its queue. The first launch
+    compiles the kernel. What a launch has read stays in the cache, so that the next one takes
+    ``cached`` instead of ``cold``. One launch in ``hiccup`` takes four times as long.
+    """
+
+    cold: float
+    cached: float
+    hiccup: int = 10
+    _now: float = field(default=0.0, repr=False)
+    _free: float = field(default=0.0, repr=False)
+    _launches: int = field(default=0, repr=False)
+    _in_cache: bool = field(default=False, repr=False)
+
+    def launch(self) -> None:
+        """Start the kernel: returns at once, long before it is done."""
+        self._now += 0.01 if self._launches else 250.0
+        self._launches += 1
+        time = self.cached if self._in_cache else self.cold
+        self._in_cache = True
+        self._work(4 * time if self._launches % self.hiccup == 0 else time)
+
+    def flush_cache(self) -> None:
+        """Start a kernel that fills the cache with other numbers."""
+        self._now += 0.01
+        self._in_cache = False
+        self._work(0.5)
+
+    def wait(self) -> None:
+        """Wait until all that was started is done."""
+        self._now = max(self._now, self._free)
+
+    def clock(self) -> float:
+        """The time, in milliseconds."""
+        return self._now
+
+    def _work(self, time: float) -> None:
+        self._free = max(self._now, self._free) + time
+
+
+def pretended(gpu: PretendGPU, *_: Any) -> float:
+    """What a measurement of it should find: one launch, from memory, without hiccups."""
+    return gpu.cold
+
+
+def gpus(*times: tuple[float, float]) -> Callable[[], list[tuple[PretendGPU, int]]]:
+    """Cases for :func:`check_function`: GPUs of these times (cold, cached), 21 repeats each."""
+    return lambda: [(PretendGPU(cold, cached), 21) for cold, cached in times]
+
+
+Wanted = Callable[[np.ndarray, ConvProblem], np.ndarray]
+TITLE = "your im2col kernel"
+
+
+def traced_im2col(made: Any, problem: ConvProblem) -> LaunchTrace:
+    """The trace of ``made(problem, WIDTH, BY_IMAGE)``, all images in one matrix."""
+    width = pitch(problem.N)
+    columns = np.full(problem.K * width, np.nan, np.float32)
+    grid = blocks_for(columns.size, THREADS)
+    return trace(made(problem, width, False), grid, THREADS, numbered(problem), columns).main
+
+
+def _tries(wanted: Wanted) -> Iterator[tuple[str, tuple[Any, ...], On, np.ndarray]]:
+    """A problem's name, what the kernel is made for, the launch, and what it has to write."""
+    # Nothing is computed with the numbers; what is counted has to have long rows.
+    tried_on = {name: one for name, one in PROBLEMS.items() if name != SPOILED}
+    for name, problem in {**tried_on, "an ordinary layer": MODEL}.items():
+        input = numbered(problem)
+        matrix = np.asarray(wanted(input, problem), np.float32)
+        width = pitch(problem.N)
+        rows = np.zeros((problem.K, width), np.float32)
+        rows[:, : problem.N] = matrix
+        by_image = matrix.reshape(problem.K, problem.N_i, -1).transpose(1, 0, 2)
+        for right, made_for in (
+            (rows, (problem, width, False)),
+            (by_image, (problem, problem.N, True)),
+        ):
+            grid = blocks_for(right.size, THREADS)
+            yield name, made_for, On(grid, THREADS, (input,)), right.reshape(-1).copy()
+
+
+def check_im2col(made: Any, wanted: Wanted) -> Feedback:
+    """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
+    write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
+    the stages' own does. Nothing that is wrong with it raises."""
+    if unready := not_checkable(TITLE, made):
+        return graded(unready)
+    problems: dict[Any, Problem] = {}
+    counts = np.zeros((2, 2), int)
+    names: dict[str, bool] = {}
+    for name, made_for, launch, right in _tries(wanted):
+        try:
+            kernel = made(*made_for)
+        except (Exception, SystemExit) as error:
+            return graded(broken(TITLE, f"{made.__name__} raised {in_words(error)}"))
+        if not is_kernel(kernel):
+            what = f"{made.__name__} returned {kernel!r}: it must be a kernel"
+            return graded(broken(TITLE, what))
+        try:
+            theirs, wrong = tried(kernel, launch, right)
+        except NotSimulated as error:
+            return graded(broken(TITLE, in_one_line(error)))
+        except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
+            return graded(broken(TITLE, raised_in_words(error)))
+        for key, problem in wrong.items():
+            if key == ANSWER:
+                problem = Problem(ANSWER, f"On {name!r} ({made_for[0]}): {problem.what}")
+            problems.setdefault(key, problem)
+        names[name] = names.get(name, True) and ANSWER not in wrong
+        ours, _ = tried(make_im2col(*made_for), launch, right)
+        counts += [[one.total(unit) for unit in ("requests", "sectors")] for one in (theirs, ours)]
+    if problems:
+        first = [problems.pop(ANSWER)] if ANSWER in problems else []
+        found = (*first, *problems.values())
+        right_on = sum(names.values())
+        said = (f"the matrix is right on {right_on} of {len(names)} problems",) * bool(right_on)
+        return graded(Feedback(TITLE, headline_of(found), found, said))
+    units = ("requests to", "sectors of")
+    rows = [
+        Row(f"{unit} global memory", yours, target, yours <= AS_FEW * target)
+        for unit, (yours, target) in zip(units, counts.T.tolist(), strict=True)
+    ]
+    answers = (f"the matrix is what NumPy gives, on {len(names)} problems",)
+    return graded(checked_by_counts(TITLE, answers, rows))

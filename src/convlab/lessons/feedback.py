@@ -1,4 +1,4 @@
-"""What a check of an exercise says: the verdict, why, and what to look at, in plain words."""
+"""What a check of an exercise says: the result, why, and what to look at, in plain words."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Feedback:
-    """The result of a check, which a notebook shows. ``verdict`` is ``passed`` or the first
+    """The result of a check, which a notebook shows. ``result`` is ``passed`` or the first
     problem's reason; ``right`` says what is right already."""
 
     title: str
@@ -65,7 +65,7 @@ class Feedback:
         return not self.problems
 
     @property
-    def verdict(self) -> str:
+    def result(self) -> str:
         """``passed``, or the first problem's reason."""
         return self.problems[0].reason if self.problems else PASSED
 
@@ -95,7 +95,7 @@ class Feedback:
 
     def as_html(self) -> str:
         """A card without script, whose colours suit light and dark pages."""
-        colour = GREEN if self.passed else GREY if self.verdict == UNFILLED else RED
+        colour = GREEN if self.passed else GREY if self.result == UNFILLED else RED
         parts = [f"<p><b>{escape(self.headline)}</b></p>"]
         items = [f"<li>✔ {escape(what)}</li>" for what in self.right]
         for problem in self.problems:

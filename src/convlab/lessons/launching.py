@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from inspect import Parameter, Signature
 from typing import Any
 from unittest import mock
@@ -13,6 +16,7 @@ import numpy as np
 
 from convlab.engines import choose
 from convlab.engines.simulator import Simulator
+from convlab.kernels.receptive_field import channel_parallel_field
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
@@ -83,9 +87,9 @@ AFTER = ("bias", "output")  # what a kernel touches once its sums are complete
 def ready_for(
     made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None, seed: int = 0
 ) -> tuple[Launch, list[Any]]:
-    """The main launch of a stage and its arrays, pre-passes done, with a learner's kernel in the
-    stage's place: ``made`` makes it, or a whole ``Program`` as :func:`part_of` does; None leaves
-    the stage's own."""
+    """The main launch of a stage and its arrays after the layout transforms, with a learner's
+    kernel in the stage's place: ``made`` makes it, or a whole ``Program`` as :func:`part_of` does;
+    None leaves the stage's own."""
     output = np.full(problem.output_shape, np.nan, np.float32)
     return ready_on(random_tensors(problem, seed), output, made, stage, problem, tile)
 
@@ -126,7 +130,7 @@ def part_of(stage: str, **parts: Any) -> Any:
     ((name, made),) = parts.items()
     own = importlib.import_module(step.module)
     used = sorted({str(getattr(one, "__module__", "")) for one in vars(own).values()})
-    others = [importlib.import_module(one) for one in used if one.startswith("convlab.stages.")]
+    others = [importlib.import_module(one) for one in used if one.startswith("convlab.kernels.")]
     module = next((one for one in (own, *others) if hasattr(one, name)), None)
     if module is None:
         raise ValueError(f"{step.name} has no function {name!r}")
@@ -143,3 +147,24 @@ def part_of(stage: str, **parts: Any) -> Any:
         [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in wanted]
     )
     return make_program
+
+
+def with_field(made: Any) -> Callable[[ConvProblem], Any]:
+    """``made(problem, field)`` as a function of the problem alone, with the block that the
+    C_in-parallel stages take."""
+
+    @wraps(made)
+    def make_kernel(problem: ConvProblem) -> Any:
+        return made(problem, channel_parallel_field(problem))
+
+    # The source is still found to be made's; the parameters are not.
+    make_kernel.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("problem", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    )
+    return make_kernel
+
+
+def numbered(problem: ConvProblem) -> np.ndarray:
+    """An input whose pixels are 1, 2, 3, ..., so that one sees where each went."""
+    count = int(np.prod(problem.input_shape))
+    return np.arange(1, count + 1, dtype=np.float32).reshape(problem.input_shape)

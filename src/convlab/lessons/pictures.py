@@ -80,58 +80,79 @@ def finished(figure: Any, alt: str, caption: str) -> Picture:
     return Picture(file.getvalue(), width, height, alt, caption, least)
 
 
-def bars_of(panel: Any, title: str) -> None:
-    """Make a panel one of bars, after they are drawn: names on the left and a title, no frame and
-    no numbers below, since each bar has its own."""
-    panel.set_axis_on()
-    panel.set_facecolor("none")
-    panel.set_xticks([])
-    panel.tick_params(length=0)
-    for side in panel.spines.values():
-        side.set_visible(False)
-    panel.set_title(title, fontsize=10, color=INK, loc="left")
+class Grid:
+    """A drawing on squared paper: a box is one unit wide and high, and rows go down.
+
+    The paper becomes as large as what is drawn; ``unit`` is a box's size in inches, less where the
+    drawing would be wider than ``widest`` inches.
+    """
+
+    def __init__(self, unit: float = 0.3, widest: float = 7.4) -> None:
+        self.figure, (self.panel,) = sheet(1, 1)
+        self.unit, self.widest = unit, widest
+        self.boxes: list[tuple[float, float, float, float]] = []  # left, top, right, bottom
+        self.notes: list[tuple[float, float, float, str]] = []  # column, row, inches, alignment
+
+    def cell(
+        self, column: float, row: float, colour: str, text: str = "", *, wide: float = 1,
+        high: float = 1, size: float = 7, hatch: str = "", edge: str = PAPER,
+    ) -> None:  # fmt: skip
+        """A box, with words in its middle."""
+        self.boxes.append((column, row, column + wide, row + high))
+        cell(self.panel, column, row, colour, text, wide=wide, high=high, size=size, hatch=hatch,
+             edge=edge)  # fmt: skip
+
+    def frame(self, column: float, row: float, wide: float, high: float) -> None:
+        """A thick frame around boxes."""
+        from matplotlib.patches import Rectangle
+
+        box = Rectangle((column, row), wide, high, fill=False, edgecolor=INK, linewidth=2, zorder=3)
+        self.panel.add_patch(box)
+
+    def note(self, column: float, row: float, text: str, size: float = 8, **more: Any) -> None:
+        """Words beside the boxes."""
+        a_letter = 0.0088 if more.get("family") == "monospace" else 0.0076  # inches a point
+        inches = 0.0 if "rotation" in more else len(text) * size * a_letter
+        self.notes.append((column, row, inches, more.get("ha", "left")))
+        note(self.panel, column, row, text, size, **more)
+
+    def finished(self, alt: str, caption: str) -> Picture:
+        """The drawing as a picture."""
+        lefts, tops, rights, bottoms = zip(*self.boxes, strict=True)
+        unit = self.unit
+        for _ in range(3):  # words stay as large as they are while boxes shrink
+            left, top, right, bottom = min(lefts), min(tops), max(rights), max(bottoms)
+            for column, row, inches, align in self.notes:
+                part = {"left": 0.0, "center": 0.5, "right": 1.0}[align]
+                left = min(left, column - part * inches / unit)
+                right = max(right, column + (1 - part) * inches / unit)
+                top, bottom = min(top, row - 0.1 / unit), max(bottom, row + 0.1 / unit)
+            unit = min(unit, unit * self.widest / ((right - left) * unit))
+        self.panel.set(xlim=(left - 0.2, right + 0.2), ylim=(bottom + 0.2, top - 0.2))
+        self.panel.set_aspect("equal")
+        width, height = (right - left + 0.4) * unit, (bottom - top + 0.4) * unit
+        self.figure.set_size_inches(width + 2 * PAD, height + 2 * PAD)
+        return finished(self.figure, alt, caption)
 
 
 def cell(
     panel: Any, column: float, row: float, colour: str, text: str = "", *, wide: float = 1,
     high: float = 1, size: float = 7, hatch: str = "", edge: str = PAPER,
 ) -> None:  # fmt: skip
-    """A box of a grid; rows go down."""
+    """A box on a panel, with words in its middle."""
     from matplotlib.patches import Rectangle
 
-    panel.add_patch(
-        Rectangle(
-            (column, row), wide, high, facecolor=colour, edgecolor=FAINT if hatch else edge,
-            hatch=hatch, linewidth=0.8,
-        )
-    )  # fmt: skip
+    edge = FAINT if hatch else edge
+    box = Rectangle((column, row), wide, high, facecolor=colour, edgecolor=edge, hatch=hatch)
+    box.set_linewidth(0.8)
+    panel.add_patch(box)
     if text:
-        panel.text(
-            column + wide / 2, row + high / 2, text, ha="center", va="center", fontsize=size,
-            color=INK,
-        )  # fmt: skip
-
-
-def frame(panel: Any, column: float, row: float, wide: float, high: float) -> None:
-    """A thick frame around boxes of a grid."""
-    from matplotlib.patches import Rectangle
-
-    panel.add_patch(
-        Rectangle((column, row), wide, high, fill=False, edgecolor=INK, linewidth=2, zorder=3)
-    )
+        note(panel, column + wide / 2, row + high / 2, text, size, ha="center")
 
 
 def note(panel: Any, column: float, row: float, text: str, size: float = 8, **more: Any) -> None:
-    """Words beside a grid."""
-    more = {"ha": "left", "va": "center", "color": INK} | more
-    panel.text(column, row, text, fontsize=size, **more)
-
-
-def limits(panel: Any, columns: tuple[float, float], rows: tuple[float, float]) -> None:
-    """What the panel shows; boxes are squares, and rows go down."""
-    panel.set_xlim(*columns)
-    panel.set_ylim(rows[1], rows[0])
-    panel.set_aspect("equal")
+    """Words on a panel."""
+    panel.text(column, row, text, fontsize=size, **{"va": "center", "color": INK} | more)
 
 
 def spans(numbers: Sequence[int]) -> str:

@@ -8,7 +8,7 @@
 - ``# %% hunt="name"``: a kernel with a planted fault, which the learner mends. The lines between
   ``### BEGIN SOLUTION`` and ``### PLANTED`` are right; those from there to ``### END SOLUTION``,
   after ``#:``, are the learner's.
-- ``# %% check="name"``: judges the exercise or hunt of that name.
+- ``# %% check="name"``: checks the exercise or hunt of that name.
 
 In an exercise or a hunt ``stage_kernel(...)`` stands for the code of a stage, so that lessons and
 stages cannot drift.
@@ -28,7 +28,7 @@ from convlab.stages import stage_named
 
 BEGIN, END, PLANTED = "### BEGIN SOLUTION", "### END SOLUTION", "### PLANTED"
 LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of notebooks
-STAGES = Path(__file__).parents[1] / "stages"
+KERNELS = Path(__file__).parents[1] / "kernels"
 COLUMNS = 88  # of a notebook's cell that are seen without scrolling
 STUB = "raise NotImplementedError()"
 
@@ -70,11 +70,11 @@ class Lesson:
         )
 
     def exercises(self) -> tuple[Cell, ...]:
-        """What is judged: exercises and hunts, in order."""
+        """What is checked: exercises and hunts, in order."""
         return tuple(cell for cell in self.cells if cell.role in ("exercise", "hunt"))
 
     def check_of(self, name: str) -> Cell:
-        """The cell that judges an exercise. Raises ``ValueError`` where there is none."""
+        """The cell that checks an exercise. Raises ``ValueError`` where there is none."""
         for cell in self.cells:
             if (cell.role, cell.name) == ("check", name):
                 return cell
@@ -141,8 +141,7 @@ def stage_kernel(
 ) -> tuple[str, str]:
     """A stage's code as a cell: what it imports, its constants and the function ``name``, which is
     ``called`` so there; before it the functions of the same file that are named as its ``parts``.
-    ``stage`` may also be the file of a kernel that stages share, without its ending:
-    ``im2col_matrix``.
+    ``stage`` may also be the file of a kernel that stages share, without its ending: ``im2col``.
 
     Twice: as it is, with the blanks marked as solutions; and with the faults ``planted``, pairs of
     (what the stage says, what stands there instead).
@@ -191,9 +190,10 @@ def _planted(region: re.Match[str]) -> str:
 def stage_code(stage: str, name: str = "make_kernel", parts: tuple[str, ...] = ()) -> str:
     """A function of a stage's file without its annotations, after the imports and constants that
     it uses, and after its ``parts``, other functions of the file."""
-    shared = (STAGES / f"{stage}.py").is_file() and not re.match(r"s\d\d", stage)
-    module = f"convlab.stages.{stage}" if shared else stage_named(stage).module
-    source = (STAGES / f"{module.rsplit('.', 1)[1]}.py").read_text(encoding="utf-8")
+    shared = (KERNELS / f"{stage}.py").is_file()
+    module = f"convlab.kernels.{stage}" if shared else stage_named(stage).module
+    file = KERNELS.parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    source = file.read_text(encoding="utf-8")
     tree, lines = ast.parse(source), source.splitlines()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for one in (*parts, name):

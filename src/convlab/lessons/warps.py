@@ -1,4 +1,4 @@
-"""What the lanes of a warp bring to a tensor core and take from it: as a picture, and judged.
+"""What the lanes of a warp bring to a tensor core and take from it: as a picture, and checked.
 
 Kernels multiply ``A``, of 16 rows or fewer and 8 columns, by ``B``, 8 x 8, with one warp. Their
 elements are numbered, so that one sees of every number that a lane brings which element it is.
@@ -19,21 +19,15 @@ from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, warp_mma
 from convlab.lessons.exercises import On, tried
 from convlab.lessons.feedback import ANSWER, COUNTS, Feedback, Problem, graded
-from convlab.lessons.learners_code import unfilled
-from convlab.lessons.pictures import (
-    COLOURS,
-    INK,
-    NOBODY,
-    Picture,
-    cell,
-    finished,
-    frame,
-    limits,
-    note,
-    sheet,
-    spans,
+from convlab.lessons.pictures import COLOURS, INK, NOBODY, Grid, Picture, spans
+from convlab.lessons.words import (
+    broken,
+    headline_of,
+    in_one_line,
+    raised_in_words,
+    to_be_filled,
+    unfilled,
 )
-from convlab.lessons.words import broken, headline_of, in_one_line, raised_in_words, to_be_filled
 from convlab.simulation import greenlets
 from convlab.simulation.findings import NotSimulated
 from convlab.tracing import LaunchTrace
@@ -112,24 +106,22 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
             for one, offset in zip(request.lanes, request.offsets, strict=True):
                 held.setdefault(("C", *divmod(offset // 4, N)), []).append(one)
     gap = 2.2
-    wide, high = K + gap + N, K + gap + rows
-    figure, (panel,) = sheet((wide + 1.2) * 0.31, (high + 2.6) * 0.31)
-    limits(panel, (-1.0, wide + 0.2), (-2.2, high + 0.2))
+    grid = Grid()
     at = {"A": (0.0, K + gap, rows), "B": (K + gap, 0.0, K), "C": (K + gap, K + gap, rows)}
     for matrix, (left, top, count) in at.items():
-        note(panel, left, top - 1.45, f"{matrix}: {count} x 8", 10, weight="bold")
+        grid.note(left, top - 1.45, f"{matrix}: {count} x 8", 10, weight="bold")
         for index in range(8):
-            note(panel, left + index + 0.5, top - 0.4, str(index), 7.5, ha="center", color=INK)
+            grid.note(left + index + 0.5, top - 0.4, str(index), 7.5, ha="center", color=INK)
         for row in range(count):
-            note(panel, left - 0.2, top + row + 0.5, str(row), 7.5, ha="right", color=INK)
+            grid.note(left - 0.2, top + row + 0.5, str(row), 7.5, ha="right", color=INK)
             for column in range(8):
                 lanes = held.get((matrix, row, column), [])
                 text = "" if not lanes else str(lanes[0]) if len(lanes) == 1 else f"x{len(lanes)}"
                 colour = COLOURS[lanes[0] // 4] if lanes else NOBODY
-                cell(panel, left + column, top + row, colour, text, size=8.5)
+                grid.cell(left + column, top + row, colour, text, size=8.5)
     mine = sorted(place for place, lanes in held.items() if lane in lanes)
     for matrix, row, column in mine:
-        frame(panel, at[matrix][0] + column, at[matrix][1] + row, 1, 1)
+        grid.frame(at[matrix][0] + column, at[matrix][1] + row, 1, 1)
     present = sorted(found.calls[0]) if found.calls else []
     said = ", ".join(map(_said, mine)) or "nothing"
     who = f"lane {lane} (g = {lane // 4}, t = {lane % 4})"
@@ -144,7 +136,7 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
     )
     if missing := sorted(set(range(WARP)) - set(present)):
         caption += f" Lanes {spans(missing)} do not come: what they should bring is nowhere."
-    return finished(figure, alt, caption)
+    return grid.finished(alt, caption)
 
 
 def _names(A: np.ndarray, B: np.ndarray) -> dict[float, Place]:
@@ -157,7 +149,7 @@ def _said(place: Place) -> str:
 
 
 def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
-    """Judge ``kernel(A, B, C)``, launched with one warp: it must write ``A @ B`` for A of these
+    """Check ``kernel(A, B, C)``, launched with one warp: it must write ``A @ B`` for A of these
     numbers of rows, in one call of ``mma_tf32``, and the simulator find nothing. Nothing that is
     wrong with it raises."""
     if lines := unfilled(kernel):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import linecache
 import re
+import textwrap
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -12,12 +17,52 @@ from convlab.checking import Check
 from convlab.checking.records import SPOILED, Answer, Count
 from convlab.lessons import maps
 from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, UNFILLED, Feedback, Line, Problem, Row
-from convlab.lessons.learners_code import function_of, line_of, unfilled
 from convlab.lessons.pictures import RIGHT, WRONG, Picture
 from convlab.simulation.findings import Finding
 
+EMPTY = "NotImplementedError"  # what an unfilled cell raises
+
+
+def function_of(made: Any) -> FunctionType | None:
+    """The Python function of a kernel or of what makes one; None for anything else."""
+    found = getattr(made, "py_func", made)
+    return found if isinstance(found, FunctionType) else None
+
+
+def unfilled(made: Any) -> tuple[Line, ...]:
+    """The lines that are still to be replaced by the learner's own, in ``made`` and in the
+    functions of the same cell that it calls."""
+    function = function_of(made)
+    found = _unfilled(function)
+    if function is None:
+        return found
+    for name in function.__code__.co_names:
+        part = function_of(function.__globals__.get(name))
+        if part is not None and part.__code__.co_filename == function.__code__.co_filename:
+            found += _unfilled(part)
+    return tuple(sorted(found, key=lambda line: line.number))
+
+
+def _unfilled(function: FunctionType | None) -> tuple[Line, ...]:
+    try:
+        lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):  # made by exec, say: then it is simply run
+        return ()
+    raised = (node for node in ast.walk(tree) if isinstance(node, ast.Raise))
+    numbers = sorted(
+        node.lineno for node in raised if node.exc is not None and EMPTY in ast.unparse(node.exc)
+    )
+    return tuple(Line(first + number - 1, lines[number - 1].strip()) for number in numbers)
+
+
+def line_of(file: str, number: int) -> Line:
+    """A line of the file, or of the cell, which IPython calls a file."""
+    return Line(number, linecache.getline(file, number).strip())
+
+
 AS_FEW = 1.25  # times the target's count that still is as few
-NOT_JUDGED = "floating-point operations"  # a matter of taste
+NOT_CHECKED = "floating-point operations"  # a matter of taste
 MOST_LINES = 4  # that are told of an unfilled cell
 DOES_NOT_COMPILE = "does not compile"
 
@@ -33,8 +78,8 @@ def to_be_filled(title: str, lines: tuple[Line, ...]) -> Feedback:
     return Feedback(title, "Not filled in yet: your turn.", (problem,))
 
 
-def not_judged(title: str, made: Any) -> Feedback | None:
-    """What is said of what cannot be judged: a function with lines still to be filled in, or no
+def not_checkable(title: str, made: Any) -> Feedback | None:
+    """What is said of what cannot be checked: a function with lines still to be filled in, or no
     function. None for what can."""
     if lines := unfilled(made):
         return to_be_filled(title, lines)
@@ -117,7 +162,7 @@ def feedback_on(title: str, found: Check, stage: str, at_most: float) -> Feedbac
         right.append(
             f"but it computes in float64, where {stage} does not: write float32(0), not 0.0"
         )
-    return judged_by_counts(title, right, [_row(count, at_most) for count in found.counts])
+    return checked_by_counts(title, right, [_row(count, at_most) for count in found.counts])
 
 
 def _telling(wrong: Sequence[Answer]) -> Answer | None:
@@ -138,13 +183,13 @@ def _wrong_answer(found: Check, wrong: Sequence[Answer], telling: Answer) -> Pro
 
 
 def _row(count: Count, at_most: float) -> Row:
-    few = count.yours <= at_most * count.stages or count.unit == NOT_JUDGED
+    few = count.yours <= at_most * count.stages or count.unit == NOT_CHECKED
     return Row(count.unit, count.yours, count.stages, few)
 
 
-def judged_by_counts(title: str, right: Sequence[str], rows: Sequence[Row]) -> Feedback:
+def checked_by_counts(title: str, right: Sequence[str], rows: Sequence[Row]) -> Feedback:
     """Of a kernel that is right: whether it asks for as little as it should."""
-    rows = [row for row in rows if (row.yours or row.target) and row.unit != NOT_JUDGED]
+    rows = [row for row in rows if (row.yours or row.target) and row.unit != NOT_CHECKED]
     many = [row for row in rows if not row.ok]
     if not many:
         headline = (

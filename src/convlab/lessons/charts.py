@@ -1,0 +1,384 @@
+"""Bar and line charts: counts of traced launches, and what was measured on an H200.
+
+Measured values come from ``docs/results``; every chart names the GPU and the date.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Picture, finished, note, sheet
+from convlab.lessons.places import require_measured, result, results
+from convlab.stages import short_name, stage_named
+from convlab.tracing import LaunchTrace, Trace
+
+Bars = Sequence[tuple[str, Mapping[str, float]]]  # a label and its stacked parts, for each bar
+
+NEAR = 0.05  # a newer time that differs by less than this part is the same
+TRANSFORMS, MAIN = "layout transforms", "main kernel"
+
+Count = Callable[[LaunchTrace], float]
+COUNTS: dict[str, Count] = {
+    "requests to global memory": lambda launch: launch.total("requests", launch.of(space="global")),
+    "sectors of global memory": lambda launch: launch.total("sectors"),
+    "sectors a request": lambda launch: (
+        launch.total("sectors") / launch.total("requests", launch.of(space="global"))
+    ),
+    "requests to shared memory": lambda launch: launch.total("requests", launch.of(space="shared")),
+    "wavefronts of shared memory": lambda launch: launch.total("passes"),
+    "atomic additions": lambda launch: sum(
+        access.requests for access in launch.accesses if access.operation == "atomic"
+    ),
+    "floating-point operations": lambda launch: launch.flops,
+    "bytes an operation": lambda launch: launch.bytes_per_flop or 0,
+}
+
+
+def _brief(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _draw_bars(
+    panel: Any, bars: Bars, title: str, label: Callable[[float], str] = _brief,
+    colours: Mapping[str, str] | None = None, size: float = 9.5,
+) -> None:  # fmt: skip
+    """Horizontal bars with their totals; ``colours`` are by part and give a legend, else each bar
+    has the next colour. A bar without parts is a gap."""
+    from matplotlib.patches import Patch
+
+    most = max(sum(parts.values()) for _, parts in bars) or 1
+    for row, (_, parts) in enumerate(bars):
+        total = 0.0
+        for part, value in parts.items():
+            colour = colours[part] if colours else COLOURS[row % len(COLOURS)]
+            panel.barh(row, value, left=total, height=0.75, color=colour)
+            total += value
+        if parts:
+            panel.annotate(
+                label(total), (total, row), xytext=(5, 0), textcoords="offset points", va="center",
+                fontsize=size, color=INK, bbox={"fc": PAPER, "ec": "none", "pad": 0.3},
+            )  # fmt: skip
+    panel.set(xlim=(0, most * 1.25), ylim=(len(bars) - 0.4, -0.6), xticks=[], facecolor="none")
+    panel.set_axis_on()
+    named = {row: name for row, (name, _) in enumerate(bars) if name}
+    panel.set_yticks(list(named), list(named.values()), fontsize=size, color=INK)
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    panel.set_title(title, fontsize=10, color=INK, loc="left")
+    if colours and len(colours) > 1:
+        panel.legend(
+            handles=[Patch(color=colour, label=name) for name, colour in colours.items()],
+            loc="upper left", bbox_to_anchor=(0, 0), ncols=3, fontsize=9, frameon=False,
+            labelcolor=INK,
+        )  # fmt: skip
+
+
+def _chart(
+    bars: Bars, title: str, alt: str, caption: str, colours: Mapping[str, str] | None = None,
+    **how: Any,
+) -> Picture:  # fmt: skip
+    """One panel of bars as a picture."""
+    legend = 0.35 * bool(colours and len(colours) > 1)
+    figure, (panel,) = sheet(7.4, 0.3 * len(bars) + 0.55 + legend)
+    _draw_bars(panel, bars, title, colours=colours, **how)
+    return finished(figure, alt, caption)
+
+
+def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
+    """Counts of several launches as bars, a panel for each count. Raises ``ValueError`` for one
+    that is not in ``COUNTS``."""
+    for count in counts:
+        if count not in COUNTS:
+            raise ValueError(f"count is {count!r}: it must be one of {', '.join(COUNTS)}")
+    figure, panels = sheet(7.4, 0.36 * len(launches) + 0.6, len(counts))
+    told = []
+    for first, panel, count in zip((True, *[False] * len(counts)), panels, counts, strict=False):
+        values = {name: COUNTS[count](one) for name, one in launches.items()}
+        bars = [(name * first, {name: value}) for name, value in values.items()]
+        _draw_bars(panel, bars, count)
+        told.append(f"{count}: " + ", ".join(f"{n} {_brief(v)}" for n, v in values.items()))
+    said = "; ".join(told)
+    return finished(figure, f"Bars. {said}", f"Counted by the simulator, less is better: {said}.")
+
+
+def as_bars(
+    values: dict[str, float], unit: str, caption: str, right: float | None = None
+) -> Picture:
+    """Numbers as bars, each with its name; a dotted line at ``right``."""
+    bars = [(name, {name: value}) for name, value in values.items()]
+    figure, (panel,) = sheet(7.4, 0.34 * len(bars) + 0.6)
+    _draw_bars(panel, bars, unit, _three)
+    if right is not None:
+        panel.axvline(right, color=INK, linewidth=1, linestyle=":")
+    said = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
+    return finished(figure, f"Bars, {unit}: {said}.", f"{caption} {said}.")
+
+
+def global_traffic(**traces: Trace) -> Picture:
+    """Which arrays of global memory the launches of stages read and write, and how large they
+    are."""
+    bars: list[tuple[str, dict[str, float]]] = []
+    totals = []
+    for stage, whole in traces.items():
+        first = len(bars)
+        for launch in whole.launches:
+            sizes = {
+                one.name: one.itemsize * math.prod(one.shape) / 1024
+                for one in launch.arrays if one.space == "global"
+            }  # fmt: skip
+            for verb, operation in (("reads", "load"), ("writes", "store")):
+                found = {a.array for a in launch.accesses if a.operation == operation}
+                for name in sorted(found & sizes.keys()):
+                    kind = "im2win tensor" if name == "windows" else "other arrays"
+                    bars.append((f"{stage}: {launch.kernel} {verb} {name}", {kind: sizes[name]}))
+        total = sum(value for _, parts in bars[first:] for value in parts.values())
+        totals.append(f"{stage} {total:.0f} KiB")
+    caption = (
+        "The arrays of global memory that the kernels of each stage read and write, and their "
+        "sizes in KiB; orange is the im2win tensor. Each line counts its array once: "
+        f"{', '.join(totals)}."
+    )
+    said = "; ".join(f"{name} {sum(parts.values()):.1f}" for name, parts in bars)
+    colours = {"other arrays": COLOURS[0], "im2win tensor": COLOURS[1]}
+    return _chart(bars, "KiB", f"Bars of KiB. {said}.", caption, colours, size=8.5)
+
+
+def stored(layer: str = "conv9") -> dict[str, Any]:
+    """What was measured of the ladder on an H200 on a layer: ``convlab ladder --json``'s document.
+
+    Raises ``ValueError`` naming the layers there are.
+    """
+    files = sorted(results().glob("ladder_*_h200.json"))
+    require_measured("layer", layer, [file.name.split("_")[1] for file in files])
+    return result(f"ladder_{layer}_h200")
+
+
+def _where(document: dict[str, Any]) -> str:
+    return f"an {document['device']}, {document['environment']['date'][:10]}"
+
+
+def changed_since(document: dict[str, Any], layer: str, stages: Sequence[str]) -> str:
+    """Which of these times a newer run of ``convlab bench`` found otherwise, as after a change of a
+    stage's code: a sentence for a caption, empty if there are none."""
+    newer, batch = result("bench_h200"), document["problem"]["batch"]
+    on = str(newer["environment"].get("date") or "")
+    if newer["machine"]["device"] != document["device"] or on <= document["environment"]["date"]:
+        return ""
+    rows = {(row["layer"], row["batch"], row["system"]): row for row in newer["rows"]}
+    found = []
+    for one in document["stages"]:
+        row = rows.get((layer, batch, one["name"]), {}) if one["name"] in stages else {}
+        now, before = row.get("time_ms"), one["time_ms"]
+        if now and before and row["tflops"] is not None and abs(now / before - 1) > NEAR:
+            name, speed = short_name(one["name"]), _brief(row["tflops"])
+            found.append(f"{name} as a whole takes {_brief(now)} ms, which is {speed} TFLOP/s")
+    return f" Changed since, by a run of {on[:10]}: {'; '.join(found)}." if found else ""
+
+
+def measured(*stages: str, layer: str = "conv9") -> Picture:
+    """How long these stages took on an H200; the caption names those that were not measured.
+    Raises ``ValueError`` if none was."""
+    document = stored(layer)
+    entries = {entry["name"]: entry["time_ms"] for entry in document["stages"]}
+    names = [stage_named(stage).name for stage in stages]
+    times = {short_name(name): entries[name] for name in names if entries.get(name) is not None}
+    missing = ", ".join(one for one in map(short_name, names) if one not in times)
+    if not times:
+        raise ValueError(f"stages are {missing}: none was measured on {layer}")
+    said = ", ".join(f"{name} {_brief(time)} ms" for name, time in times.items())
+    problem = document["problem"]
+    images, channels, height, width = problem["input_shape"]
+    caption = (
+        f"How long stages take for the layer {layer.capitalize()}, measured on "
+        f"{_where(document)}; shorter is better: {said}. {layer.capitalize()} is {images} images "
+        f"of {channels} channels and {height}x{width} pixels, {problem['out_channels']} filters of "
+        f"{'x'.join(map(str, problem['kernel_size']))}: {problem['flops'] / 1e9:.1f} billion "
+        "floating-point operations."
+    )
+    caption += f" Not measured on this layer yet: {missing}." if missing else ""
+    caption += changed_since(document, layer, names)
+    bars = [(name, {name: time}) for name, time in times.items()]
+    alt = f"Bars of times on an {document['device']}: {said}"
+    return _chart(bars, f"milliseconds for {layer.capitalize()}", alt, caption)
+
+
+def measured_kernels(*stages: str, layer: str = "conv9") -> Picture:
+    """How long each kernel of these stages took on an H200: the parts of a stage as one bar.
+
+    Raises ``ValueError`` for a stage that was not measured on the layer.
+    """
+    document = stored(layer)
+    entries = {entry["name"]: entry["launch_ms"] for entry in document["stages"]}
+    names = [stage_named(stage).name for stage in stages]
+    for name in names:
+        require_measured("stage", name, [one for one, parts in entries.items() if parts])
+    longest = max(sum(entries[name].values()) for name in names)
+    bars = [
+        (short_name(name), {part: t for part, t in entries[name].items() if t > longest / 100})
+        for name in names
+    ]
+    kinds = dict.fromkeys(part for _, parts in bars for part in parts)
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{part} {time:.3g} ms" for part, time in parts.items())
+        for name, parts in bars
+    )
+    caption = (
+        f"Measured on {_where(document)}: which kernels a stage's time goes to. {said}. The chart "
+        "leaves out parts under a hundredth of the longest bar."
+    )
+    title, alt = f"milliseconds for {layer.capitalize()}", f"Bars of the parts of stages. {said}"
+    return _chart(bars, title, alt, caption, dict(zip(kinds, COLOURS, strict=False)), label=_three)
+
+
+def measured_parts(*stages: str, layer: str = "conv9") -> Picture:
+    """How long these stages' layout transforms and main kernels took on an H200, each timed alone.
+    The caption names what was not measured."""
+    document = stored(layer)
+    entries = {entry["name"]: entry["launch_ms"] for entry in document["stages"]}
+    names = [stage_named(stage).name for stage in stages]
+    there = {short_name(name): [*entries[name].values()] for name in names if entries.get(name)}
+    bars = [(n, {TRANSFORMS: sum(times[:-1]), MAIN: times[-1]}) for n, times in there.items()]
+    said = "; ".join(
+        f"{name}: layout transforms {parts[TRANSFORMS]:.3g}, main kernel {parts[MAIN]:.3g}"
+        for name, parts in bars
+    )
+    caption = (
+        f"Milliseconds of each part alone, on {_where(document)}. {said}. A layout transform "
+        "reorders the input or the filter. In a whole run it leaves some of its output in the "
+        "cache, so the stage can be faster than the sum of its parts."
+    )
+    if missing := ", ".join(one for one in map(short_name, names) if one not in there):
+        caption += f" Not measured on this layer yet: {missing}."
+    caption += changed_since(document, layer, names)
+    title = f"milliseconds for {layer.capitalize()}"
+    alt = f"Bars of milliseconds on {_where(document)}. {said}."
+    colours = {TRANSFORMS: COLOURS[1], MAIN: COLOURS[0]}
+    return _chart(bars, title, alt, caption, colours, label=_three)
+
+
+def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
+    """How much memory these stages took on an H200 beside input, filter and output.
+
+    Raises ``ValueError`` for a layer or stage that was not measured.
+    """
+    document = result("memory")
+    entries = {entry["layer"]: entry for entry in document["layers"]}
+    require_measured("layer", layer, entries)
+    names = [stage_named(stage).name for stage in stages]
+    for name in names:
+        require_measured("stage", name, entries[layer]["measured_bytes"])
+    taken = {n: round(entries[layer]["measured_bytes"][n] / 2**20) for n in names}
+    tensors = round(entries[layer]["tensor_bytes"] / 2**20)
+    said = ", ".join(f"{short_name(name)} {size:,} MiB" for name, size in taken.items())
+    caption = (
+        f"Memory that the stages took beside the tensors on an {document['device']}, batch "
+        f"{document['batch']}: {said}. Input, filter and output together are {tensors:,} MiB."
+    )
+    sizes = {"input, filter, output": tensors} | {short_name(n): v for n, v in taken.items()}
+    bars = [(name, {name: size}) for name, size in sizes.items()]
+    alt = f"Bars of memory on an {document['device']}: {said}"
+    return _chart(bars, f"MiB for {layer.capitalize()}", alt, caption)
+
+
+def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
+    """What stages store beside input, filter and output, as a part of the size of these three, on
+    the paper's layers.
+
+    Raises ``ValueError`` for a layer or stage that was not measured.
+    """
+    document = result("memory")
+    measured = {row["layer"]: row for row in document["layers"]}
+    for layer in layers:
+        require_measured("layer", layer, measured)
+    names = [stage_named(stage).name for stage in stages]
+    for name in names:
+        require_measured("stage", name, document["layers"][0]["workspace_bytes"])
+    bars: list[tuple[str, dict[str, float]]] = []
+    told = []
+    for layer in layers or measured:
+        row = measured[layer]
+        parts = {short_name(n): row["workspace_bytes"][n] / row["tensor_bytes"] for n in names}
+        heads = [layer.capitalize() * (n == (len(names) - 1) // 2) for n in range(len(names))]
+        each = zip(heads, parts.items(), strict=True)
+        bars += [*((head, {name: part}) for head, (name, part) in each), ("", {})]
+        told.append(", ".join(f"{name} {part:.2f}" for name, part in parts.items()))
+        told[-1] = f"{layer.capitalize()}: {told[-1]}"
+    figure, (panel,) = sheet(7.4, 0.14 * len(bars) + 0.9)
+    colours = dict(zip(map(short_name, names), COLOURS, strict=False))
+    title = "workspace / (input + filter + output)"
+    _draw_bars(panel, bars[:-1], title, lambda part: f"{part:.2f}", colours, size=8)
+    panel.axvline(1, color=INK, linewidth=1, linestyle=":")
+    caption = (
+        "What a stage stores in global memory beside input, filter and output, divided by the "
+        f"size of these three (1 is the dotted line), for {document['batch']} images."
+    )
+    return finished(figure, f"Bars of workspace over tensors. {'; '.join(told)}.", caption)
+
+
+def ladder_speeds(layer: str = "conv9") -> Picture:
+    """How fast each stage of the ladder is on an H200: floating-point operations a second."""
+    document = stored(layer)
+    names = [one for one in document["stages"] if one["tflops"]]
+    caption = (
+        f"Every stage on {layer.capitalize()}, on {_where(document)}: the convolution's operations "
+        "divided by the time of the whole stage with its layout transforms, in TFLOP/s (10^12 a "
+        f"second). More is better.{changed_since(document, layer, [n['name'] for n in names])}"
+    )
+    speeds = {short_name(one["name"]): one["tflops"] for one in names}
+    return as_bars(speeds, f"TFLOP/s on {layer.capitalize()}", caption)
+
+
+def line_chart(
+    panel: Any, x: Sequence[float], lines: Mapping[str, Sequence[float]], title: str
+) -> None:
+    """Lines with markers and a legend on a panel."""
+    for (name, values), marker in zip(lines.items(), "osD^", strict=False):
+        panel.plot(x, values, marker=marker, markeredgecolor=INK, markeredgewidth=0.6, label=name,
+                   color=COLOURS[list(lines).index(name)])  # fmt: skip
+    panel.set_axis_on()
+    panel.set_facecolor("none")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=9, colors=INK)
+    panel.grid(axis="y", color=FAINT, alpha=0.3)
+    panel.set_title(title, fontsize=10, color=INK, loc="left")
+    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
+
+
+def measured_sweep(sweep: str, *stages: str) -> Picture:
+    """How many times as fast as s01 these stages are as one size of a small problem changes.
+
+    Raises ``ValueError`` for a sweep or stage that was not measured.
+    """
+    document = result("channel_sweeps_h200")
+    require_measured("sweep", sweep, dict.fromkeys(one["sweep"] for one in document["points"]))
+    points = [point for point in document["points"] if point["sweep"] == sweep]
+    values = [point["value"] for point in points]
+    lines = {}
+    for stage in stages:
+        name = stage_named(stage).name
+        require_measured("stage", name, points[0]["stages"])
+        runs = [{n: run["time_ms"] for n, run in point["stages"].items()} for point in points]
+        lines[short_name(name)] = [run["s01_direct"] / run[name] for run in runs]
+    figure, (panel,) = sheet(6.4, 2.9)
+    line_chart(panel, range(len(values)), lines, "times as fast as s01")
+    panel.axhline(1, color=INK, linewidth=1, linestyle="--")
+    note(panel, len(values) - 0.35, 1, "s01", 9, ha="right", va="bottom")
+    panel.set_xticks(range(len(values)), [str(value) for value in values])
+    panel.set(xlim=(-0.4, len(values) - 0.3), ylim=(0, None), xlabel=sweep)
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{v:.2f} at {s}" for s, v in zip(values, line, strict=True))
+        for name, line in lines.items()
+    )
+    images, filters = points[0]["problem"].split(" * ")
+    caption = (
+        f"Measured on {_where(document)}: how many times as fast as s01 they are as {sweep} grows; "
+        f"above the dashed line they win. The first problem is {images} (images, channels, rows, "
+        f"columns) with filters {filters}."
+    )
+    return finished(figure, f"Lines: times as fast as s01 by {sweep}. {said}", caption)
