@@ -174,15 +174,22 @@ MUTANTS = {
     "fetched column is the computed one": ("s07", "column = t % N_B", "column = tx"),
     "remainder of K not zeroed": ("s07", "if k < K and 0 <= i_h", "if 0 <= i_h"),
     "columns past the end written": ("s07", "if m < M and n < N", "if m < M"),
-    "run of four misaligned": ("s08", "(k, ty * RUN + i * ROWS)", "(k, ty + i * ROWS)"),
+    "run of four misaligned": ("s08", "(k, ty * FLOAT4 + i * ROWS)", "(k, ty + i * ROWS)"),
     "packed filter not zeroed": ("s08", "if k < K and m < M:", "if k < K:"),
     "packed zeros not written": (
         "s08",
         "                value = weight[m * K + k]\n            packed",
         "                value = weight[m * K + k]\n                packed",
     ),
-    "run crosses two images": ("s08", "PIXELS % RUN == 0", "PIXELS % 1 == 0"),
-    "row of a run wrong": ("s09", "m0 + ty * RUN", "m0 + ty"),
+    "run crosses two images": ("s08", "H_o * W_o % FLOAT4 == 0", "H_o * W_o % 1 == 0"),
+    "the first slice prefetched again and again": ("s08b", "slice_ * K_B + t // N_B", "t // N_B"),
+    "the last slice prefetched and not computed": ("s08b", "range(SLICES + 1)", "range(SLICES)"),
+    "the next slice stored over what others read": (
+        "s08b",
+        "cuda.syncthreads()  # nobody stores",
+        "pass  # nobody stores",
+    ),
+    "row of a run wrong": ("s09", "m0 + ty * FLOAT4", "m0 + ty"),
     "buffers not swapped": ("s09", "k0 = uint32(K_B - k0)", "k0 = 0"),
     "last slice not computed": ("s09", "range(SLICES + 1)", "range(SLICES)"),
     "last step of a slice forgotten": (
@@ -209,7 +216,7 @@ MUTANTS = {
     "channels beyond the last": ("s11", "there = r < C_i and", "there ="),
     "groups not rounded up": (
         "s11",
-        "blocks_for(problem.H_f * problem.C_i, RUN) * RUN",
+        "blocks_for(problem.H_f * problem.C_i, FLOAT4) * FLOAT4",
         "problem.H_f * problem.C_i",
     ),
     "tail of a group not zeroed": ("s11", "g >= ELEMENTS", "g < 0"),
@@ -221,8 +228,8 @@ MUTANTS = {
     "packed zeros in another's row": ("s11", "if TAIL > 0 and e < W_f * G", "if e < 0"),
     "no barrier in the transform": (
         "s11",
-        "cuda.syncthreads()  # nobody empties",
-        "pass  # nobody empties",
+        "cuda.syncthreads()  # all threads have filled the tile",
+        "pass  # all threads",
     ),
     "dilation ignored in groups": ("s11", "+ k // G * G * (d_w - 1)", ""),
     "tail of K not guarded": ("s11", "(K_EVEN or k < K_W) and ", ""),
@@ -232,8 +239,8 @@ MUTANTS = {
     "filter packed for one row of blocks": ("s11", "m // M_B * K_P + row_of", "row_of"),
     "steps of a slice read from the other one": (
         "s11",
-        "at_F = uint32(k0 * M_B + ty * TOGETHER)",
-        "at_F = uint32((K_B - k0) * M_B + ty * TOGETHER)",
+        "at_F = uint32(k0 * M_B + ty * VECTOR)",
+        "at_F = uint32((K_B - k0) * M_B + ty * VECTOR)",
     ),
     "last step of the last slice forgotten": (
         "s11",

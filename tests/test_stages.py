@@ -187,7 +187,7 @@ UNSUITED_TILES = {
     ],
     "s09": [
         (Tile(16, 4, 3, 4, 4), "K_B must be even"),
-        (Tile(32, 16, 2, 4, 4), "share K_B x M_B / 4 runs"),
+        (Tile(32, 16, 2, 4, 4), "share K_B x M_B / 4 float4s"),
         (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
         (Tile(128, 128, 32, 8, 8), "take 65536 bytes"),
     ],

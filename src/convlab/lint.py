@@ -67,6 +67,7 @@ REGISTER_BUDGET: dict[str, int] = {
     "block_tiling": 128,
     "microkernel": 160,
     "vectorized": 128,
+    "prefetch": 136,
     "double_buffer": 136,
     "im2win": 40,
     "im2win_full": 168,
