@@ -2,7 +2,7 @@
 
 from convlab.lessons.answers import given, right, wrong
 
-STEPS = """                for k in range(0, K_B - 2, 2):  # lines 9-12: read a step ahead
+STEPS = """                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead
                     read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
                     multiply(R_F0, R_I0, R_O)
                     read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
@@ -23,39 +23,70 @@ COUNTED = """                k = 0
                     multiply(R_F1, R_I1, R_O)
                     k += 2
 """
-TURN = "                k0 = uint32(K_B - k0)  # the other buffer's turn; uint32, since never negative\n"
-PUT = "                put(fetched_F, fetched_I, t, k0, S_F, S_I)\n"
+TURN = "                k0 = uint32(K_B - k0)  # uint32, since never negative\n"
+STORE = """                for f in range(F_FETCHED[0]):
+                    e = t + f * THREADS
+                    four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
+                    store4(S_F, (k0 + e // M_4, e % M_4 * FLOAT4), four)
+                for f in range(I_FETCHED):
+                    S_I[k0 + t // N_B + f * I_ROWS, column] = fetched_I[f]
+"""
 BARRIER = "                cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it\n"
 FIRST = "                read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18\n"
-FETCH = "            if slice_ < SLICES:\n                fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I)\n"
-CALL = "fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I)"
+LOAD = """            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
+                for f in range(F_FETCHED[0]):
+                    e = t + f * THREADS
+                    four = load4(packed, (slice_ * K_B + e // M_4) * M_P + m0 + e % M_4 * FLOAT4)
+                    fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
+                for f in range(I_FETCHED):
+                    k = uint32(slice_ * K_B + t // N_B + f * I_ROWS)
+                    i_c = k // (H_f * W_f)
+                    i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
+                    i_w = o_w * s_w + k % W_f * d_w - p_w
+                    pixel = float32(0)
+                    if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
+                        pixel = input[i_n, i_c, i_h, i_w]
+                    fetched_I[f] = pixel
+"""
+ASK = LOAD.split("\n", 1)[1]  # without its condition
+COMPUTE = """            if slice_ > 0:
+                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead
+                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
+                    multiply(R_F0, R_I0, R_O)
+                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
+                    multiply(R_F1, R_I1, R_O)
+                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
+                multiply(R_F0, R_I0, R_O)
+"""
+STORE_IF = '            if slice_ < SLICES:  # lines 3-4 and 14-15: registers to the other buffer\n'
+ALWAYS = "            if True:\n" + ASK
 
 ANSWERS = {
     "rounds": [
         wrong("no barrier", "shared race", (BARRIER, "")),
-        wrong("the barrier before put", "shared race", (PUT + BARRIER, BARRIER + PUT)),
+        wrong("the barrier before the stores", "shared race", (STORE + BARRIER, BARRIER + STORE)),
         wrong("always the same buffer", "shared race", (TURN, "                k0 = uint32(0)\n")),
-        wrong("roles changed after put", "uninitialised", (TURN + PUT, PUT + TURN)),
+        wrong("roles changed after the stores", "uninitialised", (TURN + STORE, STORE + TURN)),
         wrong("step 0 of the next slice not read", "answer", (FIRST, "")),
         wrong("registers not exchanged", "answer", ("k0 + k + 2, ty, tx, R_F0, R_I0", "k0 + k + 2, ty, tx, R_F1, R_I1")),
         wrong("a turn too many", "answer", ("range(0, K_B - 2, 2)", "range(0, K_B, 2)")),
         wrong("one step a turn", "answer", ("range(0, K_B - 2, 2)", "range(0, K_B - 2)")),
         wrong("operands of two steps mixed", "answer", (STEPS, STEPS.replace("multiply(R_F1, R_I1", "multiply(R_F0, R_I1"))),
         wrong("every step read when it is needed", "counts", (STEPS, LATE_STEPS)),
-        wrong("two barriers as before", "counts", (PUT, "                cuda.syncthreads()\n" + PUT)),
+        wrong("two barriers as before", "counts", (STORE, "                cuda.syncthreads()\n" + STORE)),
         right("counted by hand", (STEPS, COUNTED)),
         right("the buffer by the slice's number", (TURN, "                k0 = uint32(slice_ % 2 * K_B)\n")),
         right("counted from one", (STEPS, STEPS.replace("range(0, K_B - 2, 2)", "range(1, K_B - 1, 2)").replace("k + 1", "k").replace("k + 2", "k + 1"))),
     ],
     "late": [
         given("counts"),
-        wrong("asked after the steps", "counts", (FETCH, ""), ("            if slice_ < SLICES:\n                k0 =", "            if slice_ < SLICES:\n                " + CALL + "\n                k0 =")),
-        wrong("asked for without a question", "out of bounds", (FETCH, "            " + CALL + "\n")),
-        wrong("the slice before", "answer", (FETCH, FETCH.replace("slice_, fetched_F", "max(slice_, 1) - 1, fetched_F"))),
-        wrong("asked after put", "uninitialised", (FETCH, ""), (PUT, PUT + "                " + CALL + "\n")),
-        wrong("the barrier moved, too", "shared race", (PUT + BARRIER, BARRIER + PUT)),
-        wrong("asked for twice", "counts", (PUT, "                " + CALL + "\n" + PUT)),
-        right("asked in both cases", (FETCH + "            if slice_ > 0:\n", "            if slice_ == 0:\n                " + CALL + "\n            if slice_ > 0:\n                if slice_ < SLICES:\n                    " + CALL + "\n")),
-        right("the question turned round", (FETCH, FETCH.replace("slice_ < SLICES", "SLICES > slice_"))),
+        wrong("loaded after the steps", "counts", (LOAD + COMPUTE, COMPUTE + LOAD)),
+        wrong("loaded without a bounds check", "out of bounds", (LOAD, ALWAYS)),
+        wrong("the slice before", "answer", (LOAD, LOAD.replace("slice_ * K_B", "(max(slice_, 1) - 1) * K_B"))),
+        wrong("loaded after the stores", "uninitialised", (LOAD, ""), (STORE, STORE + ASK)),
+        wrong("the barrier moved, too", "shared race", (STORE + BARRIER, BARRIER + STORE)),
+        wrong("loaded twice", "counts", (TURN, ASK + TURN)),
+        right("loaded in both cases", (LOAD, "            if slice_ == 0:\n" + ASK + "            if 0 < slice_ < SLICES:\n" + ASK)),
+        right("the condition reversed", (LOAD, LOAD.replace("slice_ < SLICES", "SLICES > slice_"))),
     ],
 }

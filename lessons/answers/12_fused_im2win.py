@@ -2,11 +2,11 @@
 
 from convlab.lessons.answers import given, right, wrong
 
-FILTER = "            fetch_filter(packed, slice_, slot, t, S_F)\n"
-WINDOWS = "            fetch_windows(input, slice_, slot, t, first, i_h, i_w, S_I)\n"
-COMMIT = "        commit_copies()  # a group even of nothing: groups are waited for by their number\n"
+FILTER = "            fetch_filter(packed, slice_, pipe, t, S_F)\n"
+WINDOWS = "            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)\n"
+COMMIT = "        commit_copies()  # even an empty group: wait_copies counts groups\n"
 WAIT = "        wait_copies(IN_FLIGHT)  # for this thread's part of the slice,\n"
-BARRIER = "        cuda.syncthreads()  # and for everybody's; and nobody reads the slice before it any more\n"
+BARRIER = "        cuda.syncthreads()  # then for all threads'; its predecessor is free\n"
 CASES = "        if {}:\n            wait_copies(1)\n        else:\n            wait_copies(0)\n"
 
 ANSWERS = {
@@ -19,7 +19,7 @@ ANSWERS = {
         wrong("waits for one too few", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(IN_FLIGHT + 1)")),
         wrong("the windows forgotten", "answer", (WINDOWS, "")),
         wrong("the filter forgotten", "answer", (FILTER, "")),
-        wrong("always into slot 0", "answer", (WINDOWS, WINDOWS.replace("slot, t", "0, t"))),
+        wrong("always into slot 0", "answer", (WINDOWS, WINDOWS.replace("pipe, t", "0, t"))),
         wrong("waits for all, always", "counts", ("wait_copies(IN_FLIGHT)", "wait_copies(0)")),
         right("two groups a slice: the filter is waited for early", (FILTER, FILTER + "            commit_copies()\n")),
         right("the windows first", (FILTER + WINDOWS, WINDOWS + FILTER)),
@@ -28,11 +28,11 @@ ANSWERS = {
     "impatient": [
         given("counts"),
         wrong("all but two, always", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(2)")),
-        wrong("as many as there are slots", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(SLOTS)")),
+        wrong("as many as there are slots", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(DEPTH)")),
         wrong("not waited for", "copy in flight", (WAIT, "")),
         wrong("waits after the barrier", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),
         wrong("waits for all a second time", "counts", (WAIT, WAIT + "        wait_copies(0)\n")),
         right("by the number in flight", (WAIT, CASES.format("IN_FLIGHT == 1"))),
-        right("by the number of slots", (WAIT, CASES.format("SLOTS == 3"))),
+        right("by the number of slots", (WAIT, CASES.format("DEPTH == 3"))),
     ],
 }

@@ -21,19 +21,19 @@ TAKEN_APART = "".join(
     for at, one in enumerate("xyzw")
 )
 START = "part = (zero, zero, zero, zero)"
-GOES_ON = "part = (R_O[i, j // RUN * (2 * RUN) + j % RUN], R_O[i, j // RUN * (2 * RUN) + j % RUN + RUN], R_O[i + 1, j // RUN * (2 * RUN) + j % RUN], R_O[i + 1, j // RUN * (2 * RUN) + j % RUN + RUN])"
+GOES_ON = "part = (R_O[i, j // FLOAT4 * (2 * FLOAT4) + j % FLOAT4], R_O[i, j // FLOAT4 * (2 * FLOAT4) + j % FLOAT4 + FLOAT4], R_O[i + 1, j // FLOAT4 * (2 * FLOAT4) + j % FLOAT4], R_O[i + 1, j // FLOAT4 * (2 * FLOAT4) + j % FLOAT4 + FLOAT4])"
 SMALL_LARGE = "part = mma_tf32(small_f, large_i, part)"
 LARGE_SMALL = "part = mma_tf32(large_f, small_i, part)"
 LARGE_LARGE = "part = mma_tf32(large_f, large_i, part)"
 NEXT = "\n                    "
 PARTS = (
     ("R_O[i, left] += part[0]", "R_O[i, left] = part[0]"),
-    ("R_O[i, left + RUN] += part[1]", "R_O[i, left + RUN] = part[1]"),
+    ("R_O[i, left + FLOAT4] += part[1]", "R_O[i, left + FLOAT4] = part[1]"),
     ("R_O[i + 1, left] += part[2]", "R_O[i + 1, left] = part[2]"),
-    ("R_O[i + 1, left + RUN] += part[3]", "R_O[i + 1, left + RUN] = part[3]"),
+    ("R_O[i + 1, left + FLOAT4] += part[3]", "R_O[i + 1, left + FLOAT4] = part[3]"),
 )
 ADDED = "\n                ".join(old for old, _ in PARTS)
-ADDED_BY_LOOPS = "for h in range(2):\n                    for s in range(2):\n                        R_O[i + h, left + s * RUN] += part[2 * h + s]"
+ADDED_BY_LOOPS = "for h in range(2):\n                    for s in range(2):\n                        R_O[i + h, left + s * FLOAT4] += part[2 * h + s]"
 
 UPPER = "    a0 = A[g, t] if upper else zero\n    a2 = A[g, t + 4] if upper else zero\n"
 A0, A2 = "A[g, t] if upper else zero", "A[g, t + 4] if upper else zero"
@@ -72,9 +72,9 @@ ANSWERS = {
         wrong("the large product first", "accuracy", (f"{SMALL_LARGE}{NEXT}{LARGE_SMALL}{NEXT}{LARGE_LARGE}", f"{LARGE_LARGE}{NEXT}{LARGE_SMALL}{NEXT}{SMALL_LARGE}")),
         wrong("the parts written, not added", "answer", *PARTS),
         wrong("products each from zero", "answer", (LARGE_LARGE, "part = mma_tf32(large_f, large_i, (zero, zero, zero, zero))")),
-        wrong("the second number for the second row", "answer", ("R_O[i, left + RUN] += part[1]", "R_O[i, left + RUN] += part[2]"), ("R_O[i + 1, left] += part[2]", "R_O[i + 1, left] += part[1]")),
-        wrong("neighbours for the next run", "answer", ("R_O[i, left + RUN] +=", "R_O[i, left + 1] +="), ("R_O[i + 1, left + RUN] +=", "R_O[i + 1, left + 1] +=")),
-        wrong("the lower row forgotten", "answer", ("                R_O[i + 1, left] += part[2]\n", ""), ("R_O[i + 1, left + RUN] += part[3]", "pass")),
+        wrong("the second number for the second row", "answer", ("R_O[i, left + FLOAT4] += part[1]", "R_O[i, left + FLOAT4] += part[2]"), ("R_O[i + 1, left] += part[2]", "R_O[i + 1, left] += part[1]")),
+        wrong("neighbours for the next run", "answer", ("R_O[i, left + FLOAT4] +=", "R_O[i, left + 1] +="), ("R_O[i + 1, left + FLOAT4] +=", "R_O[i + 1, left + 1] +=")),
+        wrong("the lower row forgotten", "answer", ("                R_O[i + 1, left] += part[2]\n", ""), ("R_O[i + 1, left + FLOAT4] += part[3]", "pass")),
         wrong("all four products", "counts", (SMALL_LARGE, f"part = mma_tf32(small_f, small_i, part){NEXT}{SMALL_LARGE}")),
         right("the windows' small part first", (f"{SMALL_LARGE}{NEXT}{LARGE_SMALL}", f"{LARGE_SMALL}{NEXT}{SMALL_LARGE}")),
         right("the parts added in two loops", (ADDED, ADDED_BY_LOOPS)),

@@ -2,10 +2,11 @@
 """
 # s08: vectorised access, four numbers at a time
 
-A thread of s07 reads its numbers from shared memory one by one, each with an instruction of its own. GPUs
-have instructions that move **four neighbours** at once, 16 bytes or 128 bits. Here you use them. The
-condition is that what is wanted together lies together, and begins at the right place. You should have done
-[s07, the micro-kernel](07_microkernel.ipynb). It takes three quarters of an hour.
+A thread of s07 reads shared memory with **scalar** loads: each instruction brings one number. GPUs also have
+instructions that move four neighbours at once: 16 bytes, 128 bits, a **float4**. After this lesson you can use
+128-bit loads and stores, and you know their condition: the four numbers must be neighbours, and the first one
+must lie at a multiple of 16 bytes. You should have done [s07, the micro-kernel](07_microkernel.ipynb). The
+lesson takes three quarters of an hour.
 """
 
 # %% setup=true
@@ -17,8 +18,8 @@ from convlab.lessons import side_by_side, thread_in_tile, traced
 """
 ## The idea
 
-For each term a thread of s07 makes `M_T + N_T` reads: each brings one number, and each is an instruction.
-Its rows and columns lie apart, so that nothing else is possible:
+For each term a thread of s07 makes `M_T + N_T` scalar loads, one instruction each. The thread's rows and
+columns lie apart, so a wider load would bring numbers that the thread does not need:
 """
 
 # %%
@@ -31,8 +32,7 @@ thread_in_tile(s07, problem, thread=9)
 
 # %% [markdown]
 """
-In s08 a thread takes its columns in **runs** of four neighbours, its rows likewise. A run is read by one
-instruction:
+In s08 the columns of a thread are **float4s**, and so are its rows. One 128-bit load brings a whole float4:
 """
 
 # %%
@@ -41,31 +41,32 @@ thread_in_tile(ours, problem, thread=9)
 
 # %% [markdown]
 """
-Was it not the bug of lesson 07 to give a thread columns that lie side by side? Yes, because there each lane
-read one number and skipped three. Here it takes all four, and nothing is skipped.
+In lesson 07 it was a bug to give a thread columns that lie side by side, because each lane read one number and
+skipped three. Here each lane reads all four, and skips nothing.
 
-A thread with more than four rows has several runs. Its run `i` (counted in numbers: `i` = 0, 4, 8, ...)
-begins at row `ty * RUN + i * ROWS`: at first every thread of a column has one run, then every thread has its
-second, and so on. `RUN` is 4. So the threads of a warp read runs that are neighbours.
+A thread with more than four rows has several float4s. The float4 with the thread's row `i` as its first
+(`i` = 0, 4, 8, ...) begins at row `ty * FLOAT4 + i * ROWS` of the tile, where `FLOAT4` is 4. So the first
+float4s of all threads lie side by side, then all second ones: the threads of a warp read neighbours.
 
-Two functions move four numbers. `array` is one of shared or of global memory:
+Two functions move a float4. `array` is in shared or in global memory:
 
 | call | does |
 | --- | --- |
-| `load4(array, index)` | gives four numbers, from `index` on: `a, b, c, d = load4(...)` |
-| `store4(array, index, four)` | writes four numbers there, such as those that a `load4` gave |
+| `load4(array, index)` | a 128-bit load: returns the four numbers from `index` on |
+| `store4(array, index, four)` | a 128-bit store: writes four numbers there, such as those that `load4` returned |
 
-For an array with two dimensions the index is a pair, `(row, column)`, and the four are neighbours in the
-row. **The place must be a multiple of four numbers** from the array's start. Elsewhere a GPU stops the
+For an array with two dimensions the index is a pair, `(row, column)`, and the four numbers are neighbours in
+the row. **The index must be a multiple of four numbers** from the array's start. Otherwise a GPU stops the
 kernel, and the simulator says `misaligned`.
 
-### What has to lie together
+### The filter is transposed
 
-For `load4` a thread's four *rows* of the filter's slice must be neighbours in memory. In s07's `S_F[row, k]`
-neighbours are terms. So the slice is turned round: `S_F[k, row]`. To fill it by fours as well, the filter
-itself must lie like that in global memory. It does not; but it is small and always the same. A kernel that
-runs first copies it into `packed`: `K` rows of `M_P` numbers, turned round, with zeros up to whole tiles. It is
-given. So fetching needs no more questions about what exists:
+`load4` can bring four *rows* of the filter's slice only if these are neighbours in memory. In s07's
+`S_F[row, k]` neighbours are terms. So s08 transposes the slice: `S_F[k, row]`. To fill the slice with float4s
+too, the filter in global memory must be transposed as well. A layout transform of the filter does that: a
+kernel that runs first copies the filter into `packed`, transposed and padded with zeros up to whole tiles. This
+kernel is given, and it is cheap because a filter is small. The padding also removes the bounds checks from the
+filter's loads.
 
 | array | number of channel `row`, term `k` | size |
 | --- | --- | --- |
@@ -75,58 +76,57 @@ given. So fetching needs no more questions about what exists:
 
 ## Your turn
 
-Here are two functions. `make_read` makes a **device function**: one that a kernel calls in each thread. Yours
-reads a term's numbers into the registers. `make_kernel` calls it in the loop over `k`. (`multiply` is s07's
-outer product and `write` writes the sums by fours; both are given.) Two places are left for you:
+Below is the kernel of s08. The outer product is the one of s07. At the end the kernel stores the sums as
+float4s. Two places are left for you:
 
-- **`read`:** for each run of the thread, `i` from 0 to `M_T` in steps of `RUN`, load four numbers of `S_F`
-  into `R_F[i]` to `R_F[i + 3]`. They are in row `k`, from column `ty * RUN + i * ROWS` on. Likewise `N_T`
-  numbers of `S_I` into `R_I`, from column `tx * RUN + j * COLUMNS` on.
-- **Load the filter's slice,** four numbers at a time. It has `K_B` rows of `M_RUNS = M_B // RUN` runs,
-  which the `THREADS` threads share out; `t` is this thread's number. Run `e` is in row `e // M_RUNS`. In
-  `packed` the block's part begins at row `k0`, column `m0`; a row there has `M_P` numbers.
+- **Load the filter's slice,** one float4 at a time. It has `K_B` rows of `M_4 = M_B // FLOAT4` float4s, which
+  the `THREADS` threads share; `t` is this thread's number. Float4 `e` is in row `e // M_4`. In `packed` the
+  block's part begins at row `k0`, column `m0`; a row there has `M_P` numbers.
+- **Load the operands of step `k`,** in the loop over `k`. For each float4 of the thread, `i` from 0 to `M_T` in
+  steps of `FLOAT4`, load four numbers of `S_F` into `R_F[i]` to `R_F[i + 3]`. The four are in row `k`, from
+  column `ty * FLOAT4 + i * ROWS` on. Likewise load `N_T` numbers of `S_I` into `R_I`, from column
+  `tx * FLOAT4 + j * COLUMNS` on.
 
 <details><summary>Tip: four at once on the left</summary>
 
-`R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = load4(S_F, (k, ...))`
+`four = load4(S_F, (k, ...))`, then `R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four`.
 </details>
-<details><summary>Tip: which run is <code>e</code>?</summary>
+<details><summary>Tip: which float4 is <code>e</code>?</summary>
 
-In lesson 05 element `e` was in row `e // K_B`, column `e % K_B`. Here a row has `M_RUNS` runs: row
-`e // M_RUNS`, run `e % M_RUNS`, and that begins at column `e % M_RUNS * RUN`.
+In lesson 05 element `e` was in row `e // K_B`, column `e % K_B`. Here a row has `M_4` float4s. So `e` is in row
+`e // M_4`, it is float4 `e % M_4` of that row, and it begins at column `e % M_4 * FLOAT4`.
 </details>
 <details><summary>Tip: loading and storing</summary>
 
-`store4(S_F, (k, row), load4(packed, ...))`: the row of `S_F` is `k`, in `packed` it is `k0 + k`. `packed`
-has one dimension here: its number in row `a`, column `b` is at `a * M_P + b`.
+`store4(S_F, (k, row), load4(packed, ...))`: row `k` of `S_F` is row `k0 + k` of `packed`. `packed` has one
+dimension here: the number in row `a`, column `b` is at `a * M_P + b`.
 </details>
 """
 
-# %% exercise="runs"
+# %% exercise="float4"
 stage_kernel(
     "s08",
     blank(
-        "load the thread's runs of S_F into R_F and of S_I into R_I, four numbers at a time",
-        first="for i in range(0, M_T, RUN):",
-        last="= load4(S_I, (k, tx * RUN + j * COLUMNS))",
-    ),
-    blank(
-        "fetch the filter's slice from packed into S_F, four numbers at a time",
-        first="for e in range(t, K_B * M_RUNS, THREADS):  # load",
+        "load the filter's slice from packed into S_F, one float4 at a time",
+        first="for e in range(t, K_B * M_4, THREADS):  # load",
         last="store4(S_F, (k, row), load4(packed",
     ),
-    parts=("make_read",),
+    blank(
+        "load the thread's float4s of S_F into R_F and those of S_I into R_I",
+        first="for i in range(0, M_T, FLOAT4):",
+        last="R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four",
+    ),
 )
 
-# %% check="runs"
-several_runs = Tile(M_B=32, N_B=16, K_B=2, M_T=8, N_T=4)  # is tried, too
-check(make_kernel, "s08", also=several_runs)
+# %% check="float4"
+several = Tile(M_B=32, N_B=16, K_B=2, M_T=8, N_T=4)  # is tried, too: two float4s of rows
+check(make_kernel, "s08", also=several)
 
 # %% [markdown]
 """
 ## What the memory sees
 
-For each product there is a quarter of the reads:
+For each product a thread makes a quarter of the loads:
 """
 
 # %%
@@ -142,8 +142,8 @@ side_by_side(
 
 # %% [markdown]
 """
-There are far fewer requests, but *passes* do not fall as much. 32 lanes with four numbers each want up to 128
-numbers, and 32 banks still give 32 in a pass:
+The kernel makes far fewer requests, but the number of *wavefronts* does not fall as much. 32 lanes with a
+float4 each need up to 128 numbers, and 32 banks still deliver 32 numbers per wavefront:
 """
 
 # %%
@@ -151,11 +151,11 @@ one_request(ours, "S_I")
 
 # %% [markdown]
 """
-Nothing is wasted in it. The gain is in instructions: each has to be fetched, decoded and issued before any
-memory moves, and a multiprocessor issues few at a time. An instruction less is room for a multiplication.
+No bank is idle, so nothing is wasted. The gain is in instructions: the SM must fetch, decode and issue each
+one before any memory moves, and it issues few at a time. One load less is room for one multiplication more.
 
-The filter is fetched from global memory by fours as well. One request of a warp moves many sectors now, each
-of them full:
+The kernel also loads the filter from global memory as float4s. One request of a warp now moves many sectors,
+and uses every byte of them:
 """
 
 # %%
@@ -163,7 +163,7 @@ one_request(ours, "packed")
 
 # %% [markdown]
 """
-And with one request the warp puts them into the slice, all banks busy in each pass:
+With one more request the warp stores these numbers to shared memory. All banks are busy in each wavefront:
 """
 
 # %%
@@ -171,17 +171,16 @@ one_request(ours, "S_F", operation="store")
 
 # %% [markdown]
 """
-The input is still fetched one number at a time. In memory neighbouring pixels are neighbours, but where a
-window's row begins, with its padding, is seldom a multiple of four. That is what the im2win tensor will mend,
-in s11.
+The loads of the input stay scalar. Neighbouring pixels are neighbours in memory, but a window's row, with its
+padding, seldom begins at a multiple of four. The im2win tensor of s11 changes that.
 
 ## Find the bug
 
 Pass the check above first: this cell gives its answer away.
 
-This kernel is right: every run of the filter's slice is fetched, each once, by fours. Yet shared memory
-works much harder than for yours. One line is to blame. Run the cells and compare the picture with the last one
-above, then mend the line.
+This kernel is right: it loads every float4 of the filter's slice exactly once. Yet shared memory works much
+harder than for your kernel. One line is to blame. Run the cells, compare the picture with the last one above,
+and correct the line.
 """
 
 # %% hunt="order"
@@ -189,8 +188,8 @@ stage_kernel(
     "s08",
     planted=(
         (
-            "k, row = e // M_RUNS, e % M_RUNS * RUN",
-            "k, row = e % K_B, e // K_B * RUN",
+            "k, row = e // M_4, e % M_4 * FLOAT4",
+            "k, row = e % K_B, e // K_B * FLOAT4",
         ),
     ),
     called="make_slow",
@@ -202,20 +201,20 @@ slow = traced(make_slow, "s08", problem, model)
 one_request(slow, "S_F", operation="store")
 
 # %% check="order"
-check(make_slow, "s08", also=several_runs)
+check(make_slow, "s08", also=several)
 
 # %% [markdown]
 """
-<details><summary>Tip: what do neighbouring threads want?</summary>
+<details><summary>Tip: what do neighbouring threads store?</summary>
 
-Thread 0 takes the first run of row 0, thread 1 the first run of row 1. In `S_F` that is `M_B` numbers
-further on, and with `M_B = 32` the same four banks. So the lanes are served one after the other. (In
-`packed` it is `M_P` numbers further on, in another sector; the rest of that sector is fetched in vain
-unless another lane of the warp happens to want it.)
+Thread 0 takes the first float4 of row 0, thread 1 the first float4 of row 1. In `S_F` these are `M_B` numbers
+apart, and with `M_B = 32` they are in the same four banks: a bank conflict, so the lanes take turns. (In
+`packed` they are `M_P` numbers apart, in different sectors. The rest of each sector is fetched for nothing
+unless another lane of the warp happens to need it.)
 </details>
-<details><summary>Tip: what should they want?</summary>
+<details><summary>Tip: what should they store?</summary>
 
-Neighbours: the runs of one row, and then those of the next. A row has `M_RUNS` runs.
+Neighbours: first the float4s of one row, then those of the next. A row has `M_4` float4s.
 </details>
 
 ## On a real GPU
@@ -228,34 +227,35 @@ measured("s01", "s06", "s07", "s08", "s09")
 """
 Again less time, with the same arithmetic in the same order:
 
-- For each term a thread has `(M_T + N_T) / 4` reads where s07 has `M_T + N_T`. What the multiprocessor no
-  longer spends on reads it spends on products.
-- The filter comes without a question about what exists, and by fours. The copy that this takes is a kernel
-  of its own, before this one. It is counted in the time, and it is short: a filter is small.
+- For each term a thread makes `(M_T + N_T) / 4` loads where s07 makes `M_T + N_T`. The SM issues
+  multiplications in their place.
+- The kernel loads the filter as float4s and without bounds checks. The layout transform that this needs is a
+  kernel of its own, before this one. Its time is counted, and it is short because a filter is small.
 
-What is left is waiting. While a slice is fetched nobody computes, and while it is computed nobody fetches.
-s09 does both at the same time.
+What is left is waiting. While a block loads a slice it does not compute, and while it computes it does not
+load. The next two stages change that: s08b loads the next slice into registers while the block multiplies
+this one, and s09 gives each slice a buffer of its own.
 
 ## Questions
 
 Think first, then unfold.
 
-<details><summary>In lesson 05 rows one number longer kept lanes in different banks. Why not here?</summary>
+<details><summary>In lesson 05 a padding of one number per row kept lanes in different banks. Why not here?</summary>
 
-With rows of `M_B + 1` numbers the second row begins at number `M_B + 1`, and that is no multiple of four: its
-runs are misaligned. A GPU would stop the kernel. Rows longer by *four* are allowed.
+With rows of `M_B + 1` numbers the second row begins at number `M_B + 1`, which is no multiple of four: its
+float4s are misaligned, and a GPU stops the kernel. A padding of *four* numbers is allowed.
 </details>
 
-<details><summary>Shared memory moves as many numbers as before. Where does the time come from, then?</summary>
+<details><summary>Shared memory delivers as many numbers as before. Where does the time come from, then?</summary>
 
-It does not quite: in a warp many lanes want the same numbers, and those come once for all of them. But mostly
-it is instructions. s07 issues 16 reads for 64 products at 8 x 8, s08 issues 4.
+Mostly from instructions: s07 issues 16 loads for 64 products at 8 x 8, s08 issues 4. Besides, many lanes of a
+warp need the same numbers, and a wavefront delivers these once for all of them.
 </details>
 
-<details><summary>When must <code>write</code> store single numbers after all?</summary>
+<details><summary>When must the kernel store its sums with scalar stores after all?</summary>
 
-Where an image's output has a number of pixels that is no multiple of four. Then a run of four columns may
-begin in one image and end in the next, and the next image's pixel lies elsewhere in memory.
+When the number of pixels of an output image is no multiple of four (`ALIGNED` is false). Then a float4 of
+columns may begin in one image and end in the next, and the pixel of the next image lies elsewhere in memory.
 </details>
 
 ## Where to read on
@@ -263,7 +263,9 @@ begin in one image and end in the next, and the next image's pixel lies elsewher
 - The whole file: [s08_vectorized.py](../src/convlab/stages/s08_vectorized.py), and what was
   measured: [ladder](../docs/ladder.md#s08_vectorized).
 - The im2win paper (000), section 3.3, "Vectorized load/store":
-  [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). There only reads from shared memory are by fours.
+  [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). The paper vectorises only the loads from shared memory.
 - How `load4` becomes one instruction: [vector.py](../src/convlab/device/vector.py).
-- Next on the ladder: [s09, the double buffer](09_double_buffer.ipynb).
+- The layout transform of the filter: [filter_layout.py](../src/convlab/kernels/filter_layout.py).
+- Next on the ladder: [s08b_prefetch.py](../src/convlab/stages/s08b_prefetch.py), then
+  [s09, the double buffer](09_double_buffer.ipynb).
 """

@@ -48,34 +48,35 @@ into the one while step `k` is multiplied from the other.
 
 ## Your turn
 
-The loop has one **round** more than there are slices, so that every round can be written alike:
+The loop has one **round** more than there are slices, so that all rounds have the same code:
 
-| round | asks for | multiplies | at its end |
+| round | loads into registers | multiplies | at its end |
 | --- | --- | --- | --- |
-| 0 | slice 0 | nothing yet | puts slice 0 into shared memory |
-| 1 | slice 1 | slice 0 | puts slice 1 beside it |
-| 2 | slice 2 | slice 1 | puts slice 2 over slice 0 |
+| 0 | slice 0 | nothing yet | stores slice 0 to shared memory |
+| 1 | slice 1 | slice 0 | stores slice 1 beside it |
+| 2 | slice 2 | slice 1 | stores slice 2 over slice 0 |
 | last | nothing more | the last slice | |
 
-These functions are given:
+The registers `fetched_F` and `fetched_I` hold what a thread has loaded from global memory. The lines that load
+and store are given. (s08b, the stage between s08 and s09, has them too, with one buffer and two barriers.) Two
+functions are given as well:
 
 | call | does |
 | --- | --- |
-| `fetch(...)` | asks for a slice; its numbers go to the registers `fetched_F`, `fetched_I` |
-| `put(fetched_F, fetched_I, t, row, S_F, S_I)` | stores them into shared memory, from row `row` on: this is where they are needed |
-| `read(S_F, S_I, row, ty, tx, R_F, R_I)` | operands of one step, shared memory to registers; the slice's step `k` is in row `k0 + k` |
+| `read(S_F, S_I, k, ty, tx, R_F, R_I)` | loads the operands in row `k` of shared memory into registers; the slice's step `k` is in row `k0 + k` |
 | `multiply(R_F, R_I, R_O)` | adds their products to the thread's sums |
 
-`S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. `k0` is where the
-slice begins that is multiplied. Two places are left for you:
+`S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. `k0` is the row where
+the slice begins that the block multiplies. Three places are left for you:
 
-- **The steps of a slice, one ahead.** Step 0 is in `R_F0`, `R_I0` already (the line that put it there is
-  in your second place). Read step `k + 1` into the other registers *before* you multiply step `k`. As
-  the names of registers cannot be computed, each turn of your loop does two steps. What comes after the
-  loop is given: it reads step `K_B - 1` and multiplies step `K_B - 2`. (The very last product comes at
-  the end of the round.)
-- **The change of roles.** Turn to the other buffer, put there what was fetched, wait for all, and read
-  step 0 of it into `R_F0`, `R_I0`.
+- **The steps of a slice, one ahead.** Step 0 is in `R_F0`, `R_I0` already (a line in your third place loads
+  it). Read step `k + 1` into the other registers *before* you multiply step `k`. The names of registers cannot
+  be computed, so each turn of your loop does two steps. The lines after the loop are given: they read step
+  `K_B - 1` and multiply step `K_B - 2`. (The last product comes at the end of the round.)
+- **The other buffer.** Set `k0` to the first row of the buffer that the block does not multiply from. The
+  given lines store what was loaded there.
+- **The change of roles.** Wait until all threads have stored, and read step 0 of the new slice into `R_F0`,
+  `R_I0`.
 
 <details><summary>Tip: which steps does the loop do?</summary>
 
@@ -103,8 +104,13 @@ stage_kernel(
         last="multiply(R_F1, R_I1, R_O)",
     ),
     blank(
-        "the other buffer: put, wait, read its step 0",
+        "the other buffer",
         first="k0 = uint32(K_B - k0)",
+        last="k0 = uint32(K_B - k0)",
+    ),
+    blank(
+        "wait for all threads, read step 0 of the new slice",
+        first="cuda.syncthreads()  # lines 5 and 16",
         last="read(S_F, S_I, k0, ty, tx, R_F0, R_I0)",
     ),
 )
@@ -149,13 +155,27 @@ stage_kernel(
     "s09",
     planted=(
         (
-            "            if slice_ < SLICES:\n                fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I)\n",
+            "            if slice_ > 0:\n"
+            "                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead\n"
+            "                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)\n"
+            "                    multiply(R_F0, R_I0, R_O)\n"
+            "                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)\n"
+            "                    multiply(R_F1, R_I1, R_O)\n"
+            "                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)\n"
+            "                multiply(R_F0, R_I0, R_O)\n",
             "",
         ),
         (
-            "                put(fetched_F, fetched_I, t, k0, S_F, S_I)\n",
-            "                fetch(input, packed, i_n, o_h, o_w, m0, t, slice_, fetched_F, fetched_I)\n"
-            "                put(fetched_F, fetched_I, t, k0, S_F, S_I)\n",
+            "            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers\n",
+            "            if slice_ > 0:\n"
+            "                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead\n"
+            "                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)\n"
+            "                    multiply(R_F0, R_I0, R_O)\n"
+            "                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)\n"
+            "                    multiply(R_F1, R_I1, R_O)\n"
+            "                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)\n"
+            "                multiply(R_F0, R_I0, R_O)\n"
+            "            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers\n",
         ),
     ),
     called="make_slow",
@@ -171,9 +191,9 @@ check_prefetch(make_slow, "s09")
 """
 <details><summary>Tip</summary>
 
-Find the line that asks, `fetch`, and the line that needs, `put`. What does the thread do between the two?
-Where in the round could it ask, so that all the multiplications lie between? The slice that it asks for
-must not be past the last one.
+Find the lines that ask: they load from global memory into `fetched_F` and `fetched_I`. Find the lines that need
+these numbers: they store them to shared memory. What does the thread do between the two? Move the
+multiplications so that they lie between.
 </details>
 
 ## On a real GPU
@@ -206,7 +226,7 @@ have put, so all must have put it.
 
 <details><summary>Could a fast thread run ahead by two rounds, and so store over what a slow one still reads after all?</summary>
 
-No. To get to its next <code>put</code> it must pass the barrier of this round, and that lets nobody through
+No. To store its next slice it must pass the barrier of this round, and that lets nobody through
 before the slow thread has come to it too, done with reading.
 </details>
 

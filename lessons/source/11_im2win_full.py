@@ -43,13 +43,13 @@ put. (It is also tuned. That asks nothing of you and is told at the end.)
 
 ## Your turn: fetch by fours
 
-A slice has `N_B` windows and `K_B` terms of each, that is `K_RUNS = K_B // RUN` runs of `RUN = 4`
-numbers a window. Thread `t` of `THREADS` fetches up to `I_RUNS` of them, one a turn `f`: number
+A slice has `N_B` windows and `K_B` terms of each, that is `K_RUNS = K_B // FLOAT4` float4s a window; `FLOAT4`
+is 4. Thread `t` of `THREADS` fetches up to `I_RUNS` of them, one a turn `f`: number
 `e = t + f * THREADS`. Run `e` is in window `e // K_RUNS` of the tile, and there it is run number
 `e % K_RUNS`. A group has `G` numbers, and so a window `K_W = W_f * G`, zeros included.
 
 Where that window begins in memory has been worked out before the loop over slices: `first_I[f]` for the
-`f`-th run of this thread. So the run's first term is `k = slice_ * K_B + e % K_RUNS * RUN`, and it lies at
+`f`-th run of this thread. So the run's first term is `k = slice_ * K_B + e % K_RUNS * FLOAT4`, and it lies at
 `first_I[f] + k`. (With a dilation in width `d_w` the columns of a window are `d_w` groups apart, and
 `k // G * G * (d_w - 1)` has to be added. Without, that is zero, and the compiler leaves it out.)
 
@@ -96,11 +96,11 @@ find neighbouring windows. Rows are `PITCH` numbers long, one after the other: t
 slice that is put begins at row `k0`.
 
 Run `e` of this thread is the same as before: window `e // K_RUNS` is the column, and its terms begin at
-`e % K_RUNS * RUN`. As before, a thread may have no run in its last turn: `if I_EVEN or e < I_ALL:`.
+`e % K_RUNS * FLOAT4`. As before, a thread may have no run in its last turn: `if I_EVEN or e < I_ALL:`.
 
 <details><summary>Tip: four rows</summary>
 
-`for c in range(RUN):` and in it one store: row `k0 + e % K_RUNS * RUN + c`, column `e // K_RUNS`, number
+`for c in range(FLOAT4):` and in it one store: row `k0 + e % K_RUNS * FLOAT4 + c`, column `e // K_RUNS`, number
 `fetched_I[f, c]`.
 </details>
 """
@@ -111,7 +111,7 @@ stage_kernel(
     blank(
         "each of my runs: its four numbers into four rows of S_I",
         first="for f in range(I_RUNS):",
-        last="S_I[(k0 + e % K_RUNS * RUN + c) * PITCH + e // K_RUNS] = fetched_I[f, c]",
+        last="S_I[(k0 + e % K_RUNS * FLOAT4 + c) * PITCH + e // K_RUNS] = fetched_I[f, c]",
     ),
     name="make_put",
     called="make_put",
@@ -218,12 +218,12 @@ measured("s01", "s09", "s11")
 Four things in the files of s11 make it faster and change nothing of its idea:
 
 - **The steps of k are written out.** The compiler keeps s09's loop over k a loop, with a counter and addresses
-  to be worked out at every step. In [unrolled_product.py](../src/convlab/kernels/unrolled_product.py) each step is
+  to be worked out at every step. In [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py) each step is
   a function with its own constant `k`, made by the one before it, as deep as a slice. Warps are 4 x 8 threads
   there instead of 2 x 16, so that more lanes share what they read.
 - **Nothing is asked that is known.** `K_EVEN`, `I_EVEN`: a comparison between constants is decided when the
   kernel is compiled. And the filter is packed as it will lie in shared memory, so that its place is one sum.
-- **A tile for each problem.** [s11_tiles.py](../src/convlab/kernels/s11_tiles.py) chooses among eight shapes
+- **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses among eight shapes
   by a model of what the busiest multiprocessor has to do.
 - **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler asks for the
   next slice only when it has multiplied most of this one. Here that hardly matters: a multiprocessor has other

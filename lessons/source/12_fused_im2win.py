@@ -54,8 +54,9 @@ written. There are three calls to know:
 | `commit_copies()` | makes a **group** of what this thread has asked for since its last `commit_copies()` |
 | `wait_copies(n)` | waits until at most the `n` last groups of this thread are still on their way |
 
-As no registers are needed, more than one slice can be on its way. Shared memory is a **ring** of `SLOTS`
-slots, three as a rule: while the slice in one slot is multiplied, the next two come into the others.
+The copies need no registers, so more than one slice can be in flight. Shared memory is a **multistage pipeline**
+of `DEPTH` stages, usually three: while the block multiplies the slice in one stage, the next two slices arrive
+in the others. The index of a stage is `pipe`.
 """
 
 # %%
@@ -69,7 +70,7 @@ Below are the parts of a round. The main kernel (not shown) first fetches slices
 `turn` for one slice after the other; `turn` is given. Two places are left for you, in `fetch` and in
 `arrive`:
 
-- **`fetch`** asks for slice `slice_`, to come into slot `slot`. The block's last one is `end - 1`. Past the last
+- **`fetch`** asks for slice `slice_`, to come into stage `pipe`. The block's last one is `end - 1`. Past the last
   one nothing is asked for, and yet a group is committed: groups are waited for by counting them, so every
   call must make one.
 - **`arrive`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be on their way. Your
@@ -78,8 +79,8 @@ Below are the parts of a round. The main kernel (not shown) first fetches slices
 
 | call | does |
 | --- | --- |
-| `fetch_filter(packed, slice_, slot, t, S_F)` | asks for this thread's part of the filter's slice |
-| `fetch_windows(input, slice_, slot, t, first, i_h, i_w, S_I)` | and of the windows' |
+| `fetch_filter(packed, slice_, pipe, t, S_F)` | asks for this thread's part of the filter's slice |
+| `fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)` | and of the windows' |
 
 <details><summary>Tip: one group, always</summary>
 
@@ -92,7 +93,7 @@ order you would know that others have *come*, and not that their copies have.
 </details>
 <details><summary>Tip: what else does the barrier do?</summary>
 
-After it nobody reads the slice before this one any more. So its slot is free, and the next round's
+After it nobody reads the slice before this one any more. So its stage is free, and the next round's
 `fetch` may fill it.
 </details>
 """
@@ -102,7 +103,7 @@ stage_kernel(
     "s12",
     blank(
         "ask for both parts of the slice; in any case make a group",
-        first="fetch_filter(packed, slice_, slot, t, S_F)",
+        first="fetch_filter(packed, slice_, pipe, t, S_F)",
         last="commit_copies()",
     ),
     blank(
@@ -135,14 +136,14 @@ lies is looked up in a small table.
 
 Two things that s12 had first, s11 has taken over ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are
 written out, and a warp's threads are 4 x 8 of the tile instead of s09's 2 x 16, so that more of them share what
-they read from shared memory ([unrolled_product.py](../src/convlab/kernels/unrolled_product.py)). What s11 has
+they read from shared memory ([s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py)). What s11 has
 not is the copies: what it fetches is in registers, so that fewer blocks fit on a multiprocessor.
 
 ## Find the bug
 
 Pass the check above first: this cell gives an answer away.
 
-This `make_turn` is right, and has a ring of three slots. Look how it uses them, and compare with the picture
+This `make_turn` is right, and has a pipeline of three stages. Look how it uses them, and compare with the picture
 above. Which line keeps the copies from being two slices ahead?
 """
 
@@ -199,7 +200,7 @@ no group were made either, "the last one" would be the very slice that is needed
 for it.
 </details>
 
-<details><summary>A copy is on its way into a slot. What happens if a thread reads the slot?</summary>
+<details><summary>A copy into a stage of the pipeline is in flight. What happens if a thread reads that stage?</summary>
 
 It gets the old number or the new one, as it happens. The simulator reports a <em>copy in flight</em>, with
 the line that asked and the line that read.

@@ -156,8 +156,8 @@ tile_of_threads(trace_stage("s13", small, tile).main, small, thread=5)
 A thread is a lane here, as the block is one warp. The rows are those of the first picture: lane 5 has row 1 and,
 8 below, row 9 (in `R_O` these are rows 0 and 1). The columns are in another order.
 Which window is which column of a matrix is free to choose, and s13 chooses so that a lane's columns are
-runs of four neighbours: one load, one store. Each product gives two columns of `d`, so the left ones of four
-products are one run of four (`left`), the right ones the next run (`left + RUN`).
+float4s: one load, one store. Each product gives two columns of `d`, so the left ones of four products are one
+float4 (`left`), the right ones the next float4 (`left + FLOAT4`).
 
 For every pair of rows `i`, `i + 1` and every `j`, there are `CHAIN` steps of 8 terms to add up, 1 or 2 of them. Four
 places are left for you:
@@ -169,7 +169,7 @@ places are left for you:
 - **Three products**, of the tuples `small_f`, `large_f` of the filter and `small_i`, `large_i` of the windows. Each
   adds to `part`. Mind the order.
 - **Add the part** to the lane's sums: rows `i` and `i + 1` (which is 8 below) of `R_O`, columns `left` and
-  `left + RUN`.
+  `left + FLOAT4`.
 
 <details><summary>Tip: splitting</summary>
 
@@ -193,7 +193,7 @@ As `d` in the first exercise: `part[0]` and `part[1]` are of the upper row, left
 
 # %% exercise="accurate"
 stage_kernel(
-    "warp_product",
+    "s13",
     blank(
         "split x, y, z and w",
         first="L_I[half, j], T_I[half, j] = split_tf32(x)",
@@ -212,7 +212,7 @@ stage_kernel(
     blank(
         "add the part to this lane's sums",
         first="R_O[i, left] += part[0]",
-        last="R_O[i + 1, left + RUN] += part[3]",
+        last="R_O[i + 1, left + FLOAT4] += part[3]",
     ),
     name="make_multiply",
     called="make_multiply",
@@ -362,9 +362,7 @@ again after 8.)
 
 ## Where to read on
 
-- The files: [warp_product.py](../src/convlab/kernels/warp_product.py) is this lesson's loop,
-  [filter_fragments.py](../src/convlab/kernels/filter_fragments.py) the order of the filter,
-  [s13_tensor_cores.py](../src/convlab/stages/s13_tensor_cores.py) the stage. What the simulator's tensor
+- The whole file: [s13_tensor_cores.py](../src/convlab/stages/s13_tensor_cores.py). What the simulator's tensor
   cores do, and how that was found out: [engines](../docs/engines.md#tensor-cores).
 - The same sums by Hopper's own instruction, which four warps start together and which reads the filter from shared
   memory by itself: [s14](../docs/ladder.md#s14_warpgroups), and [what was tried](../docs/notes/fast.md).

@@ -245,12 +245,12 @@ def _bar(
 
 
 def ring_of_slices(one: Diary) -> Picture:
-    """Which slice is in which slot of shared memory, and when: of a diary whose slices come by
+    """Which slice is in which stage of the pipeline, and when: of a diary whose slices come by
     asynchronous copies. Raises ``ValueError`` where they do not."""
     firsts = [asked[0].address for asked in one.by_slice(ASK)]
     places = sorted(set(firsts))
     if len(places) < 2:
-        raise ValueError("the diary has no asynchronous copies into several slots")
+        raise ValueError("the diary has no asynchronous copies into several stages")
     longest = len(one.events)
     figure, (panel,) = sheet(7.4, 0.42 * len(places) + 0.75)
     panel.set_xlim(-0.08 * longest, longest * 1.01)
@@ -263,19 +263,19 @@ def ring_of_slices(one: Diary) -> Picture:
         cell(panel, asked, top, PAPER, wide=came + 1 - asked, high=1, hatch="////", edge=colour)
         start, stop = worked[0].time, worked[-1].time
         cell(panel, start, top, colour, str(number), wide=stop + 1 - start, high=1, size=8)
-        told.append(f"slice {number} comes into slot {places.index(first)}")
+        told.append(f"slice {number} comes into stage {places.index(first)}")
     for place in range(len(places)):
-        note(panel, -0.01 * longest, place * 1.25 + 0.5, f"slot {place}", 8, ha="right")
+        note(panel, -0.01 * longest, place * 1.25 + 0.5, f"stage {place}", 8, ha="right")
     note(panel, 0, 1.25 * len(places) + 0.2, "what thread 0 does, first to last", 8, color=FAINT)
     most = max(
         sum(asked <= moment <= came for asked, came in one.flights()[1:])
         for moment in (event.time for event in one.of(MULTIPLY))
     )
     several = f"{most} slice{'s' * (most != 1)}"
-    alt = f"The slots of shared memory over time: {'; '.join(told)}. Up to {several} at a time."
+    alt = f"The stages of the pipeline over time: {'; '.join(told)}. Up to {several} at a time."
     caption = (
-        "Each line is a slot of the ring in shared memory, from left to right what thread 0 does. "
-        "Hatched: a slice is on its way into the slot. Coloured, with its number: it is "
+        "Each line is a stage of the pipeline in shared memory, from left to right what thread 0 "
+        "does. Hatched: a slice is on its way into the stage. Coloured, with its number: it is "
         f"multiplied. While slices are multiplied, at most {several} "
         f"{'are' if most != 1 else 'is'} on the way."
     )

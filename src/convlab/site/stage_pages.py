@@ -50,8 +50,9 @@ def _facts(root: Path, stage: Stage) -> str:
         ("source", f"{stage.source} ([the papers](../papers.md))"),
         ("builds on", _names(map(stage_named, stage.builds_on)) or "nothing: it is the first"),
         ("built on by", _names(follow) or "nothing yet"),
-        ("more", f"[why, and what it gained](../ladder.md#{stage.name})"),
     ]
+    if f"\n## {stage.name}\n" in (root / "docs/ladder.md").read_text(encoding="utf-8"):
+        rows.append(("more", f"[why, and what it gained](../ladder.md#{stage.name})"))
     lesson = lesson_of(root, stage)
     if lesson is not None:
         rows.append(("lesson", f"[{lesson.stem}](../../lessons/{lesson.name})"))
