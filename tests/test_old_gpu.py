@@ -13,7 +13,7 @@ from numba.cuda.core import config
 from typer.testing import CliRunner
 
 from convlab import ConvProblem, Tile, api, cli, doctor, engines, ladder, plans
-from convlab.bench import measured, sanitize, systems, tuning
+from convlab.bench import measured, sanitizers, systems, tuning
 from convlab.commands import lint as lint_command
 from convlab.engines import EngineUnavailable
 from convlab.engines.gpu import Gpu
@@ -66,7 +66,7 @@ B200 = PretendedGpu(10, 0, device="B200")
 @pytest.fixture
 def t4(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
     """Wherever an engine is chosen, it is that GPU."""
-    for module in (api, engines, measured, plans, sanitize, systems, tuning):
+    for module in (api, engines, measured, plans, sanitizers, systems, tuning):
         monkeypatch.setattr(module, "choose", lambda name: T4)
     monkeypatch.setattr(api, "_current_gpu", lambda: 0)
     monkeypatch.setattr(api, "_kept", api._Kept())
@@ -255,11 +255,11 @@ def test_the_sanitizer_is_told(
         asked.extend(stage.name for stage in stages)
         return []
 
-    monkeypatch.setattr(sanitize, "cases", cases)
-    assert sanitize.main([]) == 0
+    monkeypatch.setattr(sanitizers, "cases", cases)
+    assert sanitizers.run_stages([]) == 0
     assert asked == [stage.name for stage in LADDER if stage.name not in TOO_NEW]
     assert capsys.readouterr().out.startswith(f"left out: {ALL}\n")
-    assert sanitize.main(["--stage", "s13", "--stage", "s01"]) == 2
+    assert sanitizers.run_stages(["--stage", "s13", "--stage", "s01"]) == 2
     said = f"stage s13_tensor_cores needs {COPIES}: Tesla T4 has 7.5\n"
     assert capsys.readouterr().err == said
 
