@@ -41,7 +41,7 @@ def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
     return ConvProblem(batch, channels, size, size, filters, kernel_size, stride)
 
 
-# What `convlab ladder` runs by default. On Numba's simulator, which does some thousand multiply-adds
+# What `convlab ladder` runs by default. On Numba's simulator, which does some thousand products
 # each second: no multiple of 4, but stride, dilation and padding that windows reach on all sides.
 TEACHING = ConvProblem(2, 3, 11, 7, 5, kernel_size=3, stride=2, padding=1, dilation=2)
 # In convlab's own simulator, which is quicker: Conv9 in small, so that the counts are like its own.
