@@ -42,8 +42,8 @@ def conv2d(
     ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
     simulator. A simulator takes about a minute per million multiply-adds: it is for small problems.
     On a GPU the work runs on the default stream, and plans for a thread's last few problems are
-    kept, with at most 256 MiB of workspace. There s12 may use split-K for few outputs, so the last bits may
-    differ from call to call; :func:`plan` with ``whole_sums=True`` never does.
+    kept, with at most 256 MiB of workspace. There s12 may use split-K for few outputs, so the last
+    bits may differ from call to call; :func:`plan` with ``whole_sums=True`` never does.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
     :func:`plan` raises; ``out`` is then untouched.

@@ -88,7 +88,7 @@ def magnitude(
     infinities count as 0, because they cause no rounding."""
 
     def sizes(array: NDArray[Any]) -> NDArray[Any]:
-        return np.abs(finite_part(array))
+        return np.asarray(np.abs(finite_part(array)))
 
     return convolution(problem, input, weight, bias, sizes, workers)
 
