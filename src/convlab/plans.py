@@ -223,10 +223,8 @@ def program_for(
     workspace_limit: int | None = None,
     **switches: bool,
 ) -> Program:
-    """The stage's program at ``tile``, or where that is None at :func:`tile_for`'s.
-
-    The last ones made are kept, so that a convolution done again is not compiled again.
-    """
+    """The stage's program at ``tile``, by default :func:`tile_for`'s. The last are kept, so
+    that a convolution done again is not compiled again."""
     tile = tile or tile_for(problem, stage, engine, **switches)
     options: dict[str, int] = dict(switches)
     if workspace_limit is not None:
@@ -237,10 +235,8 @@ def program_for(
 
 
 def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool) -> Tile | None:
-    """The tile to take where nobody names one; None for a stage without tiles.
-
-    What is remembered was measured without the stage's options, and is for plans without them.
-    """
+    """The tile of a plan that names none; None for a stage without tiles. Remembered tiles were
+    measured without the stage's options, so plans with options do not take them."""
     if not engine.is_gpu:
         return stage.tiny_tile
     found = None
@@ -276,8 +272,8 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
 
 
 def _of_the_weight(program: Program) -> list[bool]:
-    """Which steps come to the same for every input: they take neither input nor output, and no
-    buffer that a step before them has to do with that does."""
+    """Which steps depend on the weight alone: they take neither input nor output, and no buffer of
+    an earlier step that does."""
     found, others = [], {"input", "output"}
     for step in program.launches:
         names = {str(argument) for argument in step.arguments}
@@ -331,19 +327,13 @@ def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str
     for stage in stages:
         if (must := stage.requires) is not None and not stage.runs_on(capability):
             needs, has = (".".join(map(str, pair)) for pair in (must.capability, capability or ()))
-            what = (
-                f"a GPU of compute capability {needs}, no other"
-                if must.exact
-                else (f"a GPU of compute capability {needs} or higher")
-            )
-            what += f", for {must.feature}: {gpu} has {has}"
-            needed.setdefault(what, []).append(stage.name)
-    sentences = [
-        f"stage {names[0]} needs {what}"
-        if len(names) == 1
-        else f"stages {', '.join(names)} need {what}"
-        for what, names in needed.items()
-    ]
+            others = "no other" if must.exact else "or higher"
+            what = f"a GPU of compute capability {needs}{',' * must.exact} {others}"
+            needed.setdefault(f"{what}, for {must.feature}: {gpu} has {has}", []).append(stage.name)
+    sentences = []
+    for what, names in needed.items():
+        who = f"stage {names[0]} needs" if len(names) == 1 else f"stages {', '.join(names)} need"
+        sentences.append(f"{who} {what}")
     return "; ".join(sentences) or None
 
 
