@@ -17,7 +17,7 @@ from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, system
 
 from convlab.bench import harness
 from convlab.bench.bounds import Checked, Checker
-from convlab.bench.cases import PASSING, cases_for, compiled_ahead, weights
+from convlab.bench.cases import PASSING, Bench, cases_for, compiled_ahead, weights
 from convlab.bench.cases import run as run_cases
 from convlab.bench.pool import WorkerDied, WorkerPool
 from convlab.bench.rows import NUMBERS, Row
@@ -62,7 +62,7 @@ def run(names, unknown=False, **options):
         systems.append(system("right", name="unknown"))
     cases = cases_for(["conv12"], 1, systems)
     try:
-        return {row.system: row for row in run_cases(cases, pool, MACHINE, "same")}
+        return {row.system: row for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))}
     finally:
         pool.close()
 
@@ -165,7 +165,7 @@ def test_what_may_have_passed_is_measured_once_more_at_the_end_of_its_layer():
     """A GPU that was too hot for one row: the row is the second turn's, and there is one of it."""
     measurers = Recovering({"right": ("unsteady", "too hot"), "tf32": ("busy", "1 other")})
     cases = cases_for(["conv12"], 1, [system(name) for name in ("right", "tf32", "any")])
-    rows = list(run_cases(cases, measurers, MACHINE, "same"))
+    rows = list(run_cases(cases, Bench(measurers, MACHINE, {}, "same")))
     assert measurers.asked == ["layer", "right", "tf32", "any", "right", "tf32"]
     assert [row.system for row in rows] == ["any", "right", "tf32"]
     assert {row.state for row in rows} == {"measured"}
@@ -179,7 +179,7 @@ def test_what_has_not_passed_by_then_is_the_row():
             return harness.Outcome("unsteady", f"too hot in turn {turn}")
 
     cases = cases_for(["conv12"], 1, [system("right")])
-    (row,) = run_cases(cases, Hot({}), MACHINE, "same")
+    (row,) = run_cases(cases, Bench(Hot({}), MACHINE, {}, "same"))
     assert (row.state, row.reason, row.time_ms) == ("unsteady", "too hot in turn 2", None)
 
 
@@ -296,7 +296,7 @@ def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
     cases = cases_for(
         ["conv12"], 1, [system(name) for name in ("right", "sticky", "wrong", "tf32")]
     )
-    states = [row.state for row in run_cases(cases, pool, MACHINE, "same")]
+    states = [row.state for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))]
     assert states == ["measured", "failed", "wrong", "measured"]
     ours = [worker.number for worker in pool._workers.values()]
     assert len(ours) == 2
@@ -317,7 +317,7 @@ def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
     monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
     pool = WorkerPool("bench_fakes:Counted", compilers=1)
     cases = cases_for(["conv12"], 1, [system(name) for name in ("absent", "tf32", "right")])
-    found = {row.system: row for row in run_cases(cases, pool, MACHINE, "same")}
+    found = {row.system: row for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))}
     pool.close()
     assert (found["absent"].state, found["absent"].reason) == EXPECTED["absent"]
     assert found["tf32"].state == found["right"].state == "measured"

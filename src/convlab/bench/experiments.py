@@ -24,14 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from convlab.bench import cases as all_cases
-from convlab.bench import monitor, unfold_table
+from convlab.bench import unfold_table
 from convlab.bench.cases import Case, cases_for
-from convlab.bench.gpu_backend import current_gpu
 from convlab.bench.measured import GPU_ONLY, INTERRUPTED, write_results
-from convlab.bench.pool import WorkerDied, WorkerPool
-from convlab.bench.results import identity, library_versions
-from convlab.bench.roofline import Machine
-from convlab.bench.rows import LASTING, WRONG_STATES, Row
+from convlab.bench.pool import WorkerDied
+from convlab.bench.rows import LASTING, WRONG_STATES
 from convlab.bench.size_tables import PROBLEMS, SYSTEMS
 from convlab.bench.systems import VARIANTS, WHOLE, system_named
 from convlab.doctor import environment
@@ -124,26 +121,20 @@ def measure_cases(
 ) -> dict[str, Any]:
     """The machine, the versions and the rows of these cases, as a document of :mod:`json`.
 
-    Rows of an ``older`` document with the same machine, versions and code are kept. ``keep`` gets
-    the document after each row. ``backend`` is ``MODULE:CLASS``, as
-    :class:`~convlab.bench.pool.WorkerPool` takes it. Raises
-    :class:`~convlab.bench.pool.WorkerDied` where no process can measure.
+    Rows of an ``older`` document with the same machine, versions and code stay. ``keep`` gets the
+    document after each row. Raises :class:`~convlab.bench.worker.WorkerDied` where no process can
+    measure.
     """
-    gpu = current_gpu()
-    pool = WorkerPool(backend, foreign=monitor.processes(gpu)())
-    try:
-        facts = pool.facts()
-        machine, known = Machine(**facts["machine"]), facts["environment"]
-        known["packages"] = known["packages"] | library_versions()
-        same = identity(known, gpu)
+    with all_cases.open_bench(backend) as bench:
+        same = bench.identity
         rows = [
             row
             for row in (older or {"rows": []})["rows"]
             if row["identity"] == same and row["state"] in LASTING
         ]
         document: dict[str, Any] = {
-            "machine": machine.as_json(),
-            "packages": known["packages"],
+            "machine": bench.machine.as_json(),
+            "packages": bench.environment["packages"],
             "identity": same,
             "systems": list({case.system.name: case.system.as_json() for case in cases}.values()),
             "rows": rows,
@@ -155,13 +146,11 @@ def measure_cases(
         ]
         _say(f"compiling for {len(todo)} rows" + (f", {len(rows)} are there" if rows else ""))
         problems = {case.key: str(case.problem) for case in todo}
-        measured = all_cases.run(todo, pool, machine, same)
-        for number, row in enumerate(measured, start=1):
+        for number, row in enumerate(all_cases.run(todo, bench), start=1):
             rows.append({"problem": problems[row.key]} | strict(row.as_json()))
             keep(document)
-            _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {_outcome(row)}")
-    finally:
-        pool.close()
+            said = f"{row.time_ms:.4f} ms" if row.ok else f"{row.state}: {row.reason}"
+            _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {said}")
     return document | {"ok": not any(row["state"] in WRONG_STATES for row in rows)}
 
 
@@ -190,15 +179,8 @@ def read(file: Path) -> Document | None:
     return document
 
 
-def _put_aside(file: Path, older: str) -> None:
-    """Keep rows of another machine, other versions or other code under another name."""
-    other = file.with_name(f"{file.stem}-{older}{file.suffix}")
-    file.replace(other)
-    _say(f"what {file} held is of another machine, other versions or other code: now in {other}")
-
-
 def _refused(reason: str) -> int:
-    print(f"convlab: {reason}", file=sys.stderr)
+    _say(f"convlab: {reason}")
     return 2
 
 
@@ -206,18 +188,12 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _outcome(row: Row) -> str:
-    return f"{row.time_ms:.4f} ms" if row.ok else f"{row.state}: {row.reason}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its rows go to standard error as they come. Returns its exit code: 1 where
     something was wrong, 2 where it cannot run, 130 after Ctrl-C."""
     module = "python -m convlab.bench.experiments"
     parser = argparse.ArgumentParser(
-        prog=module,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=module, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", choices=EXPERIMENTS)
     parser.add_argument("--json", metavar="FILE", type=Path, help="kept after every row")
@@ -232,15 +208,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused(f"{error}: {GPU_ONLY}")
     typed = f"{module} {chosen.name}" + (f" --json {shlex.quote(str(file))}" if file else "")
     here = {"device": device, "environment": environment([]) | {"command": typed}}
-    aside = older
+    aside = older  # until a row of another identity moves it to another name
 
     def keep(document: dict[str, Any]) -> None:
         nonlocal aside
-        if file is not None:
-            if aside is not None and aside["identity"] != document["identity"]:
-                _put_aside(file, aside["identity"])
-            aside = None
-            write_results(file, document | here)
+        if file is None:
+            return
+        if aside is not None and aside["identity"] != document["identity"]:
+            other = file.with_name(f"{file.stem}-{aside['identity']}{file.suffix}")
+            file.replace(other)
+            _say(f"{file} had rows of another machine, other versions or other code: see {other}")
+        aside = None
+        write_results(file, document | here)
 
     try:
         document = measure_cases(one.cases(), one.backend, older=older, keep=keep, more=one.more)
@@ -248,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused(f"no process can measure here: {error}")
     except KeyboardInterrupt:
         left = "the same command goes on" if file else "nothing was written"
-        print(f"convlab: interrupted, {left}", file=sys.stderr)
+        _say(f"convlab: interrupted, {left}")
         return INTERRUPTED
     keep(document)
     return 0 if document["ok"] else 1
