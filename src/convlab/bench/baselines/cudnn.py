@@ -175,7 +175,6 @@ class Descriptors:
         return size.value
 
     def close(self) -> None:
-        """Destroy all of them, the handle last."""
         while self._made:
             destroy, made = self._made.pop()
             getattr(self._cudnn, destroy)(made)
@@ -202,7 +201,6 @@ class Convolution(OnGpu):
             raise
 
     def run(self, stream: int | None = None) -> None:
-        """Start one convolution."""
         input, weight, output = self.pointers
         d, one, zero = self._descriptors, c_float(1), c_float(0)
         call(self._cudnn, "cudnnSetStream", d.handle, c_void_p(stream or 0))
@@ -213,7 +211,6 @@ class Convolution(OnGpu):
         )  # fmt: skip
 
     def close(self) -> None:
-        """Free descriptors, handle and memory."""
         self._descriptors.close()
         super().close()
 

@@ -102,7 +102,6 @@ class OnTorch:
         return max(0, self._requested("peak") - before - int(output))
 
     def run(self, stream: int | None = None) -> None:
-        """Start one convolution."""
         if self._compute is None:
             raise RuntimeError(f"{self._name} has been closed")
         self._output = None  # so that its memory is there to be taken again
@@ -124,13 +123,11 @@ class OnTorch:
         return context
 
     def poison(self) -> None:
-        """Fill the output with NaN."""
         self._synchronize()
         self._output.fill_(float("nan"))
         self._synchronize()
 
     def output(self) -> Singles:
-        """The output on the host, NCHW."""
         self._synchronize()
         output: Singles = self._output.cpu().numpy()
         return output
@@ -159,7 +156,6 @@ class OnTorch:
             self._torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
-        """Give the memory back, to the GPU and not only to PyTorch's allocator."""
         self._compute = self._output = None
         _let_go(self)
         if self._device is not None:
