@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from convlab.bench import gpu_backend, monitor
 from convlab.bench.analysis import in_gemm_class
 from convlab.bench.baselines import System
-from convlab.bench.bounds import Checker
-from convlab.bench.harness import Check, Outcome, no_room
+from convlab.bench.bounds import Checked, Checker
+from convlab.bench.harness import Outcome, no_room
 from convlab.bench.monitor import SETTLED_PERCENT
 from convlab.bench.pool import ROW_SECONDS, WorkerPool
 from convlab.bench.results import identity, library_versions
@@ -105,38 +107,39 @@ def run(
 
 
 def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[Row]:
-    pool, machine, identity = bench.pool, bench.machine, bench.identity
     problem = cases[0].problem
+
+    def row(case: Case, outcome: Outcome, started: float) -> Row:
+        seconds = time.monotonic() - started
+        return row_of(case, outcome, bench.machine, bench.identity, seconds)
+
     with ExitStack() as held:
         try:
             input, weight, _ = random_tensors(problem, SEED, bias=False)
             checker = Checker(problem, input, weight)
-            held.enter_context(pool.layer(problem, (input, weight)))
+            held.enter_context(bench.pool.layer(problem, (input, weight)))
         except (MemoryError, OSError) as error:
             outcome = no_room(error, f"the host cannot hold {problem} and its float64 answer")
-            for case in cases:
-                yield row_of(case, outcome, machine, identity, 0.0)
+            yield from (row(case, outcome, time.monotonic()) for case in cases)
             return
 
         def measured(case: Case) -> Row:
-            started = time.monotonic()
-            outcome = pool.measure(case.system, _check(checker, case))
-            return row_of(case, outcome, machine, identity, time.monotonic() - started)
+            system, started = case.system, time.monotonic()
+            allowances = system.allowances(problem)
+
+            def check(output: np.ndarray) -> Checked:
+                return checker.check(output, system.precision, system.method, allowances)
+
+            return row(case, bench.pool.measure(system, check), started)
 
         later = []
         for case in cases:
-            row = measured(case)
-            if row.state in PASSING:
+            found = measured(case)
+            if found.state in PASSING:
                 later.append(case)
             else:
-                yield row
+                yield found
         yield from map(measured, later)
-
-
-def _check(checker: Checker, case: Case) -> Check:
-    system = case.system
-    allowances = system.allowances(case.problem)
-    return lambda output: checker.check(output, system.precision, system.method, allowances)
 
 
 def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:
