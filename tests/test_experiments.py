@@ -56,7 +56,7 @@ def gpu(monkeypatch):
     monkeypatch.setitem(
         EXPERIMENTS,
         "unfold_table",
-        replace(EXPERIMENTS["unfold_table"], backend="test_experiments:Named"),
+        EXPERIMENTS["unfold_table"]._replace(backend="test_experiments:Named"),
     )
     monkeypatch.setattr("test_experiments.HOW", {}, raising=True)
     monkeypatch.setattr(experiments, "PAPER_BATCH", 1)
@@ -215,7 +215,7 @@ def test_what_stops_it_is_one_line(monkeypatch, file, capsys, error, code, said)
     def stopped(*cases, **more):
         raise error
 
-    monkeypatch.setattr(experiments, "measure_cases", stopped)
+    monkeypatch.setattr(experiments, "documents", stopped)
     assert run("sweeps", file, expected=code) is None
     err = capsys.readouterr().err
     assert said in err
@@ -236,7 +236,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path, capsys, content):
 
 
 def test_what_cannot_run_is_said_before_anything_is_measured(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(experiments, "measure_cases", None)
+    monkeypatch.setattr(experiments, "documents", None)
     (tmp_path / "file").write_text("")
     assert main(["sizes", "--json", str(tmp_path / "file" / "results.json")]) == 2
     assert "results.json" in capsys.readouterr().err
