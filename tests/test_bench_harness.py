@@ -204,81 +204,60 @@ def test_every_baseline_on_the_gpu_is_made_ready_ahead():
 class Written:
     """A worker that writes down what it is sent, by process; its answers are handed in."""
 
-    sent: ClassVar[list[tuple[str, dict]]] = []
-    dismissed: ClassVar[list[str]] = []
-    ended: ClassVar[list[str]] = []
+    log: ClassVar[list[tuple[str, str]]] = []
     fails: ClassVar[set[str]] = set()
 
     def __init__(self, backend, log):
         self.name, self.number = log.stem, len(log.stem)
 
     def send(self, **command):
-        self.sent.append((self.name, command))
+        self.log.append((self.name, " ".join(command["systems"])))
 
     def answer(self, deadline):
-        if self.name in self.fails:
-            return {"error": "ImportError: no such library"}
-        return {"compiled": True}
+        return {"error": "ImportError"} if self.name in self.fails else {"compiled": True}
 
     def dismiss(self):
-        self.dismissed.append(self.name)
+        self.log.append((self.name, "dismissed"))
 
     def end(self):
-        self.ended.append(self.name)
+        self.log.append((self.name, "ended"))
 
 
-@pytest.fixture
-def written(monkeypatch):
-    for name in ("sent", "dismissed", "ended", "fails"):
-        monkeypatch.setattr(Written, name, type(getattr(Written, name))())
+def compiled_by(monkeypatch, stages, baselines, fails=()):
+    """What processes are asked and told where these fakes are made ready and the pool is closed."""
+    monkeypatch.setattr(Written, "log", [])
+    monkeypatch.setattr(Written, "fails", set(fails))
     monkeypatch.setattr("convlab.bench.pool.Worker", Written)
-    return Written
-
-
-def made_ready(stages, baselines, layers=("conv11", "conv12")):
-    """The pool, once it has made these fakes ready, and how often it said that one was."""
     systems = [system("right", name=name) for name in stages]
     for name, family in baselines:
         systems.append(system("tf32", name=name, family=family))
     pool = WorkerPool("bench_fakes:Fakes", compilers=2)
-    wanted = compiled_ahead(cases_for(layers, 1, systems))
-    said = len(list(pool.compile([(case.problem, case.system) for case in wanted])))
-    assert said == len(wanted)
-    return pool, said
+    wanted = compiled_ahead(cases_for(("conv11", "conv12"), 1, systems))
+    assert len(list(pool.compile([(case.problem, case.system) for case in wanted]))) == len(wanted)
+    Written.log.append(("pool", "closes"))
+    pool.close()
+    return Written.log
 
 
-def test_baselines_are_made_ready_in_their_family_s_process_and_kernels_in_several(written):
-    pool, said = made_ready(
-        ["s1", "s2"], [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
-    )
-    assert said == 7
-    assert [(name, command["systems"]) for name, command in written.sent] == [
-        ("convlab-0", ["s1"]), ("convlab-0", ["s1"]), ("convlab-1", ["s2"]), ("convlab-1", ["s2"]),
-        ("pytorch", ["torch_a", "torch_b"]), ("cublas", ["blas"]),
+def test_baselines_are_made_ready_in_their_family_s_process_and_kernels_in_several(monkeypatch):
+    libraries = [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
+    names = ["convlab-0", "convlab-1", "pytorch", "cublas"]
+    assert compiled_by(monkeypatch, ["s1", "s2"], libraries) == [
+        ("convlab-0", "s1"), ("convlab-0", "s1"), ("convlab-1", "s2"), ("convlab-1", "s2"),
+        ("pytorch", "torch_a torch_b"), ("cublas", "blas"),
+        ("pool", "closes"),
+        *((name, "dismissed") for name in names),  # all, so that they end side by side
+        *((name, "ended") for name in names),
     ]  # fmt: skip
-    assert not written.ended
-    pool.close()
 
 
-def test_no_process_is_there_that_no_row_is_asked_of(written):
-    pool, _ = made_ready([], [("blas", "cublas")])
-    assert {name for name, _ in written.sent} == {"cublas"}
-    pool.close()
-    assert written.ended == ["cublas"]
-
-
-def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(written):
-    written.fails |= {"cublas", "convlab-0"}
-    pool, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
-    assert written.ended == ["cublas"]  # a stage's kernels are kept, with those that compiled
-    pool.close()
-
-
-def test_processes_end_side_by_side(written, monkeypatch):
-    pool, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
-    monkeypatch.setattr(Written, "ended", Written.dismissed)  # in one list
-    pool.close()
-    assert written.dismissed == 2 * ["convlab-0", "convlab-1", "cublas", "pytorch"]
+def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(monkeypatch):
+    libraries = [("blas", "cublas"), ("torch_a", "pytorch")]
+    log = compiled_by(monkeypatch, ["s1"], libraries, fails=("cublas", "convlab-0"))
+    closes = log.index(("pool", "closes"))
+    # A stage's kernels are kept, with those that compiled.
+    assert [name for name, did in log[:closes] if did == "ended"] == ["cublas"]
+    assert "cublas" not in [name for name, _ in log[closes:]]
 
 
 def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
