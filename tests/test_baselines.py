@@ -159,7 +159,7 @@ def test_a_library_that_is_absent_broken_or_blind(packages, monkeypatch, name, w
     assert why() is None
 
 
-@pytest.mark.parametrize("module", [cudnn, cutlass, ceilings])
+@pytest.mark.parametrize("module", [cudnn, cutlass])
 def test_without_a_gpu_that_is_the_reason(monkeypatch, module):
     monkeypatch.setattr(module, "why_no_gpu", lambda: "no GPU")
     assert module.why_absent() == "no GPU"
