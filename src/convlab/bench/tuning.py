@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -136,10 +136,8 @@ def processes(engine: Engine) -> int:
 def groups(tasks: Sequence[Task], jobs: int) -> list[list[Task]]:
     """What a process does at a time: a problem's tiles, so that their tensors are copied to the GPU
     once, where that leaves no process idle; else one tile."""
-    by_name: dict[str, list[Task]] = {}
-    for task in tasks:
-        by_name.setdefault(task.name, []).append(task)
-    return list(by_name.values()) if len(by_name) > jobs > 1 else [[task] for task in tasks]
+    by_name = [list(part) for _, part in groupby(tasks, lambda task: task.name)]
+    return by_name if len(by_name) > jobs > 1 else [[task] for task in tasks]
 
 
 def measure_all(tasks: Sequence[Task], jobs: int) -> Generator[Measured, None, None]:
@@ -200,8 +198,7 @@ def _measured(
     plans: Sequence[tuple[Task, Plan | Exception]], known: Known, engine: Engine
 ) -> list[Measured]:
     few, oracle = known
-    problem = plans[0][0].problem
-    images = np.arange(problem.batch) % len(few[0])
+    images = np.arange(plans[0][0].problem.batch) % len(few[0])
     images[-1] = len(few[0]) - 1
     tensors = [engine.to_device(tensor) for tensor in (few[0][images], *few[1:])]
     results = []
