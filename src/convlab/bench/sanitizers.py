@@ -213,26 +213,34 @@ def measure(engine: Engine | None) -> dict[str, Any]:
         raise
     finally:
         pool.shutdown()
-    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
-    version = re.search(r"[Vv]ersion (\S+)", said)
     order = [(stage.name, tool) for stage in stages for tool in TOOLS]
     rows.sort(key=lambda row: order.index((row["stage"], row["tool"])))
     return {
-        "sanitizer": version[1] if version else "unknown",
+        "sanitizer": _version(),
         "rows": rows,
         "left_out": left_out,
         "ok": all(row["says"] == NOTHING and row["right"] == row["runs"] for row in rows),
     }
 
 
+def _version() -> str:
+    """The version that the program prints."""
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
+    version = re.search(r"[Vv]ersion (\S+)", said)
+    return version[1] if version else "unknown"
+
+
 def show(document: dict[str, Any]) -> str:
     """The table: a stage's runs, and what each tool found."""
-    found = {(row["stage"], row["tool"]): row for row in document["rows"]}
+    by_stage: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in document["rows"]:
+        by_stage.setdefault(row["stage"], {})[row["tool"]] = row
     rows = []
-    for stage in dict.fromkeys(stage for stage, _ in found):
-        of_tools = [found[stage, tool] for tool in TOOLS]
-        runs = sorted({row["runs"] for row in of_tools if row["runs"] is not None})
-        rows.append((stage, ", ".join(map(str, runs)), *map(_cell, of_tools)))
+    for stage, found in by_stage.items():
+        runs = {row["runs"] for row in found.values() if row["runs"] is not None}
+        rows.append(
+            (stage, ", ".join(map(str, sorted(runs))), *(_cell(found[tool]) for tool in TOOLS))
+        )
     left_out = f"\nLeft out: {document['left_out']}\n" if document["left_out"] else ""
     return (
         f"compute-sanitizer {document['sanitizer']} on an {document['device']}: what each tool "
