@@ -16,20 +16,10 @@ from typer.testing import CliRunner
 
 from convlab.bench import analysis, report
 from convlab.bench.analysis import Contender
-from convlab.bench.report_document import (
-    Figure,
-    Heading,
-    Paragraph,
-    Table,
-    as_html,
-    as_markdown,
-    picture_files,
-)
-from convlab.bench.report_why import Why, counted
+from convlab.bench.bottlenecks import Why, counted
 from convlab.bench.results import open_results
 from convlab.cli import app
 from convlab.commands.bench_summary import summary
-from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -47,8 +37,17 @@ def results():
 
 
 @pytest.fixture(scope="module")
-def blocks(results):
-    return report.blocks(results, [sample(slower=1.02, identity="two")], WHY)
+def made(results):
+    other = sample(slower=1.02, identity="two")
+    return report.make(results, [other], WHY, pictures="r-")
+
+
+def said(*runs, **options) -> str:
+    return report.make(*runs, draw=False, **options).markdown
+
+
+def headings(markdown: str) -> list[str]:
+    return re.findall("^## (.*)$", markdown, re.MULTILINE)
 
 
 # What follows from rows.
@@ -217,8 +216,7 @@ def test_counts_say_how_much_of_the_peak_they_leave():
 
 
 def test_stages_are_counted_by_the_simulator():
-    stages = [stage_named(name) for name in ("s01", "s11")]
-    first, last = counted(stages)
+    first, last = counted(["s01_direct", "s07_of_before", "s11_im2win_full"])
     assert first.stage == "s01_direct"
     assert last.stage == "s11_im2win_full"
     assert first.requests == pytest.approx(2, rel=0.1)  # a load of each factor, little reuse
@@ -232,12 +230,13 @@ def test_stages_are_counted_by_the_simulator():
 # What is written.
 
 
-def test_every_system_and_layer_is_in_the_tables(results, blocks):
-    throughput = report.throughput_table(results)
+def test_every_system_and_layer_is_in_the_tables(results, made):
+    throughput = report.by_layer(results, "tflops")
     assert [row[0].strip("`") for row in throughput.rows] == [name for name, *_ in SYSTEMS]
     assert throughput.head[1:] == tuple(f"Conv{number}" for number in range(1, 13))
-    for table in (block for block in blocks if isinstance(block, Table)):
-        assert all(len(row) == len(table.head) for row in table.rows)
+    for table in re.findall(r"(?:^\|.*\n)+", made.markdown, re.MULTILINE):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+        assert table.count("\n") > 2  # not only its head
 
 
 def test_a_mean_says_over_how_many_layers_it_is_unless_over_all(results):
@@ -250,35 +249,31 @@ def test_a_mean_says_over_how_many_layers_it_is_unless_over_all(results):
         assert all(cell.endswith(" (8)") is (name == "`cudnn_fft`") for cell in cells)
 
 
-def test_numbers_that_are_missing_have_their_reason(results, blocks):
-    text = as_markdown("t", blocks)
+def test_numbers_that_are_missing_have_their_reason(made):
+    text = made.markdown
     assert "| `cudnn_fft` | conv1, conv2, conv3, conv4 | unsupported | strides are not" in text
     assert "| `cupy_fp32` | all layers | absent | CuPy is not installed |" in text
 
 
-def test_a_refused_number_shows_nowhere(results):
-    row = results.row("conv9", 128, "torch_fp32")
+def refused(results, key, reason="refused, above the roofline"):
     numbers = dict.fromkeys(("time_ms", "time_spread", "repeats", "tflops"))
-    refused = replace(row, state="refused", reason="refused, above the roofline", **numbers)
-    changed = replace(results, rows=results.rows | {row.key: refused})
-    table = {line[0]: line for line in report.throughput_table(changed).rows}
+    row = replace(results.rows[key], state="refused", reason=reason, **numbers)
+    return replace(results, rows=results.rows | {key: row})
+
+
+def test_a_refused_number_shows_nowhere(results):
+    changed = refused(results, ("conv9", 128, "torch_fp32"))
+    table = {line[0]: line for line in report.by_layer(changed, "tflops").rows}
     assert table["`torch_fp32`"][9] == "refused"
-    assert "above the roofline" in as_markdown("t", report.blocks(changed, plots=False))
+    assert "above the roofline" in said(changed)
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [
-        (0.0123, "0.012"),
-        (0.72, "0.720"),
-        (1.234, "1.23"),
-        (23.45, "23.4"),
-        (163.64, "164"),
-        (720.2, "720"),
-    ],
+    [(0.0123, "0.012"), (0.72, "0.720"), (1.234, "1.23"), (23.44, "23.4"), (163.64, "164")],
 )
 def test_numbers_have_three_digits(value, shown):
-    assert report._digits(value) in (shown, f"{float(shown) + 0.1:.1f}")
+    assert report.digits(value) == shown
 
 
 class Page(HTMLParser):
@@ -312,8 +307,8 @@ class Page(HTMLParser):
             self.headings.append(data)
 
 
-def test_the_page_stands_alone(blocks):
-    text = as_html("A <title>", blocks)
+def test_the_page_stands_alone(made):
+    text = replace(made, title="A <title>").html()
     page = Page(text)
     assert page.open == []
     assert all(link.startswith("#") for link in page.links)
@@ -325,106 +320,212 @@ def test_the_page_stands_alone(blocks):
     assert [heading for heading in page.headings if heading in wanted] == wanted
     assert "prefers-color-scheme: dark" in text
     assert "max-width: 620px" in text
+    assert text.count("<figure") == len(made.figures) == 4
+    assert text.count('<div class="scrolls" tabindex="0"><table>') == text.count("<table>")
+    assert '<th scope="row"><code>s01_<wbr>direct</code></th>' in text
 
 
-def test_pictures_on_the_page_have_the_page_s_colours(blocks):
-    text = as_html("t", blocks)
-    pictures = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+def test_pictures_have_the_page_s_colours_and_files_their_own(made):
+    pictures = "".join(re.findall(r"<svg.*?</svg>", made.html(), re.DOTALL))
     assert "var(--ink)" in pictures
     assert "var(--panel)" in pictures
     assert not re.search(r"#(000000|ffffff|1f2328)", pictures)
+    for text in made.files().values():
+        assert text.startswith("<svg")
+        assert "prefers-color-scheme: dark" in text.partition("<style>")[2]
 
 
-def test_words_in_html_are_no_markup():
-    text = as_html("t", [Paragraph("a < b & `x_y`"), Table(("h",), (("<b>",),))])
-    assert "a &lt; b &amp; <code>x_<wbr>y</code>" in text
-    assert "&lt;b&gt;" in text
+def test_words_of_results_are_no_markup(results):
+    reason = "2**31 <b>x</b> | y\nand z"
+    changed = refused(results, ("conv9", 128, "torch_fp32"), reason)
+    made = report.make(changed, draw=False)
+    assert r"2\*\*31 <b>x</b> / y and z |" in made.markdown
+    assert "2**31 &lt;b&gt;x&lt;/b&gt; / y and z<" in made.html()
 
 
-def test_figures_are_drawn_the_same_every_time(results, blocks):
-    figures = [block for block in blocks if isinstance(block, Figure)]
-    assert [figure.name for figure in figures] == ["throughput", "speedups", "roofline", "memory"]
-    again = [block for block in report.blocks(results, (), WHY) if isinstance(block, Figure)]
-    assert [figure.wide for figure in figures] == [figure.wide for figure in again]
-    for figure in figures:
+def test_figures_are_drawn_the_same_every_time(results, made):
+    assert [figure.name for figure in made.figures] == [
+        "throughput",
+        "speedups",
+        "roofline",
+        "memory",
+    ]
+    assert report.make(results, (), WHY).figures == made.figures
+    for figure in made.figures:
         assert figure.wide != figure.narrow
         assert "<text" in figure.wide
         assert "DejaVu Sans" in figure.wide
 
 
-def words_of(figure: Figure) -> str:
-    return " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", figure.wide))
-
-
-def test_plots_name_their_axes_and_what_they_show(results, blocks):
-    by_name = {block.name: words_of(block) for block in blocks if isinstance(block, Figure)}
-    assert "FLOP per byte that has to move" in by_name["roofline"]
-    assert "TFLOP/s" in by_name["roofline"]
-    assert "memory 4.9 TB/s" in by_name["roofline"]
+def test_plots_name_their_axes_and_what_they_show(results, made):
+    words = {
+        one.name: " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", one.wide))
+        for one in made.figures
+    }
+    assert "FLOP per byte that has to move" in words["roofline"]
+    assert "TFLOP/s" in words["roofline"]
+    assert "memory 4.9 TB/s" in words["roofline"]
     for stage in results.names("stage"):
-        assert stage in by_name["roofline"]
-        assert stage in by_name["memory"]
+        assert stage in words["roofline"]
+        assert stage in words["memory"]
     for baseline in ("torch_fp32", "cudnn_gemm_class", "cudnn_fastest"):
-        assert baseline in by_name["speedups"]
-    assert "layer (Conv1 to Conv12 of the paper)" in by_name["throughput"]
+        assert baseline in words["speedups"]
+    assert "layer (Conv1 to Conv12 of the paper)" in words["throughput"]
 
 
-def test_markdown_names_the_files_that_go_with_it(blocks):
-    text = as_markdown("t", blocks, "r-")
-    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
-    assert shown == list(picture_files(blocks, "r-"))
+def test_markdown_names_the_files_that_go_with_it(made):
+    assert re.findall(r"!\[[^]]*\]\(([^)]+)\)", made.markdown) == list(made.files())
+
+
+def only(results, keep):
+    """The results of the systems that ``keep`` lets in."""
+    systems = {name: one for name, one in results.systems.items() if keep(one)}
+    rows = {key: row for key, row in results.rows.items() if row.system in systems}
+    return replace(results, rows=rows, systems=systems)
 
 
 @pytest.mark.parametrize("kind", ["stage", "baseline"])
 def test_a_few_rows_make_a_report_too(kind):
-    few = sample(layers=["conv9"])
-    few.rows = {
-        key: row for key, row in few.rows.items() if few.systems[row.system]["kind"] == kind
-    }
-    few.systems = {name: one for name, one in few.systems.items() if one["kind"] == kind}
-    blocks = report.blocks(few, (), WHY)
-    page = Page(as_html("t", blocks))
+    few = only(sample(layers=["conv9"]), lambda one: one["kind"] == kind)
+    page = Page(report.make(few, (), WHY).html())
     assert page.open == []
-    assert all(block.rows for block in blocks if isinstance(block, Table))
     assert ("Speedup" in page.headings) is (kind == "stage")
 
 
 @pytest.mark.parametrize("system", ["s01_direct", "s11_im2win_full", "torch_fp32"])
 def test_one_row_makes_a_report_without_an_empty_table(system):
-    one = sample(layers=["conv9"])
-    one.rows = {key: row for key, row in one.rows.items() if row.system == system}
-    one.systems = {system: one.systems[system]}
-    blocks = report.blocks(one)
-    assert all(block.rows for block in blocks if isinstance(block, Table))
-    assert Heading("Speedup") not in blocks
-    assert Heading("TFLOP/s") in blocks
+    text = report.make(only(sample(layers=["conv9"]), lambda one: one["name"] == system)).markdown
+    assert not re.search(r"\| ---.*\n(?!\|)", text)
+    assert "TFLOP/s" in headings(text)
+    assert "Speedup" not in headings(text)
 
 
 def test_where_nothing_has_a_number_reasons_are_all_there_is():
     none = sample(layers=["conv9"])
     none.rows = {key: row for key, row in none.rows.items() if not row.ok}
-    blocks = report.blocks(none)
-    assert Paragraph("Nothing has a number.") in blocks
-    headings = [block.text for block in blocks if isinstance(block, Heading)]
-    assert headings == ["Without a number", "How it was measured"]
+    text = report.make(none).markdown
+    assert "Nothing has a number." in text
+    assert headings(text) == ["Without a number", "How it was measured"]
+
+
+def section(markdown: str, heading: str) -> str:
+    return markdown.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
 def test_each_batch_has_its_own_tables_and_means():
     both, large = sample(layers=["conv9", "conv10"], batch=4, slower=3.0), sample(layers=["conv9"])
     both.rows |= large.rows
-    blocks = report.blocks(both)
-    tables = [block for block in blocks if isinstance(block, Table)]
-    assert all(len(table.head) == len(set(table.head)) for table in tables)
-    headings = [block.text for block in blocks if isinstance(block, Heading)]
-    assert headings.count("TFLOP/s, batch 4") == headings.count("TFLOP/s, batch 128") == 1
-    at = blocks.index(Heading("Speedup, batch 128"))
-    alone = report.blocks(large)
-    assert blocks[at + 3] == alone[alone.index(Heading("Speedup")) + 3]
-    assert len(picture_files(blocks, "r-")) == 8
-    page = Page(as_html("t", blocks))
+    made = report.make(both)
+    assert headings(made.markdown).count("TFLOP/s, batch 4") == 1
+    of_both, alone = section(made.markdown, "Speedup, batch 128"), section(said(large), "Speedup")
+    assert alone.strip() in of_both.replace(re.search(r"!\[.*\n\n", of_both)[0], "")
+    assert len(made.files()) == 8
+    page = Page(made.html())
     assert len(page.ids) == len(set(page.ids))
     assert {"layers": ["conv9"]}.items() <= analysis.numberless(large)[0].items()
-    assert "conv9, conv9" not in as_markdown("t", blocks)
+    assert "conv9, conv9" not in made.markdown
+    head = next(line for line in made.markdown.splitlines() if line.startswith("| system"))
+    assert head.count("Conv9") == 1
+
+
+# Whole runs.
+
+
+def second(one, other) -> str:
+    return section(said(one, [other]), "A second run")
+
+
+def with_environment(**changed):
+    results = sample(slower=1.02, identity="two")
+    results.environment |= changed
+    return results
+
+
+def test_two_runs_differ_by_so_much():
+    assert second(sample(), with_environment()).count(" 2.00 | 2.00 |") == 10
+    assert "no system in common" in second(sample(), replace(sample(), rows={}))
+
+
+def test_what_differs_between_two_runs_is_in_a_table():
+    assert "| driver |" not in second(sample(), with_environment())
+    gpu, packages = sample().environment["gpu"], sample().environment["packages"]
+    other = with_environment(
+        gpu=gpu | {"driver": "590"}, packages=packages | {"torch": "2.12", "numpy": None},
+        python="3.13.0", date="2026-11-21T10:44:00+00:00",
+    )  # fmt: skip
+    other = only(other, lambda one: one["name"] != "s01_direct")
+    text = second(sample(), other)
+    for line in (
+        "| driver | 580 | 590 |", "| numpy | 2.4.6 | - |", "| Python | 3.12.3 | 3.13.0 |",
+        "| 2026-11-21 10:44 |", "| systems of one run alone | `s01_direct` | - |",
+    ):  # fmt: skip
+        assert line in text
+    assert re.search(r"^\| torch \| .* \| 2\.12 \|$", text, re.MULTILINE)
+    assert "| systems of one run alone | - | `s01_direct` |" in second(other, sample())
+
+
+def test_clocks_that_were_low_are_told():
+    results = sample(layers=["conv9", "conv10"])
+    assert "below its highest" not in said(results)
+    for name, layer, clocks in (
+        ("s01_direct", "conv9", {"before": 1980, "after": 1815, "max": 1980}),
+        ("s11_im2win_full", "conv9", {"before": 1930, "after": 1980, "max": 1980}),
+        ("s11_im2win_full", "conv10", {"before": None, "after": None, "max": None}),
+    ):
+        key = (layer, 128, name)
+        results.rows[key] = replace(results.rows[key], clocks_mhz=clocks)
+    assert " with `s01_direct` on conv9 (1815 of 1980 MHz).\n" in said(results)
+
+
+def test_another_kernel_of_a_library_s_trial_is_shown():
+    one, other = sample(), with_environment()
+    assert "tries several" not in second(one, other)
+    name = "sm90_gemm_nhwc_tilesize64x{}x32_warp; Memset"
+    for results, tile, ms in ((one, 128, 1.0), (other, 256, 1.25)):
+        for system in ("torch_tf32", "s01_direct"):
+            row = results.rows["conv6", 128, system]
+            changed = replace(row, algorithm=name.format(tile), time_ms=ms)
+            results.rows[row.key] = changed
+    text = second(one, other)
+    assert "| `torch_tf32` | conv6 | tiles of 64x128x32 | tiles of 64x256x32 | +25.0 |" in text
+    assert text.count("tiles of") == 2  # a stage's tile is convlab's choice
+    assert "tries several" not in second(one, one)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "shown"),
+    [
+        ("g_tilesize64x64x8_a; void f<int>(int)", "g_tilesize64x32x8_a; void f<int>(int)", True),
+        ("g_tilesize64x64x8_a; void f<int>(int)", "void f<int>(int); g_tilesize64x64x8_a", False),
+        ("the package's: g_tilesize64x64x8_a", "g_tilesize64x32x8_a", False),
+        ("void at::(anonymous namespace)::f<float, int>(torch::h", "g_tilesize64x64x8_a", True),
+    ],
+)
+def test_another_order_or_package_is_no_other_choice(here, there, shown):
+    one, other = sample(), with_environment()
+    for results, algorithm in ((one, here), (other, there)):
+        row = results.rows["conv6", 128, "torch_tf32"]
+        results.rows[row.key] = replace(row, algorithm=algorithm)
+    text = second(one, other)
+    assert ("tries several" in text) is shown
+    if "anonymous" in here:
+        assert "| conv6 | f | tiles of 64x64x8 |" in text
+
+
+def test_an_interrupted_run_says_how_many_rows_are_missing():
+    assert report.interrupted(replace(sample(), finished="2026-11-21T13:08:00+00:00")) is None
+    results = replace(sample(), finished=None)  # as in a file that does not say which are missing
+    assert "of 11 systems on 12 layers no row is missing" in report.interrupted(results)
+    del results.rows["conv12", 128, "cudnn_fft"]
+    assert "**The run was interrupted**" in report.interrupted(results)
+    assert "11 systems on 12 layers so far: 1 row is missing" in report.interrupted(results)
+    del results.rows["conv12", 128, "cudnn_gemm"]
+    assert "2 rows are missing" in report.interrupted(results)
+    assert report.interrupted(results) in said(results)
+    assert f"Of the other run: {report.interrupted(results)}" in second(sample(), results)
+    results.missing = {("conv1", 128, "nobody"): None}
+    # what was asked for counts, not the product
+    assert "1 row is missing" in report.interrupted(results)
 
 
 # The command.
@@ -554,12 +655,8 @@ def test_further_files_are_compared_in_the_terminal(file):
 
 
 def test_each_further_run_has_a_heading(results):
-    texts = [
-        block.text
-        for block in report.blocks(results, [results] * 3, plots=False)
-        if isinstance(block, Heading)
-    ]
-    assert texts[texts.index("A second run") :][:3] == ["A second run", "A third run", "Run 4"]
+    found = headings(said(results, [results] * 3))
+    assert found[found.index("A second run") :][:3] == ["A second run", "A third run", "Run 4"]
 
 
 def test_an_interrupted_run_is_told_of_in_the_terminal(file, results):
@@ -614,9 +711,3 @@ def test_what_cannot_be_is_said_in_a_line(file, words, said):
     assert result.exit_code == 2
     assert re.search(said, result.stderr)
     assert result.stderr.count("\n") == 1
-
-
-def test_pictures_that_are_files_are_dark_on_dark_pages(blocks):
-    for text in picture_files(blocks, "r-").values():
-        assert text.startswith("<svg")
-        assert "prefers-color-scheme: dark" in text.partition("<style>")[2]
