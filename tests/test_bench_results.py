@@ -76,7 +76,7 @@ def test_systems_that_do_not_say_what_they_are_are_refused(key, value):
     document["systems"][0] |= {key: value}
     if value == "left out":
         del document["systems"][0][key]
-    with pytest.raises(ValueError, match=f"has no {key}, or one that is no string"):
+    with pytest.raises(ValueError, match=f"{key} of its system .* must be a string"):
         Results.from_json(document)
 
 
