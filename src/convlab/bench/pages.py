@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -122,46 +122,39 @@ def _shown(root: Path, name: str, _: str) -> str:
 # The ladder: README.md's table, docs/ladder.md's tables and its sample of the command.
 
 
-def _step_cell(step: Step, value: float | None, digits: int = 2) -> str:
-    if not step.ok:
-        return "failed"
-    return "-" if value is None else f"{value:.{digits}f}"
+COLUMNS = {
+    "ms": ("time_ms", 3), "spread %": ("time_spread", 1), "TFLOP/s": ("tflops", 2),
+    "speedup": ("speedup", 2), "main kernel ms": ("kernel_ms", 3),
+    "main kernel TFLOP/s": ("kernel_tflops", 2),
+}  # fmt: skip
 
 
-def _link(step: Step, name: str, root: str = "") -> str:
-    return f"[{name}]({root}src/{step.stage.module.replace('.', '/')}.py)"
+def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:
+    for name, digits in map(COLUMNS.__getitem__, columns):
+        value = getattr(step, name)
+        yield "failed" if not step.ok else "-" if value is None else f"{value:.{digits}f}"
+
+
+def _file(step: Step) -> str:
+    return f"src/{step.stage.module.replace('.', '/')}.py"
 
 
 def ladder_table(results: LadderResults) -> str:
     """README.md's table: what each stage adds and what that gains."""
+    columns = ("ms", "TFLOP/s", "speedup")
     rows = [
-        (
-            _link(step, step.number),
-            step.stage.title,
-            _step_cell(step, step.time_ms, 3),
-            _step_cell(step, step.tflops),
-            _step_cell(step, step.speedup),
-        )
+        (f"[{step.number}]({_file(step)})", step.stage.title, *_cells(step, columns))
         for step in results.steps
     ]
-    return table(("stage", "idea", "ms", "TFLOP/s", "speedup"), rows, left=2)
+    return table(("stage", "idea", *columns), rows, left=2)
 
 
 def ladder_section(results: LadderResults) -> str:
     """A section of docs/ladder.md: all that one file of results says of each stage."""
-    head = (
-        "stage", "ms", "spread %", "TFLOP/s", "speedup", "main kernel ms", "main kernel TFLOP/s",
-        "workspace MiB",
-    )  # fmt: skip
     rows = [
         (
-            _link(step, step.stage.name, "../"),
-            _step_cell(step, step.time_ms, 3),
-            _step_cell(step, step.time_spread, 1),
-            _step_cell(step, step.tflops),
-            _step_cell(step, step.speedup),
-            _step_cell(step, step.kernel_ms, 3),
-            _step_cell(step, step.kernel_tflops),
+            f"[{step.stage.name}](../{_file(step)})",
+            *_cells(step, COLUMNS),
             "-" if step.workspace_bytes is None else f"{step.workspace_bytes / 2**20:,.1f}",
         )
         for step in results.steps
@@ -169,7 +162,8 @@ def ladder_section(results: LadderResults) -> str:
     command = f" with `{results.command}`" if results.command else ""
     file = f"{results.name}.json"
     return (
-        f"### {results.title}\n\n{results.shapes}.\n\n{table(head, rows)}\n"
+        f"### {results.title}\n\n{results.shapes}.\n\n"
+        f"{table(('stage', *COLUMNS, 'workspace MiB'), rows)}\n"
         f"Measured{command} ({results.machine}): [{file}](results/{file}).\n"
     )
 
