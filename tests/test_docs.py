@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from convlab.bench import ladder_page, pages
+from convlab.bench import pages
 from convlab.cli import app
 from convlab.lint import PROBLEMS
 from convlab.site.listings import names
@@ -110,7 +110,7 @@ def test_the_python_in_the_readme_runs(capsys):
 def test_generated_parts_of_the_pages_are_what_their_data_give(capsys, monkeypatch, tmp_path):
     """One test, because the run on the simulator takes long."""
     file = tmp_path / "ladder.json"
-    monkeypatch.setattr(ladder_page, "sample", partial(ladder_page.sample, file))
+    monkeypatch.setattr(pages, "sample", partial(pages.sample, file))
     assert pages.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
     counts = {
         stage["name"].split("_")[0]: stage["counts"] | {"mma": MODEL.M * MODEL.N * MODEL.K}
