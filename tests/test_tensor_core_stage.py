@@ -34,7 +34,7 @@ from split_products import (
 from convlab import ConvProblem, Tile, plans
 from convlab.convolution import reference
 from convlab.engines import Engine, choose
-from convlab.kernels import tile_heuristic, window_copies
+from convlab.kernels import split_tf32, tile_heuristic, window_copies
 from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.stage import SHARED_BYTES
@@ -128,7 +128,7 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
     assert 4e-3 < errors[-130] < 7e-3
 
 
-@pytest.mark.parametrize("module", [s13, window_copies], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [s13, split_tf32], ids=lambda m: m.__name__)
 def test_a_forgotten_small_part_is_found(module: Any, judged: Any) -> None:
     result = without_small_parts(S13, module, judged)
     assert not result.ok

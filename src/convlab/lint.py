@@ -83,7 +83,6 @@ REGISTER_BUDGET: dict[str, int] = {
     # With 128 channels of a block 128 sums a thread, half as many under way, and both parts of what
     # it multiplies: two blocks of 128 live on a multiprocessor. With 64, three, by launch bounds.
     "warpgroups": 255,
-    "split_filter_to_cores": 48,
 }
 USUAL_BUDGET = 128  # of a kernel that the table does not name: two blocks of 256 threads per SM
 # Pre-passes whose subject is wide access, and what they must have; of main kernels

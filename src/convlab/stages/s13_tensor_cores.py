@@ -1,24 +1,8 @@
-"""s13: tensor cores. s12's slices, multiplied by warps instead of threads, to float32 accuracy.
+"""s13: tensor cores. Warps multiply s12's slices, three products for one, to float32 accuracy.
 
 Source: ours, beyond the paper. s12 comes close to all the multiply-adds that a GPU's ordinary units
-can do. Tensor cores do more in less time, even if each product takes three of theirs: an H200's
-reach 315 TFLOP/s with TF32, a third of which is 105, where ordinary float32 ends at 67.
-
-One instruction, ``mma_tf32``, multiplies 16 channels x 8 terms by 8 terms x 8 windows, and the 32
-lanes of a warp hold the three matrices together. It has two weaknesses, and the kernel makes up for
-both as Ootomo and Yokota do ("Recovering single precision accuracy from Tensor Cores while
-surpassing the FP32 theoretical peak performance", 2022):
-
-- It multiplies TF32, which has 10 bits of mantissa where float32 has 23. Each number is split in
-  two, and three of the four products are added::
-
-      x * w  =  large_x * large_w + large_x * small_w + small_x * large_w   (+ small_x * small_w)
-
-  The product left out is at most 2**-22 of the whole, and the small parts lose as much again with
-  their last bit. Together that is eight times float32's rounding of one product, and far less than
-  its rounding of a sum.
-- It truncates where others round, at every addition. So it adds 16 terms at most, the small
-  products of a step first, and begins again; ordinary additions, which round, add these parts.
+can do. An H200's tensor cores reach 315 TFLOP/s with TF32, a third of which is 105, where ordinary
+float32 ends at 67. :mod:`split_tf32` says how the sums become as accurate as float32.
 
 The filter comes split and in the order in which lanes hold it: for every row of blocks, 8 terms and
 16 channels the fragments of 32 lanes,
@@ -26,11 +10,6 @@ The filter comes split and in the order in which lanes hold it: for every row of
 one float4, with no bank conflict. A window's number is split once for all channels of the warp. The
 order of the windows among the matrices' columns is free: a lane's four columns are neighbours in
 shared memory, one load, and in the output, one store.
-
-Below ``2**-113`` a number's small part is too small for TF32, and s13 less accurate than float32:
-each such number may be off by ``2**-136``. An infinity has no small part, and a number next to the
-largest rounds to one: their sums become NaN or infinite. A lane that finds such a sum computes it
-again as s01 does, so s13's infinities and NaN are those of the other stages.
 """
 
 from __future__ import annotations
@@ -46,19 +25,18 @@ from convlab.device import (
     load4,
     mma_tf32,
     split_tf32,
-    store4,
     wait_copies,
 )
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import (
-    INFINITY,
-    WARP_GROUPS,
-    interleaved_lanes,
+from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
+from convlab.kernels.split_tf32 import (
+    Layout,
+    make_filter_number,
     make_fix_up,
-    make_write,
+    pack_launch,
+    packed_buffer,
 )
 from convlab.kernels.tile_heuristic import FLOAT4, S13
-from convlab.kernels.window_copies import group_size, make_split_number, packing_turns, split_buffer
 from convlab.problem import ConvProblem
 from convlab.stage import (
     SHARED_BYTES,
@@ -72,12 +50,12 @@ from convlab.stage import (
     blocks_for,
 )
 
-WARP = 32
-WARP_ROWS, WARP_COLUMNS = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+GROUPS, GROUP_THREADS = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 MMA_M, MMA_K = 16, 8  # rows and columns of the filter's matrix in an instruction
-FRAGMENTS = WARP * 4  # numbers of such a matrix
+FRAGMENTS = 32 * 4  # numbers of such a matrix
 PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
-PACKING_WARPS = 4  # of a block that packs
+# g = m % 8 and t = k % 4 make the lane, m // 8 % 2 and k // 4 % 2 the number
+FILTER_LAYOUT = Layout(m1=16, m4=64, m8=1, m16=2 * FRAGMENTS, k1=4, k4=2, small=FRAGMENTS)
 
 
 def slice_elements(tile: Tile) -> int:
@@ -97,67 +75,6 @@ def resident_blocks(tile: Tile) -> int:
     return max(1, 65536 // (tile.threads * (tile.M_T * tile.N_T + more)))
 
 
-def pack_launch(problem: ConvProblem, tile: Tile) -> Launch:
-    """The filter's splitting and re-ordering. A warp packs 16 channels of the output: 8 terms, or
-    where slices are channels of one place, 8 channels of the input at every place of the filter,
-    which are neighbours in memory."""
-    row_blocks, K_P = blocks_for(problem.M, tile.M_B), blocks_for(problem.K, tile.K_B) * tile.K_B
-    warps = row_blocks * tile.M_B // MMA_M
-    return Launch(
-        make_pack_filter(problem, tile, K_P, warps),
-        grid=(K_P // MMA_K // packing_turns(problem, tile), blocks_for(warps, PACKING_WARPS)),
-        block=(PACKING_WARPS * WARP,),
-        arguments=(Flat("weight"), Flat("packed")),
-    )
-
-
-def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> Any:
-    """The kernel. Zeros beyond K and M."""
-    M_B, GROUP, TURNS = tile.M_B, group_size(problem, tile), packing_turns(problem, tile)
-    STEPS = max(1, GROUP // MMA_K)  # of 8 channels, in a group
-    element = make_split_number(problem, tile)
-
-    @cuda.jit(**gpu_only(launch_bounds=PACKING_WARPS * WARP))
-    def split_filter(weight, packed):
-        lane = uint32(cuda.threadIdx.x) % WARP
-        tile_ = uint32(cuda.blockIdx.y) * PACKING_WARPS + uint32(cuda.threadIdx.x) // WARP
-        if tile_ >= COUNT:
-            return
-        m, x = tile_ * MMA_M + lane // 4, uint32(cuda.blockIdx.x)
-        for turn in range(TURNS):
-            step = (x // STEPS * TURNS + uint32(turn)) * STEPS + x % STEPS
-            k = step * MMA_K + lane % 4
-            large0, small0 = element(weight, m, k)
-            large1, small1 = element(weight, m + 8, k)
-            large2, small2 = element(weight, m, k + 4)
-            large3, small3 = element(weight, m + 8, k + 4)
-            row_block, within = tile_ * MMA_M // M_B, tile_ * MMA_M % M_B // MMA_M
-            at = (int64(row_block) * K_P + step * MMA_K) * (2 * M_B)
-            at += within * (2 * FRAGMENTS) + lane * 4
-            store4(packed, at, (large0, large1, large2, large3))
-            store4(packed, at + FRAGMENTS, (small0, small1, small2, small3))
-
-    return split_filter
-
-
-def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
-    """``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and places."""
-    M_B, K_P = tile.M_B, blocks_for(problem.K, tile.K_B) * tile.K_B
-    GROUP, PLACES = group_size(problem, tile), problem.H_f * problem.W_f
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def filter_number(packed, m, e):
-        r, place = e // PLACES, e % PLACES
-        k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
-        lane, number = m % 8 * 4 + k % 4, m // 8 % 2 + k // 4 % 2 * 2
-        at = (int64(m // M_B) * K_P + k // MMA_K * MMA_K) * (2 * M_B)
-        at += m % M_B // MMA_M * (2 * FRAGMENTS) + lane * 4 + number
-        large, small = packed[at], packed[at + FRAGMENTS]
-        return large + small if abs(large) < INFINITY else small
-
-    return filter_number
-
-
 def chain(tile: Tile) -> int:
     """Steps of 8 terms whose products the tensor cores add up before they begin again."""
     return 2 if tile.K_B % (2 * MMA_K) == 0 else 1
@@ -165,7 +82,7 @@ def chain(tile: Tile) -> int:
 
 def make_place(tile: Tile) -> Any:
     """Which channel and which window of the block's are a warp's first."""
-    ROWS, COLUMNS = WARP_ROWS * tile.M_T, WARP_COLUMNS * tile.N_T
+    ROWS, COLUMNS = GROUPS * tile.M_T, GROUP_THREADS * tile.N_T
     ACROSS = tile.N_B // COLUMNS  # warps along N
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -188,7 +105,7 @@ def make_multiply(tile: Tile) -> Any:
     def read_windows(S_I, at, L_I, T_I):
         for half in range(2 * CHAIN):  # of a step: rows t and t + 4 of its eight
             for j in range(0, N_T // 2, FLOAT4):
-                x, y, z, w = load4(S_I, at + (4 * half * PITCH + j * WARP_ROWS))
+                x, y, z, w = load4(S_I, at + (4 * half * PITCH + j * GROUPS))
                 L_I[half, j], T_I[half, j] = split_tf32(x)
                 L_I[half, j + 1], T_I[half, j + 1] = split_tf32(y)
                 L_I[half, j + 2], T_I[half, j + 2] = split_tf32(z)
@@ -259,7 +176,7 @@ def make_row_of() -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_of(i):
-        return i * WARP_ROWS
+        return i * GROUPS
 
     return row_of
 
@@ -277,13 +194,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
     fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
-    LANES = interleaved_lanes(problem, WARP_COLUMNS)
+    LANES = interleaved_lanes(problem, GROUP_THREADS)
     fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
     window_at = window_copies.make_window_at(LANES)
     place, compute = make_place(tile), make_compute(tile)
-    filter_number = make_filter_number(problem, tile)
+    filter_number = make_filter_number(problem, tile, FILTER_LAYOUT)
     write = make_write(problem, tile, relu, make_row_of(), WARP_GROUPS, LANES)
-    fix_up = make_fix_up(problem, tile, relu, filter_number, WARP_ROWS, LANES)
+    fix_up = make_fix_up(problem, tile, relu, filter_number, GROUPS, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(slice_, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
@@ -345,13 +262,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero."""
     check_tile(tile)
+    pack = pack_launch(problem, tile, FILTER_LAYOUT)
     main = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
     )
-    return Program((split_buffer(problem, tile),), (pack_launch(problem, tile), main), tile)
+    return Program((packed_buffer(problem, tile),), (pack, main), tile)
 
 
 def check_tile(tile: Tile) -> None:
@@ -362,7 +280,7 @@ def check_tile(tile: Tile) -> None:
         "a thread reads windows by float4",
     )
     tile.require(
-        tile.M_B % (WARP_ROWS * tile.M_T) == tile.N_B % (WARP_COLUMNS * tile.N_T) == 0,
+        tile.M_B % (GROUPS * tile.M_T) == tile.N_B % (GROUP_THREADS * tile.N_T) == 0,
         "M_B must be a multiple of 8 * M_T and N_B of 4 * N_T, because a warp has 8 x 4 threads",
     )
     tile.require(tile.K_B % MMA_K == 0, "K_B must be a multiple of 8, the terms of an instruction")

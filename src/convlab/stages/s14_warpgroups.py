@@ -38,15 +38,15 @@ from convlab.device import (
     wait_copies,
 )
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import (
-    INFINITY,
-    WARP_GROUPS,
-    interleaved_lanes,
+from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
+from convlab.kernels.split_tf32 import (
+    Layout,
+    make_filter_number,
     make_fix_up,
-    make_write,
+    pack_launch,
+    packed_buffer,
 )
 from convlab.kernels.tile_heuristic import FLOAT4, S14, WARPGROUP_K, WARPGROUP_N
-from convlab.kernels.window_copies import group_size, make_split_number, packing_turns, split_buffer
 from convlab.problem import ConvProblem
 from convlab.stage import (
     SHARED_BYTES,
@@ -63,10 +63,14 @@ from convlab.stage import (
 DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
 GROUPS, GROUP_THREADS = 8, 4  # lanes of a warp along N and M: a lane's channels are four apart
-WARP = 32
 MMA_K, CORE_COLUMNS = 8, 8  # terms of an instruction; columns of a core matrix
-PACKING_WARPS = 4  # of a block that packs
 MOST_CHANNELS = 128  # of a block: with more, sums leave the registers
+
+
+def filter_layout(tile: Tile) -> Layout:
+    """Core matrices: a column is channel 2 * (m % 4) + m // 4 of eight."""
+    M_B = tile.M_B
+    return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * M_B, small=MMA_K * M_B)
 
 
 def slice_elements(tile: Tile, padding: int) -> int:
@@ -85,64 +89,47 @@ def padding_or_rotation(tile: Tile) -> tuple[int, int]:
     )
 
 
-def pack_launch(problem: ConvProblem, tile: Tile) -> Launch:
-    """The filter's splitting and re-ordering. A warp packs 8 channels of the output: 8 terms, or
-    where slices are channels of one place, 8 channels of the input at every place of the filter."""
-    row_blocks, K_P = blocks_for(problem.M, tile.M_B), blocks_for(problem.K, tile.K_B) * tile.K_B
-    warps = row_blocks * tile.M_B // CORE_COLUMNS
-    return Launch(
-        make_pack_filter(problem, tile, K_P, warps),
-        # All in a row: along y there may be too many.
-        grid=(K_P // MMA_K // packing_turns(problem, tile) * blocks_for(warps, PACKING_WARPS),),
-        block=(PACKING_WARPS * WARP,),
-        arguments=(Flat("weight"), Flat("packed")),
-    )
-
-
-def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> Any:
-    """The kernel. Zeros beyond K and M."""
-    M_B, GROUP, TURNS = tile.M_B, group_size(problem, tile), packing_turns(problem, tile)
-    STEPS = max(1, GROUP // MMA_K)  # of 8 channels, in a group
-    ALONG_K = K_P // MMA_K // TURNS  # blocks
-    split_number = make_split_number(problem, tile)
-
-    @cuda.jit(**gpu_only(launch_bounds=PACKING_WARPS * WARP))
-    def split_filter_to_cores(weight, packed):
-        lane = uint32(cuda.threadIdx.x) % WARP
-        x, y = uint32(cuda.blockIdx.x) % ALONG_K, uint32(cuda.blockIdx.x) // ALONG_K
-        eight = y * PACKING_WARPS + uint32(cuda.threadIdx.x) // WARP
-        if eight >= COUNT:
-            return
-        column, term = lane // 4, lane % 4  # so that lanes write neighbours
-        m = eight * CORE_COLUMNS + column // 2 + column % 2 * 4
-        row_block, first = eight * CORE_COLUMNS // M_B, eight * CORE_COLUMNS % M_B
-        for turn in range(TURNS):
-            step = (x // STEPS * TURNS + uint32(turn)) * STEPS + x % STEPS
-            at = (int64(row_block) * K_P + step * MMA_K) * (2 * M_B) + first * 4 + lane
-            for half in range(2):
-                large, small = split_number(weight, m, step * MMA_K + half * 4 + term)
-                packed[at + half * (4 * M_B)] = large
-                packed[at + (2 + half) * (4 * M_B)] = small
-
-    return split_filter_to_cores
-
-
-def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
-    """``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and places."""
-    M_B, K_P = tile.M_B, blocks_for(problem.K, tile.K_B) * tile.K_B
-    GROUP, PLACES = group_size(problem, tile), problem.H_f * problem.W_f
+def make_compute(tile: Tile) -> Any:
+    """``compute(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice, from where its filter
+    begins in shared memory and where this lane's windows do."""
+    M_B, M_T = tile.M_B, tile.M_T
+    PITCH = tile.N_B + padding_or_rotation(tile)[0]
+    D_SHAPE, X_SHAPE = M_B // 2, (WARPGROUP_K // 4, FLOAT4)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def filter_number(packed, m, e):
-        r, place = e // PLACES, e % PLACES
-        k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
-        column = m % M_B // CORE_COLUMNS * CORE_COLUMNS + m % 4 * 2 + m // 4 % 2
-        at = (int64(m // M_B) * K_P + k // MMA_K * MMA_K) * (2 * M_B)
-        at += k // 4 % 2 * (4 * M_B) + column * 4 + k % 4
-        large, small = packed[at], packed[at + MMA_K * M_B]
-        return large + small if abs(large) < INFINITY else small
+    def read(S_I, at, X):
+        for row in range(WARPGROUP_K // 4):  # of the slice: every fourth, from this thread's own
+            X[row, 0], X[row, 1], X[row, 2], X[row, 3] = load4(S_I, at + 4 * row * PITCH)
 
-    return filter_number
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def split(X, first, L, T):
+        for row in range(WARPGROUP_K // 4):
+            for e in range(2):
+                L[2 * row + e], T[2 * row + e] = split_tf32(X[row, first + e])
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def add(D, R_O, first):
+        for i in range(0, M_T, 2):
+            for e in range(2):  # rows g and g + 8: a window and the lane's next
+                R_O[i, first + e] += D[2 * i + 2 * e]
+                R_O[i + 1, first + e] += D[2 * i + 2 * e + 1]
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def compute(S_F, S_I, at_F, at_I, R_O):
+        X, D = cuda.local.array(X_SHAPE, float32), cuda.local.array(D_SHAPE, float32)
+        L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+        next_L, next_T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+        read(S_I, at_I, X)
+        split(X, 0, L, T)
+        start_product(D, L, T, S_F, at_F, M_B)
+        split(X, 2, next_L, next_T)
+        finish_product(D, M_B)
+        add(D, R_O, 0)
+        start_product(D, next_L, next_T, S_F, at_F, M_B)
+        finish_product(D, M_B)
+        add(D, R_O, 2)
+
+    return compute
 
 
 def make_row_of() -> Any:
@@ -172,7 +159,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     LANES = interleaved_lanes(problem, GROUPS)
     fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES, ROTATION)
     window_at, compute = window_copies.make_window_at(LANES), make_compute(tile)
-    filter_number = make_filter_number(problem, tile)
+    filter_number = make_filter_number(problem, tile, filter_layout(tile))
     write = make_write(problem, tile, relu, make_row_of(), WARP_GROUPS, LANES)
     fix_up = make_fix_up(problem, tile, relu, filter_number, GROUP_THREADS, LANES)
 
@@ -232,59 +219,17 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     return warpgroups
 
 
-def make_compute(tile: Tile) -> Any:
-    """``compute(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice, from where its filter
-    begins in shared memory and where this lane's windows do."""
-    M_B, M_T = tile.M_B, tile.M_T
-    PITCH = tile.N_B + padding_or_rotation(tile)[0]
-    D_SHAPE, X_SHAPE = M_B // 2, (WARPGROUP_K // 4, FLOAT4)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read(S_I, at, X):
-        for row in range(WARPGROUP_K // 4):  # of the slice: every fourth, from this thread's own
-            X[row, 0], X[row, 1], X[row, 2], X[row, 3] = load4(S_I, at + 4 * row * PITCH)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def split(X, first, L, T):
-        for row in range(WARPGROUP_K // 4):
-            for e in range(2):
-                L[2 * row + e], T[2 * row + e] = split_tf32(X[row, first + e])
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def add(D, R_O, first):
-        for i in range(0, M_T, 2):
-            for e in range(2):  # rows g and g + 8: a window and the lane's next
-                R_O[i, first + e] += D[2 * i + 2 * e]
-                R_O[i + 1, first + e] += D[2 * i + 2 * e + 1]
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def compute(S_F, S_I, at_F, at_I, R_O):
-        X, D = cuda.local.array(X_SHAPE, float32), cuda.local.array(D_SHAPE, float32)
-        L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-        next_L, next_T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-        read(S_I, at_I, X)
-        split(X, 0, L, T)
-        start_product(D, L, T, S_F, at_F, M_B)
-        split(X, 2, next_L, next_T)
-        finish_product(D, M_B)
-        add(D, R_O, 0)
-        start_product(D, next_L, next_T, S_F, at_F, M_B)
-        finish_product(D, M_B)
-        add(D, R_O, 2)
-
-    return compute
-
-
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero."""
     check_tile(tile)
+    pack = pack_launch(problem, tile, filter_layout(tile))
     main = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
     )
-    return Program((split_buffer(problem, tile),), (pack_launch(problem, tile), main), tile)
+    return Program((packed_buffer(problem, tile),), (pack, main), tile)
 
 
 def check_tile(tile: Tile) -> None:
