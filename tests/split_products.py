@@ -179,7 +179,7 @@ def numbers_had_back(
     stage: Stage, module: ModuleType, problem: ConvProblem, tile: Tile, weight: Any, engine: Engine
 ) -> np.ndarray:
     """The weight, as the module's ``filter_number`` finds it in the packed filter."""
-    layout = getattr(module, "FILTER_LAYOUT", None) or module.filter_layout(tile)
+    layout = module.filter_layout(tile)
     filter_number, M, K = make_filter_number(problem, tile, layout), problem.M, problem.K
 
     @cuda.jit

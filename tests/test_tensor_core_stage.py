@@ -241,7 +241,7 @@ def test_no_bank_is_asked_twice(tile: Tile) -> None:
         ((16, 32, 8, 1, 8), "M_T must be a multiple of 2"),
         ((16, 32, 8, 2, 4), "N_T of 8"),
         ((12, 32, 8, 2, 8), "M_B must be a multiple of 8"),
-        ((16, 48, 8, 2, 8), "N_B of 4"),
+        ((16, 48, 8, 2, 8), "N_B of 4 "),
         ((16, 32, 12, 2, 8), "K_B must be a multiple of 8"),
         ((16, 32, 4, 2, 8), "K_B must be a multiple of 8"),
         ((48, 64, 8, 2, 16), "a multiple or a divisor of N_B"),

@@ -28,9 +28,8 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import gpu_only, split_tf32, store4
+from convlab.device import FLOAT4, gpu_only, split_tf32, store4
 from convlab.kernels.epilogue import INFINITY, WARP_GROUPS, make_finish
-from convlab.kernels.tile_heuristic import FLOAT4
 from convlab.kernels.window_copies import group_size
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import copy_async, copy_async4, gpu_only
-from convlab.kernels.tile_heuristic import FLOAT4
+from convlab.device import FLOAT4, copy_async, copy_async4, gpu_only
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Tile, blocks_for
 

@@ -1,15 +1,10 @@
-"""s13: tensor cores. Warps multiply s12's slices, three products for one, to float32 accuracy.
+"""s13: tensor cores get the filter in the order in which they hold it, split before the launch.
 
-Source: ours, beyond the paper. s12 comes close to all the multiply-adds that a GPU's ordinary units
-can do. An H200's tensor cores reach 315 TFLOP/s with TF32, a third of which is 105, where ordinary
-float32 ends at 67. :mod:`split_tf32` says how the sums become as accurate as float32.
-
-The filter comes split and in the order in which lanes hold it: for every row of blocks, 8 terms and
-16 channels the fragments of 32 lanes,
-``packed[m // M_B, k // 8, m % M_B // 16, part, lane, number]``: a lane loads its four numbers as
-one float4, with no bank conflict. A window's number is split once for all channels of the warp. The
-order of the windows among the matrices' columns is free: a lane's four columns are neighbours in
-shared memory, one load, and in the output, one store.
+Source: ours, beyond the paper. In s12c each warp loads the filter's numbers one by one, with 4-way
+bank conflicts, and each block splits them again. Here ``packed`` holds both parts of each number,
+and of 8 terms and 16 channels the fragments of 32 lanes, which ``mma`` fixes:
+``packed[m // M_B, k // 8, m % M_B // 16, part, lane, number]``. A lane loads its four numbers as
+one float4 without bank conflicts. The price is twice the traffic for the filter.
 """
 
 from __future__ import annotations
@@ -20,6 +15,7 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import (
     BYTES_16,
+    FLOAT4,
     commit_copies,
     gpu_only,
     load4,
@@ -36,7 +32,7 @@ from convlab.kernels.split_tf32 import (
     pack_launch,
     packed_buffer,
 )
-from convlab.kernels.tile_heuristic import FLOAT4, S13
+from convlab.kernels.tile_heuristic import S13
 from convlab.problem import ConvProblem
 from convlab.stage import (
     SHARED_BYTES,
@@ -50,16 +46,19 @@ from convlab.stage import (
     blocks_for,
 )
 
-GROUPS, GROUP_THREADS = 8, 4  # lanes of a warp along M and N, in what each has of the sums
-MMA_M, MMA_K = 16, 8  # rows and columns of the filter's matrix in an instruction
-FRAGMENTS = 32 * 4  # numbers of such a matrix
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+MMA_K = 8  # terms that an instruction multiplies
 PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
-# g = m % 8 and t = k % 4 make the lane, m // 8 % 2 and k // 4 % 2 the number
-FILTER_LAYOUT = Layout(m1=16, m4=64, m8=1, m16=2 * FRAGMENTS, k1=4, k4=2, small=FRAGMENTS)
+FRAGMENTS = 32 * 4  # numbers of 16 channels x 8 terms, as a warp's lanes hold them
+
+
+def filter_layout(tile: Tile) -> Layout:
+    """Fragments: m % 8 and k % 4 say which lane, m // 8 % 2 and k // 4 % 2 which of its numbers."""
+    return Layout(m1=16, m4=64, m8=1, m16=2 * FRAGMENTS, k1=4, k4=2, small=FRAGMENTS)
 
 
 def slice_elements(tile: Tile) -> int:
-    """Elements of one slice in shared memory: two for each of the filter's numbers."""
+    """Elements of a slice in shared memory."""
     return tile.K_B * (2 * tile.M_B + tile.N_B + PADDING)
 
 
@@ -68,35 +67,15 @@ def pipeline_depth(tile: Tile) -> int:
     return 3 if 3 * 4 * slice_elements(tile) <= SHARED_BYTES else 2
 
 
-def resident_blocks(tile: Tile) -> int:
-    """Blocks that an SM's 65,536 registers shall hold: a thread keeps its M_T x N_T
-    sums, and needs more for both parts of the terms it multiplies at a time, and for addresses."""
-    more = 104 if chain(tile) == 1 else 120
-    return max(1, 65536 // (tile.threads * (tile.M_T * tile.N_T + more)))
-
-
 def chain(tile: Tile) -> int:
     """Steps of 8 terms whose products the tensor cores add up before they begin again."""
     return 2 if tile.K_B % (2 * MMA_K) == 0 else 1
 
 
-def make_place(tile: Tile) -> Any:
-    """Which channel and which window of the block's are a warp's first."""
-    ROWS, COLUMNS = GROUPS * tile.M_T, GROUP_THREADS * tile.N_T
-    ACROSS = tile.N_B // COLUMNS  # warps along N
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def place(t):
-        warp = t // 32
-        return warp // ACROSS * ROWS, warp % ACROSS * COLUMNS
-
-    return place
-
-
 def make_multiply(tile: Tile) -> Any:
     """``multiply(S_F, S_I, at_F, at_I, k, R_O)``: adds the products of terms k to k + 7, or k + 15,
-    of the slices, from where in shared memory the lane's own numbers begin. ``L_`` are
-    large parts, ``T_`` small ones, their tails."""
+    of a slice. The lane's own numbers begin at ``at_F`` and ``at_I``. ``L_`` are large parts,
+    ``T_`` small ones, their tails."""
     M_B, PITCH, M_T, N_T = tile.M_B, tile.N_B + PADDING, tile.M_T, tile.N_T
     CHAIN = chain(tile)
     I_SHAPE, F_SHAPE = (2 * CHAIN, N_T // 2), (CHAIN, 4)
@@ -105,19 +84,19 @@ def make_multiply(tile: Tile) -> Any:
     def read_windows(S_I, at, L_I, T_I):
         for half in range(2 * CHAIN):  # of a step: rows t and t + 4 of its eight
             for j in range(0, N_T // 2, FLOAT4):
-                x, y, z, w = load4(S_I, at + (4 * half * PITCH + j * GROUPS))
+                x, y, z, w = load4(S_I, at + (4 * half * PITCH + j * LANES_M))
                 L_I[half, j], T_I[half, j] = split_tf32(x)
                 L_I[half, j + 1], T_I[half, j + 1] = split_tf32(y)
                 L_I[half, j + 2], T_I[half, j + 2] = split_tf32(z)
                 L_I[half, j + 3], T_I[half, j + 3] = split_tf32(w)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read_filter(S_F, at, L_F, T_F):
+    def read_filter(S_F, at, k, i, L_F, T_F):
+        at += k * (2 * M_B) + i // 2 * (2 * FRAGMENTS)
         for c in range(CHAIN):
-            L_F[c, 0], L_F[c, 1], L_F[c, 2], L_F[c, 3] = load4(S_F, at + c * (2 * MMA_K * M_B))
-            T_F[c, 0], T_F[c, 1], T_F[c, 2], T_F[c, 3] = load4(
-                S_F, at + (c * (2 * MMA_K * M_B) + FRAGMENTS)
-            )
+            of_step = at + c * (2 * MMA_K * M_B)
+            L_F[c, 0], L_F[c, 1], L_F[c, 2], L_F[c, 3] = load4(S_F, of_step)
+            T_F[c, 0], T_F[c, 1], T_F[c, 2], T_F[c, 3] = load4(S_F, of_step + FRAGMENTS)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(S_F, S_I, at_F, at_I, k, R_O):
@@ -126,7 +105,7 @@ def make_multiply(tile: Tile) -> Any:
         zero = float32(0)
         read_windows(S_I, at_I + k * PITCH, L_I, T_I)
         for i in range(0, M_T, 2):
-            read_filter(S_F, at_F + (k * (2 * M_B) + i // 2 * (2 * FRAGMENTS)), L_F, T_F)
+            read_filter(S_F, at_F, k, i, L_F, T_F)
             for j in range(N_T // 2):
                 part = (zero, zero, zero, zero)
                 for c in range(CHAIN):
@@ -148,23 +127,18 @@ def make_multiply(tile: Tile) -> Any:
 
 
 def make_compute(tile: Tile) -> Any:
-    """All of a slice, its steps written out: each is a call with its own k, a constant."""
+    """All of a slice. Each step is a call with its own k, a constant, because the compiler does not
+    unroll a loop of this size."""
     multiply, STEP = make_multiply(tile), MMA_K * chain(tile)
 
     def steps_from(k: int) -> Any:
-        if k == tile.K_B:
-
-            @cuda.jit(device=True, **gpu_only(forceinline=True))
-            def nothing(S_F, S_I, at_F, at_I, R_O):
-                pass
-
-            return nothing
-        following = steps_from(k + STEP)
+        following = steps_from(k + STEP) if k + STEP < tile.K_B else None
 
         @cuda.jit(device=True, **gpu_only(forceinline=True))
         def step(S_F, S_I, at_F, at_I, R_O):
             multiply(S_F, S_I, at_F, at_I, k, R_O)
-            following(S_F, S_I, at_F, at_I, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_O)
 
         return step
 
@@ -176,7 +150,7 @@ def make_row_of() -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_of(i):
-        return i * GROUPS
+        return i * LANES_M
 
     return row_of
 
@@ -187,20 +161,22 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, BLOCKS, O_SHAPE = tile.threads, resident_blocks(tile), (M_T, N_T)
+    THREADS, BLOCKS, O_SHAPE = tile.threads, S13.resident_blocks(tile), (M_T, N_T)
     SLICES, DEPTH = blocks_for(p.K, K_B), pipeline_depth(tile)
     PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
+    WARP_M, WARP_N = LANES_M * M_T, LANES_N * N_T
+    WARPS_N = N_B // WARP_N  # warps along N
+    LANES = interleaved_lanes(problem, LANES_N)
     AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
     fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
-    LANES = interleaved_lanes(problem, GROUP_THREADS)
     fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
     window_at = window_copies.make_window_at(LANES)
-    place, compute = make_place(tile), make_compute(tile)
-    filter_number = make_filter_number(problem, tile, FILTER_LAYOUT)
+    compute = make_compute(tile)
+    filter_number = make_filter_number(problem, tile, filter_layout(tile))
     write = make_write(problem, tile, relu, make_row_of(), WARP_GROUPS, LANES)
-    fix_up = make_fix_up(problem, tile, relu, filter_number, GROUPS, LANES)
+    fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(slice_, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
@@ -220,7 +196,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # Where the windows begin that this thread fetches from, as in s12.
+        # Where the windows begin that this thread fetches from. Past the last one, fetch that
+        # again; its results are not written.
         for c in range(TIMES):
             window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)
             i_n, pixel = window // (H_o * W_o), window % (H_o * W_o)
@@ -232,11 +209,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         # column g of the windows, columns 2 * i and 2 * i + 1 of the sums, where i is its thread in
         # group. A column stands for a float4 of windows, even columns for float4s 0 to 3, odd ones
         # for 4 to 7: so the sums of threads 0 to 3 are neighbours in the output.
-        row, column = place(t)
-        lane = t % 32
+        warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
+        row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N
         at_F = row * (2 * MMA_K) + lane * 4
         at_I = thread_in_group * PITCH + column + (g // 2 + g % 2 * 4) * FLOAT4
+        row, column = row + g, column + thread_in_group * FLOAT4  # of its sums
 
         for i in range(M_T):
             for j in range(N_T):
@@ -252,7 +230,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             compute(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 
-        m0, n0 = m0 + row + g, n0 + window_at(column + thread_in_group * FLOAT4)
+        m0, n0 = m0 + row, n0 + window_at(column)
         if write(R_O, bias, output, m0, n0):
             fix_up(input, packed, bias, output, m0, n0)
 
@@ -262,7 +240,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero."""
     check_tile(tile)
-    pack = pack_launch(problem, tile, FILTER_LAYOUT)
+    pack = pack_launch(problem, tile, filter_layout(tile))
     main = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
@@ -276,12 +254,11 @@ def check_tile(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile that does not suit the kernel."""
     tile.require(
         tile.M_T % 2 == tile.N_T % 8 == 0,
-        "M_T must be a multiple of 2 and N_T of 8, because a warp multiplies 16 x 8 at a time and "
-        "a thread reads windows by float4",
+        "M_T must be a multiple of 2 and N_T of 8, because a warp multiplies so many at a time",
     )
     tile.require(
-        tile.M_B % (GROUPS * tile.M_T) == tile.N_B % (GROUP_THREADS * tile.N_T) == 0,
-        "M_B must be a multiple of 8 * M_T and N_B of 4 * N_T, because a warp has 8 x 4 threads",
+        tile.M_B % (LANES_M * tile.M_T) == tile.N_B % (LANES_N * tile.N_T) == 0,
+        f"M_B must be a multiple of {LANES_M} * M_T, N_B of {LANES_N} * N_T, the lanes of a warp",
     )
     tile.require(tile.K_B % MMA_K == 0, "K_B must be a multiple of 8, the terms of an instruction")
     window_copies.check_tile(tile)
@@ -292,7 +269,7 @@ STAGE = Stage(
     __name__,
     title="Tensor cores: warps multiply, to float32 accuracy",
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
-    builds_on=("s12_fused_im2win",),
+    builds_on=("s12c_mma",),
     prepare=prepare,
     tiles=Tiles(
         production=S13.best_tile,
