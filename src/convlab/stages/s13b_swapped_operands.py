@@ -138,16 +138,6 @@ def make_compute(tile: Tile) -> Any:
     return steps_from(0)
 
 
-def make_row_of() -> Any:
-    """``row_of(i)``: how far channel i of a lane is from its first one."""
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def row_of(i):
-        return i * LANES_M
-
-    return row_of
-
-
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     """The kernel with the problem's shapes and the tile as constants."""
     p = problem
@@ -168,7 +158,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     window_at = window_copies.make_window_at(LANES)
     compute = make_compute(tile)
     filter_number = make_filter_number(problem, tile, filter_layout(tile))
-    write = make_write(problem, tile, relu, make_row_of(), WARP_GROUPS, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_of(i):
+        """How far channel i of a lane is from its first one."""
+        return i * LANES_M
+
+    write = make_write(problem, tile, relu, row_of, WARP_GROUPS, LANES)
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
