@@ -79,12 +79,14 @@ REGISTER_BUDGET: dict[str, int] = {
     "im2win_transform_by_groups": 48,
     "pack_filter_by_squares": 40,
     "pack_filter": 40,
+    "mma": 255,
     "tensor_cores": 255,  # 16 x 8 sums a thread, and both parts of what it multiplies
     "split_filter": 48,
     # With 128 channels of a block 128 sums a thread, half as many under way, and both parts of what
     # it multiplies: two blocks of 128 live on a multiprocessor. With 64, three, by launch bounds.
     "warpgroups": 255,
-    "split_filter_to_cores": 48,
+    "swapped_operands": 255,
+    "warpgroup_tile": 255,
 }
 USUAL_BUDGET = 128  # of a kernel that the table does not name: two blocks of 256 threads per SM
 # Pre-passes whose subject is wide access, and what they must have; of main kernels
