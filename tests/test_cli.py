@@ -211,7 +211,7 @@ def test_batch_and_seed():
 
 
 @pytest.mark.parametrize(
-    ("prepare", "judged", "said"),
+    ("prepare", "status", "said"),
     [
         (forgets_the_last_channel, "WRONG", "first at [0, 0, 0, 0]"),
         (forgets_the_last_channel, "WRONG", "times the bound"),
@@ -219,7 +219,7 @@ def test_batch_and_seed():
         (raises, "FAILED", "raised RuntimeError: no such luck"),
     ],
 )
-def test_a_broken_stage_is_named(broken, tmp_path, prepare, judged, said):
+def test_a_broken_stage_is_named(broken, tmp_path, prepare, status, said):
     broken(prepare)
     file = tmp_path / "ladder.json"
     result = convlab_(
@@ -227,7 +227,7 @@ def test_a_broken_stage_is_named(broken, tmp_path, prepare, judged, said):
     )
     assert result.exit_code == 1
     (line,) = (line for line in result.stdout.splitlines() if said in line)
-    assert line.startswith(f"s04_implicit_gemm: {judged}: ")
+    assert line.startswith(f"s04_implicit_gemm: {status}: ")
     before, bad, after = strict_json(file.read_text())["stages"]
     assert (before["ok"], bad["ok"], after["ok"]) == (True, False, True)
     assert said in bad["error"]
@@ -753,7 +753,7 @@ def test_lint_asks_for_what_it_is_told(compiler):
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("found", "result_word"),
     [
         ({"findings": ("takes 140 registers, its budget is 128",), "registers": 140}, "registers"),
         ({"findings": ("spills 8 bytes",), "spill_bytes": 8}, "spills"),
@@ -764,7 +764,7 @@ def test_lint_asks_for_what_it_is_told(compiler):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_lint_says_what_is_wrong(compiler, found, verdict, tmp_path):
+def test_lint_says_what_is_wrong(compiler, found, result_word, tmp_path):
     compiler(found)
     file = tmp_path / "lint.json"
     result = convlab_("lint", "s01", "--layer", "conv9", "--arch", "sm_90", "--json", file)
@@ -776,7 +776,7 @@ def test_lint_says_what_is_wrong(compiler, found, verdict, tmp_path):
     assert row["ok"] is False
     assert row["findings"] == list(found["findings"])
     table = printed(tables.lint_table([built(LADDER[0], "kernel", "conv9", "sm_90", **found)]))
-    assert verdict in table
+    assert result_word in table
 
 
 SAME: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The ladder's run: judged, counted, timed; broken stages named; JSON that any reader takes."""
+"""The ladder's run: checked, counted, timed; broken stages named; JSON that any reader takes."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_every_stage_is_right_and_counted():
         assert result.counts["flops_per_byte"] > 0
 
 
-def test_pre_passes_are_counted_apart():
+def test_layout_transforms_are_counted_apart():
     s07, s08 = results(TINY, stage_named("s07"), stage_named("s08"))
-    assert s07.pre_pass_counts is None
-    assert s08.counts.keys() == s08.pre_pass_counts.keys()
+    assert s07.transform_counts is None
+    assert s08.counts.keys() == s08.transform_counts.keys()
     packed = s08.workspace_bytes // 4  # one store each
-    assert s08.pre_pass_counts["global_stores"] == packed
-    assert s08.pre_pass_counts["global_loads"] == math.prod(TINY.weight_shape)
-    assert s08.pre_pass_counts["barriers"] == s08.pre_pass_counts["flops_per_byte"] == 0
+    assert s08.transform_counts["global_stores"] == packed
+    assert s08.transform_counts["global_loads"] == math.prod(TINY.weight_shape)
+    assert s08.transform_counts["barriers"] == s08.transform_counts["flops_per_byte"] == 0
     assert s08.counts["global_stores"] == math.prod(TINY.output_shape)
     assert s08.counts["flops_per_byte"] == TINY.flops / s08.counts["global_bytes"]
 
@@ -121,8 +121,8 @@ def test_an_element_nobody_wrote_is_wrong():
     first, wrong = results(TINY, S01, broken(writes_nothing))
     assert first.ok
     assert not wrong.ok
-    assert math.isnan(wrong.verdict.got)
-    assert wrong.verdict.wrong == math.prod(TINY.output_shape)
+    assert math.isnan(wrong.check.got)
+    assert wrong.check.wrong == math.prod(TINY.output_shape)
 
 
 @cuda.jit
@@ -144,7 +144,7 @@ def test_a_stage_that_spoils_its_sources_is_named_and_the_next_are_not():
 def test_a_forgotten_channel_is_wrong_by_how_much_and_where():
     _, wrong = results(TINY, S01, broken(forgets_the_last_channel))
     assert wrong.error_over_bound > 1
-    assert wrong.error == str(wrong.verdict)
+    assert wrong.error == str(wrong.check)
     assert "first at [0, 0, 0, 0]" in wrong.error
 
 
@@ -158,8 +158,8 @@ def test_a_forgotten_channel_is_wrong_by_how_much_and_where():
 def test_a_stage_that_raises_fails_and_the_next_go_on(prepare, said):
     failed, after = results(TINY, broken(prepare), stage_named("s04"))
     assert not failed.ok
-    assert failed.verdict is failed.error_over_bound is failed.counts is None
-    assert failed.judged == "FAILED"
+    assert failed.check is failed.error_over_bound is failed.counts is None
+    assert failed.status == "FAILED"
     assert re.match(said, failed.error)
     assert "\n" not in failed.error
     assert after.ok
@@ -182,7 +182,7 @@ def test_a_failure_names_the_line_in_the_stage_s_own_file_where_there_is_one():
     )
 
 
-def test_a_stage_judged_before_the_next_starts():
+def test_a_stage_is_checked_before_the_next_starts():
     stage = broken(cannot_be_prepared)
     steps = ladder.run(TINY, (S01, stage), SIMULATOR, random_tensors(TINY, 0))
     assert next(steps).ok  # and an interrupt now would lose nothing
@@ -240,7 +240,7 @@ def test_counts_are_of_all_the_main_kernel_s_launches():
     (each,) = results(TINY, stage_named("s03_im2col_per_image"))
     (one,) = results(ConvProblem(1, 2, 4, 3, 3, kernel_size=2), stage_named("s03_im2col"))
     assert each.counts["global_loads"] == 2 * one.counts["global_loads"]
-    assert each.pre_pass_counts["global_loads"] > one.pre_pass_counts["global_loads"]
+    assert each.transform_counts["global_loads"] > one.transform_counts["global_loads"]
 
 
 def test_a_gpu_is_timed_and_not_counted(gpu, monkeypatch):
@@ -259,12 +259,12 @@ def test_a_gpu_is_timed_and_not_counted(gpu, monkeypatch):
     assert alone["speedup"] is None
 
 
-def test_a_gpu_is_judged_again_after_timing(gpu, monkeypatch):
+def test_a_gpu_is_checked_again_after_timing(gpu, monkeypatch):
     pretended_timer(monkeypatch, 1.0, runs=0)  # so the output stays as it was poisoned
     (result,) = results(TINY, S01, engine=gpu)
     assert not result.ok
-    assert math.isnan(result.verdict.got)
-    assert result.judged == "WRONG"
+    assert math.isnan(result.check.got)
+    assert result.status == "WRONG"
     assert result.time_ms is result.launch_ms is None
 
 
@@ -284,8 +284,8 @@ def test_faster_than_the_gpu_can_be_is_refused(gpu, monkeypatch, part_of_peak, o
     (result,) = results(TINY, S01, engine=gpu)
     assert result.ok is ok
     if not ok:
-        assert result.judged == "FAILED"
-        assert result.verdict.ok
+        assert result.status == "FAILED"
+        assert result.check.ok
         assert result.error.startswith("its time is refused: 2 ms are ")
         assert "a pretended GPU can do" in result.error
         assert result.time_ms is result.tflops is result.launch_ms is None
@@ -340,7 +340,7 @@ def test_a_simulator_has_no_peak():
 def test_a_wrong_answer_is_not_timed(gpu, monkeypatch):
     pretended_timer(monkeypatch)
     (result,) = results(TINY, broken(forgets_the_last_channel), engine=gpu)
-    assert result.error == str(result.verdict)
+    assert result.error == str(result.check)
     assert result.timing is None
 
 
@@ -383,9 +383,9 @@ def test_json():
         "global_loads", "global_stores", "shared_loads", "shared_stores", "barriers",
         "global_bytes", "global_requests", "global_sectors", "shared_requests", "shared_passes",
         "flops_per_byte", "sectors_per_request", "passes_per_request", "bytes_per_flop",
-        "pre_passes",
+        "layout_transforms",
     }  # fmt: skip
-    assert right["counts"]["pre_passes"] is None
+    assert right["counts"]["layout_transforms"] is None
     assert wrong["ok"] is False
     assert wrong["first_wrong"]["index"] == [0, 0, 0, 0]
     assert wrong["first_wrong"]["got"] == "nan"

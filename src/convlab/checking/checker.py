@@ -200,14 +200,14 @@ def _try(
         output, written = _run(stage, program, problem, tensors, strict=False)
         oracle = Oracle(problem, *tensors)
         allowances = stage.allowances(problem)
-        verdict = oracle.check(output, **allowances)
+        checked = oracle.check(output, **allowances)
         wrong = None
-        if not verdict.ok:
+        if not checked.ok:
             wrong = np.stack(
                 [oracle.is_wrong(i, one, **allowances) for i, one in enumerate(output)]
             )
         failed = f"the kernel wrote to {written}, which is only to be read" if written else None
-        answer = Answer(name, problem, verdict, failed, wrong)
+        answer = Answer(name, problem, checked, failed, wrong)
     except NotSimulated as error:
         raise ValueError(str(error)) from error
     except SimulationError as error:

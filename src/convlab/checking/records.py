@@ -23,7 +23,7 @@ class Answer:
 
     name: str
     problem: ConvProblem
-    verdict: CheckResult | None
+    check: CheckResult | None
     failed: str | None = None
     wrong: np.ndarray | None = None
     ended: bool = True
@@ -31,16 +31,16 @@ class Answer:
     @property
     def ok(self) -> bool:
         """Whether an output came out, is right, and nothing else is wrong."""
-        return self.verdict is not None and self.verdict.ok and self.failed is None
+        return self.check is not None and self.check.ok and self.failed is None
 
     @property
     def error(self) -> str | None:
         """What is wrong, in one sentence; None when nothing is."""
-        return None if self.ok else self.failed or str(self.verdict)
+        return None if self.ok else self.failed or str(self.check)
 
     def part_wrong(self) -> float:
         """0 to 1; 2 where nothing came out."""
-        if self.verdict is None:
+        if self.check is None:
             return 2.0
         return 0.0 if self.wrong is None else float(self.wrong.mean())
 
@@ -94,8 +94,8 @@ class Check:
     def advice(self) -> str | None:
         """Where NaN alone is missing: why."""
         wrong = [answer for answer in self.answers if not answer.ok]
-        verdict = wrong[0].verdict if [answer.name for answer in wrong] == [SPOILED] else None
-        if verdict is None or verdict.expected is None or not np.isnan(verdict.expected):
+        check = wrong[0].check if [answer.name for answer in wrong] == [SPOILED] else None
+        if check is None or check.expected is None or not np.isnan(check.expected):
             return None
         return (
             "padding is zeros that are multiplied, and 0 times infinity is NaN: a kernel that "

@@ -52,7 +52,7 @@ def as_text(check: Check) -> str:
     return file.getvalue()
 
 
-def verdict(check: Check) -> str:
+def conclusion(check: Check) -> str:
     """The whole in one sentence."""
     if not all(answer.ok for answer in check.answers):
         wrong = sum(not answer.ok for answer in check.answers)
@@ -110,7 +110,7 @@ def _lines(check: Check) -> Iterator[tuple[str, str]]:
             "green" if count.ok else "yellow",
         )
     yield "", ""
-    yield verdict(check), "bold green" if check.ok else "bold red"
+    yield conclusion(check), "bold green" if check.ok else "bold red"
 
 
 def _compiled(check: Check) -> tuple[str, str]:
@@ -175,7 +175,7 @@ def card(check: Check) -> str:
     table = f"<table><tr>{heads}</tr>{counts}</table>"
     return (
         f'<div style="border-left:4px solid {colour};padding:.2em 1em">'
-        f"<p><b>{escape(verdict(check))}</b></p>"
+        f"<p><b>{escape(conclusion(check))}</b></p>"
         f"<details{'' if check.ok else ' open'}><summary>The answer</summary><ul>{answers}</ul>"
         f"{wrong}</details>"
         + (f"<p>Would it run on a GPU?</p><ul>{findings}</ul>" if findings else "")
