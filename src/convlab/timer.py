@@ -102,9 +102,7 @@ def measure_host(
 
 
 def enough(
-    samples_ms: Sequence[float],
-    spread_percent: float | None = None,
-    at_most_ms: float = AT_MOST_MS,
+    samples_ms: Sequence[float], spread_percent: float | None = None, at_most_ms: float = AT_MOST_MS
 ) -> bool:
     """Whether there are repeats enough: ``REPEATS``, or as many as fit into ``at_most_ms``; with
     ``spread_percent`` more, up to ``MOST_REPEATS``, until the spread is that small. It is looked

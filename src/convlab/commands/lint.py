@@ -11,13 +11,7 @@ import typer
 from rich.text import Text
 
 from convlab import tables, workloads
-from convlab.commands.shared import (
-    JsonFile,
-    capability,
-    check_compilers,
-    conclude,
-    stages_named,
-)
+from convlab.commands.shared import JsonFile, capability, check_compilers, conclude, stages_named
 from convlab.shell import (
     REFUSED,
     WRONG,
