@@ -1,6 +1,6 @@
-"""What is here: the machine, the packages, the GPU, the engines and compilers; what is missing.
+"""What this machine has and lacks: packages, GPU, engines and compilers.
 
-Every fact is looked up on its own, so that a broken installation is described and not crashed on.
+Every fact is looked up on its own, so that a broken installation is described without a crash.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _warnings(numpy: str | None) -> list[str]:
 
 
 def _stages_left_out(engine: str | None) -> list[str]:
-    """Which stages this GPU cannot run, and what is taken in their place."""
+    """Which stages this GPU cannot run, and which stage ``auto`` takes instead."""
     if engine != "gpu":
         return []
     from convlab.engines import choose

@@ -63,7 +63,7 @@ def trace(
     yes: Yes = False,
     json_file: JsonFile = None,
 ) -> None:
-    """What a stage asks of memory, line by line and request by request, on the strict simulator.
+    """The memory traffic of a stage, by line and request, on the strict simulator.
 
     Exits 1 when the simulator finds something wrong with a kernel.
     """
