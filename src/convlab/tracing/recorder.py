@@ -200,7 +200,7 @@ def _add(totals: Totals, more: Totals) -> None:
     for name in SUMS:
         totals[name] = totals.get(name, 0) + more[name]
     for name in MAXIMA:
-        totals[name] = max(totals.get(name, 0), more[name])
+        totals[name] = max(totals.get(name, more[name]), more[name])
 
 
 def _names(spans: Sequence[Span]) -> list[str]:
