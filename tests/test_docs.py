@@ -44,7 +44,7 @@ def rows(page: str, heading: str) -> list[list[str]]:
 # Dictionaries whose keys are data, or described elsewhere: told as one.
 WHOLE = {
     "environment.packages", "environment.gpu", "environment.clocks_mhz", "packages", "[].wide",
-    "stages[].launch_ms", "stages[].counts.pre_passes", "about", "launches[].source",
+    "stages[].launch_ms", "stages[].counts.layout_transforms", "about", "launches[].source",
 }  # fmt: skip
 # Told of themselves too, because they may be null.
 MAY_BE_NULL = {"environment", "stages[].counts", "stages[].first_wrong", "gpu"}
