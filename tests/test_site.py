@@ -19,7 +19,6 @@ from convlab.simulation.findings import REMEDIES
 from convlab.site import __main__ as command
 from convlab.site import pages, pictures
 from convlab.stages import LADDER
-from convlab.tracing.records import Request
 from convlab.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -123,7 +122,7 @@ def test_every_stage_has_its_page(site, stage):
     headings = ["The idea", "On a GPU", "Its memory traffic", "Its machine code", "The code"]
     headings += [f"What changed from {base}" for base in stage.builds_on]
     assert [found for found in (stage.title, "STAGE =", *headings) if found not in said] == []
-    drawn = f"{stage.name}-requests.png" in text_of(page)
+    drawn = f"{stage.name}-0.png" in text_of(page)
     assert drawn is (stage.name != "s03_unfold_einsum")
     assert text_of(page).count("highlight-diff") == len(stage.builds_on)
 
@@ -228,32 +227,11 @@ def test_links_are_made_to_suit_the_site(link, becomes):
     assert source == [becomes]
 
 
-def request(step: int, width: int = 4, passes: int = 1) -> Request:
-    lanes = tuple(range(32))
-    offsets = tuple(step * lane for lane in lanes)
-    return Request("f.py", 1, "S", "load", width, 0, lanes, offsets, 0, passes)
-
-
-@pytest.mark.parametrize(
-    ("step", "width", "passes"), [(4, 4, 1), (0, 4, 1), (8, 4, 2), (128, 4, 32), (16, 16, 4)]
-)
-def test_a_picture_of_shared_memory_has_a_row_for_each_pass(step, width, passes):
-    image = pictures.request_image(request(step, width, passes), "shared")
-    assert image.shape == (passes, 32)
-    assert set(image[~np.isnan(image)]) == ({0} if step == 0 else set(range(32)))
-
-
-def test_a_picture_that_would_be_wrong_is_refused():
-    with pytest.raises(ValueError, match="has 3 passes"):
-        pictures.request_image(request(8, passes=3), "shared")
-
-
-@pytest.mark.parametrize(("step", "words"), [(4, 32), (0, 1), (8, 32), (32, 32), (128, 32)])
-def test_a_picture_of_global_memory_has_every_sector(step, words):
-    image = pictures.request_image(request(step), "global")
-    sectors = len({step * lane // 32 for lane in range(32)})
-    assert image.shape == (-(-sectors // 16), 128)
-    assert np.count_nonzero(~np.isnan(image)) == words
+def test_a_picture_of_an_array_has_its_planes_side_by_side():
+    image = pictures.planes(np.arange(2 * 3 * 9 * 9).reshape(2, 3, 9, 9))
+    assert image.shape == (9, 6 * 10 - 1)
+    assert np.isnan(image[:, 9::10]).all()
+    assert image[8, 18] == 2 * 81 - 1
 
 
 def test_it_says_where_it_has_to_run(tmp_path, capsys):

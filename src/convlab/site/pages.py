@@ -36,6 +36,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Reference": ("api", "json", "design", "contributing"),
     "Notes": ("notes/fast", "notes/measurements"),
 }  # fmt: skip
+EXAMPLES = "finding_examples.py"
 COPIED = (".md", ".svg", ".png", ".ipynb", ".json", ".jsonl")
 LINT = "docs/results/lint_conv9_sm90.json"
 LINT_COMMAND = f"convlab lint --layer conv9 --arch sm_90 --json {LINT}"
@@ -68,9 +69,10 @@ DATA = {
 
 def collect(root: Path, folder: Path) -> None:
     """Put together in ``folder`` what Sphinx reads; what is no longer read is deleted."""
+    traces = drawn(root)
     files = {name: path.read_bytes() for name, path in _copied(root)}
-    files |= {name: text.encode() for name, text in _made(root, files)}
-    files |= {f"stages/{path.name}": path.read_bytes() for path in drawn(root).glob("*.png")}
+    files |= {name: text.encode() for name, text in _made(root, files, traces)}
+    files |= {f"stages/{path.name}": path.read_bytes() for path in traces.glob("*.png")}
     links = rb"\]\((?:\.\./)+((?:src|tests)/(?!convlab/stages/s\d)[^)#]+\.py)"
     for text in [*files.values()]:
         linked = {match.decode() for match in re.findall(links, text)}
@@ -87,6 +89,7 @@ def collect(root: Path, folder: Path) -> None:
 
 def _copied(root: Path) -> Iterator[tuple[str, Path]]:
     """What is copied as it is, with its place on the site: docs/ is the site's root."""
+    yield EXAMPLES, root / "docs" / EXAMPLES
     for start, base in (("docs", root / "docs"), ("lessons", root)):
         for path in sorted((root / start).rglob("*")):
             name = path.relative_to(base).as_posix()
@@ -94,7 +97,7 @@ def _copied(root: Path) -> Iterator[tuple[str, Path]]:
                 yield ("index.md" if name == "README.md" else name), path
 
 
-def _made(root: Path, files: dict[str, bytes]) -> Iterator[tuple[str, str]]:
+def _made(root: Path, files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
     """The pages that are made, with their text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -122,7 +125,7 @@ def _made(root: Path, files: dict[str, bytes]) -> Iterator[tuple[str, str]]:
     shown = [(example, *shown_example(example)) for example in examples(root).EXAMPLES]
     yield "findings-shown.md", made.get_template("findings.md").render(shown=shown, say=REMEDIES)
     for stage in LADDER:
-        page = made.get_template("stage.md").render(facts(root, stage, lessons))
+        page = made.get_template("stage.md").render(facts(root, stage, lessons, traces))
         yield f"stages/{stage.name}.md", page
 
 
@@ -163,11 +166,10 @@ def lint_rows(root: Path) -> list[dict[str, Any]]:
     return found
 
 
-def facts(root: Path, stage: Stage, lessons: list[str]) -> dict[str, Any]:
+def facts(root: Path, stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
     """What the template of a stage's page needs."""
     code = (root / source_of(stage)).read_text(encoding="utf-8")
     docstring = ast.parse(code).body[0]
-    traced = drawn(root) / f"{stage.name}.json"
     bases = [stage_named(name) for name in stage.builds_on]
     return {
         "stage": stage,
@@ -179,7 +181,7 @@ def facts(root: Path, stage: Stage, lessons: list[str]) -> dict[str, Any]:
         "follow": [other for other in LADDER if stage.name in other.builds_on],
         "told": f"\n## {stage.name}\n" in (root / "docs/ladder.md").read_text(encoding="utf-8"),
         "lesson": next((name for name in lessons if name.startswith(f"{stage.name[1:3]}_")), None),
-        "trace": json.loads(traced.read_text(encoding="utf-8")),
+        "trace": json.loads((traces / f"{stage.name}.json").read_text(encoding="utf-8")),
         "lint": [row for row in lint_rows(root) if row["stage"] == stage.name],
         "lint_command": LINT_COMMAND,
     }
@@ -204,8 +206,8 @@ def difference(root: Path, base: Stage, stage: Stage) -> list[str]:
 
 
 def examples(root: Path) -> ModuleType:
-    """``docs/finding_examples.py``: a faulty kernel for each kind of finding."""
-    path = root / "docs/finding_examples.py"
+    """The module :data:`EXAMPLES`: a faulty kernel for each kind of finding."""
+    path = root / "docs" / EXAMPLES
     spec = importlib.util.spec_from_file_location("finding_examples", path)
     assert spec is not None
     assert spec.loader is not None
