@@ -25,16 +25,17 @@ from convlab.workloads import GPU_DEFAULT
 # The order of the pages; one that is in no list comes under "More".
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("getting-started", "glossary"),
-    "Lessons": ("lessons/index", "lessons"),
+    "Lessons": ("lessons/index", "lessons", "lessons/answers/README"),
     "The ladder": ("ladder", "stages/index"),
     "The simulator": (
         "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
     ),
     "Measured": (
-        "measuring", "judging", "results", "papers", "measurements", "tiles", "compile-gate",
+        "measuring", "judging", "results", "baselines", "papers", "measurements", "tiles",
+        "compile-gate",
     ),
     "Reference": ("api", "json", "design", "contributing"),
-    "Notes": ("notes/fast", "notes/measurements"),
+    "Notes": ("notes/fast", "notes/measurements", "notes/machine-code"),
 }  # fmt: skip
 EXAMPLES = "finding_examples.py"
 COPIED = (".md", ".svg", ".png", ".ipynb", ".json", ".jsonl")

@@ -146,13 +146,13 @@ def draw_footprints(launch: LaunchTrace, shapes: dict[str, tuple[int, ...]], fil
             counts = f"{np.count_nonzero(elements):,} of {elements.size:,} elements"
             images.append((f"{told}: {counts}", planes(elements)))
     heights = [min(2.4, max(0.2, 0.06 * len(image))) for _, image in images]
-    size = (9, sum(heights) + 0.35 * len(heights) + 0.1)
+    size = (7.5, sum(heights) + 0.35 * len(heights) + 0.1)
     figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
     axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (title, image) in zip(axes, images, strict=True):
-        axis.set_title(title, fontsize=9, loc="left")
+        axis.set_title(title, fontsize=10, loc="left")
         axis.set_anchor("W")
         axis.set_axis_off()
         axis.imshow(image, cmap=ListedColormap(TOUCHED), vmin=0, vmax=3, interpolation="nearest")
-    figure.savefig(file, dpi=110)
+    figure.savefig(file, dpi=130)
     return "; ".join(title for title, _ in images)
