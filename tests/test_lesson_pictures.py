@@ -21,8 +21,8 @@ from convlab.lessons import (
     measured_parts,
     one_request,
     part_of,
+    pipeline_stages,
     pretended,
-    ring_of_slices,
     side_by_side,
     timeline,
     traced,
@@ -57,10 +57,10 @@ def test_only_double_buffering_multiplies_while_slices_come():
     assert f"does {ours.meanwhile():.0f} multiply-adds" in timeline(s09=ours).caption
 
 
-def test_the_ring_shows_its_slots():
-    assert "at most 2 slices are" in ring_of_slices(diary("s12")).caption
+def test_the_stages_of_the_pipeline_are_shown():
+    assert "at most 2." in pipeline_stages(diary("s12")).caption
     with pytest.raises(ValueError, match="no asynchronous copies"):
-        ring_of_slices(diary("s09"))
+        pipeline_stages(diary("s09"))
 
 
 def test_figure_1_is_what_the_transforms_write():
@@ -78,7 +78,7 @@ def test_figure_1_is_what_the_transforms_write():
 
 def test_both_orders_of_im2win_are_told():
     caption = im2win_orders(ConvProblem(1, 2, 3, 5, out_channels=2, kernel_size=2)).caption
-    assert "2 runs of 4 numbers, in s11 one run of 8" in caption
+    assert "2 x 4 contiguous numbers in s10 and 1 x 8 in s11" in caption
 
 
 def test_a_call_over_several_lines_is_shown_whole():

@@ -34,6 +34,7 @@ from convlab.lessons import (
     check_kernel,
     column_of_windows,
     exercises,
+    feedback,
     measured,
     measured_kernels,
     measured_memory,
@@ -50,20 +51,14 @@ from convlab.lessons import (
     who_does_what,
     windows_written_out,
     with_field,
-    words,
     workspaces,
 )  # fmt: skip
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.launching import numbered
 from convlab.lessons.layouts import windows_seen
+from convlab.lessons.maps import as_matrix, threads_on, tile_of_threads
 from convlab.lessons.places import result
-from convlab.lessons.requests import (
-    outputs_of_threads,
-    reads_for_a_product,
-    reads_in_turn,
-    thread_in_tile,
-    tile_of_threads,
-)
+from convlab.lessons.requests import reads_for_a_product, reads_in_turn, thread_in_tile
 from convlab.lessons.source import (
     LEARNER,
     NBGRADER,
@@ -400,7 +395,7 @@ def test_float64_is_told_and_not_punished(monkeypatch):
     assert found.passed
     assert any("float32(0)" in what for what in found.right)
     monkeypatch.setattr(checker, "compiled", lambda *a: Machine(error="no such function"))
-    assert check(s01_direct.make_kernel, "s01").result == words.DOES_NOT_COMPILE
+    assert check(s01_direct.make_kernel, "s01").result == feedback.DOES_NOT_COMPILE
 
 
 def test_where_nbgrader_grades_what_does_not_pass_raises(monkeypatch):
@@ -455,8 +450,6 @@ PROBLEM = ConvProblem(1, 2, 6, 8, 4, 3, padding=1)
 
 
 def test_the_map_of_threads_is_the_kernel_s():
-    from convlab.lessons.maps import threads_on
-
     launch = trace_stage("s01", PROBLEM).main
     threads = threads_on(launch, "output")
     assert threads.reshape(-1).tolist() == list(range(PROBLEM.M * PROBLEM.N))
@@ -485,7 +478,7 @@ def test_a_request_s_picture_has_the_trace_s_sectors(number):
 def test_a_request_of_shared_memory_has_the_trace_s_passes():
     launch = trace_stage("s05", PROBLEM).main
     (first,) = [one for one in launch.requests if (one.array, one.operation) == ("S_I", "load")][:1]
-    assert f"{first.passes} pass" in one_request(launch, "S_I").alt
+    assert f"{first.passes} wavefront" in one_request(launch, "S_I").alt
 
 
 @pytest.mark.parametrize("array", ["S_F", "S_I"])
@@ -522,42 +515,6 @@ def test_a_stage_that_was_not_measured_is_said(monkeypatch):
     assert "s05" not in picture.alt
     with pytest.raises(ValueError, match="s05: none was measured on conv9"):
         measured("s05")
-
-
-def test_what_a_newer_run_found_otherwise_is_said(monkeypatch):
-    """As after a change of a stage's code, when the ladder was not measured again."""
-    entries = [{"name": f"{name}_imaginary", "time_ms": 1.0} for name in ("s01", "s02", "s03")]
-    entries.append({"name": "s04_imaginary", "time_ms": None})
-    old = {
-        "device": "GPU", "environment": {"date": "2026-01-02"}, "stages": entries,
-        "problem": {"batch": 128},
-    }  # fmt: skip
-    names = [entry["name"] for entry in entries]
-    times = dict(zip(names, (0.5, 1.04, None, 0.5), strict=True))  # 1.04 is not far enough away
-    newer = {
-        "environment": {"date": "2026-01-03T04:05"},
-        "machine": {"device": "GPU"},
-        "rows": [
-            {"layer": "conv9", "batch": 128, "system": name, "time_ms": time, "tflops": 20.0}
-            for name, time in times.items()
-        ],
-    }
-    monkeypatch.setattr(charts, "result", lambda name: newer)
-    said = "by a run of 2026-01-03: s01 as a whole takes 0.5 ms, which is 20 TFLOP/s."
-    assert charts.changed_since(old, "conv9", names) == f" Changed since, {said}"
-    assert charts.changed_since(old, "conv9", names[1:]) == ""
-    assert charts.changed_since(old, "conv8", names) == ""
-    assert charts.changed_since(old | {"problem": {"batch": 1}}, "conv9", names) == ""
-    assert charts.changed_since(old | {"device": "another"}, "conv9", names) == ""
-    assert charts.changed_since(old | {"environment": {"date": "2026-01-04"}}, "conv9", names) == ""
-
-
-def test_captions_say_what_a_newer_run_found(monkeypatch):
-    monkeypatch.setattr(charts, "changed_since", lambda *of: f" Changed: {len(of[2])}.")
-    assert measured("s01", "s05").caption.endswith(" Changed: 2.")
-    assert charts.measured_parts("s09", "s11").caption.endswith(" Changed: 2.")
-    measured_then = len(charts.stored()["stages"])  # a stage may be younger than that run
-    assert f" Changed: {measured_then}." in charts.ladder_speeds().caption
 
 
 def parts_of(stage: str, layer: str = "conv9") -> tuple[float, float]:
@@ -773,7 +730,7 @@ def test_what_the_lessons_say_of_the_measured_tiles():
 def test_a_tile_s_pictures_are_the_kernel_s():
     tile = Tile(M_B=4, N_B=32, K_B=4, M_T=2, N_T=2)
     launch = trace_stage("s07", PROBLEM, tile).main
-    threads = outputs_of_threads(launch, PROBLEM)
+    threads = as_matrix(threads_on(launch, "output"), PROBLEM)
     assert threads[:, :32].max() == tile.threads - 1
     assert set(threads[:, 32:].flat) == {-1}
     assert "in 2 of the rows and 2 of the columns" in tile_of_threads(launch, PROBLEM, 5).alt

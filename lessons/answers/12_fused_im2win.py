@@ -10,7 +10,7 @@ BARRIER = "        cuda.syncthreads()  # then for all threads'; its predecessor 
 CASES = "        if {}:\n            wait_copies(1)\n        else:\n            wait_copies(0)\n"
 
 ANSWERS = {
-    "ring": [
+    "pipeline": [
         wrong("nobody waits for copies", "copy in flight", (WAIT, "")),
         wrong("no barrier", "shared race", (BARRIER, "")),
         wrong("the barrier first", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),

@@ -119,7 +119,7 @@ wrong now and then. The simulator looks at every single access and tells. So do 
 notebooks use.
 
 This kernel adds to each element its right neighbour; the last one has none and stays as it is. It has
-one fault. Run the check, read what it found, and mend the kernel.
+one fault. Run the check, read what it found, and fix the kernel.
 """
 
 
@@ -200,7 +200,7 @@ of what makes a kernel fast or slow is visible in such a picture.
 ### Find the bug, second part: right and slow
 
 This kernel doubles a matrix. Its answer is right, but it makes memory move eight times as much as it
-needs to. Look at the picture below the cell, then mend the kernel so that neighbouring threads touch
+needs to. Look at the picture below the cell, then fix the kernel so that neighbouring threads touch
 neighbouring elements.
 """
 
@@ -255,7 +255,7 @@ Four blocks: 3 x 256 = 768 are too few. Four have 1,024 threads, so 24 do nothin
 
 <details><summary>A warp reads <code>a[2 * i]</code>, every second number. How many sectors does it need?</summary>
 
-Eight: 32 numbers spread over 64 places, 256 bytes, of which half are moved for nothing.
+Eight: 32 numbers spread over 64 places, 256 bytes. Half of these bytes are moved for nothing.
 </details>
 
 <details><summary>All 32 lanes of a warp read the same number. How many sectors?</summary>

@@ -156,7 +156,7 @@ Pass the check above first: this cell gives its answer away.
 
 This kernel has the right answers, and still it makes memory work much harder than yours. Two lines are to
 blame. Run both cells and compare the picture with the one above: what do neighbouring threads want? Then
-mend the lines and run the check.
+fix the lines and run the check.
 """
 
 # %% hunt="order"
@@ -204,7 +204,7 @@ Think first, then unfold.
 
 <details><summary>Why is the loop over output channels a thread and the loop over input channels not?</summary>
 
-Different output channels are different outputs: nobody gets in anybody's way. Different input channels
+Different output channels are different outputs, so their threads do not disturb each other. Different input channels
 are added into the *same* output. As threads they would all write to one place, which is a race, unless
 they add atomically, one after the other. Lesson [02](02_channel_parallel.ipynb) tries that.
 </details>

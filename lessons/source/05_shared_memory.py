@@ -152,7 +152,7 @@ one_request(ours, "S_I")
 Pass the check above first: this cell gives its answer away.
 
 This kernel is right. No race, no wrong answer. But in the line that computes it keeps shared memory busy
-for several times as long. Look at the same request in it, and mend the kernel. There is more than one
+for several times as long. Look at the same request in it, and fix the kernel. There is more than one
 way.
 """
 
@@ -180,7 +180,7 @@ check(make_slow, "s05")
 `S_I` is now `N_B` rows of `K_B` numbers. Neighbouring lanes have neighbouring `tx`, and so want numbers
 that lie `K_B = 8` apart: lanes 0, 4, 8, ... end up in the same bank.
 </details>
-<details><summary>Tip: two ways to mend it</summary>
+<details><summary>Tip: two ways to fix it</summary>
 
 Turn the array round, so that `tx` is its last index. Or leave it and make its rows one number longer
 than they need to be, `K_B + 1`: then neighbouring lanes are 9 apart, and 32 of them hit 32 banks.
@@ -219,7 +219,7 @@ names both lines; a GPU would give wrong answers now and then.
 <details><summary>Threads past the edge of the output do not return early here. Why not?</summary>
 
 They fetch numbers for the others, and a barrier waits for every thread of the block. A thread that has
-returned never comes. So only the last line asks whether the output exists.
+returned never reaches the barrier. So only the last line checks whether the output exists.
 </details>
 
 <details><summary>How often is a number of the input fetched by the tile above, compared with s04?</summary>

@@ -65,7 +65,7 @@ registers, `R_O`:
 R_O = cuda.local.array(M_T, float32)  # M_T numbers of this thread's own
 ```
 
-Nobody else sees it, so there is nothing to wait for; but nobody clears it either. Its size is a plain number
+No other thread sees it, so there is nothing to wait for; but the kernel must clear it. Its size is a plain number
 to the compiler, and so are the bounds of `for i in range(M_T)`: the compiler writes this loop out
 `M_T` times and gives every element a register of its own.
 
@@ -144,7 +144,7 @@ pixels once for all of its rows. Reading once saves requests to *shared* memory.
 Pass the check above first: this cell gives its answer away.
 
 This kernel is right, and its tile is as large as yours. But it has lost one of the two gains. Run both
-cells and compare the order of its reads with the picture above. Then mend it.
+cells and compare the order of its reads with the picture above. Then fix it.
 """
 
 # %% hunt="reuse"
@@ -179,15 +179,15 @@ check(make_slow, "s06")
 Its outer loop takes one output after the other, and each of them goes through all terms of the slice. By the
 time the second output wants the number of term 0, that number is long gone. It is read `M_T` times.
 </details>
-<details><summary>Tip: two ways to mend it</summary>
+<details><summary>Tip: two ways to fix it</summary>
 
 Exchange the loops and keep the number in a variable. Or keep the loops, and before them copy the
 thread's column of the slice into a local array of `K_B` numbers. (The first needs one register, the
 second `K_B` of them.)
 </details>
 
-A compiler that writes both loops out may see that the same number is read again, and mend this by
-itself. It may also not. It is better to say what you mean.
+A compiler that writes both loops out may see that the same number is read again, and repair this by
+itself. It also may not. It is better to say what you mean.
 
 ## On a real GPU
 """

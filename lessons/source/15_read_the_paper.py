@@ -108,7 +108,7 @@ Below is s10's kernel with lines 8 to 10 of the paper's Algorithm 2 taken at the
 - line 10: the im2win tensor at `(i_n, i_c, i_h, i_w)`.
 
 These are the indices of the *image*, copied from Algorithm 1. Is that where the pixel is in the tensor? Run
-the check, see what it says, look at Figure 1 above, and mend the kernel. More than one order of the terms
+the check, see what it says, look at Figure 1 above, and fix the kernel. More than one order of the terms
 is right, as long as the weight is the one that belongs to the pixel.
 """
 
