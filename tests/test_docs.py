@@ -105,6 +105,7 @@ def test_the_python_in_the_readme_runs(capsys):
     assert float(error) < 1e-5
 
 
+@pytest.mark.site
 @pytest.mark.same_in_cudasim
 def test_generated_parts_of_the_pages_are_what_their_data_give(capsys, monkeypatch, tmp_path):
     """One test, because the run on the simulator takes long."""

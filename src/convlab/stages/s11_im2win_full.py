@@ -31,9 +31,10 @@ from convlab.kernels.im2win_layout import (
     transform_launch,
     windows_buffer,
 )
+from convlab.kernels.microkernel_tile import MODEL_TILE
 from convlab.kernels.tile_heuristic import FLOAT4, S11
 from convlab.problem import ConvProblem
-from convlab.stage import MODEL_TILE, Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
+from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 WARP_ROWS, WARP_COLUMNS = 4, 8  # threads of a warp along M and N
 
