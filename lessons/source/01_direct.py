@@ -66,7 +66,7 @@ one_thread(small, thread=34)
 # %% [markdown]
 """
 **Padding.** `padding=1` puts a frame of zeros around the image, so that the output is as large as the
-input. Nobody stores these zeros: the kernel sees that it is outside and takes 0. Thread 0 sits in the
+input. These zeros are not stored: the kernel sees that it is outside and takes 0. Thread 0 sits in the
 corner and has only four pixels of each channel under its filter:
 """
 
@@ -196,7 +196,7 @@ measured("s01", "s05", "s07", "s09", "s11")
 """
 Your first kernel is a respectable start. Every multiplication waits for two numbers from memory, but
 most of them come from the **caches**: small fast memories that keep what was fetched last. The neighbour
-asked for nearly the same. Later stages do not leave that to luck.
+fetched nearly the same numbers. Later stages do not leave that to luck.
 
 ## Questions
 

@@ -121,8 +121,8 @@ side_by_side(
 
 # %% [markdown]
 """
-Global memory is asked for as much as before, give or take: the tile is the same. It is shared
-memory that is asked for less.
+The traffic to global memory is about the same, because the tile is the same. Shared memory gets fewer
+requests.
 
 A warp's threads now stand in several rows *and* columns of the block. So a request for `S_I` wants only a
 few different numbers, each for several lanes. They are neighbours, and so in different banks:
@@ -204,8 +204,8 @@ it removed its techniques one at a time, removing the micro-kernel cost most.
 - Both loops have bounds that the compiler knows, so it writes them out: a long row of multiplications
   and additions, with no counting and no jumping between them.
 - Registers are few. A thread has at most 255, and all threads of an SM (streaming
-  multiprocessor) share the SM's registers: the more a thread takes, the fewer threads fit. 8 x 8 sums, 8 and 8 numbers read and some for
-  addresses do fit; 16 x 16 sums alone would be more than there are.
+  multiprocessor) share the SM's registers: the more a thread takes, the fewer threads fit. 8 x 8 sums, 8 and 8
+  operands and some addresses do fit; 16 x 16 sums alone would need too many.
 
 What is left: reads from shared memory are still one number each. s08 makes them four.
 
@@ -236,8 +236,8 @@ write, that is harder to see than it looks. A number in a local array is the thr
 
 - The whole file: [s07_microkernel.py](../src/convlab/stages/s07_microkernel.py), and what was
   measured: [ladder](../docs/ladder.md#s07_microkernel).
-- The im2win paper (000), section 3.3, "Micro-kernel", and section 4.4, where techniques are taken away
-  one by one: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- How it is held that registers stay registers: [the compile gate](../docs/compile-gate.md).
+- The im2win paper (000), section 3.3, "Micro-kernel", and section 4.4, where techniques are removed
+  one at a time: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- How the tests keep registers in registers: [the compile gate](../docs/compile-gate.md).
 - Next on the ladder: [s08, vectorised access](08_vectorized.ipynb).
 """

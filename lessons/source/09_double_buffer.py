@@ -139,8 +139,8 @@ side_by_side(launches, "requests to global memory", "requests to shared memory")
 
 # %% [markdown]
 """
-What it costs is room: shared memory holds two slices where it held one, and each thread keeps in
-registers what it has asked for.
+Double buffering costs memory: shared memory holds two slices instead of one, and each thread holds the numbers
+in flight in registers.
 
 ## Find the bug
 
@@ -230,7 +230,7 @@ No. To store its next slice it must pass the barrier of this round, and that let
 before the slow thread has come to it too, done with reading.
 </details>
 
-<details><summary>The paper asks for the next slice after its inner loop (line 14 of Algorithm 3). What does that change?</summary>
+<details><summary>The paper loads the next slice after its inner loop (line 14 of Algorithm 3). What does that change?</summary>
 
 Between asking and needing then lies one step instead of a whole slice, as the last step alone is left to
 multiply. Ours asks at the beginning of the round.

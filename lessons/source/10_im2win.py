@@ -179,7 +179,7 @@ times.
 Pass the checks above first: this cell gives an answer away.
 
 This kernel is right, and it makes memory work harder still. Compare the picture with the last one: which
-outputs do neighbouring threads compute? Mend it.
+outputs do neighbouring threads compute? Fix it.
 """
 
 # %% hunt="rows"

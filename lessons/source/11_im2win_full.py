@@ -153,7 +153,7 @@ Pass the checks above first: this cell gives an answer away.
 
 `put` stores into rows of `PITCH` numbers: as many as the tile is wide, and as many more as the function
 below returns. The kernel, `put` and `read` all ask it. It is wrong: the results are right, but look how the
-lanes of one store share the banks. Below it is the same store of the stage. Mend it for tiles of several
+lanes of one store share the banks. Below it is the same store of the stage. Fix it for tiles of several
 outputs a thread; the `1` for the others is right. (Lesson 05 had a remedy that nearly fits here. But `read`
 takes four neighbours of a row at once, and those must begin at a multiple of four numbers.)
 """
@@ -227,7 +227,7 @@ Four things in the files of s11 make it faster and change nothing of its idea:
   the kernel is compiled. And the filter is packed as it will lie in shared memory, so that its place is one sum.
 - **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses among eight shapes
   by a model of what the busiest SM (streaming multiprocessor) has to do.
-- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler asks for the
+- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler loads the
   next slice only when it has multiplied most of this one. Here that hardly matters: an SM has other
   resident blocks to run. With a single image it may have none: layers with long sums take a fifth to a quarter
   less time with that one line ([measured](../docs/notes/fast.md)).

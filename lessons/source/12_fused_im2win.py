@@ -79,7 +79,7 @@ Below are the parts of a round. The main kernel (not shown) first fetches slices
 
 | call | does |
 | --- | --- |
-| `fetch_filter(packed, slice_, pipe, t, S_F)` | asks for this thread's part of the filter's slice |
+| `fetch_filter(packed, slice_, pipe, t, S_F)` | starts the copies of this thread's part of the filter's slice |
 | `fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)` | and of the windows' |
 
 <details><summary>Tip: one group, always</summary>

@@ -253,7 +253,7 @@ Pass the check above first: this cell gives an answer away.
 
 This kernel multiplies as yours did, for an `A` of 1 to 16 rows. Its author has learned that a thread with
 nothing to do returns at once. The picture below shows what that does where `A` has 5 rows: lanes 0 to 19 have
-a row of it, lanes 20 to 31 have none. Mend it.
+a row of it, lanes 20 to 31 have none. Fix it.
 """
 
 
@@ -368,7 +368,7 @@ again after 8.)
   memory by itself: [s14](../docs/ladder.md#s14_warpgroups), and [what was tried](../docs/notes/fast.md).
 - H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
   theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
-- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", BaselineJ Computer
+- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer
   Science 7, e330, 2021: [doi 10.7717/peerj-cs.330](https://doi.org/10.7717/peerj-cs.330).
 - Which lane holds what: [PTX ISA](https://docs.nvidia.com/cuda/parallel-thread-execution/), "Matrix Fragments for
   mma.m16n8k8".

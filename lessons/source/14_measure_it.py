@@ -125,8 +125,8 @@ check_function(figures, wanted_figures, cases)
 
 Pass the check above first.
 
-This function shall measure the pretending GPU: the time of one launch that reads from memory, hiccups left
-aside. It makes all of the mistakes from above. Mend it; the picture shows how far off it is.
+This function should measure the pretending GPU: the time of one launch that reads from memory, hiccups left
+aside. It makes all of the mistakes from above. Fix it; the picture shows how far off it is.
 """
 
 
@@ -165,7 +165,7 @@ check_function(measure, pretended, gpus((1.0, 0.7), (5.0, 4.0), (3.0, 1.0)), wit
 """
 <details><summary>Tip: what is missing?</summary>
 
-None of the four things from the beginning has been thought of. A launch before the loop, something
+It ignores all four things from the beginning. A launch before the loop, something
 before the clock is started, something before it is stopped, and another mean.
 </details>
 <details><summary>Tip: the order</summary>

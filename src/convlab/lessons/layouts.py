@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.simulator import Simulator
-from convlab.lessons.launching import numbered, traced_on
+from convlab.lessons.launching import numbered, ready_on
 from convlab.lessons.pictures import COLOURS, INK, NOBODY, Grid, Picture
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
@@ -186,9 +186,9 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
         f"is what output pixel {column} (row {row}, column {across}) sees: a window of each "
         f"channel on the left, column {column} on the right. Its pixels are orange wherever they "
         "were copied to, for neighbouring windows share them. Each row is one term: channel r, "
-        f"filter row u, filter column v. {input.size} pixels became {matrix[:, : problem.N].size} "
-        f"numbers; a pixel is there up to {copies.max()} times. Hatched columns only round the rows' "
-        "length up."
+        f"filter row u, filter column v. {input.size} pixels became {problem.K * problem.N} "
+        f"numbers; a pixel is there up to {copies.max()} times. Hatched columns only round the "
+        "rows' length up."
     )
     return grid.finished(alt, caption)
 
@@ -204,7 +204,8 @@ def windows_seen(made: Any, stage: str, problem: ConvProblem) -> np.ndarray:
     weight = np.eye(problem.K, dtype=np.float32).reshape(square.weight_shape)
     bias = np.zeros(problem.K, np.float32)
     output = np.zeros(square.output_shape, np.float32)
-    traced_on((numbered(problem), weight, bias), output, made, stage, square)
+    main, arrays = ready_on((numbered(problem), weight, bias), output, made, stage, square)
+    Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
     return output.transpose(1, 0, 2, 3).reshape(problem.K, problem.N).astype(int)
 
 

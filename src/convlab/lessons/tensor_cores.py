@@ -34,16 +34,8 @@ from convlab.lessons.feedback import (
     running,
 )
 from convlab.lessons.launching import ready_on
-from convlab.lessons.pictures import (
-    COLOURS,
-    FAINT,
-    NOBODY,
-    Grid,
-    Picture,
-    finished,
-    sheet,
-    spans,
-)
+from convlab.lessons.maps import elements_of
+from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, finished, sheet, spans
 from convlab.problem import ConvProblem
 from convlab.simulation import greenlets
 from convlab.stages import stage_named
@@ -58,7 +50,7 @@ NOWHERE: Place = ("", -1, -1)
 
 @cuda.jit
 def _one_warp(A, B, C):  # type: ignore[no-untyped-def]
-    """``C = A @ B``: what the picture shows where nobody hands over a kernel."""
+    """``C = A @ B``: what the picture shows without a kernel."""
     g, t = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
     zero = float32(0)
     a = (A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4])
@@ -114,7 +106,7 @@ def wanted_of(name: str, lane: int) -> list[Place]:
 def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
     """The matrices of a product, with the lane that brings each element of A and B and the one that
     writes each of C, as ``kernel(A, B, C)`` does it, by default one that is right; framed what
-    ``lane`` holds. Grey is what nobody brings or writes."""
+    ``lane`` holds. Grey is what no lane brings or writes."""
     A, B = numbered_matrices(rows)
     found = products_of(kernel or _one_warp, A, B)
     names = _names(A, B)
@@ -123,10 +115,9 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
         for number in (*a, *b):
             if (place := names.get(float(number))) is not None:
                 held.setdefault(place, []).append(one)
-    for request in found.launch.requests:
-        if (request.array, request.operation) == ("C", "store"):
-            for one, offset in zip(request.lanes, request.offsets, strict=True):
-                held.setdefault(("C", *divmod(offset // 4, N)), []).append(one)
+    if any(array.name == "C" for array in found.launch.arrays):
+        for one, element in elements_of(found.launch, "C", "store"):
+            held.setdefault(("C", *divmod(element, N)), []).append(one)
     gap = 2.2
     grid = Grid()
     at = {"A": (0.0, K + gap, rows), "B": (K + gap, 0.0, K), "C": (K + gap, K + gap, rows)}
@@ -259,10 +250,11 @@ def _wrong_number(
         f"{_said(wanted)}. {len(wrong)} of {count} lanes bring a wrong {name}."
     )
     pairs = [(names.get(value, NOWHERE), place) for _, value, place in wrong]
-    turned = all(found[1:] == (place[2], place[1]) for found, place in pairs)
-    other = all(found[0] not in (place[0], "") for found, place in pairs)
-    advice = "Rows and columns are exchanged." if turned else how
-    return Problem(ANSWER, what, advice="That is of the other matrix." if other else advice)
+    if all(found[0] not in (place[0], "") for found, place in pairs):
+        how = "That is of the other matrix."
+    elif all(found[1:] == (place[2], place[1]) for found, place in pairs):
+        how = "Rows and columns are exchanged."
+    return Problem(ANSWER, what, advice=how)
 
 
 def _wrongly_written(output: np.ndarray, right: np.ndarray) -> Iterator[Problem]:
@@ -273,7 +265,7 @@ def _wrongly_written(output: np.ndarray, right: np.ndarray) -> Iterator[Problem]
     got = output[row, column]
     where = [place for place in np.ndindex(right.shape) if right[place] == got]
     if np.isnan(got):
-        said = "holds nothing: nobody wrote to it, or what was no number"
+        said = "holds nothing: no lane wrote it, or a lane wrote NaN"
     elif len(where) == 1:
         said = f"holds what belongs into C[{where[0][0]}, {where[0][1]}]"
     else:
