@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, int64, uint32, uint64
 
-from convlab.device import gpu_only, store4
-from convlab.kernels.tile_heuristic import FLOAT4
+from convlab.device import FLOAT4, gpu_only, store4
 from convlab.problem import ConvProblem
 from convlab.stage import Tile
 

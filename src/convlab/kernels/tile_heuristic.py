@@ -34,10 +34,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from convlab.device import FLOAT4
 from convlab.problem import ConvProblem
 from convlab.stage import GRID_LIMIT, Tile, blocks_for
 
-FLOAT4 = 4  # elements of a 128-bit access
 H200_SMS = 132  # assumed where the number of SMs is unknown
 REGISTERS = 65536  # of an SM
 FMA_A_CLOCK = 102.0  # multiply-adds of the best tile, where 128 is what the arithmetic could do

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import copy_async, copy_async4, gpu_only, split_tf32
+from convlab.device import FLOAT4, copy_async, copy_async4, gpu_only, split_tf32
 from convlab.kernels.epilogue import INFINITY
-from convlab.kernels.tile_heuristic import FLOAT4
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
 

@@ -28,6 +28,7 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import (
     BYTES_16,
+    FLOAT4,
     commit_copies,
     fence_shared,
     finish_product,
@@ -45,7 +46,7 @@ from convlab.kernels.epilogue import (
     make_fix_up,
     make_write,
 )
-from convlab.kernels.tile_heuristic import FLOAT4, S14, WARPGROUP_K, WARPGROUP_N
+from convlab.kernels.tile_heuristic import S14, WARPGROUP_K, WARPGROUP_N
 from convlab.kernels.window_copies import group_size, make_split_number, packing_turns, split_buffer
 from convlab.problem import ConvProblem
 from convlab.stage import (
