@@ -3,7 +3,6 @@ what it is told. Processes of the benchmark open it by name: ``bench_fakes:Fakes
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
+from multiprocessing import Pipe
 from threading import Thread
 from typing import Any
 
@@ -174,7 +174,7 @@ class Fakes:
         def why_absent():
             return "its library is not installed" if spoil is None else None
 
-        def prepare(problem, input, weight, bias):
+        def prepare(problem, input, weight):
             return Fake(problem, input, weight, self, spoil)
 
         compile = None
@@ -223,37 +223,29 @@ class Fakes:
         return lambda: 2 if self.current == "busy" else 0
 
 
-def _pipe() -> tuple[Any, Any]:
-    read, write = os.pipe()
-    return os.fdopen(read, "r"), os.fdopen(write, "w")
-
-
 class InThread:
     """A worker without a process, for what is not about processes: quick to start."""
 
     def __init__(self, backend: str, log: Any) -> None:
         self.number = id(self)
         module, _, name = backend.partition(":")
-        commands, self._commands = _pipe()
-        self._answers, answers = _pipe()
+        self._connection, theirs = Pipe()
         opened = getattr(import_module(module), name)
-        self._thread = Thread(target=serve, args=(opened, commands, answers), daemon=True)
+        self._thread = Thread(target=serve, args=(opened, theirs), daemon=True)
         self._thread.start()
 
     def send(self, **command: Any) -> None:
-        self._commands.write(json.dumps(command) + "\n")
-        self._commands.flush()
+        self._connection.send(command)
 
     def answer(self, deadline: float) -> dict[str, Any]:
-        return json.loads(self._answers.readline())
+        return self._connection.recv()
 
     def dismiss(self) -> None:
-        self._commands.close()
+        self._connection.close()
 
     def end(self) -> None:
         self.dismiss()
         self._thread.join()
-        self._answers.close()
 
 
 def system(name: str, /, **changed: Any) -> System:

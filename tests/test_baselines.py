@@ -38,7 +38,6 @@ from convlab.bench.baselines import (
 )
 from convlab.bench.bounds import Checked
 from convlab.bench.harness import measure
-from convlab.bench.systems import of_baseline
 from convlab.convolution import reference
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
@@ -52,10 +51,10 @@ SOME = [TEACHING, LOPSIDED, ConvProblem(3, 4, 5, 9, 8, (3, 5), (1, 2), (2, 0), (
 some_problems = pytest.mark.parametrize("problem", SOME, ids=str)
 
 
-def checked(baseline: baselines.Baseline, problem: ConvProblem, stream: int | None = None) -> Any:
+def checked(baseline: baselines.System, problem: ConvProblem, stream: int | None = None) -> Any:
     """Prepare, poison, run and check; and poison again, so that the poison is seen to work."""
     input, weight, _ = random_tensors(problem, 0, bias=False, integers=True)
-    prepared = baseline.prepare(problem, input, weight, None)
+    prepared = baseline.prepare(problem, input, weight)
     try:
         prepared.poison()
         assert np.isnan(prepared.output()).all()
@@ -113,13 +112,6 @@ def test_sources_are_package_data():
         capture_output=True, text=True,
     )  # fmt: skip
     assert not ignored.stdout
-
-
-@pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.name)
-def test_a_bias_is_refused_before_anything_is_done(baseline):
-    input, weight, bias = random_tensors(TEACHING, 0)
-    with pytest.raises(Unsupported, match=f"{baseline.name} is measured without a bias"):
-        baseline.prepare(TEACHING, input, weight, bias)
 
 
 # Why one is absent
@@ -315,7 +307,7 @@ class Rehearsed:
         self.absent: str | None = None
         self.error: Exception | None = None
 
-    def prepare(self, problem, input, weight, bias):
+    def prepare(self, problem, input, weight):
         assert (input.shape, weight.shape) == (problem.input_shape, problem.weight_shape)
         self.done.append("prepare")
         return self
@@ -376,7 +368,7 @@ def _cache_of_the_tests(tmp_path_factory):
 @given(problem=problems(max_macs=5000), seed=st.integers(0, 2**16), integers=st.booleans())
 def test_the_baseline_on_any_problem(problem, seed, integers):
     input, weight, _ = random_tensors(problem, seed, bias=False, integers=integers)
-    prepared = cpp.BASELINE.prepare(problem, input, weight, np.zeros(problem.C_o, np.float32))
+    prepared = cpp.BASELINE.prepare(problem, input, weight)
     prepared.run(None)
     result = Oracle(problem, input, weight).check(prepared.output())
     assert result.ok, str(result)
@@ -389,7 +381,7 @@ def test_the_baseline_is_poisoned_and_closed(problem):
 
 def test_the_baseline_says_how_it_was_built():
     input, weight, _ = random_tensors(TEACHING, 0, bias=False)
-    algorithm = cpp.BASELINE.prepare(TEACHING, input, weight, None).algorithm
+    algorithm = cpp.BASELINE.prepare(TEACHING, input, weight).algorithm
     assert re.match(r"g\+\+ .*\d+\.\d+.* -O3, one thread$", algorithm)
 
 
@@ -547,7 +539,7 @@ def test_cudnn_gets_the_workspace_it_asks_for(fake_cudnn):
     input, weight, _ = random_tensors(TEACHING, 0, bias=False)
     for wanted in (0, 4097):
         fake = fake_cudnn(workspace=wanted)
-        prepared = cudnn.BASELINES[0].prepare(TEACHING, input, weight, None)
+        prepared = cudnn.BASELINES[0].prepare(TEACHING, input, weight)
         assert prepared.workspace_bytes == wanted
         address, size = fake.given_workspace
         assert size == wanted
@@ -572,7 +564,7 @@ def test_what_cudnn_refuses_is_said_and_nothing_is_kept(fake_cudnn, settings, er
     fake = fake_cudnn(**settings)
     input, weight, _ = random_tensors(TEACHING, 0, bias=False)
     with pytest.raises(error, match=says) as caught:
-        cudnn.BASELINES[0].prepare(TEACHING, input, weight, None)
+        cudnn.BASELINES[0].prepare(TEACHING, input, weight)
     assert caught.type is error
     assert not fake.made
 
@@ -634,11 +626,11 @@ def test_cutlass_is_told_the_problem_and_gets_channels_last(fake_cutlass, baseli
 
 def test_cutlass_names_its_tile_and_what_it_cannot_do(fake_cutlass):
     input, weight, _ = random_tensors(TEACHING, 0, bias=False)
-    assert cutlass.BASELINES[1].prepare(TEACHING, input, weight, None).algorithm == "tile 2"
+    assert cutlass.BASELINES[1].prepare(TEACHING, input, weight).algorithm == "tile 2"
     large = ConvProblem(1, 1, 40, 40, 1, 33)
     input, weight, _ = random_tensors(large, 0, bias=False)
     with pytest.raises(Unsupported, match="each of its 3 kernels: Error Not Supported"):
-        cutlass.BASELINES[1].prepare(large, input, weight, None)
+        cutlass.BASELINES[1].prepare(large, input, weight)
 
 
 def test_cutlass_s_variants_are_built_side_by_side(monkeypatch):
@@ -706,18 +698,18 @@ def test_cupy_gives_the_same(fake_cupy, problem):
 
 def test_cupy_needs_the_memory_that_it_says(fake_cupy, gpu):
     input, weight, _ = random_tensors(TEACHING, 0, bias=False)
-    needs = cupy_gemm.BASELINE.prepare(TEACHING, input, weight, None).workspace_bytes
+    needs = cupy_gemm.BASELINE.prepare(TEACHING, input, weight).workspace_bytes
     p = TEACHING
     assert needs == 4 * (p.K * p.N + p.N_i * p.C_i * (p.H_i + 2) * (p.W_i + 2))
     gpu.free = needs
     with pytest.raises(MemoryError, match="its tensors and im2col matrix take"):
-        cupy_gemm.BASELINE.prepare(TEACHING, input, weight, None)
+        cupy_gemm.BASELINE.prepare(TEACHING, input, weight)
 
 
 @pytest.mark.parametrize("name", ["cudnn_implicit_gemm", "cutlass_analytic", "cupy_im2col"])
 def test_too_little_memory_is_a_row_of_that_state(fake_cudnn, fake_cutlass, fake_cupy, gpu, name):
     fake_cudnn()
-    baseline = replace(of_baseline(baseline_named(name)), why_absent=lambda: None)
+    baseline = replace(baseline_named(name), why_absent=lambda: None)
     tensors = random_tensors(TEACHING, 0, bias=False)[:2]
     gpu.free = 100
     outcome = measure(baseline, TEACHING, tensors, Fakes(), lambda output: Checked("fp32", 0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convlab.bench.baselines import BASELINES, Baseline, Unsupported, ceilings
+from convlab.bench.baselines import BASELINES, System, Unsupported, ceilings
 from convlab.engines import unavailable
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
@@ -34,7 +34,7 @@ def error(oracle: Oracle, output: np.ndarray) -> float:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 @pytest.mark.parametrize("baseline", HERE, ids=lambda baseline: baseline.name)
 def test_a_baseline_is_right_on_a_stream_and_replayed(
-    baseline: Baseline, problem: ConvProblem
+    baseline: System, problem: ConvProblem
 ) -> None:
     from cuda.bindings import driver
     from numba import cuda
@@ -45,7 +45,7 @@ def test_a_baseline_is_right_on_a_stream_and_replayed(
     oracle = Oracle(problem, input, weight)
     allowed = ALLOWED.get(baseline.precision, ALLOWED.get(baseline.method, 1e-5))
     try:
-        prepared = baseline.prepare(problem, input, weight, None)
+        prepared = baseline.prepare(problem, input, weight)
     except Unsupported:
         if baseline.family != "cudnn":  # the others take all of these
             raise

@@ -13,7 +13,7 @@ from strategies import problems
 
 from convlab.bench.baselines import (
     BASELINES,
-    Baseline,
+    System,
     baseline_named,
     on_torch,
     pytorch,
@@ -22,7 +22,6 @@ from convlab.bench.baselines.base import rehearsal
 from convlab.bench.baselines.on_torch import OnTorch, flags
 from convlab.bench.bounds import Checked
 from convlab.bench.harness import Outcome, measure
-from convlab.bench.systems import of_baseline
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
@@ -43,9 +42,9 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def check(baseline: Baseline, problem: ConvProblem, seed: int) -> None:
+def check(baseline: System, problem: ConvProblem, seed: int) -> None:
     input, weight, _ = random_tensors(problem, seed, bias=False, integers=True)
-    prepared = baseline.prepare(problem, input, weight, None)
+    prepared = baseline.prepare(problem, input, weight)
     prepared.poison()
     assert np.isnan(prepared.output()).all()
     prepared.run(None)
@@ -136,7 +135,9 @@ def test_one_baseline_alone_runs_without_cudnn_and_sets_it_once(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "conv2d", convolve)
     for name in ("torch_fp32", "torch_own_im2col"):
         seen[name] = []
-        prepared = baseline_named(name).prepare(TEACHING, *random_tensors(TEACHING, 0, bias=False))
+        prepared = baseline_named(name).prepare(
+            TEACHING, *random_tensors(TEACHING, 0, bias=False)[:2]
+        )
         for _ in range(3):
             prepared.run(None)
         prepared.close()
@@ -182,12 +183,10 @@ def measured(error: Exception) -> Outcome:
 
         return compute
 
-    def prepare(problem, input, weight, bias):
+    def prepare(problem, input, weight):
         return OnTorch("mine", problem, input, weight, make)
 
-    chosen = replace(
-        of_baseline(OF_TORCH[0]), name="mine", why_absent=lambda: None, prepare=prepare
-    )
+    chosen = replace(OF_TORCH[0], name="mine", why_absent=lambda: None, prepare=prepare)
     tensors = random_tensors(TEACHING, 0, bias=False)[:2]
     return measure(chosen, TEACHING, tensors, Fakes(), lambda output: Checked("fp32", 0.0))
 

@@ -200,9 +200,8 @@ def test_a_process_that_measures_knows_its_own_number(monkeypatch):
 
 
 def test_numbers_of_processes_are_read(monkeypatch):
-    monkeypatch.setattr(monitor.Query, "__init__", lambda self, options: None)
     for lines, numbers in ((None, None), ([], ()), (["4711", " 12 ", "", "[N/A]"], (4711, 12))):
-        monkeypatch.setattr(monitor.Query, "lines", lambda self, lines=lines: lines)
+        monkeypatch.setattr(monitor, "_ask", lambda *_, lines=lines: lambda: lines)
         assert monitor.processes("GPU-1")() == numbers
 
 

@@ -97,22 +97,18 @@ def overflows(array):
     array[0] = array[0] * array[0]
 
 
-def test_a_kernel_with_a_device_function() -> None:
+def test_device_functions_shared_memory_barriers_and_atomics() -> None:
     array, result = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
     run(double_all, 2, 3, array, result)
     assert result.tolist() == [0, 2, 4, 6, 8]
-
-
-def test_shared_memory_barriers_and_alignment() -> None:
     array = np.arange(8, dtype=np.float32)
     run(reverse_in_block, 1, 8, array)
     assert array.tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
-
-
-def test_each_shared_array_is_its_own() -> None:
-    result = np.zeros(1, np.float32)
     run(two_arrays_on_one_line, 1, 1, result)
-    assert result == 1
+    assert result[0] == 1
+    result[:] = 0
+    run(add, 2, 3, result)  # a kernel named like an attribute that it uses
+    assert result[0] == 6
 
 
 @pytest.mark.parametrize(
@@ -133,18 +129,12 @@ def test_an_index_out_of_bounds_raises(kernel) -> None:
         run(kernel, 1, 4, array)
 
 
-def test_an_unsigned_index_below_zero_raises() -> None:
+def test_numbers_and_indices_are_a_gpus() -> None:
     with pytest.raises(OverflowError, match=r"uint32\(-1\) does not fit"):
         run(wraps_around, 1, 1, np.ones(4, np.float32))
-
-
-def test_overflow_is_silent_as_on_a_gpu() -> None:
     array = np.array([1e30], np.float32)
-    run(overflows, 1, 1, array)
+    run(overflows, 1, 1, array)  # in silence
     assert np.isinf(array[0])
-
-
-def test_the_number_of_indices_is_checked() -> None:
     with pytest.raises(IndexError, match="1 indices for array of shape"):
         run(double_all, 1, 1, np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
 
@@ -200,12 +190,9 @@ def add(array):
     cuda.atomic.add(array, 0, float32(1))
 
 
-def test_a_store_to_a_source_raises() -> None:
+def test_what_a_kernel_raises_comes_out() -> None:
     with pytest.raises(IndexError, match=r"writes to input\[\d\], which is not its output"):
         run(writes_its_source, 1, 4, np.ones(4, np.float32))
-
-
-def test_what_a_kernel_raises_comes_out() -> None:
     with pytest.raises(UnicodeEncodeError):
         run(raises_what_cannot_be_rebuilt, 1, 4, np.ones(4, np.float32))
 
@@ -228,12 +215,6 @@ def test_launches_at_the_same_time() -> None:
         list(pool.map(lambda array: run(reverse_in_block, 1, 8, array), arrays))
     assert all(array.tolist() == [7, 6, 5, 4, 3, 2, 1, 0] for array in arrays)
     assert sys.getswitchinterval() == interval
-
-
-def test_a_kernel_named_like_an_attribute_it_uses() -> None:
-    array = np.zeros(1, np.float32)
-    run(add, 2, 3, array)
-    assert array == 6
 
 
 def test_the_kernel_itself_is_not_changed() -> None:

@@ -147,7 +147,7 @@ def test_a_variant_is_s11_with_one_switch_off(monkeypatch):
     for name in (systems.WHOLE, *systems.VARIANTS):
         variant = systems.system_named(name)
         assert variant.name == name
-        variant.prepare(SMALL, None, None, None)
+        variant.prepare(SMALL, None, None)
     switches = [{}, *({switch: False} for switch in systems.VARIANTS.values())]
     assert seen == [(systems.WHOLE, one) for one in switches]
     assert {*systems.VARIANTS.values()} <= {*whole.switches}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def launch(engine: Simulator, case: Case) -> list:
 def test_a_wrong_kernel_gets_its_finding(case: Case) -> None:
     with pytest.raises(SimulationError) as caught:
         launch(STRICT, case)
-    source = Path(case.kernel.py_func.__code__.co_filename).read_text().splitlines()
+    source = linecache.getlines(case.kernel.py_func.__code__.co_filename)
     found = {(f.kind, line) for f in caught.value.findings for line in (f.line, f.other_line)}
     lines = [source[line - 1] for kind, line in found if kind == case.kind and line]
     assert any(case.line in line for line in lines), str(caught.value)

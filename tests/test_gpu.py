@@ -34,7 +34,7 @@ from kernels.warpgroups import make_products, random_pairs
 from strategies import problems, tensors
 
 from convlab import ConvProblem, Stage
-from convlab.bench.sanitize import PROBLEMS as AWKWARD
+from convlab.bench.sanitizers import PROBLEMS as AWKWARD
 from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose, unavailable
 from convlab.engines.simulator import Simulator

@@ -7,14 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from numba.cuda.core import config
 
 pytestmark = pytest.mark.same_in_cudasim
 
 ROOT = Path(__file__).parents[1]
 NAME = "s15_copy"
+COMMAND = ("-c", "from convlab.cli import main; main()")
+# The tests that go over the stages by their names, for the new one.
+TESTS = ("tests/test_stages.py", "tests/test_kernel_names.py", "tests/test_layering.py")
+PYTEST = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", f"{NAME} or s15", *TESTS)
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +46,21 @@ def run(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def convlab(root: Path, *arguments: str) -> str:
-    return run(root, "-c", "from convlab.cli import main; main()", *arguments)
-
-
-def test_the_command_knows_it(copy: Path) -> None:
-    assert NAME in [stage["name"] for stage in json.loads(convlab(copy, "stages", "--json", "-"))]
-    command = ("ladder", "--engine", "simulator", "--stage", "s15", "--json", "-")
-    (stage,) = json.loads(convlab(copy, *command))["stages"]
+def test_the_command_the_trace_and_the_tests_know_it(copy: Path) -> None:
+    ladder = (*COMMAND, "ladder", "--engine", "simulator", "--stage", "s15", "--json", "-")
+    trace = (*COMMAND, "trace", "s15", "--json", "-")
+    with ThreadPoolExecutor() as pool:
+        checked, traced, tested = pool.map(lambda words: run(copy, *words), (ladder, trace, PYTEST))
+    (stage,) = json.loads(checked)["stages"]
     assert (stage["name"], stage["ok"]) == (NAME, True)
+    assert NAME in traced
+    assert " passed" in tested
+
+
+@pytest.mark.gate
+@pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="the gate compiles for real")
+def test_the_gate_compiles_it(copy: Path) -> None:
+    lint = run(copy, *COMMAND, "lint", "s15", "--layer", "conv9", "--json", "-")
+    rows = json.loads(lint)
+    assert {row["stage"] for row in rows} == {NAME}
+    assert all(row["ok"] for row in rows)

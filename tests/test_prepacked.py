@@ -14,7 +14,7 @@ import pytest
 from cuda.bindings import driver
 from numba.cuda.core import config
 
-from convlab.engines.gpu import Gpu
+from convlab.engines.gpu import Gpu, signature
 from convlab.engines.handles import address_of
 from convlab.plans import Plan, _pick
 from convlab.stage import Argument, Flat, Images, Launch, Program
@@ -245,7 +245,7 @@ def test_a_plan_takes_the_packed_launches(name: str, fake: Driver) -> None:
     engine = Recording()
     plan = Plan(PROBLEM, stage_named(name), None, engine)
     fake.parameters = [
-        sum(5 + 2 * plan.program.ndim(argument) for argument in step.arguments)
+        sum(5 + 2 * kind.ndim for kind in signature(step, plan.program))
         for step in plan.program.launches
     ]
     input, weight, out = (engine.empty(SHAPES[key]) for key in ("input", "weight", "output"))

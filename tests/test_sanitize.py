@@ -9,7 +9,7 @@ import pytest
 from numba import cuda
 
 from convlab import ConvProblem, plans
-from convlab.bench import sanitize
+from convlab.bench import sanitizers
 from convlab.engines import Engine
 from convlab.kernels import epilogue, tile_heuristic
 from convlab.plans import stages_for
@@ -20,7 +20,7 @@ SMALL = ConvProblem(1, 3, 4, 3, 5, 3, padding=1)
 
 
 def test_every_stage_runs_with_its_production_tile_and_its_tiny_one() -> None:
-    found = {(case.stage.name, case.tile) for case in sanitize.cases(LADDER)}
+    found = {(case.stage.name, case.tile) for case in sanitizers.cases(LADDER)}
     for stage in LADDER:
         assert (stage.name, stage.tiny_tile) in found
         assert {tile for name, tile in found if name == stage.name} - {stage.tiny_tile} or (
@@ -31,7 +31,7 @@ def test_every_stage_runs_with_its_production_tile_and_its_tiny_one() -> None:
 def test_split_sums_are_among_them_and_whole_ones() -> None:
     kernels = [
         [launch.name for launch in S12.prepare(case.problem, case.tile).launches]
-        for case in sanitize.cases((S12,))
+        for case in sanitizers.cases((S12,))
     ]
     assert any("clear" in names for names in kernels)
     assert any("clear" not in names for names in kernels)
@@ -41,22 +41,22 @@ def test_split_sums_are_among_them_and_whole_ones() -> None:
     ("stage", "rates"), [(S12, tile_heuristic.S12.rates), (S13, tile_heuristic.S13.rates)]
 )
 def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage: Stage, rates: Any) -> None:
-    tiles = [case.tile for case in sanitize.cases((stage,))]
+    tiles = [case.tile for case in sanitizers.cases((stage,))]
     shapes = {(tile.M_B, tile.N_B, tile.M_T, tile.N_T) for tile in tiles if tile is not None}
     assert set(rates) - shapes <= {(16, 128, 4, 8)}  # for ten channels and fewer
     assert len(tiles) < 20
 
 
 def test_every_width_of_a_warpgroup_s_tiles_runs() -> None:
-    tiles = [case.tile for case in sanitize.cases((S14,))]
+    tiles = [case.tile for case in sanitizers.cases((S14,))]
     rates = tile_heuristic.S14.rates
     assert {M_B for M_B, *_ in rates} <= {tile.M_B for tile in tiles if tile is not None}
     assert len(tiles) < 20
 
 
-def of_what_is_not_finite() -> list[sanitize.Case]:
+def of_what_is_not_finite() -> list[sanitizers.Case]:
     """With tiles that a simulator runs in a blink."""
-    found = [case for case in sanitize.cases(LADDER) if case.infinite]
+    found = [case for case in sanitizers.cases(LADDER) if case.infinite]
     return [case._replace(tile=case.stage.tiny_tile, problem=SMALL) for case in found]
 
 
@@ -66,7 +66,7 @@ def test_relu_of_what_is_not_finite_runs_once_a_stage_and_is_right(engine: Engin
     able, _ = stages_for(engine)
     for case in (one for one in found if one.stage in able):
         assert case.switches == {"relu": True}
-        result = sanitize.check(case, engine)
+        result = sanitizers.check(case, engine)
         assert result.ok, result
 
 
@@ -82,11 +82,11 @@ def test_what_is_wrong_with_it_is_found(
     with monkeypatch.context() as patched:
         patched.setattr(module, "make_fix_up", lambda *_: left_out)
         plans._prepared.cache_clear()
-        assert not sanitize.check(case, engine).ok
+        assert not sanitizers.check(case, engine).ok
         patched.undo()
         patched.setattr(epilogue, "make_finish", lambda relu: only_added)
         plans._prepared.cache_clear()
-        assert not sanitize.check(case, engine).ok
+        assert not sanitizers.check(case, engine).ok
     plans._prepared.cache_clear()
 
 
@@ -104,12 +104,12 @@ def test_a_zero_after_relu_stands_for_what_was_negative_and_nothing_else_does() 
     output = np.array([0, 0, 0, 2, -1, np.inf], np.float32)
     expected = np.array([-3, -np.inf, 1, 2, -1, np.inf])
     np.testing.assert_array_equal(
-        sanitize.before_relu(output, expected), [-3, -np.inf, 0, 2, np.nan, np.inf]
+        sanitizers.before_relu(output, expected), [-3, -np.inf, 0, 2, np.nan, np.inf]
     )
 
 
 def test_an_unknown_stage_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        sanitize.main(["--stage", "s99"])
+        sanitizers.run_stages(["--stage", "s99"])
     assert ended.value.code == 2
     assert "s99" in capsys.readouterr().err

@@ -33,7 +33,8 @@ if "child" in told:  # what a program starts, and what that prints
     subprocess.run([{python!r}, "-c", told["child"]])
 assert arguments[2:4] == ["--error-exitcode", "3"], arguments
 assert os.path.samefile(arguments[4], {python!r})
-assert arguments[5:-1] == ["-W", "ignore", "-m", "convlab.bench.sanitize", "--stage"], arguments
+watched = ["-W", "ignore", "-m", "convlab.bench.sanitizers", "runs", "--stage"]
+assert arguments[5:-1] == watched, arguments
 of_racecheck = "========= RACECHECK SUMMARY: {{0}} hazards displayed ({{0}} errors, 0 warnings)"
 others = "========= ERROR SUMMARY: {{0}} errors"
 time.sleep(told.get("seconds", 0))

@@ -124,7 +124,7 @@ def test_a_benchmark_takes_the_model_s_whatever_is_remembered(
     assert system.compile is not None
     system.compile(PROBLEM)
     tensors = random_tensors(PROBLEM, 0, bias=False)[:2]
-    prepared = system.prepare(PROBLEM, *tensors, None)
+    prepared = system.prepare(PROBLEM, *tensors)
     assert {*made} == {rule}
     assert prepared.algorithm == str(rule)
 

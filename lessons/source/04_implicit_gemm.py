@@ -49,7 +49,7 @@ column_of_windows(s04_implicit_gemm.make_kernel, "s04", problem, column=6)
 
 A block has 32 x 8 threads, and `m` and `n` are given. Two places are left for you:
 
-- **Which output is row `m`, column `n`?** Its channel `o_c`, its image `i_n`, its row `o_h` and column `o_w`.
+- **Which output is row `m`, column `n`?** Its channel is `m`; then its image `i_n`, its row `o_h` and column `o_w`.
   An image has `H_o * W_o` output pixels, `W_o` in a row.
 - **Which numbers are term `k`?** Its input channel `i_c`, filter row `f_h` and filter column `f_w`; then the row
   `i_h` and the column `i_w` of the input, and its `pixel`, 0 outside the image; then add pixel times weight to
@@ -69,7 +69,7 @@ the pixel is `input[i_n, i_c, i_h, i_w]`, else `float32(0)`.
 </details>
 <details><summary>Tip: the weight</summary>
 
-Row `o_c`, column `k` of a matrix with `K` columns is element `o_c * K + k`.
+Row `m`, column `k` of a matrix with `K` columns is element `m * K + k`.
 </details>
 """
 
@@ -77,8 +77,8 @@ Row `o_c`, column `k` of a matrix with `K` columns is element `o_c * K + k`.
 stage_kernel(
     "s04",
     blank(
-        "o_c, i_n, o_h and o_w: which output is row m, column n?",
-        first="o_c = m",
+        "i_n, o_h and o_w: which output is row m, column n?",
+        first="i_n = n //",
         last="o_w = n % W_o",
     ),
     blank(

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from convlab.arguments import IntOrPair
 from convlab.engines import Engine, choose
 from convlab.engines.handles import address_of, check_aligned
 from convlab.plans import Plan, check_fits, plan
-from convlab.problem import ConvProblem, IntOrPair
+from convlab.problem import ConvProblem
 from convlab.stages import Tile
 
 # What stays of the plans of a thread's last calls on a GPU: so many, and so much workspace in all.

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from convlab.problem import ConvProblem, IntOrPair, Padding
+from convlab.arguments import IntOrPair, Padding
+from convlab.problem import ConvProblem
 
 Doubles = NDArray[np.float64]
 

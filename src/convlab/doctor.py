@@ -234,8 +234,7 @@ def _stages_left_out(engine: str | None) -> list[str]:
     if engine != "gpu":
         return []
     from convlab.engines import choose
-    from convlab.plans import auto_stage
-    from convlab.stage import why_too_old
+    from convlab.plans import auto_stage, why_too_old
     from convlab.stages import LADDER
 
     gpu = choose("gpu")

@@ -30,8 +30,9 @@ from convlab.engines.offline import (
     main_loop,
     multiply_adds,
 )
+from convlab.plans import why_too_old
 from convlab.problem import ConvProblem
-from convlab.stage import Capability, Launch, Program, why_too_old
+from convlab.stage import Capability, Launch, Program
 from convlab.stages import Stage, stage_named
 from convlab.workloads import paper_layer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -15,11 +15,11 @@ from convlab.problem import ConvProblem
 from convlab.stage import (
     SOURCES,
     Argument,
+    Capability,
     Flat,
     Images,
     Program,
     Step,
-    why_too_old,
 )
 from convlab.stages import LADDER, Stage, Tile, stage_named
 from convlab.tuned import tuned_tile
@@ -198,7 +198,7 @@ def plan(
     capability below 8.0), and s01 on a simulator. ``tile=None`` takes the stage's tiny tile
     on a simulator; on a GPU the one that ``convlab tune`` remembered for this problem, GPU and
     code, where it did and none of ``Stage.options`` is asked for, else the stage's production tile,
-    which a model chooses where there is a choice (``stages/tile_choice.py``).
+    which a model chooses where there is a choice (``kernels/tile_heuristic.py``).
     ``workspace_limit``, in bytes, has a stage that can (``Stage.in_slices``) do fewer images at a
     time, so that its workspace stays within it. ``switches`` turn off techniques of stages that
     have any (``Stage.switches``) or ask for more (``Stage.options``): ``relu=True`` and
@@ -335,6 +335,36 @@ def _calls_a_library(stage: Stage) -> bool:
         return stage.needs_library
     except Exception:  # a stage that cannot be prepared fails when it is run, with its reason
         return False
+
+
+def with_tile(stage: Stage, tile: Tile | None) -> Stage:
+    """The stage with that tile as its tiny and model tile; None leaves both as they are."""
+    if tile is None:
+        return stage
+    return replace(stage, tiles=replace(stage.tiles, tiny=tile, model=tile))
+
+
+def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str) -> str | None:
+    """Which of the stages a GPU of that name and compute capability cannot run, and what they need,
+    in one sentence; None where it runs them all."""
+    needed: dict[str, list[str]] = {}
+    for stage in stages:
+        if (must := stage.requires) is not None and not stage.runs_on(capability):
+            needs, has = (".".join(map(str, pair)) for pair in (must.capability, capability or ()))
+            what = (
+                f"a GPU of compute capability {needs}, no other"
+                if must.exact
+                else (f"a GPU of compute capability {needs} or higher")
+            )
+            what += f", for {must.feature}: {gpu} has {has}"
+            needed.setdefault(what, []).append(stage.name)
+    sentences = [
+        f"stage {names[0]} needs {what}"
+        if len(names) == 1
+        else f"stages {', '.join(names)} need {what}"
+        for what, names in needed.items()
+    ]
+    return "; ".join(sentences) or None
 
 
 def check_runs(stage: Stage, engine: Engine) -> None:

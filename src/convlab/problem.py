@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeGuard
+from typing import Any
 
-Pair = tuple[int, int]
+from convlab.arguments import LARGEST_AXIS, IntOrPair, Padding, Pair, integer, padding_pairs, pair
+
 Shape = tuple[int, int, int, int]
-IntOrPair = int | Sequence[int]
-Padding = IntOrPair | Sequence[IntOrPair] | Literal["same", "valid"]
 
-LARGEST_AXIS = 2**31 - 1  # so that a coordinate, padding included, fits a signed 32-bit integer
 LARGEST_TENSOR = 2**63 - 1  # so that an element's number fits a signed 64-bit integer
+
+
+class _Entry:
+    """One number of a field, under a short name: ``_Entry("stride", 0)`` is ``stride[0]``."""
+
+    def __init__(self, field: str, *indices: int) -> None:
+        self._field, self._indices = field, indices
+
+    def __get__(self, problem: ConvProblem, owner: type) -> int:
+        value: Any = getattr(problem, self._field)
+        for index in self._indices:
+            value = value[index]
+        return int(value)
 
 
 @dataclass(frozen=True, init=False)
@@ -22,11 +31,10 @@ class ConvProblem:
     """A 2-D convolution (cross-correlation, as in PyTorch's ``conv2d``) of float32 NCHW tensors.
 
     ``kernel_size``, ``stride``, ``padding`` and ``dilation`` are each an int or a (height, width)
-    pair. ``padding`` is zeros around the input; an entry of its pair may itself be a pair, (top,
-    bottom) or (left, right), and it may also be ``'valid'`` (none) or ``'same'`` (output as large
-    as the input, stride 1 only; an odd total puts the extra zero at the bottom and the right, as
-    PyTorch does). The fields hold pairs and ``((top, bottom), (left, right))``, however they were
-    given, so equal problems compare and hash equal.
+    pair. ``padding`` is the zeros around the input: also ``((top, bottom), (left, right))``,
+    ``'valid'`` (none) or ``'same'`` (output as large as the input; stride 1 only; an odd total puts
+    the extra zero at the bottom and the right, as PyTorch does). The fields always hold pairs, and
+    padding two pairs, so equal problems compare and hash equal.
 
     GEMM view (im2win paper (000), Algorithms 1-3): ``M = C_o``, ``N = N_i * H_o * W_o``,
     ``K = C_i * H_f * W_f``.
@@ -57,18 +65,14 @@ class ConvProblem:
         padding: Padding = 0,
         dilation: IntOrPair = 1,
     ) -> None:
-        def put(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)  # frozen for everybody else
-
-        put("batch", _integer("batch", batch, at_least=1))
-        put("in_channels", _integer("in_channels", in_channels, at_least=1))
-        put("height", _integer("height", height, at_least=1))
-        put("width", _integer("width", width, at_least=1))
-        put("out_channels", _integer("out_channels", out_channels, at_least=1))
-        put("kernel_size", _pair("kernel_size", kernel_size, at_least=1))
-        put("stride", _pair("stride", stride, at_least=1))
-        put("dilation", _pair("dilation", dilation, at_least=1))
-        put("padding", _padding(padding, self.stride, self.window_shape))
+        sizes = (batch, in_channels, height, width, out_channels)
+        names = ("batch", "in_channels", "height", "width", "out_channels")
+        for name, size in zip(names, sizes, strict=True):
+            object.__setattr__(self, name, integer(name, size, at_least=1))  # the class is frozen
+        pairs = (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
+        for name, value in pairs:
+            object.__setattr__(self, name, pair(name, value, at_least=1))
+        object.__setattr__(self, "padding", padding_pairs(padding, self.stride, self.window_shape))
         self._require_fit()
 
     def _require_fit(self) -> None:
@@ -91,80 +95,25 @@ class ConvProblem:
             if math.prod(shape) > LARGEST_TENSOR:
                 raise ValueError(
                     f"the {name} of shape {shape} has {math.prod(shape)} elements: it must have "
-                    "fewer than 2**63, because they are numbered with 64-bit integers"
+                    "fewer than 2**63, because 64-bit integers number them"
                 )
         if self.K > LARGEST_AXIS:
             raise ValueError(
                 f"kernel_size {self.kernel_size} over in_channels {self.in_channels} makes sums of "
-                f"{self.K} terms: there must be fewer than 2**31, because kernels number them with "
-                "32-bit integers"
+                f"{self.K} terms: they must be below 2**31, for 32-bit integers"
             )
 
     # The same numbers under the paper's names (im2win paper (000), section 2.1).
-    @property
-    def N_i(self) -> int:
-        """Batch size."""
-        return self.batch
-
-    @property
-    def C_i(self) -> int:
-        """Input channels."""
-        return self.in_channels
-
-    @property
-    def H_i(self) -> int:
-        """Input height, without padding."""
-        return self.height
-
-    @property
-    def W_i(self) -> int:
-        """Input width, without padding."""
-        return self.width
-
-    @property
-    def C_o(self) -> int:
-        """Output channels, which is the number of filters."""
-        return self.out_channels
-
-    @property
-    def H_f(self) -> int:
-        """Filter height, without dilation."""
-        return self.kernel_size[0]
-
-    @property
-    def W_f(self) -> int:
-        """Filter width, without dilation."""
-        return self.kernel_size[1]
-
-    @property
-    def s_h(self) -> int:
-        """Input rows from one output row's window to the next."""
-        return self.stride[0]
-
-    @property
-    def s_w(self) -> int:
-        """Input columns from one output column's window to the next."""
-        return self.stride[1]
-
-    @property
-    def d_h(self) -> int:
-        """Input rows from one filter row to the next."""
-        return self.dilation[0]
-
-    @property
-    def d_w(self) -> int:
-        """Input columns from one filter column to the next."""
-        return self.dilation[1]
-
-    @property
-    def p_h(self) -> int:
-        """Zero rows above the input."""
-        return self.padding[0][0]
-
-    @property
-    def p_w(self) -> int:
-        """Zero columns left of the input."""
-        return self.padding[1][0]
+    N_i = _Entry("batch")
+    C_i = _Entry("in_channels")
+    H_i = _Entry("height")  # without padding
+    W_i = _Entry("width")
+    C_o = _Entry("out_channels")
+    H_f, W_f = _Entry("kernel_size", 0), _Entry("kernel_size", 1)  # without dilation
+    s_h, s_w = _Entry("stride", 0), _Entry("stride", 1)
+    d_h, d_w = _Entry("dilation", 0), _Entry("dilation", 1)
+    p_h, p_w = _Entry("padding", 0, 0), _Entry("padding", 1, 0)  # zeros above, zeros on the left
+    M = _Entry("out_channels")  # rows of the GEMM's result: output channels
 
     @property
     def H_o(self) -> int:
@@ -175,11 +124,6 @@ class ConvProblem:
     def W_o(self) -> int:
         """Output width."""
         return (self.padded_shape[1] - self.window_shape[1]) // self.s_w + 1
-
-    @property
-    def M(self) -> int:
-        """Rows of the GEMM's result: output channels."""
-        return self.C_o
 
     @property
     def N(self) -> int:
@@ -223,11 +167,8 @@ class ConvProblem:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes any implementation must move: each float32 that is needed, once.
-
-        Input pixels that no window reaches (between windows where the stride is larger than the
-        filter, or beyond the last window) are not needed.
-        """
+        """Bytes any implementation must move: each float32 once, without the input pixels that no
+        window reaches (beyond the last one, or between windows where the stride is large)."""
         (top, _), (left, _) = self.padding
         rows = _reached(self.H_i, self.H_o, self.s_h, self.H_f, self.d_h, top)
         columns = _reached(self.W_i, self.W_o, self.s_w, self.W_f, self.d_w, left)
@@ -242,73 +183,18 @@ class ConvProblem:
     def __str__(self) -> str:
         n, c, h, w = self.input_shape
         text = f"{n}x{c}x{h}x{w} * {self.C_o}x{self.C_i}x{self.H_f}x{self.W_f}"
-        for name, value, usual in (
-            ("stride", self.stride, (1, 1)),
-            ("padding", self.padding, ((0, 0), (0, 0))),
-            ("dilation", self.dilation, (1, 1)),
-        ):
+        for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1)):
+            value = _short(getattr(self, name))
             if value != usual:
-                text += f", {name} {_short(value)}"
+                text += f", {name} {value}"
         return text
-
-
-def _integer(name: str, value: object, *, at_least: int, whole: object = None) -> int:
-    """The value as an int; ``whole`` is the sequence it is an entry of, for the message."""
-    given = repr(value if whole is None else whole)
-    try:
-        if isinstance(value, bool):  # an integer to Python, a mistake here
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]  # takes NumPy's integers too
-    except TypeError:
-        rule = "it must be an integer" if whole is None else "its entries must be integers"
-        raise TypeError(f"{name} is {given}: {rule}, not {type(value).__name__}") from None
-    if not at_least <= number <= LARGEST_AXIS:
-        raise ValueError(f"{name} is {given}: it must be at least {at_least} and below 2**31")
-    return number
-
-
-def _pair(name: str, value: object, *, at_least: int, whole: object = None) -> Pair:
-    if not _is_sequence(value):
-        number = _integer(name, value, at_least=at_least, whole=whole)
-        return number, number
-    whole = value if whole is None else whole
-    if len(value) != 2:
-        raise ValueError(f"{name} is {whole!r}: it must be an int or a pair, not {len(value)} long")
-    first, second = (_integer(name, entry, at_least=at_least, whole=whole) for entry in value)
-    return first, second
-
-
-def _padding(padding: object, stride: Pair, window_shape: Pair) -> tuple[Pair, Pair]:
-    if isinstance(padding, str):
-        if padding not in ("same", "valid"):
-            raise ValueError(f"padding is {padding!r}: the words it may be are 'same' and 'valid'")
-        if padding == "valid":
-            return (0, 0), (0, 0)
-        if stride != (1, 1):
-            raise ValueError(
-                f"padding is 'same' with stride {stride}: 'same' needs stride 1, because the "
-                "output must be as large as the input"
-            )
-        total_h, total_w = (size - 1 for size in window_shape)
-        return (total_h // 2, total_h - total_h // 2), (total_w // 2, total_w - total_w // 2)
-    if _is_sequence(padding) and any(_is_sequence(side) for side in padding):
-        if len(padding) != 2:
-            raise ValueError(f"padding is {padding!r}: it must be ((top, bottom), (left, right))")
-        first, second = (_pair("padding", side, at_least=0, whole=padding) for side in padding)
-        return first, second
-    pad_h, pad_w = _pair("padding", padding, at_least=0)
-    return (pad_h, pad_h), (pad_w, pad_w)
-
-
-def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
 
 
 def _reached(size: int, outputs: int, stride: int, taps: int, dilation: int, before: int) -> int:
     """How many of an axis's ``size`` pixels at least one window reads.
 
-    One filter tap reads pixels ``stride`` apart: a run of consecutive numbers among the pixels
-    with its remainder by ``stride``. Taps come in order, so each adds what is beyond the last.
+    A filter tap reads pixels ``stride`` apart: consecutive ones among those of one remainder by
+    ``stride``. Taps come in order, so each adds what is beyond the last.
     """
     count = 0
     ends: dict[int, int] = {}
@@ -324,8 +210,7 @@ def _reached(size: int, outputs: int, stride: int, taps: int, dilation: int, bef
 
 
 def _short(value: object) -> object:
-    """One number where all entries agree, ((1, 1), (1, 1)) reads 1; else all of them, because the
-    constructor takes (1, 0) for another padding than ((1, 0), (1, 0))."""
+    """1 for ((1, 1), (1, 1)), but ((1, 0), (1, 0)) as it is: (1, 0) is another padding."""
     short = value
     while isinstance(short, tuple) and short[0] == short[1]:
         short = short[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,3 +42,21 @@ def floats(*sizes: int | tuple[int, ...]) -> Callable[[], list[Any]]:
 def row_and(*others: np.ndarray, size: int = 64) -> Callable[[], list[Any]]:
     """0, 1, 2, ... and copies of the others."""
     return lambda: [np.arange(size, dtype=F), *(other.copy() for other in others)]
+
+
+def edited(function: Any, name: str, edits: dict[str, Any]) -> Any:
+    """The function ``name(a, b)`` whose lines are those of ``function``, except that each line in
+    ``edits`` becomes the line or the lines beside it. Raises ``ValueError`` for a line that is not
+    there exactly once."""
+    _, *lines = inspect.getsource(function).splitlines()
+    bare = [line.strip() for line in lines]
+    for old in edits:
+        if bare.count(old) != 1:
+            raise ValueError(f"{name}: {function.__name__} has {old!r} {bare.count(old)} times")
+    new = [edits.get(line, line) for line in bare]
+    body = [line for each in new for line in ((each,) if isinstance(each, str) else each)]
+    text = "\n    ".join([f"def {name}(a, b):", *body]) + "\n"
+    file = f"<{name}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), function.__globals__, there := {})
+    return there[name]

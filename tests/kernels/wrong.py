@@ -20,7 +20,7 @@ from convlab.device import (
     store4,
     wait_copies,
 )
-from kernels.cases import Case, floats
+from kernels.cases import Case, edited, floats
 from kernels.warpgroups import fill
 
 WRONG: list[Case] = []
@@ -40,6 +40,14 @@ def wrong(
     return add
 
 
+def mistakes(right: Any, *rows: tuple[Any, ...], **launch: Any) -> None:
+    """Put edits of a right kernel into the table. A row has a name, the kind of finding, a piece of
+    the line that the finding names, ``{line of right: line or lines instead of it}``, and perhaps
+    how its launch differs."""
+    for name, kind, line, edits, *more in rows:
+        wrong(kind, line, **(launch | dict(*more)))(edited(right, name, edits))
+
+
 # Out of bounds
 
 
@@ -49,44 +57,10 @@ def no_guard(a, b):
     b[i] = a[i]
 
 
-@wrong("out of bounds", "b[i] = a[i - 1]")
-def halo_below_zero(a, b):
-    i = cuda.grid(1)
-    b[i] = a[i - 1] + a[i]
-
-
-@wrong("out of bounds", "a[i + 1]")
-def halo_past_the_end(a, b):
-    i = cuda.grid(1)
-    b[i] = a[i] + a[i + 1]
-
-
-@wrong("out of bounds", "b[i] = a[0]", grid=2)
-def guard_one_too_wide(a, b):
-    i = cuda.grid(1)
-    if i <= a.size:
-        b[i] = a[0]
-
-
 @wrong("out of bounds", "b[y, x] = a[x, y]", block=(8, 4), arguments=floats((4, 8), (4, 8)))
 def swapped_indices(a, b):
     x, y = cuda.grid(2)
     b[y, x] = a[x, y]
-
-
-@wrong("out of bounds", "a[i * 2]")
-def wrong_stride(a, b):
-    i = cuda.grid(1)
-    b[i] = a[i * 2]
-
-
-@wrong("out of bounds", "staged[i + 1]")
-def shared_halo_too_small(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    staged[i + 1] = a[i]
-    cuda.syncthreads()
-    b[i] = staged[i + 1]
 
 
 @wrong("out of bounds", "window[k]", block=1)
@@ -111,12 +85,6 @@ def row_that_is_not_there(a, b):
     rows = a
     row = rows[4]
     b[cuda.threadIdx.x] = row[cuda.threadIdx.x]
-
-
-@wrong("out of bounds", "cuda.atomic.add(b")
-def histogram_bin_missing(a, b):
-    i = cuda.grid(1)
-    cuda.atomic.add(b, int(a[i]) + 1, 1)
 
 
 @wrong("out of bounds", "part[8]", block=1, shared_bytes=64)
@@ -187,16 +155,6 @@ def uninitialised_accumulator(a, b):
     b[0] = total[0]
 
 
-@wrong("uninitialised", "b[i] = staged[i]")
-def half_filled_tile(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    if i < 16:
-        staged[i] = a[i]
-    cuda.syncthreads()
-    b[i] = staged[i]
-
-
 @wrong("uninitialised", "b[cuda.blockIdx.x] = staged[0]", grid=2, block=1)
 def stale_from_the_last_block(a, b):
     staged = cuda.shared.array(1, float32)
@@ -225,22 +183,6 @@ def wrong_one_of_two_arrays(a, b):
 
 
 # Shared-memory races
-
-
-@wrong("shared race", "b[i] = staged[63 - i]", block=64, arguments=floats(64, 64))
-def no_barrier(a, b):
-    staged = cuda.shared.array(64, float32)
-    i = cuda.threadIdx.x
-    staged[i] = a[i]
-    b[i] = staged[63 - i]
-
-
-@wrong("shared race", "b[i] = staged[31 - i]")
-def no_barrier_in_a_warp(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    staged[i] = a[i]
-    b[i] = staged[31 - i]
 
 
 @wrong("shared race", "staged[i] = a[i + 64 * step]", block=64, arguments=floats(128, 128))
@@ -294,15 +236,6 @@ def histogram_without_atomics(a, b):
     cuda.syncthreads()
     if i < 4:
         b[i] = bins[i]
-
-
-@wrong("shared race", "staged[i // 2] = a[i]")
-def two_threads_one_cell(a, b):
-    staged = cuda.shared.array(16, float32)
-    i = cuda.threadIdx.x
-    staged[i // 2] = a[i]
-    cuda.syncthreads()
-    b[i] = staged[i // 2]
 
 
 @wrong("shared race", "b[i] = turn[0]", block=64, arguments=floats(64, 64))
@@ -367,45 +300,7 @@ def race_behind_many_others(a):
     other[0] = i
 
 
-@wrong("shared race", "b[i] = staged[(i + 16) % 32]")
-def warp_barrier_of_half_a_warp(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    staged[i] = a[i]
-    cuda.syncwarp(0xFFFF if i < 16 else 0xFFFF0000)
-    b[i] = staged[(i + 16) % 32]
-
-
 # Async copies
-
-
-@wrong("copy in flight", "b[i] = staged[i]")
-def copy_read_before_its_wait(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    copy_async(staged, i, a, i, True)
-    commit_copies()
-    b[i] = staged[i]
-    wait_copies(0)
-
-
-@wrong("copy in flight", "b[i] = staged[31 - i]")
-def barrier_in_place_of_a_wait(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    copy_async(staged, i, a, i, True)
-    commit_copies()
-    cuda.syncthreads()
-    b[i] = staged[31 - i]
-
-
-@wrong("copy in flight", "b[i] = staged[i]")
-def copy_in_no_group(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    copy_async(staged, i, a, i, True)
-    wait_copies(0)
-    b[i] = staged[i]
 
 
 @wrong("copy in flight", "b[i] = second[31 - i]")
@@ -419,18 +314,6 @@ def waits_for_the_older_group_only(a, b):
     wait_copies(1)
     cuda.syncthreads()
     b[i] = second[31 - i]
-
-
-@wrong("copy in flight", "staged[i] = float32(0)")
-def cleared_while_in_flight(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    copy_async(staged, i, a, i, i < 20)
-    commit_copies()
-    if i >= 16:
-        staged[i] = float32(0)
-    wait_copies(0)
-    b[i] = staged[i]
 
 
 @wrong("copy in flight", "copy_async4(buffers, (0, i)", block=8, arguments=floats(128, 32))
@@ -449,16 +332,6 @@ def one_buffer_for_two_copies(a, b):
     b[i] = total
 
 
-@wrong("shared race", "b[i] = staged[31 - i]")
-def wait_without_a_barrier(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    copy_async(staged, i, a, i, True)
-    commit_copies()
-    wait_copies(0)
-    b[i] = staged[31 - i]
-
-
 @wrong("shared race", "copy_async(staged, i", arguments=floats(128, 128))
 def next_copy_while_others_still_read(a, b):
     staged = cuda.shared.array(32, float32)
@@ -469,38 +342,6 @@ def next_copy_while_others_still_read(a, b):
         wait_copies(0)
         cuda.syncthreads()
         b[tile * 32 + i] = staged[31 - i]
-
-
-@wrong("global race", "copy_async(staged, i")
-def copy_of_what_another_thread_writes(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    b[31 - i] = a[i]
-    copy_async(staged, i, b, i, True)
-    commit_copies()
-    wait_copies(0)
-    a[i] = staged[i]
-
-
-@wrong("uninitialised", "b[i] = staged[i]")
-def copy_of_half_a_tile(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    if i < 16:
-        copy_async(staged, i, a, i, True)
-    commit_copies()
-    wait_copies(0)
-    b[i] = staged[i]
-
-
-@wrong("out of bounds", "copy_async(staged, i, a, i + 1")
-def copy_past_the_end(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    copy_async(staged, i, a, i + 1, True)
-    commit_copies()
-    wait_copies(0)
-    b[i] = staged[i]
 
 
 @wrong("misaligned", "copy_async4(staged, 0, a, 1", block=1)
@@ -524,42 +365,10 @@ def wide_copy_with_no_alignment(a, b):
 # Global-memory races
 
 
-@wrong("global race", "b[0] += a[i]")
-def sum_without_an_atomic(a, b):
-    i = cuda.grid(1)
-    b[0] += a[i]
-
-
-@wrong("global race", "b[0] += a[i]", grid=32, block=1)
-def sum_of_blocks_without_an_atomic(a, b):
-    i = cuda.grid(1)
-    b[0] += a[i]
-
-
 @wrong("global race", "a[i] = a[(i + 1) % 32]", arguments=floats(32))
 def shift_in_place(a):
     i = cuda.grid(1)
     a[i] = a[(i + 1) % 32]
-
-
-@wrong("global race", "b[i] = a[63 - i]", grid=2, arguments=floats(64, 64))
-def barrier_does_not_span_blocks(a, b):
-    i = cuda.grid(1)
-    a[i] = 1 + i
-    cuda.syncthreads()
-    b[i] = a[63 - i]
-
-
-@wrong("global race", "b[i % 16] = a[i]")
-def two_threads_one_output(a, b):
-    i = cuda.grid(1)
-    b[i % 16] = a[i]
-
-
-@wrong("global race", "b[cuda.threadIdx.x] = a[i]", grid=2, arguments=floats(64, 64))
-def block_index_forgotten(a, b):
-    i = cuda.grid(1)
-    b[cuda.threadIdx.x] = a[i]
 
 
 @wrong("global race", "a[1 + i] = a[i]", arguments=lambda: views_of_one_array())
@@ -634,41 +443,6 @@ def fence_of_the_block_only(lock, b):
 # Barrier divergence
 
 
-@wrong("barrier divergence", "cuda.syncthreads()")
-def barrier_in_a_branch(a, b):
-    i = cuda.threadIdx.x
-    if i < 16:
-        cuda.syncthreads()
-    b[i] = a[i]
-
-
-@wrong("barrier divergence", "cuda.syncthreads()  # one")
-def two_different_barriers(a, b):
-    i = cuda.threadIdx.x
-    if i < 16:
-        cuda.syncthreads()  # one
-    else:
-        cuda.syncthreads()  # other
-    b[i] = a[i]
-
-
-@wrong("barrier divergence", "cuda.syncthreads()", block=40)
-def early_exit_before_a_barrier(a, b):
-    i = cuda.threadIdx.x
-    if i >= 32:
-        return
-    cuda.syncthreads()
-    b[i] = a[i]
-
-
-@wrong("barrier divergence", "cuda.syncthreads()")
-def loops_of_different_length(a, b):
-    i = cuda.threadIdx.x
-    for _ in range(1 + i % 2):
-        cuda.syncthreads()
-    b[i] = a[i]
-
-
 @wrong("barrier divergence", "cuda.syncthreads_count(1)")
 def barriers_of_different_kind(a, b):
     i = cuda.threadIdx.x
@@ -689,43 +463,6 @@ def shuffle_in_a_branch(a, b):
     if i < 16:
         value += cuda.shfl_down_sync(ALL, value, 8)
     b[i] = value
-
-
-@wrong("inactive lane", "cuda.shfl_sync(0xFFFF")
-def caller_not_in_the_mask(a, b):
-    i = cuda.threadIdx.x
-    b[i] = cuda.shfl_sync(0xFFFF, a[i], 0)
-
-
-@wrong("inactive lane", "cuda.shfl_down_sync(ALL")
-def shuffle_from_ended_lanes(a, b):
-    i = cuda.threadIdx.x
-    if i >= 20:
-        return
-    b[i] = cuda.shfl_down_sync(ALL, a[i], 1)
-
-
-@wrong("inactive lane", "cuda.shfl_sync(half")
-def shuffle_from_the_other_half(a, b):
-    i = cuda.threadIdx.x
-    half = 0xFFFF if i < 16 else 0xFFFF0000
-    b[i] = cuda.shfl_sync(half, a[i], 0)
-
-
-@wrong("inactive lane", "cuda.ballot_sync(ALL")
-def vote_in_a_branch(a, b):
-    i = cuda.threadIdx.x
-    if i % 2 == 0:
-        b[i] = cuda.ballot_sync(ALL, a[i] > 3)
-
-
-@wrong("inactive lane", "cuda.syncwarp()")
-def warp_barrier_in_a_branch(a, b):
-    i = cuda.threadIdx.x
-    if i < 8:
-        cuda.syncwarp()
-    cuda.syncthreads()
-    b[i] = a[i]
 
 
 @wrong("inactive lane", "mma_tf32((x")
@@ -764,401 +501,114 @@ def tensor_core_at_two_places(a, b):
     b[i] = total[0]
 
 
-# Warpgroups
+# Mistakes as edits of four right kernels
 
-WARPGROUP: dict[str, Any] = {"block": 128, "arguments": floats(256, 128), "capability": (9, 0)}
+TWO_BLOCKS: dict[str, Any] = {"grid": 2, "arguments": floats(64, 64)}
+LARGE: dict[str, Any] = {"block": 64, "arguments": floats(64, 64)}
+BARRIER, COPY = "cuda.syncthreads()", "copy_async(S, i, a, i, True)"
+COMMIT, WAIT, WRITE = "commit_copies()", "wait_copies(0)", "b[i] = S[i]"
 
 
-@wrong("not fenced", "start_product(D", **WARPGROUP)
-def no_fence_after_stores(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
+def each_its_element(a, b):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    b[i] = a[i]
+
+
+DO = "b[i] = a[i]"
+mistakes(
+    each_its_element,
+    ("halo_below_zero", "out of bounds", "b[i] = a[i - 1]", {DO: "b[i] = a[i - 1] + a[i]"}),
+    ("halo_past_the_end", "out of bounds", "a[i + 1]", {DO: "b[i] = a[i] + a[i + 1]"}),
+    ("guard_one_too_wide", "out of bounds", "b[i] = a[0]",
+     {DO: ("if i <= a.size:", "    b[i] = a[0]")}, {"grid": 2}),
+    ("wrong_stride", "out of bounds", "a[i * 2]", {DO: "b[i] = a[i * 2]"}),
+    ("histogram_bin_missing", "out of bounds", "cuda.atomic.add(b",
+     {DO: "cuda.atomic.add(b, int(a[i]) + 1, 1)"}),
+    ("sum_without_an_atomic", "global race", "b[0] += a[i]", {DO: "b[0] += a[i]"}),
+    ("sum_of_blocks_without_an_atomic", "global race", "b[0] += a[i]", {DO: "b[0] += a[i]"},
+     {"grid": 32, "block": 1}),
+    ("two_threads_one_output", "global race", "b[i % 16] = a[i]", {DO: "b[i % 16] = a[i]"}),
+    ("block_index_forgotten", "global race", "b[cuda.threadIdx.x] = a[i]",
+     {DO: "b[cuda.threadIdx.x] = a[i]"}, TWO_BLOCKS),
+    ("barrier_does_not_span_blocks", "global race", "b[i] = a[63 - i]",
+     {DO: ("a[i] = 1 + i", BARRIER, "b[i] = a[63 - i]")}, TWO_BLOCKS),
+    ("barrier_in_a_branch", "barrier divergence", BARRIER,
+     {DO: ("if i < 16:", f"    {BARRIER}", DO)}),
+    ("two_different_barriers", "barrier divergence", "cuda.syncthreads()  # one",
+     {DO: ("if i < 16:", f"    {BARRIER}  # one", "else:", f"    {BARRIER}  # other", DO)}),
+    ("early_exit_before_a_barrier", "barrier divergence", BARRIER,
+     {DO: ("if i >= 32:", "    return", BARRIER, DO)}, {"block": 40}),
+    ("loops_of_different_length", "barrier divergence", BARRIER,
+     {DO: ("for _ in range(1 + i % 2):", f"    {BARRIER}", DO)}),
+    ("caller_not_in_the_mask", "inactive lane", "cuda.shfl_sync(0xFFFF",
+     {DO: "b[i] = cuda.shfl_sync(0xFFFF, a[i], 0)"}),
+    ("shuffle_from_ended_lanes", "inactive lane", "cuda.shfl_down_sync(ALL",
+     {DO: ("if i >= 20:", "    return", "b[i] = cuda.shfl_down_sync(ALL, a[i], 1)")}),
+    ("shuffle_from_the_other_half", "inactive lane", "cuda.shfl_sync(half",
+     {DO: ("half = 0xFFFF if i < 16 else 0xFFFF0000", "b[i] = cuda.shfl_sync(half, a[i], 0)")}),
+    ("vote_in_a_branch", "inactive lane", "cuda.ballot_sync(ALL",
+     {DO: ("if i % 2 == 0:", "    b[i] = cuda.ballot_sync(ALL, a[i] > 3)")}),
+    ("warp_barrier_in_a_branch", "inactive lane", "cuda.syncwarp()",
+     {DO: ("if i < 8:", "    cuda.syncwarp()", BARRIER, DO)}),
+    ("divides_by_zero", "division by zero", "1 / a[i]", {DO: "b[i] = 1 / a[i]"}),
+)  # fmt: skip
+
+
+def through_shared_memory(a, b):  # type: ignore[no-untyped-def]
+    S = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("not fenced", "wait_copies(0)", **WARPGROUP)
-def no_fence_after_copies(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    copy_async(S, i, a, i, True)
-    copy_async(S, i + 128, a, i + 128, True)
-    commit_copies()
-    wait_copies(0)
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("not fenced", "S[i], S[i + 128] =", **WARPGROUP)
-def fence_before_the_stores(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    fence_shared()
-    S[i], S[i + 128] = a[i], a[i + 128]
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("not fenced", "wait_copies(0)", **WARPGROUP)
-def fence_before_the_copies_have_landed(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    copy_async(S, i, a, i, True)
-    copy_async(S, i + 128, a, i + 128, True)
-    commit_copies()
-    fence_shared()
-    wait_copies(0)
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("not fenced", "S[2 * i], S[2 * i + 1] =", **WARPGROUP)
-def fence_after_the_barrier(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]
-    cuda.syncthreads()
-    fence_shared()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("not fenced", "S[i], S[i + 128] =", **WARPGROUP)
-def fence_by_one_thread_for_all(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    cuda.syncthreads()
-    if i == 0:
-        fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("not fenced", "S[i] = 2 * a[i]", **WARPGROUP)
-def only_the_first_stores_are_fenced(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    S[i] = 2 * a[i]
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("not fenced", "cuda.atomic.add(S", **WARPGROUP)
-def atomics_that_are_not_fenced(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    cuda.atomic.add(S, i, 1)
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("shared race", "start_product(D", **WARPGROUP)
-def no_barrier_before_tensor_cores_read(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("shared race", "S[2 * i + 1] =", **WARPGROUP)
-def own_part_with_no_barrier(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]
-    fence_shared()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("shared race", "S[i] = float32(0)", **WARPGROUP)
-def cleared_while_tensor_cores_read(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    S[i] = float32(0)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("shared race", "S[2 * i] = float32(0)", **WARPGROUP)
-def own_part_cleared_while_tensor_cores_read(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    S[2 * i] = float32(0)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("shared race", "S[i] = float32(0)", **WARPGROUP)
-def barriers_in_place_of_finish(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    cuda.syncthreads()
-    S[i] = float32(0)
-    cuda.syncthreads()
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("shared race", "S[2 * i] = float32(0)", **WARPGROUP)
-def own_warp_s_part_is_done_only(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    S[2 * i] = float32(0)
-    b[i] = D[0]
-
-
-@wrong("shared race", "copy_async(S, i, b", **WARPGROUP)
-def next_slice_into_the_slot_being_read(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    copy_async(S, i, b, i, True)
-    commit_copies()
-    finish_product(D, 8)
-    wait_copies(0)
-    b[i] = D[0]
-
-
-@wrong("copy in flight", "start_product(D", **WARPGROUP)
-def tensor_cores_read_before_the_wait(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    copy_async(S, i, a, i, True)
-    copy_async(S, i + 128, a, i + 128, True)
-    commit_copies()
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-    wait_copies(0)
-
-
-@wrong("uninitialised", "b[i] = D[0]", **WARPGROUP)
-def product_read_before_it_is_finished(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    b[i] = D[0]
-    finish_product(D, 8)
-
-
-@wrong("uninitialised", "start_product(D", **WARPGROUP)
-def half_a_matrix_for_tensor_cores(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
     S[i] = a[i]
-    fence_shared()
     cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
+    b[i] = S[i]
 
 
-@wrong("uninitialised", "start_product(D", **WARPGROUP)
-def left_part_never_filled(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
+ARRAY, PUT = "S = cuda.shared.array(64, float32)", "S[i] = a[i]"
+mistakes(
+    through_shared_memory,
+    ("shared_halo_too_small", "out of bounds", "S[i + 1]",
+     {ARRAY: "S = cuda.shared.array(32, float32)", PUT: "S[i + 1] = a[i]",
+      WRITE: "b[i] = S[i + 1]"}),
+    ("half_filled_tile", "uninitialised", WRITE, {PUT: ("if i < 16:", f"    {PUT}")}),
+    ("no_barrier", "shared race", "b[i] = S[63 - i]", {BARRIER: (), WRITE: "b[i] = S[63 - i]"},
+     LARGE),
+    ("no_barrier_in_a_warp", "shared race", "b[i] = S[31 - i]",
+     {BARRIER: (), WRITE: "b[i] = S[31 - i]"}),
+    ("two_threads_one_cell", "shared race", "S[i // 2] = a[i]",
+     {PUT: "S[i // 2] = a[i]", WRITE: "b[i] = S[i // 2]"}),
+    ("warp_barrier_of_half_a_warp", "shared race", "b[i] = S[(i + 16) % 32]",
+     {BARRIER: "cuda.syncwarp(0xFFFF if i < 16 else 0xFFFF0000)",
+      WRITE: "b[i] = S[(i + 16) % 32]"}),
+)  # fmt: skip
+
+
+def by_asynchronous_copies(a, b):  # type: ignore[no-untyped-def]
+    S = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
-    L[0], T[0] = float32(1), float32(2)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
+    copy_async(S, i, a, i, True)
+    commit_copies()
+    wait_copies(0)
+    b[i] = S[i]
 
 
-@wrong("inactive lane", "start_product(D", **WARPGROUP)
-def warpgroup_without_its_last_warp(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    if i < 96:
-        start_product(D, L, T, S, 0, 8)
-        finish_product(D, 8)
-        b[i] = D[0]
+mistakes(
+    by_asynchronous_copies,
+    ("copy_read_before_its_wait", "copy in flight", WRITE, {WAIT: WRITE, WRITE: WAIT}),
+    ("barrier_in_place_of_a_wait", "copy in flight", "b[i] = S[31 - i]",
+     {WAIT: BARRIER, WRITE: "b[i] = S[31 - i]"}),
+    ("copy_in_no_group", "copy in flight", WRITE, {COMMIT: ()}),
+    ("cleared_while_in_flight", "copy in flight", "S[i] = float32(0)",
+     {COPY: "copy_async(S, i, a, i, i < 20)",
+      WAIT: ("if i >= 16:", "    S[i] = float32(0)", WAIT)}),
+    ("wait_without_a_barrier", "shared race", "b[i] = S[31 - i]", {WRITE: "b[i] = S[31 - i]"}),
+    ("copy_of_what_another_thread_writes", "global race", "copy_async(S, i",
+     {COPY: ("b[31 - i] = a[i]", "copy_async(S, i, b, i, True)"), WRITE: "a[i] = S[i]"}),
+    ("copy_of_half_a_tile", "uninitialised", WRITE, {COPY: ("if i < 16:", f"    {COPY}")}),
+    ("copy_past_the_end", "out of bounds", "copy_async(S, i, a, i + 1",
+     {COPY: "copy_async(S, i, a, i + 1, True)"}),
+)  # fmt: skip
 
 
-@wrong("inactive lane", "start_product(D", **WARPGROUP)
-def warpgroup_without_some_lanes(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    if i % 32 < 28:
-        start_product(D, L, T, S, 0, 8)
-        finish_product(D, 8)
-        b[i] = D[0]
-
-
-@wrong("inactive lane", "start_product(D", **WARPGROUP)
-def warpgroup_after_threads_have_ended(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    if i == 127:
-        return
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("inactive lane", "start_product(D", **(WARPGROUP | {"block": 96}))
-def warpgroup_of_three_warps(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    for k in range(i, 256, 96):
-        S[k] = a[k]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("inactive lane", "start_product(D, L, T, S, 0, 8)  # one", **WARPGROUP)
-def warpgroup_at_two_places(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    if i < 64:
-        start_product(D, L, T, S, 0, 8)  # one
-    else:
-        start_product(D, L, T, S, 0, 8)  # other
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("inactive lane", "finish_product(D", **WARPGROUP)
-def half_the_warpgroup_waits(a, b):
+def product_of_a_warpgroup(a, b):  # type: ignore[no-untyped-def]
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
     D = cuda.local.array(4, float32)
@@ -1168,58 +618,67 @@ def half_the_warpgroup_waits(a, b):
     fence_shared()
     cuda.syncthreads()
     start_product(D, L, T, S, 0, 8)
-    if i < 64:
-        finish_product(D, 8)
-        b[i] = D[0]
-
-
-@wrong("misaligned", "start_product(D, L, T, S, 2", **WARPGROUP)
-def matrix_at_an_odd_place(a, b):
-    S = cuda.shared.array(260, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    for k in range(i, 260, 128):
-        S[k] = a[k % 256]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 2, 8)
     finish_product(D, 8)
     b[i] = D[0]
 
 
-@wrong("misaligned", "start_product(D", **WARPGROUP)
-def matrix_in_an_array_with_no_alignment(a, b):
-    S = cuda.shared.array(256, float32)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("out of bounds", "start_product(D, L, T, S, 4", **WARPGROUP)
-def matrix_past_the_end(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 4, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-@wrong("division by zero", "1 / a[i]")
-def divides_by_zero(a, b):
-    i = cuda.threadIdx.x
-    b[i] = 1 / a[i]
+MATRIX = "S = cuda.shared.array(256, float32, alignment=16)"
+STORE = "S[i], S[i + 128] = a[i], a[i + 128]"
+PAIR = "S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]"
+COPIES = (COPY, "copy_async(S, i + 128, a, i + 128, True)", COMMIT)
+FENCE, START, FINISH = "fence_shared()", "start_product(D, L, T, S, 0, 8)", "finish_product(D, 8)"
+RESULT, CLEAR, CLEAR_PAIR = "b[i] = D[0]", "S[i] = float32(0)", "S[2 * i] = float32(0)"
+GUARDED = {FINISH: f"    {FINISH}", RESULT: f"    {RESULT}"}
+mistakes(
+    product_of_a_warpgroup,
+    ("no_fence_after_stores", "not fenced", START, {FENCE: ()}),
+    ("no_fence_after_copies", "not fenced", WAIT, {STORE: (*COPIES, WAIT), FENCE: ()}),
+    ("fence_before_the_stores", "not fenced", STORE, {STORE: FENCE, FENCE: STORE}),
+    ("fence_before_the_copies_have_landed", "not fenced", WAIT,
+     {STORE: COPIES, FENCE: (FENCE, WAIT)}),
+    ("fence_after_the_barrier", "not fenced", PAIR, {STORE: PAIR, FENCE: BARRIER, BARRIER: FENCE}),
+    ("fence_by_one_thread_for_all", "not fenced", STORE,
+     {FENCE: (BARRIER, "if i == 0:", f"    {FENCE}")}),
+    ("only_the_first_stores_are_fenced", "not fenced", "S[i] = 2 * a[i]",
+     {BARRIER: (BARRIER, "S[i] = 2 * a[i]", BARRIER)}),
+    ("atomics_that_are_not_fenced", "not fenced", "cuda.atomic.add(S",
+     {BARRIER: (BARRIER, "cuda.atomic.add(S, i, 1)", BARRIER)}),
+    ("no_barrier_before_tensor_cores_read", "shared race", START, {BARRIER: ()}),
+    ("own_part_with_no_barrier", "shared race", "S[2 * i + 1] =", {STORE: PAIR, BARRIER: ()}),
+    ("cleared_while_tensor_cores_read", "shared race", CLEAR, {START: (START, CLEAR)}),
+    ("own_part_cleared_while_tensor_cores_read", "shared race", CLEAR_PAIR,
+     {START: (START, CLEAR_PAIR)}),
+    ("barriers_in_place_of_finish", "shared race", CLEAR,
+     {START: (START, BARRIER, CLEAR, BARRIER)}),
+    ("own_warp_s_part_is_done_only", "shared race", CLEAR_PAIR, {FINISH: (FINISH, CLEAR_PAIR)}),
+    ("next_slice_into_the_slot_being_read", "shared race", "copy_async(S, i, b",
+     {START: (START, "copy_async(S, i, b, i, True)", COMMIT), FINISH: (FINISH, WAIT)}),
+    ("tensor_cores_read_before_the_wait", "copy in flight", START,
+     {STORE: COPIES, RESULT: (RESULT, WAIT)}),
+    ("product_read_before_it_is_finished", "uninitialised", RESULT,
+     {FINISH: RESULT, RESULT: FINISH}),
+    ("half_a_matrix_for_tensor_cores", "uninitialised", START, {STORE: "S[i] = a[i]"}),
+    ("left_part_never_filled", "uninitialised", START,
+     {"fill(L, T)": "L[0], T[0] = float32(1), float32(2)"}),
+    ("warpgroup_without_its_last_warp", "inactive lane", START,
+     {START: ("if i < 96:", f"    {START}"), **GUARDED}),
+    ("warpgroup_without_some_lanes", "inactive lane", START,
+     {START: ("if i % 32 < 28:", f"    {START}"), **GUARDED}),
+    ("warpgroup_after_threads_have_ended", "inactive lane", START,
+     {START: ("if i == 127:", "    return", START)}),
+    ("warpgroup_of_three_warps", "inactive lane", START,
+     {STORE: ("for k in range(i, 256, 96):", "    S[k] = a[k]")}, {"block": 96}),
+    ("warpgroup_at_two_places", "inactive lane", f"{START}  # one",
+     {START: ("if i < 64:", f"    {START}  # one", "else:", f"    {START}  # other")}),
+    ("half_the_warpgroup_waits", "inactive lane", FINISH,
+     {START: (START, "if i < 64:"), **GUARDED}),
+    ("matrix_at_an_odd_place", "misaligned", "start_product(D, L, T, S, 2",
+     {MATRIX: "S = cuda.shared.array(260, float32, alignment=16)",
+      STORE: ("for k in range(i, 260, 128):", "    S[k] = a[k % 256]"),
+      START: "start_product(D, L, T, S, 2, 8)"}),
+    ("matrix_in_an_array_with_no_alignment", "misaligned", START,
+     {MATRIX: "S = cuda.shared.array(256, float32)"}),
+    ("matrix_past_the_end", "out of bounds", "start_product(D, L, T, S, 4",
+     {START: "start_product(D, L, T, S, 4, 8)"}),
+    block=128, arguments=floats(256, 128), capability=(9, 0),
+)  # fmt: skip

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from convlab.bench.analysis import in_gemm_class
+from convlab.bench.baselines import System
 from convlab.bench.bounds import Checker
-from convlab.bench.harness import SETTLED_PERCENT, Check, Outcome, no_room
+from convlab.bench.harness import Check, Outcome, no_room
+from convlab.bench.monitor import SETTLED_PERCENT
 from convlab.bench.pool import WorkerPool
 from convlab.bench.roofline import Machine, too_fast
 from convlab.bench.rows import Key, Row, State
-from convlab.bench.systems import System
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import paper_layer

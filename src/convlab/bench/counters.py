@@ -1,24 +1,23 @@
 """A trace beside the GPU's own counters: ``python -m convlab.bench.counters``.
 
-Runs every stage and the textbook kernels under NVIDIA's profiler ``ncu``, which reads the requests,
-sectors and wavefronts that the hardware counted, and traces the same launches on the simulator.
-Needs a GPU, ``ncu`` and the compilers: the machine code tells which loads the compiler merged.
-Exits 1 where a count of global memory differs, or wavefronts of shared memory by more than 6 %.
+NVIDIA's profiler ``ncu`` runs every stage and the textbook kernels and reads the requests, sectors
+and wavefronts that the hardware counted; the simulator traces the same launches. Needs a GPU,
+``ncu`` and the compilers, because the machine code tells which loads the compiler merged. Exits 1
+where a count of global memory differs, or wavefronts of shared memory by more than 6 %.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import io
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -37,20 +36,25 @@ from convlab.workloads import MODEL, TEACHING
 
 MODULE = "convlab.bench.counters"
 TOLERANCE = 0.06  # of wavefronts: the hardware counts some twice when it arbitrates
-_GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
-_SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
+
+
+def _global(count: str, *operations: str) -> list[str]:
+    return [f"l1tex__t_{count}_pipe_lsu_mem_global_op_{one}.sum" for one in operations]
+
+
+def _shared(operation: str) -> list[str]:
+    return [f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{operation}.sum"]
+
+
 # By name: ncu's metrics, whose sum it is, and what it is in a trace: count, space, operation.
 METRICS = {
-    "load_requests": ((_GLOBAL.format("requests", "ld"),), ("requests", "global", "load")),
-    "load_sectors": ((_GLOBAL.format("sectors", "ld"),), ("sectors", "global", "load")),
-    "store_requests": ((_GLOBAL.format("requests", "st"),), ("requests", "global", "store")),
-    "store_sectors": ((_GLOBAL.format("sectors", "st"),), ("sectors", "global", "store")),
-    "atomic_requests": (
-        tuple(_GLOBAL.format("requests", operation) for operation in ("red", "atom")),
-        ("requests", "global", "atomic"),
-    ),
-    "shared_load_passes": ((_SHARED.format("ld"),), ("passes", "shared", "load")),
-    "shared_store_passes": ((_SHARED.format("st"),), ("passes", "shared", "store")),
+    "load_requests": (_global("requests", "ld"), ("requests", "global", "load")),
+    "load_sectors": (_global("sectors", "ld"), ("sectors", "global", "load")),
+    "store_requests": (_global("requests", "st"), ("requests", "global", "store")),
+    "store_sectors": (_global("sectors", "st"), ("sectors", "global", "store")),
+    "atomic_requests": (_global("requests", "red", "atom"), ("requests", "global", "atomic")),
+    "shared_load_passes": (_shared("ld"), ("passes", "shared", "load")),
+    "shared_store_passes": (_shared("st"), ("passes", "shared", "store")),
 }
 # A problem on which even the tiles of a GPU have little to do.
 SMALL = ConvProblem(1, 8, 12, 12, 64, 3, padding=1)
@@ -78,12 +82,11 @@ class Row:
         ]
 
 
-@dataclass(frozen=True)
-class Cases:
+class Cases(NamedTuple):
     """What is launched: textbook kernels, and stages with problem and tile."""
 
-    textbook: tuple[textbook.Case, ...]
-    stages: tuple[tuple[Stage, ConvProblem, Tile | None], ...]
+    textbook: tuple[textbook.Case, ...] = ()
+    stages: tuple[tuple[Stage, ConvProblem, Tile | None], ...] = ()
 
 
 def cases(only: Sequence[str] = ()) -> Cases:
@@ -114,7 +117,8 @@ def runnable(chosen: Cases, engine: Engine) -> tuple[Cases, str | None]:
     """Without the stages that the GPU cannot run; and the reason, naming them."""
     stages = tuple(dict.fromkeys(stage for stage, _, _ in chosen.stages))
     able, reason = stages_for(engine, stages)
-    return replace(chosen, stages=tuple(one for one in chosen.stages if one[0] in able)), reason
+    kept = tuple(one for one in chosen.stages if one[0] in able)
+    return Cases(chosen.textbook, kept), reason
 
 
 def run_all(chosen: Cases, engine: Engine) -> None:
@@ -145,28 +149,29 @@ def trace_all(
 def traced_counts(launch: LaunchTrace) -> dict[str, int]:
     """A trace's counts by METRICS' names. The hardware does not count what asynchronous copies
     store among the stores to shared memory."""
-    found = {}
-    for name, (_, (count, space, operation)) in METRICS.items():
-        found[name] = launch.total(
+
+    def is_counted(name: str, access: Any) -> bool:
+        by_copy = "copy_async" in launch.source[access.file][access.line]
+        return not (name == "shared_store_passes" and by_copy)
+
+    return {
+        name: launch.total(
             count,
             [
                 access
                 for access in launch.of(space=space)
-                if access.operation == operation
-                and not (
-                    name == "shared_store_passes"
-                    and "copy_async" in launch.source[access.file][access.line]
-                )
+                if access.operation == operation and is_counted(name, access)
             ],
         )
-    return found
+        for name, (_, (count, space, operation)) in METRICS.items()
+    }
 
 
 def counted_by_ncu(only: Sequence[str]) -> list[Counted]:
-    """Kernel and counts of every launch of ``run_all``, which a process under ncu runs.
+    """Kernel and counts of every launch of ``run_all``, in a process under ncu.
 
-    Raises ``CalledProcessError`` where that fails, ``RuntimeError`` where ncu counted nothing, as
-    where it may not read the counters.
+    Raises ``CalledProcessError`` where it fails, ``RuntimeError`` where ncu counted nothing, for
+    example because it may not read the counters.
     """
     metrics = ",".join(metric for group, _ in METRICS.values() for metric in group)
     chosen = [word for name in only for word in ("--only", name)]
@@ -182,20 +187,22 @@ def counted_by_ncu(only: Sequence[str]) -> list[Counted]:
 
 def parsed(page: str) -> list[Counted]:
     """ncu's raw page: lines of its own, a head, units, then a line a launch."""
-    rows = list(csv.reader(io.StringIO(page)))
-    start = next((place for place, row in enumerate(rows) if row[:1] == ["ID"]), None)
+    lines = page.splitlines()
+    start = next((at for at, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
-        said = [line for line in page.splitlines() if line.startswith("==ERROR==")]
+        said = [line for line in lines if line.startswith("==ERROR==")]
         raise RuntimeError(f"ncu counted nothing: {' '.join(said) or 'it does not say why'}")
-    found = []
-    for row in rows[start + 2 :]:
-        cells = dict(zip(rows[start], row, strict=True))
-        counts = {
-            name: sum(int(float(cells[metric].replace(",", ""))) for metric in group)
-            for name, (group, _) in METRICS.items()
-        }
-        found.append((cells["Kernel Name"], counts))
-    return found
+    _, *launches = csv.DictReader(lines[start:])
+    return [
+        (
+            launch["Kernel Name"],
+            {
+                name: sum(int(float(launch[metric].replace(",", ""))) for metric in metrics)
+                for name, (metrics, _) in METRICS.items()
+            },
+        )
+        for launch in launches
+    ]
 
 
 def compared(
@@ -246,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if left_out is not None:
         print(f"left out: {left_out}", file=sys.stderr)
-    if chosen == Cases((), ()):
+    if chosen == Cases():
         return 2
     if shutil.which("ncu") is None:
         print("ncu is not on the path: it comes with NVIDIA's CUDA toolkit", file=sys.stderr)

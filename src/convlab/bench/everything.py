@@ -1,9 +1,8 @@
 """All that convlab measures on a GPU, in one go: ``python -m convlab.bench.everything``.
 
-``make bench`` runs this: ``convlab bench``, the experiments behind the papers' figures, and a
-report. Each part is a process of its own. A part that fails is named and the others go on; the exit
-code is that of the first failure. Ctrl-C ends all of it, and the next call goes on where this one
-stopped, because parts keep what they have measured.
+``make bench`` runs this: the parts below, each a process of its own. A part that fails is named and
+the others go on; the exit code is that of the first failure. Ctrl-C ends all, and the next call
+goes on there, because parts keep what they have measured.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from convlab.bench.measured import INTERRUPTED
 from convlab.engines import unavailable
@@ -26,30 +24,20 @@ from convlab.engines import unavailable
 # what it has. Another Ctrl-C goes on to the next; in the end the part is killed.
 ENDINGS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0))
 ENDED = {
-    0: "done",
-    1: "done, and something was wrong",
-    2: "refused",
-    INTERRUPTED: "interrupted",
-}
+    0: "done", 1: "done, and something was wrong", 2: "refused", INTERRUPTED: "interrupted",
+}  # fmt: skip
 PROGRAMS = {
     "python": [sys.executable],
     "convlab": [sys.executable, "-c", "from convlab.cli import main; main()"],
 }
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One command, as people type it, and the files that it leaves."""
 
     title: str
     typed: str
     files: tuple[str, ...]
-
-    @property
-    def command(self) -> list[str]:
-        """What is run for it, by the Python that runs this."""
-        program, *arguments = shlex.split(self.typed)
-        return [*PROGRAMS[program], *arguments]
 
 
 def _experiment(title: str, name: str) -> Part:
@@ -75,10 +63,11 @@ def run(part: Part) -> int:
 
     Raises ``KeyboardInterrupt``, once the part has ended, where Ctrl-C ended it.
     """
+    program, *arguments = shlex.split(part.typed)
     # In a session of its own, so that Ctrl-C reaches it once, from here, and it can save. A shell
     # makes background processes ignore Ctrl-C, which they would inherit.
     process = subprocess.Popen(
-        part.command,
+        [*PROGRAMS[program], *arguments],
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -141,12 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = "All that convlab measures on a GPU, in one go; the files are left in this folder."
     parser = argparse.ArgumentParser(prog="python -m convlab.bench.everything", description=about)
     parser.parse_args(arguments)
-    reason = unavailable("gpu")
-    if reason is not None:
-        print(
-            f"convlab: make bench needs a GPU, as a simulator's times mean nothing: {reason}",
-            file=sys.stderr,
-        )
+    if (reason := unavailable("gpu")) is not None:
+        needs = "make bench needs a GPU, as a simulator's times mean nothing"
+        print(f"convlab: {needs}: {reason}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, _interrupt)  # a time limit's end is as orderly as Ctrl-C
     try:

@@ -10,17 +10,15 @@ import errno
 import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from convlab.bench.baselines import Prepared, Unsupported
+from convlab.bench.baselines import Prepared, System, Unsupported
 from convlab.bench.bounds import Checked
-from convlab.bench.monitor import SETTLED_PERCENT as SETTLED_PERCENT
 from convlab.bench.monitor import Look
 from convlab.bench.rows import State
-from convlab.bench.systems import System
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -59,10 +57,6 @@ class Outcome:
     called_spread: float | None = None
     healthy: bool = True
 
-    def as_json(self) -> dict[str, Any]:
-        """The outcome as a document of :mod:`json`."""
-        return asdict(self)
-
     def without_number(self, state: State, reason: str) -> Outcome:
         """Remove the times and give the reason why there are none."""
         self.state, self.reason = state, reason
@@ -88,7 +82,7 @@ def measure(
         absent = system.why_absent()
         if absent is not None:
             return outcome.without_number("absent", absent)
-        prepared = system.prepare(problem, *tensors, None)
+        prepared = system.prepare(problem, *tensors)
         _measure(system, prepared, backend, check, outcome)
     except Unsupported as error:
         outcome.without_number("unsupported", _words(error))
@@ -207,6 +201,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory did not suffice, in whichever library's words."""
     words = f"{type(error).__name__} {error}".lower()
     return isinstance(error, MemoryError) or any(sign in words for sign in OUT_OF_MEMORY)
+
+
+def failed(reason: str) -> Outcome:
+    """The outcome where the process that measured is lost."""
+    return Outcome(healthy=False).without_number("failed", reason)
 
 
 def no_room(error: MemoryError | OSError, what: str) -> Outcome:

@@ -1,7 +1,6 @@
 """Monitor a GPU by nvidia-smi: its clocks, and whether other processes use it.
 
-No setting is changed. A query is started and its answer is read later, so that the query does not
-delay the work that is timed.
+No setting changes. A query starts now and is read later, so that it does not delay timed work.
 """
 
 from __future__ import annotations
@@ -30,59 +29,62 @@ class Look:
     total_mib: int | None = None
 
 
-class Query:
-    """A query to nvidia-smi that is already running."""
+def _ask(query: str, gpu: str | None) -> Callable[[], list[str] | None]:
+    """Start a query; call the result for the answer's lines, None where there is no answer."""
+    command = ["nvidia-smi", query, *([f"--id={gpu}"] if gpu else [])]
+    try:
+        process = subprocess.Popen(
+            [*command, "--format=csv,noheader,nounits"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+    except OSError:
+        return lambda: None
 
-    def __init__(self, options: Sequence[str]) -> None:
-        command = ["nvidia-smi", *options, "--format=csv,noheader,nounits"]
-        self._process: subprocess.Popen[str] | None
+    def lines() -> list[str] | None:
         try:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-        except OSError:
-            self._process = None
-
-    def lines(self) -> list[str] | None:
-        """The answer; None where there is none."""
-        if self._process is None:
-            return None
-        try:
-            text, _ = self._process.communicate(timeout=20)
+            text, _ = process.communicate(timeout=20)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            process.kill()
+            process.communicate()
             return None
-        return None if self._process.returncode else text.splitlines()
+        return None if process.returncode else text.splitlines()
+
+    return lines
 
 
 def look(gpu: str | None) -> Callable[[], Look]:
-    """Ask how the GPU of that UUID is; call what is returned for the answer."""
-    asked = Query([f"--query-gpu={','.join(FIELDS)}", *_of(gpu)])
-    return lambda: _look(asked.lines())
+    """Ask for clocks and load of the GPU of that UUID; call the result for the answer."""
+    asked = _ask(f"--query-gpu={','.join(FIELDS)}", gpu)
+    return lambda: _look(asked())
+
+
+def _look(lines: Sequence[str] | None) -> Look:
+    values = (lines or [""])[0].split(", ")
+    if len(values) != len(FIELDS):
+        return Look()
+    return Look(*(int(value) if value.strip().isdecimal() else None for value in values))
 
 
 def processes(gpu: str | None) -> Callable[[], tuple[int, ...] | None]:
-    """Ask which processes compute on it, ours among them, by their numbers; None where nobody
-    knows. In a container they may be the numbers outside of it."""
-    asked = Query(["--query-compute-apps=pid", *_of(gpu)])
+    """Ask which processes compute on it, ours included; call the result for their ids, None where
+    they are unknown. In a container they may be the ids outside of it."""
+    asked = _ask("--query-compute-apps=pid", gpu)
 
-    def numbers() -> tuple[int, ...] | None:
-        lines = asked.lines()
+    def answer() -> tuple[int, ...] | None:
+        lines = asked()
         if lines is None:
             return None
         return tuple(int(line) for line in lines if line.strip().isdecimal())
 
-    return numbers
+    return answer
 
 
 def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: int) -> int | None:
-    """How many of the processes ``seen`` on a GPU are not ``expected`` there; None where nobody
-    knows. ``own`` is one that computes there and is expected.
+    """How many of the processes ``seen`` on a GPU are not ``expected`` there; None where that is
+    unknown. ``own`` computes there and is expected.
 
-    Where it is seen under its own number the others are, too, and numbers are compared. Where only
-    other numbers are seen, those outside of a container, they are counted. Where none is seen, not
-    even ``own``, nothing can be.
+    Ids are compared where ``own`` is seen under its own id. Otherwise they are ids outside of a
+    container, and only their number is compared. Where none is seen, not even ``own``, nothing is.
     """
     if not seen or expected is None:
         return None
@@ -91,20 +93,9 @@ def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: i
     return max(0, len(seen) - len(expected))
 
 
-def _of(gpu: str | None) -> list[str]:
-    return [f"--id={gpu}"] if gpu else []
-
-
-def _look(lines: Sequence[str] | None) -> Look:
-    answers = (lines[0] if lines else "").split(", ")
-    if len(answers) != len(FIELDS):
-        return Look()
-    return Look(*(int(answer) if answer.strip().isdecimal() else None for answer in answers))
-
-
 def why_busy(seen: Look) -> str | None:
-    """Why a GPU on which we do nothing yet is no place to measure, in one sentence; None when it
-    is one."""
+    """Why a GPU on which we do nothing yet is too busy to measure, in one sentence; None when it is
+    idle."""
     if seen.utilisation is not None and seen.utilisation > IDLE_PERCENT:
         return f"other processes keep the GPU busy {seen.utilisation} % of the time"
     if seen.used_mib is not None and seen.total_mib:

@@ -6,27 +6,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
-import queue
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from convlab.bench.harness import Check, Outcome, no_room
-from convlab.bench.systems import STAGE_FAMILY, System
-from convlab.bench.worker import INPUT, OUTPUT, WEIGHT
+from convlab.bench.baselines import System
+from convlab.bench.harness import Check, Outcome, failed, no_room
+from convlab.bench.systems import STAGE_FAMILY
+from convlab.bench.worker import INPUT, OUTPUT, WEIGHT, Worker
+from convlab.bench.worker import WorkerDied as WorkerDied
 from convlab.problem import ConvProblem
 
 BACKEND = "convlab.bench.gpu_backend:GpuBackend"
@@ -35,97 +30,11 @@ FAST_FOLDER = Path("/dev/shm")  # memory, on Linux
 MOST_COMPILERS = 8
 
 
-class WorkerDied(RuntimeError):
-    """A process ended, or gave no answer in time; the message says which."""
-
-
-class Worker:
-    """One process (:mod:`convlab.bench.worker`) and its answers."""
-
-    def __init__(self, backend: str, log: Path) -> None:
-        self._log = log
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "convlab.bench.worker", backend],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                encoding="utf-8",
-                start_new_session=True,  # Ctrl-C is for the parent alone
-            )
-        self._answers: queue.Queue[str | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line)
-        self._answers.put(None)
-
-    @property
-    def number(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    def send(self, **command: Any) -> None:
-        """Send a command. Raises :class:`WorkerDied`."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
-        except OSError:
-            raise WorkerDied(self._how_it_ended()) from None
-
-    def answer(self, deadline: float) -> dict[str, Any]:
-        """The next answer. Raises :class:`WorkerDied` where none comes before the deadline, a time
-        of :func:`time.monotonic`."""
-        started = time.monotonic()
-        try:
-            line = self._answers.get(timeout=max(0.0, deadline - started))
-        except queue.Empty:
-            waited = time.monotonic() - started
-            raise WorkerDied(f"gave no answer in {waited:.0f} seconds and was ended") from None
-        if line is None:
-            raise WorkerDied(self._how_it_ended())
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _how_it_ended(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=10)
-        code = self._process.returncode
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else "ended"
-        last = (self._log.read_text(encoding="utf-8", errors="replace").split("\n") or [""])[-2:]
-        words = " ".join(" ".join(last).split())
-        return f"its process {how} (exit code {code})" + (f": {words[-200:]}" if words else "")
-
-    def dismiss(self) -> None:
-        """Close its standard input: it ends by itself, once the command it is at is done."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
-
-    def end(self) -> None:
-        """End the process, whatever it is doing."""
-        self.dismiss()
-        try:
-            self._process.wait(timeout=0.5)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # and compilers that it has started
-            self._process.wait()
-        self._reader.join(timeout=5)
-        if self._process.stdout is not None and not self._reader.is_alive():
-            self._process.stdout.close()
-
-
 class WorkerPool:
     """All workers, and the folder in which tensors are handed over.
 
     ``backend`` is ``MODULE:CLASS``. ``foreign`` are the ids of other people's processes that had an
-    idle context on the GPU at the start; None where nobody knows.
+    idle context on the GPU at the start; None where they are unknown.
     """
 
     def __init__(
@@ -164,9 +73,9 @@ class WorkerPool:
     def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
         """Compile stages' kernels and load baselines' libraries side by side; yields after each.
 
-        Each is made ready in the process that measures it: kernels are spread over several
-        processes, a family of baselines is one command. A failure here repeats, and is reported,
-        when the system is measured.
+        Each happens in the process that measures it: kernels are spread over several processes, a
+        family of baselines is one command. A failure here repeats, and is reported, when the system
+        is measured.
         """
         commands: dict[str, list[tuple[ConvProblem, list[str]]]] = {}
         kernels = 0
@@ -183,7 +92,7 @@ class WorkerPool:
             with contextlib.suppress(WorkerDied, OSError):
                 for problem, names in tasks:
                     self._worker(name).send(
-                        do="compile", systems=names, problem=_fields(problem), allowed=None
+                        do="compile", systems=names, problem=problem, allowed=None
                     )
         for name, tasks in commands.items():
             for _, names in tasks:
@@ -228,29 +137,23 @@ class WorkerPool:
     def measure(self, system: System, check: Check) -> Outcome:
         """Measure a system on the layer: whatever happens to its process, there is an outcome."""
         assert self._problem is not None, "measure() is for inside layer()"
+        assert self._shared is not None
         usual = f"{STAGE_FAMILY} 0" if system.kind == "stage" else system.family
         name = self._compiled_by.get((self._problem, system.name), usual)
         deadline = time.monotonic() + self._row_seconds
         try:
             worker = self._worker(name)
             worker.send(
-                do="measure",
-                system=system.name,
-                problem=_fields(self._problem),
-                folder=str(self._tensors),
+                do="measure", system=system.name, problem=self._problem, folder=self._tensors,
                 allowed=self._allowed(),
-            )
+            )  # fmt: skip
             while "check" in (answer := worker.answer(deadline)):
                 checking = time.monotonic()
-                assert self._shared is not None
-                worker.send(**asdict(check(self._shared)))
+                worker.send(checked=check(self._shared))
                 deadline += time.monotonic() - checking  # the check's time is not the system's
-            if "outcome" in answer:
-                outcome = Outcome(**answer["outcome"])
-            else:
-                outcome = Outcome(healthy=False).without_number("failed", answer["error"])
+            outcome: Outcome = answer.get("outcome") or failed(answer["error"])
         except WorkerDied as error:
-            outcome = Outcome(healthy=False).without_number("failed", str(error))
+            outcome = failed(str(error))
         except (MemoryError, OSError) as error:
             outcome = no_room(error, "the host could not measure or check it")
         if not outcome.healthy:
@@ -280,10 +183,6 @@ class WorkerPool:
             self._end(name)
         for folder in {self._tensors, self._folder}:  # also those of a layer that was interrupted
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _fields(problem: ConvProblem) -> dict[str, Any]:
-    return {field.name: getattr(problem, field.name) for field in fields(problem)}
 
 
 def _reserve(path: Path) -> None:

@@ -16,6 +16,7 @@ from convlab import ladder
 from convlab.bench.roofline import Machine
 from convlab.engines import choose
 from convlab.oracle import random_tensors
+from convlab.plans import with_tile
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage
 from convlab.workloads import paper_layer
@@ -115,4 +116,4 @@ def _as_on_a_gpu(stage: Stage) -> Stage:
     prepare = stage.prepare
     if "whole_sums" in stage.options:
         prepare = partial(prepare, whole_sums=True)
-    return replace(stage.with_tile(stage.production_tile(paper_layer(LAYER))), prepare=prepare)
+    return replace(with_tile(stage, stage.production_tile(paper_layer(LAYER))), prepare=prepare)

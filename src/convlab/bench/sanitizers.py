@@ -1,13 +1,17 @@
-"""What NVIDIA's compute-sanitizer says of every stage: ``python -m convlab.bench.sanitizers [--json
-FILE]``, which ``make sanitize`` runs on a GPU.
+"""compute-sanitizer on every stage: ``python -m convlab.bench.sanitizers [--json FILE]``.
 
-Each of its four tools watches each stage's runs (:mod:`convlab.bench.sanitize`), in processes of
-their own, several at a time: memcheck finds accesses out of bounds or misaligned, racecheck races
-in shared memory, initcheck reads of global memory that nobody wrote, synccheck wrong barriers.
+Each of NVIDIA's four tools watches each stage's runs, in processes of their own, several at a time:
+memcheck finds accesses out of bounds or misaligned, racecheck races in shared memory, initcheck
+reads of uninitialised global memory, synccheck wrong barriers. ``make sanitize`` runs this.
+
+``python -m convlab.bench.sanitizers runs [--stage NAME]`` is what a tool watches: small problems
+with remainders everywhere, because the tools slow kernels down a hundredfold, with production
+tiles, tiny tiles, every candidate, every switch of the ablation, and ReLU of what is not finite.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -17,30 +21,128 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from convlab.bench.measured import run_module, table
 from convlab.bench.tuning import processes
-from convlab.engines import Engine, EngineUnavailable
-from convlab.plans import stages_for
-from convlab.stages import LADDER
+from convlab.engines import Engine, EngineUnavailable, choose
+from convlab.oracle import CheckResult, Oracle, random_tensors
+from convlab.plans import Plan, stages_for
+from convlab.problem import ConvProblem
+from convlab.stages import LADDER, Stage, Tile, stage_named
 
+MODULE = "convlab.bench.sanitizers"
 PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 3  # the exit code that tools are to give where they found something
 PATIENCE_SECONDS = 1800
 NOTHING, SOMETHING, HANGS, FAILS = "nothing", "found", "hangs", "fails"
 
+PROBLEMS = (
+    ConvProblem(3, 5, 19, 17, 67, (3, 5), stride=(2, 3), padding=(2, 1), dilation=(1, 2)),
+    ConvProblem(2, 3, 14, 13, 70, 3, padding="same"),  # 182 pixels an image
+    ConvProblem(1, 4, 12, 12, 9, 1),  # whole float4 in the output
+    ConvProblem(1, 64, 5, 5, 40, 3),  # few outputs of long sums: s12 splits K
+)
+# So many channels that tiles of all sizes are candidates; 72 columns, so that some stick out.
+WIDE = ConvProblem(2, 16, 6, 6, 192, 3, padding=1)
+# An infinity among its pixels, which s13 and s14 fix up; a float4 may cross into the next image.
+INFINITE = ConvProblem(2, 5, 7, 5, 67, 3, padding=1)
+
+
+class Case(NamedTuple):
+    """One run of a stage; ``infinite`` puts an infinity into the input."""
+
+    problem: ConvProblem
+    stage: Stage
+    tile: Tile | None
+    switches: dict[str, bool]
+    infinite: bool = False
+
+
+def cases(stages: tuple[Stage, ...]) -> Iterator[Case]:
+    """Every problem, stage, tile and switch that runs."""
+    for problem in PROBLEMS:
+        for stage in stages:
+            for switches in ({}, *({name: False} for name in stage.switches)):
+                yield Case(problem, stage, stage.production_tile(problem), switches)
+            if stage.tiny_tile is not None:
+                yield Case(problem, stage, stage.tiny_tile, {})
+    for stage in stages:
+        for tile in stage.candidates(WIDE):
+            yield Case(WIDE, stage, tile, {})
+        if "relu" in stage.options:
+            chosen = stage.production_tile(INFINITE, relu=True)
+            yield Case(INFINITE, stage, chosen, {"relu": True}, infinite=True)
+
+
+def check(case: Case, engine: Engine) -> CheckResult:
+    """Run a case and check its output."""
+    problem, stage, tile, switches, infinite = case
+    tensors = random_tensors(problem, 1)
+    if infinite:
+        tensors[0][0, 0, problem.H_i // 2, problem.W_i // 2] = np.inf
+    input, weight, bias = (engine.to_device(tensor) for tensor in tensors)
+    output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+    Plan(problem, stage, tile, engine, None, None, **switches)(input, weight, output, bias)
+    oracle, found = Oracle(problem, *tensors), engine.to_host(output)
+    if switches.get("relu"):
+        found = before_relu(found, oracle.expected)
+    return oracle.check(found, **stage.allowances(problem))
+
+
+def before_relu(output: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """What stood there before the ReLU, as far as can be known: a zero may have been any negative
+    number, so it is right where a negative number is expected. A negative number becomes NaN, which
+    is wrong: ReLU leaves none."""
+    sums = np.where((output == 0) & (expected < 0), expected, output).astype(np.float32)
+    return np.where(output < 0, np.float32(np.nan), sums)
+
+
+def run_stages(arguments: Sequence[str]) -> int:
+    """Run the cases on the GPU, for a tool to watch; 0 when every output is right."""
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE} runs")
+    parser.add_argument("--stage", action="append", default=[], metavar="NAME", help="not all")
+    asked = parser.parse_args(arguments).stage
+    try:
+        wanted = [stage_named(name) for name in asked]
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        engine = choose("gpu")
+    except EngineUnavailable as error:
+        print(error, file=sys.stderr)
+        return 2
+    stages, left_out = stages_for(
+        engine, tuple(stage for stage in LADDER if not asked or stage in wanted)
+    )
+    if left_out is not None and asked:
+        print(left_out, file=sys.stderr)
+        return 2
+    if left_out is not None:
+        print(f"left out: {left_out}")
+    results = []
+    for case in cases(stages):
+        results.append(check(case, engine))
+        if not results[-1].ok:
+            where = f"{case.stage.name} tile {case.tile} {case.switches} on {case.problem}"
+            print(f"{where}: {results[-1]}")
+    right = sum(result.ok for result in results)
+    print(f"{right} of {len(results)} runs right")
+    return 1 if right < len(results) else 0
+
 
 _at_work: set[subprocess.Popen[str]] = set()
 
 
 def watched(tool: str, command: Sequence[str], seconds: float) -> tuple[str, str]:
-    """What a tool says of a Python command, ``nothing``, ``found``, ``hangs`` or ``fails``, and all
-    that the two printed. Without the tool's own summary it watched nothing, and that fails."""
+    """What a tool says of a Python command (``nothing``, ``found``, ``hangs`` or ``fails``), and
+    all that the two printed. Without its own summary the tool watched nothing: that fails."""
     whole = [PROGRAM, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable, *command]
-    # Of a session of its own, so that what it starts can be ended with it: on the GPU that hangs.
+    # In a session of its own, so that what it starts ends with it: on the GPU that hangs.
     process = subprocess.Popen(
         whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -72,10 +174,10 @@ def counts_in(text: str) -> list[int]:
 def of_stage(tool: str, stage: str) -> dict[str, Any]:
     """What a tool says of a stage, and how many of its runs were right."""
     started = time.monotonic()
-    command = ("-W", "ignore", "-m", "convlab.bench.sanitize", "--stage", stage)
+    command = ("-W", "ignore", "-m", MODULE, "runs", "--stage", stage)
     says, text = watched(tool, command, PATIENCE_SECONDS)
     counted = re.search(r"(\d+) of (\d+) runs right", text)
-    if says == NOTHING and counted is None:  # nobody knows of what
+    if says == NOTHING and counted is None:  # nothing ran
         says = FAILS
     return {
         "stage": stage,
@@ -90,25 +192,30 @@ def of_stage(tool: str, stage: str) -> dict[str, Any]:
 
 
 def measure(engine: Engine | None) -> dict[str, Any]:
-    """Every stage that the GPU can run, under every tool. Raises ``EngineUnavailable`` where there
-    are no tools."""
+    """Every stage that the GPU can run, under every tool. Raises ``EngineUnavailable`` without
+    compute-sanitizer. Ctrl-C ends the tools that run and begins no others."""
     assert engine is not None
     if shutil.which(PROGRAM) is None:
         raise EngineUnavailable(
             f"there is no {PROGRAM} on the path: it comes with NVIDIA's CUDA toolkit"
         )
     stages, left_out = stages_for(engine, LADDER)
-    # The last stages have the most runs: begun first, nobody waits for them alone at the end.
+    # The last stages have the most runs, so they begin first and none runs alone at the end.
     work = [(tool, stage.name) for stage in reversed(stages) for tool in TOOLS]
     rows = []
-    with _pool(processes(engine)) as pool:
+    pool = ThreadPoolExecutor(processes(engine))
+    try:
         for row in pool.map(lambda pair: of_stage(*pair), work):
             rows.append(row)
-            print(
-                f"{len(rows):3} of {len(work)}  {row['stage']:20} {row['tool']:10} {_cell(row)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            done = f"{len(rows):3} of {len(work)}  {row['stage']:20} {row['tool']:10} {_cell(row)}"
+            print(done, file=sys.stderr, flush=True)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in [*_at_work]:
+            _end(process)
+        raise
+    finally:
+        pool.shutdown()
     order = [stage.name for stage in stages]
     rows.sort(key=lambda row: (order.index(row["stage"]), TOOLS.index(row["tool"])))
     return {
@@ -119,23 +226,8 @@ def measure(engine: Engine | None) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that wait for processes; after Ctrl-C no others are begun, and these are ended."""
-    pool = ThreadPoolExecutor(threads)
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in [*_at_work]:
-            _end(process)
-        raise
-    finally:
-        pool.shutdown()
-
-
 def _version() -> str:
-    """As the program names itself."""
+    """The version that the program prints."""
     said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
     version = re.search(r"[Vv]ersion (\S+)", said)
     return version[1] if version else "unknown"
@@ -168,9 +260,12 @@ def _cell(row: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 1 where a tool found something or a run was wrong."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["runs"]:
+        return run_stages(words[1:])
     about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
     return run_module(
-        "convlab.bench.sanitizers", about, measure, show, arguments,
+        MODULE, about, measure, show, words,
         needs_gpu=True, without="its tools watch a GPU's kernels",
     )  # fmt: skip
 

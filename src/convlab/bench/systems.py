@@ -1,16 +1,17 @@
-"""What a benchmark measures: convlab's stages and the baselines, seen alike."""
+"""What a benchmark measures: convlab's stages and the baselines, as :class:`System` alike."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines import BASELINES, Baseline, Prepared, baseline_named
-from convlab.bench.baselines.base import Compile
+from convlab.bench.baselines import BASELINES, baseline_named
+from convlab.bench.baselines.base import System as System
+from convlab.bench.baselines.on_gpu import fill_with_nan
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
@@ -31,34 +32,6 @@ VARIANTS = {
     "without_vectorized": "vectorized",
     "without_microkernel": "microkernel",
 }
-NAN_BITS = 0x7FC00000
-
-
-@dataclass(frozen=True)
-class System:
-    """Something that computes a convolution, to be measured.
-
-    As :class:`~convlab.bench.baselines.Baseline`, and: ``kind`` is ``stage`` or ``baseline``;
-    ``compile`` makes ready ahead of time what keeps no GPU memory, such as a stage's kernels for
-    one problem or a baseline's library; ``allowances`` are further arguments of ``Oracle.check``.
-    """
-
-    name: str
-    title: str
-    kind: str
-    family: str
-    precision: str
-    method: str
-    on_gpu: bool
-    why_absent: Callable[[], str | None]
-    prepare: Callable[[ConvProblem, Any, Any, Any], Prepared]
-    compile: Compile | None = None
-    allowances: Callable[[ConvProblem], dict[str, Any]] = lambda problem: {}
-
-    def as_json(self) -> dict[str, Any]:
-        """What the results say of it."""
-        names = ("name", "title", "kind", "family", "precision", "method", "on_gpu")
-        return {name: getattr(self, name) for name in names}
 
 
 def system_named(name: str) -> System:
@@ -67,19 +40,13 @@ def system_named(name: str) -> System:
         whole = of_stage(stage_named(WHOLE), **{VARIANTS[name]: False})
         return replace(whole, name=name, title=f"s11 without {VARIANTS[name]}")
     if any(name == baseline.name for baseline in BASELINES):
-        return of_baseline(baseline_named(name))
+        return baseline_named(name)
     return of_stage(stage_named(name))
 
 
-def of_baseline(baseline: Baseline) -> System:
-    """A baseline, to be measured."""
-    return System(kind="baseline", **vars(baseline))
-
-
 def of_stage(stage: Stage, **switches: bool) -> System:
-    """A stage of the ladder with its production tile, to be measured, whatever ``convlab tune``
-    remembers: the same code gives the same row. ``switches`` turn off techniques of stages that
-    have any."""
+    """A stage with its production tile, whatever ``convlab tune`` remembers: the same code gives
+    the same row. ``switches`` turn off techniques of stages that have any."""
 
     def why_absent() -> str | None:
         return stages_for(choose("gpu"), (stage,))[1]
@@ -93,6 +60,9 @@ def of_stage(stage: Stage, **switches: bool) -> System:
         for step in program.launches:  # a library's, too: that imports the library
             engine.build(step, program)
 
+    def prepare(problem: ConvProblem, input: np.ndarray, weight: np.ndarray) -> PreparedStage:
+        return PreparedStage(stage, problem, input, weight, **switches)
+
     return System(
         stage.name,
         stage.title,
@@ -102,9 +72,7 @@ def of_stage(stage: Stage, **switches: bool) -> System:
         "direct" if stage.name.startswith(("s01", "s02")) else "gemm",
         True,
         why_absent,
-        lambda problem, input, weight, bias: PreparedStage(
-            stage, problem, input, weight, **switches
-        ),
+        prepare,
         compile,
         stage.allowances,
     )
@@ -149,12 +117,7 @@ class PreparedStage:
 
     def poison(self) -> None:
         """Fill the output with NaN."""
-        from cuda.bindings import driver
-
-        address = self._out.__cuda_array_interface__["data"][0]
-        (error,) = driver.cuMemsetD32(address, NAN_BITS, self._out.size)
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"CUDA driver: {error.name}")
+        fill_with_nan(self._out)
 
     def output(self) -> np.ndarray:
         """The output on the host."""
@@ -162,30 +125,30 @@ class PreparedStage:
         return self._engine.to_host(self._out)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._plan, self._arrays, self._out, self._streams = None, [], None, {}
         gc.collect()  # arrays and what was made of them may hold each other
-        self._engine.free_bytes()  # which frees what nobody holds any more
+        self._engine.free_bytes()  # Numba frees unused memory later, unless asked
 
 
 def chosen(
     stages: Sequence[str] | None, baselines: Sequence[str] | None, quick: bool = False
 ) -> tuple[System, ...]:
-    """The systems of these names, stages in the ladder's order, then baselines in theirs.
+    """The systems of these names: stages in the ladder's order, then baselines in theirs.
 
-    None takes the default ones, ``all`` every one, ``none`` no one. Raises ``ValueError`` for an
-    unknown name, or where nothing is left.
+    None means the usual ones, ``all`` every one, ``none`` not one. Raises ``ValueError`` for an
+    unknown name, and where nothing is left.
     """
+    on_gpu = [
+        one.name
+        for one in BASELINES
+        if one.on_gpu and not (quick and one.name.startswith(SLOW_START))
+    ]
     usual = QUICK_STAGES if quick else DEFAULT_STAGES
     wanted = _names(stages, usual, LADDER, stage_named)
-    on_gpu = [
-        baseline.name
-        for baseline in BASELINES
-        if baseline.on_gpu and not (quick and baseline.name.startswith(SLOW_START))
-    ]
     others = _names(baselines, on_gpu, BASELINES, baseline_named)
     found = [of_stage(stage) for stage in LADDER if stage.name in wanted]
-    found += [of_baseline(baseline) for baseline in BASELINES if baseline.name in others]
+    found += [baseline for baseline in BASELINES if baseline.name in others]
     if not found:
         raise ValueError("--stage and --baseline are both none: there is nothing to measure")
     return tuple(found)

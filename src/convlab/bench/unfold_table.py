@@ -138,7 +138,7 @@ class OnCupy:
     algorithm: str | None = None
     capturable = False
 
-    def __init__(self, problem: ConvProblem, input: Any, weight: Any, bias: Any) -> None:
+    def __init__(self, problem: ConvProblem, input: Any, weight: Any) -> None:
         import cupy
 
         self._cupy = cupy
@@ -181,7 +181,7 @@ def row_system(name: str) -> System:
     rounds = line.matmul or (line.cudnn and line.by in ("conv2d", "unfoldnd"))
     absent = {"unfoldnd": _why_no_unfoldnd, "convlab": _why_no_compat(why_no_torch)}
 
-    def prepare(problem: ConvProblem, input: Any, weight: Any, bias: Any) -> Prepared:
+    def prepare(problem: ConvProblem, input: Any, weight: Any) -> Prepared:
         return OnTorch(name, problem, input, weight, partial(computation, line))
 
     return _system(

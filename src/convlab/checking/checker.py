@@ -18,7 +18,7 @@ from convlab.checking.records import SPOILED, Answer, Check, Count, Machine
 from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
-from convlab.plans import Plan
+from convlab.plans import Plan, with_tile
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.stage import SOURCES, Capability
@@ -233,7 +233,7 @@ def check_tile(
     step = stage_named(stage)
     name = f"everything at once, with tile {tile}"
     problem = replace(EVERYTHING, out_channels=tile.M_B + EVERYTHING.out_channels)
-    return _try(step.with_tile(tile), _maker(kernel, step), name, problem, seed)
+    return _try(with_tile(step, tile), _maker(kernel, step), name, problem, seed)
 
 
 def _raised(error: BaseException) -> str:

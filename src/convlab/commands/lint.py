@@ -63,7 +63,7 @@ def lint(
         refuse_simulator()
         from convlab import lint as gate
         from convlab.engines.offline import arch_of
-        from convlab.stage import why_too_old
+        from convlab.plans import why_too_old
     with refusing(ValueError):
         chosen_stages = stages_named(None if stage is None else [stage])
         problems = gate.PROBLEMS

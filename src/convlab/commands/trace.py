@@ -133,9 +133,8 @@ def _traced(
         from convlab import ladder as runner
         from convlab.engines import EngineUnavailable, choose
         from convlab.engines.offline import CompilerMissing, UnknownGPU, arch_of
-        from convlab.plans import program_for
+        from convlab.plans import program_for, why_too_old
         from convlab.simulation.findings import NotSimulated
-        from convlab.stage import why_too_old
         from convlab.stages import Tile, stage_named
         from convlab.tracing import trace_stage
     with refusing(ValueError, EngineUnavailable):

@@ -11,11 +11,9 @@ is accepted. All use of the simulator's internals is in this file and in ``devic
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from threading import Lock
 from typing import Any
 
@@ -37,31 +35,26 @@ class CudaSim(OnTheHost):
     device = "Numba's CUDA simulator on the CPU"
 
     def __init__(self) -> None:
-        self._tally: _Tally | None = None
+        self._tally = _Tally()
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end; what a kernel raises comes out as it was raised."""
-        tally = self._tally or _Tally()
+        tally = self._tally
         grid, block = three(launch.grid, "grid"), three(launch.block, "block")
-        arguments = [
-            _Array(
-                array, tally.global_access, read_only=str(argument) in SOURCES, what=str(argument)
-            )
-            for array, argument in zip(arrays, launch.arguments or [""] * len(arrays), strict=True)
-        ]
+        names = map(str, launch.arguments or [""] * len(arrays))
+        count = partial(tally.add, "global")
+        arguments = [_Array(array, name, count) for array, name in zip(arrays, names, strict=True)]
         cuda = _SimulatedCuda(grid, block, tally)
         body = partial(python_body(launch.kernel, cuda), *arguments)
-        _Blocks(body, grid, block, cuda.new_block).run_all()
+        _Blocks(body, grid, block, cuda.shared.clear).run_all()
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
-        """Count what kernels inside the ``with`` do; as they end, not before."""
-        counts, tally, outer = Counts(), _Tally(), self._tally
-        self._tally = tally
+        """Count what kernels inside the ``with`` do."""
+        outer, self._tally = self._tally, _Tally()
         try:
-            yield counts
+            yield self._tally.counts
         finally:
-            tally.store(counts)
             self._tally = outer
 
 
@@ -69,7 +62,8 @@ class _Blocks(BlockManager):  # type: ignore[misc]
     """A launch's blocks, one after the other, by Numba's rules for the threads of one.
 
     Numba starts threads for each block anew and polls them, which takes the interpreter from those
-    that compute. Here a thread goes on to the next block; who comes last to a barrier opens it.
+    that compute. Here a thread goes on to the next block, and the last to arrive at a barrier opens
+    it.
     """
 
     def __init__(
@@ -111,25 +105,18 @@ class _Blocks(BlockManager):  # type: ignore[misc]
             thread.join()
         self._f = None  # it has the arrays: threads and blocks, which know each other, live on
 
-    def wait(self, thread: _Thread) -> None:
-        """The thread is at a barrier."""
+    def arrive(self, thread: _Thread, *, done: bool) -> None:
+        """The thread waits at a barrier or has done its part of the block, and goes on once every
+        thread has arrived at either."""
         with self._change:
             if thread.abort:
                 return
-            self._waiting.append(thread)
-            self._open()
+            (self._done if done else self._waiting).append(thread)
+            if len(self._waiting) + len(self._done) == len(self._threads):
+                self._open()
         thread.gate.acquire()
 
-    def end(self, thread: _Thread) -> None:
-        """The thread has done its part of the block."""
-        with self._change:
-            if thread.abort:
-                return
-            self._done.append(thread)
-            self._open()
-        thread.gate.acquire()
-
-    def stop(self, thread: _Thread, error: BaseException) -> None:
+    def stop(self, error: BaseException, thread: _Thread) -> None:
         """The thread raised."""
         with self._change:
             if self._raised is None and not thread.abort:
@@ -137,9 +124,6 @@ class _Blocks(BlockManager):  # type: ignore[misc]
                 self._over.release()
 
     def _open(self) -> None:
-        """Release the waiting threads if every thread has arrived or ended."""
-        if len(self._waiting) + len(self._done) < len(self._threads):
-            return
         if self._waiting:
             going, self._waiting = self._waiting, []
         else:
@@ -186,89 +170,63 @@ class _Thread(BlockThread):  # type: ignore[misc]
                         break
                     self.blockIdx = Dim3(*position)
                     self._manager._f()
-                    self._manager.end(self)
+                    self._manager.arrive(self, done=True)
         except BaseException as error:
-            self._manager.stop(self, error)
+            self._manager.stop(error, self)
 
     def syncthreads(self) -> None:
         self.syncthreads_blocked = True
-        self._manager.wait(self)
+        self._manager.arrive(self, done=False)
         if self.abort:
             raise RuntimeError("the launch was stopped")
 
 
-class _Counter:
-    """Loads, stores and bytes of one kind of memory; safe between threads without a lock."""
-
-    def __init__(self) -> None:
-        self._loads, self._stores, self._elements = count(), count(), count()
-
-    def load(self, elements: int) -> None:
-        next(self._loads)
-        self._add(elements)
-
-    def store(self, elements: int) -> None:
-        next(self._stores)
-        self._add(elements)
-
-    def _add(self, elements: int) -> None:
-        for _ in range(elements):
-            next(self._elements)
-
-    def totals(self) -> tuple[int, int, int]:
-        """Loads, stores, bytes. Reading ends the counting: each ``next`` also counts."""
-        return next(self._loads), next(self._stores), 4 * next(self._elements)
-
-
 class _Tally:
-    """The counters of one ``counting`` block."""
+    """The counts of one ``counting`` block, which many threads add to."""
 
     def __init__(self) -> None:
-        self.global_access, self.shared_access, self.barriers = _Counter(), _Counter(), count()
+        self.counts, self._change = Counts(), Lock()
 
-    def store(self, counts: Counts) -> None:
-        counts.global_loads, counts.global_stores, counts.global_bytes = self.global_access.totals()
-        counts.shared_loads, counts.shared_stores, _ = self.shared_access.totals()
-        counts.barriers = next(self.barriers)
+    def add(self, memory: str, access: str, elements: int) -> None:
+        name = f"{memory}_{access}"
+        with self._change:
+            setattr(self.counts, name, getattr(self.counts, name) + 1)
+            if memory == "global":
+                self.counts.global_bytes += 4 * elements
+
+    def barrier(self) -> None:
+        with self._change:
+            self.counts.barriers += 1
 
 
 class _Array:
-    """An array as a kernel sees it: strict bounds, counted accesses."""
+    """An array as a kernel sees it: strict bounds; ``count(access, elements)`` of each access."""
 
     def __init__(
-        self,
-        memory: np.ndarray,
-        counter: _Counter | None,
-        *,
-        what: str,
-        read_only: bool = False,
+        self, memory: np.ndarray, name: str, count: Callable[[str, int], None] | None
     ) -> None:
-        self.memory, self.shape, self._counter = memory, memory.shape, counter
-        self.dtype, self.ndim, self.size = memory.dtype, memory.ndim, memory.size
-        self._what, self._read_only = what, read_only
+        self.memory, self.shape, self.dtype = memory, memory.shape, memory.dtype
+        self.ndim, self.size = memory.ndim, memory.size
+        self._name, self._count = name, count
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
     def __getitem__(self, index: Any) -> Any:
-        elements = self._check(index)
-        if self._counter is not None:
-            self._counter.load(elements)
+        self._access("loads", index)
         return self.memory[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if self._read_only:
-            raise IndexError(f"the kernel writes to {self._what}[{index}], which is not its output")
-        elements = self._check(index)
-        if self._counter is not None:
-            self._counter.store(elements)
+        if self._name in SOURCES:
+            raise IndexError(f"the kernel writes to {self._name}[{index}], which is not its output")
+        self._access("stores", index)
         self.memory[index] = value
 
-    def _check(self, index: Any) -> int:
-        """How many elements the access touches; IndexError where a GPU would go astray."""
+    def _access(self, access: str, index: Any) -> None:
+        """Count it; IndexError where a GPU would go astray."""
         entries = index if isinstance(index, tuple) else (index,)
         if len(entries) != self.ndim:
-            raise IndexError(f"{len(entries)} indices for {self._what} of shape {self.shape}")
+            raise IndexError(f"{len(entries)} indices for {self._name} of shape {self.shape}")
         elements = 1
         for entry, extent in zip(entries, self.shape, strict=True):
             if isinstance(entry, slice):  # the four lanes of a 128-bit access
@@ -277,40 +235,40 @@ class _Array:
             else:
                 inside = 0 <= entry < extent
             if not inside:
-                raise IndexError(f"index {index} is outside {self._what} of shape {self.shape}")
-        return elements
+                raise IndexError(f"index {index} is outside {self._name} of shape {self.shape}")
+        if self._count is not None:
+            self._count(access, elements)
 
 
-class _Memory:
-    """``cuda.shared`` or ``cuda.local``: arrays that start as NaN.
+def _poisoned(shape: Any, dtype: Any) -> np.ndarray:
+    kind = np.dtype(dtype)
+    return np.full(shape, np.nan if kind.kind == "f" else np.iinfo(kind).max, kind)
 
-    Shared arrays are one per call in the code and block; local ones one per call.
-    """
 
-    def __init__(self, counter: _Counter | None, *, shared: bool) -> None:
-        self._counter, self._shared = counter, shared
-        self._arrays: dict[tuple[Any, int], _Array] = {}
-        self._lock = threading.Lock()
+class _Local:
+    """``cuda.local``."""
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> _Array:
-        if not self._shared:
-            return self._new(shape, dtype)
+        return _Array(_poisoned(shape, dtype), "a local array", None)
+
+
+class _Shared:
+    """``cuda.shared``: one array per call in the code and block."""
+
+    def __init__(self, tally: _Tally) -> None:
+        self._count = partial(tally.add, "shared")
+        self._arrays: dict[tuple[Any, int], _Array] = {}
+        self._change = Lock()
+        self.clear = self._arrays.clear  # when another block begins
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> _Array:
         caller = sys._getframe(1)
         call = caller.f_code, caller.f_lasti
-        with self._lock:
+        with self._change:
             if call not in self._arrays:
-                self._arrays[call] = self._new(shape, dtype)
+                memory = _poisoned(shape, dtype)
+                self._arrays[call] = _Array(memory, "a shared array", self._count)
             return self._arrays[call]
-
-    def clear(self) -> None:
-        """Another block begins."""
-        self._arrays.clear()
-
-    def _new(self, shape: Any, dtype: Any) -> _Array:
-        kind = np.dtype(dtype)
-        poison = np.nan if kind.kind == "f" else np.iinfo(kind).max
-        what = "a shared array" if self._shared else "a local array"
-        return _Array(np.full(shape, poison, kind), self._counter, what=what)
 
 
 class _Atomic(kernelapi.FakeCUDAAtomic):  # type: ignore[misc]
@@ -328,15 +286,9 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
 
     def __init__(self, grid: tuple[int, ...], block: tuple[int, ...], tally: _Tally) -> None:
         super().__init__(grid, block, 0)
-        self._shared = _Memory(tally.shared_access, shared=True)
-        self._local = _Memory(None, shared=False)
-        self._atomic = _Atomic()
-        self._barriers = tally.barriers
-
-    def new_block(self) -> None:
-        """The next block has shared memory of its own."""
-        self._shared.clear()
+        self._shared, self._local, self._atomic = _Shared(tally), _Local(), _Atomic()
+        self._tally = tally
 
     def syncthreads(self) -> None:
-        next(self._barriers)
+        self._tally.barrier()
         super().syncthreads()

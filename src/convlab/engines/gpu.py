@@ -16,7 +16,7 @@ from convlab.engines import handles
 from convlab.engines.base import Start, Together
 from convlab.engines.handles import stream_handle
 from convlab.simulation.memory_rules import Counts
-from convlab.stage import Capability, Launch, LibraryCall, Program, Step
+from convlab.stage import Capability, Flat, Launch, LibraryCall, Program, Step
 
 
 def why_not() -> str | None:
@@ -39,8 +39,11 @@ def why_not() -> str | None:
 
 def signature(launch: Launch, program: Program) -> tuple[Any, ...]:
     """Numba's types of the launch's arguments: C-contiguous float32 arrays."""
+    ndim = {"input": 4, "weight": 4, "bias": 1, "output": 4}
+    ndim |= {buffer.name: len(buffer.shape) for buffer in program.buffers}
     return tuple(
-        types.Array(types.float32, program.ndim(argument), "C") for argument in launch.arguments
+        types.Array(types.float32, 1 if isinstance(argument, Flat) else ndim[str(argument)], "C")
+        for argument in launch.arguments
     )
 
 

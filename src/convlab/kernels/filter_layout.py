@@ -1,7 +1,7 @@
 """The layout transform of the filter: M x K becomes K_P x M_P, transposed and padded with zeros.
 
-Row k holds term k of every output channel, so that four channels are neighbours and a float4 loads
-them. K_P and M_P are whole tiles, which removes the bounds checks from the loop.
+Row k holds term k of every output channel, so that a float4 loads four channels. K_P and M_P are
+whole tiles, which removes the bounds checks from the loop.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ FLOAT4 = 4  # numbers that one 128-bit load or store moves
 
 def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
     """The transposed filter's memory: K x M up to whole tiles."""
-    K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
-    M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
-    return Buffer("packed", (K_P, M_P))
+    K_tiles, M_tiles = blocks_for(problem.K, tile.K_B), blocks_for(problem.M, tile.M_B)
+    return Buffer("packed", (K_tiles * tile.K_B, M_tiles * tile.M_B))
 
 
 def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
@@ -48,18 +47,14 @@ def pack_launch(
 ) -> Launch:
     """The launch that transposes the filter, its rows in the order in which ``make`` takes them."""
     K_P, M_P = packed_buffer(problem, tile).shape
-    kernel = make(problem, K_P, M_P, tile.threads)
-    grid = (blocks_for(K_P * M_P, tile.threads),)
-    return Launch(kernel, grid, (tile.threads,), (weight, "packed"))
+    THREADS = tile.threads
+    kernel = make(problem, K_P, M_P, THREADS)
+    return Launch(kernel, (blocks_for(K_P * M_P, THREADS),), (THREADS,), (weight, "packed"))
 
 
 def require_float4(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile whose thread tile is not made of float4s."""
-    tile.require(
-        tile.M_T % FLOAT4 == 0 and tile.N_T % FLOAT4 == 0,
-        "M_T and N_T must be multiples of 4, because four numbers move at a time",
-    )
-    tile.require(
-        tile.threads % tile.N_B == 0,
-        "its threads must be a multiple of N_B, because each fetches from one window",
-    )
+    whole = tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0
+    tile.require(whole, "M_T and N_T must be multiples of 4, because four numbers move at a time")
+    even = tile.threads % tile.N_B == 0
+    tile.require(even, "its threads must be a multiple of N_B: each fetches from one window")

@@ -23,8 +23,9 @@ from convlab.kernels.depth_last import (
 from convlab.kernels.filter_layout import pack_launch, packed_buffer
 from convlab.kernels.gemm import product_launch
 from convlab.kernels.im2col import columns_buffer
+from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
-from convlab.stage import MODEL_TILE, Flat, Program, Stage, Step, Tile, Tiles, microkernel_tile
+from convlab.stage import Flat, Program, Stage, Step, Tile, Tiles
 
 
 def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:

@@ -13,8 +13,9 @@ from convlab.kernels.batch_slices import Slice, in_slices, largest, slices
 from convlab.kernels.filter_layout import pack_launch, packed_buffer
 from convlab.kernels.gemm import product_launch
 from convlab.kernels.im2col import columns_buffer, im2col_launch
+from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
-from convlab.stage import MODEL_TILE, Flat, Program, Stage, Step, Tile, Tiles, microkernel_tile
+from convlab.stage import Flat, Program, Stage, Step, Tile, Tiles
 
 
 def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None) -> Program:

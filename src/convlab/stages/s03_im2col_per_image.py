@@ -9,8 +9,9 @@ image is.
 from __future__ import annotations
 
 from convlab.kernels.batch_slices import slices_of
+from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
-from convlab.stage import MODEL_TILE, Program, Stage, Tile, Tiles, microkernel_tile
+from convlab.stage import Program, Stage, Tile, Tiles
 from convlab.stages.s03_im2col import program
 
 

@@ -1,9 +1,9 @@
 """s04: implicit GEMM. The im2col matrix product with its indices computed on the fly.
 
-Source: im2win paper (000), Algorithm 1. The convolution is the product of the M x K filter matrix
-and the K x N matrix of unrolled windows, which is never built: the kernel finds each element in the
-input. Three loops, m, n and k, replace s01's seven. The arithmetic and the memory accesses stay the
-same and the divisions are extra. The gain is the shape of a GEMM, which the next stages make fast.
+Source: im2win paper (000), Algorithm 1. The kernel multiplies the M x K filter matrix by the K x N
+matrix of unrolled windows without building that matrix: it finds each element in the input. Three
+loops replace s01's seven. The arithmetic and the memory accesses stay the same and the divisions
+are extra. The gain is the shape of a GEMM, which the next stages make fast.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from numba import cuda, float32, uint32
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, blocks_for
 
-# n is along x: neighbouring threads then touch neighbouring pixels, and x is the only side of a
-# CUDA grid that holds more than 65,535 blocks.
+# n is along x: neighbours touch neighbouring pixels, and only x holds more than 65,535 blocks.
 BLOCK_M, BLOCK_N = 8, 32
 
 
 def make_kernel(problem: ConvProblem) -> Any:
-    """The kernel with the problem's shapes as constants."""
+    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -35,8 +34,7 @@ def make_kernel(problem: ConvProblem) -> Any:
         if m >= M or n >= N:
             return
 
-        o_c = m  # lines 2-6: which output is row m, column n of the product?
-        i_n = n // (H_o * W_o)
+        i_n = n // (H_o * W_o)  # lines 2-6: which output is row m, column n of the product?
         o_h = n % (H_o * W_o) // W_o
         o_w = n % W_o
 
@@ -51,10 +49,9 @@ def make_kernel(problem: ConvProblem) -> Any:
             pixel = float32(0)
             if 0 <= i_h < H_i and 0 <= i_w < W_i:
                 pixel = input[i_n, i_c, i_h, i_w]
-            # Line 14. In memory the filter tensor is the M x K matrix: row o_c, column k.
-            total += pixel * weight[o_c * K + k]
+            total += pixel * weight[m * K + k]  # line 14: row m, column k of the M x K matrix
 
-        output[i_n, o_c, o_h, o_w] = total + bias[o_c]
+        output[i_n, m, o_h, o_w] = total + bias[m]
 
     return implicit_gemm
 

@@ -1,9 +1,8 @@
 """s05: shared memory. A block fetches slices of K together and reads them many times.
 
 Source: im2win paper (000), section 3.3 ("Shared memory and register"). The M_B x N_B outputs of a
-block need the same M_B rows of the filter and the same N_B windows, K_B terms at a time. Each
-thread loads a few numbers for all; a whole row or column of threads then uses each number, so the
-block reads global memory M_B or N_B times less often.
+block need the same M_B rows of the filter and N_B windows, K_B terms at a time. Each number is
+loaded once and used by a row or column of threads: M_B or N_B times fewer global loads.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
+    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
     H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
-    M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
-    ROWS = tile.rows
+    M_B, N_B, K_B, THREADS, ROWS = tile.M_B, tile.N_B, tile.K_B, tile.threads, tile.rows
     F_SLICE, I_SLICE = (M_B, K_B), (K_B, N_B)
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
@@ -37,9 +35,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         m, n = m0 + ty, uint32(cuda.blockIdx.x) * N_B + tx
 
-        # The window this thread fetches from: its own. Past the last one, fetch that again; its
-        # results are not written.
-        window = min(n, N - 1)
+        window = min(n, N - 1)  # past the last one, fetch that again; its results are not written
         i_n = window // (H_o * W_o)
         o_h = window % (H_o * W_o) // W_o
         o_w = window % W_o

@@ -18,7 +18,7 @@ from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
+    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -38,9 +38,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n = uint32(cuda.blockIdx.x) * N_B + tx
 
-        # The window this thread fetches from: its own. Past the last one, fetch that again; its
-        # results are not written.
-        window = min(n, N - 1)
+        window = min(n, N - 1)  # past the last one, fetch that again; its results are not written
         i_n = window // (H_o * W_o)
         o_h = window % (H_o * W_o) // W_o
         o_w = window % W_o

@@ -16,22 +16,13 @@ from numba import cuda, float32, uint32
 
 from convlab.device import BYTES_16, gpu_only, load4, store4
 from convlab.kernels.filter_layout import FLOAT4, pack_launch, packed_buffer, require_float4
+from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    MODEL_TILE,
-    Flat,
-    Launch,
-    Program,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    microkernel_tile,
-)
+from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
+    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape

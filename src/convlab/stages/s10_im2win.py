@@ -57,7 +57,7 @@ def make_transform(problem: ConvProblem) -> Any:
 
 
 def make_kernel(problem: ConvProblem) -> Any:
-    """The kernel with the problem's shapes as constants."""
+    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
@@ -70,8 +70,7 @@ def make_kernel(problem: ConvProblem) -> Any:
         if m >= M or n >= N:
             return
 
-        o_c = m  # lines 2-4
-        i_n = n // (H_o * W_o)
+        i_n = n // (H_o * W_o)  # lines 2-4
         o_h = n % (H_o * W_o) // W_o
         o_w = n % W_o
 
@@ -82,9 +81,9 @@ def make_kernel(problem: ConvProblem) -> Any:
             f_w = k % (H_f * W_f) // H_f
             f_h = k % H_f
             pixel = windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]
-            total += pixel * weight[o_c, i_c, f_h, f_w]  # line 10
+            total += pixel * weight[m, i_c, f_h, f_w]  # line 10
 
-        output[i_n, o_c, o_h, o_w] = total + bias[o_c]
+        output[i_n, m, o_h, o_w] = total + bias[m]
 
     return im2win
 

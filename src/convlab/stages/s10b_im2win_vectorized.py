@@ -21,24 +21,15 @@ from convlab.kernels.im2win_layout import (
     window_columns,
     windows_buffer,
 )
+from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    MODEL_TILE,
-    Flat,
-    Launch,
-    Program,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    microkernel_tile,
-)
+from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
+    """The kernel with all sizes as constants."""
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)

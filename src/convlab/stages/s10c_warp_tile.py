@@ -1,10 +1,10 @@
 """s10c: warp tiles and unrolled steps. More of the instructions in the loop multiply.
 
-Source: ours; CUTLASS calls it a warp tile. s10b's warp is 2 x 16 threads of the tile: its reads of
-S_F and S_I take six wavefronts. 4 x 8 threads, lane by lane (0, 0), (1, 0), (0, 1), (1, 1),
-(0, 2), ..., read each float4 of S_I in lanes l and l ^ 1 and of S_F in l and l ^ 2: four wavefronts.
-The compiler does not unroll a loop as long as s10b's over k. Here each step is a call with its own
-constant k, so that its addresses are constant offsets and no counter is left.
+Source: ours; CUTLASS calls it a warp tile. A warp of s10b is 2 x 16 threads of the tile: its reads
+of S_F and S_I take six wavefronts. Here it is 4 x 8 threads, lane by lane (0, 0), (1, 0), (0, 1),
+(1, 1), (0, 2), ...: lanes l and l ^ 1 read the same float4 of S_I, lanes l and l ^ 2 the same of
+S_F, and the reads take four. The compiler does not unroll s10b's long loop over k. Here each step
+is a call with its own constant k, so that addresses are constant offsets and no counter is left.
 """
 
 from __future__ import annotations
@@ -22,25 +22,16 @@ from convlab.kernels.im2win_layout import (
     window_columns,
     windows_buffer,
 )
+from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    MODEL_TILE,
-    Flat,
-    Launch,
-    Program,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    microkernel_tile,
-)
+from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
+    """The kernel with all sizes as constants."""
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
@@ -199,7 +190,9 @@ STAGE = Stage(
     builds_on=("s10b_im2win_vectorized",),
     prepare=prepare,
     tiles=Tiles(
-        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4), model=MODEL_TILE
+        production=microkernel_tile,
+        tiny=Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4),
+        model=MODEL_TILE,
     ),
     vectorized=True,
 )

@@ -27,7 +27,7 @@ from convlab.kernels.im2win_layout import (
 )
 from convlab.kernels.tile_heuristic import S11
 from convlab.problem import ConvProblem
-from convlab.stage import MODEL_TILE, Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
+from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
@@ -227,7 +227,7 @@ STAGE = Stage(
     tiles=Tiles(
         production=S11.best_tile,
         tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
-        model=MODEL_TILE,
+        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
         candidates=S11.candidates,
     ),
     vectorized=True,

@@ -27,7 +27,6 @@ from convlab.kernels.epilogue import interleaved_lanes, make_add, make_write
 from convlab.kernels.tile_heuristic import H200_SMS, S12
 from convlab.problem import ConvProblem
 from convlab.stage import (
-    MODEL_TILE,
     SHARED_BYTES,
     Buffer,
     Flat,
@@ -334,7 +333,7 @@ STAGE = Stage(
     tiles=Tiles(
         production=S12.best_tile,
         tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
-        model=MODEL_TILE,
+        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
         candidates=S12.candidates,
     ),
     vectorized=True,

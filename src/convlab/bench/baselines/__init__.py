@@ -1,17 +1,17 @@
-"""Baselines: other convolutions that convlab is measured against, each optional, found at run time.
+"""Baselines: the libraries that convlab is compared with, each optional and found at run time.
 
-Importing this imports none of their libraries. docs/baselines.md says what each computes, what
-is timed and how it is installed.
+Importing this package imports none of their libraries. docs/baselines.md says what each computes,
+what is timed and how it is installed.
 """
 
 from __future__ import annotations
 
 from convlab.bench.baselines import cpp, cudnn, cupy_gemm, cutlass, pytorch
-from convlab.bench.baselines.base import Baseline, Prepared, Unsupported
+from convlab.bench.baselines.base import Prepared, System, Unsupported
 
-__all__ = ["BASELINES", "Baseline", "Prepared", "Unsupported", "baseline_named"]
+__all__ = ["BASELINES", "Prepared", "System", "Unsupported", "baseline_named"]
 
-BASELINES: tuple[Baseline, ...] = (
+BASELINES: tuple[System, ...] = (
     *pytorch.BASELINES,
     *cudnn.BASELINES,
     *pytorch.FROM_A_PRODUCT,
@@ -21,11 +21,10 @@ BASELINES: tuple[Baseline, ...] = (
 )
 
 
-def baseline_named(name: str) -> Baseline:
+def baseline_named(name: str) -> System:
     """The baseline of that name. Raises ``ValueError``, listing the names, for any other."""
     for baseline in BASELINES:
         if baseline.name == name:
             return baseline
-    raise ValueError(
-        f"baseline is {name!r}: it must be one of {', '.join(p.name for p in BASELINES)}"
-    )
+    names = ", ".join(baseline.name for baseline in BASELINES)
+    raise ValueError(f"baseline is {name!r}: it must be one of {names}")

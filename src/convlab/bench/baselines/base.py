@@ -1,4 +1,4 @@
-"""What a baseline is: somebody else's convolution, on the same problem and the same numbers."""
+"""What every system is to the harness: a name, a ``prepare``, and what that returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,23 +18,18 @@ from convlab.problem import ConvProblem
 Singles = NDArray[np.float32]
 REHEARSED = ConvProblem(2, 8, 16, 16, 8, 3)
 
-Family = Literal["pytorch", "cudnn", "cublas", "cutlass", "cpu", "unfoldnd", "cupy", "ceiling"]
-Precision = Literal["fp32", "tf32"]
-Method = Literal["gemm", "direct", "fft", "winograd", "any"]
-
 
 class Unsupported(Exception):
-    """The baseline cannot do this problem; says why in one sentence."""
+    """The system cannot do this problem; says why in one sentence."""
 
 
 class Prepared(Protocol):
-    """A baseline made ready for one problem: tensors on their device, workspace allocated, kernels
-    chosen. Not for several threads, and of no use after ``close``."""
+    """A system made ready for one problem: tensors on their device, workspace allocated, kernels
+    chosen. Not for several threads."""
 
     @property
     def workspace_bytes(self) -> int | None:
-        """What it asks for beside input, weight and output as it computes; None where nobody can
-        know."""
+        """Memory beside input, weight and output; None where it cannot be known."""
 
     @property
     def algorithm(self) -> str | None:
@@ -42,7 +37,7 @@ class Prepared(Protocol):
 
     @property
     def capturable(self) -> bool:
-        """Whether ``run`` can be captured in a CUDA graph, once it has run outside of one."""
+        """Whether a CUDA graph can capture ``run``, once it has run outside of one."""
 
     def run(self, stream: int | None) -> None:
         """Start one convolution; it may not be done when this returns. ``stream`` is a raw CUDA
@@ -52,50 +47,72 @@ class Prepared(Protocol):
         """Fill with NaN the output that the last ``run``, or replays of its capture, write to."""
 
     def output(self) -> Singles:
-        """That output on the host, its axes N, C, H, W however they lie in memory, once all work on
-        the device is done."""
+        """That output on the host, ``[N_i, C_o, H_o, W_o]``, once the device is done."""
 
     def close(self) -> None:
-        """Give everything back. May be called twice."""
+        """Free everything. May be called twice."""
 
 
+Prepare = Callable[[ConvProblem, Singles, Singles], Prepared]
+"""Makes a system ready for a problem, its input ``[N_i, C_i, H_i, W_i]`` and its weight ``[C_o,
+C_i, H_f, W_f]``, float32 on the host. Raises :class:`Unsupported`, or ``MemoryError`` where the
+tensors or the workspace do not fit."""
 Compile = Callable[[ConvProblem], Future[Any] | None]
 """Makes something ready ahead of time; returns what to wait for where that goes on elsewhere."""
-Prepare = Callable[[ConvProblem, Singles, Singles, Singles | None], Prepared]
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """One baseline. Making one imports nothing of its library."""
+class System:
+    """Something that computes a convolution without a bias: a stage or a baseline.
+
+    Systems of one ``family`` share a process. ``precision`` is ``fp32``, or ``tf32`` where each
+    factor is rounded to 10 bits of fraction first. ``method`` says which error bound fits:
+    ``gemm``, ``direct``, ``fft``, ``winograd``, or ``any`` where the library chooses. ``on_gpu`` is
+    false where the host computes and its clock measures. ``why_absent`` returns one
+    sentence why the system cannot run here, or None. ``compile`` makes ready ahead of time what
+    keeps no GPU memory: kernels for a problem, or a library. ``allowances`` returns further
+    arguments of ``Oracle.check``.
+    """
 
     name: str
-    """What ``--baseline`` takes, and the key in JSON, such as ``cudnn_implicit_gemm``."""
     title: str
-    """In words, for tables."""
-    family: Family
-    """Whose it is."""
-    precision: Precision
-    """What it multiplies in. ``tf32`` rounds each factor to 10 bits of fraction first."""
-    method: Method
-    """Which error bound fits and which class it is in; ``any``: the library chooses."""
+    kind: str  # "stage" or "baseline"
+    family: str
+    precision: str
+    method: str
     on_gpu: bool
-    """False where the host computes: timed by the host's clock then."""
     why_absent: Callable[[], str | None]
-    """One sentence why it cannot run here; None when it can."""
     prepare: Prepare
-    """Makes it ready for a problem: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``
-    and bias ``[C_o]`` or None, float32 on the host. All compute without a bias, to do the same
-    work: a bias of anything but zeros raises :class:`Unsupported`, as does a problem that the
-    baseline cannot do. ``MemoryError`` where it or its workspace does not fit."""
     compile: Compile | None = None
-    """Makes its library ready for any problem, so that the first ``prepare`` need not: builds it,
-    or a :func:`rehearsal`. Leaves it to ``why_absent`` to say that there is none."""
+    allowances: Callable[[ConvProblem], dict[str, Any]] = lambda problem: {}
+
+    def as_json(self) -> dict[str, Any]:
+        """What the results say of it."""
+        names = ("name", "title", "kind", "family", "precision", "method", "on_gpu")
+        return {name: getattr(self, name) for name in names}
+
+
+def baseline(
+    name: str,
+    title: str,
+    family: str,
+    why_absent: Callable[[], str | None],
+    prepare: Prepare,
+    *,
+    precision: str = "fp32",
+    method: str = "gemm",
+    compile: Compile | None = None,
+) -> System:
+    """A library's convolution on the GPU; unless it has a ``compile``, that is a rehearsal."""
+    return System(
+        name, title, "baseline", family, precision, method, True, why_absent, prepare,
+        compile or rehearsal(why_absent, prepare),
+    )  # fmt: skip
 
 
 def rehearsal(why_absent: Callable[[], str | None], prepare: Prepare) -> Compile:
-    """A ``compile`` that runs a small convolution as a benchmark would, whichever problem it is
-    given: seconds go by until a library is imported and has loaded its parts and made its
-    handles."""
+    """A ``compile`` that runs one small convolution, because the first one takes seconds: it
+    imports a library, loads its parts and makes its handles."""
 
     def compile(problem: ConvProblem) -> None:
         with suppress(Unsupported):
@@ -103,7 +120,7 @@ def rehearsal(why_absent: Callable[[], str | None], prepare: Prepare) -> Compile
                 return
             input = np.zeros(REHEARSED.input_shape, np.float32)
             weight = np.zeros(REHEARSED.weight_shape, np.float32)
-            prepared = prepare(REHEARSED, input, weight, None)
+            prepared = prepare(REHEARSED, input, weight)
             try:
                 prepared.run(None)
                 prepared.output()
@@ -114,17 +131,9 @@ def rehearsal(why_absent: Callable[[], str | None], prepare: Prepare) -> Compile
     return compile
 
 
-def require_no_bias(name: str, bias: Singles | None) -> None:
-    """Raise :class:`Unsupported` for a bias that would change the result."""
-    if bias is not None and bias.any():
-        raise Unsupported(
-            f"{name} is measured without a bias, but one that is not zero was given: give None"
-        )
-
-
 def why_no_library(module: str, name: str, packages: str) -> str | None:
-    """Why an array library cannot use a GPU here, in one sentence; None when it can. ``name`` is
-    what people call it, ``packages`` what they install; it has ``cuda.is_available``."""
+    """Why an array library that has ``cuda.is_available`` cannot use a GPU here, in one sentence;
+    None when it can. ``packages`` are what pip installs."""
     if find_spec(module) is None:
         return f"{name} is not installed: pip install {packages}"
     try:

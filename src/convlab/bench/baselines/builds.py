@@ -1,8 +1,7 @@
-"""Compiles a baseline's C++ or CUDA source once, and keeps the library for the next time.
+"""Compiles a baseline's C++ or CUDA source once and keeps the library in convlab's cache folder.
 
-Kept in convlab's cache folder (:func:`convlab.tuned.cache_folder`) under a name that holds a
-hash of the source, the command and the compiler's version, so that a change of any of them builds
-anew.
+The library's name holds a hash of the source, the command and the compiler's version, so that a
+change of any of them builds it anew.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from convlab.tuned import cache_folder
 
 
 class BuildFailed(Unsupported):
-    """The compiler did not take the source; says what it said."""
+    """The compiler rejected the source; quotes its first error."""
 
 
 @cache
 def version(compiler: str) -> str:
-    """What ``compiler --version`` prints. Raises :class:`BuildFailed` where it cannot be run."""
+    """What ``compiler --version`` prints. Raises :class:`BuildFailed` where it cannot run."""
     try:
         run = subprocess.run([compiler, "--version"], capture_output=True, text=True)
     except OSError as error:
@@ -36,11 +35,10 @@ def version(compiler: str) -> str:
 def built(
     source: Path, compiler: str, options: Sequence[str], headers: Sequence[Path] = ()
 ) -> Path:
-    """The shared library that ``compiler OPTIONS -o LIBRARY SOURCE`` makes, or made before.
+    """The shared library that ``compiler OPTIONS -o LIBRARY SOURCE`` makes, or has made before.
 
-    ``headers`` are further files that a change of builds anew.
-
-    Raises :class:`BuildFailed` with the compiler's first error, or where nothing can be kept.
+    A change of one of ``headers`` builds it anew. Raises :class:`BuildFailed` with the compiler's
+    first error, or where the library cannot be written.
     """
     command = [compiler, *options]
     digest = hashlib.sha256()
@@ -48,12 +46,8 @@ def built(
         digest.update(file.read_bytes())
     digest.update("\0".join([*command, version(compiler)]).encode())
     library = cache_folder() / f"{source.stem}-{digest.hexdigest()[:16]}.so"
-    if not library.exists():
-        _build(command, source, library)
-    return library
-
-
-def _build(command: Sequence[str], source: Path, library: Path) -> None:
+    if library.exists():
+        return library
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
@@ -62,14 +56,14 @@ def _build(command: Sequence[str], source: Path, library: Path) -> None:
                 [*command, "-o", str(unfinished), str(source)], capture_output=True, text=True
             )
             if run.returncode != 0:
-                raise BuildFailed(
-                    f"{Path(command[0]).name} could not build {source.name}: {_first_error(run)}"
-                )
+                name = Path(compiler).name
+                raise BuildFailed(f"{name} could not build {source.name}: {_first_error(run)}")
             os.replace(unfinished, library)  # whole or not at all, also beside another process
     except OSError as error:
         raise BuildFailed(
             f"{source.name} could not be built in {library.parent}: {error.strerror or error}"
         ) from error
+    return library
 
 
 def _first_error(run: subprocess.CompletedProcess[str]) -> str:

@@ -1,7 +1,7 @@
-"""What the GPU can do at most, as a library reaches it: cuBLAS's SGEMM, and a copy in its memory.
+"""The ceilings that a library reaches on this GPU: cuBLAS's SGEMM, and a copy in GPU memory.
 
-A convolution is read beside these: datasheet peaks are reached by nobody. Both are called through
-their C interfaces, so neither needs PyTorch.
+No program reaches the datasheet's peaks, so a convolution's speed is compared with these. Both go
+through C interfaces and need no PyTorch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ CHECKED = 64  # entries of the product, by a sum in float64
 
 def why_absent() -> str | None:
     """Why nothing can be measured here; None when it can."""
-    reason = why_no_gpu()
-    if reason is not None:
+    if (reason := why_no_gpu()) is not None:
         return reason
     try:
         _cublas()

@@ -1,8 +1,8 @@
-"""The C++ baseline of source 001: seven nested loops, compiled with g++ -O3, one thread.
+"""The C++ baseline of article 001: seven nested loops, compiled with g++ -O3, one thread.
 
-It measures what source 001's speedups are relative to, not what a CPU can do: no blocking, no
-OpenMP, no vector instructions beyond what g++ finds (without ``-ffast-math`` it may not reorder the
-sums, so it finds none in the inner loops).
+Article 001's speedups are relative to it. It is no measure of what a CPU can do: no blocking, no
+OpenMP, and no vector instructions beyond what g++ finds (none in the inner loops, because without
+``-ffast-math`` g++ may not reorder the sums).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from convlab.bench.baselines.base import Baseline, Singles, require_no_bias
+from convlab.bench.baselines.base import Singles, System
 from convlab.bench.baselines.builds import built, version
 from convlab.problem import ConvProblem
 
@@ -23,7 +23,7 @@ COMPILER = "g++"
 
 
 def why_absent() -> str | None:
-    """Why there is no baseline here; None when there is one."""
+    """Why the baseline cannot be built here; None when it can."""
     if shutil.which(COMPILER) is None:
         return f"there is no {COMPILER} on the PATH to build it with"
     return None
@@ -35,10 +35,7 @@ class SevenLoops:
     workspace_bytes = 0
     capturable = False
 
-    def __init__(
-        self, problem: ConvProblem, input: Singles, weight: Singles, bias: Singles | None
-    ) -> None:
-        require_no_bias(BASELINE.name, bias)
+    def __init__(self, problem: ConvProblem, input: Singles, weight: Singles) -> None:
         self._input = np.ascontiguousarray(input, np.float32)
         self._weight = np.ascontiguousarray(weight, np.float32)
         self._output = np.full(problem.output_shape, np.nan, np.float32)
@@ -65,11 +62,11 @@ class SevenLoops:
         self._output.fill(np.nan)
 
     def output(self) -> Singles:
-        """The output."""
+        """A copy of the output."""
         return self._output.copy()
 
     def close(self) -> None:
-        """Nothing to give back but memory."""
+        """Free the memory."""
         self._input = self._weight = self._output = np.empty((0, 1, 1, 1), np.float32)
 
 
@@ -83,13 +80,7 @@ def _sizes(problem: ConvProblem) -> ctypes.Array[ctypes.c_int]:
     return (ctypes.c_int * len(sizes))(*sizes)
 
 
-BASELINE = Baseline(
-    name="cpp_seven_loops",
-    title="C++, seven nested loops, g++ -O3, one thread",
-    family="cpu",
-    precision="fp32",
-    method="direct",
-    on_gpu=False,
-    why_absent=why_absent,
-    prepare=SevenLoops,
-)
+BASELINE = System(
+    "cpp_seven_loops", "C++, seven nested loops, g++ -O3, one thread", "baseline", "cpu", "fp32",
+    "direct", False, why_absent, SevenLoops,
+)  # fmt: skip

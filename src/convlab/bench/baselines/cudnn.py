@@ -1,9 +1,8 @@
 """cuDNN, each forward algorithm by itself, through the C API ``cudnnConvolutionForward``.
 
-PyTorch picks among cuDNN's algorithms and does not say which; here each is a baseline, so that "the
-fastest of cuDNN" and "the fastest of its GEMM class" are facts. float32 NCHW tensors, math type
-``CUDNN_FMA_MATH`` (no tensor cores), cross-correlation. The API is cuDNN's legacy one: cuDNN 9
-marks it as deprecated and runs it. Names and numbers are those of NVIDIA's cuDNN API reference
+PyTorch picks among cuDNN's algorithms and does not say which one. Here each is a baseline: float32
+NCHW tensors, math type ``CUDNN_FMA_MATH`` (no tensor cores), cross-correlation. cuDNN 9 marks this
+API as deprecated and still runs it. Names and numbers are those of NVIDIA's cuDNN API reference
 (``cudnnConvolutionFwdAlgo_t`` and its neighbours).
 """
 
@@ -11,26 +10,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
 from ctypes import byref, c_float, c_int, c_size_t, c_void_p
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.baselines.base import (
-    Baseline,
-    Method,
-    Singles,
-    Unsupported,
-    rehearsal,
-    require_no_bias,
-)
-from convlab.bench.baselines.on_gpu import Tensors, why_no_gpu
+from convlab.bench.baselines.base import Singles, Unsupported, baseline
+from convlab.bench.baselines.on_gpu import OnGpu, why_no_gpu
 from convlab.problem import ConvProblem
 
 # Each algorithm's number in cudnnConvolutionFwdAlgo_t, and how it computes.
-ALGORITHMS: dict[str, tuple[int, Method]] = {
+ALGORITHMS: dict[str, tuple[int, str]] = {
     "IMPLICIT_GEMM": (0, "gemm"),
     "IMPLICIT_PRECOMP_GEMM": (1, "gemm"),
     "GEMM": (2, "gemm"),
@@ -46,8 +37,7 @@ SONAMES = ("libcudnn.so.9", "libcudnn.so.8", "cudnn64_9.dll", "cudnn64_8.dll")
 
 def why_absent() -> str | None:
     """Why cuDNN cannot run here; None when it can."""
-    reason = why_no_gpu()
-    if reason is not None:
+    if (reason := why_no_gpu()) is not None:
         return reason
     try:
         library()
@@ -81,13 +71,11 @@ def _places() -> list[str]:
         package = find_spec("nvidia.cudnn")
     except ModuleNotFoundError:  # not even `nvidia`
         package = None
-    folders = list(package.submodule_search_locations or ()) if package else []
+    folders = package.submodule_search_locations or () if package else ()
     files = [
-        Path(folder) / below / name
-        for folder in folders
-        for below in ("lib", "bin")
+        Path(folder, below, name) for folder in folders for below in ("lib", "bin")
         for name in SONAMES
-    ]
+    ]  # fmt: skip
     return [str(file) for file in files if file.exists()] + list(SONAMES)
 
 
@@ -140,7 +128,7 @@ def _last_error(cudnn: Any) -> str:
 
 
 class Descriptors:
-    """A cuDNN handle, and what describes the tensors and the convolution of a problem to it."""
+    """A cuDNN handle, and the descriptors of a problem's tensors and convolution."""
 
     def __init__(self, cudnn: Any, problem: ConvProblem) -> None:
         (top, bottom), (left, right) = problem.padding
@@ -150,20 +138,17 @@ class Descriptors:
             )
         self._cudnn = cudnn
         self._made: list[tuple[str, c_void_p]] = []
+        nchw, sizes = (TENSOR_NCHW, DATA_FLOAT), (top, left, *problem.stride, *problem.dilation)
         try:
             self.handle = self._create("cudnnCreate", "cudnnDestroy")
-            self.input = self._tensor(problem.input_shape)
-            self.output = self._tensor(problem.output_shape)
-            self.weight = self._make("Filter")
-            call(
-                cudnn, "cudnnSetFilter4dDescriptor",
-                self.weight, DATA_FLOAT, TENSOR_NCHW, *problem.weight_shape,
-            )  # fmt: skip
-            self.convolution = self._make("Convolution")
-            call(
-                cudnn, "cudnnSetConvolution2dDescriptor", self.convolution,
-                top, left, *problem.stride, *problem.dilation, CROSS_CORRELATION, DATA_FLOAT,
-            )  # fmt: skip
+            self.input = self._make("Tensor", "Tensor4d", *nchw, *problem.input_shape)
+            self.output = self._make("Tensor", "Tensor4d", *nchw, *problem.output_shape)
+            self.weight = self._make(
+                "Filter", "Filter4d", DATA_FLOAT, TENSOR_NCHW, *problem.weight_shape
+            )
+            self.convolution = self._make(
+                "Convolution", "Convolution2d", *sizes, CROSS_CORRELATION, DATA_FLOAT
+            )
             call(cudnn, "cudnnSetConvolutionMathType", self.convolution, FMA_MATH)
         except BaseException:
             self.close()
@@ -175,12 +160,9 @@ class Descriptors:
         self._made.append((destroy, made))
         return made
 
-    def _make(self, kind: str) -> c_void_p:
-        return self._create(f"cudnnCreate{kind}Descriptor", f"cudnnDestroy{kind}Descriptor")
-
-    def _tensor(self, shape: Sequence[int]) -> c_void_p:
-        made = self._make("Tensor")
-        call(self._cudnn, "cudnnSetTensor4dDescriptor", made, TENSOR_NCHW, DATA_FLOAT, *shape)
+    def _make(self, kind: str, setter: str, *values: int) -> c_void_p:
+        made = self._create(f"cudnnCreate{kind}Descriptor", f"cudnnDestroy{kind}Descriptor")
+        call(self._cudnn, f"cudnnSet{setter}Descriptor", made, *values)
         return made
 
     def workspace_bytes(self, algorithm: int) -> int:
@@ -193,35 +175,27 @@ class Descriptors:
         return size.value
 
     def close(self) -> None:
-        """Give all of them back, the handle last."""
+        """Destroy all of them, the handle last."""
         while self._made:
             destroy, made = self._made.pop()
             getattr(self._cudnn, destroy)(made)
 
 
-class Convolution:
+class Convolution(OnGpu):
     """One algorithm made ready for one problem."""
 
-    capturable = True
-
     def __init__(
-        self,
-        algorithm: str,
-        problem: ConvProblem,
-        input: Singles,
-        weight: Singles,
-        bias: Singles | None,
+        self, algorithm: str, problem: ConvProblem, input: Singles, weight: Singles
     ) -> None:
-        require_no_bias(name_of(algorithm), bias)
+        super().__init__(name_of(algorithm))
         self.algorithm = algorithm
         self._number, _ = ALGORITHMS[algorithm]
         self._cudnn = library()
         self._descriptors = Descriptors(self._cudnn, problem)
-        self._tensors: Tensors | None = None
         try:
             self.workspace_bytes = self._descriptors.workspace_bytes(self._number)
-            self._tensors = Tensors(input, weight, problem.output_shape)
-            self._workspace = self._tensors.workspace(self.workspace_bytes)
+            self.place(input, weight, problem.output_shape)
+            self._workspace = self.place_workspace(self.workspace_bytes)
             self.run()  # loads kernels, which a capture must not; some refuse only here
         except BaseException:
             self.close()
@@ -229,7 +203,7 @@ class Convolution:
 
     def run(self, stream: int | None = None) -> None:
         """Start one convolution."""
-        input, weight, output = self._open.pointers
+        input, weight, output = self.pointers
         d, one, zero = self._descriptors, c_float(1), c_float(0)
         call(self._cudnn, "cudnnSetStream", d.handle, c_void_p(stream or 0))
         call(
@@ -238,26 +212,10 @@ class Convolution:
             byref(zero), d.output, output,
         )  # fmt: skip
 
-    def poison(self) -> None:
-        """Fill the output with NaN."""
-        self._open.poison()
-
-    def output(self) -> Singles:
-        """The output on the host."""
-        return self._open.output()
-
     def close(self) -> None:
-        """Give memory, descriptors and handle back."""
+        """Free descriptors, handle and memory."""
         self._descriptors.close()
-        if self._tensors is not None:
-            self._tensors.close()
-            self._tensors = None
-
-    @property
-    def _open(self) -> Tensors:
-        if self._tensors is None:
-            raise RuntimeError(f"{name_of(self.algorithm)} has been closed")
-        return self._tensors
+        super().close()
 
 
 def name_of(algorithm: str) -> str:
@@ -266,16 +224,13 @@ def name_of(algorithm: str) -> str:
 
 
 BASELINES = tuple(
-    Baseline(
-        name=name_of(algorithm),
-        title=f"cuDNN {algorithm}, fp32",
-        family="cudnn",
-        precision="fp32",
+    baseline(
+        name_of(algorithm),
+        f"cuDNN {algorithm}, fp32",
+        "cudnn",
+        why_absent,
+        partial(Convolution, algorithm),
         method=method,
-        on_gpu=True,
-        why_absent=why_absent,
-        prepare=partial(Convolution, algorithm),
-        compile=rehearsal(why_absent, partial(Convolution, algorithm)),
     )
     for algorithm, (_, method) in ALGORITHMS.items()
 )

@@ -1,9 +1,9 @@
 """CuPy: im2col by strides and cuBLAS.
 
-CuPy has no convolution of neural networks' kind (its cuDNN wrapper had one, and went in CuPy 14),
-so its users write this: a view of the padded input with an axis for each place in the window,
-copied into a matrix for each image, and one batched ``matmul``. Its launches cannot be captured in
-a graph, so small layers show launch time too.
+CuPy has no convolution for neural networks (CuPy 14 dropped its cuDNN wrapper), so its users write
+this: a view of the padded input with an axis for each position in the window, copied into a matrix
+for each image, and one batched ``matmul``. A graph cannot capture its launches, so the times of
+small layers include launch time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines.base import (
-    Baseline,
-    Singles,
-    rehearsal,
-    require_no_bias,
-    why_no_library,
-)
+from convlab.bench.baselines.base import Singles, baseline, why_no_library
 from convlab.bench.baselines.on_gpu import require_free
 from convlab.engines.handles import cupy_stream
 from convlab.problem import ConvProblem
@@ -32,15 +26,12 @@ def why_absent() -> str | None:
 
 
 class Im2col:
-    """The computation made ready for one problem."""
+    """The convolution made ready for one problem."""
 
     capturable = False  # CuPy refuses to call cuBLAS while a stream is captured
     algorithm = "as_strided, matmul"
 
-    def __init__(
-        self, problem: ConvProblem, input: Singles, weight: Singles, bias: Singles | None
-    ) -> None:
-        require_no_bias(BASELINE.name, bias)
+    def __init__(self, problem: ConvProblem, input: Singles, weight: Singles) -> None:
         import cupy
 
         p = problem
@@ -85,14 +76,14 @@ class Im2col:
         return np.asarray(self._cupy.asnumpy(self._output))
 
     def close(self) -> None:
-        """Give the memory back, to the GPU and not only to CuPy's pool."""
+        """Free the memory, also in CuPy's pool."""
         self._input = self._padded = self._columns = self._filters = self._output = None
         self._cupy.get_default_memory_pool().free_all_blocks()
 
 
 def windows_of(library: Any, problem: ConvProblem, padded: Any) -> Any:
-    """A view ``[N_i, C_i, H_f, W_f, H_o, W_o]`` of the padded input: what each place of the filters
-    meets, for each output. ``library`` is CuPy, or NumPy."""
+    """A view ``[N_i, C_i, H_f, W_f, H_o, W_o]`` of the padded input: each output's window.
+    ``library`` is CuPy or NumPy."""
     p = problem
     image, channel, row, column = padded.strides
     return library.lib.stride_tricks.as_strided(
@@ -102,14 +93,6 @@ def windows_of(library: Any, problem: ConvProblem, padded: Any) -> Any:
     )
 
 
-BASELINE = Baseline(
-    name="cupy_im2col",
-    title="CuPy: im2col by strides, matmul, fp32",
-    family="cupy",
-    precision="fp32",
-    method="gemm",
-    on_gpu=True,
-    why_absent=why_absent,
-    prepare=Im2col,
-    compile=rehearsal(why_absent, Im2col),
+BASELINE = baseline(
+    "cupy_im2col", "CuPy: im2col by strides, matmul, fp32", "cupy", why_absent, Im2col
 )

@@ -1,13 +1,13 @@
 """CUTLASS's implicit GEMM convolution, built here with nvcc from the headers that its wheel ships.
 
-Source 001 compares with two of its kernels: *analytic*, which works every pixel's address out anew
-and takes any filter, and *optimized*, which keeps increments and masks and takes filters of at most
-32 x 32. Both are fp32 on CUDA cores here; a third baseline is TF32 on tensor cores (those of
-Ampere, which Hopper runs too). Channels-last: CUTLASS has no other layout for these, so input and
-filters lie in memory that way before the clock starts, and so does the output.
+Article 001 compares with two of its kernels: *analytic* computes every pixel's address anew and
+takes any filter; *optimized* keeps increments and masks and takes filters of at most 32 x 32. Both
+are fp32 on CUDA cores here; a third baseline is TF32 on Ampere's tensor cores. CUTLASS has only the
+channels-last layout for these, so input and filters lie in memory that way before the clock starts,
+and so does the output.
 
-Each baseline has several tiles (cutlass_conv.cu) and takes the fastest for the problem, as cuDNN's
-benchmark mode and CUTLASS's own profiler do; the search is not part of what is timed.
+Each baseline takes the fastest of several tiles (cutlass_conv.cu) for the problem, as cuDNN's
+benchmark mode and CUTLASS's own profiler do; the time does not include the search.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines.base import Baseline, Precision, Singles, Unsupported, require_no_bias
+from convlab.bench.baselines.base import Singles, Unsupported, baseline
 from convlab.bench.baselines.builds import built
-from convlab.bench.baselines.on_gpu import Tensors, fastest, why_no_gpu
+from convlab.bench.baselines.on_gpu import OnGpu, fastest, why_no_gpu
 from convlab.problem import ConvProblem
 
 SOURCE = Path(__file__).with_name("cutlass_conv.cu")
@@ -42,17 +42,15 @@ class Variant:
     name: str
     title: str
     iterator: str
-    precision: Precision
+    precision: str
 
     def options(self, headers: Path, capability: tuple[int, int]) -> list[str]:
-        """What nvcc is told."""
+        """nvcc's options."""
         return [
-            *OPTIONS,
-            f"-arch=sm_{capability[0]}{capability[1]}",
-            f"-I{headers}",
+            *OPTIONS, f"-arch=sm_{capability[0]}{capability[1]}", f"-I{headers}",
             f"-DCONVLAB_ITERATOR={self.iterator}",
             f"-DCONVLAB_TF32={int(self.precision == 'tf32')}",
-        ]
+        ]  # fmt: skip
 
 
 VARIANTS = (
@@ -60,15 +58,12 @@ VARIANTS = (
     Variant("cutlass_optimized", "CUTLASS optimized, fp32", "kOptimized", "fp32"),
     Variant("cutlass_tf32", "CUTLASS optimized, TF32", "kOptimized", "tf32"),
 )
-
-
 _BUILDERS = ThreadPoolExecutor(len(VARIANTS))  # each waits for an nvcc
 
 
 def why_absent() -> str | None:
     """Why CUTLASS cannot run here; None when it can."""
-    reason = why_no_gpu()
-    if reason is not None:
+    if (reason := why_no_gpu()) is not None:
         return reason
     if _capability() < FIRST_CAPABILITY:
         return "its kernels here copy asynchronously, which takes a GPU of capability 8.0 or later"
@@ -110,10 +105,10 @@ def headers() -> Path | None:
 
 @cache
 def library(variant: Variant) -> Any:
-    """The variant's library, built where it has not been yet: a quarter of a minute.
+    """The variant's library; the first build takes a quarter of a minute.
 
-    Raises :class:`convlab.bench.baselines.builds.BuildFailed`, or ``RuntimeError`` where there is
-    nothing to build with.
+    Raises :class:`~convlab.bench.baselines.builds.BuildFailed`, or ``RuntimeError`` where there is
+    no compiler or no headers.
     """
     compiler, folder = nvcc(), headers()
     if compiler is None or folder is None:
@@ -124,8 +119,7 @@ def library(variant: Variant) -> Any:
 
 
 def compile(variant: Variant, problem: ConvProblem) -> Future[Any] | None:
-    """Start to build the variant's library, the same for every problem, ahead of time: the variants
-    are built side by side."""
+    """Start to build the variant's library, which serves every problem, beside the others."""
     return _BUILDERS.submit(library, variant) if why_absent() is None else None
 
 
@@ -148,30 +142,20 @@ def _capability() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-class Convolution:
+class Convolution(OnGpu):
     """A variant made ready for one problem, with the fastest of its tiles."""
 
-    capturable = True
-    workspace_bytes = 0  # that is what implicit GEMM without split-K is about
+    workspace_bytes = 0  # the point of implicit GEMM without split-K
 
     def __init__(
-        self,
-        variant: Variant,
-        problem: ConvProblem,
-        input: Singles,
-        weight: Singles,
-        bias: Singles | None,
+        self, variant: Variant, problem: ConvProblem, input: Singles, weight: Singles
     ) -> None:
-        require_no_bias(variant.name, bias)
-        self._variant = variant
+        super().__init__(variant.name)
         self._library = library(variant)
         self._sizes = sizes(problem)
         able = able_to_run(self._library, self._sizes)
         N_i, C_o, H_o, W_o = problem.output_shape
-        self._tensors: Tensors | None = Tensors(
-            channels_last(input), channels_last(weight), (N_i, H_o, W_o, C_o)
-        )
-        self._tile = able[0]
+        self.place(channels_last(input), channels_last(weight), (N_i, H_o, W_o, C_o))
         try:
             self._tile = fastest({tile: partial(self._start, tile) for tile in able})
         except BaseException:
@@ -180,7 +164,7 @@ class Convolution:
 
     @property
     def algorithm(self) -> str:
-        """The tile that was fastest: output pixels x channels x K-slice."""
+        """The fastest tile: output pixels x channels x slice of K."""
         name: bytes = self._library.convlab_name(self._tile)
         return name.decode()
 
@@ -189,35 +173,19 @@ class Convolution:
         self._start(self._tile, stream)
 
     def _start(self, tile: int, stream: int | None) -> None:
-        pointers = self._open.pointers
+        pointers = self.pointers
         error: bytes | None = self._library.convlab_run(tile, self._sizes, *pointers, stream or 0)
         if error is not None:
-            raise RuntimeError(f"{self._variant.name}: CUTLASS says {error.decode()}")
-
-    def poison(self) -> None:
-        """Fill the output with NaN."""
-        self._open.poison()
+            raise RuntimeError(f"{self._name}: CUTLASS says {error.decode()}")
 
     def output(self) -> Singles:
         """The output on the host, NCHW."""
-        return self._open.output().transpose(0, 3, 1, 2)
-
-    def close(self) -> None:
-        """Give the memory back."""
-        if self._tensors is not None:
-            self._tensors.close()
-            self._tensors = None
-
-    @property
-    def _open(self) -> Tensors:
-        if self._tensors is None:
-            raise RuntimeError(f"{self._variant.name} has been closed")
-        return self._tensors
+        return super().output().transpose(0, 3, 1, 2)
 
 
 def sizes(problem: ConvProblem) -> ctypes.Array[c_int]:
-    """``struct Sizes`` of the CUDA source. The output's size is given, so padding at the bottom and
-    the right follows, and need not be that at the top and the left."""
+    """``struct Sizes`` of the CUDA source. Padding at the bottom and the right follows from the
+    output's size, and may differ from padding at the top and the left."""
     p = problem
     numbers = (
         p.N_i, p.H_i, p.W_i, p.C_i, p.C_o, p.H_f, p.W_f, p.H_o, p.W_o,
@@ -250,15 +218,13 @@ def channels_last(tensor: Singles) -> Singles:
 
 
 BASELINES = tuple(
-    Baseline(
-        name=variant.name,
-        title=variant.title,
-        family="cutlass",
+    baseline(
+        variant.name,
+        variant.title,
+        "cutlass",
+        why_absent,
+        partial(Convolution, variant),
         precision=variant.precision,
-        method="gemm",
-        on_gpu=True,
-        why_absent=why_absent,
-        prepare=partial(Convolution, variant),
         compile=partial(compile, variant),
     )
     for variant in VARIANTS

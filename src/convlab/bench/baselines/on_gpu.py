@@ -1,4 +1,4 @@
-"""A problem's tensors on the GPU, for baselines that take plain pointers."""
+"""What baselines share that take plain pointers: tensors on the GPU, NaN, and a simple timer."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ import numpy as np
 from convlab.bench.baselines.base import Singles
 from convlab.engines import choose, unavailable
 
+NAN_BITS = 0x7FC00000  # a quiet NaN
+Start = Callable[[int | None], None]
+"""Starts work on a raw CUDA stream; 0 or None is the default one."""
+
 
 def why_no_gpu() -> str | None:
     """Why there is no GPU to run on, in one sentence; None when there is one."""
     return unavailable("gpu")
 
 
-Start = Callable[[int | None], None]
-"""Starts work on a stream: a raw CUDA stream; 0 or None is the default one."""
+class OnGpu:
+    """Input, weight, output and workspace in the GPU's memory, float32 in the axis order given.
 
-
-class Tensors:
-    """Input, weight, output and workspace in the GPU's memory, as float32 in the axis order given.
-
-    Raises ``MemoryError`` where they do not fit.
+    A subclass has ``run``, and calls :meth:`place` when it is made. ``name`` is the baseline's.
     """
 
-    def __init__(
-        self,
-        input: Singles,
-        weight: Singles,
-        output_shape: tuple[int, ...],
-    ) -> None:
+    capturable = True
+
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._gpu = choose("gpu")
+        self._arrays: list[Any] = []
+
+    def place(self, input: Singles, weight: Singles, output_shape: tuple[int, ...]) -> None:
+        """Copy both to the GPU beside an empty output. Raises ``MemoryError`` without room."""
         needed = input.nbytes + weight.nbytes + 4 * int(np.prod(output_shape, dtype=np.int64))
         require_free(needed, "input, weight and output take")
         self._arrays = [
@@ -41,29 +43,26 @@ class Tensors:
             self._gpu.empty(output_shape),
         ]
 
-    @property
-    def pointers(self) -> tuple[int, int, int]:
-        """The addresses of input, weight and output."""
-        input, weight, output = map(pointer, self._arrays[:3])
-        return input, weight, output
-
-    def workspace(self, nbytes: int) -> int | None:
-        """The address of that many bytes more, kept as long as the tensors; None for none."""
+    def place_workspace(self, nbytes: int) -> int | None:
+        """The address of that many bytes more; None for none."""
         if nbytes == 0:
             return None
         require_free(nbytes, "it asks for a workspace of")
         self._arrays.append(self._gpu.empty((-(-nbytes // 4),)))
         return pointer(self._arrays[-1])
 
+    @property
+    def pointers(self) -> tuple[int, int, int]:
+        """The addresses of input, weight and output. Raises ``RuntimeError`` after ``close``."""
+        if not self._arrays:
+            raise RuntimeError(f"{self._name} has been closed")
+        input, weight, output = map(pointer, self._arrays[:3])
+        return input, weight, output
+
     def poison(self) -> None:
         """Fill the output with NaN; done when this returns."""
-        from cuda.bindings import driver
-
         self._gpu.synchronize()
-        output = self._arrays[2]
-        (error,) = driver.cuMemsetD32(pointer(output), 0x7FC00000, output.size)  # a quiet NaN
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"CUDA driver: {error.name} while filling the output with NaN")
+        fill_with_nan(self._arrays[2])
         self._gpu.synchronize()
 
     def output(self) -> Singles:
@@ -72,14 +71,23 @@ class Tensors:
         return self._gpu.to_host(self._arrays[2])
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._arrays = []
-        self._gpu.free_bytes()  # Numba frees later what nobody holds any more, unless asked
+        self._gpu.free_bytes()  # Numba frees unused memory later, unless asked
 
 
 def pointer(array: Any) -> int:
-    """Where a device array lies."""
+    """Where a device array begins."""
     return int(array.__cuda_array_interface__["data"][0])
+
+
+def fill_with_nan(array: Any) -> None:
+    """Fill a float32 device array with NaN, on the default stream."""
+    from cuda.bindings import driver
+
+    (error,) = driver.cuMemsetD32(pointer(array), NAN_BITS, array.size)
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"CUDA driver: {error.name} while filling the output with NaN")
 
 
 def require_free(nbytes: int, what: str) -> None:
@@ -92,14 +100,14 @@ def require_free(nbytes: int, what: str) -> None:
 
 
 def fastest(starts: Mapping[int, Start]) -> int:
-    """The key of what takes the least time on the GPU."""
+    """The key of the work that takes the least time on the GPU."""
     times = {key: min(times_ms(start)) for key, start in starts.items()}
     return min(times, key=times.__getitem__)
 
 
 def times_ms(start: Start, repeats: int = 5) -> list[float]:
     """How long ``start`` keeps the GPU busy, by events on the default stream, after one run that
-    is not counted. What takes less than some 0.1 ms is measured together with its launch."""
+    does not count. Below some 0.1 ms a time includes the launch."""
     from numba import cuda
 
     start(None)

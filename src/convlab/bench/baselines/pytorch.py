@@ -1,15 +1,16 @@
 """PyTorch's baselines: ``conv2d``, ``torch.compile``, and convolution from a matrix product.
 
-``conv2d`` runs with ``torch.backends.cudnn.benchmark``, so that cuDNN's kernels are tried out
-(PyTorch's limit of ten stays) and the fastest is kept. ``torch.compile`` has its default mode: for
-a lone convolution it calls what ``conv2d`` calls, but may turn the tensors channels-last around it,
-at each call, by kernels of its own.
+``conv2d`` runs with ``torch.backends.cudnn.benchmark``: PyTorch tries cuDNN's kernels (at most ten)
+and keeps the fastest. ``torch.compile`` has its default mode: for a lone convolution it calls what
+``conv2d`` calls, but its own kernels may make the tensors channels-last around it, at each call.
 
 im2col + cuBLAS is the im2win paper's baseline, "the im2col-based convolution in PyTorch using
-cuBLAS". That is *PyTorch's own*, which runs without cuDNN: as in Caffe, one matrix and one product
-for each image in turn, in C++. *Per image* does the same in a Python loop, so that its ordinary
-calls hold Python's time. *Batched* makes the matrix of all images and one batched product. All
-three use PyTorch's im2col kernel, once per image, and cuBLAS's SGEMM.
+cuBLAS". ``torch_own_im2col`` is *PyTorch's own*: ``conv2d`` with cuDNN switched off runs
+``aten::_slow_conv2d_forward``, which as Caffe makes one matrix and one product for each image in
+turn, in C++. A 1 x 1 filter with stride 1 and no padding needs no matrix; with dilation PyTorch
+runs ``aten::slow_conv_dilated2d``, which always makes it. *Per image* does the same in a Python
+loop, so that its ordinary calls include Python's time. *Batched* makes the matrix of all images and
+one batched product. All three use PyTorch's im2col kernel, once per image, and cuBLAS's SGEMM.
 
 unfoldNd is the unfold of Faster Convolution (article 002): a grouped convolution with one-hot
 filters, then einsum; the package's own function where it is installed, else the same few lines.
@@ -23,16 +24,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from convlab.bench.baselines.base import (
-    Baseline,
-    Family,
-    Method,
-    Precision,
-    Prepared,
-    Singles,
-    rehearsal,
-    require_no_bias,
-)
+from convlab.bench.baselines.base import Prepared, Singles, System, baseline
 from convlab.bench.baselines.on_torch import Compute, Make, OnTorch, padded, why_no_torch
 from convlab.problem import ConvProblem
 
@@ -63,17 +55,6 @@ def compiled_conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
         )
 
     return partial(torch.compile(convolve, dynamic=False, fullgraph=True), x, w)
-
-
-def pytorchs_own(problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """``F.conv2d`` with cuDNN switched off, which :class:`OnTorch` does once for all its calls.
-
-    PyTorch then runs ``aten::_slow_conv2d_forward``: it zeroes the output, and for each image
-    starts the im2col kernel and an SGEMM that adds to the output. For filters of 1 x 1 with stride
-    1 and no padding the image is its own matrix, and there is no im2col. With dilation PyTorch runs
-    ``aten::slow_conv_dilated2d``, which goes the same way and always makes the matrix.
-    """
-    return conv2d(problem, x, w)
 
 
 def per_image(problem: ConvProblem, x: Any, w: Any) -> Compute:
@@ -170,80 +151,54 @@ def _library() -> Any:
 def _baseline(
     name: str,
     title: str,
-    family: Family,
+    family: str,
     make: Make,
     *,
-    precision: Precision = "fp32",
-    method: Method = "gemm",
+    precision: str = "fp32",
+    method: str = "gemm",
     note: Callable[[], str] | None = None,
     **options: bool,
-) -> Baseline:
-    def prepare(
-        problem: ConvProblem, input: Singles, weight: Singles, bias: Singles | None
-    ) -> Prepared:
-        require_no_bias(name, bias)
+) -> System:
+    def prepare(problem: ConvProblem, input: Singles, weight: Singles) -> Prepared:
         said, tf32 = note and note(), precision == "tf32"
         return OnTorch(name, problem, input, weight, make, tf32=tf32, note=said, **options)
 
-    return Baseline(
-        name=name,
-        title=title,
-        family=family,
-        precision=precision,
-        method=method,
-        on_gpu=True,
-        why_absent=why_no_torch,
-        prepare=prepare,
-        compile=rehearsal(why_no_torch, prepare),
-    )
+    return baseline(name, title, family, why_no_torch, prepare, precision=precision, method=method)
 
 
-def _library_s(
-    precision: Precision, *, channels_last: bool = False, compiled: bool = False
-) -> Baseline:
+def _pytorchs_choice(
+    name: str, title: str, make: Make, precision: str, *, channels_last: bool = False
+) -> System:
     """``conv2d`` or its compiled form: PyTorch chooses the algorithm."""
-    name, title, make = (
-        ("torch_compile", "torch.compile(conv2d)", compiled_conv2d)
-        if compiled
-        else ("torch", "PyTorch conv2d", conv2d)
-    )
     return _baseline(
         f"{name}_{precision}" + ("_channels_last" if channels_last else ""),
         f"{title}, {'TF32' if precision == 'tf32' else precision}, "
         + ("channels-last" if channels_last else "NCHW"),
-        "pytorch",
-        make,
-        precision=precision,
-        method="any",
-        channels_last=channels_last,
-    )
+        "pytorch", make, precision=precision, method="any", channels_last=channels_last,
+    )  # fmt: skip
 
 
+_TORCH = ("torch", "PyTorch conv2d", conv2d)
+_COMPILED = ("torch_compile", "torch.compile(conv2d)", compiled_conv2d)
 BASELINES = (
-    _library_s("fp32"),
-    _library_s("fp32", channels_last=True),
-    _library_s("tf32"),
-    _library_s("tf32", channels_last=True),
-    _library_s("fp32", compiled=True),
-    _library_s("tf32", compiled=True),
+    _pytorchs_choice(*_TORCH, "fp32"),
+    _pytorchs_choice(*_TORCH, "fp32", channels_last=True),
+    _pytorchs_choice(*_TORCH, "tf32"),
+    _pytorchs_choice(*_TORCH, "tf32", channels_last=True),
+    _pytorchs_choice(*_COMPILED, "fp32"),
+    _pytorchs_choice(*_COMPILED, "tf32"),
 )
 FROM_A_PRODUCT = (
     _baseline(
-        "torch_own_im2col",
-        "PyTorch without cuDNN: im2col + cuBLAS, image by image, fp32",
-        "cublas",
-        pytorchs_own,
-        cudnn=False,
+        "torch_own_im2col", "PyTorch without cuDNN: im2col + cuBLAS, image by image, fp32",
+        "cublas", conv2d, cudnn=False,
     ),
     _baseline(
         "im2col_cublas_per_image", "im2col + cuBLAS, image by image, fp32", "cublas", per_image
     ),
     _baseline("im2col_cublas_batched", "im2col + cuBLAS, batched, fp32", "cublas", batched),
     _baseline(
-        "unfoldnd",
-        "unfoldNd: one-hot convolution and einsum, fp32",
-        "unfoldnd",
-        unfold_and_einsum,
-        note=whose_unfold,
+        "unfoldnd", "unfoldNd: one-hot convolution and einsum, fp32", "unfoldnd",
+        unfold_and_einsum, note=whose_unfold,
     ),
-)
+)  # fmt: skip
