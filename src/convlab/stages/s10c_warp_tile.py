@@ -50,6 +50,32 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     I_FETCHED = (I_FLOAT4S, FLOAT4)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I):
+        """A slice, global memory to registers."""
+        for f in range(F_FETCHED[0]):
+            four = load4(packed, first_F + slice_ * (K_B * M_B) + f * (THREADS * FLOAT4))
+            fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
+        for f in range(I_FLOAT4S):
+            e = t + f * THREADS
+            k = slice_ * K_B + e % K_4 * FLOAT4
+            four = (float32(0), float32(0), float32(0), float32(0))
+            if k < K_W:  # with dilation the columns of a window are d_w groups apart
+                four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
+            fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def store(fetched_F, fetched_I, t, k0, S_F, S_I):
+        """A slice, registers to shared memory, from row k0 on."""
+        for f in range(F_FETCHED[0]):
+            e = t + f * THREADS
+            four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
+            store4(S_F, k0 * M_B + e * FLOAT4, four)
+        for f in range(I_FLOAT4S):  # four terms of a window: one for each of four rows
+            e = t + f * THREADS
+            for c in range(FLOAT4):
+                S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
         """Row k of the slices that begin at at_F and at_I, shared memory to registers."""
         for i in range(0, M_T, FLOAT4):
@@ -104,6 +130,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for f in range(I_FLOAT4S):
             window = min(n0 + (t + f * THREADS) // K_4, N - 1)
             first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
+        first_F = int64(m0) * K_P + t * FLOAT4
 
         for i in range(M_T):
             for j in range(N_T):
@@ -112,30 +139,14 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         at_F, at_I = uint32(0), uint32(0)  # this thread's part of the slice
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
-                for f in range(F_FETCHED[0]):
-                    e = t + f * THREADS
-                    four = load4(packed, int64(m0) * K_P + slice_ * (K_B * M_B) + e * FLOAT4)
-                    fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
-                for f in range(I_FLOAT4S):
-                    k = slice_ * K_B + (t + f * THREADS) % K_4 * FLOAT4
-                    four = (float32(0), float32(0), float32(0), float32(0))
-                    if k < K_W:  # with dilation the columns of a window are d_w groups apart
-                        four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
-                    fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four
+                fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
             if slice_ > 0:
                 steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
             if slice_ < SLICES:  # lines 3-4 and 14-15: registers to the other buffer
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 at_F = uint32(k0 * M_B + ty * FLOAT4)
                 at_I = uint32(k0 * PITCH + tx * FLOAT4)
-                for f in range(F_FETCHED[0]):
-                    e = t + f * THREADS
-                    four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-                    store4(S_F, k0 * M_B + e * FLOAT4, four)
-                for f in range(I_FLOAT4S):  # four terms of a window: one for each of four rows
-                    e = t + f * THREADS
-                    for c in range(FLOAT4):
-                        S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]
+                store(fetched_F, fetched_I, t, k0, S_F, S_I)
                 cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
                 read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7 and 17-18
             if slice_ > 0:

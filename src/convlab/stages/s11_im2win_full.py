@@ -34,9 +34,9 @@ LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
+    """The kernel with all sizes as constants."""
     p = problem
-    M, N, W_o, PIXELS = p.M, p.N, p.W_o, p.H_o * p.W_o
+    M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
     K_W = p.W_f * G  # elements of a window
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
@@ -45,7 +45,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     PITCH = N_B + PADDING  # of the input slice
     F_SLICES, I_SLICES, O_SHAPE = 2 * K_B * M_B, 2 * K_B * PITCH, (M_T, N_T)
     K_4, K_P = K_B // FLOAT4, blocks_for(K_W, K_B) * K_B  # float4s; padded K_W
-    ALIGNED = PIXELS % FLOAT4 == 0  # no float4 of outputs crosses into the next image
+    ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B
     F_ALL, I_ALL = K_B * M_B // FLOAT4, N_B * K_4  # float4s of a slice
@@ -168,11 +168,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             for c in range(0, FLOAT4, STEP):
                 n = n0 + tx * FLOAT4 + j * COLUMNS + c
                 if n < N:
-                    i_n, o_p = n // PIXELS, n % PIXELS
+                    i_n, o_p = n // (H_o * W_o), n % (H_o * W_o)
                     for i in range(M_T):
                         m = m0 + ty * FLOAT4 + i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
                         if m < M:
-                            at, b = (i_n * M + m) * PIXELS + o_p, bias[m]
+                            at, b = (i_n * M + m) * (H_o * W_o) + o_p, bias[m]
                             if ALIGNED:
                                 x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
                                 store4(output, at, (x + b, y + b, z + b, w + b))
