@@ -250,7 +250,7 @@ fetched and of what is multiplied is for nothing. With 64 channels there are no 
 <details><summary>Why may the terms of a sum come in another order than in s09? Are the results the same?</summary>
 
 The sum is the same, but numbers of 32 bits are rounded after every addition, so that the last digits may
-differ. The checks judge by an error bound that holds for every order.
+differ. The checks use an error bound that holds for every order.
 </details>
 
 <details><summary>The paper's own code keeps channels outermost and takes numbers one by one from global memory. Why then does it still call its loads vectorized?</summary>

@@ -324,7 +324,7 @@ splitting, adding parts, is done by ordinary instructions in between. [What was
 tried](../docs/notes/fast.md) is mostly about having fewer of them. On Conv7, where an output is a sum of
 only 27 terms, there is so little to multiply that s12 stays ahead.
 
-The pre-pass splits the filter and puts it into the order in which lanes hold it, so that one load of four
+The layout transform splits the filter and puts it into the order in which lanes hold it, so that one load of four
 numbers gets a lane its `a`. In a network that is no longer trained, it is done once.
 
 ## Questions

@@ -175,7 +175,7 @@ it as well.
 </details>
 
 This repository does likewise, with two refinements: the times are taken by the GPU itself, between two
-marks in its queue (CUDA events), and the answer is judged before *and after* the measurement, so that
+marks in its queue (CUDA events), and the answer is checked before *and after* the measurement, so that
 nothing wrong can be fast ([measuring](../docs/measuring.md)).
 
 ## What the ladder says

@@ -235,16 +235,16 @@ def show(document: dict[str, Any]) -> str:
     by_stage: dict[str, dict[str, dict[str, Any]]] = {}
     for row in document["rows"]:
         by_stage.setdefault(row["stage"], {})[row["tool"]] = row
-    rows = []
+    by_cells: dict[tuple[str, ...], list[str]] = {}
     for stage, found in by_stage.items():
         runs = {row["runs"] for row in found.values() if row["runs"] is not None}
-        rows.append(
-            (stage, ", ".join(map(str, sorted(runs))), *(_cell(found[tool]) for tool in TOOLS))
-        )
+        told = f"{stage} ({', '.join(map(str, sorted(runs)))})"
+        by_cells.setdefault(tuple(_cell(found[tool]) for tool in TOOLS), []).append(told)
+    rows = [(", ".join(stages), *cells) for cells, stages in by_cells.items()]
     left_out = f"\nLeft out: {document['left_out']}\n" if document["left_out"] else ""
     return (
         f"compute-sanitizer {document['sanitizer']} on an {document['device']}: what each tool "
-        f"finds in a stage's runs.\n\n{table(('stage', 'runs', *TOOLS), rows)}{left_out}"
+        f"finds, by stage (runs).\n\n{table(('stages (runs)', *TOOLS), rows)}{left_out}"
     )
 
 
