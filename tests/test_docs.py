@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from convlab.bench import ladder_page, pages
+from convlab.bench import pages
 from convlab.cli import app
 from convlab.lint import PROBLEMS
 from convlab.workloads import LAYER_NAMES, MODEL, paper_layer
@@ -44,7 +44,7 @@ def rows(page: str, heading: str) -> list[list[str]]:
 # Dictionaries whose keys are data, or described elsewhere: told as one.
 WHOLE = {
     "environment.packages", "environment.gpu", "environment.clocks_mhz", "packages", "[].wide",
-    "stages[].launch_ms", "stages[].counts.pre_passes", "about", "launches[].source",
+    "stages[].launch_ms", "stages[].counts.layout_transforms", "about", "launches[].source",
 }  # fmt: skip
 # Told of themselves too, because they may be null.
 MAY_BE_NULL = {"environment", "stages[].counts", "stages[].first_wrong", "gpu"}
@@ -110,7 +110,7 @@ def test_the_python_in_the_readme_runs(capsys):
 def test_generated_parts_of_the_pages_are_what_their_data_give(capsys, monkeypatch, tmp_path):
     """One test, because the run on the simulator takes long."""
     file = tmp_path / "ladder.json"
-    monkeypatch.setattr(ladder_page, "sample", partial(ladder_page.sample, file))
+    monkeypatch.setattr(pages, "sample", partial(pages.sample, file))
     assert pages.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
     counts = {
         stage["name"].split("_")[0]: stage["counts"] | {"mma": MODEL.M * MODEL.N * MODEL.K}

@@ -1,4 +1,4 @@
-"""compute-sanitizer's verdicts on the stages, with a pretended compute-sanitizer and GPU."""
+"""What compute-sanitizer says of the stages is kept; the program and the GPU are pretended."""
 
 from __future__ import annotations
 
