@@ -76,10 +76,12 @@ REGISTER_BUDGET: dict[str, int] = {
     "im2win_transform_by_groups": 48,
     "pack_filter_by_squares": 40,
     "pack_filter": 40,
-    "tensor_cores": 255,
+    "mma": 255,
+    "tensor_cores": 255,  # 16 x 8 sums a thread, and both parts of what it multiplies
     "split_filter": 48,
     "warpgroups": 255,
-    "split_filter_to_cores": 48,
+    "swapped_operands": 255,
+    "warpgroup_tile": 255,
 }
 USUAL_BUDGET = 128  # of every other kernel
 # Layout transforms that must have 128-bit accesses; of main kernels ``Stage.vectorized`` says so.

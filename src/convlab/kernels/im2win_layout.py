@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32, int64, uint32
 
-from convlab.device import gpu_only, load4, store4
-from convlab.kernels.tile_heuristic import FLOAT4
+from convlab.device import FLOAT4, gpu_only, load4, store4
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
 
@@ -309,25 +308,6 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
                 store4(windows, group * G + g, run)
 
     return im2win_transform_by_groups
-
-
-def make_first(problem: ConvProblem, tile: Tile, K_P: int) -> Any:
-    """``first(t, m0, n0, first_I)``: where the float4s begin that thread t fetches. Those of its
-    windows go to ``first_I``, that of the packed filter is returned."""
-    p = problem
-    N, W_o, s_w, W_w, G = p.N, p.W_o, p.s_w, window_columns(p), group_size(p)
-    THREADS, K_RUNS = tile.threads, tile.K_B // FLOAT4
-    I_RUNS = blocks_for(tile.N_B * K_RUNS, THREADS)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def first(t, m0, n0, first_I):
-        for f in range(I_RUNS):
-            # Past the last window, fetch that again; its results are not written.
-            window = min(n0 + (t + f * THREADS) // K_RUNS, N - 1)
-            first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
-        return int64(m0) * K_P + t * FLOAT4
-
-    return first
 
 
 def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
