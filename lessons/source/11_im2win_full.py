@@ -17,14 +17,14 @@ from convlab.lessons import one_request, side_by_side, traced
 ## The idea
 
 One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes.
-Since s08 the filter is fetched so. The input was not: in an image a window's pixels begin anywhere.
+Since s08 the filter is fetched with such float4 loads. The input was not: in an image a window's pixels begin anywhere.
 
-In s10's tensor they begin anywhere, too. A window there is one run for each channel, of `H_f * W_f`
-numbers: nine, say, which is no multiple of four. One more change mends that: put the **channels
+In s10's tensor they begin anywhere, too. A window there is contiguous for each channel, `H_f * W_f`
+numbers: nine, say, which is no multiple of four. One more change fixes that: put the **channels
 innermost**. For each column of the input the numbers of *all* channels come together, a group of
 `H_f * C_i`, and where that is no multiple of four, zeros fill it up. Then
 
-- all numbers of a window are **one** run, `W_f` groups long;
+- all numbers of a window are **contiguous**, `W_f` groups long;
 - every window begins at a multiple of four numbers, as groups do;
 - the next number of a window is always the next one in memory: there is nothing left to work out.
 """
@@ -41,7 +41,7 @@ is packed in that order too, once, by a small kernel, with zeros where the tenso
 The rest of the kernel is s09's: tiles, registers, two buffers. What changes is how a slice is fetched and
 stored. (s10c and s11 also tune it; the end of the lesson says how.)
 
-## Your turn: fetch by fours
+## Your turn: float4 loads
 
 [s10b_im2win_vectorized](../src/convlab/stages/s10b_im2win_vectorized.py) is s09's kernel with this idea alone; the
 kernel below is s11's. A slice has `N_B` windows and `K_B` terms of each, that is
@@ -120,8 +120,8 @@ check(make_storing, "s11", also=uneven)
 """
 ## What the memory sees
 
-A warp fetches 32 runs with one instruction, 512 bytes. Each lane's four numbers are neighbours, and so are
-the runs of a window:
+A warp fetches 32 float4s with one instruction, 512 bytes. Each lane's four numbers are neighbours, and so are
+the float4s of a window:
 """
 
 # %%
@@ -138,8 +138,9 @@ side_by_side(launches, "requests to global memory", "sectors of global memory")
 # %% [markdown]
 """
 Far fewer requests, of four numbers a lane. (For somewhat more sectors, because four numbers are only half
-a sector and windows are walked through one by one.) What no count shows is what is gone beside them: s09 divides,
-takes remainders and compares for every single number of the input; here there are at most two comparisons for four.
+a sector and each lane reads a window of its own.) The counts do not show the arithmetic that is gone: s09
+divides, takes remainders and compares for every single number of the input; s11 makes at most two comparisons
+per float4.
 
 ## Find the bug
 
@@ -171,14 +172,15 @@ check(make_unpadded, "s11", at_most=1.1)
 """
 <details><summary>Tip: who meets whom?</summary>
 
-Lanes 0 and 1 have two runs of the same window, and so store into the same column, four rows apart. Rows
+Lanes 0 and 1 have two float4s of the same window, and so store into the same column, four rows apart. Rows
 that are a multiple of 32 numbers long begin in the same bank, all of them.
 </details>
 <details><summary>Tip: how much longer?</summary>
 
-One number longer would do for the banks and break the reads by fours. So make them longer by as little as
+One number longer would avoid the bank conflicts and misalign the float4 loads. So add the smallest padding that
 keeps rows at multiples of four. (In slices of 16 terms, which most layers have, four lanes store into the same
-column. Then four numbers more leave two passes instead of four, and no other multiple of four does better.)
+column. Then four numbers more leave a two-way bank conflict instead of a four-way one, and no other multiple of four
+does better.)
 </details>
 
 ## On a real GPU
@@ -226,10 +228,10 @@ Two more stages make it faster and change nothing of its idea.
   blocks to go on with. A single image may leave it none: those with long sums take a fifth to a quarter less
   for that one line ([measured](../docs/notes/fast.md)).
 
-Of all instructions in the loop over slices 72 of 100 multiplied before, 88 with the first two. With all four
+Of 100 instructions in the loop over slices, 72 multiplied before and 88 multiply with the first two. With all four
 s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not
-as predicted, is in [fast.md](../docs/notes/fast.md): among others, that fetching ahead is hardly worth
-anything any more where a multiprocessor has other blocks to go on with.
+as predicted, is in [fast.md](../docs/notes/fast.md): among others, that fetching ahead gains hardly
+anything where an SM has other resident blocks to run.
 
 Could one have the order without the pass over memory? That is what [s12](12_fused_im2win.ipynb) does.
 
@@ -246,13 +248,13 @@ fetched and of what is multiplied is for nothing. With 64 channels there are no 
 <details><summary>Why may the terms of a sum come in another order than in s09? Are the results the same?</summary>
 
 The sum is the same, but numbers of 32 bits are rounded after every addition, so that the last digits may
-differ. The checks judge by an error bound that holds for every order.
+differ. The checks compare with an error bound that holds for every order.
 </details>
 
-<details><summary>The paper's own code keeps channels outermost and takes numbers one by one from global memory. Why then does it still call its loads vectorized?</summary>
+<details><summary>The paper's own code keeps channels outermost and loads scalars from global memory. Why then does it still call its loads vectorized?</summary>
 
-Its loads from <em>shared</em> memory are: section 3.3 says so. Loading by fours from global memory needs windows
-that begin at multiples of four, and that is what the channels innermost bring.
+Its loads from <em>shared</em> memory are: section 3.3 says so. A float4 load from global memory needs windows
+that begin at multiples of four, and channels innermost give that.
 </details>
 
 ## Where to read on
