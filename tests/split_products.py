@@ -16,6 +16,7 @@ from convlab import ConvProblem, Stage, Tile, plan, plans
 from convlab.device import to_tf32
 from convlab.engines import Engine
 from convlab.kernels import window_copies
+from convlab.kernels.split_tf32 import make_filter_number
 from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan
 from convlab.stage import Flat, Launch, Program
@@ -178,7 +179,8 @@ def numbers_had_back(
     stage: Stage, module: ModuleType, problem: ConvProblem, tile: Tile, weight: Any, engine: Engine
 ) -> np.ndarray:
     """The weight, as the module's ``filter_number`` finds it in the packed filter."""
-    filter_number, M, K = module.make_filter_number(problem, tile), problem.M, problem.K
+    layout = module.filter_layout(tile)
+    filter_number, M, K = make_filter_number(problem, tile, layout), problem.M, problem.K
 
     @cuda.jit
     def read(packed, output):

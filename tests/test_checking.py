@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import convlab
 from convlab import LADDER
 from convlab.checking import checker
-from convlab.checking.views import Hanging, map_of_wrong, verdict
+from convlab.checking.views import Hanging, conclusion, map_of_wrong
 from convlab.cli import app
 from convlab.stages import Program, s04_implicit_gemm, s05_shared_memory, stage_named
 
@@ -73,7 +73,7 @@ def test_mutants_of_the_stages_are_rejected(few_problems, tmp_path, name, old, n
     found = convlab.check(changed(tmp_path, name, (old, new)), name)
     assert not found.ok
     assert not found.counts
-    assert verdict(found).startswith("Not yet")
+    assert conclusion(found).startswith("Not yet")
 
 
 @pytest.mark.parametrize("stage", OF_KERNELS, ids=lambda stage: stage.name)
@@ -81,7 +81,7 @@ def test_the_stages_themselves_are_as_good_as_they_are(few_problems, tmp_path, s
     found = convlab.check(changed(tmp_path, stage.name), stage.name)
     assert found.as_good
     assert all(count.yours == count.stages for count in found.counts)
-    assert verdict(found).startswith("Right, and it asks no more")
+    assert conclusion(found).startswith("Right, and it asks no more")
 
 
 def test_a_missing_barrier_is_told_by_both_lines_though_the_answer_is_right(few_problems, tmp_path):
@@ -102,7 +102,7 @@ def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems):
     assert not found.as_good
     (more,) = [count for count in found.counts if count.unit == "requests to global memory"]
     assert more.times > 1.4
-    assert verdict(found) == "Right. It asks more of memory than s01_direct, though."
+    assert conclusion(found) == "Right. It asks more of memory than s01_direct, though."
 
 
 def reads_twice(problem):
@@ -216,7 +216,7 @@ def test_what_numba_does_not_compile_is_not_right(few_problems, tmp_path, old, n
     assert all(answer.ok for answer in found.answers)
     assert not found.ok
     assert said in found.machine.error
-    assert "Numba cannot compile" in verdict(found)
+    assert "Numba cannot compile" in conclusion(found)
 
 
 @pytest.mark.gate
@@ -241,7 +241,7 @@ def test_float64_is_right_but_not_as_good(few_problems, tmp_path):
     assert found.ok
     assert not found.as_good
     assert "DADD" in found.float64
-    assert "computes in float64" in verdict(found)
+    assert "computes in float64" in conclusion(found)
 
 
 @pytest.mark.parametrize(

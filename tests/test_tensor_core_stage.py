@@ -34,7 +34,7 @@ from split_products import (
 from convlab import ConvProblem, Tile, plans
 from convlab.convolution import reference
 from convlab.engines import Engine, choose
-from convlab.kernels import tile_heuristic, window_copies
+from convlab.kernels import split_tf32, tile_heuristic, window_copies
 from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.stage import SHARED_BYTES
@@ -128,7 +128,7 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
     assert 4e-3 < errors[-130] < 7e-3
 
 
-@pytest.mark.parametrize("module", [s13, window_copies], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [s13, split_tf32], ids=lambda m: m.__name__)
 def test_a_forgotten_small_part_is_found(module: Any, judged: Any) -> None:
     result = without_small_parts(S13, module, judged)
     assert not result.ok
@@ -241,7 +241,7 @@ def test_no_bank_is_asked_twice(tile: Tile) -> None:
         ((16, 32, 8, 1, 8), "M_T must be a multiple of 2"),
         ((16, 32, 8, 2, 4), "N_T of 8"),
         ((12, 32, 8, 2, 8), "M_B must be a multiple of 8"),
-        ((16, 48, 8, 2, 8), "N_B of 4"),
+        ((16, 48, 8, 2, 8), "N_B of 4 "),
         ((16, 32, 12, 2, 8), "K_B must be a multiple of 8"),
         ((16, 32, 4, 2, 8), "K_B must be a multiple of 8"),
         ((48, 64, 8, 2, 16), "a multiple or a divisor of N_B"),

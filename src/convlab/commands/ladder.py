@@ -87,7 +87,7 @@ def ladder(
     yes: Yes = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Every stage on one problem, judged element by element; timed on a GPU, counted without one.
+    """Every stage on one problem, checked element by element; timed on a GPU, counted without one.
 
     Exits 1 when a stage is wrong, and says which, by how much and where first.
     """
@@ -144,7 +144,7 @@ def ladder(
         with memory_permitting(), tables.progress(names) as advance:
             for result in run:
                 results.append(result)
-                if output_of and (shown is None or shown[0].judged != "WRONG"):
+                if output_of and (shown is None or shown[0].status != "WRONG"):
                     shown = result, output_of[0]  # the first wrong one's, else the last one's
                 output_of.clear()
                 advance()

@@ -11,13 +11,7 @@ import typer
 from rich.text import Text
 
 from convlab import tables, workloads
-from convlab.commands.shared import (
-    JsonFile,
-    capability,
-    check_compilers,
-    conclude,
-    stages_named,
-)
+from convlab.commands.shared import JsonFile, capability, check_compilers, conclude, stages_named
 from convlab.shell import (
     REFUSED,
     WRONG,
@@ -105,7 +99,7 @@ def lint(
     console.print(tables.lint_table(rows), "", tables.lint_legend(), sep="\n")
     write_json(json_file, [{**asdict(row), "ok": row.ok} for row in rows])
     if not rows:
-        console.print("There is no kernel to judge: a library does this stage's work.")
+        console.print("There is no kernel to check: a library does this stage's work.")
         return
     errors = tables.lint_errors(rows)
     if stored is not None:

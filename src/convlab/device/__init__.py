@@ -8,12 +8,20 @@ from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wa
 from convlab.device.codegen import gpu_only
 from convlab.device.emulation import emulation_of
 from convlab.device.tensor_core import mma_tf32, split_tf32, to_tf32
-from convlab.device.vector import BYTES_16, ENGINE_CONSTANTS, issue_loads, load4, store4
+from convlab.device.vector import (
+    BYTES_16,
+    ENGINE_CONSTANTS,
+    FLOAT4,
+    issue_loads,
+    load4,
+    store4,
+)
 from convlab.device.warpgroup import fence_shared, finish_product, start_product
 
 __all__ = [
     "BYTES_16",
     "ENGINE_CONSTANTS",
+    "FLOAT4",
     "commit_copies",
     "copy_async",
     "copy_async4",

@@ -34,6 +34,7 @@ Four = tuple[Any, Any, Any, Any]
 # ``alignment=BYTES_16`` of shared arrays that have 128-bit accesses. Numba's simulator, where it
 # runs kernels by itself, refuses any ``alignment`` but None; convlab's engines do not.
 ENGINE_CONSTANTS = {"BYTES_16": 16}
+FLOAT4 = 4  # elements of a 128-bit access
 BYTES_16 = None if config.ENABLE_CUDASIM else ENGINE_CONSTANTS["BYTES_16"]
 
 

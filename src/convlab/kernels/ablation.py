@@ -15,9 +15,8 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, gpu_only
+from convlab.device import BYTES_16, FLOAT4, gpu_only
 from convlab.kernels.im2win_layout import group_size, make_first, packed_buffer
-from convlab.kernels.tile_heuristic import FLOAT4
 from convlab.problem import ConvProblem
 from convlab.stage import Tile, blocks_for
 

@@ -1,5 +1,6 @@
 """The epilogue of s12, s13 and s14: a thread adds the bias to its sums, and stores them or, with
-split-K, adds them to what is there. s13 and s14 compute a sum again that is not finite.
+split-K, adds them to what is there. Where tensor cores multiply, the caller computes a sum again
+that is not finite (:mod:`split_tf32`).
 
 Where the outputs of an image are a multiple of four, a thread's windows are neighbours and four
 outputs are one 128-bit store. Elsewhere stores are scalar, and windows are interleaved across lanes
@@ -12,10 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int32, int64, uint32, uint64
+from numba import cuda, float32, uint64
 
-from convlab.device import gpu_only, store4
-from convlab.kernels.tile_heuristic import FLOAT4
+from convlab.device import FLOAT4, gpu_only, store4
 from convlab.problem import ConvProblem
 from convlab.stage import Tile
 
@@ -108,42 +108,3 @@ def make_add(problem: ConvProblem, tile: Tile, row_of: Any, LANES: int) -> Any:
                             cuda.atomic.add(output, at, R_O[i, j + c] + b)
 
     return add
-
-
-def make_fix_up(
-    problem: ConvProblem, tile: Tile, relu: bool, filter_number: Any, ROWS: int, LANES: int
-) -> Any:
-    """The fix-up: computes those of a lane's outputs again that are not finite, as s01 does. The
-    filter's numbers come from ``packed``, by ``filter_number(packed, m, e)``, because ``weight``
-    may have changed since it was packed."""
-    p = problem
-    M, N, PIXELS, K = p.M, p.N, p.H_o * p.W_o, p.K
-    C_i, H_i, W_i, H_f, W_f, W_o = p.C_i, p.H_i, p.W_i, p.H_f, p.W_f, p.W_o
-    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
-    M_T, N_T = tile.M_T, tile.N_T
-    finish = make_finish(relu)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fix_up(input, packed, bias, output, m0, n0):
-        for e in range(M_T * N_T):
-            i, j = uint32(e) // N_T, uint32(e) % N_T
-            m, n = m0 + i * ROWS, n0 + j // FLOAT4 * (FLOAT4 * WARP_GROUPS) + j % FLOAT4 * LANES
-            if m >= M or n >= N:
-                continue
-            i_n, pixel = n // PIXELS, n % PIXELS
-            at = (i_n * M + m) * PIXELS + pixel
-            zero = relu and output[at] == float32(0)  # which minus infinity became too
-            if abs(output[at]) < INFINITY and not zero:
-                continue
-            total = float32(0)
-            for k in range(K):
-                r, u, v = uint32(k) // (H_f * W_f), uint32(k) // W_f % H_f, uint32(k) % W_f
-                i_h = int32(pixel // W_o * s_h + u * d_h) - p_h
-                i_w = int32(pixel % W_o * s_w + v * d_w) - p_w
-                number = float32(0)  # outside the image is padding
-                if 0 <= i_h < H_i and 0 <= i_w < W_i:
-                    number = input[((int64(i_n) * C_i + r) * H_i + i_h) * W_i + i_w]
-                total += number * filter_number(packed, m, uint32(k))
-            output[at] = finish(total, bias[m])
-
-    return fix_up

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32, int64, uint32
 
-from convlab.device import gpu_only, load4, store4
-from convlab.kernels.tile_heuristic import FLOAT4
+from convlab.device import FLOAT4, gpu_only, load4, store4
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
 

@@ -34,10 +34,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from convlab.device import FLOAT4
 from convlab.problem import ConvProblem
 from convlab.stage import GRID_LIMIT, Tile, blocks_for
 
-FLOAT4 = 4  # elements of a 128-bit access
 H200_SMS = 132  # assumed where the number of SMs is unknown
 REGISTERS = 65536  # of an SM
 FMA_A_CLOCK = 102.0  # multiply-adds of the best tile, where 128 is what the arithmetic could do
@@ -79,14 +79,16 @@ class Heuristic:
     deep: tuple[Shape, int] | None = None  # a shape that few outputs also try with this K_B
     few_terms: int = 0  # of a window: up to so many, a thread has at most FEW_SUMS
     most_scalar_sums: int = 1024  # a thread's, where its stores are scalar: more would spill
-    registers: int = 64  # that a thread needs beside its sums
+    registers: int = 64  # that a thread needs beside its sums, and for each step of K_B
+    registers_of_k: int = 0
     alone: float = 1.0  # blocks that one counts for which has an SM to itself in the last round
     splits: tuple[int, ...] = (1,)
     most_outputs: int = 0  # that are split
 
     def resident_blocks(self, tile: Tile) -> int:
         """Blocks that an SM's registers hold at a time."""
-        return max(1, REGISTERS // (tile.threads * (tile.M_T * tile.N_T + self.registers)))
+        needed = tile.M_T * tile.N_T + self.registers + self.registers_of_k * tile.K_B
+        return max(1, REGISTERS // (tile.threads * needed))
 
     def candidates(self, problem: ConvProblem) -> tuple[Tile, ...]:
         """The tiles to choose from, which a tuner measures: none that computes a third more
@@ -262,6 +264,8 @@ S13 = Heuristic(
     slice_depth=lambda problem: depth_8_or_16(problem.K),
     overhead=80.0,
     most_scalar_sums=64,
+    registers=88,  # both parts of the operands, of K_B terms, and addresses
+    registers_of_k=2,
 )
 
 WARPGROUP_N, WARPGROUP_K = 128, 16  # N_B and K_B of every tile of s14

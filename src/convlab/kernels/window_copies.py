@@ -20,11 +20,9 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import copy_async, copy_async4, gpu_only, split_tf32
-from convlab.kernels.epilogue import INFINITY
-from convlab.kernels.tile_heuristic import FLOAT4
+from convlab.device import FLOAT4, copy_async, copy_async4, gpu_only
 from convlab.problem import ConvProblem
-from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
+from convlab.stage import Flat, Launch, Tile, blocks_for
 
 WARP = 32
 TABLE_BYTES = 48 * 1024  # of the 64 KiB of constant memory; beyond it, places are computed
@@ -231,33 +229,3 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int, SIDE:
                 packed[(m // M_B * K_P + k) * M_B + m % M_B] = square[tx, y + ty]
 
     return pack_filter
-
-
-def split_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
-    """The packed filter of s13 and s14: two TF32 numbers for each of the filter's, whole tiles."""
-    row_blocks, slices = blocks_for(problem.M, tile.M_B), blocks_for(problem.K, tile.K_B)
-    return Buffer("packed", (row_blocks, slices * tile.K_B, 2 * tile.M_B))
-
-
-def packing_turns(problem: ConvProblem, tile: Tile) -> int:
-    """How many steps of 8 terms a warp packs: those that read the same bytes of the filter."""
-    return problem.H_f * problem.W_f if group_size(problem, tile) > 1 else 1
-
-
-def make_split_number(problem: ConvProblem, tile: Tile) -> Any:
-    """``split_number(weight, m, k)``: large and small part of a number of the filter, by its
-    place in the window's order. A number that TF32 cannot hold, an infinity or one next to the
-    largest, has infinity as its large part and itself as its small one: nothing is lost."""
-    M, K, PLACES = problem.M, problem.K, problem.H_f * problem.W_f
-    GROUP = group_size(problem, tile)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def split_number(weight, m, k):
-        value = float32(0)
-        if m < M and k < K:
-            group, place, channel = k // (GROUP * PLACES), k // GROUP % PLACES, k % GROUP
-            value = weight[m * K + (group * GROUP + channel) * PLACES + place]
-        large, small = split_tf32(value)
-        return large, small if abs(large) < INFINITY else value
-
-    return split_number

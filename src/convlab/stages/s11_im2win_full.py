@@ -21,7 +21,7 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, gpu_only, issue_loads, load4, store4
+from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4
 from convlab.kernels import ablation
 from convlab.kernels.im2win_layout import (
     group_size,
@@ -32,7 +32,7 @@ from convlab.kernels.im2win_layout import (
     windows_buffer,
 )
 from convlab.kernels.microkernel_tile import MODEL_TILE
-from convlab.kernels.tile_heuristic import FLOAT4, S11
+from convlab.kernels.tile_heuristic import S11
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 

@@ -21,11 +21,11 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, commit_copies, gpu_only, load4, wait_copies
+from convlab.device import BYTES_16, FLOAT4, commit_copies, gpu_only, load4, wait_copies
 from convlab.kernels import window_copies
 from convlab.kernels.epilogue import interleaved_lanes, make_add, make_write
 from convlab.kernels.microkernel_tile import MODEL_TILE
-from convlab.kernels.tile_heuristic import FLOAT4, H200_SMS, S12
+from convlab.kernels.tile_heuristic import H200_SMS, S12
 from convlab.problem import ConvProblem
 from convlab.stage import (
     SHARED_BYTES,

@@ -1,23 +1,9 @@
-"""s14: warpgroups. s13's products by Hopper's own instruction: four warps multiply together, and
-the tensor cores read the filter from shared memory by themselves.
+"""s14: warpgroups. Four warps multiply together, and the tensor cores read the filter themselves.
 
-Source: ours, beyond the paper; the accuracy is s13's. With ``mma``, s13's instruction, an H200's
-tensor cores reach 315 TFLOP/s in TF32; all of 535 take ``wgmma``
-(:mod:`convlab.device.warpgroup`), which only compute capability 9.0 has.
-
-A block is one warpgroup and computes 128 windows, 64 at a time: their numbers are in registers,
-split in two there, as in s13. A slice is 16 terms, what the tensor cores add up before ordinary
-additions take over, for the same reason as in s13. While the tensor cores multiply one half, the
-threads split the other. While the threads add, the tensor cores work for another block: two or
-three blocks share an SM.
-
-The tensor cores read the filter as core matrices: 8 columns of 4 terms, 128 contiguous bytes. A
-column is a channel of the output. For every row of blocks, for 8 terms at a time, the large parts
-come before the small ones: ``packed[m // M_B, k // 8, part, k // 4 % 2, column, k % 4]``. The order
-of the channels among the columns is free, and a lane gets two neighbouring columns: channel c of
-eight is column ``2 * (c % 4) + c // 4``, so that a lane's channels are four apart all through.
-
-What is not finite, and what is below ``2**-113``, is as in s13.
+Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32; all
+of 535 take ``wgmma`` (:mod:`convlab.device.warpgroup`), which only compute capability 9.0 has.
+It multiplies 64 windows at a time, and while it multiplies one half, the threads split the other.
+While the threads add, the tensor cores work for another block: two or three share an SM.
 """
 
 from __future__ import annotations
@@ -28,6 +14,7 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import (
     BYTES_16,
+    FLOAT4,
     commit_copies,
     fence_shared,
     finish_product,
@@ -38,15 +25,15 @@ from convlab.device import (
     wait_copies,
 )
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import (
-    INFINITY,
-    WARP_GROUPS,
-    interleaved_lanes,
+from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
+from convlab.kernels.split_tf32 import (
+    Layout,
+    make_filter_number,
     make_fix_up,
-    make_write,
+    pack_launch,
+    packed_buffer,
 )
-from convlab.kernels.tile_heuristic import FLOAT4, S14, WARPGROUP_K, WARPGROUP_N
-from convlab.kernels.window_copies import group_size, make_split_number, packing_turns, split_buffer
+from convlab.kernels.tile_heuristic import S14, WARPGROUP_K, WARPGROUP_N
 from convlab.problem import ConvProblem
 from convlab.stage import (
     SHARED_BYTES,
@@ -60,184 +47,38 @@ from convlab.stage import (
     blocks_for,
 )
 
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
+MMA_K = 8  # terms that an instruction multiplies
 DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
-GROUPS, GROUP_THREADS = 8, 4  # lanes of a warp along N and M: a lane's channels are four apart
-WARP = 32
-MMA_K, CORE_COLUMNS = 8, 8  # terms of an instruction; columns of a core matrix
-PACKING_WARPS = 4  # of a block that packs
 MOST_CHANNELS = 128  # of a block: with more, sums leave the registers
 
 
+def filter_layout(tile: Tile) -> Layout:
+    """Core matrices: 8 columns of 4 terms, ``[k // 8, part, k // 4 % 2, column, k % 4]``. Channel c
+    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are four apart all through."""
+    return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=MMA_K * tile.M_B)
+
+
 def slice_elements(tile: Tile, padding: int) -> int:
-    """Elements of one slice in shared memory: two for each of the filter's numbers, and for each
-    row of windows its padding."""
+    """Elements of a slice in shared memory."""
     return tile.K_B * (2 * tile.M_B + tile.N_B + padding)
 
 
 def padding_or_rotation(tile: Tile) -> tuple[int, int]:
-    """The padding after a row of windows, which moves the next row by as many banks; or where there
-    is no room for padding, 0, and by how much each row is rotated instead."""
-    return (
-        (BANK_SHIFT, 0)
-        if 4 * DEPTH * slice_elements(tile, BANK_SHIFT) <= SHARED_BYTES
-        else (0, BANK_SHIFT)
-    )
+    """The padding after a row of windows, or where there is no room for it by how much each row is
+    rotated instead: either way the next row lies so many banks further."""
+    fits = 4 * DEPTH * slice_elements(tile, BANK_SHIFT) <= SHARED_BYTES
+    return (BANK_SHIFT, 0) if fits else (0, BANK_SHIFT)
 
 
-def pack_launch(problem: ConvProblem, tile: Tile) -> Launch:
-    """The filter's splitting and re-ordering. A warp packs 8 channels of the output: 8 terms, or
-    where slices are channels of one place, 8 channels of the input at every place of the filter."""
-    row_blocks, K_P = blocks_for(problem.M, tile.M_B), blocks_for(problem.K, tile.K_B) * tile.K_B
-    warps = row_blocks * tile.M_B // CORE_COLUMNS
-    return Launch(
-        make_pack_filter(problem, tile, K_P, warps),
-        # All in a row: along y there may be too many.
-        grid=(K_P // MMA_K // packing_turns(problem, tile) * blocks_for(warps, PACKING_WARPS),),
-        block=(PACKING_WARPS * WARP,),
-        arguments=(Flat("weight"), Flat("packed")),
-    )
-
-
-def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, COUNT: int) -> Any:
-    """The kernel. Zeros beyond K and M."""
-    M_B, GROUP, TURNS = tile.M_B, group_size(problem, tile), packing_turns(problem, tile)
-    STEPS = max(1, GROUP // MMA_K)  # of 8 channels, in a group
-    ALONG_K = K_P // MMA_K // TURNS  # blocks
-    split_number = make_split_number(problem, tile)
-
-    @cuda.jit(**gpu_only(launch_bounds=PACKING_WARPS * WARP))
-    def split_filter_to_cores(weight, packed):
-        lane = uint32(cuda.threadIdx.x) % WARP
-        x, y = uint32(cuda.blockIdx.x) % ALONG_K, uint32(cuda.blockIdx.x) // ALONG_K
-        eight = y * PACKING_WARPS + uint32(cuda.threadIdx.x) // WARP
-        if eight >= COUNT:
-            return
-        column, term = lane // 4, lane % 4  # so that lanes write neighbours
-        m = eight * CORE_COLUMNS + column // 2 + column % 2 * 4
-        row_block, first = eight * CORE_COLUMNS // M_B, eight * CORE_COLUMNS % M_B
-        for turn in range(TURNS):
-            step = (x // STEPS * TURNS + uint32(turn)) * STEPS + x % STEPS
-            at = (int64(row_block) * K_P + step * MMA_K) * (2 * M_B) + first * 4 + lane
-            for half in range(2):
-                large, small = split_number(weight, m, step * MMA_K + half * 4 + term)
-                packed[at + half * (4 * M_B)] = large
-                packed[at + (2 + half) * (4 * M_B)] = small
-
-    return split_filter_to_cores
-
-
-def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
-    """``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and places."""
-    M_B, K_P = tile.M_B, blocks_for(problem.K, tile.K_B) * tile.K_B
-    GROUP, PLACES = group_size(problem, tile), problem.H_f * problem.W_f
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def filter_number(packed, m, e):
-        r, place = e // PLACES, e % PLACES
-        k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
-        column = m % M_B // CORE_COLUMNS * CORE_COLUMNS + m % 4 * 2 + m // 4 % 2
-        at = (int64(m // M_B) * K_P + k // MMA_K * MMA_K) * (2 * M_B)
-        at += k // 4 % 2 * (4 * M_B) + column * 4 + k % 4
-        large, small = packed[at], packed[at + MMA_K * M_B]
-        return large + small if abs(large) < INFINITY else small
-
-    return filter_number
-
-
-def make_row_of() -> Any:
-    """``row_of(i)``: how far channel i of a lane is from its first one."""
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def row_of(i):
-        return i * GROUP_THREADS
-
-    return row_of
-
-
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
-    p = problem
-    N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
-    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
-    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, BLOCKS, O_SHAPE = tile.threads, S14.resident_blocks(tile), (M_T, N_T)
-    PADDING, ROTATION = padding_or_rotation(tile)
-    SLICES, PITCH = blocks_for(p.K, K_B), N_B + PADDING
-    AT_FIRST = SLICES if SLICES <= DEPTH else 1  # slices asked for: where two are all, both
-    F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
-    F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
-    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
-    LANES = interleaved_lanes(problem, GROUPS)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES, ROTATION)
-    window_at, compute = window_copies.make_window_at(LANES), make_compute(tile)
-    filter_number = make_filter_number(problem, tile)
-    write = make_write(problem, tile, relu, make_row_of(), WARP_GROUPS, LANES)
-    fix_up = make_fix_up(problem, tile, relu, filter_number, GROUP_THREADS, LANES)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(slice_, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
-        if slice_ < SLICES:
-            fetch_filter(packed, slice_, pipe, t, S_F)
-            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
-            commit_copies()
-
-    @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
-    def warpgroups(input, packed, bias, output):
-        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
-        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
-        R_O = cuda.local.array(O_SHAPE, float32)
-        first = cuda.local.array(TIMES, int64)
-        i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
-        t = uint32(cuda.threadIdx.x)
-        m0 = uint32(cuda.blockIdx.y) * M_B
-        n0 = uint32(cuda.blockIdx.x) * N_B
-
-        # Where the windows begin that this thread fetches from, as in s12.
-        for c in range(TIMES):
-            window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)
-            i_n, pixel = window // (H_o * W_o), window % (H_o * W_o)
-            i_h[c] = pixel // W_o * s_h - p_h
-            i_w[c] = pixel % W_o * s_w - p_w
-            first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
-
-        # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
-        # the windows, twice. Which window is which row is free: its four are neighbours in shared
-        # memory, one load.
-        warp, lane = t // 32, t % 32
-        g, thread_in_group = lane // 4, lane % 4
-        column = (warp * GROUPS + g) * FLOAT4
-        at_I = thread_in_group * PITCH + (column + thread_in_group * ROTATION) % N_B
-
-        for i in range(M_T):
-            for j in range(N_T):
-                R_O[i, j] = float32(0)
-        for pipe in range(AT_FIRST):
-            fetch(pipe, pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
-        pipe = 0
-        for slice_ in range(SLICES):
-            wait_copies(0)  # for this thread's part of the slice,
-            fence_shared()  # which the tensor cores will read,
-            cuda.syncthreads()  # then for all threads'; its predecessor is free
-            if SLICES > AT_FIRST:
-                fetch(slice_ + 1, 1 - pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
-            compute(S_F, S_I, pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
-            pipe = 1 - pipe
-
-        m0, n0 = m0 + thread_in_group, n0 + window_at(column)
-        if write(R_O, bias, output, m0, n0):
-            fix_up(input, packed, bias, output, m0, n0)
-
-    return warpgroups
-
-
-def make_compute(tile: Tile) -> Any:
-    """``compute(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice, from where its filter
-    begins in shared memory and where this lane's windows do."""
-    M_B, M_T = tile.M_B, tile.M_T
+def make_multiply(tile: Tile) -> Any:
+    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms. The filter
+    begins at ``at_F``, the lane's own windows at ``at_I``. ``L`` are large parts, ``T`` small
+    ones, their tails."""
     PITCH = tile.N_B + padding_or_rotation(tile)[0]
-    D_SHAPE, X_SHAPE = M_B // 2, (WARPGROUP_K // 4, FLOAT4)
+    M_B, M_T = tile.M_B, tile.M_T
+    X_SHAPE, D_SHAPE = (WARPGROUP_K // 4, FLOAT4), M_B // 2
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_I, at, X):
@@ -251,14 +92,15 @@ def make_compute(tile: Tile) -> Any:
                 L[2 * row + e], T[2 * row + e] = split_tf32(X[row, first + e])
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def add(D, R_O, first):
+    def add(D, first, R_O):
         for i in range(0, M_T, 2):
-            for e in range(2):  # rows g and g + 8: a window and the lane's next
-                R_O[i, first + e] += D[2 * i + 2 * e]
-                R_O[i + 1, first + e] += D[2 * i + 2 * e + 1]
+            R_O[i, first] += D[2 * i]
+            R_O[i + 1, first] += D[2 * i + 1]
+            R_O[i, first + 1] += D[2 * i + 2]
+            R_O[i + 1, first + 1] += D[2 * i + 3]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def compute(S_F, S_I, at_F, at_I, R_O):
+    def multiply(S_F, S_I, at_F, at_I, R_O):
         X, D = cuda.local.array(X_SHAPE, float32), cuda.local.array(D_SHAPE, float32)
         L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
         next_L, next_T = cuda.local.array(8, float32), cuda.local.array(8, float32)
@@ -267,48 +109,134 @@ def make_compute(tile: Tile) -> Any:
         start_product(D, L, T, S_F, at_F, M_B)
         split(X, 2, next_L, next_T)
         finish_product(D, M_B)
-        add(D, R_O, 0)
+        add(D, 0, R_O)
         start_product(D, next_L, next_T, S_F, at_F, M_B)
         finish_product(D, M_B)
-        add(D, R_O, 2)
+        add(D, 2, R_O)
 
-    return compute
+    return multiply
+
+
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+    """The kernel with the problem's shapes and the tile as constants."""
+    p = problem
+    N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
+    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, BLOCKS, O_SHAPE = tile.threads, S14.resident_blocks(tile), (M_T, N_T)
+    PADDING, ROTATION = padding_or_rotation(tile)
+    SLICES, PITCH = blocks_for(p.K, K_B), N_B + PADDING
+    AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # slices fetched before the loop
+    F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
+    F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
+    LANES = interleaved_lanes(problem, LANES_N)
+    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES, ROTATION)
+    window_at = window_copies.make_window_at(LANES)
+    multiply = make_multiply(tile)
+    filter_number = make_filter_number(problem, tile, filter_layout(tile))
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_of(i):
+        """How far channel i of a lane is from its first one."""
+        return i * LANES_M
+
+    write = make_write(problem, tile, relu, row_of, WARP_GROUPS, LANES)
+    fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(slice_, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
+        if slice_ < SLICES:
+            fetch_filter(packed, slice_, pipe, t, S_F)
+            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+        commit_copies()  # even an empty group: wait_copies counts groups
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
+    def warpgroups(input, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        first = cuda.local.array(TIMES, int64)
+        i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
+        t = uint32(cuda.threadIdx.x)
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        # Where the windows begin that this thread fetches from. Past the last one, fetch that
+        # again; its results are not written.
+        for c in range(TIMES):
+            window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)
+            i_n, pixel = window // (H_o * W_o), window % (H_o * W_o)
+            i_h[c] = pixel // W_o * s_h - p_h
+            i_w[c] = pixel % W_o * s_w - p_w
+            first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
+
+        # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
+        # the windows, twice. Which window is which row is free: its four are neighbours in shared
+        # memory, one load.
+        warp, lane = t // 32, t % 32
+        g, thread_in_group = lane // 4, lane % 4
+        row, column = thread_in_group, warp * LANES_N * FLOAT4 + g * FLOAT4
+        at_I = row * PITCH + (column + row * ROTATION) % N_B
+
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        for pipe in range(AT_FIRST):
+            fetch(pipe, pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
+        pipe = 0
+        for slice_ in range(SLICES):
+            wait_copies(0)  # for this thread's part of the slice,
+            fence_shared()  # which the tensor cores will read,
+            cuda.syncthreads()  # then for all threads'; its predecessor is free
+            if SLICES > AT_FIRST:
+                fetch(slice_ + 1, 1 - pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
+            multiply(S_F, S_I, pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
+            pipe = 1 - pipe
+
+        m0, n0 = m0 + row, n0 + window_at(column)
+        if write(R_O, bias, output, m0, n0):
+            fix_up(input, packed, bias, output, m0, n0)
+
+    return warpgroups
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero."""
     check_tile(tile)
+    pack = pack_launch(problem, tile, filter_layout(tile))
     main = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
     )
-    return Program((split_buffer(problem, tile),), (pack_launch(problem, tile), main), tile)
+    return Program((packed_buffer(problem, tile),), (pack, main), tile)
 
 
 def check_tile(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile that does not suit the kernel."""
     tile.require(
-        tile.N_B == WARPGROUP_N and tile.K_B == WARPGROUP_K,
-        f"N_B must be {WARPGROUP_N} and K_B {WARPGROUP_K}: what a warpgroup computes, and "
-        "multiplies at a time",
+        tile.M_T % 2 == 0 and tile.N_T == 4,
+        "M_T must be a multiple of 2 and N_T 4, because a warp multiplies so many at a time",
     )
     tile.require(
-        tile.M_B % CORE_COLUMNS == 0 and tile.M_B <= MOST_CHANNELS,
-        f"M_B must be a multiple of 8 and at most {MOST_CHANNELS}, as wide as a product may be",
+        tile.M_B % (LANES_M * tile.M_T) == tile.N_B % (LANES_N * tile.N_T) == 0,
+        f"M_B must be a multiple of {LANES_M} * M_T, N_B of {LANES_N} * N_T, the lanes of a warp",
     )
     tile.require(
-        tile.M_T * GROUP_THREADS == tile.M_B and tile.N_T == FLOAT4,
-        "M_T must be M_B / 4 and N_T 4, because the instruction fixes which thread holds which sum",
+        tile.N_B == WARPGROUP_N and tile.K_B == WARPGROUP_K and tile.threads == 128,
+        f"N_B must be {WARPGROUP_N}, K_B {WARPGROUP_K} and M_T M_B / 4, the tile of a warpgroup",
     )
+    tile.require(tile.M_B <= MOST_CHANNELS, f"M_B must be at most {MOST_CHANNELS}")
 
 
 STAGE = Stage(
     __name__,
     title="Warpgroups: four warps multiply, from shared memory",
     source="im2win paper (000), Algorithm 3, by Hopper's tensor cores; ours",
-    builds_on=("s13_tensor_cores",),
+    builds_on=("s13c_warpgroup_tile",),
     prepare=prepare,
     tiles=Tiles(
         production=S14.best_tile,

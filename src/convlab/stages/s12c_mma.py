@@ -1,0 +1,284 @@
+"""s12c: the tensor cores' instruction ``mma``. Warps multiply s12's slices, not threads.
+
+Source: ours, beyond the paper. s12 comes close to all the multiply-adds that a GPU's ordinary units
+can do. An H200's tensor cores reach 315 TFLOP/s with TF32, a third of which is 105, where ordinary
+float32 ends at 67. Both operands are split into two TF32 numbers in registers, and three products
+make one: :mod:`split_tf32` says how the sums become as accurate as float32.
+
+The order of the windows among the matrices' columns is free: a lane's four columns are neighbours
+in shared memory, one load, and in the output, one store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import (
+    BYTES_16,
+    FLOAT4,
+    commit_copies,
+    gpu_only,
+    load4,
+    mma_tf32,
+    split_tf32,
+    wait_copies,
+)
+from convlab.kernels import window_copies
+from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
+from convlab.kernels.split_tf32 import make_fix_up
+from convlab.kernels.tile_heuristic import S13
+from convlab.problem import ConvProblem
+from convlab.stage import (
+    SHARED_BYTES,
+    Buffer,
+    Flat,
+    Launch,
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+)
+
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+MMA_K = 8  # terms that an instruction multiplies
+PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
+
+
+def slice_elements(tile: Tile) -> int:
+    """Elements of a slice in shared memory."""
+    return tile.K_B * (tile.M_B + tile.N_B + PADDING)
+
+
+def pipeline_depth(tile: Tile) -> int:
+    """Slices in shared memory: one to multiply and two in flight, or one where three do not fit."""
+    return 3 if 3 * 4 * slice_elements(tile) <= SHARED_BYTES else 2
+
+
+def chain(tile: Tile) -> int:
+    """Steps of 8 terms whose products the tensor cores add up before they begin again."""
+    return 2 if tile.K_B % (2 * MMA_K) == 0 else 1
+
+
+def make_multiply(tile: Tile) -> Any:
+    """``multiply(S_F, S_I, at_F, at_I, k, R_O)``: adds the products of terms k to k + 7, or k + 15,
+    of a slice. The lane's own numbers begin at ``at_F`` and ``at_I``. ``L_`` are large parts,
+    ``T_`` small ones, their tails."""
+    M_B, PITCH, M_T, N_T = tile.M_B, tile.N_B + PADDING, tile.M_T, tile.N_T
+    CHAIN = chain(tile)
+    I_SHAPE, F_SHAPE = (2 * CHAIN, N_T // 2), (CHAIN, 4)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read_windows(S_I, at, L_I, T_I):
+        for half in range(2 * CHAIN):  # of a step: rows t and t + 4 of its eight
+            for j in range(0, N_T // 2, FLOAT4):
+                x, y, z, w = load4(S_I, at + (4 * half * PITCH + j * LANES_M))
+                L_I[half, j], T_I[half, j] = split_tf32(x)
+                L_I[half, j + 1], T_I[half, j + 1] = split_tf32(y)
+                L_I[half, j + 2], T_I[half, j + 2] = split_tf32(z)
+                L_I[half, j + 3], T_I[half, j + 3] = split_tf32(w)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read_filter(S_F, at, k, i, L_F, T_F):
+        for c in range(CHAIN):
+            for n in range(4):  # rows g and g + 8 of terms t and t + 4
+                one = S_F[at + ((k + c * MMA_K + n // 2 * 4) * M_B + (i + n % 2) * LANES_M)]
+                L_F[c, n], T_F[c, n] = split_tf32(one)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(S_F, S_I, at_F, at_I, k, R_O):
+        L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
+        L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
+        zero = float32(0)
+        read_windows(S_I, at_I + k * PITCH, L_I, T_I)
+        for i in range(0, M_T, 2):
+            read_filter(S_F, at_F, k, i, L_F, T_F)
+            for j in range(N_T // 2):
+                part = (zero, zero, zero, zero)
+                for c in range(CHAIN):
+                    large_f = L_F[c, 0], L_F[c, 1], L_F[c, 2], L_F[c, 3]
+                    small_f = T_F[c, 0], T_F[c, 1], T_F[c, 2], T_F[c, 3]
+                    large_i = L_I[2 * c, j], L_I[2 * c + 1, j]
+                    small_i = T_I[2 * c, j], T_I[2 * c + 1, j]
+                    part = mma_tf32(small_f, large_i, part)
+                    part = mma_tf32(large_f, small_i, part)
+                    part = mma_tf32(large_f, large_i, part)
+                # Column j of an even float4 of windows; part[1] and [3] belong to the odd one.
+                left = j // FLOAT4 * (2 * FLOAT4) + j % FLOAT4
+                R_O[i, left] += part[0]
+                R_O[i, left + FLOAT4] += part[1]
+                R_O[i + 1, left] += part[2]
+                R_O[i + 1, left + FLOAT4] += part[3]
+
+    return multiply
+
+
+def make_compute(tile: Tile) -> Any:
+    """All of a slice. Each step is a call with its own k, a constant, because the compiler does not
+    unroll a loop of this size."""
+    multiply, STEP = make_multiply(tile), MMA_K * chain(tile)
+
+    def steps_from(k: int) -> Any:
+        following = steps_from(k + STEP) if k + STEP < tile.K_B else None
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_O):
+            multiply(S_F, S_I, at_F, at_I, k, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_O)
+
+        return step
+
+    return steps_from(0)
+
+
+def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
+    """``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and places."""
+    M_B, K_P = tile.M_B, blocks_for(problem.K, tile.K_B) * tile.K_B
+    GROUP, PLACES = window_copies.group_size(problem, tile), problem.H_f * problem.W_f
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def filter_number(packed, m, e):
+        r, place = e // PLACES, e % PLACES
+        k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
+        return packed[(int64(m // M_B) * K_P + k) * M_B + m % M_B]
+
+    return filter_number
+
+
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+    """The kernel with the problem's shapes and the tile as constants."""
+    p = problem
+    N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
+    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, BLOCKS, O_SHAPE = tile.threads, S13.resident_blocks(tile), (M_T, N_T)
+    SLICES, DEPTH = blocks_for(p.K, K_B), pipeline_depth(tile)
+    PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
+    F_SLICE, I_SLICE = K_B * M_B, K_B * PITCH
+    F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
+    WARP_M, WARP_N = LANES_M * M_T, LANES_N * N_T
+    WARPS_N = N_B // WARP_N  # warps along N
+    LANES = interleaved_lanes(problem, LANES_N)
+    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
+    window_at = window_copies.make_window_at(LANES)
+    compute = make_compute(tile)
+    filter_number = make_filter_number(problem, tile)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_of(i):
+        """How far channel i of a lane is from its first one."""
+        return i * LANES_M
+
+    write = make_write(problem, tile, relu, row_of, WARP_GROUPS, LANES)
+    fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(slice_, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
+        if slice_ < SLICES:
+            fetch_filter(packed, slice_, pipe, t, S_F)
+            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+        commit_copies()  # even an empty group: wait_copies counts groups
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
+    def mma(input, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        first = cuda.local.array(TIMES, int64)
+        i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
+        t = uint32(cuda.threadIdx.x)
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        # Where the windows begin that this thread fetches from. Past the last one, fetch that
+        # again; its results are not written.
+        for c in range(TIMES):
+            window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)
+            i_n, pixel = window // (H_o * W_o), window % (H_o * W_o)
+            i_h[c] = pixel // W_o * s_h - p_h
+            i_w[c] = pixel % W_o * s_w - p_w
+            first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
+
+        # What this lane holds of the warp's matrices. The instruction gives it row g of the filter,
+        # column g of the windows, columns 2 * i and 2 * i + 1 of the sums, where i is its thread in
+        # group. A column stands for a float4 of windows, even columns for float4s 0 to 3, odd ones
+        # for 4 to 7: so the sums of threads 0 to 3 are neighbours in the output.
+        warp, lane = t // 32, t % 32
+        g, thread_in_group = lane // 4, lane % 4
+        row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N
+        at_F = thread_in_group * M_B + row + g
+        at_I = thread_in_group * PITCH + column + (g // 2 + g % 2 * 4) * FLOAT4
+        row, column = row + g, column + thread_in_group * FLOAT4  # of its sums
+
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        for pipe in range(DEPTH - 1):
+            fetch(pipe, pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
+        pipe = 0
+        for slice_ in range(SLICES):
+            wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
+            cuda.syncthreads()  # then for all threads'; its predecessor is free
+            before = pipe - 1 if pipe > 0 else DEPTH - 1
+            fetch(slice_ + DEPTH - 1, before, input, packed, t, first, i_h, i_w, S_F, S_I)
+            compute(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
+            pipe = pipe + 1 if pipe + 1 < DEPTH else 0
+
+        m0, n0 = m0 + row, n0 + window_at(column)
+        if write(R_O, bias, output, m0, n0):
+            fix_up(input, packed, bias, output, m0, n0)
+
+    return mma
+
+
+def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
+    """As every stage's; ``relu`` replaces negative results by zero."""
+    check_tile(tile)
+    M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
+    K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
+    pack = window_copies.pack_launch(problem, tile, K_P, M_P)
+    main = Launch(
+        make_kernel(problem, tile, relu),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
+    )
+    return Program((Buffer("packed", (M_P // tile.M_B, K_P, tile.M_B)),), (pack, main), tile)
+
+
+def check_tile(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile that does not suit the kernel."""
+    tile.require(
+        tile.M_T % 2 == tile.N_T % 8 == 0,
+        "M_T must be a multiple of 2 and N_T of 8, because a warp multiplies so many at a time",
+    )
+    tile.require(
+        tile.M_B % (LANES_M * tile.M_T) == tile.N_B % (LANES_N * tile.N_T) == 0,
+        f"M_B must be a multiple of {LANES_M} * M_T, N_B of {LANES_N} * N_T, the lanes of a warp",
+    )
+    tile.require(tile.K_B % MMA_K == 0, "K_B must be a multiple of 8, the terms of an instruction")
+    window_copies.check_tile(tile)
+    tile.require_shared_memory(2 * slice_elements(tile))
+
+
+STAGE = Stage(
+    __name__,
+    title="mma: a warp multiplies by a tensor core, both operands split",
+    source="im2win paper (000), Algorithm 3, by tensor cores; ours",
+    builds_on=("s12_fused_im2win",),
+    prepare=prepare,
+    tiles=Tiles(
+        production=S13.best_tile,
+        tiny=Tile(M_B=16, N_B=32, K_B=8, M_T=2, N_T=8),
+        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=8),
+        candidates=S13.candidates,
+    ),
+    precision="3xtf32",
+    requires=Requirement((8, 0), "asynchronous copies"),
+)
