@@ -143,9 +143,18 @@ OTHER_TILES = {
     "s07": [Tile(8, 4, 3, 2, 2), Tile(4, 4, 1, 1, 1), Tile(8, 2, 5, 2, 1)],
     "s08": [Tile(16, 4, 3, 4, 4), Tile(32, 8, 5, 4, 4)],
     "s09": [Tile(16, 4, 2, 4, 4), Tile(32, 8, 6, 4, 4), Tile(32, 4, 8, 8, 4)],
-    "s11": [Tile(4, 4, 4, 4, 4), Tile(8, 12, 12, 4, 4), Tile(8, 16, 8, 8, 8), Tile(4, 24, 4, 4, 4),
-            Tile(12, 32, 8, 4, 4)],
-}  # fmt: skip
+    "s10b": [Tile(16, 4, 16, 4, 4), Tile(32, 8, 8, 8, 4)],
+    "s10c": [Tile(16, 8, 8, 4, 4), Tile(32, 64, 16, 4, 4)],
+    "s11": [
+        Tile(4, 4, 4, 4, 4),
+        Tile(8, 12, 12, 4, 4),
+        Tile(8, 16, 8, 8, 8),
+        Tile(4, 24, 4, 4, 4),
+        Tile(12, 32, 8, 4, 4),
+        Tile(32, 64, 8, 4, 4),  # two warps along M, two along N
+    ],
+    "s12": [Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)],
+}
 
 
 @pytest.mark.parametrize(
@@ -173,6 +182,11 @@ UNSUITED_TILES = {
         (Tile(32, 16, 2, 4, 4), "share K_B x M_B / 4 float4s"),
         (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
         (Tile(128, 128, 32, 8, 8), "take 65536 bytes"),
+    ],
+    "s10b": [
+        (Tile(16, 8, 6, 4, 4), "K_B must be multiples of 4"),
+        (Tile(32, 16, 4, 4, 4), "share K_B x M_B / 4"),
+        (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
     ],
     "s11": [
         (Tile(16, 4, 6, 4, 4), "M_B, N_B and K_B must be multiples of 4"),

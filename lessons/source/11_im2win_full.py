@@ -10,7 +10,7 @@ together: it is the paper's Algorithm 3. You should have done [09](09_double_buf
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import check, im2win_orders, measured, measured_parts
-from convlab.lessons import one_request, part_of, side_by_side, traced
+from convlab.lessons import one_request, side_by_side, traced
 
 # %% [markdown]
 """
@@ -39,30 +39,29 @@ channel. A sum does not care about the order of its terms as long as the filter 
 is packed in that order too, once, by a small kernel, with zeros where the tensor has zeros.
 
 The rest of the kernel is s09's: tiles, registers, two buffers. What changes is how a slice is fetched and
-stored to shared memory. (s11 is also tuned; the end of this lesson says how.)
+stored. (s10c and s11 also tune it; the end of the lesson says how.)
 
 ## Your turn: float4 loads
 
-A slice has `N_B` windows and `K_B` terms of each, that is `K_RUNS = K_B // FLOAT4` float4s a window; `FLOAT4`
-is 4. Thread `t` of `THREADS` fetches up to `I_RUNS` of them, one a turn `f`: number
-`e = t + f * THREADS`. Float4 `e` is in window `e // K_RUNS` of the tile, and there it is float4
-number `e % K_RUNS`. A group has `G` numbers, and so a window `K_W = W_f * G`, zeros included.
+[s10b_im2win_vectorized](../src/convlab/stages/s10b_im2win_vectorized.py) is s09's kernel with this idea alone; the
+kernel below is s11's. A slice has `N_B` windows and `K_B` terms of each, that is
+`K_4 = K_B // FLOAT4` float4s a window; `FLOAT4` is 4. Thread `t` of `THREADS` fetches up to `I_FLOAT4S` of them, one
+for each `f`: float4 number `e = t + f * THREADS`. It is in window `e // K_4` of the tile, and there it is float4
+number `e % K_4`. A group has `G` numbers, and so a window `K_W = W_f * G`, zeros included.
 
-Where that window begins in memory has been worked out before the loop over slices: `first_I[f]` for the
-`f`-th float4 of this thread. So its first term is `k = slice_ * K_B + e % K_RUNS * FLOAT4`, and it lies at
-`first_I[f] + k`. (With a dilation in width `d_w` the columns of a window are `d_w` groups apart, and
+The address where that window begins is computed before the loop over slices: `first_I[f]` for float4 `f`
+of this thread. So its first term is `k = slice_ * K_B + e % K_4 * FLOAT4`, and it lies at `first_I[f] + k`. (With a dilation in width `d_w` the columns of a window are `d_w` groups apart, and
 `k // G * G * (d_w - 1)` has to be added. Without, that is zero, and the compiler leaves it out.)
 
-`load4(windows, place)` gives four numbers at once. Put them into `fetched_I[f, 0]` to `fetched_I[f, 3]`.
+`load4(windows, place)` loads four numbers at once. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`.
 The loop for the filter is given and works alike.
 
 <details><summary>Tip: what does not exist</summary>
 
 Past the last term (`k < K_W` does not hold) there are four zeros: `(float32(0), float32(0), float32(0),
-float32(0))`. And a slice has `I_ALL` float4s of windows. Where `THREADS` does not divide that, some threads have
-none in their last turn: `e < I_ALL`. Where slices divide a window and threads divide the float4s, no check is
-needed: that is what `K_EVEN` and `I_EVEN` say, which are constants to the compiler. `if (K_EVEN or k < K_W)
-and ...` checks only where it must.
+float32(0))`. And a slice has `I_ALL` float4s of windows. If `THREADS` does not divide that, some threads have
+none for their last `f`: `e < I_ALL`. `K_EVEN` and `I_EVEN` are constants that say where no check is needed:
+`if (K_EVEN or k < K_W) and ...` compares only where it must.
 </details>
 <details><summary>Tip: four at once</summary>
 
@@ -75,32 +74,29 @@ and ...` checks only where it must.
 stage_kernel(
     "s11",
     blank(
-        "each of my float4s of the windows' slice: load it, or zeros past the end",
-        first="for f in range(I_RUNS):",
-        last="fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = run",
+        "float4 f of the windows' slice: load four numbers, or zeros past the end",
+        first="k = slice_ * K_B + e % K_4 * FLOAT4",
+        last="fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four",
     ),
-    name="make_fetch",
-    called="make_fetch",
 )
 
 # %% check="fetch"
-check(part_of("s11", make_fetch=make_fetch), "s11")
+check(make_kernel, "s11")
 
 # %% [markdown]
 """
-## Your turn: scalar stores
+## Your turn: store scalars
 
 In shared memory the slice must lie as `read` wants it: a row for each term, so that neighbouring threads
-find neighbouring windows. Rows are `PITCH` numbers long, one after the other: term `k` of column `c` is at
-`S_I[k * PITCH + c]`. Four terms of *one* window therefore go to four rows, one number each. The
-slice that is stored begins at row `k0`.
+find neighbouring windows. Term `k` of column `c` is at `S_I[k * PITCH + c]`. A float4 with four terms of *one* window
+therefore goes to four rows, one number each. The slice that is stored begins at row `k0`.
 
-Float4 `e` of this thread is the same as before: window `e // K_RUNS` is the column, and its terms begin at
-`e % K_RUNS * FLOAT4`. As before, a thread may have no float4 in its last turn: `if I_EVEN or e < I_ALL:`.
+Float4 `e` of this thread is the same as before: window `e // K_4` is the column, and its terms begin at
+`e % K_4 * FLOAT4`. As before, a thread may have no float4 for its last `f`: `if I_EVEN or e < I_ALL:`.
 
 <details><summary>Tip: four rows</summary>
 
-`for c in range(FLOAT4):` and in it one store: row `k0 + e % K_RUNS * FLOAT4 + c`, column `e // K_RUNS`, number
+`for c in range(FLOAT4):` and in it one store: row `k0 + e % K_4 * FLOAT4 + c`, column `e // K_4`, number
 `fetched_I[f, c]`.
 </details>
 """
@@ -110,16 +106,15 @@ stage_kernel(
     "s11",
     blank(
         "each of my float4s: its four numbers into four rows of S_I",
-        first="for f in range(I_RUNS):",
-        last="S_I[(k0 + e % K_RUNS * FLOAT4 + c) * PITCH + e // K_RUNS] = fetched_I[f, c]",
+        first="for f in range(I_FLOAT4S):  # four terms",
+        last="S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]",
     ),
-    name="make_put",
-    called="make_put",
+    called="make_storing",
 )
 
 # %% check="put"
 uneven = Tile(M_B=24, N_B=16, K_B=8, M_T=4, N_T=4)  # is tried, too: 32 float4s for 24 threads
-check(part_of("s11", make_put=make_put), "s11", also=uneven)
+check(make_storing, "s11", also=uneven)
 
 # %% [markdown]
 """
@@ -151,29 +146,27 @@ per float4.
 
 Pass the checks above first: this cell gives an answer away.
 
-`put` stores into rows of `PITCH` numbers: as many as the tile is wide, and as many more as the function
-below returns. The kernel, `put` and `read` all ask it. It is wrong: the results are right, but look how the
-lanes of one store share the banks. Below it is the same store of the stage. Fix it for tiles of several
-outputs a thread; the `1` for the others is right. (Lesson 05 had a remedy that nearly fits here. But `read`
-takes four neighbours of a row at once, and those must begin at a multiple of four numbers.)
+The results of this kernel are right, but look how the lanes of one store to `S_I` share the banks. Below it is
+the same store of the stage. One line of constants is wrong: find it and repair it. (Lesson 05 had a remedy that
+nearly fits here. But `read` loads four neighbours of a row at once, and those must begin at a multiple of four
+numbers.)
 """
 
 # %% hunt="skew"
 stage_kernel(
     "s11",
-    planted=(("return 4 if", "return 0 if"),),
-    name="skew_of",
-    called="skew_of",
+    planted=(("PITCH = N_B + PADDING", "PITCH = N_B + 0"),),
+    called="make_unpadded",
 )
 
 # %%
-one_request(traced(part_of("s11", skew_of=skew_of), "s11", problem, tile), "S_I", "store")
+one_request(traced(make_unpadded, "s11", problem, tile), "S_I", "store")
 
 # %%
 one_request(launches["s11"], "S_I", "store")
 
 # %% check="skew"
-check(part_of("s11", skew_of=skew_of), "s11", at_most=1.1)
+check(make_unpadded, "s11", at_most=1.1)
 
 # %% [markdown]
 """
@@ -217,16 +210,19 @@ measured("s01", "s09", "s11")
 """
 ## Tuned
 
-Four things in the files of s11 make it faster and change nothing of its idea:
+Two more stages make it faster and change nothing of its idea.
+[s10c_warp_tile](../src/convlab/stages/s10c_warp_tile.py):
 
-- **The steps of k are written out.** The compiler keeps s09's loop over k a loop, with a counter and addresses
-  to be worked out at every step. In [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py) each step is
-  a function with its own constant `k`, made by the one before it, as deep as a slice. Warps are 4 x 8 threads
-  there instead of 2 x 16, so that more lanes share what they read.
-- **Conditions known at compile time vanish.** `K_EVEN`, `I_EVEN`: a comparison between constants is decided when
-  the kernel is compiled. And the filter is packed as it will lie in shared memory, so that its place is one sum.
+- **The steps of k are unrolled.** The compiler keeps s09's loop over k a loop, with a counter and addresses
+  to compute at every step. Here each step is a function with its own constant `k`, made by the one before it, as
+  deep as a slice.
+- **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share what they read.
+
+[s11_im2win_full](../src/convlab/stages/s11_im2win_full.py):
+
 - **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses among eight shapes
-  by a model of what the busiest SM (streaming multiprocessor) has to do.
+  by a model of what the busiest SM (streaming multiprocessor) has to do. With some of them the threads do not
+  share a slice evenly: `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs nothing where it always holds.
 - **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler loads the
   next slice only when it has multiplied most of this one. Here that hardly matters: an SM has other
   resident blocks to run. With a single image it may have none: layers with long sums take a fifth to a quarter

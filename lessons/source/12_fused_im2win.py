@@ -66,14 +66,14 @@ pipeline_stages(diary("s12"))
 """
 ## Your turn
 
-Below are the parts of a round. The main kernel (not shown) first fetches slices 0 and 1, then calls
-`turn` for one slice after the other; `turn` is given. Two places are left for you, in `fetch` and in
-`arrive`:
+Below is the kernel. It first fetches slices 0 and 1, then calls
+`multiply_slice` for one slice after the other, which is given. Two places are left for you, in `fetch` and
+in `wait_for`:
 
 - **`fetch`** starts the copies of slice `slice_` into stage `pipe`. The block's last slice is `end - 1`. Past it
   `fetch` starts no copy, but still commits a group: `wait_copies` counts groups, so every call must make
   one.
-- **`arrive`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be in flight. Your
+- **`wait_for`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be in flight. Your
   own part of the slice is there when `wait_copies` says so. But other threads have fetched the other parts, and
   each thread can wait only for its own copies. (The code that then reads step 0 of the slice is given.)
 
@@ -111,12 +111,10 @@ stage_kernel(
         first="wait_copies(IN_FLIGHT)",
         last="cuda.syncthreads()",
     ),
-    name="make_turn",
-    called="make_turn",
 )
 
 # %% check="pipeline"
-check_prefetch(part_of("s12", make_turn=make_turn), "s12")
+check_prefetch(part_of("s12", make_kernel=make_kernel), "s12")
 
 # %% [markdown]
 """
@@ -142,7 +140,7 @@ no asynchronous copies: it prefetches into registers, so fewer blocks fit on an 
 
 Pass the check above first: this cell gives an answer away.
 
-This `make_turn` is right, and has a pipeline of three stages. Look how it uses them, and compare with the picture
+This `make_kernel` is right, and has a pipeline of three stages. Look how it uses them, and compare with the picture
 above. Which line keeps the copies from being two slices ahead?
 """
 
@@ -150,15 +148,14 @@ above. Which line keeps the copies from being two slices ahead?
 stage_kernel(
     "s12",
     planted=(("wait_copies(IN_FLIGHT)", "wait_copies(0)"),),
-    name="make_turn",
     called="make_slow",
 )
 
 # %%
-pipeline_stages(diary("s12", part_of("s12", make_turn=make_slow)))
+ring_of_slices(diary("s12", part_of("s12", make_kernel=make_slow)))
 
 # %% check="impatient"
-check_prefetch(part_of("s12", make_turn=make_slow), "s12")
+check_prefetch(part_of("s12", make_kernel=make_slow), "s12")
 
 # %% [markdown]
 """

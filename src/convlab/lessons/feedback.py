@@ -301,7 +301,7 @@ def feedback_on(title: str, found: Check, stage: str, at_most: float) -> Feedbac
         raised = next((one for one in wrong if one.failed and "it raised" in one.failed), None)
         if raised is not None:
             problems.insert(0, _error(raised.failed or ""))
-        elif telling.verdict is not None:
+        elif telling.check is not None:
             problems.insert(0, _wrong_answer(found, wrong, telling))
             picture = _where_wrong(telling.wrong)
     else:
