@@ -20,7 +20,7 @@ help: ## this list
 	@echo 'ARGS="..."    is handed on:         make ladder ARGS="--image"'
 	@echo 'PYTHON=...    makes .venv with it:  make test PYTHON=python3.12'
 
-ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: judged, and timed or counted
+ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: checked, and timed or counted
 	@$(BIN)/convlab ladder $(ARGS)
 
 # All of it, or with ARGS just the one command.
@@ -40,7 +40,7 @@ report: $(VENV)/.ladder ## report.html and report.md, from bench.json
 test: $(VENV)/.test ## the tests, on whichever engine this machine has
 	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) --dist worksteal -m "not gate and not site and not notebooks and not answers" $(ARGS)
 
-notebooks: $(VENV)/.test ## run every notebook of the lessons, judge every answer to their exercises; ten minutes
+notebooks: $(VENV)/.test ## run every notebook of the lessons, check every answer to their exercises; ten minutes
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m "notebooks or answers" $(ARGS)
 
 gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, and read the machine code

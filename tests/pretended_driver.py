@@ -189,7 +189,6 @@ def pretended_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """As long as a test's fixture lasts."""
     fake = Driver()
     monkeypatch.setattr(prepacked, "driver", fake)
-    monkeypatch.setattr(prepacked, "driver", fake)
 
     def finalize(*arguments: Any) -> Any:
         fake.finalizers.append(weakref.finalize(*arguments))

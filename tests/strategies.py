@@ -69,57 +69,30 @@ def tensors(problem: ConvProblem, kind: str, seed: int, *, bias: bool) -> Tensor
     return made
 
 
-def _as_drawn(tensor: np.ndarray, rng: np.random.Generator) -> None:
-    pass
-
-
-def _zeros(tensor: np.ndarray, rng: np.random.Generator) -> None:
-    tensor[...] = 0
-
-
-def _negative_zeros(tensor: np.ndarray, rng: np.random.Generator) -> None:
-    tensor[rng.random(tensor.shape) < 0.7] = -0.0
-
-
-def _denormals(tensor: np.ndarray, rng: np.random.Generator) -> None:
-    """Exponents from the smallest denormal to one: products underflow, or are denormal."""
-    tensor[...] = np.ldexp(tensor, rng.integers(-150, 0, tensor.shape, np.int32))
-
-
-def _huge(tensor: np.ndarray, rng: np.random.Generator) -> None:
-    """Products about as large as float32 can hold: some overflow, some only when summed."""
-    tensor[...] = np.ldexp(tensor, rng.integers(58, 65, tensor.shape, np.int32))
-
-
-def _nan(tensor: np.ndarray, rng: np.random.Generator) -> None:
-    _sprinkle(tensor, rng, (np.nan, 0))
-
-
-def _infinities(tensor: np.ndarray, rng: np.random.Generator) -> None:
-    _sprinkle(tensor, rng, (np.inf, -np.inf, 0))
-
-
-def _sprinkle(
-    tensor: np.ndarray, rng: np.random.Generator, values: tuple[float, ...], each: int = 2
-) -> None:
-    """Up to ``each`` of every value, anywhere; corners often, which padding is next to."""
+def _sprinkle(tensor: np.ndarray, rng: np.random.Generator, values: tuple[float, ...]) -> None:
+    """Up to two of every value, anywhere; corners often, which padding is next to."""
     flat = tensor.reshape(-1)
     for value in values:
-        places = rng.integers(0, flat.size, rng.integers(0, each + 1))
-        flat[places] = value
+        flat[rng.integers(0, flat.size, rng.integers(0, 3))] = value
     if rng.random() < 0.5:
         flat[rng.choice((0, -1))] = rng.choice(values)
 
 
+def _scale(tensor: np.ndarray, rng: np.random.Generator, least: int, most: int) -> None:
+    tensor[...] = np.ldexp(tensor, rng.integers(least, most, tensor.shape, np.int32))
+
+
 KINDS: dict[str, Callable[[np.ndarray, np.random.Generator], None]] = {
-    "normal": _as_drawn,
-    "integers": _as_drawn,
-    "zeros": _zeros,
-    "negative zeros": _negative_zeros,
-    "denormals": _denormals,
-    "huge": _huge,
-    "nan": _nan,
-    "infinities": _infinities,
+    "normal": lambda tensor, rng: None,
+    "integers": lambda tensor, rng: None,
+    "zeros": lambda tensor, rng: tensor.fill(0),
+    "negative zeros": lambda tensor, rng: np.putmask(tensor, rng.random(tensor.shape) < 0.7, -0.0),
+    # From the smallest denormal to one: products underflow, or are denormal.
+    "denormals": lambda tensor, rng: _scale(tensor, rng, -150, 0),
+    # Products about as large as float32 can hold: some overflow, some only when summed.
+    "huge": lambda tensor, rng: _scale(tensor, rng, 58, 65),
+    "nan": lambda tensor, rng: _sprinkle(tensor, rng, (np.nan, 0)),
+    "infinities": lambda tensor, rng: _sprinkle(tensor, rng, (np.inf, -np.inf, 0)),
 }
 
 

@@ -34,30 +34,18 @@ def test_conv2d_on_numpy_arrays(stage: str, tensors) -> None:
     assert check_output(PROBLEM, result, *tensors).ok
 
 
-def test_conv2d_without_bias(tensors) -> None:
-    input, weight, _ = tensors
-    result = convlab.conv2d(input, weight, **SETTINGS)
-    assert check_output(PROBLEM, result, input, weight).ok
-
-
-def test_conv2d_takes_arrays_of_any_memory_order(tensors) -> None:
+def test_conv2d_takes_and_writes_arrays_of_any_memory_order(tensors) -> None:
     input, weight, bias = tensors
     strided = np.zeros((2, 3, 5, 8), np.float32)[..., ::2]
     strided[...] = input
-    result = convlab.conv2d(strided, np.asfortranarray(weight), bias[::-1][::-1], **SETTINGS)
-    assert check_output(PROBLEM, result, *tensors).ok
-
-
-def test_conv2d_writes_to_out_whatever_its_memory_order(tensors) -> None:
     out = np.full(PROBLEM.output_shape, np.nan, np.float32, order="F")
-    assert convlab.conv2d(*tensors, **SETTINGS, out=out) is out
+    given = strided, np.asfortranarray(weight), bias[::-1][::-1]
+    before = [array.copy() for array in given]
+    assert convlab.conv2d(*given, **SETTINGS, out=out, stage="s11") is out
     assert check_output(PROBLEM, out, *tensors).ok
-
-
-def test_conv2d_leaves_its_inputs_alone(tensors) -> None:
-    before = [tensor.copy() for tensor in tensors]
-    convlab.conv2d(*tensors, **SETTINGS, stage="s11")
-    assert all(np.array_equal(*pair) for pair in zip(before, tensors, strict=True))
+    assert all(np.array_equal(*pair) for pair in zip(before, given, strict=True))
+    result = convlab.conv2d(input, weight, **SETTINGS)
+    assert check_output(PROBLEM, result, input, weight).ok
 
 
 @pytest.mark.skipif(
@@ -98,10 +86,11 @@ def test_plan_takes_a_tile_and_switches() -> None:
     ready = convlab.plan(PROBLEM, "s11", tile, vectorized=False)
     assert ready.tile == tile
     assert ready.switches == {"vectorized": False}
-
-
-def test_stages_without_a_workspace_have_none() -> None:
     assert convlab.plan(PROBLEM, "s05").workspace_bytes == 0
+    with pytest.raises(ValueError, match=r"switch 'prefetch' is not one of s09.*none"):
+        convlab.plan(PROBLEM, "s09", prefetch=False)
+    with pytest.raises(ValueError, match=r"switch 'fast'.*microkernel, vectorized, prefetch"):
+        convlab.plan(PROBLEM, "s11", fast=True)
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -173,13 +162,6 @@ def test_a_bad_tile_is_refused(sizes: dict[str, Any], names: str) -> None:
         Tile(**sizes)
 
 
-def test_an_unknown_switch_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"switch 'prefetch' is not one of s09.*none"):
-        convlab.plan(PROBLEM, "s09", prefetch=False)
-    with pytest.raises(ValueError, match=r"switch 'fast'.*microkernel, vectorized, prefetch"):
-        convlab.plan(PROBLEM, "s11", fast=True)
-
-
 class OnDevice:
     """An array of Numba's that says it lies there; there is no such memory."""
 
@@ -237,17 +219,14 @@ def test_device_arrays_start_where_four_numbers_can_move(
     assert len(device_call(monkeypatch, **{name: 16})) == 1
 
 
-def test_out_must_not_be_the_input() -> None:
-    same = ones(1, 1, 4, 4)
-    with pytest.raises(ValueError, match="out shares memory with input"):
-        convlab.conv2d(same, ones(1, 1, 1, 1), out=same)
-
-
 def test_a_refused_call_leaves_out_alone() -> None:
     out = np.full((1, 3, 3, 3), 7, np.float32)
     with pytest.raises(ValueError, match="stage"):
         convlab.conv2d(IMAGE, FILTER, out=out, stage="s99")
     assert (out == 7).all()
+    same = ones(1, 1, 4, 4)
+    with pytest.raises(ValueError, match="out shares memory with input"):
+        convlab.conv2d(same, ones(1, 1, 1, 1), out=same)
 
 
 def test_a_workspace_that_does_not_fit_is_refused_with_its_size(

@@ -15,7 +15,6 @@ from convlab.workloads import LAYER_NAMES, paper_layer
 pytestmark = pytest.mark.same_in_cudasim
 
 PROBLEM = ConvProblem(3, 64, 14, 14, 16, 3)
-TYPICAL = {"tf32": ("tf32", "gemm"), "fft": ("fp32", "fft"), "winograd": ("fp32", "winograd")}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +100,7 @@ def test_a_running_sum_is_right(checker, tensors):
     assert checked.error_over_bound < 0.2
 
 
-def test_three_products_for_one_are_judged_as_fp32(checker, tensors):
+def test_three_products_for_one_are_checked_as_fp32(checker, tensors):
     s13 = stage_named("s13")
     assert bounds_for(s13.precision, "gemm") == (FP32,)
     allowances = s13.allowances(PROBLEM)
@@ -160,7 +159,7 @@ def test_what_is_not_written_is_said(checker, answer):
     assert checker.check(output).reason.startswith("144 of 6,912 outputs are NaN")
 
 
-def test_the_first_wrong_element_is_named_though_parts_are_judged_apart(checker, answer):
+def test_the_first_wrong_element_is_named_though_parts_are_checked_apart(checker, answer):
     output = answer.astype(np.float32)
     output[2, 5, 6, 7] = 1e6
     by_element = checker._by_element(output, {}, 0.0)
@@ -168,37 +167,28 @@ def test_the_first_wrong_element_is_named_though_parts_are_judged_apart(checker,
 
 
 def test_which_limit_is_broken_is_said(checker, answer):
-    size = np.sqrt((answer**2).mean())
-    spread = answer.astype(np.float32) * np.float32(1.01)
-    one = answer.astype(np.float32)
+    size, allowed = np.sqrt((answer**2).mean()), limit(PROBLEM, "winograd")
+    spread, one = answer.astype(np.float32) * np.float32(1.01), answer.astype(np.float32)
     one[1, 2, 3, 4] += 0.5 * size
-    allowed = limit(PROBLEM, "winograd")
-    checked = checker.check(spread, method="winograd")
-    assert checked.error_over_bound == pytest.approx(0.01 / allowed, rel=0.01)
-    assert checked.reason.endswith(
-        f"winograd may make: 0.01 of the output's 2-norm, not {allowed:.3g}"
-    )
-    checked = checker.check(one, method="winograd")
-    assert checked.error_over_bound == pytest.approx(0.5 / 16 / allowed, rel=0.01)
-    assert checked.reason.endswith(
-        f": 0.5 of the output's root mean square in one element, not {16 * allowed:.3g}"
-    )
+    for output, over, said in (
+        (spread, 0.01, f"0.01 of the output's 2-norm, not {allowed:.3g}"),
+        (one, 0.5 / 16, f" mean square in one element, not {16 * allowed:.3g}"),
+    ):
+        checked = checker.check(output, method="winograd")
+        assert checked.error_over_bound == pytest.approx(over / allowed, rel=0.01)
+        assert checked.reason.endswith(said)
     one[0, 0, 0, 0] = np.inf
     assert "inf times what tf32 may make" in checker.check(one, precision="tf32").reason
 
 
 def test_where_all_is_zero_nothing_may_be_off():
-    input, weight = (
-        np.zeros(PROBLEM.input_shape, np.float32),
-        np.ones(PROBLEM.weight_shape, np.float32),
-    )
-    checker = Checker(PROBLEM, input, weight)
-    output = np.zeros(PROBLEM.output_shape, np.float32)
+    input, weight = np.zeros(PROBLEM.input_shape, "f4"), np.ones(PROBLEM.weight_shape, "f4")
+    checker, output = Checker(PROBLEM, input, weight), np.zeros(PROBLEM.output_shape, "f4")
+    tiny = output.copy()
+    tiny[0, 1, 2, 3] = 1e-30
     for precision in ("fp32", "tf32"):
         assert checker.check(output, precision) == Checked(precision, 0.0)
-    output[0, 1, 2, 3] = 1e-30
-    for precision in ("fp32", "tf32"):
-        assert checker.check(output, precision).error_over_bound == np.inf
+        assert checker.check(tiny, precision).error_over_bound == np.inf
 
 
 def test_another_shape_is_refused(checker):

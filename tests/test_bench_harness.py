@@ -17,7 +17,7 @@ from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, system
 
 from convlab.bench import harness
 from convlab.bench.bounds import Checked, Checker
-from convlab.bench.cases import PASSING, cases_for, compiled_ahead, weights
+from convlab.bench.cases import PASSING, Bench, cases_for, compiled_ahead, weights
 from convlab.bench.cases import run as run_cases
 from convlab.bench.pool import WorkerDied, WorkerPool
 from convlab.bench.rows import NUMBERS, Row
@@ -38,7 +38,7 @@ EXPECTED = {
     "tf32_too_wrong": ("wrong", "what tf32 may make"),
     "any": ("measured", None),
     "crash": ("failed", "its process was killed by signal 9"),
-    "hang": ("failed", "gave no answer in 5 seconds"),
+    "hang": ("failed", "gave no answer in 1 seconds"),
     "sticky": ("failed", "raised RuntimeError: CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS"),
     "oom": ("out of memory", "Tried to allocate 20.00 GiB"),
     "oom_host": ("out of memory", "stage s03's workspace needs 9 GiB"),
@@ -62,21 +62,29 @@ def run(names, unknown=False, **options):
         systems.append(system("right", name="unknown"))
     cases = cases_for(["conv12"], 1, systems)
     try:
-        return {row.system: row for row in run_cases(cases, pool, MACHINE, "same")}
+        return {row.system: row for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))}
     finally:
         pool.close()
 
 
+PROCESSES = ("right", "wrong_later", "crash", "sticky", "unsupported", "tf32")
+
+
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory) -> dict[str, Row]:
-    """A row of every fake, one after the other, in processes that are shared where that goes."""
-    return run(SPOILED, row_seconds=5.0)  # on a busy machine the others need two
+def rows() -> dict[str, Row]:
+    """A row of every fake: some in processes, shared where that goes, the others in threads."""
+    in_processes = run(PROCESSES) | run(["hang"], row_seconds=1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("convlab.bench.pool.Worker", InThread)
+        others = run([name for name in SPOILED if name not in in_processes])
+    return in_processes | others
 
 
-def test_every_fake_is_expected_something_of(rows):
+def test_every_fake_has_a_row_those_that_may_pass_last(rows):
     assert list(SPOILED) == list(EXPECTED)
     passing = [name for name in EXPECTED if EXPECTED[name][0] in PASSING]
-    assert list(rows) == [*(name for name in EXPECTED if name not in passing), *passing]
+    assert set(rows) == set(EXPECTED)
+    assert list(rows)[-len(passing) :] == passing
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -141,10 +149,10 @@ def test_unsteady_measurements_are_tried_again_and_then_given_up(monkeypatch):
 
 
 class Recovering:
-    """Measurers of which some systems are spoiled the first time, by state and reason."""
+    """A pool in which some systems are spoiled in their first turns, by state and reason."""
 
-    def __init__(self, spoiled):
-        self.spoiled, self.asked = dict(spoiled), []
+    def __init__(self, spoiled, turns=1):
+        self.spoiled, self.turns, self.asked = spoiled, turns, []
 
     def compile(self, wanted):
         yield from ()
@@ -156,8 +164,10 @@ class Recovering:
 
     def measure(self, system, check):
         self.asked.append(system.name)
-        if self.asked.count(system.name) == 1 and system.name in self.spoiled:
-            return harness.Outcome(*self.spoiled[system.name])
+        turn = self.asked.count(system.name)
+        if turn <= self.turns and system.name in self.spoiled:
+            state, reason = self.spoiled[system.name]
+            return harness.Outcome(state, f"{reason} in turn {turn}")
         return harness.Outcome("measured", time_ms=10.0, time_spread=0.5, repeats=20, bound="fp32")
 
 
@@ -165,27 +175,17 @@ def test_what_may_have_passed_is_measured_once_more_at_the_end_of_its_layer():
     """A GPU that was too hot for one row: the row is the second turn's, and there is one of it."""
     measurers = Recovering({"right": ("unsteady", "too hot"), "tf32": ("busy", "1 other")})
     cases = cases_for(["conv12"], 1, [system(name) for name in ("right", "tf32", "any")])
-    rows = list(run_cases(cases, measurers, MACHINE, "same"))
+    rows = list(run_cases(cases, Bench(measurers, MACHINE, {}, "same")))
     assert measurers.asked == ["layer", "right", "tf32", "any", "right", "tf32"]
     assert [row.system for row in rows] == ["any", "right", "tf32"]
     assert {row.state for row in rows} == {"measured"}
 
 
-def test_what_has_not_passed_by_then_is_the_row():
-    class Hot(Recovering):
-        def measure(self, system, check):
-            self.asked.append(system.name)
-            turn = self.asked.count(system.name)
-            return harness.Outcome("unsteady", f"too hot in turn {turn}")
-
+def test_the_second_outcome_is_the_row():
+    always = {"right": ("unsteady", "too hot")}
     cases = cases_for(["conv12"], 1, [system("right")])
-    (row,) = run_cases(cases, Hot({}), MACHINE, "same")
+    (row,) = run_cases(cases, Bench(Recovering(always, turns=2), MACHINE, {}, "same"))
     assert (row.state, row.reason, row.time_ms) == ("unsteady", "too hot in turn 2", None)
-
-
-def test_what_failed_in_one_process_is_not_in_the_next():
-    rows = run(["sticky", "crash", "right"])
-    assert [row.state for row in rows.values()] == ["failed", "failed", "measured"]
 
 
 def test_made_ready_ahead_are_all_kernels_and_each_library_once():
@@ -204,81 +204,60 @@ def test_every_baseline_on_the_gpu_is_made_ready_ahead():
 class Written:
     """A worker that writes down what it is sent, by process; its answers are handed in."""
 
-    sent: ClassVar[list[tuple[str, dict]]] = []
-    dismissed: ClassVar[list[str]] = []
-    ended: ClassVar[list[str]] = []
+    log: ClassVar[list[tuple[str, str]]] = []
     fails: ClassVar[set[str]] = set()
 
     def __init__(self, backend, log):
         self.name, self.number = log.stem, len(log.stem)
 
     def send(self, **command):
-        self.sent.append((self.name, command))
+        self.log.append((self.name, " ".join(command["systems"])))
 
     def answer(self, deadline):
-        if self.name in self.fails:
-            return {"error": "ImportError: no such library"}
-        return {"compiled": True}
+        return {"error": "ImportError"} if self.name in self.fails else {"compiled": True}
 
     def dismiss(self):
-        self.dismissed.append(self.name)
+        self.log.append((self.name, "dismissed"))
 
     def end(self):
-        self.ended.append(self.name)
+        self.log.append((self.name, "ended"))
 
 
-@pytest.fixture
-def written(monkeypatch):
-    for name in ("sent", "dismissed", "ended", "fails"):
-        monkeypatch.setattr(Written, name, type(getattr(Written, name))())
+def compiled_by(monkeypatch, stages, baselines, fails=()):
+    """What processes are asked and told where these fakes are made ready and the pool is closed."""
+    monkeypatch.setattr(Written, "log", [])
+    monkeypatch.setattr(Written, "fails", set(fails))
     monkeypatch.setattr("convlab.bench.pool.Worker", Written)
-    return Written
-
-
-def made_ready(stages, baselines, layers=("conv11", "conv12")):
-    """The pool, once it has made these fakes ready, and how often it said that one was."""
     systems = [system("right", name=name) for name in stages]
     for name, family in baselines:
         systems.append(system("tf32", name=name, family=family))
     pool = WorkerPool("bench_fakes:Fakes", compilers=2)
-    wanted = compiled_ahead(cases_for(layers, 1, systems))
-    said = len(list(pool.compile([(case.problem, case.system) for case in wanted])))
-    assert said == len(wanted)
-    return pool, said
+    wanted = compiled_ahead(cases_for(("conv11", "conv12"), 1, systems))
+    assert len(list(pool.compile([(case.problem, case.system) for case in wanted]))) == len(wanted)
+    Written.log.append(("pool", "closes"))
+    pool.close()
+    return Written.log
 
 
-def test_baselines_are_made_ready_in_their_family_s_process_and_kernels_in_several(written):
-    pool, said = made_ready(
-        ["s1", "s2"], [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
-    )
-    assert said == 7
-    assert [(name, command["systems"]) for name, command in written.sent] == [
-        ("convlab-0", ["s1"]), ("convlab-0", ["s1"]), ("convlab-1", ["s2"]), ("convlab-1", ["s2"]),
-        ("pytorch", ["torch_a", "torch_b"]), ("cublas", ["blas"]),
+def test_baselines_are_made_ready_in_their_family_s_process_and_kernels_in_several(monkeypatch):
+    libraries = [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
+    names = ["convlab-0", "convlab-1", "pytorch", "cublas"]
+    assert compiled_by(monkeypatch, ["s1", "s2"], libraries) == [
+        ("convlab-0", "s1"), ("convlab-0", "s1"), ("convlab-1", "s2"), ("convlab-1", "s2"),
+        ("pytorch", "torch_a torch_b"), ("cublas", "blas"),
+        ("pool", "closes"),
+        *((name, "dismissed") for name in names),  # all, so that they end side by side
+        *((name, "ended") for name in names),
     ]  # fmt: skip
-    assert not written.ended
-    pool.close()
 
 
-def test_no_process_is_there_that_no_row_is_asked_of(written):
-    pool, _ = made_ready([], [("blas", "cublas")])
-    assert {name for name, _ in written.sent} == {"cublas"}
-    pool.close()
-    assert written.ended == ["cublas"]
-
-
-def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(written):
-    written.fails |= {"cublas", "convlab-0"}
-    pool, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
-    assert written.ended == ["cublas"]  # a stage's kernels are kept, with those that compiled
-    pool.close()
-
-
-def test_processes_end_side_by_side(written, monkeypatch):
-    pool, _ = made_ready(["s1"], [("blas", "cublas"), ("torch_a", "pytorch")])
-    monkeypatch.setattr(Written, "ended", Written.dismissed)  # in one list
-    pool.close()
-    assert written.dismissed == 2 * ["convlab-0", "convlab-1", "cublas", "pytorch"]
+def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(monkeypatch):
+    libraries = [("blas", "cublas"), ("torch_a", "pytorch")]
+    log = compiled_by(monkeypatch, ["s1"], libraries, fails=("cublas", "convlab-0"))
+    closes = log.index(("pool", "closes"))
+    # A stage's kernels are kept, with those that compiled.
+    assert [name for name, did in log[:closes] if did == "ended"] == ["cublas"]
+    assert "cublas" not in [name for name, _ in log[closes:]]
 
 
 def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
@@ -296,7 +275,7 @@ def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
     cases = cases_for(
         ["conv12"], 1, [system(name) for name in ("right", "sticky", "wrong", "tf32")]
     )
-    states = [row.state for row in run_cases(cases, pool, MACHINE, "same")]
+    states = [row.state for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))]
     assert states == ["measured", "failed", "wrong", "measured"]
     ours = [worker.number for worker in pool._workers.values()]
     assert len(ours) == 2
@@ -317,7 +296,7 @@ def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
     monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
     pool = WorkerPool("bench_fakes:Counted", compilers=1)
     cases = cases_for(["conv12"], 1, [system(name) for name in ("absent", "tf32", "right")])
-    found = {row.system: row for row in run_cases(cases, pool, MACHINE, "same")}
+    found = {row.system: row for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))}
     pool.close()
     assert (found["absent"].state, found["absent"].reason) == EXPECTED["absent"]
     assert found["tf32"].state == found["right"].state == "measured"
@@ -460,41 +439,40 @@ def test_what_the_check_has_no_room_for_is_a_row_and_the_next_is_measured(
     assert rows["tf32"].reason.endswith(error.args[-1])
 
 
-def test_no_room_for_a_process_s_log_is_a_row(monkeypatch):
-    def full(backend, log):
-        raise OSError(errno.ENOSPC, "No space left on device")
+def raising(error):
+    def raises(*arguments):
+        raise error
 
-    monkeypatch.setattr("convlab.bench.pool.Worker", full)
-    rows = run(["right", "tf32"])
-    assert {row.state for row in rows.values()} == {"out of memory"}
-
-
-def test_too_little_host_memory_is_a_row(monkeypatch):
-    def full(*tensors):
-        raise MemoryError
-
-    monkeypatch.setattr("convlab.bench.cases.Checker", full)
-    rows = run(["right"])
-    assert rows["right"].state == "out of memory"
-    assert rows["right"].reason.startswith("the host cannot hold ")
+    return raises
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("what", "error", "said"),
     [
-        MemoryError(),
-        RuntimeError("CUDA error: out of memory"),
-        RuntimeError("[CUresult.CUDA_ERROR_OUT_OF_MEMORY] Call to cuMemAlloc failed"),
-        RuntimeError("cuDNN: CUDNN_STATUS_ALLOC_FAILED"),
-        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+        ("pool.Worker", OSError(errno.ENOSPC, "No space left on device"), "No space left"),
+        ("cases.Checker", MemoryError(), "the host cannot hold "),
     ],
 )
-def test_out_of_memory_in_everybody_s_words(error):
-    assert harness.is_out_of_memory(error)
+def test_too_little_room_on_the_host_is_a_row(monkeypatch, what, error, said):
+    monkeypatch.setattr(f"convlab.bench.{what}", raising(error))
+    for row in run(["right", "tf32"]).values():
+        assert row.state == "out of memory"
+        assert said in row.reason
 
 
-def test_other_errors_are_no_lack_of_memory():
-    assert not harness.is_out_of_memory(RuntimeError("an illegal memory access was encountered"))
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("[CUresult.CUDA_ERROR_OUT_OF_MEMORY] Call to cuMemAlloc failed"), True),
+        (RuntimeError("cuDNN: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("an illegal memory access was encountered"), False),
+    ],
+)
+def test_out_of_memory_in_every_library_s_words(error, lacks):
+    assert harness.is_out_of_memory(error) == lacks
 
 
 def test_the_time_left_is_told_by_weights():

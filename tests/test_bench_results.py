@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 
 import pytest
 from bench_samples import sample, system
 from test_docs import keys
 from test_docs import rows as documented
 
+import convlab
 from convlab.bench import results as module
 from convlab.bench.results import (
     Results,
@@ -76,33 +79,26 @@ def test_systems_that_do_not_say_what_they_are_are_refused(key, value):
     document["systems"][0] |= {key: value}
     if value == "left out":
         del document["systems"][0][key]
-    with pytest.raises(ValueError, match=f"has no {key}, or one that is no string"):
+    with pytest.raises(ValueError, match=f"{key} of its system .* must be a string"):
         Results.from_json(document)
 
 
 @pytest.mark.parametrize(
-    ("key", "values", "rule"),
+    ("keys", "values", "rule"),
     [
-        (
-            "time_ms",
-            ["abc", 0, -1, float("nan"), float("inf"), True, []],
-            "a finite number above 0",
-        ),
-        ("tflops", ["abc", 0, -1, float("nan")], "a finite number above 0"),
-        ("called_ms", ["abc", 0, float("nan")], "a finite number above 0"),
-        ("time_spread", ["abc", -1, float("nan")], "a finite number of 0 or more"),
-        ("repeats", [0, 2.5, "20"], "a whole number above 0"),
-        ("batch", [0, 1.5, "128"], "a whole number above 0"),
-        ("workspace_bytes", [-1, 0.5, "much"], "a whole number of 0 or more"),
-        ("settled", [1, "yes"], "true or false"),
-        ("error_over_bound", [[], True], "a number, which may be infinite"),
-        ("clocks_mhz", [1980, {"before": "fast"}], "whole numbers by name"),
-        ("reason", [3], "a string"),
-        ("system", [3], "a string"),
+        (["time_ms", "tflops", "called_ms"], ["abc", 0, -1, float("nan"), float("inf"), True, []],
+         "a finite number above 0"),
+        (["time_spread"], ["abc", -1, float("nan")], "a finite number of 0 or more"),
+        (["repeats", "batch"], [0, 2.5, "20"], "a whole number above 0"),
+        (["workspace_bytes"], [-1, 0.5, "much"], "a whole number of 0 or more"),
+        (["settled"], [1, "yes"], "true or false"),
+        (["error_over_bound"], [[], True], "a number, which may be infinite"),
+        (["clocks_mhz"], [1980, {"before": "fast"}], "whole numbers by name"),
+        (["reason", "system"], [3], "a string"),
     ],
-)
-def test_rows_of_what_cannot_be_are_refused(key, values, rule):
-    for value in values:
+)  # fmt: skip
+def test_rows_of_what_cannot_be_are_refused(keys, values, rule):
+    for key, value in product(keys, values):
         document = sample(layers=["conv12"]).as_json()
         document["rows"][0][key] = value
         with pytest.raises(ValueError, match=rf"{key} of .* is .*: it must be {rule}"):
@@ -168,13 +164,26 @@ def test_another_machine_version_or_code_is_measured_again():
     assert new.commands == ["convlab bench again"]
 
 
-def test_a_run_is_finished_when_nothing_that_was_asked_for_is_missing():
-    whole = sample(layers=["conv11", "conv12"])
-    systems = {name: system(name, "baseline", "cpu", "gemm", "fp32") for name in whole.systems}
-    first, *rest = whole.rows
-    run = again(whole)
-    run.take_up(None, whole.rows)
-    run.add(whole.rows[first], systems[first[2]])  # and then it is interrupted
+@pytest.fixture
+def whole():
+    results = sample(layers=["conv11", "conv12"])
+    names = {name: system(name, "baseline", "cpu", "gemm", "fp32") for name in results.systems}
+    return results, names, list(results.rows)
+
+
+def added(run: Results, keys, whole, systems) -> Results:
+    """The run after these rows; it is finished with the last and not before."""
+    for key in keys:
+        assert run.finished is None
+        run.add(whole.rows[key], systems[key[2]])
+    return run
+
+
+def test_a_run_is_finished_when_nothing_that_was_asked_for_is_missing(whole):
+    results, systems, (first, *rest) = whole
+    run = again(results)
+    run.take_up(None, results.rows)
+    added(run, [first], results, systems)  # and then it is interrupted
     read = Results.from_json(json.loads(json.dumps(run.as_json())))
     assert list(read.missing) == rest
     assert read.finished is None
@@ -185,28 +194,22 @@ def test_a_run_is_finished_when_nothing_that_was_asked_for_is_missing():
     assert smaller.finished is None
 
     last = again(read, missing={})
-    for key in last.take_up(smaller, whole.rows):
-        assert last.finished is None
-        last.add(whole.rows[key], systems[key[2]])
+    added(last, last.take_up(smaller, results.rows), results, systems)
     assert last.finished
     assert not last.missing
 
 
-def test_a_run_measured_anew_is_finished_when_all_of_it_is_new():
-    whole = sample(layers=["conv11", "conv12"])
-    systems = {name: system(name, "baseline", "cpu", "gemm", "fp32") for name in whole.systems}
-    first, *rest = whole.rows
-    anew = again(whole, finished=None)
-    assert anew.take_up(whole, whole.rows, again=True) == [first, *rest]
-    anew.add(whole.rows[first], systems[first[2]])  # and then it is interrupted
+def test_a_run_measured_anew_is_finished_when_all_of_it_is_new(whole):
+    results, systems, (first, *rest) = whole
+    anew = again(results, finished=None)
+    assert anew.take_up(results, results.rows, again=True) == [first, *rest]
+    added(anew, [first], results, systems)  # and then it is interrupted
     assert anew.finished is None
     assert list(anew.missing) == rest
 
     last = again(anew, missing={})
-    assert last.take_up(anew, whole.rows) == rest  # goes on with what is older
-    for key in rest:
-        last.add(whole.rows[key], systems[key[2]])
-    assert last.finished
+    assert last.take_up(anew, results.rows) == rest  # goes on with what is older
+    assert added(last, rest, results, systems).finished
     assert not last.missing
 
 
@@ -232,18 +235,14 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"gpu": {"name": "a GPU", "driver": "2"}},
-        {"python": "3.12.4"},
-        {"packages": {"numba": "2"}},
-        {"packages": {"numba": "1", "torch": "2.11"}},
-    ],
-)
-def test_identity_changes_with_machine_and_versions(change):
-    assert identity(ENVIRONMENT | change, "GPU-1") != identity(ENVIRONMENT, "GPU-1")
-    assert identity(ENVIRONMENT, "GPU-2") != identity(ENVIRONMENT, "GPU-1")
+def test_identity_changes_with_machine_and_versions():
+    known = identity(ENVIRONMENT, "GPU-1")
+    assert identity(ENVIRONMENT, "GPU-2") != known
+    for change in (
+        {"gpu": {"name": "a GPU", "driver": "2"}}, {"python": "3.12.4"},
+        {"packages": {"numba": "2"}}, {"packages": {"numba": "1", "torch": "2.11"}},
+    ):  # fmt: skip
+        assert identity(ENVIRONMENT | change, "GPU-1") != known
 
 
 def test_identity_changes_with_the_code_and_nothing_else(monkeypatch):
@@ -270,10 +269,6 @@ def test_the_fingerprint_is_of_the_source(tmp_path):
 
 
 def test_what_times_depend_on_is_there():
-    from pathlib import Path
-
-    import convlab
-
     for part in module.MEASURED_BY:
         assert (Path(convlab.__file__).parent / part).exists(), part
 

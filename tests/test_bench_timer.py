@@ -24,30 +24,24 @@ from convlab.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_hos
 pytestmark = pytest.mark.same_in_cudasim
 
 
-def test_without_a_spread_to_reach_there_are_as_many_as_ever():
-    assert not enough([1.0] * (REPEATS - 1))
-    assert enough([1.0] * REPEATS)
+@pytest.mark.parametrize(
+    ("sample_ms", "options", "counts"),
+    [
+        (1.0, {}, range(REPEATS, 50)),
+        (1.0, {"spread_percent": 2.0}, (20, 40)),  # looked at every 20 repeats
+        (AT_MOST_MS, {"spread_percent": 2.0}, range(5, 50)),
+        (50.0, {"at_most_ms": 500.0}, range(10, 50)),
+        (50.0, {}, range(REPEATS, 50)),
+    ],
+)
+def test_after_which_repeats_there_are_enough(sample_ms, options, counts):
+    assert [n for n in range(1, 50) if enough([sample_ms] * n, **options)] == [*counts]
 
 
 def test_a_spread_that_is_not_small_goes_on_to_the_most():
     wild = [1.0, 2.0] * MOST_REPEATS
     counts = [count for count in range(1, MOST_REPEATS + 1) if enough(wild[:count], 2.0)]
     assert counts == [MOST_REPEATS]
-
-
-def test_a_small_spread_ends_it_at_the_next_look():
-    steady = [1.0] * MOST_REPEATS
-    assert [count for count in range(1, 50) if enough(steady[:count], 2.0)] == [20, 40]
-
-
-def test_slow_work_is_repeated_five_times_at_least():
-    slow = [AT_MOST_MS] * 10
-    assert [count for count in range(1, 8) if enough(slow[:count], 2.0)] == [5, 6, 7]
-
-
-def test_ordinary_calls_may_be_given_less_time():
-    assert next(n for n in range(1, 30) if enough([50.0] * n, at_most_ms=500.0)) == 10
-    assert not enough([50.0] * 10)
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def test_every_stage_with_a_constant_weight(stage: Stage, engine: Engine) -> Non
         output = on(np.full(PROBLEM.output_shape, np.nan, np.float32))
         assert ready(on(input), output) is output
         oracle = Oracle(PROBLEM, input, weight, bias)
-        verdict = oracle.check(engine.to_host(output), **stage.allowances(PROBLEM))
-        assert verdict.ok, str(verdict)
+        result = oracle.check(engine.to_host(output), **stage.allowances(PROBLEM))
+        assert result.ok, str(result)
 
 
 class PretendedGpu(Simulator):

@@ -77,6 +77,16 @@ def test_an_emulated_copy_lands_at_once() -> None:
         emulated4(target, (1, 4), source, 0, True)
 
 
+def run(kernel, threads: int, a: np.ndarray, b: np.ndarray, *engines) -> None:
+    """On Numba's simulator where that is on, else on each of the engines."""
+    if config.ENABLE_CUDASIM:
+        kernel[1, threads](a, b)
+        return
+    for engine in engines or (CudaSim(),):
+        b[:] = np.nan
+        engine.run(Launch(kernel, (1,), (threads,), ("input", "output")), [a, b])
+
+
 @cuda.jit
 def reversed_by_copies(a, b):
     one = cuda.shared.array(32, float32)
@@ -93,13 +103,8 @@ def reversed_by_copies(a, b):
 
 def test_copies_run_on_cudasim_and_on_numbas_simulator() -> None:
     a, b = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
-    right = np.where(a < 30, 2 * a, a)[::-1]
-    if config.ENABLE_CUDASIM:
-        reversed_by_copies[1, 32](a, b)
-        np.testing.assert_array_equal(b, right)
-        return  # the engine needs the kernel's function, as all its tests do
-    CudaSim().run(Launch(reversed_by_copies, (1,), (32,), ("input", "output")), [a, b])
-    np.testing.assert_array_equal(b, right)
+    run(reversed_by_copies, 32, a, b)
+    np.testing.assert_array_equal(b, np.where(a < 30, 2 * a, a)[::-1])
 
 
 @cuda.jit
@@ -112,13 +117,8 @@ def doubled_by_an_early_load(a, b):
 
 def test_loads_are_issued_on_every_engine() -> None:
     a, b = np.arange(40, dtype=np.float32), np.zeros(40, np.float32)  # a warp and a part of one
-    if config.ENABLE_CUDASIM:
-        doubled_by_an_early_load[1, 40](a, b)
-        np.testing.assert_array_equal(b, 2 * a)
-        return
     for engine in (CudaSim(), Simulator()):
-        b[:] = np.nan
-        engine.run(Launch(doubled_by_an_early_load, (1,), (40,), ("input", "output")), [a, b])
+        run(doubled_by_an_early_load, 40, a, b, engine)
         np.testing.assert_array_equal(b, 2 * a)
 
 
@@ -135,10 +135,9 @@ def half_a_warp_issues_loads(a, b):
 @pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="the engine needs the kernel's function")
 def test_lanes_that_do_not_come_to_issue_loads_are_found() -> None:
     a, b = np.ones(32, np.float32), np.zeros(32, np.float32)
-    launch = Launch(half_a_warp_issues_loads, (1,), (32,), ("input", "output"))
     says = r"kernel half_a_warp_issues_loads.*\n- inactive lane.*lanes 16-31.*never come"
     with pytest.raises(SimulationError, match=says):
-        Simulator().run(launch, [a, b])
+        run(half_a_warp_issues_loads, 32, a, b, Simulator())
 
 
 @cuda.jit
@@ -156,10 +155,7 @@ def test_a_tensor_core_runs_on_cudasim_and_on_numbas_simulator() -> None:
     a, b = np.arange(1, 9, dtype=np.float32) + np.float32(2**-14), np.zeros(64, np.float32)
     # Rows are g + 1; columns are 1, 2, 3, 4 twice.
     right = np.tile(2 * 2 * (1 + 2 + 3 + 4) * np.repeat(np.arange(1, 9), 4), 2)
-    if config.ENABLE_CUDASIM:
-        multiplied_twice[1, 64](a, b)
-    else:
-        CudaSim().run(Launch(multiplied_twice, (1,), (64,), ("input", "output")), [a, b])
+    run(multiplied_twice, 64, a, b)
     np.testing.assert_array_equal(b, right)
 
 
@@ -185,16 +181,11 @@ def test_cudasim_does_not_wait_for_lanes_that_never_come(
 ) -> None:
     monkeypatch.setattr(emulation, "PATIENCE_SECONDS", 0.5)
     a, b = np.ones(1, np.float32), np.zeros(size, np.float32)
-    launch = Launch(multiplied_by_a_part, (1,), (threads,), ("input", "output"))
     with pytest.raises(RuntimeError, match=says):
-        CudaSim().run(launch, [a, b])
-
-
-def test_only_intrinsics_have_emulations() -> None:
-    assert emulation_of(len) is None
-    assert emulation_of(None) is None
+        run(multiplied_by_a_part, threads, a, b)
 
 
 def test_options_that_numbas_simulator_does_not_know_are_left_out() -> None:
     options = {"launch_bounds": 128, "forceinline": True}
+    assert emulation_of(len) is emulation_of(None) is None
     assert gpu_only(**options) == ({} if config.ENABLE_CUDASIM else options)

@@ -209,12 +209,10 @@ def test_an_interrupt_leaves_no_thread_and_no_setting_behind() -> None:
 
 
 def test_launches_at_the_same_time() -> None:
-    interval = sys.getswitchinterval()
     arrays = [np.arange(8, dtype=np.float32) for _ in range(8)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda array: run(reverse_in_block, 1, 8, array), arrays))
     assert all(array.tolist() == [7, 6, 5, 4, 3, 2, 1, 0] for array in arrays)
-    assert sys.getswitchinterval() == interval
 
 
 def test_the_kernel_itself_is_not_changed() -> None:

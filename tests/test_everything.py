@@ -44,44 +44,41 @@ def leaving(file: str, code: int) -> Part:
     return Part(f"makes {file}", program(text), (file,))
 
 
+def run_all(monkeypatch, capfd, *parts: Part) -> tuple[int, str]:
+    """The exit code, and what was said."""
+    monkeypatch.setattr(everything, "PARTS", parts)
+    return everything.main([]), capfd.readouterr().out
+
+
 def test_a_part_that_fails_is_said_and_the_others_go_on(here, monkeypatch, capfd):
     parts = tuple(leaving(f"{code}.json", code) for code in (0, 2, 7, 1))
-    monkeypatch.setattr(everything, "PARTS", parts)
-    assert everything.main([]) == 2  # the first failure's
+    killed = Part("dies", program("import os; os.kill(os.getpid(), 9)"), ())
+    code, said = run_all(monkeypatch, capfd, *parts, killed)
+    assert code == 2  # the first failure's
     assert all((here / part.files[0]).read_text() == "x" for part in parts)
-    said = capfd.readouterr().out
-    ended = re.findall(r"^== \d of 4: (.*) after \d+ s$", said, re.MULTILINE)
+    ended = re.findall(r"^== \d of 5: (.*) after \d+ s$", said, re.MULTILINE)
     assert ended == [
         "done", "refused", "failed (exit code 7)", "done, and something was wrong",
+        "failed (exit code 137)",
     ]  # fmt: skip
-    assert said.index("== 2 of 4: makes 2.json: python -c") < said.index("it is 2.json")
-    assert said.index("it is 2.json") < said.index("== 2 of 4: refused")
+    assert said.index("== 2 of 5: makes 2.json: python -c") < said.index("it is 2.json")
+    assert said.index("it is 2.json") < said.index("== 2 of 5: refused")
     summary = said.split("lies in\n")[1].splitlines()
-    assert [line.split()[-1] for line in summary] == [part.files[0] for part in parts]
+    assert [line.split()[-1] for line in summary] == [*(part.files[0] for part in parts), "-"]
 
 
 def test_all_well_is_exit_0_and_only_files_that_are_there_are_named(here, monkeypatch, capfd):
-    parts = (leaving("a.json", 0), Part("leaves nothing", program("pass"), ("b.json", "c.json")))
-    monkeypatch.setattr(everything, "PARTS", parts)
-    assert everything.main([]) == 0
-    last = capfd.readouterr().out.splitlines()[-1]
-    assert last.split()[:3] == ["leaves", "nothing", "done"]
-    assert last.endswith("  -")
-
-
-def test_a_part_that_is_killed_has_failed(here, monkeypatch, capfd):
-    killed = Part("dies", program("import os; os.kill(os.getpid(), 9)"), ())
-    monkeypatch.setattr(everything, "PARTS", (killed, leaving("a.json", 0)))
-    assert everything.main([]) == 128 + 9
-    assert "== 1 of 2: failed (exit code 137)" in capfd.readouterr().out
-    assert (here / "a.json").exists()
+    nothing = Part("leaves nothing", program("pass"), ("b.json", "c.json"))
+    code, said = run_all(monkeypatch, capfd, leaving("a.json", 0), nothing)
+    assert code == 0
+    assert said.splitlines()[-1].split()[:3] == ["leaves", "nothing", "done"]
+    assert said.endswith("  -\n")
 
 
 def test_a_part_that_was_interrupted_ends_all(here, monkeypatch, capfd):
-    monkeypatch.setattr(everything, "PARTS", (leaving("a.json", 130), leaving("b.json", 0)))
-    assert everything.main([]) == 130
+    code, said = run_all(monkeypatch, capfd, leaving("a.json", 130), leaving("b.json", 0))
+    assert code == 130
     assert not (here / "b.json").exists()
-    said = capfd.readouterr().out
     assert said.endswith("interrupted at part 1 of 2: the same command goes on\n")
 
 
@@ -154,9 +151,8 @@ def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys):
     assert everything.main([]) == 2
     out, err = capsys.readouterr()
     assert not out
-    assert err == (
-        "convlab: make bench needs a GPU, as a simulator's times mean nothing: there is no driver\n"
-    )
+    assert err.endswith("there is no driver\n")
+    assert err.count("\n") == 1
 
 
 def test_the_parts_are_what_the_papers_figures_need():
@@ -233,10 +229,9 @@ def test_make_bench_installs_the_baselines_and_runs_everything(make, cuda, extra
 def test_uv_installs_where_it_is_and_pip_where_it_fails(make, status, installers):
     done, called = make("13.0", uv=status)
     assert done.returncode == 0, done.stderr
-    *installs, run = called
+    installs = called[:-1]
     assert [one.partition(" pip install ")[0] for one in installs] == installers
     assert all(one.endswith(" --editable .[plots,baselines-cu13]") for one in installs)
-    assert run == "python -m convlab.bench.everything"
 
 
 def test_make_bench_with_arguments_is_the_one_command(make):
@@ -250,7 +245,4 @@ def test_make_bench_without_a_driver_installs_nothing(make):
     done, called = make(None)
     assert done.returncode == 2
     assert not called
-    assert done.stderr.splitlines()[0] == (
-        "convlab: make bench needs a GPU, as a simulator's times mean nothing: there is no NVIDIA "
-        "driver of CUDA 12 or later here"
-    )
+    assert "there is no NVIDIA driver of CUDA 12 or later here" in done.stderr.splitlines()[0]

@@ -56,7 +56,7 @@ def gpu(monkeypatch):
     monkeypatch.setitem(
         EXPERIMENTS,
         "unfold_table",
-        replace(EXPERIMENTS["unfold_table"], backend="test_experiments:Named"),
+        EXPERIMENTS["unfold_table"]._replace(backend="test_experiments:Named"),
     )
     monkeypatch.setattr("test_experiments.HOW", {}, raising=True)
     monkeypatch.setattr(experiments, "PAPER_BATCH", 1)
@@ -131,9 +131,8 @@ def test_every_system_is_measured_on_every_problem(name, layers, names, file, ca
 
 
 def test_sizes_are_problems_that_no_tile_was_tuned_for():
-    assert not {*UNTUNED} & {*UNSEEN}
     problems = [*map(str, [*UNTUNED.values(), *UNSEEN.values()])]
-    assert len({*problems}) == len(problems)
+    assert len({*problems}) == len(problems) == len({*UNTUNED, *UNSEEN})
     assert not {*problems} & {str(paper_layer(name)) for name in LAYER_NAMES}
 
 
@@ -216,7 +215,7 @@ def test_what_stops_it_is_one_line(monkeypatch, file, capsys, error, code, said)
     def stopped(*cases, **more):
         raise error
 
-    monkeypatch.setattr(experiments, "measure_cases", stopped)
+    monkeypatch.setattr(experiments, "documents", stopped)
     assert run("sweeps", file, expected=code) is None
     err = capsys.readouterr().err
     assert said in err
@@ -237,7 +236,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path, capsys, content):
 
 
 def test_what_cannot_run_is_said_before_anything_is_measured(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(experiments, "measure_cases", None)
+    monkeypatch.setattr(experiments, "documents", None)
     (tmp_path / "file").write_text("")
     assert main(["sizes", "--json", str(tmp_path / "file" / "results.json")]) == 2
     assert "results.json" in capsys.readouterr().err
@@ -275,9 +274,8 @@ def test_first_calls_tell_of_each_row_in_turn(monkeypatch):
     monkeypatch.setattr(unfold_table, "_tensors", lambda: [np.zeros(1), np.zeros(1)])
     monkeypatch.setattr(unfold_table, "computation", lambda *_: lambda: None)
     assert unfold_table.time_first_calls([*reasons], lambda call: 7.5) == {
-        "conv2d": {"ms": 7.5},
-        "fast_unfoldnd": {"reason": "unfoldNd is not installed"},
-    }
+        "conv2d": {"ms": 7.5}, "fast_unfoldnd": {"reason": "unfoldNd is not installed"},
+    }  # fmt: skip
 
 
 def test_a_process_of_first_calls_that_says_nothing_is_a_reason(monkeypatch):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import cuda, uint32
 
 from convlab import ConvProblem, Tile, plan, plans, trace_stage
 from convlab.engines import Engine
@@ -16,7 +15,6 @@ from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic, window_copies
 from convlab.kernels.tile_heuristic import H200_SMS, SPLITS
 from convlab.oracle import random_tensors
-from convlab.stage import Buffer, Launch, Program
 from convlab.stages import s12_fused_im2win as s12
 from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
@@ -266,28 +264,6 @@ def test_the_choice_follows_channels_and_multiprocessors() -> None:
 
 
 # Where the threads of a warp are in a tile
-
-
-@pytest.mark.parametrize(
-    "tile",
-    [Tile(128, 64, 16, 8, 8), Tile(16, 128, 8, 4, 8), Tile(12, 32, 8, 4, 4), Tile(20, 12, 4, 4, 4)],
-    ids=str,
-)
-def test_every_thread_has_a_place_of_its_own(tile: Tile, engine: Engine) -> None:
-    place = s12.make_place(tile)
-
-    @cuda.jit
-    def places(rows, columns):
-        t = uint32(cuda.threadIdx.x)
-        rows[t], columns[t] = place(t)
-
-    nowhere = np.full(tile.threads, np.nan, np.float32)
-    rows, columns = (engine.to_device(nowhere) for _ in range(2))
-    launch = Launch(places, (1,), (tile.threads,), ("rows", "columns"))
-    buffers = tuple(Buffer(name, nowhere.shape) for name in launch.arguments)
-    engine.build(launch, Program(buffers, (launch,), tile))([rows, columns])
-    found = set(zip(engine.to_host(rows).tolist(), engine.to_host(columns).tolist(), strict=True))
-    assert found == {(ty, tx) for ty in range(tile.rows) for tx in range(tile.columns)}
 
 
 @pytest.mark.same_in_cudasim

@@ -110,12 +110,12 @@ def test_the_simulator_gets_fewer_pixels_than_a_gpu():
     assert 100 < few < many
 
 
-def judged(stages: int, kind: str) -> list[SimpleNamespace]:
+def made_results(stages: int, kind: str) -> list[SimpleNamespace]:
     return [
         SimpleNamespace(
             stage=SimpleNamespace(name=f"s{number:02}_implicit_gemms"),
             ok=kind == "right",
-            judged={"right": "OK", "nan": "WRONG", "none": "FAILED"}[kind],
+            status={"right": "OK", "nan": "WRONG", "none": "FAILED"}[kind],
             error_over_bound={"right": 2.6e6, "nan": np.inf, "none": None}[kind],
         )
         for number in range(stages)
@@ -127,7 +127,7 @@ def judged(stages: int, kind: str) -> list[SimpleNamespace]:
 def test_a_picture_is_drawn_whatever_came_out(gradient, stages, kind):
     picture = image.load(gradient, 200)
     shape = image.problem_for(picture).output_shape[1:]
-    results = judged(stages, kind)
+    results = made_results(stages, kind)
     maps = None if kind == "none" else np.full(shape, np.nan if kind == "nan" else 0.5)
     owner = None if kind == "none" else results[0]
     png = image.draw(picture, maps, owner, results, "nothing at all")
@@ -143,7 +143,7 @@ def test_the_picture_says_whose_maps_it_shows_and_nothing_leaves_its_box(gradien
 
     picture = image.load(gradient, 200)
     maps = np.full(image.problem_for(picture).output_shape[1:], 0.5)
-    results = judged(stages, "right")
+    results = made_results(stages, "right")
     figure = image.draw_figure(picture, maps, results[0], results, "nothing at all")
     figure.savefig(io.BytesIO(), format="png")  # lays it out
     said = {text.get_text() for text in figure.findobj(Text)}

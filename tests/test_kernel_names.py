@@ -44,25 +44,10 @@ def imported_as(a, b):
     b[i] = staged[63 - i]
 
 
-@imports
-@pytest.mark.parametrize("kernel", [imported, imported_as], ids=["syncthreads", "as bar"])
-def test_barriers_imported_by_name(kernel) -> None:
-    a, b = np.arange(64, dtype=F), np.zeros(64, F)
-    SIM.launch(kernel, 1, 64, a, b)
-    assert (b == a[::-1]).all()
-
-
 @cuda.jit
 def imported_shuffle(a):
     i = cuda.threadIdx.x
     a[i] = shfl_down_sync(0xFFFFFFFF, a[i], 1)
-
-
-@imports
-def test_a_shuffle_imported_by_name() -> None:
-    a = np.arange(32, dtype=F)
-    SIM.launch(imported_shuffle, 1, 32, a)
-    assert a.tolist() == [*range(1, 32), 31]
 
 
 @cuda.jit
@@ -117,12 +102,6 @@ def from_a_factory(b):
     b[0], b[1], b[2], b[3] = sum_of_2(1.0), sum_of_4(1.0), two[1], four[1]
 
 
-def test_device_functions_of_one_factory_have_their_own_arrays() -> None:
-    b = np.zeros(4, F)
-    SIM.launch(from_a_factory, 1, 1, b)
-    assert b.tolist() == [2, 4, 7, 1]
-
-
 @cuda.jit(device=True)
 def through_its_type(x, value):
     own = cuda.local.array(1, x.dtype)
@@ -134,12 +113,6 @@ def through_its_type(x, value):
 def two_types(a, b):
     b[0] = through_its_type(a, 7)
     b[1] = through_its_type(b, 1.5)
-
-
-def test_a_device_function_has_an_array_for_each_type() -> None:
-    b = np.zeros(2, F)
-    SIM.launch(two_types, 1, 1, np.zeros(2, np.int32), b)
-    assert b.tolist() == [7, 1.5]
 
 
 @cuda.jit(device=True)
@@ -162,12 +135,6 @@ def from_a_module(a, b):
     b[i] = helpers.itself.reversed_in_a_block(staged, i) + helpers.SHIFT
 
 
-def test_device_functions_of_a_module() -> None:
-    a, b = np.arange(32, dtype=F), np.zeros(32, F)
-    SIM.launch(from_a_module, 1, 32, a, b)
-    assert (b == a[::-1] + 2).all()
-
-
 def undecorated(i):
     return cuda.threadIdx.x + i
 
@@ -187,7 +154,20 @@ def a_name_like_convlabs(b):
     b[0] = BYTES_16
 
 
-def test_a_strangers_constant_keeps_its_value() -> None:
-    b = np.zeros(1, np.int32)
-    SIM.launch(a_name_like_convlabs, 1, 1, b)
-    assert b[0] == 32
+ROW, HALF = np.arange(64, dtype=F), np.arange(32, dtype=F)
+RESULTS = [
+    pytest.param(imported, 64, [ROW, ROW * 0], ROW[::-1], marks=imports, id="syncthreads"),
+    pytest.param(imported_as, 64, [ROW, ROW * 0], ROW[::-1], marks=imports, id="as bar"),
+    pytest.param(imported_shuffle, 32, [HALF], [*range(1, 32), 31], marks=imports, id="shuffle"),
+    pytest.param(from_a_factory, 1, [np.zeros(4, F)], [2, 4, 7, 1], id="device functions' arrays"),
+    pytest.param(two_types, 1, [np.zeros(2, np.int32), np.zeros(2, F)], [7, 1.5], id="of types"),
+    pytest.param(from_a_module, 32, [HALF, HALF * 0], HALF[::-1] + 2, id="from a module"),
+    pytest.param(a_name_like_convlabs, 1, [np.zeros(1, np.int32)], [32], id="a constant's name"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "threads", "arrays", "expected"), RESULTS)
+def test_a_name_is_what_it_is_in_a_kernel(kernel, threads: int, arrays: list, expected) -> None:
+    arrays = [array.copy() for array in arrays]
+    SIM.launch(kernel, 1, threads, *arrays)
+    np.testing.assert_array_equal(arrays[-1], expected)

@@ -1,4 +1,4 @@
-"""The ladder's run: judged, counted, timed; broken stages named; JSON that any reader takes."""
+"""The ladder's run: checked, counted, timed; broken stages named; JSON that any reader takes."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_every_stage_is_right_and_counted():
         assert result.counts["flops_per_byte"] > 0
 
 
-def test_pre_passes_are_counted_apart():
+def test_layout_transforms_are_counted_apart():
     s07, s08 = results(TINY, stage_named("s07"), stage_named("s08"))
-    assert s07.pre_pass_counts is None
-    assert s08.counts.keys() == s08.pre_pass_counts.keys()
+    assert s07.transform_counts is None
+    assert s08.counts.keys() == s08.transform_counts.keys()
     packed = s08.workspace_bytes // 4  # one store each
-    assert s08.pre_pass_counts["global_stores"] == packed
-    assert s08.pre_pass_counts["global_loads"] == math.prod(TINY.weight_shape)
-    assert s08.pre_pass_counts["barriers"] == s08.pre_pass_counts["flops_per_byte"] == 0
+    assert s08.transform_counts["global_stores"] == packed
+    assert s08.transform_counts["global_loads"] == math.prod(TINY.weight_shape)
+    assert s08.transform_counts["barriers"] == s08.transform_counts["flops_per_byte"] == 0
     assert s08.counts["global_stores"] == math.prod(TINY.output_shape)
     assert s08.counts["flops_per_byte"] == TINY.flops / s08.counts["global_bytes"]
 
@@ -121,8 +121,8 @@ def test_an_element_nobody_wrote_is_wrong():
     first, wrong = results(TINY, S01, broken(writes_nothing))
     assert first.ok
     assert not wrong.ok
-    assert math.isnan(wrong.verdict.got)
-    assert wrong.verdict.wrong == math.prod(TINY.output_shape)
+    assert math.isnan(wrong.check.got)
+    assert wrong.check.wrong == math.prod(TINY.output_shape)
 
 
 @cuda.jit
@@ -144,7 +144,7 @@ def test_a_stage_that_spoils_its_sources_is_named_and_the_next_are_not():
 def test_a_forgotten_channel_is_wrong_by_how_much_and_where():
     _, wrong = results(TINY, S01, broken(forgets_the_last_channel))
     assert wrong.error_over_bound > 1
-    assert wrong.error == str(wrong.verdict)
+    assert wrong.error == str(wrong.check)
     assert "first at [0, 0, 0, 0]" in wrong.error
 
 
@@ -158,31 +158,22 @@ def test_a_forgotten_channel_is_wrong_by_how_much_and_where():
 def test_a_stage_that_raises_fails_and_the_next_go_on(prepare, said):
     failed, after = results(TINY, broken(prepare), stage_named("s04"))
     assert not failed.ok
-    assert failed.verdict is failed.error_over_bound is failed.counts is None
-    assert failed.judged == "FAILED"
+    assert failed.check is failed.error_over_bound is failed.counts is None
+    assert failed.status == "FAILED"
     assert re.match(said, failed.error)
     assert "\n" not in failed.error
     assert after.ok
 
 
-def test_a_failure_names_the_line_in_the_stage_s_own_file_where_there_is_one():
-    tile = Tile(M_B=2, N_B=2, K_B=2, M_T=2)
-    own, nearby = results(
-        TINY,
-        replace(stage_named("s05"), tiles=replace(stage_named("s05").tiles, tiny=tile)),
-        replace(
-            stage_named("s05"),
-            tiles=replace(stage_named("s05").tiles, tiny=tile),
-            module=s01_direct.__name__,
-        ),
-    )
-    assert re.match(r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: ", own.error)
-    assert re.match(
-        r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: ", nearby.error
-    )
+@pytest.mark.parametrize("module", [stage_named("s05").module, s01_direct.__name__])
+def test_a_failure_names_the_line_in_the_stage_s_file_or_one_nearby(module):
+    s05, tile = stage_named("s05"), Tile(M_B=2, N_B=2, K_B=2, M_T=2)
+    (failed,) = results(TINY, replace(s05, tiles=replace(s05.tiles, tiny=tile), module=module))
+    said = r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: "
+    assert re.match(said, failed.error)
 
 
-def test_a_stage_judged_before_the_next_starts():
+def test_a_stage_is_checked_before_the_next_starts():
     stage = broken(cannot_be_prepared)
     steps = ladder.run(TINY, (S01, stage), SIMULATOR, random_tensors(TINY, 0))
     assert next(steps).ok  # and an interrupt now would lose nothing
@@ -240,39 +231,34 @@ def test_counts_are_of_all_the_main_kernel_s_launches():
     (each,) = results(TINY, stage_named("s03_im2col_per_image"))
     (one,) = results(ConvProblem(1, 2, 4, 3, 3, kernel_size=2), stage_named("s03_im2col"))
     assert each.counts["global_loads"] == 2 * one.counts["global_loads"]
-    assert each.pre_pass_counts["global_loads"] > one.pre_pass_counts["global_loads"]
+    assert each.transform_counts["global_loads"] > one.transform_counts["global_loads"]
 
 
 def test_a_gpu_is_timed_and_not_counted(gpu, monkeypatch):
     pretended_timer(monkeypatch, 4.0, 2.0)
-    s04 = stage_named("s04")
-    found = results(TINY, S01, s04, engine=gpu)
-    document = ladder.as_json(TINY, gpu, found)
-    slow, fast = document["stages"]
-    assert (slow["time_ms"], fast["time_ms"]) == (4.0, 2.0)
-    assert (slow["speedup"], fast["speedup"]) == (1.0, 2.0)
+    found = results(TINY, S01, stage_named("s04"), engine=gpu)
+    slow, fast = ladder.as_json(TINY, gpu, found)["stages"]
+    assert (slow["time_ms"], slow["speedup"]) == (4.0, 1.0)
+    assert (fast["time_ms"], fast["speedup"], fast["time_spread"]) == (2.0, 2.0, 1.5)
     assert fast["tflops"] == pytest.approx(TINY.flops / 2e-3 / 1e12)
-    assert fast["time_spread"] == 1.5
     assert fast["launch_ms"] == {"implicit_gemm": 2.0}
     assert slow["counts"] is fast["counts"] is None
     (alone,) = ladder.as_json(TINY, gpu, found[1:])["stages"]
     assert alone["speedup"] is None
 
 
-def test_a_gpu_is_judged_again_after_timing(gpu, monkeypatch):
+def test_a_gpu_is_checked_again_after_timing(gpu, monkeypatch):
     pretended_timer(monkeypatch, 1.0, runs=0)  # so the output stays as it was poisoned
     (result,) = results(TINY, S01, engine=gpu)
-    assert not result.ok
-    assert math.isnan(result.verdict.got)
-    assert result.judged == "WRONG"
+    assert result.status == "WRONG"
+    assert math.isnan(result.check.got)
     assert result.time_ms is result.launch_ms is None
 
 
 def test_each_launch_is_timed_alone_too(gpu, monkeypatch):
     pretended_timer(monkeypatch, 4.0, 1.0, 2.5)
     (result,) = results(TINY, stage_named("s10"), engine=gpu)
-    assert result.ok
-    assert result.time_ms == 4.0
+    assert (result.ok, result.time_ms) == (True, 4.0)
     assert result.launch_ms == {"im2win_transform": 1.0, "im2win": 2.5}
 
 
@@ -284,41 +270,33 @@ def test_faster_than_the_gpu_can_be_is_refused(gpu, monkeypatch, part_of_peak, o
     (result,) = results(TINY, S01, engine=gpu)
     assert result.ok is ok
     if not ok:
-        assert result.judged == "FAILED"
-        assert result.verdict.ok
-        assert result.error.startswith("its time is refused: 2 ms are ")
-        assert "a pretended GPU can do" in result.error
+        assert (result.status, result.check.ok) == ("FAILED", True)
+        assert "refused: 2 ms are " in result.error
+        assert "a pretended GPU" in result.error
         assert result.time_ms is result.tflops is result.launch_ms is None
 
 
 @pytest.mark.parametrize(
-    ("capability", "teraflops"),
-    [((9, 0), 66.9), ((8, 0), 33.45), ((8, 6), 66.9), ((12, 0), 66.9), ((6, 1), None)],
+    ("capability", "fp32", "tf32"),
+    [
+        ((9, 0), 66.9, 535.3),
+        ((8, 0), 33.45, 267.6),
+        ((8, 6), 66.9, 66.9),
+        ((12, 0), 66.9, 66.9),
+        ((7, 5), 33.45, None),
+        ((6, 1), None, None),
+    ],
 )
-def test_the_peak_of_a_gpu(monkeypatch, capability, teraflops):
+def test_the_peaks_of_a_gpu(monkeypatch, capability, fp32, tf32):
+    """In TFLOP/s: of the ordinary units, of the tensor cores, and of three TF32 products each."""
     device = SimpleNamespace(
         compute_capability=capability, MULTIPROCESSOR_COUNT=132, CLOCK_RATE=1_980_000
     )
     monkeypatch.setattr("convlab.engines.gpu.cuda.get_current_device", lambda: device)
-    peak = Gpu().peak_flops()
-    assert peak is None if teraflops is None else peak == pytest.approx(teraflops * 1e12, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("capability", "teraflops"),
-    [((9, 0), 535.3), ((8, 0), 267.6), ((8, 6), 66.9), ((12, 0), 66.9), ((7, 5), None)],
-)
-def test_the_peaks_of_its_tensor_cores(monkeypatch, capability, teraflops):
-    device = SimpleNamespace(
-        compute_capability=capability, MULTIPROCESSOR_COUNT=132, CLOCK_RATE=1_980_000
-    )
-    monkeypatch.setattr("convlab.engines.gpu.cuda.get_current_device", lambda: device)
-    tf32, three = Gpu().peak_flops("tf32"), Gpu().peak_flops("3xtf32")
-    if teraflops is None:
-        assert tf32 is three is None
-    else:
-        assert tf32 == pytest.approx(teraflops * 1e12, rel=1e-3)
-        assert three == pytest.approx(tf32 / 3)
+    third = tf32 and tf32 / 3
+    for precision, wanted in (("fp32", fp32), ("tf32", tf32), ("3xtf32", third)):
+        peak = Gpu().peak_flops(precision)
+        assert peak == (None if wanted is None else pytest.approx(wanted * 1e12, rel=1e-3))
 
 
 def test_a_stage_on_tensor_cores_has_their_peak(gpu, monkeypatch):
@@ -340,17 +318,13 @@ def test_a_simulator_has_no_peak():
 def test_a_wrong_answer_is_not_timed(gpu, monkeypatch):
     pretended_timer(monkeypatch)
     (result,) = results(TINY, broken(forgets_the_last_channel), engine=gpu)
-    assert result.error == str(result.verdict)
+    assert result.error == str(result.check)
     assert result.timing is None
 
 
 def strict(document: Any) -> Any:
     """The document, through JSON as the standard has it."""
-
-    def refuse(token: str) -> None:
-        raise AssertionError(f"{token} is not JSON")
-
-    return json.loads(json.dumps(document, allow_nan=False), parse_constant=refuse)
+    return json.loads(json.dumps(document, allow_nan=False))
 
 
 def test_json():
@@ -359,22 +333,13 @@ def test_json():
     assert set(document) == {"engine", "device", "problem", "environment", "stages"}
     assert document["engine"] == "cudasim"
     assert document["environment"] is None
-    assert document["problem"] == {
-        "batch": 2,
-        "in_channels": 2,
-        "height": 4,
-        "width": 3,
-        "out_channels": 3,
-        "kernel_size": [2, 2],
-        "stride": [1, 1],
-        "padding": [[0, 0], [0, 0]],
-        "dilation": [1, 1],
-        "input_shape": [2, 2, 4, 3],
-        "weight_shape": [3, 2, 2, 2],
-        "output_shape": [2, 3, 3, 2],
-        "gemm": {"M": 3, "N": 12, "K": 8},
-        "flops": 576,
-    }
+    sizes = {
+        "batch": 2, "in_channels": 2, "height": 4, "width": 3, "out_channels": 3,
+        "kernel_size": [2, 2], "stride": [1, 1], "padding": [[0, 0], [0, 0]], "dilation": [1, 1],
+        "input_shape": [2, 2, 4, 3], "weight_shape": [3, 2, 2, 2], "output_shape": [2, 3, 3, 2],
+        "gemm": {"M": 3, "N": 12, "K": 8}, "flops": 576,
+    }  # fmt: skip
+    assert document["problem"] == sizes
     right, wrong, _ = document["stages"]
     assert (right["name"], right["ok"], right["error"]) == ("s01_direct", True, None)
     assert right["first_wrong"] is right["time_ms"] is right["speedup"] is None
@@ -383,9 +348,9 @@ def test_json():
         "global_loads", "global_stores", "shared_loads", "shared_stores", "barriers",
         "global_bytes", "global_requests", "global_sectors", "shared_requests", "shared_passes",
         "flops_per_byte", "sectors_per_request", "passes_per_request", "bytes_per_flop",
-        "pre_passes",
+        "layout_transforms",
     }  # fmt: skip
-    assert right["counts"]["pre_passes"] is None
+    assert right["counts"]["layout_transforms"] is None
     assert wrong["ok"] is False
     assert wrong["first_wrong"]["index"] == [0, 0, 0, 0]
     assert wrong["first_wrong"]["got"] == "nan"
@@ -402,8 +367,7 @@ def test_waits_are_foretold_on_a_simulator_only():
 def test_an_unknown_simulator_is_taken_to_be_the_slowest(monkeypatch):
     monkeypatch.setattr(ladder, "SIMULATED_PER_SECOND", {"cudasim": 100, "other": 10})
     unknown = SimpleNamespace(name="new", is_gpu=False)
-    seconds = ladder.estimated_seconds(TINY, (S01,), unknown)
-    assert seconds == TINY.M * TINY.N * TINY.K / 10
+    assert ladder.estimated_seconds(TINY, (S01,), unknown) == TINY.M * TINY.N * TINY.K / 10
 
 
 def test_what_a_gpu_s_times_were_measured_with(gpu, monkeypatch):

@@ -12,14 +12,13 @@ from numba import cuda, float32
 from convlab.device import mma_tf32
 from convlab.engines.simulator import Simulator
 from convlab.lessons import (
-    accuracy,
     bits_of_split,
     check_accuracy,
     check_one_warp,
     errors_by_terms,
     part_of,
     side_by_side,
-    warps,
+    tensor_cores,
     who_holds_what,
 )  # fmt: skip
 from convlab.lessons.feedback import ANSWER, COUNTS
@@ -29,16 +28,16 @@ from convlab.tracing import trace
 
 def test_the_lanes_of_the_picture_are_those_of_the_instruction():
     """A tensor core multiplies right only what lies in the right lanes."""
-    A, B = warps.numbered_matrices(16)
+    A, B = tensor_cores.numbered_matrices(16)
     C = np.full((16, 8), np.nan, np.float32)
-    Simulator().launch(warps._one_warp, 1, 32, A, B, C)
+    Simulator().launch(tensor_cores._one_warp, 1, 32, A, B, C)
     assert np.array_equal(C, A @ B)
-    found = warps.products_of(warps._one_warp, A, B)
+    found = tensor_cores.products_of(tensor_cores._one_warp, A, B)
     (lanes,) = found.calls
-    names = warps._names(A, B)
+    names = tensor_cores._names(A, B)
     for lane, (a, b, _) in lanes.items():
-        assert [names[float(one)] for one in a] == warps.wanted_of("a", lane)
-        assert [names[float(one)] for one in b] == warps.wanted_of("b", lane)
+        assert [names[float(one)] for one in a] == tensor_cores.wanted_of("a", lane)
+        assert [names[float(one)] for one in b] == tensor_cores.wanted_of("b", lane)
     picture = who_holds_what(lane=6)
     assert (
         "32 lanes come to the product; lane 6 (g = 1, t = 2) holds A[1, 2], A[1, 6]" in picture.alt
@@ -105,7 +104,7 @@ def test_what_cannot_be_split_is_refused(value):
 
 
 def test_what_lesson_13_says_of_errors_is_what_is_computed():
-    errors = accuracy.errors_of_ways()
+    errors = tensor_cores.errors_of_ways()
     alone, one_chain, short, thread = errors.values()
     for before, after in pairwise(one_chain):
         assert after > 3 * before  # the cuts add up
@@ -134,6 +133,6 @@ def test_the_stage_s_own_product_passes_and_a_part_of_a_shared_file_is_replaced(
 
 
 def test_operations_are_counted_side_by_side():
-    A, B = warps.numbered_matrices(16)
-    launch = trace(warps._one_warp, 1, 32, A, B, np.zeros((16, 8), np.float32)).main
+    A, B = tensor_cores.numbered_matrices(16)
+    launch = trace(tensor_cores._one_warp, 1, 32, A, B, np.zeros((16, 8), np.float32)).main
     assert "2,048" in side_by_side({"one": launch}, "floating-point operations").alt

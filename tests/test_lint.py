@@ -50,6 +50,28 @@ if config.ENABLE_CUDASIM:
 pytestmark = pytest.mark.gate
 
 CONV9 = {"conv9": PROBLEMS["conv9"]}
+BARRIER = "BAR.SYNC.DEFER_BLOCKING"
+F1, F2, F3 = (types.Array(types.float32, ndim, "C") for ndim in (1, 2, 3))
+GPUS = pytest.mark.parametrize("capability", CAPABILITIES)
+
+
+def compiled(kernel, capability: tuple[int, int] = (9, 0)) -> offline.Cubin:
+    """A kernel of this file, which takes one array."""
+    return compile_kernel(kernel, (F1,), capability)
+
+
+def opcodes_in(code: list[str]) -> list[str]:
+    return [instruction.split()[0] for instruction in code]
+
+
+def program_of(name: str, problem: ConvProblem, **switches: bool) -> Program:
+    stage = stage_named(name)
+    return stage.prepare(problem, stage.production_tile(problem), **switches)
+
+
+def main_kernel(name: str, layer: str = "conv9", **switches: bool) -> offline.Cubin:
+    program = program_of(name, PROBLEMS[layer], **switches)
+    return compile_launch(program.launches[-1], program, (9, 0))
 
 
 @pytest.mark.ladder_lint
@@ -120,8 +142,8 @@ def test_nobody_compiles_on_for_one_who_is_gone() -> None:
     ("switch", "registers"), [("microkernel", 40), ("vectorized", 232), ("prefetch", 128)]
 )
 def test_the_ablation_compiles_cleanly(switch: str, registers: int) -> None:
-    """Moved one by one, what is on its way takes so many registers that two blocks live on a
-    multiprocessor where three of the whole s11 do (docs/seed-results.md)."""
+    """Scalar loads keep so many values in flight that two blocks are resident per SM, where three
+    of the whole s11 are."""
     rows = list(lint_stage(stage_named("s11"), CONV9, ((9, 0),), **{switch: False}))
     assert not [row for row in rows if not row.ok]
     assert rows[-1].registers <= registers
@@ -131,16 +153,10 @@ def test_the_ablation_compiles_cleanly(switch: str, registers: int) -> None:
 
 
 def opcodes_of_slices(name: str, layer: str) -> list[str]:
-    """The opcodes of a stage's main kernel, but those before s11's first barrier, which wait for
-    the first slice before the loop."""
-    stage, problem = stage_named(name), PROBLEMS[layer]
-    program = stage.prepare(problem, stage.production_tile(problem))
-    cubin = compile_launch(program.launches[-1], program, (9, 0))
-    opcodes = [line.split()[0] for line in cubin.instructions()]
+    """The opcodes of a stage's main kernel, without s11's prologue, which ends at its first
+    barrier."""
+    opcodes = opcodes_in(main_kernel(name, layer).instructions())
     return opcodes[opcodes.index(BARRIER) + 1 :] if name == "s11" else opcodes
-
-
-BARRIER = "BAR.SYNC.DEFER_BLOCKING"
 
 
 @pytest.mark.parametrize("layer", ["conv8", "conv9"])
@@ -166,23 +182,23 @@ def test_what_is_prefetched_is_asked_for_before_the_arithmetic(
 
 @pytest.mark.parametrize("layer", ["conv8", "conv9", "conv12"])
 def test_s11_multiplies_while_it_waits(layer: str) -> None:
-    """Nine tenths of a slice's products at least, after the last of its loads, and with one
-    barrier; and hardly anything else than products. (Without ``issue_loads`` a quarter, on conv12 a
-    seventh.)"""
+    """At least nine tenths of a slice's multiply-adds come after the last of its loads and before
+    its one barrier, and there is hardly anything else. (Without ``issue_loads`` a quarter, on
+    conv12 a seventh.)"""
     opcodes = opcodes_of_slices("s11", layer)
-    put = opcodes.index("STS.128")
-    asked = max(at for at, opcode in enumerate(opcodes[:put]) if opcode == "LDG.E.128")
-    turn = opcodes.index(BARRIER)  # from one barrier to the next
-    assert asked < put < turn
+    stored = opcodes.index("STS.128")
+    loaded = max(at for at, opcode in enumerate(opcodes[:stored]) if opcode == "LDG.E.128")
+    barrier = opcodes.index(BARRIER)
+    assert loaded < stored < barrier
     assert opcodes.count("FFMA") == 16 * 64
-    assert opcodes[asked:put].count("FFMA") >= 0.9 * 16 * 64
-    assert opcodes[:turn].count("FFMA") >= 0.85 * turn  # with signed places in the block 0.82
+    assert opcodes[loaded:stored].count("FFMA") >= 0.9 * 16 * 64
+    assert opcodes[:barrier].count("FFMA") >= 0.85 * barrier  # with signed indices 0.82
     assert opcodes.count(BARRIER) == 1
 
 
 @pytest.mark.parametrize("depth", [4, 8, 12, 16])
-@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
-def test_every_depth_pitch_moves_by_fours(depth: int, capability: tuple[int, int]) -> None:
+@GPUS
+def test_every_depth_pitch_moves_float4s(depth: int, capability: tuple[int, int]) -> None:
     """As docs/notes/measurements.md times them."""
     problem = ConvProblem(128, depth, 56, 56, 1, 3, padding=1)
     (launch,) = im2col_launches(problem)
@@ -200,13 +216,12 @@ def test_every_depth_pitch_moves_by_fours(depth: int, capability: tuple[int, int
 def test_double_buffers_are_double() -> None:
     """Two buffers in shared memory: twice the bytes of one."""
 
-    def shared_bytes(name: str, **switches: bool) -> int:
-        stage, problem = stage_named(name), PROBLEMS["conv9"]
-        program = stage.prepare(problem, stage.production_tile(problem), **switches)
-        return compile_launch(program.launches[-1], program, (9, 0)).shared_bytes
-
-    assert shared_bytes("s09") == 2 * shared_bytes("s08")
-    assert shared_bytes("s11") == 2 * shared_bytes("s11", prefetch=False)
+    one, two, s11, without = (
+        main_kernel(name, **switches).shared_bytes
+        for name, switches in (("s08", {}), ("s09", {}), ("s11", {}), ("s11", {"prefetch": False}))
+    )
+    assert two == 2 * one
+    assert s11 == 2 * without
 
 
 IN_FLIGHT = 1
@@ -229,19 +244,17 @@ def copies(output):
     output[i] = value + narrow[31 - i]
 
 
-@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+@GPUS
 def test_async_copies_are_one_instruction_each(capability: tuple[int, int]) -> None:
-    launch = Launch(copies, (1,), (32,), (Flat("output"),))
-    cubin = compile_launch(launch, Program((), (launch,)), capability)
+    cubin = compiled(copies, capability)
     wanted = ("LDGSTS", "LDGDEPBAR", "DEPBAR", "LDS", "STS", "STG")
     seen = [line for line in cubin.instructions() if line.startswith(wanted) and "RZ" not in line]
-    assert [line.split()[0] for line in seen] == [
+    assert opcodes_in(seen) == [
         "LDGSTS.E.BYPASS.128", "LDGDEPBAR", "LDGSTS.E", "LDGDEPBAR",
         "DEPBAR.LE", "LDS", "DEPBAR.LE", "LDS", "STG.E",
     ]  # fmt: skip
-    assert [line for line in seen if line.startswith("DEPBAR")] == [
-        "DEPBAR.LE SB0, 0x1", "DEPBAR.LE SB0, 0x0",
-    ]  # fmt: skip
+    waits = [line for line in seen if line.startswith("DEPBAR")]
+    assert waits == ["DEPBAR.LE SB0, 0x1", "DEPBAR.LE SB0, 0x0"]
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
 
 
@@ -250,16 +263,7 @@ def waits_for_a_number_of_groups_known_late(output):
     wait_copies(output.size)
 
 
-def test_a_wait_takes_a_constant() -> None:
-    launch = Launch(waits_for_a_number_of_groups_known_late, (1,), (32,), (Flat("output"),))
-    with pytest.raises(TypingError, match="wait_copies"):
-        compile_launch(launch, Program((), (launch,)), (9, 0))
-
-
-F1, F2, F3 = (types.Array(types.float32, ndim, "C") for ndim in (1, 2, 3))
-
-
-@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+@GPUS
 @pytest.mark.parametrize(
     ("kernel", "kinds", "instructions"),
     [(products, (F3, F3, F3, F3), 1), (roundings, (F1, F1), 0), (tf32_gemm, (F2, F2, F2), 4)],
@@ -283,10 +287,9 @@ def result_for_some_lanes(output):
             output[k] += total[0]
 
 
-@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+@GPUS
 def test_no_tensor_core_waits_in_a_branch_that_some_lanes_take(capability: tuple[int, int]) -> None:
-    code = compile_kernel(result_for_some_lanes, (F1,), capability).instructions()
-    opcodes = [line.split()[0] for line in code]
+    opcodes = opcodes_in(compiled(result_for_some_lanes, capability).instructions())
     assert opcodes.index("HMMA.1688.F32.TF32") < min(map(opcodes.index, ("EXIT", "BRA")))
 
 
@@ -318,7 +321,7 @@ def splits(output):
 
 
 def test_numbers_are_split_by_three_instructions() -> None:
-    code = compile_kernel(splits, (F1,), (9, 0)).instructions()
+    code = compiled(splits).instructions()
     loaded = next(at for at, line in enumerate(code) if line.startswith("LDG"))
     stored = next(at for at, line in enumerate(code) if line.startswith("STG"))
     arithmetic = [line for line in code[loaded:stored] if "0x1000" in line or "0xffffe000" in line]
@@ -333,25 +336,25 @@ def test_numbers_are_split_by_three_instructions() -> None:
         (too_few_numbers, "mma_tf32: b is UniTuple.*must be a tuple of 2 float32"),
         (rounds_an_integer, "to_tf32: value is .*int64.*, but must be float32"),
         (splits_a_float64, "split_tf32: value is .*float64.*, but must be float32"),
+        (waits_for_a_number_of_groups_known_late, "wait_copies"),
     ],
 )
-def test_fragments_are_tuples_of_float32(kernel, says: str) -> None:
+def test_arguments_have_the_types_that_instructions_need(kernel, says: str) -> None:
     with pytest.raises(TypingError, match=says):
-        compile_kernel(kernel, (F1,), (9, 0))
+        compiled(kernel)
 
 
 def test_what_was_linked_before_tells_of_its_registers_again() -> None:
-    first, again = (compile_kernel(splits, (F1,), (9, 0)) for _ in range(2))
+    first, again = compiled(splits), compiled(splits)
     assert first.registers == again.registers > 0
     assert first.opcodes() == again.opcodes()
 
 
 def test_what_is_lowered_once_is_compiled_for_each_gpu() -> None:
     """The machine code for a GPU is the same whichever GPU its kernel was compiled for before."""
-    stage, problem = stage_named("s13"), PROBLEMS["awkward"]
 
     def code(*gpus: tuple[int, int]) -> list[list[str]]:
-        program = stage.prepare(problem, stage.production_tile(problem))
+        program = program_of("s13", PROBLEMS["awkward"])
         return [compile_launch(program.launches[-1], program, gpu).instructions() for gpu in gpus]
 
     before, (old, new) = offline._lowered.cache_info(), code((8, 0), (9, 0))
@@ -362,8 +365,7 @@ def test_what_is_lowered_once_is_compiled_for_each_gpu() -> None:
 
 @pytest.mark.parametrize("name", ["s03_im2col", "s14"])
 def test_several_kernels_are_disassembled_as_each_alone(name: str) -> None:
-    stage, problem = stage_named(name), PROBLEMS["awkward"]
-    program = stage.prepare(problem, stage.production_tile(problem))
+    program = program_of(name, PROBLEMS["awkward"])
     cubins = [compile_launch(launch, program, (9, 0)) for launch in program.kernels]
     each = [opcodes_in(cubin.instructions()) for cubin in cubins]
     assert len(each) > 1
@@ -374,14 +376,10 @@ def test_several_kernels_are_disassembled_as_each_alone(name: str) -> None:
     assert instructions_of([], (9, 0)) == []
 
 
-def opcodes_in(code: list[str]) -> list[str]:
-    return [instruction.split()[0] for instruction in code]
-
-
 def test_a_linker_that_tells_nothing_is_not_taken_for_no_registers(monkeypatch) -> None:
     monkeypatch.setattr(offline, "_link", lambda *_: (b"", "ptxas info    : 0 bytes gmem"))
     with pytest.raises(RuntimeError, match="how many registers splits takes"):
-        compile_kernel(splits, (F1,), (9, 0))
+        compiled(splits)
 
 
 @cuda.jit

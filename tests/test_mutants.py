@@ -200,6 +200,11 @@ MUTANTS = {
     "stale operands": ("s09", "S_I, k0 + k + 2, ty", "S_I, k0 + k, ty"),
     "windows one column short": ("s10", "+ problem.window_shape[1]", ""),
     "window order of s04": ("s10", "% (H_f * W_f) // H_f", "% (H_f * W_f) // W_f"),
+    "a float4's terms in one row": ("s10b", "FLOAT4 + c, e // K_4", "FLOAT4, e // K_4"),
+    "dilation ignored by float4": ("s10b", "+ k // G * G * (d_w - 1)", ""),
+    "zeros past K_W fetched": ("s10b", "if k < K_W:", "if k < K_P:"),
+    "two lanes with one column": ("s10c", "lane % 16 // 2", "lane % 8 // 2"),
+    "a step of a slice left out": ("s10c", "k + 2 < K_B", "k + 3 < K_B"),
     "column read as a line": ("s11", "tile[at + PITCH]", "tile[at + 1]"),
     "a pixel written to one row of windows": (
         "s11",
@@ -234,20 +239,20 @@ MUTANTS = {
     "dilation ignored in groups": ("s11", "+ k // G * G * (d_w - 1)", ""),
     "tail of K not guarded": ("s11", "(K_EVEN or k < K_W) and ", ""),
     "windows of one image for all": ("s11", "window // W_o * W_w", "window // W_o % 3 * W_w"),
-    "windows beyond the last": ("s11", "THREADS) // K_RUNS, N - 1", "THREADS), N"),
+    "windows beyond the last": ("s11", "THREADS) // K_4, N - 1", "THREADS), N"),
     "one row of blocks' filter for all": ("s11", "int64(m0) * K_P", "int64(0)"),
     "filter packed for one row of blocks": ("s11", "m // M_B * K_P + row_of", "row_of"),
     "steps of a slice read from the other one": (
         "s11",
-        "at_F = uint32(k0 * M_B + ty * VECTOR)",
-        "at_F = uint32((K_B - k0) * M_B + ty * VECTOR)",
+        "at_F = uint32(k0 * M_B + ty * FLOAT4)",
+        "at_F = uint32((K_B - k0) * M_B + ty * FLOAT4)",
     ),
     "last step of the last slice forgotten": (
         "s11",
         "            multiply(R_F1, R_I1, R_O)  # line 19",
         "            if slice_ < SLICES:\n                multiply(R_F1, R_I1, R_O)  # line 19",
     ),
-    "columns of a slice one short": ("s11", "N_B + skew_of(tile)\n\n", "N_B\n\n"),
+    "rows of a slice stored without padding": ("s11", "* PITCH + e // K_4", "* N_B + e // K_4"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from convlab.bench import (
-    documents,
-    ladder_page,
-    ladder_picture,
-    ladder_results,
-    pages,
-    papers,
-    size_tables,
-)
+from convlab.bench import ladder_results, pages, papers, plots, size_tables
 from convlab.workloads import UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -71,39 +64,43 @@ def read(tmp_path: Path, document: dict[str, Any]) -> ladder_results.Results:
 
 def test_the_ladder_s_tables(tmp_path, document):
     results = read(tmp_path, document)
-    short = ladder_page.short_table(results)
+    short = pages.ladder_table(results)
     assert "| [s01](src/convlab/stages/s01_direct.py) |" in short
     assert "| 4.000 | 0.50 | 1.00 |" in short
     assert "| failed | failed | failed |" in short
-    full = ladder_page.full_tables([results])
+    full = pages.ladder_section(results)
     assert "| 0.500 | 0.2 | 4.00 | 8.00 | 0.250 | 8.00 | 3.0 |" in full
     assert "`convlab ladder --layer conv9 --batch 4`" in full
 
 
-def test_the_picture(tmp_path, document):
+def texts(picture: str) -> list[str]:
+    tree = ElementTree.fromstring(picture)
+    return ["".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_the_ladder_s_picture(tmp_path, document):
     document["stages"].insert(1, entry("s03_im2col", 2.0, im2col=1.0, matrix_product=1.0))
-    tree = ElementTree.fromstring(ladder_picture.picture(read(tmp_path, document)))
-    svg = "{http://www.w3.org/2000/svg}"
-    said = ["".join(text.itertext()) for text in tree.iter(f"{svg}text")]
-    for text in (
-        f"0.50 TFLOP/s1.0{ladder_picture.TIMES}",
-        f"0.12 TFLOP/s0.25{ladder_picture.TIMES}",
-        f"4.0 TFLOP/s8.0{ladder_picture.TIMES}",
-        "failed",
-        "reads the im2col matrix",
-    ):
+    picture = plots.ladder(read(tmp_path, document))
+    said = texts(picture)
+    for rate, speedup in (("0.50 TFLOP/s", "1.0"), ("0.12 TFLOP/s", "0.25")):
+        assert said.index(f"{speedup}{plots.TIMES}") == said.index(rate) + 1
+    assert f"fill: {plots.BAD}" in picture.partition(f">0.25{plots.TIMES}<")[0].rpartition("<")[2]
+    for text in ("4.0 TFLOP/s (8.0 alone)", "failed", "reads the im2col matrix"):
         assert text in said
-    card, *_, pale, last = tree.iter(f"{svg}rect")
-    assert card.get("fill") == ladder_picture.CARD  # opaque: legible on light and dark pages
-    assert float(pale.get("width")) == pytest.approx(2 * float(last.get("width")), abs=0.1)
-    right = ladder_picture.WIDTH - ladder_picture.MARGIN
-    assert all(float(rect.get("x")) + float(rect.get("width")) <= right for rect in (pale, last))
+    # The bar with its layout transforms is half as long as the pale one of the main kernel alone.
+    bars = re.findall(r'd="M ([\d.]+) .*\nL ([\d.]+) [^"]*" [^>]*fill: (#\w+)(; opacity)?', picture)
+    pale, whole, *_ = [
+        (float(right) - float(left), opacity)
+        for left, right, colour, opacity in bars
+        if colour == plots.COLOURS[2]
+    ]
+    assert (pale[1], whole[1]) == ("; opacity", "")
+    assert pale[0] == pytest.approx(2 * whole[0], rel=0.01)
 
 
 def test_where_nothing_was_timed_there_is_still_a_picture(tmp_path, document):
     document["stages"] = [entry("s01_direct", None)]
-    picture = ladder_picture.picture(read(tmp_path, document))
-    assert "failed" in "".join(ElementTree.fromstring(picture).itertext())
+    assert "failed" in texts(plots.ladder(read(tmp_path, document)))
 
 
 @pytest.mark.parametrize(
@@ -117,9 +114,9 @@ def test_where_nothing_was_timed_there_is_still_a_picture(tmp_path, document):
     ],
 )
 def test_the_sample_is_kept_where_only_rounding_differs(monkeypatch, old, new, same):
-    monkeypatch.setattr(ladder_page, "sample", lambda: SAMPLE.replace(old, new))
+    monkeypatch.setattr(pages, "sample", lambda: SAMPLE.replace(old, new))
     stored = f"```text\n{SAMPLE}```\n"
-    assert (ladder_page.sample_section(stored) == stored) is same
+    assert (pages.sample_section(stored) == stored) is same
 
 
 # Marked sections.
@@ -127,18 +124,18 @@ def test_the_sample_is_kept_where_only_rounding_differs(monkeypatch, old, new, s
 
 def test_only_marked_sections_change():
     text = "a\n<!-- x:begin -->\nold\n<!-- x:end -->\nb\n"
-    assert documents.filled(text, {"x": str.upper, "y": str}) == text.replace("old", "OLD")
-    assert documents.sections_of(text) == ["x"]
+    assert pages.filled(text, {"x": str.upper, "y": str}) == text.replace("old", "OLD")
+    assert pages.sections_of(text) == ["x"]
     for broken in (text + text, text.replace("<!-- x:end -->", "")):
         with pytest.raises(ValueError, match="'x'"):
-            documents.filled(broken, {"x": str.upper})
+            pages.filled(broken, {"x": str.upper})
 
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A source folder with the real results and a few pages; drawing is quick."""
-    monkeypatch.setattr(ladder_page, "sample", lambda: SAMPLE)
-    monkeypatch.setattr(pages.report_plots, "_svg", lambda salt, *_: f"<svg>{salt}</svg>\n")
+    monkeypatch.setattr(pages, "sample", lambda: SAMPLE)
+    monkeypatch.setattr(plots, "svg", lambda salt, *_: f"<svg>{salt}{'.' * 500}</svg>\n")
     (tmp_path / "docs/results").mkdir(parents=True)
     for file in (ROOT / "docs/results").glob("*_h200.json"):
         shutil.copy(file, tmp_path / "docs/results")
@@ -190,7 +187,7 @@ def test_what_is_no_result_is_named_in_one_line(root, capsys, file, content):
 def test_the_documentation_is_what_the_results_give(capsys, monkeypatch):
     stored = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
     sample = stored.partition("sample:begin -->\n```text\n")[2].partition("```\n")[0]
-    monkeypatch.setattr(ladder_page, "sample", lambda: sample)  # test_docs.py runs the ladder
+    monkeypatch.setattr(pages, "sample", lambda: sample)  # test_docs.py runs the ladder
     assert pages.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
 
 
@@ -285,3 +282,45 @@ def test_pytorch_s_choice_counts_where_it_is_a_gemm(chosen, torch_ms, whose, rat
     shown = size_tables.show(measured_sizes(chosen, torch_ms))
     assert f"| the GEMM class, fitted | 1 | {ratio:.2f} |" in shown
     assert (f"| {size.problem} | 2 | 1 | 0.50 |" in shown) is (ratio < 1)
+
+
+# Colours: what is seen on a light page is seen on a dark one.
+
+
+def channels(colour: str) -> list[float]:
+    return [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+
+
+def luminance(colour: list[float]) -> float:
+    """As the Web Content Accessibility Guidelines define it."""
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(colour: str, card: str, opaque: float = 1.0) -> float:
+    mixed = [
+        opaque * one + (1 - opaque) * other
+        for one, other in zip(channels(colour), channels(card), strict=True)
+    ]
+    low, high = sorted((luminance(mixed), luminance(channels(card))))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("card", [plots.LIGHT["panel"], plots.DARK["panel"]])
+def test_what_is_plotted_reads_on_both_cards(card):
+    assert all(contrast(colour, card) >= 3 for colour in plots.COLOURS)
+    assert contrast(plots.COLOURS[0], card, plots.DOTS) >= 3
+
+
+@pytest.mark.parametrize("theme", [plots.LIGHT, plots.DARK])
+def test_words_read_on_both_cards(theme):
+    assert all(contrast(theme[name], theme["panel"]) >= 4.5 for name in ("ink", "quiet"))
+
+
+def test_a_file_s_colours_follow_the_reader_s_pages():
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="1"><rect fill="#ffffff"/></svg>\n'
+    tree = ElementTree.fromstring(plots.with_dark_mode(svg))
+    style, rect = tree
+    assert style.text.startswith("@media (prefers-color-scheme: dark) {")
+    assert style.text.count("{") == style.text.count("}")
+    assert rect.get("fill") == "#ffffff"  # for who knows nothing of styles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -16,23 +17,15 @@ from typer.testing import CliRunner
 
 from convlab.bench import analysis, report
 from convlab.bench.analysis import Contender
-from convlab.bench.report_document import (
-    Figure,
-    Heading,
-    Paragraph,
-    Table,
-    as_html,
-    as_markdown,
-    picture_files,
-)
-from convlab.bench.report_why import Why, counted
+from convlab.bench.bottlenecks import Why, counted
 from convlab.bench.results import open_results
 from convlab.cli import app
 from convlab.commands.bench_summary import summary
-from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES
 
 pytestmark = pytest.mark.same_in_cudasim
+
+BENCH = Path(__file__).parents[1] / "docs/results/bench_h200.json"
 
 WHY = (
     Why("s01_direct", 2.0, 2.5, 0.0, 2.5),
@@ -47,42 +40,49 @@ def results():
 
 
 @pytest.fixture(scope="module")
-def blocks(results):
-    return report.blocks(results, [sample(slower=1.02, identity="two")], WHY)
+def made(results):
+    other = sample(slower=1.02, identity="two")
+    return report.make(results, [other], WHY, pictures="r-")
+
+
+def said(*runs, **options) -> str:
+    return report.make(*runs, draw=False, **options).markdown
+
+
+def headings(markdown: str) -> list[str]:
+    return re.findall("^## (.*)$", markdown, re.MULTILINE)
 
 
 # What follows from rows.
 
 
-def test_speedup_is_the_ratio_of_times(results):
-    one, over = (analysis.contender(results, name) for name in ("s11_im2win_full", "s01_direct"))
-    times = [results.row("conv5", 128, name).time_ms for name in ("s01_direct", "s11_im2win_full")]
-    assert analysis.speedup(results, one, over, ("conv5", 128)) == pytest.approx(
-        times[0] / times[1]
-    )
+def named(results, *names):
+    return [analysis.contender(results, name) for name in names]
 
 
-def test_the_mean_is_geometric_and_over_the_layers_that_both_have(results):
-    one, over = (analysis.contender(results, name) for name in ("s11_im2win_full", "cudnn_fft"))
-    mean, layers = analysis.mean_speedup(results, one, over)
+def changed(results, key, **values):
+    """The results with another row in one place."""
+    return replace(results, rows=results.rows | {key: replace(results.rows[key], **values)})
+
+
+def test_a_mean_speedup_is_geometric_and_over_the_layers_that_both_have(results):
+    one, over = named(results, "s11_im2win_full", "cudnn_fft")
     ratios = [analysis.speedup(results, one, over, layer) for layer in results.layers()]
+    times = [results.row("conv5", 128, system.name).time_ms for system in (over, one)]
+    assert ratios[4] == pytest.approx(times[0] / times[1])
     known = [ratio for ratio in ratios if ratio]
+    mean, layers = analysis.mean_speedup(results, one, over)
     assert layers == len(known) == 8
-    product = 1.0
-    for ratio in known:
-        product *= ratio
-    assert mean == pytest.approx(product ** (1 / 8))
-    back = analysis.mean_speedup(results, over, one)
-    assert mean * back[0] == pytest.approx(1)
+    assert mean == pytest.approx(math.prod(known) ** (1 / 8))
+    assert mean * analysis.mean_speedup(results, over, one)[0] == pytest.approx(1)
 
 
 def test_the_fastest_of_cudnn_and_of_its_gemm_class(results):
     groups = {one.name: one for one in analysis.fastest(results)}
     assert groups["torch_fastest"].members == ("torch_fp32",)  # TF32 is another precision
-    assert "cudnn_fft" in groups["cudnn_fastest"].members
     for layer in results.layers():
-        fastest = groups["cudnn_fastest"].best(results, layer)
         times = [results.row(*layer, name).time_ms for name in groups["cudnn_fastest"].members]
+        fastest = groups["cudnn_fastest"].best(results, layer)
         assert fastest.time_ms == min(time for time in times if time)
     assert groups["cudnn_fastest"].best(results, ("conv5", 128)).system == "cudnn_fft"
     assert groups["cudnn_fastest"].best(results, ("conv1", 128)).system != "cudnn_fft"
@@ -90,16 +90,15 @@ def test_the_fastest_of_cudnn_and_of_its_gemm_class(results):
 
 def test_what_pytorch_chose_of_cudnn_s_counts_for_cudnn(results):
     key = ("conv9", 128, "torch_fp32")
-    fast = replace(results.rows[key], time_ms=0.01, algorithm=GEMM)
-    changed = replace(results, rows=results.rows | {key: fast})
-    groups = {one.name: one for one in analysis.fastest(changed)}
+    other = changed(results, key, time_ms=0.01, algorithm=GEMM)
+    groups = {one.name: one for one in analysis.fastest(other)}
     for name in (analysis.CUDNN, analysis.GEMM_CLASS):
-        assert groups[name].best(changed, key[:2]) == fast
-    assert analysis.cudnn_algorithms(changed).best(changed, key[:2]).system == "cudnn_fft"
+        assert groups[name].best(other, key[:2]).time_ms == 0.01
+    assert analysis.cudnn_algorithms(other).best(other, key[:2]).system == "cudnn_fft"
 
 
 def test_the_fastest_of_cudnn_is_never_behind_its_gemm_class():
-    measured = open_results(Path(__file__).parents[1] / "docs/results/bench_h200.json")
+    measured = open_results(BENCH)
     groups = {one.name: one for one in analysis.fastest(measured)}
     for layer in measured.layers():
         every, some = (
@@ -126,13 +125,10 @@ GEMM = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize25
         ("cudnn_gemm", "GEMM", True),
     ],
 )
-def test_the_gemm_class_is_who_does_every_multiplication(results, system, kernels, counts):
-    key = ("conv9", 128, system)
-    fast = {"time_ms": 0.01, "state": "measured", "tflops": 1.0, "repeats": 20, "time_spread": 1.0}
-    fast |= {"reason": None, "algorithm": kernels}
-    changed = replace(results, rows=results.rows | {key: replace(results.rows[key], **fast)})
-    (group,) = (one for one in analysis.fastest(changed) if one.name == analysis.GEMM_CLASS)
-    assert (group.best(changed, ("conv9", 128)).system == system) is counts
+def test_the_gemm_class_does_every_multiplication(results, system, kernels, counts):
+    other = changed(results, ("conv9", 128, system), time_ms=0.01, algorithm=kernels)
+    (group,) = (one for one in analysis.fastest(other) if one.name == analysis.GEMM_CLASS)
+    assert (group.best(other, ("conv9", 128)).system == system) is counts
 
 
 def test_nobody_of_a_group_measured_means_no_group(results):
@@ -143,14 +139,11 @@ def test_nobody_of_a_group_measured_means_no_group(results):
     assert Contender("none", "none", ("cudnn_fft",)).best(few, ("conv5", 128)) is None
 
 
-def test_percent_of_the_roofline_takes_the_peak_of_the_precision(results):
-    fp32, tf32 = (results.row("conv5", 128, name) for name in ("torch_fp32", "torch_tf32"))
-    assert analysis.percent(results, fp32) == pytest.approx(100 * fp32.tflops / 66.9)
-    assert analysis.percent(results, tf32) == pytest.approx(100 * tf32.tflops / 535)
+def test_percent_of_the_roofline_and_memory_beside_the_tensors(results):
+    for name, peak in (("torch_fp32", 66.9), ("torch_tf32", 535)):  # of its precision
+        row = results.row("conv5", 128, name)
+        assert analysis.percent(results, row) == pytest.approx(100 * row.tflops / peak)
     assert analysis.percent(results, None) is None
-
-
-def test_memory_measured_is_without_the_tensors(results):
     computed, measured = analysis.memory(results.row("conv9", 128, "s03_im2col_blas"))
     assert measured - computed == 2**21
     assert analysis.memory(results.row("conv9", 128, "cupy_fp32")) == (None, None)
@@ -163,64 +156,57 @@ def test_reasons_of_one_system_are_told_together(results):
     assert analysis.layers_in_words(LAYER_NAMES, 12) == "all layers"
 
 
-def test_the_best_stage_is_the_fastest_that_ran_everywhere(results):
+NO_NUMBERS = dict.fromkeys(("time_ms", "time_spread", "repeats", "tflops"))
+
+
+def test_the_best_stage_is_the_fastest_of_its_precision_that_ran_everywhere(results):
     assert analysis.best_stage(results).name == "s11_im2win_full"
-    lame = dict(results.rows)
-    row = lame["conv1", 128, "s11_im2win_full"]
-    numbers = dict.fromkeys(("time_ms", "time_spread", "repeats", "tflops"))
-    lame[row.key] = replace(row, state="wrong", reason="it is", **numbers)
-    assert analysis.best_stage(replace(results, rows=lame)).name == "s09_double_buffer"
-
-
-def test_the_best_stage_in_float32_is_not_one_that_splits_its_products(results):
-    systems = {name: dict(system) for name, system in results.systems.items()}
-    systems["s11_im2win_full"]["precision"] = "3xtf32"
-    changed = replace(results, systems=systems)
-    assert analysis.best_stage(changed).name == "s09_double_buffer"
-    assert analysis.best_stage(changed, "3xtf32").name == "s11_im2win_full"
     assert analysis.best_stage(results, "3xtf32") is None
+    key = ("conv1", 128, "s11_im2win_full")
+    lame = changed(results, key, state="wrong", reason="it is", **NO_NUMBERS)
+    assert analysis.best_stage(lame).name == "s09_double_buffer"
+    systems = results.systems | {key[2]: results.systems[key[2]] | {"precision": "3xtf32"}}
+    split = replace(results, systems=systems)
+    assert analysis.best_stage(split).name == "s09_double_buffer"
+    assert analysis.best_stage(split, "3xtf32").name == "s11_im2win_full"
 
 
 # Why not faster.
 
 
-def test_counts_leave_less_of_a_faster_arithmetic():
-    at_fp32, twice = Why("s12", 0.5, 0.1, 0.5, 0.1), Why("s13", 0.5, 0.1, 0.5, 0.1, pace=2.0)
-    assert at_fp32.limits["passes of shared memory"] == 50
+def test_counts_say_how_much_of_the_peak_they_leave():
+    direct, library, _ = WHY
+    assert direct.tightest == ("memory instructions", 12.5)
+    assert direct.limits["sectors of global memory"] == 40
+    assert library.tightest is None  # a library does the work
+    assert Why("s12", 0.5, 0.1, 0.5, 0.1).limits["passes of shared memory"] == 50
+    twice = Why("s13", 0.5, 0.1, 0.5, 0.1, pace=2.0)  # of a faster arithmetic they leave less
     assert twice.limits["passes of shared memory"] == 25
 
 
 def test_an_instruction_may_leave_less_than_counts_do():
-    counted = Why("s13", 0.1, 0.1, 0.125, 0.1, pace=3.0)
-    assert counted.tightest == ("passes of shared memory", pytest.approx(66.7, abs=0.1))
-    bound = replace(counted, instruction=59.0)
-    assert bound.tightest == ("the instruction", 59.0)
-    assert replace(counted, instruction=80.0).tightest == counted.tightest
+    by_counts = Why("s13", 0.1, 0.1, 0.125, 0.1, pace=3.0)
+    assert by_counts.tightest == ("passes of shared memory", pytest.approx(66.7, abs=0.1))
+    assert replace(by_counts, instruction=59.0).tightest == ("the instruction", 59.0)
+    assert replace(by_counts, instruction=80.0).tightest == by_counts.tightest
 
 
 def test_the_instruction_s_limit_is_the_measured_one_of_that_gpu(results):
     """s13's; s14's instruction reaches the peak."""
     s13, s14 = "s13_tensor_cores", "s14_warpgroups"
     systems = results.systems | {name: {"precision": "3xtf32"} for name in (s13, s14)}
-    machine = replace(results.machine, device="NVIDIA H200")
-    h200, other = (replace(results, systems=systems, machine=m) for m in (machine, results.machine))
-    for one, stage, allowed in ((h200, s13, "59 %"), (h200, s14, "100 %"), (other, s13, "100 %")):
+    h200 = replace(results.machine, device="NVIDIA H200")
+    for machine, stage, allowed in (
+        (h200, s13, "59 %"), (h200, s14, "100 %"), (results.machine, s13, "100 %")
+    ):  # fmt: skip
+        one = replace(results, systems=systems, machine=machine)
         table = report.why_table(one, [Why(stage, 0.01, 0.01, 0.01, 0.1)])
         assert table.rows[0][5] == allowed
 
 
-def test_counts_say_how_much_of_the_peak_they_leave():
-    direct = WHY[0]
-    assert direct.tightest == ("memory instructions", 12.5)
-    assert direct.limits["sectors of global memory"] == 40
-    assert WHY[1].tightest is None  # a library does the work
-
-
 def test_stages_are_counted_by_the_simulator():
-    stages = [stage_named(name) for name in ("s01", "s11")]
-    first, last = counted(stages)
-    assert first.stage == "s01_direct"
-    assert last.stage == "s11_im2win_full"
+    first, last = counted(["s01_direct", "s07_of_before", "s11_im2win_full"])
+    assert (first.stage, last.stage) == ("s01_direct", "s11_im2win_full")
     assert first.requests == pytest.approx(2, rel=0.1)  # a load of each factor, little reuse
     assert last.requests < first.requests / 5
     # 8 x 8 outputs a thread: 16 numbers in passes of 128 bytes, a quarter pass for each
@@ -232,12 +218,13 @@ def test_stages_are_counted_by_the_simulator():
 # What is written.
 
 
-def test_every_system_and_layer_is_in_the_tables(results, blocks):
-    throughput = report.throughput_table(results)
+def test_every_system_and_layer_is_in_the_tables(results, made):
+    throughput = report.by_layer(results, "tflops")
     assert [row[0].strip("`") for row in throughput.rows] == [name for name, *_ in SYSTEMS]
     assert throughput.head[1:] == tuple(f"Conv{number}" for number in range(1, 13))
-    for table in (block for block in blocks if isinstance(block, Table)):
-        assert all(len(row) == len(table.head) for row in table.rows)
+    for table in re.findall(r"(?:^\|.*\n)+", made.markdown, re.MULTILINE):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+        assert table.count("\n") > 2  # not only its head
 
 
 def test_a_mean_says_over_how_many_layers_it_is_unless_over_all(results):
@@ -250,35 +237,30 @@ def test_a_mean_says_over_how_many_layers_it_is_unless_over_all(results):
         assert all(cell.endswith(" (8)") is (name == "`cudnn_fft`") for cell in cells)
 
 
-def test_numbers_that_are_missing_have_their_reason(results, blocks):
-    text = as_markdown("t", blocks)
+def test_numbers_that_are_missing_have_their_reason(made):
+    text = made.markdown
     assert "| `cudnn_fft` | conv1, conv2, conv3, conv4 | unsupported | strides are not" in text
     assert "| `cupy_fp32` | all layers | absent | CuPy is not installed |" in text
 
 
+def refused(results, reason):
+    key = ("conv9", 128, "torch_fp32")
+    return changed(results, key, state="refused", reason=reason, **NO_NUMBERS)
+
+
 def test_a_refused_number_shows_nowhere(results):
-    row = results.row("conv9", 128, "torch_fp32")
-    numbers = dict.fromkeys(("time_ms", "time_spread", "repeats", "tflops"))
-    refused = replace(row, state="refused", reason="refused, above the roofline", **numbers)
-    changed = replace(results, rows=results.rows | {row.key: refused})
-    table = {line[0]: line for line in report.throughput_table(changed).rows}
+    other = refused(results, "refused, above the roofline")
+    table = {line[0]: line for line in report.by_layer(other, "tflops").rows}
     assert table["`torch_fp32`"][9] == "refused"
-    assert "above the roofline" in as_markdown("t", report.blocks(changed, plots=False))
+    assert "above the roofline" in said(other)
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [
-        (0.0123, "0.012"),
-        (0.72, "0.720"),
-        (1.234, "1.23"),
-        (23.45, "23.4"),
-        (163.64, "164"),
-        (720.2, "720"),
-    ],
+    [(0.0123, "0.012"), (0.72, "0.720"), (1.234, "1.23"), (23.44, "23.4"), (163.64, "164")],
 )
 def test_numbers_have_three_digits(value, shown):
-    assert report._digits(value) in (shown, f"{float(shown) + 0.1:.1f}")
+    assert report.digits(value) == shown
 
 
 class Page(HTMLParser):
@@ -312,8 +294,8 @@ class Page(HTMLParser):
             self.headings.append(data)
 
 
-def test_the_page_stands_alone(blocks):
-    text = as_html("A <title>", blocks)
+def test_the_page_stands_alone(made):
+    text = replace(made, title="A <title>").html()
     page = Page(text)
     assert page.open == []
     assert all(link.startswith("#") for link in page.links)
@@ -325,106 +307,205 @@ def test_the_page_stands_alone(blocks):
     assert [heading for heading in page.headings if heading in wanted] == wanted
     assert "prefers-color-scheme: dark" in text
     assert "max-width: 620px" in text
+    assert text.count("<figure") == len(made.figures) == 4
+    assert text.count('<div class="scrolls" tabindex="0"><table>') == text.count("<table>")
+    assert '<th scope="row"><code>s01_<wbr>direct</code></th>' in text
 
 
-def test_pictures_on_the_page_have_the_page_s_colours(blocks):
-    text = as_html("t", blocks)
-    pictures = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+def test_pictures_have_the_page_s_colours_and_files_their_own(made):
+    pictures = "".join(re.findall(r"<svg.*?</svg>", made.html(), re.DOTALL))
     assert "var(--ink)" in pictures
     assert "var(--panel)" in pictures
     assert not re.search(r"#(000000|ffffff|1f2328)", pictures)
+    for text in made.files().values():
+        assert text.startswith("<svg")
+        assert "prefers-color-scheme: dark" in text.partition("<style>")[2]
 
 
-def test_words_in_html_are_no_markup():
-    text = as_html("t", [Paragraph("a < b & `x_y`"), Table(("h",), (("<b>",),))])
-    assert "a &lt; b &amp; <code>x_<wbr>y</code>" in text
-    assert "&lt;b&gt;" in text
+def test_words_of_results_are_no_markup(results):
+    made = report.make(refused(results, "2**31 <b>x</b> | y\nand z"), draw=False)
+    assert r"2\*\*31 <b>x</b> / y and z |" in made.markdown
+    assert "2**31 &lt;b&gt;x&lt;/b&gt; / y and z<" in made.html()
 
 
-def test_figures_are_drawn_the_same_every_time(results, blocks):
-    figures = [block for block in blocks if isinstance(block, Figure)]
-    assert [figure.name for figure in figures] == ["throughput", "speedups", "roofline", "memory"]
-    again = [block for block in report.blocks(results, (), WHY) if isinstance(block, Figure)]
-    assert [figure.wide for figure in figures] == [figure.wide for figure in again]
-    for figure in figures:
+def test_figures_are_drawn_the_same_every_time(results, made):
+    assert [figure.name for figure in made.figures] == [
+        "throughput",
+        "speedups",
+        "roofline",
+        "memory",
+    ]
+    assert report.make(results, (), WHY).figures == made.figures
+    for figure in made.figures:
         assert figure.wide != figure.narrow
         assert "<text" in figure.wide
         assert "DejaVu Sans" in figure.wide
 
 
-def words_of(figure: Figure) -> str:
-    return " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", figure.wide))
-
-
-def test_plots_name_their_axes_and_what_they_show(results, blocks):
-    by_name = {block.name: words_of(block) for block in blocks if isinstance(block, Figure)}
-    assert "FLOP per byte that has to move" in by_name["roofline"]
-    assert "TFLOP/s" in by_name["roofline"]
-    assert "memory 4.9 TB/s" in by_name["roofline"]
+def test_plots_name_their_axes_and_what_they_show(results, made):
+    words = {
+        one.name: " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", one.wide))
+        for one in made.figures
+    }
+    assert "FLOP per byte that has to move" in words["roofline"]
+    assert "TFLOP/s" in words["roofline"]
+    assert "memory 4.9 TB/s" in words["roofline"]
     for stage in results.names("stage"):
-        assert stage in by_name["roofline"]
-        assert stage in by_name["memory"]
+        assert stage in words["roofline"]
+        assert stage in words["memory"]
     for baseline in ("torch_fp32", "cudnn_gemm_class", "cudnn_fastest"):
-        assert baseline in by_name["speedups"]
-    assert "layer (Conv1 to Conv12 of the paper)" in by_name["throughput"]
+        assert baseline in words["speedups"]
+    assert "layer (Conv1 to Conv12 of the paper)" in words["throughput"]
 
 
-def test_markdown_names_the_files_that_go_with_it(blocks):
-    text = as_markdown("t", blocks, "r-")
-    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
-    assert shown == list(picture_files(blocks, "r-"))
+def test_markdown_names_the_files_that_go_with_it(made):
+    assert re.findall(r"!\[[^]]*\]\(([^)]+)\)", made.markdown) == list(made.files())
+
+
+def only(results, keep):
+    """The results of the systems that ``keep`` lets in."""
+    systems = {name: one for name, one in results.systems.items() if keep(one)}
+    rows = {key: row for key, row in results.rows.items() if row.system in systems}
+    return replace(results, rows=rows, systems=systems)
 
 
 @pytest.mark.parametrize("kind", ["stage", "baseline"])
 def test_a_few_rows_make_a_report_too(kind):
-    few = sample(layers=["conv9"])
-    few.rows = {
-        key: row for key, row in few.rows.items() if few.systems[row.system]["kind"] == kind
-    }
-    few.systems = {name: one for name, one in few.systems.items() if one["kind"] == kind}
-    blocks = report.blocks(few, (), WHY)
-    page = Page(as_html("t", blocks))
+    few = only(sample(layers=["conv9"]), lambda one: one["kind"] == kind)
+    page = Page(report.make(few, (), WHY).html())
     assert page.open == []
-    assert all(block.rows for block in blocks if isinstance(block, Table))
     assert ("Speedup" in page.headings) is (kind == "stage")
 
 
 @pytest.mark.parametrize("system", ["s01_direct", "s11_im2win_full", "torch_fp32"])
 def test_one_row_makes_a_report_without_an_empty_table(system):
-    one = sample(layers=["conv9"])
-    one.rows = {key: row for key, row in one.rows.items() if row.system == system}
-    one.systems = {system: one.systems[system]}
-    blocks = report.blocks(one)
-    assert all(block.rows for block in blocks if isinstance(block, Table))
-    assert Heading("Speedup") not in blocks
-    assert Heading("TFLOP/s") in blocks
+    text = report.make(only(sample(layers=["conv9"]), lambda one: one["name"] == system)).markdown
+    assert not re.search(r"\| ---.*\n(?!\|)", text)
+    assert "TFLOP/s" in headings(text)
+    assert "Speedup" not in headings(text)
 
 
 def test_where_nothing_has_a_number_reasons_are_all_there_is():
     none = sample(layers=["conv9"])
     none.rows = {key: row for key, row in none.rows.items() if not row.ok}
-    blocks = report.blocks(none)
-    assert Paragraph("Nothing has a number.") in blocks
-    headings = [block.text for block in blocks if isinstance(block, Heading)]
-    assert headings == ["Without a number", "How it was measured"]
+    text = report.make(none).markdown
+    assert "Nothing has a number." in text
+    assert headings(text) == ["Without a number", "How it was measured"]
+
+
+def section(markdown: str, heading: str) -> str:
+    return markdown.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
 def test_each_batch_has_its_own_tables_and_means():
-    both, large = sample(layers=["conv9", "conv10"], batch=4, slower=3.0), sample(layers=["conv9"])
-    both.rows |= large.rows
-    blocks = report.blocks(both)
-    tables = [block for block in blocks if isinstance(block, Table)]
-    assert all(len(table.head) == len(set(table.head)) for table in tables)
-    headings = [block.text for block in blocks if isinstance(block, Heading)]
-    assert headings.count("TFLOP/s, batch 4") == headings.count("TFLOP/s, batch 128") == 1
-    at = blocks.index(Heading("Speedup, batch 128"))
-    alone = report.blocks(large)
-    assert blocks[at + 3] == alone[alone.index(Heading("Speedup")) + 3]
-    assert len(picture_files(blocks, "r-")) == 8
-    page = Page(as_html("t", blocks))
+    made, large = report.make(two_batches()), sample(layers=["conv9"])
+    assert headings(made.markdown).count("TFLOP/s, batch 4") == 1
+    of_both, alone = section(made.markdown, "Speedup, batch 128"), section(said(large), "Speedup")
+    assert alone.strip() in of_both.replace(re.search(r"!\[.*\n\n", of_both)[0], "")
+    assert len(made.files()) == 8
+    page = Page(made.html())
     assert len(page.ids) == len(set(page.ids))
     assert {"layers": ["conv9"]}.items() <= analysis.numberless(large)[0].items()
-    assert "conv9, conv9" not in as_markdown("t", blocks)
+    assert "conv9, conv9" not in made.markdown
+    head = next(line for line in made.markdown.splitlines() if line.startswith("| system"))
+    assert head.count("Conv9") == 1
+
+
+# Whole runs.
+
+
+def second(one, other) -> str:
+    return section(said(one, [other]), "A second run")
+
+
+def with_environment(**changed):
+    results = sample(slower=1.02, identity="two")
+    results.environment |= changed
+    return results
+
+
+def test_two_runs_differ_by_so_much():
+    assert second(sample(), with_environment()).count(" 2.00 | 2.00 |") == 10
+    assert "no system in common" in second(sample(), replace(sample(), rows={}))
+
+
+def test_what_differs_between_two_runs_is_in_a_table():
+    assert "| driver |" not in second(sample(), with_environment())
+    gpu, packages = sample().environment["gpu"], sample().environment["packages"]
+    other = with_environment(
+        gpu=gpu | {"driver": "590"}, packages=packages | {"torch": "2.12", "numpy": None},
+        python="3.13.0", date="2026-11-21T10:44:00+00:00",
+    )  # fmt: skip
+    other = only(other, lambda one: one["name"] != "s01_direct")
+    text = second(sample(), other)
+    for line in (
+        "| driver | 580 | 590 |", "| numpy | 2.4.6 | - |", "| Python | 3.12.3 | 3.13.0 |",
+        "| 2026-11-21 10:44 |", "| systems of one run alone | `s01_direct` | - |",
+    ):  # fmt: skip
+        assert line in text
+    assert re.search(r"^\| torch \| .* \| 2\.12 \|$", text, re.MULTILINE)
+    assert "| systems of one run alone | - | `s01_direct` |" in second(other, sample())
+
+
+def test_clocks_that_were_low_are_told():
+    results = sample(layers=["conv9", "conv10"])
+    assert "below its highest" not in said(results)
+    for name, layer, *clocks in (
+        ("s01_direct", "conv9", 1980, 1815, 1980),
+        ("s11_im2win_full", "conv9", 1930, 1980, 1980),
+        ("s11_im2win_full", "conv10", None, None, None),
+    ):
+        told = dict(zip(("before", "after", "max"), clocks, strict=True))
+        results = changed(results, (layer, 128, name), clocks_mhz=told)
+    assert " with `s01_direct` on conv9 (1815 of 1980 MHz).\n" in said(results)
+
+
+def test_another_kernel_of_a_library_s_trial_is_shown():
+    one, other = sample(), with_environment()
+    assert "tries several" not in second(one, other)
+    name = "sm90_gemm_nhwc_tilesize64x{}x32_warp; Memset"
+    for system in ("torch_tf32", "s01_direct"):
+        key = ("conv6", 128, system)
+        one = changed(one, key, algorithm=name.format(128), time_ms=1.0)
+        other = changed(other, key, algorithm=name.format(256), time_ms=1.25)
+    text = second(one, other)
+    assert "| `torch_tf32` | conv6 | tiles of 64x128x32 | tiles of 64x256x32 | +25.0 |" in text
+    assert text.count("tiles of") == 2  # a stage's tile is convlab's choice
+    assert "tries several" not in second(one, one)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "shown"),
+    [
+        ("g_tilesize64x64x8_a; void f<int>(int)", "g_tilesize64x32x8_a; void f<int>(int)", True),
+        ("g_tilesize64x64x8_a; void f<int>(int)", "void f<int>(int); g_tilesize64x64x8_a", False),
+        ("the package's: g_tilesize64x64x8_a", "g_tilesize64x32x8_a", False),
+        ("void at::(anonymous namespace)::f<float, int>(torch::h", "g_tilesize64x64x8_a", True),
+    ],
+)
+def test_another_order_or_package_is_no_other_choice(here, there, shown):
+    key = ("conv6", 128, "torch_tf32")
+    one = changed(sample(), key, algorithm=here)
+    text = second(one, changed(with_environment(), key, algorithm=there))
+    assert ("tries several" in text) is shown
+    if "anonymous" in here:
+        assert "| conv6 | f | tiles of 64x64x8 |" in text
+
+
+def test_an_interrupted_run_says_how_many_rows_are_missing():
+    assert report.interrupted(replace(sample(), finished="2026-11-21T13:08:00+00:00")) is None
+    results = replace(sample(), finished=None)  # as in a file that does not say which are missing
+    assert "of 11 systems on 12 layers no row is missing" in report.interrupted(results)
+    del results.rows["conv12", 128, "cudnn_fft"]
+    assert "**The run was interrupted**" in report.interrupted(results)
+    assert "11 systems on 12 layers so far: 1 row is missing" in report.interrupted(results)
+    del results.rows["conv12", 128, "cudnn_gemm"]
+    assert "2 rows are missing" in report.interrupted(results)
+    assert report.interrupted(results) in said(results)
+    assert f"Of the other run: {report.interrupted(results)}" in second(sample(), results)
+    results.missing = {("conv1", 128, "nobody"): None}
+    # what was asked for counts, not the product
+    assert "1 row is missing" in report.interrupted(results)
 
 
 # The command.
@@ -452,36 +533,38 @@ def test_the_terminal_gets_a_table_that_fits(file):
     assert "conv12" in run(file, columns=160).stdout
 
 
-def test_each_batch_has_its_own_table_in_the_terminal(tmp_path):
+def summed_up(results, rows=None, width: int = 160) -> str:
+    text = io.StringIO()
+    Console(width=width, file=text).print(summary(results, rows, width))
+    return text.getvalue()
+
+
+def line_of(system: str, text: str) -> list[str]:
+    (line,) = re.findall(f"^{system} .*", text, re.MULTILINE)
+    return line.split()
+
+
+def two_batches():
     both = sample(layers=["conv9", "conv10"], batch=4, slower=3.0)
     both.rows |= sample(layers=["conv9"]).rows
-    (tmp_path / "both.json").write_text(json.dumps(both.as_json()))
-    text = run(tmp_path / "both.json", columns=160).stdout
+    return both
+
+
+def test_each_batch_has_its_own_table_in_the_terminal():
+    text = summed_up(two_batches())
     few, many = text[text.index("TFLOP/s, batch 4 ") :].split("TFLOP/s, batch 128 ")
-    assert few.splitlines()[0].split() == [
-        "TFLOP/s,",
-        "batch",
-        "4",
-        "over",
-        "s01",
-        "conv9",
-        "conv10",
-    ]
+    assert few.splitlines()[0].split()[3:] == ["over", "s01", "conv9", "conv10"]
     assert many.splitlines()[0].split() == ["over", "s01", "conv9"]
-    (alone,) = re.findall(r"s11_im2win_full.*", summed_up(sample(layers=["conv9"])))
-    assert alone.split() == re.findall(r"s11_im2win_full.*", many)[0].split()
+    alone = summed_up(sample(layers=["conv9"]))
+    assert line_of("s11_im2win_full", alone) == line_of("s11_im2win_full", many)
 
 
 def test_the_mean_in_the_terminal_is_of_the_layers_beside_it():
     results = sample(layers=["conv9", "conv10", "conv12"])
     rows = [row for row in results.rows.values() if row.layer == "conv12"]
-    text = io.StringIO()
-    Console(width=160, file=text).print(summary(results, rows, 160))
-    one = analysis.contender(results, "s11_im2win_full")
-    first = analysis.contender(results, "s01_direct")
-    ratio = analysis.speedup(results, one, first, ("conv12", 128))
-    (line,) = re.findall(r"s11_im2win_full.*", text.getvalue())
-    assert line.split()[1] == f"{ratio:.2f}"
+    pair = named(results, "s11_im2win_full", "s01_direct")
+    ratio = analysis.speedup(results, *pair, ("conv12", 128))
+    assert line_of("s11_im2win_full", summed_up(results, rows))[1] == f"{ratio:.2f}"
 
 
 def test_the_median_in_the_terminal_is_the_middle_of_both_middle_ones():
@@ -489,17 +572,8 @@ def test_the_median_in_the_terminal_is_the_middle_of_both_middle_ones():
     results = sample(layers=layers)
     speeds = sorted(row.tflops for row in results.rows.values() if row.system == "s01_direct")
     assert speeds[3] > 1.02 * speeds[2]
-    text = io.StringIO()
-    Console(width=60, file=text).print(summary(results, width=60))
-    (line,) = re.findall(r"s01_direct.*", text.getvalue())
-    shown = [float(cell) for cell in line.split()[3:]]
+    shown = [float(cell) for cell in line_of("s01_direct", summed_up(results, width=60))[3:]]
     assert shown == pytest.approx([speeds[0], sum(speeds[2:4]) / 2, speeds[-1]], rel=0.01)
-
-
-def summed_up(results) -> str:
-    text = io.StringIO()
-    Console(width=160, file=text).print(summary(results, width=160))
-    return text.getvalue()
 
 
 def test_what_follows_as_json(file, results):
@@ -510,8 +584,7 @@ def test_what_follows_as_json(file, results):
     assert {"s01_direct", "s11_im2win_full", "cudnn_fastest", "cudnn_gemm_class"} <= {*systems}
     assert "cupy_fp32" not in systems
     assert batch["without_number"] == analysis.numberless(results)
-    one, first = (analysis.contender(results, name) for name in ("s11_im2win_full", "s01_direct"))
-    mean, layers = analysis.mean_speedup(results, one, first)
+    mean, layers = analysis.mean_speedup(results, *named(results, "s11_im2win_full", "s01_direct"))
     over = systems["s11_im2win_full"]["mean_speedup_over"]
     assert over["s01_direct"] == {"mean": mean, "layers": layers}
     for layer in systems["s11_im2win_full"]["layers"]:
@@ -533,12 +606,9 @@ def test_what_follows_as_json(file, results):
 
 
 def test_json_of_several_batches_and_of_one_file(tmp_path):
-    both = sample(layers=["conv9", "conv10"], batch=4, slower=3.0)
-    both.rows |= sample(layers=["conv9"]).rows
-    (tmp_path / "both.json").write_text(json.dumps(both.as_json()))
-    told_in = tmp_path / "told.json"
-    assert run(tmp_path / "both.json", "--json", told_in).exit_code == 0
-    told = json.loads(told_in.read_text())
+    (tmp_path / "both.json").write_text(json.dumps(two_batches().as_json()))
+    assert run(tmp_path / "both.json", "--json", tmp_path / "told.json").exit_code == 0
+    told = json.loads((tmp_path / "told.json").read_text())
     shown = {
         batch["batch"]: [layer["layer"] for layer in batch["systems"][0]["layers"]]
         for batch in told["batches"]
@@ -554,12 +624,8 @@ def test_further_files_are_compared_in_the_terminal(file):
 
 
 def test_each_further_run_has_a_heading(results):
-    texts = [
-        block.text
-        for block in report.blocks(results, [results] * 3, plots=False)
-        if isinstance(block, Heading)
-    ]
-    assert texts[texts.index("A second run") :][:3] == ["A second run", "A third run", "Run 4"]
+    found = headings(said(results, [results] * 3))
+    assert found[found.index("A second run") :][:3] == ["A second run", "A third run", "Run 4"]
 
 
 def test_an_interrupted_run_is_told_of_in_the_terminal(file, results):
@@ -614,9 +680,3 @@ def test_what_cannot_be_is_said_in_a_line(file, words, said):
     assert result.exit_code == 2
     assert re.search(said, result.stderr)
     assert result.stderr.count("\n") == 1
-
-
-def test_pictures_that_are_files_are_dark_on_dark_pages(blocks):
-    for text in picture_files(blocks, "r-").values():
-        assert text.startswith("<svg")
-        assert "prefers-color-scheme: dark" in text.partition("<style>")[2]

@@ -8,7 +8,6 @@ import browser
 import pytest
 
 from convlab.bench import report
-from convlab.bench.report_document import as_html
 from convlab.bench.results import open_results
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -23,7 +22,7 @@ except browser.BrowserMissing as missing:
 def page(tmp_path_factory):
     measured = open_results(Path(__file__).parents[1] / "docs/results/bench_h200.json")
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(as_html("t", report.blocks(measured, plots=False)), encoding="utf-8")
+    path.write_text(report.make(measured, draw=False).html(), encoding="utf-8")
     return path
 
 

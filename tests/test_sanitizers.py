@@ -1,4 +1,4 @@
-"""compute-sanitizer's verdicts on the stages, with a pretended compute-sanitizer and GPU."""
+"""What compute-sanitizer says of the stages is kept; the program and the GPU are pretended."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_tool_watches_every_stage(tell: Any, tmp_path: Path, capsys: Any) 
         ("nothing", 27, "")
     }
     out, err = capsys.readouterr()
-    assert f"| {names[0]} | 27 | nothing | nothing | nothing | nothing |" in out
+    assert f"| {names[0]} (27), {names[1]} (27) | nothing | nothing | nothing | nothing |" in out
     assert "8 of 8" in err
 
 

@@ -1,4 +1,4 @@
-"""Every stage on every kind of problem, judged element by element."""
+"""Every stage on every kind of problem, checked element by element."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ AWKWARD = {
     "stride and dilation": ConvProblem(2, 2, 11, 12, 3, 3, (2, 3), (1, 2), (3, 2)),
     "whole tiles": ConvProblem(1, 4, 6, 6, 16, (1, 2), padding=((0, 0), (0, 1))),
     "one more than a tile": ConvProblem(1, 5, 3, 3, 17, 1),
-    "output in whole runs, rows not": ConvProblem(2, 1, 2, 6, 5, 1),
+    "output in whole float4s, rows not": ConvProblem(2, 1, 2, 6, 5, 1),
 }
 
 
@@ -61,8 +61,8 @@ def test_any_problem_and_any_values(
     stage: Stage, case: tuple[ConvProblem, Tensors], judged
 ) -> None:
     problem, numbers = case
-    verdict = judged(problem, stage, numbers, stage.tiny_tile)
-    assert verdict.ok, f"{stage.name} on {problem}: {verdict}"
+    result = judged(problem, stage, numbers, stage.tiny_tile)
+    assert result.ok, f"{stage.name} on {problem}: {result}"
 
 
 @stages
@@ -70,8 +70,8 @@ def test_any_problem_and_any_values(
 def test_awkward_problem(stage: Stage, problem: ConvProblem, judged) -> None:
     # Whole numbers: float32 sums them exactly, so that any wrong term shows.
     numbers = random_tensors(problem, 1, integers=True)
-    verdict = judged(problem, stage, numbers, stage.tiny_tile)
-    assert verdict.ok, f"{stage.name}: {verdict}"
+    result = judged(problem, stage, numbers, stage.tiny_tile)
+    assert result.ok, f"{stage.name}: {result}"
 
 
 @pytest.mark.parametrize("name", ["s02_cin", "s02_cout"])
@@ -89,8 +89,8 @@ def test_a_field_larger_than_shared_memory_is_taken_in_parts(
 ) -> None:
     field = field_for(problem, 8)
     assert (field.parts(problem), 4 * prod(field.shape) <= 48 * 1024) == (parts, True)
-    verdict = judged(problem, stage_named(name), random_tensors(problem, 1, integers=True))
-    assert verdict.ok, verdict
+    result = judged(problem, stage_named(name), random_tensors(problem, 1, integers=True))
+    assert result.ok, result
 
 
 def test_a_number_that_is_several_stages_is_refused_with_their_names() -> None:
@@ -102,8 +102,8 @@ def test_a_number_that_is_several_stages_is_refused_with_their_names() -> None:
 @pytest.mark.parametrize("kind", ["nan", "infinities", "denormals", "huge", "negative zeros"])
 def test_values_that_float_arithmetic_treats_specially(stage: Stage, kind: str, judged) -> None:
     problem = ConvProblem(2, 3, 5, 6, 5, (2, 3), stride=(1, 2), padding=1)
-    verdict = judged(problem, stage, tensors(problem, kind, 7, bias=True), stage.tiny_tile)
-    assert verdict.ok, f"{stage.name}: {verdict}"
+    result = judged(problem, stage, tensors(problem, kind, 7, bias=True), stage.tiny_tile)
+    assert result.ok, f"{stage.name}: {result}"
 
 
 @pytest.mark.parametrize(
@@ -117,28 +117,22 @@ def test_values_that_float_arithmetic_treats_specially(stage: Stage, kind: str, 
 @pytest.mark.parametrize("tile", [Tile(8, 4, 4, 4, 4), Tile(4, 24, 4, 4, 4)], ids=str)
 def test_ablation_is_right_too(switches: dict[str, bool], tile: Tile, judged) -> None:
     # Slices enough for both buffers to be used again, even where each is 16 deep. With the second
-    # tile two threads of six have no run of the filter.
+    # tile two threads of six have no float4 of the filter.
     problem = ConvProblem(1, 4, 9, 9, 9, 3, (2, 1), (1, 2), (3, 2))
     numbers = random_tensors(problem, 2, integers=True)
-    verdict = judged(problem, S11, numbers, tile, **switches)
-    assert verdict.ok, verdict
+    result = judged(problem, S11, numbers, tile, **switches)
+    assert result.ok, result
 
 
-def test_one_buffer_takes_half_of_two() -> None:
-    tile = Tile(128, 128, 24, 8, 8)
-    assert S11.prepare(AWKWARD["primes"], tile, prefetch=False).tile == tile
+def test_tiles_of_the_ablation() -> None:
+    problem, tile = AWKWARD["primes"], Tile(128, 128, 24, 8, 8)
+    assert S11.prepare(problem, tile, prefetch=False).tile == tile  # one buffer is half of two
     with pytest.raises(ValueError, match=re.escape(f"{tile}: its slices take 49920 bytes")):
-        S11.prepare(AWKWARD["primes"], tile)
-
-
-def test_without_the_micro_kernel_the_tile_that_was_passed_is_named() -> None:
+        S11.prepare(problem, tile)
+    # Without the micro-kernel a thread has one output; the tile that was passed is named.
+    assert S11.prepare(problem, S11.tiny_tile, microkernel=False).tile == Tile(16, 8, 32)
     with pytest.raises(ValueError, match="tile 6x8x4/1x1: M_B, N_B and K_B"):
-        S11.prepare(AWKWARD["primes"], Tile(6, 8, 4), microkernel=False)
-
-
-def test_without_the_micro_kernel_a_thread_has_one_output() -> None:
-    program = S11.prepare(AWKWARD["primes"], S11.tiny_tile, microkernel=False)
-    assert program.tile == Tile(16, 8, 32)
+        S11.prepare(problem, Tile(6, 8, 4), microkernel=False)
 
 
 # Tiles of other shapes than the tiny ones: one thread, wide, tall, deep, with remainders in the
@@ -149,37 +143,35 @@ OTHER_TILES = {
     "s07": [Tile(8, 4, 3, 2, 2), Tile(4, 4, 1, 1, 1), Tile(8, 2, 5, 2, 1)],
     "s08": [Tile(16, 4, 3, 4, 4), Tile(32, 8, 5, 4, 4)],
     "s09": [Tile(16, 4, 2, 4, 4), Tile(32, 8, 6, 4, 4), Tile(32, 4, 8, 8, 4)],
+    "s10b": [Tile(16, 4, 16, 4, 4), Tile(32, 8, 8, 8, 4)],
+    "s10c": [Tile(16, 8, 8, 4, 4), Tile(32, 64, 8, 4, 4)],
     "s11": [
         Tile(4, 4, 4, 4, 4),
         Tile(8, 12, 12, 4, 4),
         Tile(8, 16, 8, 8, 8),
         Tile(4, 24, 4, 4, 4),
         Tile(12, 32, 8, 4, 4),
+        Tile(32, 64, 8, 4, 4),  # two warps along M, two along N
     ],
+    "s12": [Tile(32, 64, 8, 4, 4), Tile(20, 12, 4, 4, 4)],
 }
 
 
 @pytest.mark.parametrize(
     ("name", "tile"),
-    [
-        pytest.param(name, tile, id=f"{name}-{tile}")
-        for name, tiles in OTHER_TILES.items()
-        for tile in tiles
-    ],
+    [(name, tile) for name, tiles in OTHER_TILES.items() for tile in tiles],
+    ids=str,
 )
 def test_tiles_are_parameters(name: str, tile: Tile, judged) -> None:
     problem = ConvProblem(2, 3, 5, 4, 9, (2, 3), padding=1, stride=(1, 2))
-    verdict = judged(problem, stage_named(name), random_tensors(problem, 3, integers=True), tile)
-    assert verdict.ok, verdict
+    result = judged(problem, stage_named(name), random_tensors(problem, 3, integers=True), tile)
+    assert result.ok, result
 
 
 UNSUITED_TILES = {
     "s05": [(Tile(4, 4, 4, 2, 1), "M_T = N_T = 1"), (Tile(32, 32, 193), "shared memory has 49152")],
     "s06": [(Tile(4, 4, 4, 1, 2), "N_T = 1"), (Tile(64, 64, 97, 16), "shared memory has 49152")],
-    "s07": [
-        (Tile(5, 7, 3, 5, 7), "a multiple of N_B"),
-        (Tile(128, 128, 64, 8, 8), "take 65536 bytes"),
-    ],
+    "s07": [(Tile(5, 7, 3, 5, 7), "multiple of N_B"), (Tile(128, 128, 64, 8, 8), "65536 bytes")],
     "s08": [
         (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
         (Tile(4, 8, 4, 4, 4), "a multiple of N_B"),
@@ -190,6 +182,11 @@ UNSUITED_TILES = {
         (Tile(32, 16, 2, 4, 4), "share K_B x M_B / 4 float4s"),
         (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
         (Tile(128, 128, 32, 8, 8), "take 65536 bytes"),
+    ],
+    "s10b": [
+        (Tile(16, 8, 6, 4, 4), "K_B must be multiples of 4"),
+        (Tile(32, 16, 4, 4, 4), "share K_B x M_B / 4"),
+        (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
     ],
     "s11": [
         (Tile(16, 4, 6, 4, 4), "M_B, N_B and K_B must be multiples of 4"),
@@ -202,11 +199,8 @@ UNSUITED_TILES = {
 
 @pytest.mark.parametrize(
     ("name", "tile", "rule"),
-    [
-        pytest.param(name, tile, rule, id=f"{name}-{tile}")
-        for name, refusals in UNSUITED_TILES.items()
-        for tile, rule in refusals
-    ],
+    [(name, *refused) for name, refusals in UNSUITED_TILES.items() for refused in refusals],
+    ids=str,
 )
 def test_a_tile_that_does_not_suit_is_refused_with_its_rule(
     name: str, tile: Tile, rule: str

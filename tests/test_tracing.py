@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -189,20 +190,26 @@ def test_a_saved_trace_is_opened_as_it_was(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": "another"}', '{"format": "convlab trace"}']
+    ("text", "said"),
+    [
+        *((text, "holds no trace") for text in ("", "[]", "{}", "[" * 100_000)),
+        ('{"format": "another"}', "holds no trace"),
+        ('{"format": "convlab trace"}', "holds no trace"),
+        ('{"format": "convlab trace", "version": 99}', "version 99"),
+    ],
+    ids=range(7),
 )
-def test_a_file_that_holds_no_trace_is_refused(tmp_path, text):
+def test_a_file_that_holds_no_trace_is_refused(tmp_path, text, said):
     file = tmp_path / "x.json"
     file.write_text(text)
-    with pytest.raises(ValueError, match="holds no trace"):
+    with pytest.raises(ValueError, match=said):
         open_trace(file)
 
 
-def test_a_trace_of_another_version_is_refused(tmp_path):
-    file = tmp_path / "x.json"
-    file.write_text('{"format": "convlab trace", "version": 99}')
-    with pytest.raises(ValueError, match="version 99"):
-        open_trace(file)
+@pytest.fixture(scope="module")
+def traced():
+    """A function that traces a stage, once."""
+    return cache(trace_stage)
 
 
 def test_the_tables_say_what_was_traced():
@@ -217,14 +224,10 @@ def test_the_tables_say_what_was_traced():
     )
 
 
+@pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("name", ["s05", "s08", "s11"])
-def test_no_name_and_no_number_is_shortened(name):
-    made = trace_stage(name)
-    for width in (60, 80):
-        nothing_is_shortened(made, width)
-
-
-def nothing_is_shortened(made, width):
+def test_no_name_and_no_number_is_shortened(traced, name, width):
+    made = traced(name)
     text = as_text(made, width)
     assert max(map(len, text.splitlines())) <= width
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
@@ -387,10 +390,3 @@ def test_a_trace_of_a_wrong_kernel_is_opened_again(tmp_path):
     file = tmp_path / "x.json"
     file.write_text(damaged(lambda *_: None))
     assert open_trace(file).main.findings
-
-
-def test_lists_without_end_hold_no_trace(tmp_path):
-    file = tmp_path / "x.json"
-    file.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="holds no trace"):
-        open_trace(file)

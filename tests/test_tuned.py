@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +59,7 @@ def put(tile: Tile = OTHER, problem: ConvProblem = PROBLEM, **changed: Any) -> N
     tuned.remember(replace(entry, **changed), write_whole)
 
 
-def test_a_remembered_tile_is_taken_and_else_the_model_s(file: Path) -> None:
+def test_a_remembered_tile_is_taken_and_else_the_heuristic_s(file: Path) -> None:
     assert taken() == CHOSEN
     put()
     assert taken() == OTHER
@@ -82,9 +83,12 @@ def test_another_gpu_has_its_own_and_a_simulator_none(file: Path) -> None:
     other.device = "another GPU"
     assert taken(engine=other) == CHOSEN
     assert taken(engine=choose("simulator")) == S12.tiny_tile
+    # A tile that is named is taken whatever is remembered.
+    assert plans.program_for(PROBLEM, S12, CHOSEN, PretendedGpu()).tile == CHOSEN
+    assert plans.program_for(PROBLEM, S12, None, PretendedGpu()).tile == OTHER
 
 
-def test_the_model_is_told_how_many_multiprocessors_there_are(file: Path) -> None:
+def test_the_heuristic_knows_how_many_sms_there_are(file: Path) -> None:
     problem = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     many = PretendedGpu()
     many.sm_count = lambda: 132
@@ -108,17 +112,19 @@ def test_sums_are_split_for_the_gpu_that_the_tile_is_chosen_for(file: Path, coun
 
 
 @pytest.mark.parametrize("name", ["s11_im2win_full", "s12_fused_im2win"])
-def test_a_benchmark_takes_the_model_s_whatever_is_remembered(
+def test_a_benchmark_takes_the_heuristic_s_whatever_is_remembered(
     name: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the same code would give another row."""
     from convlab.bench import systems
+    from convlab.bench.baselines import on_gpu
 
     stage, engine, made = stage_named(name), PretendedGpu(), []
     rule = plans.tile_by_rule(PROBLEM, stage, engine)
     other = next(tile for tile in candidates(PROBLEM) if tile != rule)
     tuned.remember(tuned.entry_for(PROBLEM, stage, GPU, other, 0.5), write_whole)
-    monkeypatch.setattr(systems, "choose", lambda name: engine)
+    for module in (systems, on_gpu):
+        monkeypatch.setattr(module, "choose", lambda name: engine)
     monkeypatch.setattr(engine, "build", lambda step, program: made.append(program.tile))
     system = systems.system_named(name)
     assert system.compile is not None
@@ -127,13 +133,6 @@ def test_a_benchmark_takes_the_model_s_whatever_is_remembered(
     prepared = system.prepare(PROBLEM, *tensors)
     assert {*made} == {rule}
     assert prepared.algorithm == str(rule)
-
-
-def test_a_tile_that_is_named_is_taken_whatever_is_remembered(file: Path) -> None:
-    put()
-    program = plans.program_for(PROBLEM, S12, CHOSEN, PretendedGpu())
-    assert program.tile == CHOSEN
-    assert plans.program_for(PROBLEM, S12, None, PretendedGpu()).tile == OTHER
 
 
 @pytest.mark.parametrize(
@@ -188,29 +187,23 @@ def test_a_broken_entry_does_not_cost_the_others(file: Path, key: str, value: ob
     assert taken() == OTHER
 
 
-def test_a_folder_in_its_place_is_no_file(file: Path) -> None:
+def test_what_cannot_be_read_is_not_there(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(error: Exception) -> Callable[..., Any]:
+        def fail(*_: object) -> Any:
+            raise error
+
+        return fail
+
     file.mkdir()
     assert taken() == CHOSEN
-
-
-def test_without_a_home_nothing_is_remembered(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.rmdir()
+    put()
+    with monkeypatch.context() as patched:
+        patched.setattr(tuned, "code_of", fails(SyntaxError("half a line")))
+        assert taken() == CHOSEN
     for name in ("CONVLAB_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    assert taken() == CHOSEN
-
-
-def test_source_that_cannot_be_read_is_no_code(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put()
-
-    def unreadable(module: str) -> str:
-        raise SyntaxError("half a line")
-
-    monkeypatch.setattr(tuned, "code_of", unreadable)
+    monkeypatch.setattr(Path, "home", fails(RuntimeError("Could not determine home directory.")))
     assert taken() == CHOSEN
 
 
@@ -224,7 +217,9 @@ def test_the_file_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert reads == [file]
 
 
-def test_what_is_found_later_takes_the_place_of_what_was(file: Path) -> None:
+def test_replacing_and_forgetting(file: Path) -> None:
+    assert tuned.forget(None, write_whole) == 0
+    assert not file.exists()
     put(code="an earlier version")
     put(problem=replace(PROBLEM, batch=7))
     put()
@@ -232,13 +227,7 @@ def test_what_is_found_later_takes_the_place_of_what_was(file: Path) -> None:
     entries = tuned.read(file)
     assert len(entries) == 2
     assert entries[str(PROBLEM), GPU, S12.name].tile[:2] == (CHOSEN.M_B, CHOSEN.N_B)
-
-
-def test_forgetting_some_and_all(file: Path) -> None:
-    assert tuned.forget(None, write_whole) == 0
-    assert not file.exists()
     put()
-    put(problem=replace(PROBLEM, batch=7))
     assert tuned.forget({str(PROBLEM)}, write_whole) == 1
     assert taken() == CHOSEN
     assert len(tuned.read(file)) == 1
@@ -292,40 +281,25 @@ def test_a_stage_is_made_of_its_file_and_what_that_imports_from_stages_and_devic
     assert not names & {"s11_im2win_full.py", "s05_shared_memory.py", "problem.py", "plans.py"}
 
 
-@pytest.fixture
-def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """A function that changes a file in a copy of the source and gives s12's hash then."""
-    for name in ("stages", "kernels", "device"):
-        for path in (tuned.SOURCE / name).glob("*.py"):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / path.name).write_bytes(path.read_bytes())
+def test_the_code_changes_with_what_the_stage_is_made_of_and_numba_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("stages", "kernels", "device"):
+        shutil.copytree(tuned.SOURCE / folder, tmp_path / folder)
     monkeypatch.setattr(tuned, "SOURCE", tmp_path)
 
-    def after_a_change_in(name: str) -> str:
+    def code(changed: str = "") -> str:
         tuned.code_of.cache_clear()
-        with (tmp_path / name).open("a") as stream:
-            stream.write("\n# changed\n")
+        if changed:
+            with (tmp_path / changed).open("a") as stream:
+                stream.write("\n# changed\n")
         return tuned.code_of(S12.module)
 
-    monkeypatch.setattr(tuned, "code_of", tuned.code_of)
-    return after_a_change_in
-
-
-def test_the_code_changes_with_what_the_stage_is_made_of(copied: Callable[[str], str]) -> None:
-    tuned.code_of.cache_clear()
-    before = tuned.code_of(S12.module)
-    assert copied("stages/s05_shared_memory.py") == before
-    changed = {copied(name) for name in ("kernels/window_copies.py", "device/async_copy.py")}
-    assert len(changed | {before}) == 3
-    tuned.code_of.cache_clear()
-
-
-def test_the_code_changes_with_numba_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    tuned.code_of.cache_clear()
-    before = tuned.code_of(S12.module)
+    before = code()
+    assert code("stages/s05_shared_memory.py") == before
+    changed = {code("kernels/window_copies.py"), code("device/async_copy.py")}
     monkeypatch.setattr(tuned, "version", lambda package: "0.99")
-    tuned.code_of.cache_clear()
-    assert tuned.code_of(S12.module) != before
+    assert len({before, *changed, code()}) == 4
     tuned.code_of.cache_clear()
 
 

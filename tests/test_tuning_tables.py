@@ -12,7 +12,6 @@ from tile_choices import CLOSE, choices
 
 from convlab import ConvProblem
 from convlab.kernels import tile_heuristic
-from convlab.kernels.tile_heuristic import MOST_SUMS
 from convlab.stages import s12_fused_im2win as s12
 from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
@@ -51,25 +50,6 @@ def test_what_is_no_candidate_any_more_was_nowhere_needed(measured: dict[str, An
         times = {tuple(one["tile"]): one["time_ms"] for one in row["tiles"]}
         best = min(time for tile, time in times.items() if tile in today)
         assert best <= 1.02 * choice.best_ms, choice.name
-
-
-def test_how_much_longer_one_tile_takes_than_another(
-    measured: dict[str, Any],
-) -> None:
-    """As the page's first lines say."""
-    most: dict[str, float] = {}
-    for row in measured["problems"]:
-        best = min(one["time_ms"] for one in row["tiles"])
-        for one in row["tiles"]:
-            if one["tile"][3] * one["tile"][4] <= MOST_SUMS:
-                kind = "split where that helps"
-            else:
-                kind = "one image" if row["problem"].startswith("1x") else "a batch"
-            most[kind] = max(most.get(kind, 1.0), one["time_ms"] / best)
-    # What docs/tiles.md says of the wrong tile.
-    assert f"{most['split where that helps']:.1f}" == "5.3"
-    assert f"{most['a batch']:.1f}" == "6.1"
-    assert f"{most['one image']:.0f}" == "20"
 
 
 def test_nothing_measured_was_wrong(measured: dict[str, Any]) -> None:

@@ -28,11 +28,6 @@ def one_image(stage: Stage) -> int:
     return stage.prepare(alone, stage.tiny_tile).workspace_bytes
 
 
-def test_which_stages_go_in_slices() -> None:
-    names = {"s03_im2col", "s03_im2col_blas", "s03_depth_last", "s03_unfold_einsum"}
-    assert {stage.name for stage in IN_SLICES} == names
-
-
 @pytest.mark.parametrize("stage", IN_SLICES, ids=lambda stage: stage.name)
 @pytest.mark.parametrize("images", [1, 2, 5])
 def test_a_limit_is_kept_and_the_result_right(stage: Stage, images: int) -> None:
@@ -45,20 +40,21 @@ def test_a_limit_is_kept_and_the_result_right(stage: Stage, images: int) -> None
     assert check_output(PROBLEM, output, input, weight, bias).ok
 
 
+def test_which_stages_go_in_slices() -> None:
+    names = {"s03_im2col", "s03_im2col_blas", "s03_depth_last", "s03_unfold_einsum"}
+    assert {stage.name for stage in IN_SLICES} == names
+    assert str(Flat(Images("output", 2, 4))) == str(Images("output", 2, 4)) == "output"
+
+
 @pytest.mark.parametrize("stage", IN_SLICES, ids=lambda stage: stage.name)
-def test_slices_of_the_same_size_share_their_kernels(stage: Stage) -> None:
-    program = stage.prepare(PROBLEM, stage.tiny_tile, workspace_limit=one_image(stage))
+def test_the_least_limit_is_one_image_and_slices_share_their_kernels(stage: Stage) -> None:
+    least = one_image(stage)
+    program = stage.prepare(PROBLEM, stage.tiny_tile, workspace_limit=least)
     whole = stage.prepare(PROBLEM, stage.tiny_tile)
     assert len(program.kernels) == len(whole.kernels)
     assert len(program.launches) > 2 * len(whole.launches)
-
-
-@pytest.mark.parametrize("stage", IN_SLICES, ids=lambda stage: stage.name)
-def test_a_limit_below_one_image_is_refused_with_the_least(stage: Stage) -> None:
-    least = one_image(stage)
     with pytest.raises(ValueError, match=f"one image alone takes {least} bytes"):
         convlab.plan(PROBLEM, stage.name, stage.tiny_tile, "simulator", workspace_limit=least - 1)
-    convlab.plan(PROBLEM, stage.name, stage.tiny_tile, "simulator", workspace_limit=least)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +92,6 @@ def test_slices_are_the_largest_that_fit(images: int) -> None:
     assert slices(problem, nbytes, None) == [(0, 7)]
     parts = slices_of(problem, images)
     assert [i for start, stop in parts for i in range(start, stop)] == list(range(7))
-
-
-def test_a_slice_is_named_by_what_it_is_of() -> None:
-    assert str(Flat(Images("output", 2, 4))) == str(Images("output", 2, 4)) == "output"
 
 
 class WithoutALibrary(CudaSim):

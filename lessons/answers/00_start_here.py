@@ -42,7 +42,7 @@ ANSWERS = {
         wrong("rows and columns exchanged", "out of bounds", (PLACE, "column, row = i // columns, i % columns")),
         wrong("divided by the rows", "answer", (PLACE, "row, column = i // rows, i % rows")),
         wrong("reads mended, writes not", "answer", ("out[row, column]", "out[i % rows, i // rows]")),
-        wrong("the remainder alone mended", "answer", (PLACE, "row, column = i // rows % rows, i % columns")),
+        wrong("the remainder alone fixed", "answer", (PLACE, "row, column = i // rows % rows, i % columns")),
         wrong("every second one first", "counts", (PLACE, "k = 2 * i % a.size + 2 * i // a.size\n        row, column = k // columns, k % columns")),
         right("with divmod", (PLACE, "row, column = divmod(i, columns)")),
         right("by subtraction", (PLACE, "row = i // columns\n        column = i - row * columns")),

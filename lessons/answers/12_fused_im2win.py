@@ -10,8 +10,8 @@ BARRIER = "        cuda.syncthreads()  # then for all threads'; its predecessor 
 CASES = "        if {}:\n            wait_copies(1)\n        else:\n            wait_copies(0)\n"
 
 ANSWERS = {
-    "ring": [
-        wrong("nobody waits for copies", "copy in flight", (WAIT, "")),
+    "pipeline": [
+        wrong("no wait for copies", "copy in flight", (WAIT, "")),
         wrong("no barrier", "shared race", (BARRIER, "")),
         wrong("the barrier first", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),
         wrong("a group only where there is a slice", "copy in flight", (COMMIT, "    " + COMMIT)),
@@ -19,7 +19,7 @@ ANSWERS = {
         wrong("waits for one too few", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(IN_FLIGHT + 1)")),
         wrong("the windows forgotten", "answer", (WINDOWS, "")),
         wrong("the filter forgotten", "answer", (FILTER, "")),
-        wrong("always into slot 0", "answer", (WINDOWS, WINDOWS.replace("pipe, t", "0, t"))),
+        wrong("always into stage 0", "answer", (WINDOWS, WINDOWS.replace("pipe, t", "0, t"))),
         wrong("waits for all, always", "counts", ("wait_copies(IN_FLIGHT)", "wait_copies(0)")),
         right("two groups a slice: the filter is waited for early", (FILTER, FILTER + "            commit_copies()\n")),
         right("the windows first", (FILTER + WINDOWS, WINDOWS + FILTER)),

@@ -73,7 +73,7 @@ With blocks of 4 threads, block 0 has elements 0 to 3, block 1 elements 4 to 7, 
 
 Write a kernel that adds ten to *every* element, however many there are. Blocks here have 32 threads,
 and there are enough blocks for all elements; where the array's length is not a multiple of 32, the last
-block has threads too many. They must do nothing: `a[i]` past the end of an array is not an error on a
+block has too many threads. They must do nothing: `a[i]` past the end of an array is not an error on a
 GPU, it is somebody else's memory.
 
 <details><summary>Tip: my number among all threads</summary>
@@ -114,12 +114,12 @@ check_kernel(add_ten_to_all, wanted, map(launch, (1, 31, 32, 100)), each_once=Tr
 """
 ## 3. What the simulator sees: find the bug
 
-A GPU does not tell when a kernel reads where it should not: it returns some number, and the result is
-wrong now and then. The simulator looks at every single access and tells. So do the **traces** that these
+A GPU does not report when a kernel reads where it should not: it returns some number, and the result is
+wrong now and then. The simulator looks at every single access and reports it. So do the **traces** that these
 notebooks use.
 
 This kernel adds to each element its right neighbour; the last one has none and stays as it is. It has
-one fault. Run the check, read what it found, and mend the kernel.
+one fault. Run the check, read what it found, and fix the kernel.
 """
 
 
@@ -194,13 +194,13 @@ one_request(trace(add_ten_here, 2, 32, a, np.zeros_like(a)).main, "a")
 
 # %% [markdown]
 """
-Thirty-two neighbours, four sectors, nothing wasted. One says that such a request is **coalesced**. Most
+Thirty-two neighbours, four sectors, nothing wasted. Such a request is called **coalesced**. Most
 of what makes a kernel fast or slow is visible in such a picture.
 
 ### Find the bug, second part: right and slow
 
 This kernel doubles a matrix. Its answer is right, but it makes memory move eight times as much as it
-needs to. Look at the picture below the cell, then mend the kernel so that neighbouring threads touch
+needs to. Look at the picture below the cell, then fix the kernel so that neighbouring threads touch
 neighbouring elements.
 """
 
@@ -255,7 +255,7 @@ Four blocks: 3 x 256 = 768 are too few. Four have 1,024 threads, so 24 do nothin
 
 <details><summary>A warp reads <code>a[2 * i]</code>, every second number. How many sectors does it need?</summary>
 
-Eight: 32 numbers spread over 64 places, 256 bytes, of which half are moved for nothing.
+Eight: 32 numbers spread over 64 places, 256 bytes. Half of these bytes are moved for nothing.
 </details>
 
 <details><summary>All 32 lanes of a warp read the same number. How many sectors?</summary>

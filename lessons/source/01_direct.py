@@ -66,7 +66,7 @@ one_thread(small, thread=34)
 # %% [markdown]
 """
 **Padding.** `padding=1` puts a frame of zeros around the image, so that the output is as large as the
-input. Nobody stores these zeros: the kernel sees that it is outside and takes 0. Thread 0 sits in the
+input. These zeros are not stored: the kernel sees that it is outside and takes 0. Thread 0 sits in the
 corner and has only four pixels of each channel under its filter:
 """
 
@@ -156,7 +156,7 @@ Pass the check above first: this cell gives its answer away.
 
 This kernel has the right answers, and still it makes memory work much harder than yours. Two lines are to
 blame. Run both cells and compare the picture with the one above: what do neighbouring threads want? Then
-mend the lines and run the check.
+fix the lines and run the check.
 """
 
 # %% hunt="order"
@@ -196,7 +196,7 @@ measured("s01", "s05", "s07", "s09", "s11")
 """
 Your first kernel is a respectable start. Every multiplication waits for two numbers from memory, but
 most of them come from the **caches**: small fast memories that keep what was fetched last. The neighbour
-asked for nearly the same. Later stages do not leave that to luck.
+fetched nearly the same numbers. Later stages do not leave that to luck.
 
 ## Questions
 
@@ -204,7 +204,7 @@ Think first, then unfold.
 
 <details><summary>Why is the loop over output channels a thread and the loop over input channels not?</summary>
 
-Different output channels are different outputs: nobody gets in anybody's way. Different input channels
+Different output channels are different outputs, so their threads do not disturb each other. Different input channels
 are added into the *same* output. As threads they would all write to one place, which is a race, unless
 they add atomically, one after the other. Lesson [02](02_channel_parallel.ipynb) tries that.
 </details>

@@ -61,9 +61,9 @@ what_is_wrong(add_up, 2, 32, np.ones(64, np.float32), np.zeros(1, np.float32))
 
 # %% [markdown]
 """
-The remedy is an **atomic** addition: reading, adding and writing as one step that nobody gets into.
-`cuda.atomic.add(total, 0, a[i])` adds `a[i]` to `total[0]`. Who wants to add to the same number waits
-for its turn; in which order they come is open.
+The remedy is an **atomic** addition: reading, adding and writing as one step that no other thread can
+interrupt. `cuda.atomic.add(total, 0, a[i])` adds `a[i]` to `total[0]`. Threads that add to the same
+element take turns, in no fixed order.
 """
 
 
@@ -158,8 +158,8 @@ region_and_field(trace_stage("s02_cin", wide).main, wide)
 # %% [markdown]
 """
 Stage `s02_cin` copies that rectangle into **shared memory**: a small, fast memory that belongs to a block
-and that all its threads see. Then they wait for each other (`cuda.syncthreads()`, a **barrier**), so that
-nobody reads what is not there yet, and from then on read pixels from there. You will write such a kernel
+and that all its threads see. Then the threads wait for each other (`cuda.syncthreads()`, a **barrier**), so
+that no thread reads a pixel before it is there. From then on they read pixels from shared memory. You will write such a kernel
 in [05_shared_memory](05_shared_memory.ipynb).
 
 A third stage, `s02_cout`, does without atomic additions: a block owns one *output* channel, its threads go
@@ -186,9 +186,9 @@ the filter still comes from global memory. `s02_cout` has no atomic additions.
 Pass the check above first: this cell gives its answer away.
 
 This is `s02_cin`. `stage_field` is the function by which the block's threads fetch the field, `S` the
-field in shared memory. Its answers are right. But somebody has dealt out columns, rows and channels to the
+field in shared memory. Its answers are right. But columns, rows and channels are assigned to the
 threads in another order. Look at the picture and compare it with the one above: now lanes of *one* warp add
-to the same number, and so wait for each other. Mend it so that they add to neighbours.
+to the same number, and so wait for each other. Fix it so that they add to neighbours.
 """
 
 # %% hunt="lanes"

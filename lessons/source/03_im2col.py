@@ -151,7 +151,7 @@ one_request(launch, "input", number=3)
 Pass the check above first: this cell gives its answer away.
 
 This kernel writes the right matrix. Its author thought: a window is a column, so let neighbouring threads
-write the terms of one window. Look at what that does to a warp's stores, and mend it. Two or three lines
+write the terms of one window. Look at what that does to a warp's stores, and fix it. Two or three lines
 are to blame.
 """
 
@@ -250,7 +250,7 @@ nothing would have to be copied at all.
 
 <details><summary>The paper writes a window into each <em>row</em>. Is ours wrong?</summary>
 
-No: theirs is the same matrix turned round, and the product then has its factors exchanged. With a window in
+No: theirs is the same matrix transposed, and the product then has its factors exchanged. With a window in
 each column, the product comes out with pixels side by side, as the output tensor has them.
 </details>
 

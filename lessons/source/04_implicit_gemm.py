@@ -3,8 +3,8 @@
 # s04: implicit GEMM, the matrix product without the matrix
 
 im2col makes a convolution a matrix product, and pays with a matrix that is several times as large as the
-input. But each of its numbers is a pixel, and a little arithmetic says which. So leave the matrix away and
-look its numbers up when they are needed. (**GEMM**, "general matrix multiplication", is what libraries call
+input. But each of its numbers is a pixel, and a little arithmetic says which. So never build the matrix:
+compute where each number lies when it is needed. (**GEMM**, "general matrix multiplication", is what libraries call
 a matrix product.) You should have done [01_direct](01_direct.ipynb) and read the idea of
 [03_im2col](03_im2col.ipynb). It takes half an hour.
 """
@@ -109,7 +109,7 @@ one_request(ours, "input", number=7)
 
 # %% [markdown]
 """
-Counted over the whole launch, s04 asks for as much as s01:
+Counted over the whole launch, s04 makes as many requests as s01:
 """
 
 # %%
@@ -169,10 +169,10 @@ measured("s01", "s03_im2col", "s04", "s05")
 
 # %% [markdown]
 """
-s04 is several times slower than s01, though it asks memory for the same. **What is counted here is not
+s04 is several times slower than s01, though its memory traffic is the same. **What is counted here is not
 everything.** For each term a thread takes `k` apart, and for that it divides, twice; a GPU has no instruction
 for dividing whole numbers, and each division becomes several others. Then come the addresses and the
-questions about the border. All that for *one* multiplication and addition. s01's loops count `r`, `u` and `v`
+bounds checks. All that for *one* multiplication and addition. s01's loops count `r`, `u` and `v`
 up by one, which costs next to nothing.
 
 So why go this way? Because the convolution now has the *shape* of a matrix product, without the matrix:

@@ -3,7 +3,7 @@
 # s05: shared memory, fetch together and read many times
 
 In s04 every thread fetches its own numbers from the GPU's main memory, and each number is fetched by many
-threads. Here the threads of a block work together: they fetch a slice once, put it into **shared memory**,
+threads. Here the threads of a block work together: they fetch a slice once, store it in **shared memory**,
 wait for each other, and then all read it from there. You should know what a thread, a block and a
 request are ([00_start_here](00_start_here.ipynb)). It takes three quarters of an hour.
 """
@@ -46,7 +46,7 @@ block_of_product(ours, problem, tile.K_B)
 # %% [markdown]
 """
 Look at one row of the blue slice of the filter: it is needed by the 32 threads of a row of the tile. In
-s04 each of them asks for it. Now it is fetched **once**, into shared memory: a small memory next to the
+s04 each of them fetches it. Now it is fetched **once**, into shared memory: a small memory next to the
 arithmetic, as fast as a cache, that all threads of a block see and that the kernel fills itself.
 
 For every slice a block does this:
@@ -65,7 +65,7 @@ you may take the loading of `S_I` as an example. Two places are left for you:
 
 - **Load the filter's slice.** It has `M_B * K_B` numbers, and there are `THREADS` threads, perhaps fewer,
   perhaps more. The block's first row is `m0`, the slice's first term `k0`. `weight` has one dimension
-  here: row `row`, term `k` is `weight[row * K + k]`. Rows past `M` and terms past `K` do not exist: put
+  here: row `row`, term `k` is `weight[row * K + k]`. Rows past `M` and terms past `K` do not exist: store
   0 there.
 - **Wait, compute, wait.**
 
@@ -152,7 +152,7 @@ one_request(ours, "S_I")
 Pass the check above first: this cell gives its answer away.
 
 This kernel is right. No race, no wrong answer. But in the line that computes it keeps shared memory busy
-for several times as long. Look at the same request in it, and mend the kernel. There is more than one
+for several times as long. Look at the same request in it, and fix the kernel. There is more than one
 way.
 """
 
@@ -180,9 +180,9 @@ check(make_slow, "s05")
 `S_I` is now `N_B` rows of `K_B` numbers. Neighbouring lanes have neighbouring `tx`, and so want numbers
 that lie `K_B = 8` apart: lanes 0, 4, 8, ... end up in the same bank.
 </details>
-<details><summary>Tip: two ways to mend it</summary>
+<details><summary>Tip: two ways to fix it</summary>
 
-Turn the array round, so that `tx` is its last index. Or leave it and make its rows one number longer
+Transpose the array, so that `tx` is its last index. Or leave it and make its rows one number longer
 than they need to be, `K_B + 1`: then neighbouring lanes are 9 apart, and 32 of them hit 32 banks.
 </details>
 
@@ -219,7 +219,7 @@ names both lines; a GPU would give wrong answers now and then.
 <details><summary>Threads past the edge of the output do not return early here. Why not?</summary>
 
 They fetch numbers for the others, and a barrier waits for every thread of the block. A thread that has
-returned never comes. So only the last line asks whether the output exists.
+returned never reaches the barrier. So only the last line checks whether the output exists.
 </details>
 
 <details><summary>How often is a number of the input fetched by the tile above, compared with s04?</summary>

@@ -65,7 +65,7 @@ registers, `R_O`:
 R_O = cuda.local.array(M_T, float32)  # M_T numbers of this thread's own
 ```
 
-Nobody else sees it, so there is nothing to wait for; but nobody clears it either. Its size is a plain number
+No other thread sees it, so there is nothing to wait for; but the kernel must clear it. Its size is a plain number
 to the compiler, and so are the bounds of `for i in range(M_T)`: the compiler writes this loop out
 `M_T` times and gives every element a register of its own.
 
@@ -87,7 +87,7 @@ Outside `for k in range(K_B)`: read the window's number into a variable. Inside
 </details>
 <details><summary>Tip: the edge of the output</summary>
 
-Every one of a thread's channels has to be asked by itself. The first may exist and the last not.
+Check each of a thread's channels by itself. The first may exist and the last not.
 </details>
 """
 
@@ -144,7 +144,7 @@ pixels once for all of its rows. Reading once saves requests to *shared* memory.
 Pass the check above first: this cell gives its answer away.
 
 This kernel is right, and its tile is as large as yours. But it has lost one of the two gains. Run both
-cells and compare the order of its reads with the picture above. Then mend it.
+cells and compare the order of its reads with the picture above. Then fix it.
 """
 
 # %% hunt="reuse"
@@ -179,15 +179,15 @@ check(make_slow, "s06")
 Its outer loop takes one output after the other, and each of them goes through all terms of the slice. By the
 time the second output wants the number of term 0, that number is long gone. It is read `M_T` times.
 </details>
-<details><summary>Tip: two ways to mend it</summary>
+<details><summary>Tip: two ways to fix it</summary>
 
 Exchange the loops and keep the number in a variable. Or keep the loops, and before them copy the
 thread's column of the slice into a local array of `K_B` numbers. (The first needs one register, the
 second `K_B` of them.)
 </details>
 
-A compiler that writes both loops out may see that the same number is read again, and mend this by
-itself. It may also not. It is better to say what you mean.
+A compiler that writes both loops out may see that the same number is read again, and repair this by
+itself. It also may not. It is better to say what you mean.
 
 ## On a real GPU
 """
@@ -199,7 +199,7 @@ measured("s01", "s04", "s05", "s06", "s07")
 """
 There it is: s06 takes far less time than s05 and, for the first time since s04, less than the simple s01. Nothing else has changed, only how often a number serves once it is there:
 
-- The tile measured for s06 is larger than s05's, and so global memory is asked for less.
+- The tile measured for s06 is larger than s05's, and so global memory gets fewer requests.
 - For `M_T` products a thread reads `M_T + 1` times from shared memory, where s05 reads `2 * M_T` times.
 
 Still there is more than one read for each product, as every product needs *its own* number of the
@@ -212,7 +212,7 @@ Think first, then unfold.
 
 <details><summary>Why has a thread rows that lie <code>ROWS</code> apart, and not rows that lie side by side?</summary>
 
-Here both are right, and both ask for as much: a warp's threads are all in one row of the block, so they
+Here both are right, and both make as many requests: a warp's threads are all in one row of the block, so they
 want the same number of `S_F` whichever row it is. (Try it: `ty * M_T + i` in both places.) From s07 on a
 warp spans several rows and columns, and then it matters which.
 </details>
@@ -224,7 +224,7 @@ main memory and is fetched again for every use. And the block would need a tile 
 there would be few blocks, and most of the GPU would have nothing to do.
 </details>
 
-<details><summary>Why may the kernel not ask <code>if m0 + ty &lt; M</code> once, before the last loop?</summary>
+<details><summary>Why may the kernel not check <code>if m0 + ty &lt; M</code> once, before the last loop?</summary>
 
 That is the thread's first channel. Its others are `ROWS`, `2 * ROWS`, ... further on and may be past
 the last one. They would be written outside of the array, or into the next image.

@@ -121,8 +121,8 @@ side_by_side(
 
 # %% [markdown]
 """
-Global memory is asked for as much as before, give or take: the tile is the same. It is shared
-memory that is asked for less.
+The traffic to global memory is about the same, because the tile is the same. Shared memory gets fewer
+requests.
 
 A warp's threads now stand in several rows *and* columns of the block. So a request for `S_I` wants only a
 few different numbers, each for several lanes. They are neighbours, and so in different banks:
@@ -147,7 +147,7 @@ Pass the check above first: this cell gives its answer away.
 
 This kernel is right, and it reads as seldom as yours. Somebody found it tidier to give a thread columns
 that lie side by side. Run the cells below and compare their three pictures with those above: who has
-which output, what a warp writes with one request, and what it reads with one. Then mend the kernel.
+which output, what a warp writes with one request, and what it reads with one. Then fix the kernel.
 """
 
 # %% hunt="columns"
@@ -182,7 +182,7 @@ A *thread* has neighbours one after the other. But what counts is what the 32 la
 the same *time*. For `j = 0` lane 0 wants column 0, lane 1 column `N_T`, lane 2 column `2 * N_T`. In memory
 that is one number out of `N_T`.
 </details>
-<details><summary>Tip: where to mend it</summary>
+<details><summary>Tip: where to fix it</summary>
 
 In two places, which must agree: where the column is read, and where it is written. Lane 0 and lane 1
 should want neighbours.
@@ -197,15 +197,15 @@ measured("s01", "s05", "s06", "s07", "s08")
 # %% [markdown]
 """
 s07 takes clearly less time than s06, and less than half of s01's. The im2win paper found the same: when
-it took its techniques away one by one, the micro-kernel was the one that was missed most.
+it removed its techniques one at a time, removing the micro-kernel cost most.
 
 - Arithmetic no longer waits for two numbers each time. It works on registers and mostly on what is
   already there.
 - Both loops have bounds that the compiler knows, so it writes them out: a long row of multiplications
   and additions, with no counting and no jumping between them.
-- Registers are few. A thread has at most 255, and those of a whole multiprocessor are shared by all its
-  threads: the more a thread takes, the fewer threads fit. 8 x 8 sums, 8 and 8 numbers read and some for
-  addresses do fit; 16 x 16 sums alone would be more than there are.
+- Registers are few. A thread has at most 255, and all threads of an SM (streaming
+  multiprocessor) share the SM's registers: the more a thread takes, the fewer threads fit. 8 x 8 sums, 8 and 8
+  operands and some addresses do fit; 16 x 16 sums alone would need too many.
 
 What is left: reads from shared memory are still one number each. s08 makes them four.
 
@@ -228,7 +228,7 @@ row of the tile follows the other, `K_B` numbers each. For `i = 0` the two rows 
 
 <details><summary>Why is <code>R_F</code> read before the multiplications and not <code>S_F</code> in them? The compiler could keep the number, too.</summary>
 
-It could where it can prove that nobody changes it in between. For shared memory, which other threads
+It could where it can prove that no thread changes the number in between. For shared memory, which other threads
 write, that is harder to see than it looks. A number in a local array is the thread's own.
 </details>
 
@@ -236,8 +236,8 @@ write, that is harder to see than it looks. A number in a local array is the thr
 
 - The whole file: [s07_microkernel.py](../src/convlab/stages/s07_microkernel.py), and what was
   measured: [ladder](../docs/ladder.md#s07_microkernel).
-- The im2win paper (000), section 3.3, "Micro-kernel", and section 4.4, where techniques are taken away
-  one by one: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- How it is held that registers stay registers: [the compile gate](../docs/compile-gate.md).
+- The im2win paper (000), section 3.3, "Micro-kernel", and section 4.4, where techniques are removed
+  one at a time: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- How the tests keep registers in registers: [the compile gate](../docs/compile-gate.md).
 - Next on the ladder: [s08, vectorised access](08_vectorized.ipynb).
 """

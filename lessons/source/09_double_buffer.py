@@ -16,11 +16,11 @@ from convlab.lessons import side_by_side, timeline
 """
 ## The idea
 
-A thread does not wait when it **asks** for a number of global memory. It goes on, and waits only at the
-first line that **needs** the number. On the way are some hundred cycles; a multiplication takes four. So
-all depends on what a thread can do between asking and needing.
+A thread does not wait when it **requests** a number of global memory. It goes on, and waits only at the
+first line that **needs** the number. The load has a latency of several hundred cycles; a multiplication
+takes four. So all depends on what a thread can do between the request and the use.
 
-s08 does nothing there. It asks for a number and stores it into shared memory in the next instruction,
+s08 does nothing there. It requests a number and stores it into shared memory in the next instruction,
 which needs it. This is its thread 0 on a small problem of four slices:
 """
 
@@ -29,12 +29,12 @@ timeline(s08=diary("s08"))
 
 # %% [markdown]
 """
-A GPU helps itself: while the warps of one block wait, it runs those of another. But with 64 sums and all
-their operands in its registers each thread takes up so much room that few other warps are left to run.
+A GPU hides latency by itself: while the warps of one block wait, it runs those of another. But each thread
+holds 64 sums and their operands in registers, so few other warps fit on an SM.
 
 The remedy is **two of everything**: while the threads multiply slice 1 from one half of shared memory,
-slice 2 is on its way, and goes into the other half. Then the halves change roles. s08's second barrier
-goes as well: nobody fetches over what others still read, because what is fetched goes elsewhere.
+slice 2 is in flight, and goes into the other half. Then the halves change roles. s08's second barrier
+goes as well: no thread overwrites what others still read, because the next slice goes to the other half.
 """
 
 # %%
@@ -139,15 +139,15 @@ side_by_side(launches, "requests to global memory", "requests to shared memory")
 
 # %% [markdown]
 """
-What it costs is room: shared memory holds two slices where it held one, and each thread keeps in
-registers what it has asked for.
+Double buffering costs memory: shared memory holds two slices instead of one, and each thread holds the numbers
+in flight in registers.
 
 ## Find the bug
 
 Pass the check above first: this cell gives its answer away.
 
-This kernel is right, has all the buffers and costs as much room as yours, and gains nothing by it. Compare
-its timeline with the one of s09 above. What is on its way while slices are multiplied? Then mend it.
+This kernel is right, has all the buffers takes as much memory as yours, and gains nothing by it. Compare
+its timeline with the one of s09 above. What is in flight while slices are multiplied? Then fix it.
 """
 
 # %% hunt="late"
@@ -226,11 +226,11 @@ have put, so all must have put it.
 
 <details><summary>Could a fast thread run ahead by two rounds, and so store over what a slow one still reads after all?</summary>
 
-No. To store its next slice it must pass the barrier of this round, and that lets nobody through
+No. To store its next slice it must pass the barrier of this round, and that lets no thread through
 before the slow thread has come to it too, done with reading.
 </details>
 
-<details><summary>The paper asks for the next slice after its inner loop (line 14 of Algorithm 3). What does that change?</summary>
+<details><summary>The paper loads the next slice after its inner loop (line 14 of Algorithm 3). What does that change?</summary>
 
 Between asking and needing then lies one step instead of a whole slice, as the last step alone is left to
 multiply. Ours asks at the beginning of the round.

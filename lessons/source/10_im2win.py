@@ -2,9 +2,9 @@
 """
 # s10: im2win, another order for the input
 
-s09 is as far as the ladder goes on the input as it lies in memory. Now the input itself is put into
-another order, by a kernel of its own that runs before: the order in which windows read it. That is the
-idea of the im2win paper. You need what a kernel and a request are ([00](00_start_here.ipynb)) and the
+Up to s09 the kernels read the input as it lies in memory. Now a layout transform, a kernel that runs
+first, writes the input in another order: the order in which windows read it. That is the idea of the
+im2win paper. You need what a kernel and a request are ([00](00_start_here.ipynb)) and the
 loops of [01_direct](01_direct.ipynb). It takes three quarters of an hour.
 """
 
@@ -26,8 +26,8 @@ There are two ways to write windows out:
 - **im2col** copies every window whole, each into a column of its own. Then the convolution is a matrix
   product. But a pixel is stored once for every window that it is in, up to `H_f * W_f` times.
 - **im2win** uses that neighbouring windows share columns of pixels. For each row of the output it takes
-  the `H_f` rows of the input below it and writes them **column by column**. A window is then one run of
-  numbers, and the next window's run begins inside it. A pixel is stored only once for every *row* of
+  the `H_f` rows of the input below it and writes them **column by column**. A window is then contiguous,
+  and the next window begins inside it. A pixel is stored only once for every *row* of
   windows that it is in, up to `H_f` times.
 
 This is the example of the paper's Figure 1, made by the kernels themselves:
@@ -39,10 +39,10 @@ im2col_beside_im2win(ConvProblem(1, 3, 3, 3, out_channels=2, kernel_size=2))
 # %% [markdown]
 """
 Look for the second window, 2, 3, 5, 6, in all three. In the im2col matrix it is the second column. In the
-im2win tensor it is the run 2, 5, 3, 6: the first two are the last two of the window before.
+im2win tensor it is 2, 5, 3, 6: the first two are the last two of the window before.
 
-With padding, the zeros around the image are written out too, so that whoever reads the tensor need not ask
-what is inside the image:
+With padding, the zeros around the image are written out too, so that a kernel that reads the tensor needs no
+bounds checks:
 """
 
 # %%
@@ -109,7 +109,7 @@ check(part_of("s10", make_transform=make_transform), "s10")
 ## Your turn: the kernel on it
 
 It is s04's. A thread computes one output: it goes through the `K` terms of its window and works out for
-each which pixel and which weight meet. Only now the window is a run of `windows`. The order of terms is the
+each which pixel and which weight meet. The only difference: the window is contiguous in `windows`. The order of terms is the
 window's: first down a column, then on to the next column, then the next channel.
 
 Given are the term's number `k` and the thread's image `i_n`, its row `o_h` and its column `o_w` of the
@@ -179,7 +179,7 @@ times.
 Pass the checks above first: this cell gives an answer away.
 
 This kernel is right, and it makes memory work harder still. Compare the picture with the last one: which
-outputs do neighbouring threads compute? Mend it.
+outputs do neighbouring threads compute? Fix it.
 """
 
 # %% hunt="rows"
@@ -222,8 +222,8 @@ this is its *basic* algorithm.
 - The transform comes on top, though it is the smallest part.
 
 So why all this? Because of what has *become possible*. In s09 the input is fetched one number at a time: in
-the image a window's pixels begin anywhere and end after three. In the tensor they are one long run. That
-is what a fetch by fours needs, and the [next lesson](11_im2win_full.ipynb) takes it.
+the image a window's pixels begin anywhere and end after three. In the tensor they are contiguous. A float4 load
+needs that, and the [next lesson](11_im2win_full.ipynb) uses it.
 """
 
 # %%

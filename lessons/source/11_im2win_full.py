@@ -10,21 +10,21 @@ together: it is the paper's Algorithm 3. You should have done [09](09_double_buf
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import check, im2win_orders, measured, measured_parts
-from convlab.lessons import one_request, part_of, side_by_side, traced
+from convlab.lessons import one_request, side_by_side, traced
 
 # %% [markdown]
 """
 ## The idea
 
 One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes.
-Since s08 the filter is fetched so. The input was not: in an image a window's pixels begin anywhere.
+Since s08 the filter is fetched with such float4 loads. The input was not: in an image a window's pixels begin anywhere.
 
-In s10's tensor they begin anywhere, too. A window there is one run for each channel, of `H_f * W_f`
-numbers: nine, say, which is no multiple of four. One more change mends that: put the **channels
+In s10's tensor they begin anywhere, too. A window there is contiguous for each channel, `H_f * W_f`
+numbers: nine, say, which is no multiple of four. One more change fixes that: put the **channels
 innermost**. For each column of the input the numbers of *all* channels come together, a group of
 `H_f * C_i`, and where that is no multiple of four, zeros fill it up. Then
 
-- all numbers of a window are **one** run, `W_f` groups long;
+- all numbers of a window are **contiguous**, `W_f` groups long;
 - every window begins at a multiple of four numbers, as groups do;
 - the next number of a window is always the next one in memory: there is nothing left to work out.
 """
@@ -39,30 +39,29 @@ channel. A sum does not care about the order of its terms as long as the filter 
 is packed in that order too, once, by a small kernel, with zeros where the tensor has zeros.
 
 The rest of the kernel is s09's: tiles, registers, two buffers. What changes is how a slice is fetched and
-put. (It is also tuned. That asks nothing of you and is told at the end.)
+stored. (s10c and s11 also tune it; the end of the lesson says how.)
 
-## Your turn: fetch by fours
+## Your turn: float4 loads
 
-A slice has `N_B` windows and `K_B` terms of each, that is `K_RUNS = K_B // FLOAT4` float4s a window; `FLOAT4`
-is 4. Thread `t` of `THREADS` fetches up to `I_RUNS` of them, one a turn `f`: number
-`e = t + f * THREADS`. Run `e` is in window `e // K_RUNS` of the tile, and there it is run number
-`e % K_RUNS`. A group has `G` numbers, and so a window `K_W = W_f * G`, zeros included.
+[s10b_im2win_vectorized](../src/convlab/stages/s10b_im2win_vectorized.py) is s09's kernel with this idea alone; the
+kernel below is s11's. A slice has `N_B` windows and `K_B` terms of each, that is
+`K_4 = K_B // FLOAT4` float4s a window; `FLOAT4` is 4. Thread `t` of `THREADS` fetches up to `I_FLOAT4S` of them, one
+for each `f`: float4 number `e = t + f * THREADS`. It is in window `e // K_4` of the tile, and there it is float4
+number `e % K_4`. A group has `G` numbers, and so a window `K_W = W_f * G`, zeros included.
 
-Where that window begins in memory has been worked out before the loop over slices: `first_I[f]` for the
-`f`-th run of this thread. So the run's first term is `k = slice_ * K_B + e % K_RUNS * FLOAT4`, and it lies at
-`first_I[f] + k`. (With a dilation in width `d_w` the columns of a window are `d_w` groups apart, and
+The address where that window begins is computed before the loop over slices: `first_I[f]` for float4 `f`
+of this thread. So its first term is `k = slice_ * K_B + e % K_4 * FLOAT4`, and it lies at `first_I[f] + k`. (With a dilation in width `d_w` the columns of a window are `d_w` groups apart, and
 `k // G * G * (d_w - 1)` has to be added. Without, that is zero, and the compiler leaves it out.)
 
-`load4(windows, place)` gives four numbers at once. Put them into `fetched_I[f, 0]` to `fetched_I[f, 3]`.
+`load4(windows, place)` loads four numbers at once. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`.
 The loop for the filter is given and works alike.
 
 <details><summary>Tip: what does not exist</summary>
 
 Past the last term (`k < K_W` does not hold) there are four zeros: `(float32(0), float32(0), float32(0),
-float32(0))`. And a slice has `I_ALL` runs of windows. Where `THREADS` does not divide that, some threads have
-none in their last turn: `e < I_ALL`. Where slices divide a window and threads the runs, nobody needs to ask:
-that is what `K_EVEN` and `I_EVEN` say, which are constants to the compiler. `if (K_EVEN or k < K_W) and ...`
-asks only where it must.
+float32(0))`. And a slice has `I_ALL` float4s of windows. If `THREADS` does not divide that, some threads have
+none for their last `f`: `e < I_ALL`. `K_EVEN` and `I_EVEN` are constants that say where no check is needed:
+`if (K_EVEN or k < K_W) and ...` compares only where it must.
 </details>
 <details><summary>Tip: four at once</summary>
 
@@ -75,32 +74,29 @@ asks only where it must.
 stage_kernel(
     "s11",
     blank(
-        "each of my runs of the windows' slice: load four numbers, or zeros past the end",
-        first="for f in range(I_RUNS):",
-        last="fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = run",
+        "float4 f of the windows' slice: load four numbers, or zeros past the end",
+        first="k = slice_ * K_B + e % K_4 * FLOAT4",
+        last="fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four",
     ),
-    name="make_fetch",
-    called="make_fetch",
 )
 
 # %% check="fetch"
-check(part_of("s11", make_fetch=make_fetch), "s11")
+check(make_kernel, "s11")
 
 # %% [markdown]
 """
-## Your turn: put by ones
+## Your turn: store scalars
 
 In shared memory the slice must lie as `read` wants it: a row for each term, so that neighbouring threads
-find neighbouring windows. Rows are `PITCH` numbers long, one after the other: term `k` of column `c` is at
-`S_I[k * PITCH + c]`. A run of four terms of *one* window therefore goes to four rows, one number each. The
-slice that is put begins at row `k0`.
+find neighbouring windows. Term `k` of column `c` is at `S_I[k * PITCH + c]`. A float4 with four terms of *one* window
+therefore goes to four rows, one number each. The slice that is stored begins at row `k0`.
 
-Run `e` of this thread is the same as before: window `e // K_RUNS` is the column, and its terms begin at
-`e % K_RUNS * FLOAT4`. As before, a thread may have no run in its last turn: `if I_EVEN or e < I_ALL:`.
+Float4 `e` of this thread is the same as before: window `e // K_4` is the column, and its terms begin at
+`e % K_4 * FLOAT4`. As before, a thread may have no float4 for its last `f`: `if I_EVEN or e < I_ALL:`.
 
 <details><summary>Tip: four rows</summary>
 
-`for c in range(FLOAT4):` and in it one store: row `k0 + e % K_RUNS * FLOAT4 + c`, column `e // K_RUNS`, number
+`for c in range(FLOAT4):` and in it one store: row `k0 + e % K_4 * FLOAT4 + c`, column `e // K_4`, number
 `fetched_I[f, c]`.
 </details>
 """
@@ -109,24 +105,23 @@ Run `e` of this thread is the same as before: window `e // K_RUNS` is the column
 stage_kernel(
     "s11",
     blank(
-        "each of my runs: its four numbers into four rows of S_I",
-        first="for f in range(I_RUNS):",
-        last="S_I[(k0 + e % K_RUNS * FLOAT4 + c) * PITCH + e // K_RUNS] = fetched_I[f, c]",
+        "each of my float4s: its four numbers into four rows of S_I",
+        first="for f in range(I_FLOAT4S):  # four terms",
+        last="S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]",
     ),
-    name="make_put",
-    called="make_put",
+    called="make_storing",
 )
 
 # %% check="put"
-uneven = Tile(M_B=24, N_B=16, K_B=8, M_T=4, N_T=4)  # is tried, too: 32 runs for 24 threads
-check(part_of("s11", make_put=make_put), "s11", also=uneven)
+uneven = Tile(M_B=24, N_B=16, K_B=8, M_T=4, N_T=4)  # is tried, too: 32 float4s for 24 threads
+check(make_storing, "s11", also=uneven)
 
 # %% [markdown]
 """
 ## What the memory sees
 
-A warp fetches 32 runs with one instruction, 512 bytes. Each lane's four numbers are neighbours, and so are
-the runs of a window:
+A warp fetches 32 float4s with one instruction, 512 bytes. Each lane's four numbers are neighbours, and so are
+the float4s of a window:
 """
 
 # %%
@@ -143,49 +138,49 @@ side_by_side(launches, "requests to global memory", "sectors of global memory")
 # %% [markdown]
 """
 Far fewer requests, of four numbers a lane. (For somewhat more sectors, because four numbers are only half
-a sector and windows are walked through one by one.) What no count shows is what is gone beside them: s09 divides,
-takes remainders and compares for every single number of the input; here there are at most two comparisons for four.
+a sector and each lane reads a window of its own.) The counts do not show the arithmetic that is gone: s09
+divides, takes remainders and compares for every single number of the input; s11 makes at most two comparisons
+per float4.
 
 ## Find the bug
 
 Pass the checks above first: this cell gives an answer away.
 
-`put` stores into rows of `PITCH` numbers: as many as the tile is wide, and as many more as the function
-below returns. The kernel, `put` and `read` all ask it. It is wrong: the results are right, but look how the
-lanes of one store share the banks. Below it is the same store of the stage. Mend it for tiles of several
-outputs a thread; the `1` for the others is right. (Lesson 05 had a remedy that nearly fits here. But `read`
-takes four neighbours of a row at once, and those must begin at a multiple of four numbers.)
+The results of this kernel are right, but look how the lanes of one store to `S_I` share the banks. Below it is
+the same store of the stage. One line of constants is wrong: find it and repair it. (Lesson 05 had a remedy that
+nearly fits here. But `read` loads four neighbours of a row at once, and those must begin at a multiple of four
+numbers.)
 """
 
 # %% hunt="skew"
 stage_kernel(
     "s11",
-    planted=(("return 4 if", "return 0 if"),),
-    name="skew_of",
-    called="skew_of",
+    planted=(("PITCH = N_B + PADDING", "PITCH = N_B + 0"),),
+    called="make_unpadded",
 )
 
 # %%
-one_request(traced(part_of("s11", skew_of=skew_of), "s11", problem, tile), "S_I", "store")
+one_request(traced(make_unpadded, "s11", problem, tile), "S_I", "store")
 
 # %%
 one_request(launches["s11"], "S_I", "store")
 
 # %% check="skew"
-check(part_of("s11", skew_of=skew_of), "s11", at_most=1.1)
+check(make_unpadded, "s11", at_most=1.1)
 
 # %% [markdown]
 """
 <details><summary>Tip: who meets whom?</summary>
 
-Lanes 0 and 1 have two runs of the same window, and so store into the same column, four rows apart. Rows
+Lanes 0 and 1 have two float4s of the same window, and so store into the same column, four rows apart. Rows
 that are a multiple of 32 numbers long begin in the same bank, all of them.
 </details>
 <details><summary>Tip: how much longer?</summary>
 
-One number longer would do for the banks and break the reads by fours. So make them longer by as little as
+One number longer would avoid the bank conflicts and misalign the float4 loads. So add the smallest padding that
 keeps rows at multiples of four. (In slices of 16 terms, which most layers have, four lanes store into the same
-column. Then four numbers more leave two passes instead of four, and no other multiple of four does better.)
+column. Then four numbers more leave a two-way bank conflict instead of a four-way one, and no other multiple of four
+does better.)
 </details>
 
 ## On a real GPU
@@ -215,25 +210,28 @@ measured("s01", "s09", "s11")
 """
 ## Tuned
 
-Four things in the files of s11 make it faster and change nothing of its idea:
+Two more stages make it faster and change nothing of its idea.
+[s10c_warp_tile](../src/convlab/stages/s10c_warp_tile.py):
 
-- **The steps of k are written out.** The compiler keeps s09's loop over k a loop, with a counter and addresses
-  to be worked out at every step. In [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py) each step is
-  a function with its own constant `k`, made by the one before it, as deep as a slice. Warps are 4 x 8 threads
-  there instead of 2 x 16, so that more lanes share what they read.
-- **Nothing is asked that is known.** `K_EVEN`, `I_EVEN`: a comparison between constants is decided when the
-  kernel is compiled. And the filter is packed as it will lie in shared memory, so that its place is one sum.
+- **The steps of k are unrolled.** The compiler keeps s09's loop over k a loop, with a counter and addresses
+  to compute at every step. Here each step is a function with its own constant `k`, made by the one before it, as
+  deep as a slice.
+- **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share what they read.
+
+[s11_im2win_full](../src/convlab/stages/s11_im2win_full.py):
+
 - **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses among eight shapes
-  by a model of what the busiest multiprocessor has to do.
+  by a model of what the busiest multiprocessor has to do. With some of them the threads do not share a slice
+  evenly: `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs nothing where it always holds.
 - **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler asks for the
   next slice only when it has multiplied most of this one. Here that hardly matters: a multiprocessor has other
   blocks to go on with. A single image may leave it none: those with long sums take a fifth to a quarter less
   for that one line ([measured](../docs/notes/fast.md)).
 
-Of all instructions in the loop over slices 72 of 100 multiplied before, 88 with the first two. With all four
+Of 100 instructions in the loop over slices, 72 multiplied before and 88 multiply with the first two. With all four
 s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not
-as predicted, is in [fast.md](../docs/notes/fast.md): among others, that fetching ahead is hardly worth
-anything any more where a multiprocessor has other blocks to go on with.
+as predicted, is in [fast.md](../docs/notes/fast.md): among others, that fetching ahead gains hardly
+anything where an SM has other resident blocks to run.
 
 Could one have the order without the pass over memory? That is what [s12](12_fused_im2win.ipynb) does.
 
@@ -250,13 +248,13 @@ fetched and of what is multiplied is for nothing. With 64 channels there are no 
 <details><summary>Why may the terms of a sum come in another order than in s09? Are the results the same?</summary>
 
 The sum is the same, but numbers of 32 bits are rounded after every addition, so that the last digits may
-differ. The checks judge by an error bound that holds for every order.
+differ. The checks compare with an error bound that holds for every order.
 </details>
 
-<details><summary>The paper's own code keeps channels outermost and takes numbers one by one from global memory. Why then does it still call its loads vectorized?</summary>
+<details><summary>The paper's own code keeps channels outermost and loads scalars from global memory. Why then does it still call its loads vectorized?</summary>
 
-Its loads from <em>shared</em> memory are: section 3.3 says so. Loading by fours from global memory needs windows
-that begin at multiples of four, and that is what the channels innermost bring.
+Its loads from <em>shared</em> memory are: section 3.3 says so. A float4 load from global memory needs windows
+that begin at multiples of four, and channels innermost give that.
 </details>
 
 ## Where to read on

@@ -10,7 +10,7 @@ done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb). It takes three
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import check_prefetch, diary, global_traffic, measured_parts, measured
-from convlab.lessons import one_request, part_of, ring_of_slices, timeline
+from convlab.lessons import one_request, part_of, pipeline_stages, timeline
 
 # %% [markdown]
 """
@@ -31,9 +31,9 @@ global_traffic(s11=trace_stage("s11", problem, tile), s12=s12)
 """
 `windows` is written once and read again, and it is several times as large as the input. All that a block
 ever looks at is one slice of it at a time: `K_B` terms of `N_B` windows. So s12 fetches just these terms from
-the input, wherever they lie, and puts them into shared memory in window order. (A window's terms may come in
-any order, as long as the filter has the same. s12's is: 8 or 16 channels of one place of the filter, then
-the next place. Then a slice is one place, and where that lies is worked out once for all its terms.)
+the input, wherever they lie, and stores them to shared memory in window order. (A window's terms may come in
+any order, as long as the filter has the same. s12's is: 8 or 16 channels of one filter position, then
+the next position. Then a slice is one position, whose address is computed once for all its terms.)
 
 Neighbouring lanes take the same term of neighbouring windows, and these are neighbours in the image:
 """
@@ -43,16 +43,16 @@ one_request(s12.main, "input", number=16)
 
 # %% [markdown]
 """
-**Asynchronous copies.** In s09 and s11 a number on its way has a register waiting for it. Here it has not:
-`copy_async` asks for a number of global memory to be written into shared memory *by itself*. The
-thread goes on at once, and has its registers for sums. Where the place is in the padding, a zero is
-written. There are three calls to know:
+**Asynchronous copies.** In s09 and s11 a number in flight occupies a register. In s12 it does not:
+`copy_async` copies a number from global memory to shared memory without a register. The thread goes on
+at once, and keeps its registers for sums. Where the position is in the padding, a zero is written. There
+are three calls to know:
 
 | call | does |
 | --- | --- |
-| `copy_async(...)` | asks for a copy; inside `fetch_filter` and `fetch_windows` |
-| `commit_copies()` | makes a **group** of what this thread has asked for since its last `commit_copies()` |
-| `wait_copies(n)` | waits until at most the `n` last groups of this thread are still on their way |
+| `copy_async(...)` | starts a copy; inside `fetch_filter` and `fetch_windows` |
+| `commit_copies()` | makes a **group** of the copies that this thread has started since its last `commit_copies()` |
+| `wait_copies(n)` | waits until at most the `n` last groups of this thread are still in flight |
 
 The copies need no registers, so more than one slice can be in flight. Shared memory is a **multistage pipeline**
 of `DEPTH` stages, usually three: while the block multiplies the slice in one stage, the next two slices arrive
@@ -60,26 +60,26 @@ in the others. The index of a stage is `pipe`.
 """
 
 # %%
-ring_of_slices(diary("s12"))
+pipeline_stages(diary("s12"))
 
 # %% [markdown]
 """
 ## Your turn
 
-Below are the parts of a round. The main kernel (not shown) first fetches slices 0 and 1, then calls
-`turn` for one slice after the other; `turn` is given. Two places are left for you, in `fetch` and in
-`arrive`:
+Below is the kernel. It first fetches slices 0 and 1, then calls
+`multiply_slice` for one slice after the other, which is given. Two places are left for you, in `fetch` and
+in `wait_for`:
 
 - **`fetch`** asks for slice `slice_`, to come into stage `pipe`. The block's last one is `end - 1`. Past the last
   one nothing is asked for, and yet a group is committed: groups are waited for by counting them, so every
   call must make one.
-- **`arrive`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be on their way. Your
+- **`wait_for`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be on their way. Your
   own part of the slice is there when `wait_copies` says so. But others have fetched the other parts, and
   each thread can wait only for its own copies. (That all then read step 0 of it is given.)
 
 | call | does |
 | --- | --- |
-| `fetch_filter(packed, slice_, pipe, t, S_F)` | asks for this thread's part of the filter's slice |
+| `fetch_filter(packed, slice_, pipe, t, S_F)` | starts the copies of this thread's part of the filter's slice |
 | `fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)` | and of the windows' |
 
 <details><summary>Tip: one group, always</summary>
@@ -93,12 +93,12 @@ order you would know that others have *come*, and not that their copies have.
 </details>
 <details><summary>Tip: what else does the barrier do?</summary>
 
-After it nobody reads the slice before this one any more. So its stage is free, and the next round's
-`fetch` may fill it.
+After the barrier no thread reads the previous slice. So its stage is free, and the next round's `fetch`
+may fill it.
 </details>
 """
 
-# %% exercise="ring"
+# %% exercise="pipeline"
 stage_kernel(
     "s12",
     blank(
@@ -111,12 +111,10 @@ stage_kernel(
         first="wait_copies(IN_FLIGHT)",
         last="cuda.syncthreads()",
     ),
-    name="make_turn",
-    called="make_turn",
 )
 
 # %% check="ring"
-check_prefetch(part_of("s12", make_turn=make_turn), "s12")
+check_prefetch(part_of("s12", make_kernel=make_kernel), "s12")
 
 # %% [markdown]
 """
@@ -130,20 +128,19 @@ timeline(s09=diary("s09"), s12=diary("s12"))
 
 # %% [markdown]
 """
-From the input the windows' terms come one by one again, as in s09: a window's pixels begin anywhere. What made
-that expensive in s09 was the arithmetic around every number, and that is gone: where a place of the filter
-lies is looked up in a small table.
+Loads of the input are scalar again, as in s09: a window's pixels begin anywhere. In s09 the arithmetic around
+every number made scalar loads expensive. s12 avoids it: a small table holds the offset of each filter position.
 
-Two things that s12 had first, s11 has taken over ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are
+s12 and s11 share two more techniques ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are
 written out, and a warp's threads are 4 x 8 of the tile instead of s09's 2 x 16, so that more of them share what
-they read from shared memory ([s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py)). What s11 has
-not is the copies: what it fetches is in registers, so that fewer blocks fit on a multiprocessor.
+they read from shared memory ([s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py)). s11 has
+no asynchronous copies: it prefetches into registers, so fewer blocks fit on an SM.
 
 ## Find the bug
 
 Pass the check above first: this cell gives an answer away.
 
-This `make_turn` is right, and has a pipeline of three stages. Look how it uses them, and compare with the picture
+This `make_kernel` is right, and has a pipeline of three stages. Look how it uses them, and compare with the picture
 above. Which line keeps the copies from being two slices ahead?
 """
 
@@ -151,21 +148,20 @@ above. Which line keeps the copies from being two slices ahead?
 stage_kernel(
     "s12",
     planted=(("wait_copies(IN_FLIGHT)", "wait_copies(0)"),),
-    name="make_turn",
     called="make_slow",
 )
 
 # %%
-ring_of_slices(diary("s12", part_of("s12", make_turn=make_slow)))
+ring_of_slices(diary("s12", part_of("s12", make_kernel=make_slow)))
 
 # %% check="impatient"
-check_prefetch(part_of("s12", make_turn=make_slow), "s12")
+check_prefetch(part_of("s12", make_kernel=make_slow), "s12")
 
 # %% [markdown]
 """
 <details><summary>Tip</summary>
 
-`wait_copies(n)` waits until at most `n` groups are still on their way. For how many slices does a thread have
+`wait_copies(n)` waits until at most `n` groups are still in flight. For how many slices does a thread have
 to wait here, and how many does it wait for?
 </details>
 
@@ -184,10 +180,9 @@ The first picture says which parts there are. s12 has no transform: what is left
 packing the filter, which a network that is no longer trained needs once. Its workspace is only that packed
 filter, where s11 takes several times the input.
 
-How it compares with what others have written is in the [results](../docs/results.md), what was aimed at
-[beside them](../docs/results.md), and what was tried on the way in [how it came to be
-fast](../docs/notes/fast.md). There is also why `end` is not always the last slice of all: where there are few outputs,
-blocks share the slices of each sum.
+The [results](../docs/results.md) compare s12 with libraries, and [how it came to be fast](../docs/notes/fast.md)
+says what was tried. That page also says why `end` is not always the last slice of all: where there are few
+outputs, blocks share the slices of each sum (split-K).
 
 ## Questions
 
@@ -195,9 +190,9 @@ Think first, then unfold.
 
 <details><summary>Why does <code>fetch</code> commit a group even when there is nothing left to fetch?</summary>
 
-<code>wait_copies(1)</code> means: all groups but the last one. In the last rounds nothing new is asked for. If
-no group were made either, "the last one" would be the very slice that is needed, and nobody would wait
-for it.
+<code>wait_copies(1)</code> means: all groups but the last one. In the last rounds no copy is started. If
+no group were committed either, "the last one" would be the very slice that is needed, and no thread would
+wait for it.
 </details>
 
 <details><summary>A copy into a stage of the pipeline is in flight. What happens if a thread reads that stage?</summary>

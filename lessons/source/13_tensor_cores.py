@@ -253,7 +253,7 @@ Pass the check above first: this cell gives an answer away.
 
 This kernel multiplies as yours did, for an `A` of 1 to 16 rows. Its author has learned that a thread with
 nothing to do returns at once. The picture below shows what that does where `A` has 5 rows: lanes 0 to 19 have
-a row of it, lanes 20 to 31 have none. Mend it.
+a row of it, lanes 20 to 31 have none. Fix it.
 """
 
 
@@ -297,14 +297,14 @@ check_one_warp(few_rows, rows=(16, 11, 5))
 
 Look at `B`. What do the lanes hold that have no row of `A`?
 </details>
-<details><summary>Tip: how to mend it</summary>
+<details><summary>Tip: how to fix it</summary>
 
 Every lane comes to the product, whatever it has. A lane without a row brings zeros for it, and does not
 write.
 </details>
 
-On a GPU nobody tells you: what comes out is undefined. s13 has borders in `M` and `N` too. It multiplies zeros
-and windows that are not wanted there, and asks only when it writes.
+On a GPU no message appears: the result is undefined. s13 has borders in `M` and `N` too. It multiplies zeros
+and unneeded windows there, and checks bounds only when it writes.
 
 ## On a real GPU
 """
@@ -319,13 +319,13 @@ measured("s01", "s09", "s11", "s12", "s13")
 """
 Three products for one, and yet s13 takes about a quarter less time than s12 on this layer. An H200's tensor
 cores can do several times the arithmetic of its ordinary units; both roofs are in the
-[results](../docs/results.md). s13 is still far from its own roof: all else that a warp does, fetching,
-splitting, adding parts, is done by ordinary instructions in between. [What was
+[results](../docs/results.md). s13 is still far from its own roof: ordinary instructions
+do all the rest of a warp's work: fetching, splitting, adding parts. [What was
 tried](../docs/notes/fast.md) is mostly about having fewer of them. On Conv7, where an output is a sum of
 only 27 terms, there is so little to multiply that s12 stays ahead.
 
-The pre-pass splits the filter and puts it into the order in which lanes hold it, so that one load of four
-numbers gets a lane its `a`. In a network that is no longer trained, it is done once.
+The layout transform splits the filter and writes it in the order in which lanes hold it, so that one float4
+load gets a lane its `a`. A network that is no longer trained needs that transform once.
 
 ## Questions
 
@@ -368,7 +368,7 @@ again after 8.)
   memory by itself: [s14](../docs/ladder.md#s14_warpgroups), and [what was tried](../docs/notes/fast.md).
 - H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
   theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
-- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", BaselineJ Computer
+- M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer
   Science 7, e330, 2021: [doi 10.7717/peerj-cs.330](https://doi.org/10.7717/peerj-cs.330).
 - Which lane holds what: [PTX ISA](https://docs.nvidia.com/cuda/parallel-thread-execution/), "Matrix Fragments for
   mma.m16n8k8".

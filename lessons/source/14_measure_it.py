@@ -28,7 +28,7 @@ A stopwatch around a kernel measures almost anything but the kernel. Four things
   second, and the kernel perhaps a millisecond.
 - **Caches remember.** The second launch finds in the cache what the first one has read. In a network other
   layers come in between, and it would not.
-- **Now and then something else happens.** A mean of ten runs with one hiccup among them is nobody's time.
+- **Now and then something else happens.** A mean of ten runs with one hiccup among them is the time of no run.
 
 So that you can see what each of them does, here is a GPU that only pretends, and whose right answer is
 known. Its kernel takes 1.0 milliseconds from memory and 0.7 from the cache. It has four buttons: `launch()`,
@@ -125,8 +125,8 @@ check_function(figures, wanted_figures, cases)
 
 Pass the check above first.
 
-This function shall measure the pretending GPU: the time of one launch that reads from memory, hiccups left
-aside. It makes all of the mistakes from above. Mend it; the picture shows how far off it is.
+This function should measure the pretending GPU: the time of one launch that reads from memory, hiccups left
+aside. It makes all of the mistakes from above. Fix it; the picture shows how far off it is.
 """
 
 
@@ -165,7 +165,7 @@ check_function(measure, pretended, gpus((1.0, 0.7), (5.0, 4.0), (3.0, 1.0)), wit
 """
 <details><summary>Tip: what is missing?</summary>
 
-None of the four things from the beginning has been thought of. A launch before the loop, something
+It ignores all four things from the beginning. A launch before the loop, something
 before the clock is started, something before it is stopped, and another mean.
 </details>
 <details><summary>Tip: the order</summary>
@@ -175,7 +175,7 @@ it as well.
 </details>
 
 This repository does likewise, with two refinements: the times are taken by the GPU itself, between two
-marks in its queue (CUDA events), and the answer is judged before *and after* the measurement, so that
+marks in its queue (CUDA events), and the answer is checked before *and after* the measurement, so that
 nothing wrong can be fast ([measuring](../docs/measuring.md)).
 
 ## What the ladder says
@@ -235,8 +235,8 @@ spread.
 
 <details><summary>Two stages differ by 1 percent. Is one of them faster?</summary>
 
-Look at the spread. If repeated runs of one stage differ by as much, nobody knows. Measure them in turns, and
-more often; a GPU's clock also changes with its temperature.
+Look at the spread. If repeated runs of one stage differ by as much, the measurement cannot tell. Measure the stages in turns,
+and more often; a GPU's clock also changes with its temperature.
 </details>
 
 ## Where to read on

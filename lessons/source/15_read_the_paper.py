@@ -31,7 +31,7 @@ Read in this order, which is not the order of the pages, and ask the question be
 
 ## Figure 1, again
 
-It is worth to draw a paper's figures anew, from code that works. Yours:
+It is worth drawing a paper's figures anew, from code that works. Yours:
 """
 
 # %%
@@ -108,7 +108,7 @@ Below is s10's kernel with lines 8 to 10 of the paper's Algorithm 2 taken at the
 - line 10: the im2win tensor at `(i_n, i_c, i_h, i_w)`.
 
 These are the indices of the *image*, copied from Algorithm 1. Is that where the pixel is in the tensor? Run
-the check, see what it says, look at Figure 1 above, and mend the kernel. More than one order of the terms
+the check, see what it says, look at Figure 1 above, and fix the kernel. More than one order of the terms
 is right, as long as the weight is the one that belongs to the pixel.
 """
 
@@ -144,7 +144,7 @@ window begins at, `o_w * s_w`, plus the filter's own, `f_w * d_w`.
 
 Such a slip is no shame: the authors' program does it right, and only the listing was copied. But whoever
 builds from the listing finds out late. What else we noticed is written down line by line, with what we made
-of it: [from seed to code](../docs/papers.md). Two of them, for you to find:
+of it: [from paper to code](../docs/papers.md). Two of them, for you to find:
 
 <details><summary>Equation 2 has a subscript too many on its right side. Which?</summary>
 
@@ -160,8 +160,8 @@ It multiplies <code>R_I[1]</code> by <code>R_I[1]</code>: the input by itself. O
 ## Algorithm 3
 
 Read it beside this picture. Lines 3 to 7 are what comes before the first multiplication. Lines 14 and 15
-ask for the next slice, line 16 is the barrier. Ours asks earlier than line 14 does.
-(The compiler would rather ask later: what holds it is [told elsewhere](../docs/notes/fast.md).)
+load the next slice, line 16 is the barrier. Ours loads earlier than line 14 does.
+(The compiler would move these loads later: [this note](../docs/notes/fast.md) says what keeps them in place.)
 """
 
 # %%
@@ -216,7 +216,7 @@ GPU's highest speed is possible, and no mistake.
 ## Where to read on
 
 - The im2win paper (000), now from the first page on: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Each equation, algorithm, table and figure, and the file that has it: [from seed to code](../docs/papers.md).
+- Each equation, algorithm, table and figure, and the file that has it: [from paper to code](../docs/papers.md).
 - What came out when all of it was measured: [results](../docs/results.md) and
   [comparisons](../docs/notes/measurements.md).
 - And then write a stage of your own: [contributing](../docs/contributing.md).

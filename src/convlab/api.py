@@ -16,8 +16,7 @@ from convlab.plans import Plan, check_fits, plan
 from convlab.problem import ConvProblem
 from convlab.stages import Tile
 
-# What stays of the plans of a thread's last calls on a GPU: so many, and so much workspace in all.
-KEPT_PLANS, KEPT_BYTES = 16, 2**28
+KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
 
 
 def conv2d(
@@ -40,13 +39,11 @@ def conv2d(
     shape (N_i, C_o, H_o, W_o), is of the same kind; ``out`` may give the array to write it to.
     Device arrays are C-contiguous and start at a multiple of 16 bytes.
 
-    ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, and s01, the
-    quickest there, on a simulator.
-    A simulator takes a minute for a million multiply-adds or so: it is for small problems. On a GPU
-    the work is done on the default stream, and what was prepared for a thread's last few problems
-    is kept, with at most 256 MiB of workspace, so that doing one again costs little host time.
-    There s12 splits the sums of few outputs among blocks, and from three parts on the last bits may
-    differ from call to call; :func:`plan` with ``whole_sums=True`` never does.
+    ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
+    simulator. A simulator takes about a minute per million multiply-adds: it is for small problems.
+    On a GPU the work runs on the default stream, and plans for a thread's last few problems are
+    kept, with at most 256 MiB of workspace. There s12 may use split-K for few outputs, so the last
+    bits may differ from call to call; :func:`plan` with ``whole_sums=True`` never does.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
     :func:`plan` raises; ``out`` is then untouched.
@@ -96,8 +93,7 @@ def conv2d(
 
 
 class _Kept(local):
-    """Plans of one thread: threads may have a default stream each, and a plan's calls run one at a
-    time."""
+    """Plans of one thread: a plan runs one call at a time, and each thread may have a stream."""
 
     def __init__(self) -> None:
         self.plans: OrderedDict[Any, Plan] = OrderedDict()
@@ -107,11 +103,11 @@ class _Kept(local):
         if ready.workspace_bytes > KEPT_BYTES:
             return
         self.plans[key] = ready
-        while len(self.plans) > KEPT_PLANS or self._workspace_bytes() > KEPT_BYTES:
+        while (
+            len(self.plans) > KEPT_PLANS
+            or sum(kept.workspace_bytes for kept in self.plans.values()) > KEPT_BYTES
+        ):
             self.plans.popitem(last=False)
-
-    def _workspace_bytes(self) -> int:
-        return sum(ready.workspace_bytes for ready in self.plans.values())
 
 
 _kept = _Kept()
@@ -121,7 +117,7 @@ def _ready(problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine) 
     """The problem's plan: on a GPU the one that is kept, if it is."""
     asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
     if not (engine.is_gpu and asked):
-        # On a simulator each call gets a workspace that nobody wrote, because that finds mistakes.
+        # On a simulator each call gets a fresh workspace of NaN, because that finds mistakes.
         return plan(problem, stage, tile, engine.name)
     key = (_current_gpu(), problem, stage, tile)
     ready = _kept.plans.get(key)
@@ -153,10 +149,8 @@ def _are_device_arrays(arrays: dict[str, Any]) -> bool:
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError(f"{name} is a masked array: convlab has no masks, give its data")
         if not isinstance(array, np.ndarray) and not _is_device_array(array):
-            raise TypeError(
-                f"{name} is a {type(array).__name__}: it must be a NumPy array or a Numba device "
-                "array"
-            )
+            kind = type(array).__name__
+            raise TypeError(f"{name} is a {kind}: it must be a NumPy array or a Numba device array")
     kinds = {name: _is_device_array(array) for name, array in arrays.items()}
     if len(set(kinds.values())) > 1:
         named = ", ".join(f"{name} {'device' if kind else 'NumPy'}" for name, kind in kinds.items())
@@ -180,15 +174,13 @@ def _check_tensor(
 
 
 def _check_writable(out: Any, sources: dict[str, Any]) -> None:
-    """Raise ``ValueError`` when ``out`` cannot be written, to itself only."""
+    """Raise ``ValueError`` when ``out`` is read-only or shares memory with a source."""
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError("out is read-only: it must be writable")
     start, end = _memory(out)
     for name, source in sources.items():
-        if name == "out":
-            continue
         source_start, source_end = _memory(source)
-        if start < source_end and source_start < end:
+        if name != "out" and start < source_end and source_start < end:
             raise ValueError(f"out shares memory with {name}: it must have its own")
 
 
@@ -196,10 +188,8 @@ def _memory(array: Any) -> tuple[int, int]:
     """The addresses that an array's elements lie between."""
     if isinstance(array, np.ndarray):
         return np.lib.array_utils.byte_bounds(array)
-    if hasattr(array, "device_ctypes_pointer"):
-        start = address_of(array)
-    else:  # Numba's simulator's
-        start = array.ctypes.data
+    on_gpu = hasattr(array, "device_ctypes_pointer")  # else an array of Numba's simulator
+    start = address_of(array) if on_gpu else array.ctypes.data
     return start, start + 4 * math.prod(array.shape)
 
 

@@ -32,10 +32,8 @@ def seven_loops(
     padding: Padding = 0,
     dilation: IntOrPair = 1,
 ) -> Doubles:
-    """The convolution as the im2win paper's Equation 1 has it, in float64: to read, not to be fast.
-
-    The paper has neither padding, dilation nor bias; here they are as in PyTorch.
-    """
+    """The im2win paper's Equation 1 in float64: to read, not to be fast. Padding, dilation and
+    bias, which the paper has not, are as in PyTorch."""
     for name, array in (("input", input), ("weight", weight)):
         if array.ndim != 4:
             raise ValueError(f"{name} has shape {array.shape}: it must have four axes")
@@ -86,13 +84,13 @@ def magnitude(
     *,
     workers: int = 1,
 ) -> Doubles:
-    """``sum |x||w| + |bias|`` for each output, in float64: what rounding errors grow with.
+    """``sum |x||w| + |bias|`` for each output, in float64: what rounding errors grow with. NaN and
+    infinities count as 0, because they cause no rounding."""
 
-    NaN and infinities count as 0, because no rounding comes of them.
-    """
-    return convolution(
-        problem, input, weight, bias, lambda array: np.abs(finite_part(array)), workers
-    )
+    def sizes(array: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(np.abs(finite_part(array)))
+
+    return convolution(problem, input, weight, bias, sizes, workers)
 
 
 def finite_part(array: NDArray[Any]) -> NDArray[Any]:
@@ -132,8 +130,7 @@ def convolution(
 
 @cache
 def _blas() -> ThreadpoolController:
-    """NumPy's matrix products, by how many threads they run. Found once: it takes milliseconds, and
-    small answers are worked out in less."""
+    """Controls the threads of NumPy's matrix products. Finding it takes milliseconds, once."""
     return ThreadpoolController().select(user_api="blas")
 
 
@@ -157,8 +154,8 @@ def cores() -> int:
 
 
 def workers_for(problem: ConvProblem) -> int:
-    """How many threads work out an answer: one a core, but no more than together take as much
-    memory as the answer and its magnitude, 16 bytes an output."""
+    """How many threads compute an answer: one per core, but no more than together take as much
+    memory as the answer and its magnitude, 16 bytes per output."""
     H_p, W_p = problem.padded_shape
     numbers = 3 * problem.C_i * H_p * W_p + problem.W_f * problem.C_i * problem.H_o * problem.W_o
     answer = 2 * problem.N_i * problem.C_o * problem.H_o * problem.W_o
@@ -166,7 +163,7 @@ def workers_for(problem: ConvProblem) -> int:
 
 
 def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:
-    """What row u of a filter meets, a column for each output pixel: [W_f*C_i, H_o*W_o]."""
+    """The pixels under row u of a filter, a column for each output pixel: [W_f*C_i, H_o*W_o]."""
     rows = padded[:, u * problem.d_h :: problem.s_h][:, : problem.H_o]
     seen = np.empty((problem.W_f, problem.C_i, problem.H_o, problem.W_o))
     for v in range(problem.W_f):
@@ -175,10 +172,7 @@ def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:
 
 
 def require_shapes(
-    problem: ConvProblem,
-    input: NDArray[Any],
-    weight: NDArray[Any],
-    bias: NDArray[Any] | None,
+    problem: ConvProblem, input: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None
 ) -> None:
     """Raises ``ValueError`` naming the first of a problem's tensors that has another shape."""
     require_shape("input", input, problem.input_shape)

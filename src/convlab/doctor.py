@@ -1,6 +1,6 @@
-"""What is here: the machine, the packages, the GPU, the engines and compilers; what is missing.
+"""What this machine has and lacks: packages, GPU, engines and compilers.
 
-Every fact is looked up on its own, so that a broken installation is described and not crashed on.
+Every fact is looked up on its own, so that a broken installation is described without a crash.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -45,8 +45,8 @@ def facts() -> dict[str, Any]:
 
 
 def environment(arguments: Sequence[str]) -> dict[str, Any]:
-    """What is kept with a measurement, so that it can be repeated and compared; no paths of this
-    machine but those in ``arguments``, which is what was typed after ``convlab``."""
+    """What is stored with a measurement, so that it can be repeated and compared. It holds no paths
+    of this machine but those in ``arguments``, the words after ``convlab``."""
     return {
         "command": shlex.join(["convlab", *arguments]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -70,23 +70,21 @@ def _version(package: str) -> str | None:
 
 def _engines() -> list[dict[str, Any]]:
     try:
-        from convlab.engines import ENGINE_NAMES
+        from convlab.engines import ENGINE_NAMES, choose, unavailable
     except Exception as error:
         return [{"name": "all", "available": False, "device": None, "why_not": _sentence(error)}]
-    return [_engine(name) for name in ENGINE_NAMES]
-
-
-def _engine(name: str) -> dict[str, Any]:
-    from convlab.engines import choose, unavailable
-
-    device, why_not = None, None
-    try:
-        why_not = unavailable(name)
-        if why_not is None:
-            device = choose(name).device
-    except Exception as error:  # such as an import that fails inside numba-cuda
-        why_not = _sentence(error)
-    return {"name": name, "available": why_not is None, "device": device, "why_not": why_not}
+    found = []
+    for name in ENGINE_NAMES:
+        device, why_not = None, None
+        try:
+            why_not = unavailable(name)
+            if why_not is None:
+                device = choose(name).device
+        except Exception as error:  # such as an import that fails inside numba-cuda
+            why_not = _sentence(error)
+        available = why_not is None
+        found.append({"name": name, "available": available, "device": device, "why_not": why_not})
+    return found
 
 
 def _would_use(engines: list[dict[str, Any]], gpu: dict[str, Any] | None) -> dict[str, str | None]:
@@ -103,7 +101,7 @@ def _would_use(engines: list[dict[str, Any]], gpu: dict[str, Any] | None) -> dic
 
 def _gpu() -> dict[str, Any] | None:
     """The first GPU; None when there is none."""
-    # nvidia-smi also answers where Numba cannot: that difference is worth seeing.
+    # nvidia-smi may see a GPU that Numba cannot use; the table then shows the difference.
     found = {**_gpu_by_nvidia_smi(), **_gpu_by_numba()}
     keys = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
     return {key: found.get(key) for key in keys} if found else None
@@ -123,11 +121,10 @@ def _gpu_by_nvidia_smi() -> dict[str, Any]:
 
 
 def _clocks() -> dict[str, int | None] | None:
-    """The clocks right now of the GPU that Numba uses; None without nvidia-smi."""
+    """The current clocks in MHz of the GPU that Numba uses; None without nvidia-smi."""
     gpu = _uuid()
-    answers = _ask_nvidia_smi(
-        "clocks.sm", "clocks.mem", "clocks.max.sm", options=[f"--id={gpu}"] if gpu else []
-    )
+    options = [f"--id={gpu}"] if gpu else []
+    answers = _ask_nvidia_smi("clocks.sm", "clocks.mem", "clocks.max.sm", options=options)
     if answers is None:
         return None
     megahertz = [int(answer) if answer.isdecimal() else None for answer in answers]
@@ -176,22 +173,17 @@ def _gpu_by_numba() -> dict[str, Any]:
 
 
 def compilers() -> list[dict[str, Any]]:
-    """What the GPU engine and ``convlab lint`` compile with: each one's name, what was found of it
+    """What the GPU engine and ``convlab lint`` compile with: each one's name, its version or path
     (None when it is missing) and how to install it."""
-    return [
-        _tool("NVVM", _nvvm),
-        _tool("NVRTC", _nvrtc),
-        _tool("nvJitLink", _nvjitlink),
-        _tool("nvdisasm", _nvdisasm),
-    ]
-
-
-def _tool(name: str, version: Callable[[], str | None]) -> dict[str, Any]:
-    try:
-        found = version()
-    except Exception:  # the loaders' own exception types differ between versions
-        found = None
-    return {"name": name, "found": found, "install": None if found else COMPILERS}
+    tools = {"NVVM": _nvvm, "NVRTC": _nvrtc, "nvJitLink": _nvjitlink, "nvdisasm": _nvdisasm}
+    listed = []
+    for name, version in tools.items():
+        try:
+            found = version()
+        except Exception:  # the loaders' own exception types differ between versions
+            found = None
+        listed.append({"name": name, "found": found, "install": None if found else COMPILERS})
+    return listed
 
 
 def _nvvm() -> str:
@@ -230,7 +222,7 @@ def _warnings(numpy: str | None) -> list[str]:
 
 
 def _stages_left_out(engine: str | None) -> list[str]:
-    """Which stages this GPU cannot run, and what is taken in their place."""
+    """Which stages this GPU cannot run, and which stage ``auto`` takes instead."""
     if engine != "gpu":
         return []
     from convlab.engines import choose

@@ -155,7 +155,7 @@ def draw_figure(
     _show(left.subplots(), title, picture.transpose(1, 2, 0))
     if maps is not None and owner is not None:
         right.suptitle(
-            f"the maps of {owner.stage.name}: {owner.judged}",
+            f"the maps of {owner.stage.name}: {owner.status}",
             fontsize=11,
             color="black" if owner.ok else BAD,
         )
@@ -205,7 +205,7 @@ def _draw_results(axes: Axes, results: Sequence[Result]) -> None:
         middle = column + 0.5
         for y, text, style in (
             (0.22, f"{number} {rest.replace('_', ' ')}", {"fontsize": 7}),
-            (0.45, result.judged, {"fontsize": 12, "fontweight": "bold", "color": colour}),
+            (0.45, result.status, {"fontsize": 12, "fontweight": "bold", "color": colour}),
             (0.74, "" if ratio is None else f"error / bound\n{ratio:.2g}", {"fontsize": 7.5}),
         ):
             axes.text(middle, row + y, text, ha="center", va="center", **style)

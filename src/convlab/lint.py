@@ -2,7 +2,7 @@
 
 Each kernel is built the way Numba really builds it (:mod:`convlab.engines.offline`) and held to
 its budget: no spills, no stack, no float64 arithmetic, at most so many registers, and 128-bit
-accesses where the stage claims them. Slow code is a finding here, as a wrong result is in a test.
+accesses where the stage claims them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import chain, groupby
 from typing import Any
@@ -32,15 +32,15 @@ from convlab.engines.offline import (
 )
 from convlab.plans import why_too_old
 from convlab.problem import ConvProblem
-from convlab.stage import Capability, Launch, Program
+from convlab.stage import Capability, Program
 from convlab.stages import Stage, stage_named
 from convlab.workloads import paper_layer
 
 CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))
 
-# What is compiled: the layers that have differed most from the rest (few channels, large filters,
-# 64 and 128 filters; conv12's sums are split by s12) and a problem in which nothing divides
-# anything. Further tiles of s11 to s14 are compiled by their own tests.
+# The layers that have differed most from the rest (few channels, large filters, 64 and 128 filters;
+# s12 takes split-K on conv12) and a problem in which no size divides another. Further tiles of s11
+# to s14 are compiled by their own tests.
 LAYERS = ("conv3", "conv4", "conv7", "conv8", "conv9", "conv12")
 PROBLEMS: dict[str, ConvProblem] = {
     **{layer: paper_layer(layer) for layer in LAYERS},
@@ -49,10 +49,10 @@ PROBLEMS: dict[str, ConvProblem] = {
     ),
 }
 
-# Registers a thread, at most. A multiprocessor has 65,536: 128 a thread is what lets two blocks
-# of 256 threads live on it, 64 a block of 1,024, 168 three blocks of 128, as s11 and s12 have.
-# s07's is what scalar access takes; cin_parallel's keep all of a thread's loads on their way at
-# once, in blocks too small to need 64 (of the largest its launch bounds make 64).
+# Registers a thread, at most, by kernel. An SM has 65,536: with 128 a thread two blocks of 256
+# threads are resident, with 64 a block of 1,024, with 168 three blocks of 128. Scalar access
+# decides s07's budget, all of a thread's loads in flight that of cin_parallel, and on tensor cores
+# up to 128 accumulators and both TF32 parts of the operands.
 REGISTER_BUDGET: dict[str, int] = {
     "direct": 64,
     "fill_with_bias": 40,
@@ -62,12 +62,9 @@ REGISTER_BUDGET: dict[str, int] = {
     "im2col": 40,
     "to_depth_last": 40,
     "im2col_by_runs": 64,
-    "matrix_product": 128,
     "implicit_gemm": 40,
     "shared_memory": 64,
-    "block_tiling": 128,
     "microkernel": 160,
-    "vectorized": 128,
     "prefetch": 136,
     "double_buffer": 136,
     "im2win": 40,
@@ -82,16 +79,13 @@ REGISTER_BUDGET: dict[str, int] = {
     "mma": 255,
     "tensor_cores": 255,  # 16 x 8 sums a thread, and both parts of what it multiplies
     "split_filter": 48,
-    # With 128 channels of a block 128 sums a thread, half as many under way, and both parts of what
-    # it multiplies: two blocks of 128 live on a multiprocessor. With 64, three, by launch bounds.
     "warpgroups": 255,
     "swapped_operands": 255,
     "warpgroup_tile": 255,
 }
-USUAL_BUDGET = 128  # of a kernel that the table does not name: two blocks of 256 threads per SM
-# Pre-passes whose subject is wide access, and what they must have; of main kernels
-# ``Stage.vectorized`` says it.
-WIDE_PRE_PASSES: dict[str, tuple[str, ...]] = {
+USUAL_BUDGET = 128  # of every other kernel
+# Layout transforms that must have 128-bit accesses; of main kernels ``Stage.vectorized`` says so.
+WIDE_TRANSFORMS: dict[str, tuple[str, ...]] = {
     "im2col_by_runs": ("LDG", "LDS", "STG"),
     # Loads are as wide where rows are aligned, which they are not everywhere.
     "im2win_transform_by_pixels": ("STG",),
@@ -100,8 +94,8 @@ WIDE_PRE_PASSES: dict[str, tuple[str, ...]] = {
     "split_filter": ("STG",),
 }
 MOST_PROCESSES = 8  # compile at a time, however many cores there are
-NO_LOAD = "LDS RZ, [RZ]"  # ptxas puts three before the first LDGSTS, never to be carried out
-MOST_REGISTERS = 255  # that a thread can have: the budget where nobody made one
+NO_LOAD = "LDS RZ, [RZ]"  # ptxas puts three before the first LDGSTS, never to be executed
+MOST_REGISTERS = 255  # that a thread can have: the budget where no other is set
 
 
 @dataclass(frozen=True)
@@ -134,6 +128,9 @@ class Row:
         """Whether nothing is wrong with the machine code."""
         return not self.findings
 
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.kernel} on {self.problem}, {self.arch}"
+
 
 def lint_stage(
     stage: Stage,
@@ -141,7 +138,7 @@ def lint_stage(
     capabilities: tuple[Capability, ...] = CAPABILITIES,
     **switches: bool,
 ) -> Iterator[Row]:
-    """Compile every kernel of a stage at its production tile and judge the machine code.
+    """Compile every kernel of a stage at its production tile and check the machine code.
 
     Raises ``CompilerMissing`` where the compilers are not installed, ``ValueError`` for a GPU that
     the stage cannot run on.
@@ -149,6 +146,7 @@ def lint_stage(
     for capability in capabilities:
         if (reason := why_too_old((stage,), capability, arch_of(capability))) is not None:
             raise ValueError(reason)
+    whole = all(switches.values())
     for name, problem in problems.items():
         tile = stage.production_tile(problem)
         program = _prepared(stage, problem, tuple(switches.items()))
@@ -157,17 +155,20 @@ def lint_stage(
             codes = instructions_of(cubins, capability)
             kernels = zip(program.kernels, cubins, codes, strict=True)
             for step, (launch, cubin, code) in enumerate(kernels):
-                main, whole = launch.name == program.launches[-1].name, all(switches.values())
-                claims = stage.vectorized and main and whole
-                aligned_output = problem.H_o * problem.W_o % 4 == 0
-                pre_pass = WIDE_PRE_PASSES.get(launch.name, ())
-                wide = _expected_wide(aligned_output) if claims else pre_pass
+                main = launch.name == program.launches[-1].name
+                wide = WIDE_TRANSFORMS.get(launch.name, ())
+                if stage.vectorized and main and whole:
+                    aligned_output = problem.H_o * problem.W_o % 4 == 0
+                    wide = ("LDG", "LDS", "STS", *(("STG",) if aligned_output else ()))
                 # What leaving a technique out costs is for the ablation to find.
                 held = (whole or not main) and capability in CAPABILITIES
                 budget = REGISTER_BUDGET.get(launch.name, USUAL_BUDGET) if held else MOST_REGISTERS
-                arch = arch_of(capability)
-                row = _row(stage, launch, name, str(tile or "-"), arch, cubin, code, wide, budget)
-                yield replace(row, step=step)
+                row = _row(cubin, code, wide, budget)
+                yield Row(
+                    stage=stage.name, kernel=launch.name, problem=name, tile=str(tile or "-"),
+                    arch=arch_of(capability), step=step, grid=launch.grid, block=launch.block,
+                    budget=budget, **row,
+                )  # fmt: skip
 
 
 _KEY = ("stage", "problem", "arch", "step")
@@ -228,7 +229,7 @@ def _worse(old: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
     return tuple(worse)
 
 
-@lru_cache(maxsize=1)  # of the same kernels most is the same for the next GPU
+@lru_cache(maxsize=1)  # the next GPU's kernels are mostly the same
 def _prepared(
     stage: Stage, problem: ConvProblem, switches: tuple[tuple[str, bool], ...]
 ) -> Program:
@@ -264,10 +265,10 @@ def processes() -> int:
 
 
 def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row] | NotCompiled]:
-    """What became of each task, in their order, ``jobs`` of them compiled at a time.
+    """The result of each task, in their order, ``jobs`` of them compiled at a time.
 
-    Several are compiled by processes of their own, since Numba compiles one kernel at a time; for
-    all GPUs by the same, which so does only once what does not depend on them.
+    Numba compiles one kernel at a time, so each job is a process. The same process compiles a
+    kernel for all GPUs: what does not depend on the GPU is then done once.
     """
     if min(jobs, len(tasks)) <= 1:
         yield from map(_done, tasks)
@@ -282,9 +283,9 @@ def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row] | NotCompil
 
 
 def _begin() -> None:
-    """What a process does first. It ends at Ctrl-C at once and without a traceback: who asked for
-    the work says what happened. And it looks for garbage less often, a tenth of what Numba takes:
-    a kernel makes millions of objects, of which few are garbage before it is compiled."""
+    """Set up a worker process. Ctrl-C ends it at once and without a traceback, since the parent
+    reports it. Garbage collection takes a tenth of the compile time, and finds little: it runs
+    less often."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()
     gc.set_threshold(100_000)
@@ -304,25 +305,12 @@ def _done(task: Task) -> list[Row] | NotCompiled:
         return NotCompiled(type(error).__name__, said, isinstance(error, CompilerMissing))
 
 
-def _expected_wide(aligned_output: bool) -> tuple[str, ...]:
-    """128-bit instructions a vectorised kernel must have; whole runs of output need alignment."""
-    return ("LDG", "LDS", "STS") + (("STG",) if aligned_output else ())
-
-
 def _row(
-    stage: Stage,
-    launch: Launch,
-    problem: str,
-    tile: str,
-    arch: str,
-    cubin: Cubin,
-    code: list[str],
-    expected_wide: tuple[str, ...],
-    budget: int,
-) -> Row:
-    kernel = launch.name
+    cubin: Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int
+) -> dict[str, Any]:
+    """What a :class:`Row` says about the machine code, by field."""
     opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
-    if any(opcode.startswith("RED") for opcode in opcodes):  # added atomically, one by one
+    if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
     float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
     wide = _wide_accesses(opcodes)
@@ -337,45 +325,32 @@ def _row(
     if cubin.registers > budget:
         findings.append(f"takes {cubin.registers} registers, its budget is {budget}")
     findings += [f"has no 128-bit {kind}" for kind in expected_wide if not wide.get(kind)]
-    narrow = sum(times for opcode, times in opcodes.items() if _is_narrow_shared_load(opcode))
+    shared_loads = {name: n for name, n in opcodes.items() if name.split(".")[0] == "LDS"}
+    narrow = sum(n for name, n in shared_loads.items() if "128" not in name.split("."))
     if "LDS" in expected_wide and narrow:
         findings.append(f"has {narrow} loads from shared memory that are not 128-bit")
-    return Row(
-        stage=stage.name,
-        kernel=kernel,
-        problem=problem,
-        tile=tile,
-        arch=arch,
-        registers=cubin.registers,
-        budget=budget,
-        stack_bytes=cubin.stack_bytes,
-        spill_bytes=cubin.spill_bytes,
-        shared_bytes=cubin.shared_bytes,
-        float64=float64,
-        wide=wide,
-        findings=tuple(findings),
-        grid=launch.grid,
-        block=launch.block,
-        instructions=len(code),
-        multiply_adds=multiply_adds(code),
-        loop_instructions=len(loop),
-        loop_multiply_adds=multiply_adds(loop),
-    )
-
-
-def _is_narrow_shared_load(opcode: str) -> bool:
-    kind, *modifiers = opcode.split(".")
-    return kind == "LDS" and "128" not in modifiers
+    return {
+        "registers": cubin.registers,
+        "stack_bytes": cubin.stack_bytes,
+        "spill_bytes": cubin.spill_bytes,
+        "shared_bytes": cubin.shared_bytes,
+        "float64": float64,
+        "wide": wide,
+        "findings": tuple(findings),
+        "instructions": len(code),
+        "multiply_adds": multiply_adds(code),
+        "loop_instructions": len(loop),
+        "loop_multiply_adds": multiply_adds(loop),
+    }
 
 
 def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
     """How many 128-bit loads and stores of each kind: LDG, STG (global), LDS, STS (shared). An
-    asynchronous copy, LDGSTS, is one of each of two."""
+    asynchronous copy, LDGSTS, counts as both LDG and STS."""
     counts: Counter[str] = Counter()
     for opcode, times in opcodes.items():
         kind, *modifiers = opcode.split(".")
-        if "128" in modifiers:
-            for part in ("LDG", "STS") if kind == "LDGSTS" else (kind,):
-                counts[part] += times if part in ("LDG", "STG", "LDS", "STS") else 0
-    counts += Counter()  # only what there is
+        for part in ("LDG", "STS") if kind == "LDGSTS" else (kind,):
+            if "128" in modifiers and part in ("LDG", "STG", "LDS", "STS"):
+                counts[part] += times
     return dict(sorted(counts.items()))

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,28 +51,23 @@ from convlab.rounding import (
 Singles = NDArray[np.float32]
 
 OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
-MANY_OUTPUTS = 2**20  # from here on threads judge, compiled: fewer take less time than to compile
-PIECE = 2**15  # outputs judged at once: few enough for a core's cache
+MANY_OUTPUTS = 2**20  # from here on compiled threads check: fewer take less time than compiling
+PIECE = 2**15  # outputs checked at once: few enough for a core's cache
 
 
 @dataclass(frozen=True)
 class CheckResult:
     """What the oracle says of one output; ``str`` says it in a sentence."""
 
-    ok: bool
-    """Whether every element is within its bound."""
+    ok: bool  # every element is within its bound
+    # The largest error as a multiple of its element's bound: at most 1 is right, 0 exact; infinite
+    # is a NaN or an infinity in the wrong place, or any error where the bound is 0.
     error_over_bound: float
-    """The largest error, as a multiple of its element's bound: at most 1 is right, 0 is exact, and
-    infinite is a NaN or an infinity in the wrong place, or any error where the bound is 0."""
-    wrong: int
-    """How many elements are wrong, of ``total``."""
+    wrong: int  # elements, of ``total``
     total: int
-    first: tuple[int, int, int, int] | None = None
-    """The first wrong element: image, channel, row, column; None when all are right."""
-    got: float | None = None
-    """What was there."""
-    expected: float | None = None
-    """What should have been there, in float64."""
+    first: tuple[int, int, int, int] | None = None  # wrong: image, channel, row, column
+    got: float | None = None  # there
+    expected: float | None = None  # there, in float64
 
     def __str__(self) -> str:
         size = f"the largest error is {self.error_over_bound:.3g} times the bound"
@@ -92,10 +87,8 @@ class _Facts(NamedTuple):
 
     finite: bool
     integers: bool
-    largest: float
-    """The size of its largest finite number."""
-    some_small: bool
-    """Whether TF32 cannot split every one."""
+    largest: float  # the size of its largest finite number
+    some_small: bool  # TF32 cannot split every one
 
     @classmethod
     def of(cls, tensor: Singles) -> _Facts:
@@ -114,12 +107,11 @@ class _Facts(NamedTuple):
 
 
 class Oracle:
-    """The answer to one convolution, worked out once, to judge any number of outputs by.
+    """The answer to one convolution, computed once, to check any number of outputs.
 
     ``expected`` and ``magnitude`` are float64 of ``problem.output_shape``. ``workers`` is how many
-    threads work where there is much to do, None for one a core, or fewer where together they would
-    take more memory than the answer; the attribute is how many do. Takes float32 tensors; raises
-    ``ValueError`` naming the one that has another shape or dtype.
+    threads work on many outputs; None is one a core, or fewer where they would take more memory
+    than the answer. Raises ``ValueError`` naming a tensor of another shape or dtype than float32.
     """
 
     def __init__(
@@ -138,17 +130,14 @@ class Oracle:
             raise ValueError(f"workers is {workers}: it must be at least 1")
         require_shapes(problem, input, weight, bias)
         self.problem = problem
-        much = max(input.size, math.prod(problem.output_shape)) >= MANY_OUTPUTS
-        self.workers = 1
-        if much:
-            self.workers = workers_for(problem) if workers is None else workers
+        many = max(input.size, math.prod(problem.output_shape)) >= MANY_OUTPUTS
+        self.workers = (workers or workers_for(problem)) if many else 1
         self.expected = reference(problem, input, weight, bias, workers=self.workers)
         self.magnitude = magnitude(problem, input, weight, bias, workers=self.workers)
         inputs = _Facts.together(each(_Facts.of, input, self.workers))
         weights = _Facts.of(weight)
-        all_of_them = _Facts.together(
-            [inputs, weights, *([] if bias is None else [_Facts.of(bias)])]
-        )
+        biases = [] if bias is None else [_Facts.of(bias)]
+        all_of_them = _Facts.together([inputs, weights, *biases])
         self._finite = self.expected  # what the finite terms sum to
         if not all_of_them.finite:
             self._finite = convolution(problem, input, weight, bias, finite_part, self.workers)
@@ -167,25 +156,21 @@ class Oracle:
 
     def _bound(self, atomic_additions: int = 0, split_products: bool = False) -> Bound:
         # Each addition may lose what it adds and what comes of it.
-        always = 2 * atomic_additions * SMALLEST_NORMAL
-        if not split_products:
-            return rounding_bound(
-                self.problem, with_bias=self._with_bias, integers=self._integers, always=always
-            )
+        always, integers, least = 2 * atomic_additions * SMALLEST_NORMAL, self._integers, 0
+        if split_products:
+            always += self.problem.K * (self._too_small + 8 * HALF_DENORMAL)
+            integers &= self._largest_factor <= LARGEST_EXACT_TF32
+            least = SPLIT_ROUNDINGS
         return rounding_bound(
-            self.problem,
-            with_bias=self._with_bias,
-            integers=self._integers and self._largest_factor <= LARGEST_EXACT_TF32,
-            least=SPLIT_ROUNDINGS,
-            always=always + self.problem.K * (self._too_small + 8 * HALF_DENORMAL),
+            self.problem, with_bias=self._with_bias, integers=integers, least=least, always=always
         )
 
     def check(
         self, output: Singles, atomic_additions: int = 0, split_products: bool = False
     ) -> CheckResult:
-        """Judge every element of a float32 output; of ``atomic_additions`` to each of them, every
-        one may flush a denormal to zero, as GPUs do there. ``split_products`` says that they are
-        of numbers split in two, on tensor cores; see :mod:`convlab.rounding` for both.
+        """Check every element of a float32 output. Each of ``atomic_additions`` to an element may
+        flush a denormal to zero, as GPUs do there; ``split_products`` are of numbers split in two
+        for tensor cores (:mod:`convlab.rounding` has both).
 
         Raises ``ValueError`` when its shape or dtype is not the problem's.
         """
@@ -205,13 +190,10 @@ class Oracle:
         self, output: Singles, bound: Bound, image: int
     ) -> tuple[float, int, tuple[int, int, int, int] | None]:
         """Of an image the largest error, how many elements are wrong, where the first is."""
-        if output.size >= MANY_OUTPUTS:
-            largest = largest_error(
-                output[image], self.expected[image], self.magnitude[image], bound
-            )
-            if largest <= 1:
-                return largest, 0, None
-        # Only where something is wrong, or no number, or little.
+        whole = output[image], self.expected[image], self.magnitude[image]
+        if output.size >= MANY_OUTPUTS and (largest := largest_error(*whole, bound)) <= 1:
+            return largest, 0, None
+        # Few outputs, or something is wrong or no number.
         largest, wrong, first = 0.0, 0, None
         _, C_o, H_o, W_o = self.problem.output_shape
         channels = max(1, PIECE // (H_o * W_o))
@@ -227,17 +209,11 @@ class Oracle:
         return largest, wrong, first
 
     def is_wrong(
-        self,
-        image: int,
-        output: Singles,
-        atomic_additions: int = 0,
-        split_products: bool = False,
+        self, image: int, output: Singles, atomic_additions: int = 0, split_products: bool = False
     ) -> NDArray[np.bool_]:
         """Which elements of one image's output, [C_o, H_o, W_o], are outside their bounds."""
         bound = self._bound(atomic_additions, split_products)
-        errors = self._error_over_bound(image, output, bound)
-        wrong: NDArray[np.bool_] = errors > 1
-        return wrong
+        return np.asarray(self._error_over_bound(image, output, bound) > 1)
 
     def _error_over_bound(
         self, where: int | tuple[int, slice], output: Singles, allowed: Bound
@@ -246,13 +222,13 @@ class Oracle:
         and some of its channels."""
         expected, magnitude = self.expected[where], self.magnitude[where]
         bound = bound_at(magnitude, allowed)
-        judged = np.isfinite(output) & np.isfinite(expected)
-        error = np.abs(np.subtract(output, expected, out=np.zeros_like(expected), where=judged))
+        compared = np.isfinite(output) & np.isfinite(expected)
+        error = np.abs(np.subtract(output, expected, out=np.zeros_like(expected), where=compared))
         exact_or_not = np.where(error == 0, 0.0, np.inf)
         over: Doubles = np.divide(error, bound, out=exact_or_not, where=bound > 0)
-        if not judged.all():
+        if not compared.all():
             excused = _same_or_overflowed(output, expected, self._finite[where], magnitude, bound)
-            over[~judged] = np.where(excused, 0.0, np.inf)[~judged]
+            over[~compared] = np.where(excused, 0.0, np.inf)[~compared]
         return over
 
 
@@ -281,24 +257,16 @@ def check_output(
     weight: Singles,
     bias: Singles | None = None,
 ) -> CheckResult:
-    """Judge one output. For several outputs of the same tensors, make one :class:`Oracle`."""
+    """Check one output. For several outputs of the same tensors, make one :class:`Oracle`."""
     return Oracle(problem, input, weight, bias).check(output)
 
 
 Seed = int | np.random.Generator
 
 
-@overload
-def random_tensors(
-    problem: ConvProblem, seed: Seed, bias: Literal[True] = True, *, integers: bool = False
-) -> tuple[Singles, Singles, Singles]: ...
-@overload
-def random_tensors(
-    problem: ConvProblem, seed: Seed, bias: bool, *, integers: bool = False
-) -> tuple[Singles, Singles, Singles | None]: ...
 def random_tensors(
     problem: ConvProblem, seed: Seed, bias: bool = True, *, integers: bool = False
-) -> tuple[Singles, Singles, Singles | None]:
+) -> tuple[Singles, Singles, Any]:
     """Input, weight and bias (None with ``bias=False``): float32, standard normal, of the shapes
     ``problem.input_shape``, ``problem.weight_shape`` and ``[C_o]``; the same for the same seed.
 

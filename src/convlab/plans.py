@@ -12,39 +12,29 @@ import numpy as np
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.engines.handles import address_of, check_aligned
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    SOURCES,
-    Argument,
-    Capability,
-    Flat,
-    Images,
-    Program,
-    Step,
-)
+from convlab.stage import SOURCES, Argument, Capability, Flat, Images, Program, Step
 from convlab.stages import LADDER, Stage, Tile, stage_named
 from convlab.tuned import tuned_tile
 
-# What "auto" means. On a GPU the first of these that it can run, whatever the problem: s12 has no
-# pass over the input beforehand, and tiles for every shape; s11 is the best that runs on GPUs
-# without asynchronous copies. On a simulator, where every thread costs, the stage with the fewest
-# and simplest.
+# What "auto" means. On a GPU the first of these that it can run: s12 transforms no input beforehand
+# and has tiles for every shape; s11 is the best without asynchronous copies. On a simulator, where
+# every thread costs, the stage with the fewest and simplest threads.
 AUTO_STAGES_GPU = ("s12_fused_im2win", "s11_im2win_full")
 AUTO_STAGE_SIMULATOR = "s01_direct"
 
 
 class Plan:
-    """A stage prepared for a problem on an engine: kernels built, workspace allocated.
+    """A stage prepared for a problem on an engine, made by :func:`plan`: kernels built, workspace
+    allocated.
 
-    Calling it launches the kernels and does nothing else, so that it can be captured in a CUDA
-    graph (on a ``stream`` of your own: CUDA does not capture the default one). Its workspace is
-    its own, and a GPU does one call of a plan at a time: for work side by side on two streams make
-    two plans. Made by :func:`plan`.
+    A call only launches the kernels, so it can be captured in a CUDA graph (on a ``stream`` of your
+    own: CUDA does not capture the default one). Calls share one workspace, so a GPU does one call
+    at a time: for concurrent work on two streams make two plans.
 
-    ``tile`` is the one its main kernel was made with, ``workspace_bytes`` the device memory that
-    the stage needs beside input, weight, bias and output. ``program`` is what it does where that is
-    not the stage's own, such as one with somebody's kernel in it. ``packed`` says whether a call
+    ``tile`` is the main kernel's, ``workspace_bytes`` the device memory beside input, weight, bias
+    and output, ``program`` what it does where that is not the stage's own. If ``packed``, a call
     only exchanges addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's
-    launches; ``one_graph``, whether it calls the driver once for all of them.
+    launches; if ``one_graph``, it calls the driver once for all of them.
     """
 
     def __init__(
@@ -90,16 +80,13 @@ class Plan:
 
         All are the engine's arrays: float32, C-contiguous, starting at a multiple of 16 bytes, of
         the problem's ``input_shape``, ``weight_shape``, ``(out_channels,)`` and ``output_shape``.
-        On a GPU that is Numba's, PyTorch's, CuPy's or anybody's that has
-        ``__cuda_array_interface__``, and the call returns before the work is done. Nothing is
-        checked here (``conv2d`` checks), but where launches are ``packed`` that an array is in the
-        GPU's memory and where it starts.
-        ``stream`` is None for the default one, a stream of any library that has
-        ``__cuda_stream__``, or a stream's handle.
+        On a GPU they are any library's that has ``__cuda_array_interface__``, and the call returns
+        before the work is done. ``stream`` is None for the default one, any library's that has
+        ``__cuda_stream__``, or a handle. ``conv2d`` checks arrays; this call does not.
 
-        On a GPU only: raises ``TypeError`` for what is no stream or, where ``packed``, an array in
-        the host's memory, ``ValueError`` for one that starts elsewhere, ``RuntimeError`` where
-        another GPU is current than the plan's, or the driver refuses a launch, with its error.
+        On a GPU only: raises ``TypeError`` for a wrong stream or, where ``packed``, an array in the
+        host's memory, ``ValueError`` for a misaligned one, ``RuntimeError`` where another GPU is
+        current or the driver refuses a launch, with its error.
         """
         if self._together is not None:
             self._together(input, weight, self._no_bias if bias is None else bias, out, stream)
@@ -129,19 +116,15 @@ class Plan:
         ]
 
     def for_weight(self, weight: Any, bias: Any = None, *, stream: Any = None) -> PlanForWeight:
-        """A plan called as ``(input, out, *, stream=None)``, that does what this one does with that
-        weight and bias and leaves out what depends on the weight alone: a filter's re-ordering is
-        done now, once. For inference, where weights are constant.
+        """A plan called as ``(input, out, *, stream=None)`` for inference, where weight and bias
+        are constant: the layout transform of the filter runs now, once, on ``stream``.
 
-        It has a workspace of its own, of the plan's size, and keeps ``weight`` and ``bias``. Write
-        other numbers into the weight, and a stage that re-orders it still computes with what was
-        there at this call.
+        The new plan has a workspace of its own and keeps ``weight`` and ``bias``. If the weight
+        changes later, a stage that transforms it still computes with the numbers of this call. The
+        transform has ended when this returns, so any stream may follow; it cannot be captured.
 
-        ``stream`` is where that is done, after what is there already. It has ended when this
-        returns, so that the plan may be called on any other stream; not for capturing in a graph.
-
-        On a GPU, raises ``ValueError`` for a weight or bias that does not start at a multiple of 16
-        bytes, ``TypeError`` for one in the host's memory, before anything is launched.
+        On a GPU, raises ``ValueError`` for a misaligned weight or bias, ``TypeError`` for one in
+        the host's memory, before anything is launched.
         """
         for name, array in (("weight", weight), ("bias", bias)):
             if self.engine.is_gpu and array is not None:
@@ -194,15 +177,13 @@ def plan(
 ) -> Plan:
     """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
 
-    ``stage="auto"`` is s12 on a GPU, or s11 where that has no asynchronous copies (compute
-    capability below 8.0), and s01 on a simulator. ``tile=None`` takes the stage's tiny tile
-    on a simulator; on a GPU the one that ``convlab tune`` remembered for this problem, GPU and
-    code, where it did and none of ``Stage.options`` is asked for, else the stage's production tile,
-    which a model chooses where there is a choice (``kernels/tile_heuristic.py``).
-    ``workspace_limit``, in bytes, has a stage that can (``Stage.in_slices``) do fewer images at a
-    time, so that its workspace stays within it. ``switches`` turn off techniques of stages that
-    have any (``Stage.switches``) or ask for more (``Stage.options``): ``relu=True`` and
-    ``whole_sums=True`` of s12.
+    ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
+    simulator. ``tile=None`` takes the stage's tiny tile on a simulator. On a GPU it takes the tile
+    that ``convlab tune`` remembered for this problem, GPU and code, unless ``Stage.options`` are
+    asked for; else the stage's production tile (``kernels/tile_heuristic.py`` has the choice).
+    ``workspace_limit``, in bytes, makes a stage with ``Stage.in_slices`` do fewer images at a time.
+    ``switches`` turn off techniques (``Stage.switches``) or ask for more (``Stage.options``):
+    ``relu=True`` and ``whole_sums=True`` of s12.
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
     stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
@@ -242,10 +223,8 @@ def program_for(
     workspace_limit: int | None = None,
     **switches: bool,
 ) -> Program:
-    """The stage's program at ``tile``, or where that is None at :func:`tile_for`'s.
-
-    The last ones made are kept, so that a convolution done again is not compiled again.
-    """
+    """The stage's program at ``tile``, by default :func:`tile_for`'s. The last are kept, so
+    that a convolution done again is not compiled again."""
     tile = tile or tile_for(problem, stage, engine, **switches)
     options: dict[str, int] = dict(switches)
     if workspace_limit is not None:
@@ -256,10 +235,8 @@ def program_for(
 
 
 def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool) -> Tile | None:
-    """The tile to take where nobody names one; None for a stage without tiles.
-
-    What is remembered was measured without the stage's options, and is for plans without them.
-    """
+    """The tile of a plan that names none; None for a stage without tiles. Remembered tiles were
+    measured without the stage's options, so plans with options do not take them."""
     if not engine.is_gpu:
         return stage.tiny_tile
     found = None
@@ -295,8 +272,8 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
 
 
 def _of_the_weight(program: Program) -> list[bool]:
-    """Which steps come to the same for every input: they take neither input nor output, and no
-    buffer that a step before them has to do with that does."""
+    """Which steps depend on the weight alone: they take neither input nor output, and no buffer of
+    an earlier step that does."""
     found, others = [], {"input", "output"}
     for step in program.launches:
         names = {str(argument) for argument in step.arguments}
@@ -318,12 +295,11 @@ def stages_for(
     engine: Engine, among: tuple[Stage, ...] = LADDER
 ) -> tuple[tuple[Stage, ...], str | None]:
     """The stages that can run on an engine, and, where some cannot, which and why."""
-    able, reasons = among, []
-    if (too_old := why_too_old(among, engine.capability(), engine.device)) is not None:
-        able = tuple(stage for stage in able if stage.runs_on(engine.capability()))
-        reasons.append(too_old)
+    able = tuple(stage for stage in among if stage.runs_on(engine.capability()))
+    too_old = why_too_old(among, engine.capability(), engine.device)
+    reasons = [] if too_old is None else [too_old]
     by_library = [stage for stage in among if _calls_a_library(stage)]
-    # Looking for a library imports it: only for who needs one.
+    # Looking for a library imports it: only where a stage needs one.
     if by_library and (lacking := engine.why_no_library()) is not None:
         able = tuple(stage for stage in able if stage not in by_library)
         reasons.append(f"{', '.join(stage.name for stage in by_library)}: {lacking}")
@@ -351,19 +327,13 @@ def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str
     for stage in stages:
         if (must := stage.requires) is not None and not stage.runs_on(capability):
             needs, has = (".".join(map(str, pair)) for pair in (must.capability, capability or ()))
-            what = (
-                f"a GPU of compute capability {needs}, no other"
-                if must.exact
-                else (f"a GPU of compute capability {needs} or higher")
-            )
-            what += f", for {must.feature}: {gpu} has {has}"
-            needed.setdefault(what, []).append(stage.name)
-    sentences = [
-        f"stage {names[0]} needs {what}"
-        if len(names) == 1
-        else f"stages {', '.join(names)} need {what}"
-        for what, names in needed.items()
-    ]
+            others = "no other" if must.exact else "or higher"
+            what = f"a GPU of compute capability {needs}{',' * must.exact} {others}"
+            needed.setdefault(f"{what}, for {must.feature}: {gpu} has {has}", []).append(stage.name)
+    sentences = []
+    for what, names in needed.items():
+        who = f"stage {names[0]} needs" if len(names) == 1 else f"stages {', '.join(names)} need"
+        sentences.append(f"{who} {what}")
     return "; ".join(sentences) or None
 
 

@@ -114,7 +114,7 @@ def largest_error(
     """The largest error of many outputs as a multiple of its bound, infinite where one of them or
     of what was expected is no finite number. The three arrays are of one shape.
 
-    Compiled for the processor: one pass and no arrays in between. With NumPy alone, judging a
+    Compiled for the processor: one pass and no arrays in between. With NumPy alone, checking a
     benchmark's hundreds of millions of outputs takes longer than anything else in it.
     """
     flat = (np.asarray(array).reshape(-1) for array in (output, expected, magnitude))
@@ -135,26 +135,26 @@ def squared_errors(
 
 @cache
 def _compiled() -> tuple[Any, Any]:
-    from numba import njit  # a second of compiling, for those who judge much
+    from numba import njit  # a second of compiling, only for many outputs
 
     bound_of = njit(nogil=True)(bound_at)
 
     def largest_error(output: Any, expected: Any, magnitude: Any, bound: Bound) -> float:
         largest, finite = 0.0, True
-        for place in range(output.size):
-            error = abs(output[place] - expected[place])
+        for e in range(output.size):
+            error = abs(output[e] - expected[e])
             finite &= error < np.inf
             if error > 0:
-                allowed = bound_of(magnitude[place], bound)
+                allowed = bound_of(magnitude[e], bound)
                 largest = max(largest, error / allowed if allowed > 0 else np.inf)
         return largest if finite else np.inf
 
     def squared_errors(output: Any, expected: Any) -> tuple[float, float, float]:
         errors = sizes = largest = 0.0
-        for place in range(output.size):
-            error = output[place] - expected[place]
+        for e in range(output.size):
+            error = output[e] - expected[e]
             errors += error * error
-            sizes += expected[place] * expected[place]
+            sizes += expected[e] * expected[e]
             largest = max(largest, abs(error))
         return errors, sizes, largest
 

@@ -1,6 +1,6 @@
 """What the command's verbs share: how they end, in one line each, and how they write files.
 
-A verb exits 0 (fine), 1 (something was judged wrong) or 2 (arguments or environment, with one line
+A verb exits 0 (fine), 1 (something is wrong) or 2 (arguments or environment, with one line
 that says what to do).
 """
 
@@ -27,10 +27,10 @@ STANDARD_OUTPUT = "-"
 
 
 class Verbs(TyperGroup):
-    """Keeps what was typed as ``obj``. What is wrong with it, and Ctrl-C, get one line each."""
+    """Keeps the arguments as ``obj``. Usage errors and Ctrl-C get one line each."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the words as ``ctx.obj``; where they are wrong say so in one line and exit 2."""
+        """Keep the arguments as ``ctx.obj``; exit 2 with one line if they are wrong."""
         ctx.obj = list(args)
         if not args:  # gets the help
             return super().parse_args(ctx, args)
@@ -85,7 +85,7 @@ def refusing(*errors: type[Exception], hint: str = "") -> Iterator[None]:
 
 @contextmanager
 def numba_needed() -> Iterator[None]:
-    """Around what imports Numba and, with the stages, files that people edit."""
+    """Report an import of Numba or of a stage's file that fails, in one line."""
     try:
         yield
     except typer.Exit:
@@ -100,8 +100,8 @@ def numba_needed() -> Iterator[None]:
 
 
 def _mistake(error: Exception) -> str | None:
-    """``FILE:LINE`` in convlab's own source where importing it went wrong; None when that is not
-    convlab's doing."""
+    """``FILE:LINE`` in convlab's own source where its import failed; None if the cause is
+    elsewhere, such as in Numba."""
     if isinstance(error, SyntaxError):
         file, line = error.filename, error.lineno
     else:
@@ -117,7 +117,7 @@ def _mistake(error: Exception) -> str | None:
 
 
 def refuse_simulator() -> None:
-    """Numba decides when it is first imported whether its CUDA is real: see to it that it is."""
+    """Make Numba compile: it decides at its first import whether it simulates CUDA."""
     if "numba" not in sys.modules:
         os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
     from numba.cuda.core import config
@@ -132,7 +132,7 @@ def one_line(error: Exception) -> str:
 
 
 def console_for(json_file: str | None) -> Console:
-    """Where a verb prints for people, once it is known that its JSON can be written."""
+    """Where a verb prints for people. Refuses a file for the JSON that cannot be written."""
     if json_file is not None and json_file != STANDARD_OUTPUT:
         check_writable("--json", Path(json_file))
     return Console(stderr=json_file == STANDARD_OUTPUT, highlight=False)

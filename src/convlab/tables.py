@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -57,62 +57,59 @@ def progress(steps: Sequence[str]) -> Iterator[Callable[[], None]]:
         yield lambda: bar.update(task, advance=1, description=next(upcoming))
 
 
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+def _table(names: Iterable[str], numbers: Iterable[str] = (), folded: Iterable[str] = ()) -> Table:
+    """A table of columns of text, then of numbers; those in ``folded`` may take several lines."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    wraps = {*folded}
+    for name in names:
+        table.add_column(name, no_wrap=name not in wraps, overflow="fold", vertical="bottom")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    return table
+
+
+def _number(value: float | None, style: str) -> str:
+    return "-" if value is None else format(value, style)
 
 
 def stages_table(stages: Sequence[Stage]) -> Table:
     """The ladder: every stage, its idea, its source and what it builds on."""
-    table = _table()
-    table.add_column("stage", no_wrap=True)
-    for name in ("idea", "source", "builds on"):
-        table.add_column(name)
     from convlab.stages import short_name
 
+    names = ("stage", "idea", "source", "builds on")
+    table = _table(names, folded=names[1:])
     for stage in stages:
         builds_on = ", ".join(map(short_name, stage.builds_on)) or "-"
         table.add_row(*map(Text, (stage.name, stage.title, stage.source, builds_on)))
     return table
 
 
-def _short(stage_name: str) -> str:
-    return stage_name.split("_")[0]
-
-
 def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
     """The problem and where it runs."""
-    shape = "x".join(map(str, problem.output_shape))
-    gemm = f"M = {problem.M:,}, N = {problem.N:,}, K = {problem.K:,}: {problem.flops:,} FLOP"
-    lines = (
-        f"input * filter  {problem} -> {shape}",
-        f"as a GEMM       {gemm}",
-        f"runs on         {engine.device}",
+    p = problem
+    return Text(
+        f"input * filter  {p} -> {'x'.join(map(str, p.output_shape))}\n"
+        f"as a GEMM       M = {p.M:,}, N = {p.N:,}, K = {p.K:,}: {p.flops:,} FLOP\n"
+        f"runs on         {engine.device}"
     )
-    return Text("\n".join(lines))
 
 
 def ladder_table(results: Sequence[Result], engine: Engine) -> Table:
     """How every stage did: timed on a GPU, counted on a simulator."""
-    table = _table()
-    table.add_column("stage", no_wrap=True)
-    table.add_column("judged", no_wrap=True)
     columns = GPU_COLUMNS if engine.is_gpu else tuple(_counted(engine))
-    for name in ("error /\nbound", *columns):
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    table = _table(("stage", "result"), ("error /\nbound", *columns))
     for result in results:
-        numbers = _gpu_cells(result, results) if engine.is_gpu else _counted_cells(result, engine)
-        ratio = result.error_over_bound
         table.add_row(
             Text(result.stage.name),
-            _judged(result),
-            "-" if ratio is None else f"{ratio:.3g}",
-            *numbers,
+            _status(result),
+            _number(result.error_over_bound, ".3g"),
+            *(_gpu_cells(result, results) if engine.is_gpu else _counted_cells(result, engine)),
         )
     return table
 
 
-def _judged(result: Result) -> Text:
-    return Text(result.judged, "green" if result.ok else "bold red")
+def _status(result: Result) -> Text:
+    return Text(result.status, "green" if result.ok else "bold red")
 
 
 def _counted(engine: Engine) -> dict[str, tuple[str, str]]:
@@ -121,23 +118,19 @@ def _counted(engine: Engine) -> dict[str, tuple[str, str]]:
 
 
 def _counted_cells(result: Result, engine: Engine) -> list[str]:
-    columns = _counted(engine)
-    if result.counts is None:
-        return ["-"] * len(columns)
-    counted = [(result.counts[name], style) for name, style in columns.values()]
-    return ["-" if number is None else format(number, style) for number, style in counted]
+    counts = result.counts or {}
+    return [_number(counts.get(name), style) for name, style in _counted(engine).values()]
 
 
 def _gpu_cells(result: Result, results: Sequence[Result]) -> list[str]:
     from convlab.ladder import speedup
 
     timing, workspace = result.timing, result.workspace_bytes
-    ratio = speedup(result, results)
     return [
         "-" if timing is None else f"{timing.median_ms:.3f} ±{timing.spread_percent:.1f}%",
-        "-" if result.tflops is None else f"{result.tflops:.2f}",
-        "-" if ratio is None else f"{ratio:.2f}",
-        "-" if workspace is None else f"{workspace / 2**20:,.1f}",
+        _number(result.tflops, ".2f"),
+        _number(speedup(result, results), ".2f"),
+        _number(None if workspace is None else workspace / 2**20, ",.1f"),
     ]
 
 
@@ -146,24 +139,25 @@ def ladder_legend(engine: Engine) -> Text:
     bound = "error / bound: up to 1 is what float32 rounding explains."
     if engine.is_gpu:
         return Text(
-            f"{bound} time: median and spread of repeated runs, every pre-pass included. "
+            f"{bound} time: median and spread of repeated runs, layout transforms included. "
             "workspace: memory that a stage needs beside input, filter and output.",
             "dim",
         )
     if engine.name == "simulator":
-        return Text(
-            f"{bound} A request (req.) is one load or store of a warp's 32 threads; global memory "
-            "answers in sectors of 32 bytes, shared memory in passes. bytes: what global memory "
-            "moves, whole sectors. Counted in the stage's main kernel; pre-passes, which only "
-            "re-order numbers, are left out. A simulator's time says nothing about a GPU's, so "
-            "work is counted, with tiles much smaller than a GPU's.",
-            "dim",
+        columns = (
+            "A request (req.) is one load or store of a warp's 32 threads. Global memory answers "
+            "in sectors of 32 bytes, shared memory in passes. bytes: whole sectors of global "
+            "memory."
+        )
+    else:
+        columns = (
+            "Loads and barriers are summed over all threads; a 128-bit load counts once. FLOP per "
+            "byte: of global memory read and written; more is better."
         )
     return Text(
-        f"{bound} Loads and barriers: of the stage's main kernel, summed over all threads, a "
-        "128-bit load once; pre-passes, which only re-order numbers, are left out. FLOP per byte: "
-        "of global memory that it reads and writes; more is better. A simulator's time says "
-        "nothing about a GPU's, so work is counted, with tiles much smaller than a GPU's.",
+        f"{bound} {columns} Only the stage's main kernel is counted, without layout transforms. "
+        "A simulator's time says nothing about a GPU's, so work is counted, with tiles much "
+        "smaller than a GPU's.",
         "dim",
     )
 
@@ -171,30 +165,24 @@ def ladder_legend(engine: Engine) -> Text:
 def ladder_errors(results: Sequence[Result]) -> list[Text]:
     """What is wrong with each stage that is not right."""
     return [
-        Text.assemble(f"{result.stage.name}: ", _judged(result), f": {result.error}")
+        Text.assemble(f"{result.stage.name}: ", _status(result), f": {result.error}")
         for result in results
         if not result.ok
     ]
 
 
 def lint_table(rows: Sequence[Row]) -> Table:
-    """What every kernel compiled to, one row a problem and architecture."""
-    table = _table()
-    table.add_column("stage", no_wrap=True)
-    table.add_column("kernel", overflow="fold")
-    for name in ("problem", "arch"):
-        table.add_column(name, no_wrap=True)
-    for name in ("registers", *WIDE):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict")
+    """What every kernel compiled to, one row per problem and architecture."""
+    table = _table(("stage", "kernel", "problem", "arch"), ("registers", *WIDE), folded=("kernel",))
+    table.add_column("result")
     for row in rows:
-        wide = [str(row.wide.get(kind, "-")) for kind in WIDE]
-        names = map(Text, (_short(row.stage), row.kernel, row.problem, row.arch))
-        table.add_row(*names, f"{row.registers}/{row.budget}", *wide, _verdict(row))
+        names = map(Text, (row.stage.split("_")[0], row.kernel, row.problem, row.arch))
+        wide = (str(row.wide.get(kind, "-")) for kind in WIDE)
+        table.add_row(*names, f"{row.registers}/{row.budget}", *wide, _lint_result(row))
     return table
 
 
-def _verdict(row: Row) -> Text:
+def _lint_result(row: Row) -> Text:
     """OK, or each thing that is wrong in a word."""
     if row.ok:
         return Text("OK", "green")
@@ -214,21 +202,19 @@ def lint_legend() -> Text:
     """What the lint's columns mean."""
     return Text(
         "registers: of a thread, and its budget. LDG, STG, LDS, STS: 128-bit loads and stores of "
-        "global and of shared memory, as they stand in the machine code.",
+        "global and of shared memory in the machine code.",
         "dim",
     )
 
 
 def differences_table(found: Sequence[Difference]) -> Table:
     """How the machine code of each kernel differs from the stored."""
-    table = _table()
-    for name in ("kernel", "differences: before -> now", "worse"):
-        table.add_column(name, overflow="fold")
+    names = ("kernel", "differences: before -> now", "worse")
+    table = _table(names, folded=names)
     for one in found:
-        row = one.row
         changes = [f"{name}: {old} -> {now}" for name, (old, now) in one.changes.items()]
         table.add_row(
-            Text(f"{row.stage}: {row.kernel} on {row.problem}, {row.arch}"),
+            Text(str(one.row)),
             Text("\n".join(changes) or "not stored"),
             Text(", ".join(one.worse), "red"),
         )
@@ -236,24 +222,16 @@ def differences_table(found: Sequence[Difference]) -> Table:
 
 
 def lint_errors(rows: Sequence[Row]) -> list[Text]:
-    """What is wrong with each build that is not as it should be."""
-    return [
-        Text(f"{row.stage}: {row.kernel} on {row.problem}, {row.arch}: {'; '.join(row.findings)}")
-        for row in rows
-        if not row.ok
-    ]
+    """What is wrong with each kernel that is not as it should be."""
+    return [Text(f"{row}: {'; '.join(row.findings)}") for row in rows if not row.ok]
 
 
 def tiles_table(tuned: Tuned) -> Table:
     """Every tile of one problem, the fastest first, the model's choice marked."""
-    table = _table()
-    table.add_column("tile", no_wrap=True)
-    for name in ("time ms", "spread", "over the\nbest", "TFLOP\n/ s"):
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    table = _table(("tile",), ("time ms", "spread", "over the\nbest", "TFLOP\n/ s"))
     table.add_column("")
     best = tuned.best.time_ms if tuned.best is not None else None
-    order = sorted(tuned.measured, key=lambda one: (one.time_ms is None, one.time_ms))
-    for one in order:
+    for one in sorted(tuned.measured, key=lambda one: (one.time_ms is None, one.time_ms)):
         chosen = "the model's choice" if one.task.tile == tuned.model else ""
         if one.time_ms is None or best is None:
             cells = ["-"] * 4
@@ -268,21 +246,19 @@ def tiles_table(tuned: Tuned) -> Table:
 
 def tuned_table(found: Sequence[Tuned]) -> Table:
     """The model's tile and the best one of every problem, and how far apart they are."""
-    table = _table()
-    table.add_column("problem", overflow="fold", vertical="bottom")
-    for name in ("model's tile", "best tile"):
-        table.add_column(name, no_wrap=True, vertical="bottom")
-    for name in ("model\nms", "best\nms", "ratio"):
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    table = _table(
+        ("problem", "model's tile", "best tile"), ("model\nms", "best\nms", "ratio"),
+        folded=("problem",),
+    )  # fmt: skip
     for tuned in found:
         best = tuned.best
-        times = (tuned.model_ms, None if best is None else best.time_ms)
         table.add_row(
             Text(tuned.name),
             str(tuned.model),
             "-" if best is None else str(best.task.tile),
-            *("-" if time is None else f"{time:.4g}" for time in times),
-            "-" if tuned.ratio is None else f"{tuned.ratio:.2f}",
+            _number(tuned.model_ms, ".4g"),
+            _number(None if best is None else best.time_ms, ".4g"),
+            _number(tuned.ratio, ".2f"),
         )
     return table
 

@@ -1,8 +1,8 @@
 """How long GPU work takes: CUDA events around replays of a captured graph, L2 flushed before each.
 
-A graph holds the launches ready to go, so that Numba's launch cost on the host (about 30 us a
-kernel) is not counted as kernel time; flushing means every repeat reads its inputs from memory.
-What no graph can hold is started anew each time, and what the host computes is timed by its clock.
+A graph holds the prepared launches, so that Numba's launch cost on the host (about 30 us a kernel)
+is not measured; after the flush every repeat reads its inputs from memory. Work that cannot be
+captured is started anew each time; the host's own work is timed by its clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cuda.bindings import driver
 from numba import cuda
 
 WARM_UP, REPEATS = 3, 20
-WARM_UP_MS = 100.0  # slow work is warm after that, however few runs it was
+WARM_UP_MS = 100.0  # slow work is warm after that, however few runs it took
 AT_MOST_MS = 3000.0  # of timed work; slow stages get fewer repeats, never fewer than five
 FEWEST_REPEATS = 5
 MOST_REPEATS = 200  # where a spread is to be reached
@@ -49,11 +49,11 @@ def measure(
     as_graph: bool = True,
     at_most_ms: float = AT_MOST_MS,
 ) -> Timing:
-    """Time ``call(stream)``, which starts the work on that stream and waits for nothing.
+    """Time ``call(stream)``, which starts the work on that stream without waiting.
 
-    With ``spread_percent`` it is repeated until the spread is that small, or it has taken too long.
-    ``before_repeats`` is called once, before the repeats that are timed; ``as_graph=False`` times
-    work that cannot be captured, its launches included but for those made while L2 is emptied.
+    ``spread_percent`` repeats the work until the spread is that small, or ``at_most_ms`` is over.
+    ``before_repeats`` is called once, before the timed repeats. ``as_graph=False`` times work that
+    cannot be captured; launches that the host makes while L2 is flushed are not timed.
     """
     stream = cuda.stream()
     warm_up(lambda: call(stream), stream.synchronize)
@@ -75,8 +75,8 @@ def measure(
 def warm_up(
     start: Callable[[], Any], wait: Callable[[], Any], now: Callable[[], float] = time.perf_counter
 ) -> None:
-    """Run it ``WARM_UP`` times, or fewer once that took ``WARM_UP_MS``, but once. ``start`` starts
-    a run, ``wait`` waits for it, ``now`` is a clock in seconds."""
+    """Run the work ``WARM_UP`` times, or until it took ``WARM_UP_MS``. ``start`` starts a run,
+    ``wait`` waits for it, ``now`` is a clock in seconds."""
     until = now() + WARM_UP_MS / 1e3
     for _ in range(WARM_UP):
         start()
@@ -90,8 +90,8 @@ def measure_host(
     before_repeats: Callable[[], Any] = lambda: None,
     at_most_ms: float = AT_MOST_MS,
 ) -> Timing:
-    """Time ``call(None)``, which computes on the host and returns when it is done: three times or
-    more, until it took ``at_most_ms``."""
+    """Time ``call(None)``, which computes on the host: ``HOST_REPEATS`` times or more, until that
+    took ``at_most_ms``."""
     before_repeats()
     samples: list[float] = []
     while len(samples) < HOST_REPEATS or (len(samples) < REPEATS and sum(samples) < at_most_ms):
@@ -102,13 +102,11 @@ def measure_host(
 
 
 def enough(
-    samples_ms: Sequence[float],
-    spread_percent: float | None = None,
-    at_most_ms: float = AT_MOST_MS,
+    samples_ms: Sequence[float], spread_percent: float | None = None, at_most_ms: float = AT_MOST_MS
 ) -> bool:
-    """Whether there are repeats enough: ``REPEATS``, or as many as fit into ``at_most_ms``; with
-    ``spread_percent`` more, up to ``MOST_REPEATS``, until the spread is that small. It is looked
-    at once every ``REPEATS``, so that it is no lucky moment that ends them."""
+    """Whether there are enough repeats: ``REPEATS``, or as many as fit into ``at_most_ms``. With
+    ``spread_percent`` there are more, up to ``MOST_REPEATS``, until the spread is that small; it is
+    looked at every ``REPEATS``, so that one lucky moment does not end the measurement."""
     count = len(samples_ms)
     if count < FEWEST_REPEATS:
         return False
@@ -123,7 +121,7 @@ def enough(
 def _starter(
     call: Callable[[Any], Any], stream: Any, as_graph: bool
 ) -> Iterator[Callable[[], Any]]:
-    """What starts the work once."""
+    """A function that starts the work once."""
     if not as_graph:
         yield lambda: call(stream)
         return
@@ -139,7 +137,7 @@ def captured(call: Callable[[Any], Any], stream: Any) -> Iterator[Any]:
     _check(driver.cuStreamBeginCapture(handle, mode))
     try:
         call(stream)
-    except BaseException:  # what it raised tells more than that the capture is broken
+    except BaseException:  # its message says more than the driver's about a broken capture
         driver.cuStreamEndCapture(handle)
         raise
     graph = _check(driver.cuStreamEndCapture(handle))

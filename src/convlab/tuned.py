@@ -1,8 +1,8 @@
 """Tiles that tuning found best, kept on disk per problem, GPU, stage and code.
 
 ``tiles.json`` in :func:`cache_folder` holds a list of entries, which only ``convlab tune`` writes.
-An entry that cannot be read does not count: a plan then takes the heuristic's tile. An entry is
-valid for its code only (:func:`code_of`), because another kernel may want another tile.
+A plan ignores an entry that it cannot read, or of other code (:func:`code_of`): another kernel may
+want another tile. It then takes the heuristic's.
 """
 
 from __future__ import annotations
@@ -59,13 +59,11 @@ def cache_folder() -> Path:
 
 
 def tiles_file() -> Path:
-    """The file that holds the entries."""
     return cache_folder() / "tiles.json"
 
 
 def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
-    """The tile that tuning found best here with this code; None where there is no entry, or its
-    tile is no candidate any more."""
+    """The tile that tuning found best here with this code; None where there is none."""
     try:
         entry = _entries_once(tiles_file()).get((str(problem), gpu, stage.name))
         if entry is None or entry.code != code_of(stage.module):
@@ -77,21 +75,18 @@ def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
 
 def entry_for(problem: ConvProblem, stage: Stage, gpu: str, tile: Tile, time_ms: float) -> Entry:
     """The entry of a tile that was found best with today's code."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    code = code_of(stage.module)
+    now, code = datetime.now(UTC).isoformat(timespec="seconds"), code_of(stage.module)
     return Entry(str(problem), gpu, stage.name, code, astuple(tile), time_ms, now)
 
 
 def remember(entry: Entry, write: Write) -> None:
-    """Write the entry in the place of the one of the same key; ``write(file, content)`` writes a
-    whole file."""
+    """Replace the entry of the same key; ``write(file, content)`` writes a whole file."""
     file = tiles_file()
     _save(file, (read(file) | {entry.key: entry}).values(), write)
 
 
 def forget(problems: Container[str] | None, write: Write) -> int:
-    """Remove the entries of these problems, all for None; returns how many. A file of something
-    else is replaced by an empty one."""
+    """Remove the entries of these problems, all for None; returns how many."""
     file = tiles_file()
     if not file.exists():
         return 0
@@ -102,7 +97,6 @@ def forget(problems: Container[str] | None, write: Write) -> int:
 
 
 def read(file: Path) -> dict[Key, Entry]:
-    """The file's entries; none where there is no file or it is another one's."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         rows: list[Any] = list(document["tiles"]) if document["format"] == FORMAT else []
@@ -144,7 +138,7 @@ def code_of(module: str) -> str:
 
 
 def sources(module: str) -> set[Path]:
-    """The files of a stage's module and of what it imports from ``CODE``, directly or not."""
+    """The files of a stage's module and of all that it imports from ``CODE``."""
     found: set[Path] = set()
     waiting = [module]
     while waiting:

@@ -1,8 +1,8 @@
 """Convolution as unfold, einsum and fold, for NumPy, CuPy and PyTorch arrays of any dimensions.
 
 Source: Faster Convolution (002), Algorithm 1, for ``Conv2d`` with one stride and one padding; here
-1-D, 2-D, 3-D and more, with a stride, a padding and a dilation for each axis. There is no kernel of
-ours in it: every step is an array library's. Shapes, with ``S`` for all spatial axes:
+1-D, 2-D, 3-D and more, with a stride, a padding and a dilation for each axis. Every step is a call
+of an array library. Shapes, with ``S`` for all spatial axes:
 
 - pad: ``[N, C_i, *S]`` to ``[N, C_i, *(S + 2 * padding)]``
 - unfold: to ``[N, C_i * prod(kernel), prod(out)]``
@@ -72,12 +72,8 @@ def unfold_one_hot(
     padding: IntOrEach = 0,
     dilation: IntOrEach = 1,
 ) -> Any:
-    """:func:`unfold` by convolution: filters that are one at one place and zero elsewhere pick out
-    each element of a window, so whatever can convolve in some number of dimensions can unfold.
-
-    The one difference: zero times an infinity or NaN is NaN, so one such number in a window spoils
-    the whole window.
-    """
+    """:func:`unfold` by convolution with one-hot filters, so whatever can convolve can unfold. The
+    one difference: an infinity or NaN spoils its whole window, because zero times it is NaN."""
     xp, (N, C, *size) = namespace(input), input.shape
     kernel = _each("kernel_size", kernel_size, len(size), at_least=1)
     out = _out_of(input, kernel, stride, padding, dilation)
@@ -92,8 +88,7 @@ def unfold_one_hot(
 
 
 def fold(columns: Any, out: Sequence[int]) -> Any:
-    """``[N, C_o, prod(out)]`` to ``[N, C_o, *out]``. Each output is one column here: folding with a
-    1 x 1 kernel, as Algorithm 1 does, moves nothing."""
+    """``[N, C_o, prod(out)]`` to ``[N, C_o, *out]``: folding with a 1 x 1 kernel moves nothing."""
     return namespace(columns).reshape(columns, (*columns.shape[:2], *out))
 
 
@@ -112,19 +107,13 @@ def pad(input: Any, padding: IntOrEach) -> Any:
 def taps(
     kernel: Sequence[int], out: Sequence[int], stride: IntOrEach, dilation: IntOrEach
 ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-    """Each place in the filter, and the slices of the padded input that it meets: one element for
-    each output."""
+    """Each filter element, and the slices of the padded input that it meets: one element per
+    output."""
     strides = _each("stride", stride, len(kernel), at_least=1)
     dilations = _each("dilation", dilation, len(kernel), at_least=1)
     for offset in itertools.product(*map(range, kernel)):
-        starts = (o * d for o, d in zip(offset, dilations, strict=True))
-        yield (
-            offset,
-            tuple(
-                slice(start, start + (n - 1) * s + 1, s)
-                for start, n, s in zip(starts, out, strides, strict=True)
-            ),
-        )
+        axes = zip(offset, dilations, out, strides, strict=True)
+        yield offset, tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in axes)
 
 
 def namespace(array: Any) -> Any:

@@ -1,7 +1,9 @@
-"""Problems with names: the paper's twelve layers, other networks' and small ones for teaching. Data
-only."""
+"""Problems with names: the paper's twelve layers, other networks', small ones for teaching."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 from convlab.problem import ConvProblem
 
@@ -39,25 +41,11 @@ def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
     return ConvProblem(batch, channels, size, size, filters, kernel_size, stride)
 
 
-# What `convlab ladder` runs when nobody names a problem. In Numba's simulator: small enough for one
-# that does some thousand multiply-adds a second, awkward enough to be worth judging: no
-# multiple of 4 anywhere, stride, dilation, and padding that windows reach on all four sides.
-TEACHING = ConvProblem(
-    batch=2,
-    in_channels=3,
-    height=11,
-    width=7,
-    out_channels=5,
-    kernel_size=3,
-    stride=2,
-    padding=1,
-    dilation=2,
-)
-# What convlab's own simulator, which is quicker, counts instead: Conv9 in small, so that the counts
-# show what happens there.
-MODEL = ConvProblem(
-    batch=1, in_channels=4, height=16, width=16, out_channels=32, kernel_size=3, padding=1
-)
+# What `convlab ladder` runs by default. On Numba's simulator, which does some thousand products
+# each second: no multiple of 4, but stride, dilation and padding that windows reach on all sides.
+TEACHING = ConvProblem(2, 3, 11, 7, 5, kernel_size=3, stride=2, padding=1, dilation=2)
+# In convlab's own simulator, which is quicker: Conv9 in small, so that the counts are like its own.
+MODEL = ConvProblem(1, 4, 16, 16, 32, kernel_size=3, padding=1)
 # With a GPU: Conv9, a ResNet-50 block's 3 x 3 layer.
 GPU_DEFAULT = paper_layer("conv9")
 
@@ -128,8 +116,7 @@ UNTUNED: dict[str, ConvProblem] = {  # what those of s12's are, beside others
     "prime_1x1": ConvProblem(13, 127, 31, 37, 131, 1),
 }
 
-# None of these has been seen by a model: what layers of other networks look like, filters along one
-# axis, sizes that are prime or round in tens.
+# No model was fitted to these: other networks' layers, filters along one axis, prime sizes.
 UNSEEN: dict[str, ConvProblem] = {
     "resnet18": ConvProblem(8, 128, 28, 28, 128, 3, padding=1),
     "squeezenet": ConvProblem(16, 32, 27, 27, 128, 3, padding=1),
@@ -153,8 +140,8 @@ UNSEEN: dict[str, ConvProblem] = {
     "five_channels": ConvProblem(7, 5, 211, 199, 12, 3, stride=2, padding=1),
 }
 
-# Where the channel-parallel stages are looked at, as source 001 does: one image, few channels, and
-# one size at a time changed. It gives no sizes but its largest filter, 64 x 64.
+# For the channel-parallel stages, as in "Accelerating 2D Convolutions on GPU" (001): one image, few
+# channels, one size changed at a time. The paper names no sizes but its largest filter, 64 x 64.
 SWEEP_BASE = ConvProblem(1, 4, 256, 256, 16, 3)
 SWEEPS: dict[str, tuple[int, ...]] = {
     "size": (32, 64, 128, 256, 512, 1024),
@@ -166,13 +153,6 @@ SWEEPS: dict[str, tuple[int, ...]] = {
 
 def sweep_problem(sweep: str, value: int) -> ConvProblem:
     """The base with one of its sizes changed."""
-    changed = {"height": value, "width": value} if sweep == "size" else {sweep: value}
-    base = {
-        "batch": SWEEP_BASE.batch,
-        "in_channels": SWEEP_BASE.in_channels,
-        "height": SWEEP_BASE.height,
-        "width": SWEEP_BASE.width,
-        "out_channels": SWEEP_BASE.out_channels,
-        "kernel_size": SWEEP_BASE.kernel_size,
-    }
-    return ConvProblem(**(base | changed))  # type: ignore[arg-type]
+    names = ("height", "width") if sweep == "size" else (sweep,)
+    changed: dict[str, Any] = dict.fromkeys(names, value)
+    return replace(SWEEP_BASE, **changed)

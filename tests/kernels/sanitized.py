@@ -62,7 +62,7 @@ def sanitize_all() -> dict[str, Any]:
         for (name, tool), result in zip(work, pool.map(said, work), strict=True):
             found[name][tool] = result
     command = "python -m kernels.sanitized --sanitize"
-    return {"environment": environment([]) | {"command": command}, "verdicts": found}
+    return {"environment": environment([]) | {"command": command}, "results": found}
 
 
 def found_kinds(case: Case) -> set[str]:
@@ -78,7 +78,7 @@ def found_kinds(case: Case) -> set[str]:
 
 def table(document: dict[str, Any]) -> str:
     """For each kind of mistake: how many kernels, and how many of them each checker finds."""
-    said = document["verdicts"]
+    said = document["results"]
     tools = list(next(iter(said.values())))
     rows = []
     for kind in [*REMEDIES, "all"]:

@@ -1,14 +1,13 @@
-"""What follows from rows: speedups, means, the fastest of several, how many bytes and how near the
-roofline."""
+"""What follows from rows: speedups, means, the fastest of several, memory, and the roofline."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from convlab.bench.results import Results, tensor_bytes
+from convlab.bench.results import Results, agreement, tensor_bytes
 from convlab.bench.roofline import EVERY_MULTIPLICATION, percent_of_roofline
 from convlab.bench.rows import Row
 from convlab.workloads import paper_layer
@@ -16,21 +15,21 @@ from convlab.workloads import paper_layer
 BASELINE = "s01_direct"
 CUDNN, GEMM_CLASS = "cudnn_fastest", "cudnn_gemm_class"
 TORCH = "torch_fp32"
-# What cuDNN's kernels have in their names where they do fewer multiplications than a product over
-# windows: Fourier transforms, the complex products between two of them, Winograd's.
+# Parts of the names of cuDNN's kernels that do fewer multiplications than a GEMM: Fourier
+# transforms, the complex products between two of them, Winograd's.
 FEWER_MULTIPLICATIONS = ("fft", "cf32", "cgemm", "winograd")
 Layer = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A system, or on each layer the fastest of several, under one name."""
+    """A system, or on each layer the fastest of several, under one name. ``gemm_class`` lets only
+    the rows count that :func:`in_gemm_class` accepts."""
 
     name: str
     title: str
     members: tuple[str, ...]
     gemm_class: bool = False
-    """Whether only rows count that :func:`in_gemm_class` lets in."""
 
     def best(self, results: Results, layer: Layer) -> Row | None:
         """The fastest member's row on a layer; None where none has a number."""
@@ -52,8 +51,8 @@ class Contender:
 
 def in_gemm_class(method: str, row: Row) -> bool:
     """Whether a row's kernels do every multiplication of the convolution, as cuDNN's GEMM and
-    direct algorithms do. Where the library chooses (``any``), the names of the kernels that it ran
-    tell; a row that has no names is not let in."""
+    direct algorithms do. Where the library chooses (``any``), the names of the kernels that ran
+    tell; a row without names is not accepted."""
     if method != "any":
         return method in EVERY_MULTIPLICATION
     if row.algorithm is None:
@@ -77,6 +76,26 @@ def baselines(results: Results) -> list[Contender]:
     return [contender(results, name) for name in results.names("baseline") if name in timed]
 
 
+def everybody(results: Results) -> list[Contender]:
+    """The stages, then the baselines."""
+    return [*stages(results), *baselines(results)]
+
+
+def comparators(results: Results) -> list[Contender]:
+    """What a stage is compared with: s01, each baseline, and the fastest of some."""
+    first = [one for one in stages(results) if one.name == BASELINE]
+    return [*first, *baselines(results), *fastest(results)]
+
+
+def selected(results: Results) -> list[Contender]:
+    """Few enough for one plot: s01, im2col with BLAS, the last three stages, the fastest
+    baselines."""
+    names = results.names("stage")
+    few = [name for name in names if name in (BASELINE, "s03_im2col_blas")] + names[-3:]
+    chosen = [Contender(name, name, (name,)) for name in dict.fromkeys(few)]
+    return [*chosen, *fastest(results)]
+
+
 def cudnn_algorithms(results: Results) -> Contender:
     """On each layer the fastest of cuDNN's algorithms in fp32, each asked for through its API."""
     return Contender("cudnn_api", "the fastest of cuDNN's API, fp32", _of(results, "cudnn"))
@@ -93,11 +112,8 @@ def fastest(results: Results) -> list[Contender]:
         Contender(CUDNN, "the fastest of cuDNN, fp32", cudnn),
         Contender(GEMM_CLASS, title, cudnn, gemm_class=True),
     )
-    found = []
-    for group in groups:
-        if any(group.best(results, layer) is not None for layer in results.layers()):
-            found.append(group)
-    return found
+    layers = results.layers()
+    return [one for one in groups if any(one.best(results, layer) for layer in layers)]
 
 
 def _of(results: Results, family: str) -> tuple[str, ...]:
@@ -144,21 +160,24 @@ def memory(row: Row) -> tuple[int | None, int | None]:
     return row.workspace_bytes, None if row.peak_bytes is None else row.peak_bytes - own
 
 
-def stored_percent(results: Results, name: str) -> list[float]:
-    """On each layer how much of a system's time it takes at the least, at a copy's speed, to write
-    its workspace once and to read it once; nothing where that is not known."""
-    speed = results.machine.copy_bytes_per_second
-    rows = [results.row(*layer, name) for layer in results.layers()]
-    return [
-        100 * 2 * row.workspace_bytes / speed / (row.time_ms / 1e3)
-        for row in rows
-        if row is not None and row.time_ms and row.workspace_bytes is not None and speed
-    ]
+def memory_ratios(results: Results, system: str) -> tuple[float | None, ...]:
+    """All memory of a system over that of the tensors, computed and measured: geometric means over
+    the layers that it can do."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for layer in results.layers():
+        row = results.row(*layer, system)
+        if row is None or not row.ok:
+            continue
+        own = tensor_bytes(paper_layer(*layer))
+        for values, workspace in zip(found, memory(row), strict=True):
+            if workspace is not None and own + workspace > 0:
+                values.append((own + workspace) / own)
+    return tuple(geometric_mean(values) if values else None for values in found)
 
 
 def best_stage(results: Results, precision: str = "fp32") -> Contender | None:
-    """The stage of a precision with the highest geometric mean over the baseline, of those on all
-    its layers. ``fp32`` is the arithmetic of the baselines; ``3xtf32`` is as accurate."""
+    """The stage of a precision with the highest geometric mean over s01, of those on all its
+    layers. ``fp32`` is the arithmetic of the baselines; ``3xtf32`` is as accurate."""
     every = stages(results)
     first = next((one for one in every if one.name == BASELINE), None)
     if first is None:
@@ -186,3 +205,66 @@ def numberless(results: Results, rows: Iterable[Row] | None = None) -> list[dict
 def layers_in_words(names: Sequence[str], of: int) -> str:
     """``all layers``, or which."""
     return "all layers" if len(names) == of and of > 1 else ", ".join(names)
+
+
+def by_batch(results: Results) -> dict[int, Results]:
+    """The results of each batch by themselves."""
+    return {
+        batch: replace(
+            results, rows={key: row for key, row in results.rows.items() if row.batch == batch}
+        )
+        for batch in sorted({row.batch for row in results.rows.values()})
+    }
+
+
+def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, Any]:
+    """What a report says, as a document of :mod:`json`: each batch's speedups, roofline shares and
+    reasons, and how far ``others`` agree with these results."""
+    told = ("environment", "identity", "finished")
+    columns = ("system", "layers", "median_percent", "largest_percent")
+    return {
+        "device": results.device,
+        **{name: getattr(results, name) for name in told},
+        "batches": [_batch_json(one, batch) for batch, one in by_batch(results).items()],
+        "other_runs": [
+            {name: getattr(other, name) for name in told}
+            | {
+                "systems": [
+                    dict(zip(columns, found, strict=True)) for found in agreement(results, other)
+                ]
+            }
+            for other in others
+        ],
+    }
+
+
+def _batch_json(results: Results, batch: int) -> dict[str, Any]:
+    every, groups = everybody(results), fastest(results)
+    over = [*(one for one in every if one.name == BASELINE), *groups]
+    systems = []
+    for one in (*every, *groups):
+        means = {other.name: mean_speedup(results, one, other) for other in over}
+        systems.append({
+            "name": one.name,
+            "title": one.title,
+            "mean_speedup_over": {
+                name: mean and {"mean": mean[0], "layers": mean[1]} for name, mean in means.items()
+            },
+            "layers": [_layer_json(results, one, over, layer) for layer in results.layers()],
+        })  # fmt: skip
+    return {"batch": batch, "systems": systems, "without_number": numberless(results)}
+
+
+def _layer_json(
+    results: Results, one: Contender, over: list[Contender], layer: Layer
+) -> dict[str, Any]:
+    row = one.best(results, layer)
+    told = ("system", "time_ms", "settled", "tflops", "workspace_bytes", "peak_bytes")
+    return {
+        "layer": layer[0],
+        **{name: getattr(row, name, None) for name in told},
+        "percent_of_roofline": percent(results, row),
+        "speedup_over": {
+            other.name: speedup(results, one, other, layer) for other in over
+        },
+    }  # fmt: skip

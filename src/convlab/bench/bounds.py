@@ -1,4 +1,4 @@
-"""How a benchmark's outputs are checked: element by element, and by norm. docs/checking.md has the
+"""How a benchmark's outputs are checked: element by element, and by norm. docs/judging.md has the
 reasons and the sources.
 
 The oracle's bound holds for every order of a float32 sum, and so it is wide where there are
@@ -129,23 +129,20 @@ class Checker:
         errors, sizes = (math.fsum(one[place] for one in sums) for place in (0, 1))
         largest = max(one[2] for one in sums) if math.isfinite(errors) else math.inf
         errors = errors if math.isfinite(errors) else math.inf
-        of_the_norm = _part(math.sqrt(errors), math.sqrt(sizes))
-        of_the_mean = _part(largest, math.sqrt(sizes / output.size))
-        over = max(of_the_norm, of_the_mean / LARGEST) / allowed
+        of_norm = _part(math.sqrt(errors), math.sqrt(sizes))
+        of_mean = _part(largest, math.sqrt(sizes / output.size))
+        over = max(of_norm, of_mean / LARGEST) / allowed
         if over <= 1:
             return Checked(bound, over)
-        broken = f"{of_the_norm:.3g} of the output's 2-norm, not {allowed:.3g}"
-        if of_the_mean / LARGEST > of_the_norm:
-            broken = (
-                f"{of_the_mean:.3g} of the output's root mean square in one element, not "
-                f"{LARGEST * allowed:.3g}"
-            )
-        return Checked(
-            bound, over, f"the error is {over:.3g} times what {bound} may make: {broken}"
-        )
+        broken = f"{of_norm:.3g} of the output's 2-norm, not {allowed:.3g}"
+        if of_mean / LARGEST > of_norm:
+            mean = "of the output's root mean square in one element"
+            broken = f"{of_mean:.3g} {mean}, not {LARGEST * allowed:.3g}"
+        said = f"the error is {over:.3g} times what {bound} may make: {broken}"
+        return Checked(bound, over, said)
 
     def _unwritten(self, output: Singles) -> str | None:
-        """A sentence about the poison that is left in an output, if any is."""
+        """A sentence about the NaN that is left in an output, if any is."""
         left = sum(
             each(lambda image: int(np.count_nonzero(np.isnan(image))), output, self._oracle.workers)
         )

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from convlab.bench import gpu_backend, monitor
 from convlab.bench.analysis import in_gemm_class
 from convlab.bench.baselines import System
-from convlab.bench.bounds import Checker
-from convlab.bench.harness import Check, Outcome, no_room
+from convlab.bench.bounds import Checked, Checker
+from convlab.bench.harness import Outcome, no_room
 from convlab.bench.monitor import SETTLED_PERCENT
-from convlab.bench.pool import WorkerPool
+from convlab.bench.pool import ROW_SECONDS, WorkerPool
+from convlab.bench.results import identity, library_versions
 from convlab.bench.roofline import Machine, too_fast
 from convlab.bench.rows import Key, Row, State
 from convlab.oracle import random_tensors
@@ -22,7 +27,7 @@ from convlab.problem import ConvProblem
 from convlab.workloads import paper_layer
 
 SEED = 0
-# A GPU that was too hot or in use may recover: such a case is measured once more at the end of its
+# A GPU that was too hot or in use may recover: such a case is measured again at the end of its
 # layer, and only the second outcome becomes a row.
 PASSING: tuple[State, ...] = ("unsteady", "busy")
 
@@ -63,88 +68,103 @@ def weights(problems: Iterable[ConvProblem]) -> list[float]:
     ]
 
 
+class Bench(NamedTuple):
+    """Workers, and what rows are measured with: the GPU's ceilings, what is installed, and the word
+    that stands for machine, versions and code."""
+
+    pool: WorkerPool
+    machine: Machine
+    environment: dict[str, Any]
+    identity: str
+
+
+@contextmanager
+def open_bench(backend: str | None = None, row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
+    """Start the workers. ``backend`` is ``MODULE:CLASS``. Raises
+    :class:`~convlab.bench.worker.WorkerDied` or ``OSError`` where no process can measure."""
+    gpu = gpu_backend.current_gpu()
+    pool = WorkerPool(backend, row_seconds=row_seconds, foreign=monitor.processes(gpu)())
+    try:
+        facts = pool.facts()
+        known = facts["environment"]
+        known["packages"] = known["packages"] | library_versions()
+        yield Bench(pool, Machine(**facts["machine"]), known, identity(known, gpu))
+    finally:
+        pool.close()
+
+
 def run(
     cases: Sequence[Case],
-    pool: WorkerPool,
-    machine: Machine,
-    identity: str,
+    bench: Bench,
     *,
     on_compiled: Callable[[], None] = lambda: None,
 ) -> Iterator[Row]:
     """Compile, then measure the cases layer by layer and yield their rows."""
-    for _ in pool.compile([(case.problem, case.system) for case in compiled_ahead(cases)]):
+    for _ in bench.pool.compile([(case.problem, case.system) for case in compiled_ahead(cases)]):
         on_compiled()
     for layer in dict.fromkeys(case.layer for case in cases):
-        yield from _layer([case for case in cases if case.layer == layer], pool, machine, identity)
+        yield from _layer([case for case in cases if case.layer == layer], bench)
 
 
-def _layer(
-    cases: Sequence[Case], pool: WorkerPool, machine: Machine, identity: str
-) -> Iterator[Row]:
+def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[Row]:
     problem = cases[0].problem
+
+    def row(case: Case, outcome: Outcome, started: float) -> Row:
+        seconds = time.monotonic() - started
+        return row_of(case, outcome, bench.machine, bench.identity, seconds)
+
     with ExitStack() as held:
         try:
             input, weight, _ = random_tensors(problem, SEED, bias=False)
             checker = Checker(problem, input, weight)
-            held.enter_context(pool.layer(problem, (input, weight)))
+            held.enter_context(bench.pool.layer(problem, (input, weight)))
         except (MemoryError, OSError) as error:
             outcome = no_room(error, f"the host cannot hold {problem} and its float64 answer")
-            for case in cases:
-                yield row_of(case, outcome, machine, identity, 0.0)
+            yield from (row(case, outcome, time.monotonic()) for case in cases)
             return
 
         def measured(case: Case) -> Row:
-            started = time.monotonic()
-            outcome = pool.measure(case.system, _check(checker, case))
-            return row_of(case, outcome, machine, identity, time.monotonic() - started)
+            system, started = case.system, time.monotonic()
+            allowances = system.allowances(problem)
+
+            def check(output: np.ndarray) -> Checked:
+                return checker.check(output, system.precision, system.method, allowances)
+
+            return row(case, bench.pool.measure(system, check), started)
 
         later = []
         for case in cases:
-            row = measured(case)
-            if row.state in PASSING:
+            found = measured(case)
+            if found.state in PASSING:
                 later.append(case)
             else:
-                yield row
+                yield found
         yield from map(measured, later)
-
-
-def _check(checker: Checker, case: Case) -> Check:
-    system = case.system
-    allowances = system.allowances(case.problem)
-    return lambda output: checker.check(output, system.precision, system.method, allowances)
 
 
 def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:
     """The row of an outcome: with its number, unless that is above the roofline."""
-    problem, system = case.problem, case.system
-    time_ms, spread = outcome.time_ms, outcome.time_spread
+    problem, system, time_ms = case.problem, case.system, outcome.time_ms
     if time_ms is not None and not 0 < time_ms < math.inf:
         reason = f"the clock said {time_ms} ms, which no work takes"
-        return row_of(
-            case, replace(outcome).without_number("refused", reason), machine, identity, seconds
-        )
+        refused = replace(outcome).without_number("refused", reason)
+        return row_of(case, refused, machine, identity, seconds)
+    spread, error = outcome.time_spread, outcome.error_over_bound
+    shared = ("state", "reason", "repeats", "bound", "workspace_bytes", "peak_bytes", "algorithm",
+              "clocks_mhz", "called_ms", "called_spread")  # fmt: skip
     row = Row(
-        case.layer,
-        problem.batch,
-        system.name,
-        outcome.state,
-        outcome.reason,
-        time_ms,
-        spread,
-        outcome.repeats,
-        None if spread is None else spread <= SETTLED_PERCENT,
-        None if time_ms is None else problem.flops / time_ms / 1e9,
-        outcome.bound,
-        None if outcome.error_over_bound is None else float(outcome.error_over_bound),
-        outcome.workspace_bytes,
-        outcome.peak_bytes,
-        outcome.algorithm,
-        outcome.clocks_mhz,
-        round(seconds, 3),
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        identity,
-        outcome.called_ms,
-        outcome.called_spread,
+        layer=case.layer,
+        batch=problem.batch,
+        system=system.name,
+        time_ms=time_ms,
+        time_spread=spread,
+        settled=None if spread is None else spread <= SETTLED_PERCENT,
+        tflops=None if time_ms is None else problem.flops / time_ms / 1e9,
+        error_over_bound=None if error is None else float(error),
+        seconds=round(seconds, 3),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        identity=identity,
+        **{name: getattr(outcome, name) for name in shared},
     )
     if time_ms is None:
         return row

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +73,13 @@ class Row:
     counted: dict[str, int]
     traced: dict[str, int]
 
+    def __str__(self) -> str:
+        """A line for the terminal: the launch, and whether the two agree."""
+        differing = {name: (self.counted[name], self.traced[name]) for name in self.off()}
+        tile = f" tile {self.tile}" if self.tile else ""
+        where = f" on {self.problem}" if self.problem else ""
+        return f"{self.name}: {self.kernel}{tile}{where}: {differing or 'agree'}"
+
     def off(self) -> list[str]:
         """The counts that differ by more than they may."""
         return [
@@ -98,19 +106,17 @@ def cases(only: Sequence[str] = ()) -> Cases:
         if not any(other.startswith(name) for other in names):
             raise ValueError(f"only is {name!r}: it must begin one of {', '.join(names)}")
     chosen = {name for name in names if name.startswith(tuple(only or [""]))}
-    return Cases(
-        tuple(case for case in textbook.CASES if case.name in chosen),
-        tuple(
-            (stage, problem, tile)
-            for stage in stages
-            if stage.name in chosen
-            for problem, tile in (
-                (TEACHING, stage.tiny_tile),
-                (MODEL, stage.model_tile or stage.tiny_tile),
-                (SMALL, stage.production_tile(SMALL)),
-            )
-        ),
-    )
+    runs = [
+        (
+            (stage, TEACHING, stage.tiny_tile),
+            (stage, MODEL, stage.model_tile or stage.tiny_tile),
+            (stage, SMALL, stage.production_tile(SMALL)),
+        )
+        for stage in stages
+        if stage.name in chosen
+    ]
+    kernels = (case for case in textbook.CASES if case.name in chosen)
+    return Cases(tuple(kernels), tuple(chain.from_iterable(runs)))
 
 
 def runnable(chosen: Cases, engine: Engine) -> tuple[Cases, str | None]:
@@ -223,22 +229,12 @@ def compared(
         raise RuntimeError(f"ncu saw {len(counted)} launches, the simulator {seen}")
 
 
-def line_of(row: Row) -> str:
-    """A line for the terminal: the launch, and whether the two agree."""
-    differing = {name: (row.counted[name], row.traced[name]) for name in row.off()}
-    tile = f" tile {row.tile}" if row.tile else ""
-    where = f" on {row.problem}" if row.problem else ""
-    return f"{row.name}: {row.kernel}{tile}{where}: {differing or 'agree'}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count, trace, compare, show."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
-    parser.add_argument(
-        "--only", metavar="NAME", action="append", default=[],
-        help="only kernels and stages whose name begins so, such as s02; may be repeated",
-    )  # fmt: skip
+    begins = "only kernels and stages whose name begins so, such as s02; may be repeated"
+    parser.add_argument("--only", metavar="NAME", action="append", default=[], help=begins)
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
@@ -263,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("counting under ncu, then tracing one launch after another", file=sys.stderr)
         for row in compared(counted_by_ncu(options.only), chosen, engine.capability()):
             rows.append(row)
-            print(line_of(row), flush=True)
+            print(row, flush=True)
     except (RuntimeError, subprocess.CalledProcessError) as error:
         print(f"nothing was written: {error}", file=sys.stderr)
         return 2

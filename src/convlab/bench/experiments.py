@@ -8,8 +8,7 @@ unfold_table Table 1 of article 002 (:mod:`convlab.bench.unfold_table`)
 ============ ======================================================================================
 
 Each case is measured as ``convlab bench`` measures: in a process of its family, its output checked
-before and after. ``--json FILE`` is written after each row, and the same command goes on where it
-was stopped.
+before and after. ``--json FILE`` is written after each row, so that the same command can continue.
 """
 
 from __future__ import annotations
@@ -18,30 +17,27 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from convlab.bench import cases as all_cases
-from convlab.bench import monitor, unfold_table
-from convlab.bench.cases import Case, cases_for
-from convlab.bench.gpu_backend import current_gpu
+from convlab.bench import unfold_table
+from convlab.bench.cases import Case
 from convlab.bench.measured import GPU_ONLY, INTERRUPTED, write_results
-from convlab.bench.pool import WorkerDied, WorkerPool
-from convlab.bench.results import identity, library_versions
-from convlab.bench.roofline import Machine
-from convlab.bench.rows import LASTING, WRONG_STATES, Row
+from convlab.bench.pool import WorkerDied
+from convlab.bench.rows import LASTING, WRONG_STATES
 from convlab.bench.size_tables import PROBLEMS, SYSTEMS
 from convlab.bench.systems import VARIANTS, WHOLE, system_named
 from convlab.doctor import environment
 from convlab.engines import EngineUnavailable, choose
 from convlab.files import beside, strict
 from convlab.problem import ConvProblem
-from convlab.workloads import LAYER_NAMES, PAPER_BATCH
+from convlab.workloads import LAYER_NAMES, PAPER_BATCH, paper_layer
 
 Document = Mapping[str, Any]
-More = Callable[[Document | None], dict[str, Any]]
 
 SWEEP_BASE = ConvProblem(1, 4, 128, 128, 16, 3)
 # Article 001 gives no sizes but a filter of 64 x 64. These keep the C++ loops at seconds.
@@ -63,106 +59,93 @@ def named(problems: Mapping[str, ConvProblem], systems: Iterable[str]) -> list[C
     return [Case(name, problem, system) for name, problem in problems.items() for system in chosen]
 
 
-def sizes() -> list[Case]:
-    """The cases of ``sizes``."""
-    return named(PROBLEMS, SYSTEMS)
-
-
 def ablation() -> list[Case]:
-    """The cases of ``ablation``; a time includes the layout transform."""
-    return cases_for(LAYER_NAMES, PAPER_BATCH, [system_named(name) for name in (WHOLE, *VARIANTS)])
+    """Every technique off in turn; a time includes the layout transform."""
+    layers = {name: paper_layer(name, PAPER_BATCH) for name in LAYER_NAMES}
+    return named(layers, (WHOLE, *VARIANTS))
 
 
-def sweep_problem(sweep: str, value: int) -> ConvProblem:
-    """The base with one of its sizes changed."""
-    changed = {"height": value, "width": value} if sweep == "size" else {sweep: value}
-    return replace(SWEEP_BASE, **changed)  # type: ignore[arg-type]
+def sweep_points() -> list[tuple[str, int, ConvProblem]]:
+    """Every sweep, value and problem: the base with one of its sizes changed."""
 
+    def problem(sweep: str, value: int) -> ConvProblem:
+        changed = dict.fromkeys(("height", "width") if sweep == "size" else (sweep,), value)
+        return replace(SWEEP_BASE, **changed)  # type: ignore[arg-type]
 
-def sweep_points() -> list[dict[str, Any]]:
-    """The points of all sweeps, and the problem at each."""
-    return [
-        {"sweep": sweep, "value": value, "problem": str(sweep_problem(sweep, value))}
-        for sweep, values in SWEEPS.items()
-        for value in values
-    ]
+    return [(sweep, n, problem(sweep, n)) for sweep, values in SWEEPS.items() for n in values]
 
 
 def sweeps() -> list[Case]:
     """The cases of ``sweeps``; a problem that several sweeps share is measured once."""
-    problems = [sweep_problem(sweep, value) for sweep, values in SWEEPS.items() for value in values]
-    return named({str(problem): problem for problem in problems}, SWEEP_SYSTEMS)
+    return named({str(problem): problem for _, _, problem in sweep_points()}, SWEEP_SYSTEMS)
 
 
-@dataclass(frozen=True)
-class Experiment:
+def points_as_json(older: Document | None) -> dict[str, Any]:
+    """The points of all sweeps."""
+    return {
+        "points": [
+            {"sweep": sweep, "value": value, "problem": str(problem)}
+            for sweep, value, problem in sweep_points()
+        ]
+    }
+
+
+class Experiment(NamedTuple):
     """A list of cases; ``more`` is what else belongs into the document, and gets an older document
     of the same machine, versions and code, or None; ``backend`` knows systems of its own."""
 
     cases: Callable[[], Sequence[Case]]
-    more: More = lambda older: {}
+    more: Callable[[Document | None], dict[str, Any]] = lambda older: {}
     backend: str | None = None
 
 
 EXPERIMENTS = {
-    "sizes": Experiment(sizes),
+    "sizes": Experiment(lambda: named(PROBLEMS, SYSTEMS)),
     "ablation": Experiment(ablation),
-    "sweeps": Experiment(sweeps, lambda older: {"points": sweep_points()}),
+    "sweeps": Experiment(sweeps, points_as_json),
     "unfold_table": Experiment(
         unfold_table.cases, unfold_table.first_calls_once, unfold_table.BACKEND
     ),
 }
 
 
-def measure_cases(
-    cases: Sequence[Case],
-    backend: str | None = None,
-    *,
-    older: Document | None = None,
-    keep: Callable[[dict[str, Any]], None] = lambda document: None,
-    more: More = lambda older: {},
-) -> dict[str, Any]:
-    """The machine, the versions and the rows of these cases, as a document of :mod:`json`.
+def documents(
+    experiment: Experiment, older: Document | None
+) -> Generator[dict[str, Any], None, None]:
+    """The machine, the versions and the rows as a document of :mod:`json`: after each row, and at
+    the end, when it says whether all is well (``ok``).
 
-    Rows of an ``older`` document with the same machine, versions and code are kept. ``keep`` gets
-    the document after each row. ``backend`` is ``MODULE:CLASS``, as
-    :class:`~convlab.bench.pool.WorkerPool` takes it. Raises
-    :class:`~convlab.bench.pool.WorkerDied` where no process can measure.
+    Rows of an ``older`` document with the same machine, versions and code stay. Raises
+    :class:`~convlab.bench.worker.WorkerDied` where no process can measure.
     """
-    gpu = current_gpu()
-    pool = WorkerPool(backend, foreign=monitor.processes(gpu)())
-    try:
-        facts = pool.facts()
-        machine, known = Machine(**facts["machine"]), facts["environment"]
-        known["packages"] = known["packages"] | library_versions()
-        same = identity(known, gpu)
+    cases = experiment.cases()
+    with all_cases.open_bench(experiment.backend) as bench:
+        same = bench.identity
         rows = [
             row
             for row in (older or {"rows": []})["rows"]
             if row["identity"] == same and row["state"] in LASTING
         ]
         document: dict[str, Any] = {
-            "machine": machine.as_json(),
-            "packages": known["packages"],
+            "machine": bench.machine.as_json(),
+            "packages": bench.environment["packages"],
             "identity": same,
             "systems": list({case.system.name: case.system.as_json() for case in cases}.values()),
             "rows": rows,
         }
-        document |= more(older if older and older["identity"] == same else None)
+        document |= experiment.more(older if older and older["identity"] == same else None)
         have = {(row["layer"], row["problem"], row["system"]) for row in rows}
         todo = [
             case for case in cases if (case.layer, str(case.problem), case.system.name) not in have
         ]
         _say(f"compiling for {len(todo)} rows" + (f", {len(rows)} are there" if rows else ""))
         problems = {case.key: str(case.problem) for case in todo}
-        measured = all_cases.run(todo, pool, machine, same)
-        for number, row in enumerate(measured, start=1):
+        for number, row in enumerate(all_cases.run(todo, bench), start=1):
             rows.append({"problem": problems[row.key]} | strict(row.as_json()))
-            keep(document)
-            _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {_outcome(row)}")
-    finally:
-        pool.close()
-    return document | {"ok": not any(row["state"] in WRONG_STATES for row in rows)}
+            said = f"{row.time_ms:.4f} ms" if row.ok else f"{row.state}: {row.reason}"
+            _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {said}")
+            yield document
+    yield document | {"ok": not any(row["state"] in WRONG_STATES for row in rows)}
 
 
 def read(file: Path) -> Document | None:
@@ -190,15 +173,8 @@ def read(file: Path) -> Document | None:
     return document
 
 
-def _put_aside(file: Path, older: str) -> None:
-    """Keep rows of another machine, other versions or other code under another name."""
-    other = file.with_name(f"{file.stem}-{older}{file.suffix}")
-    file.replace(other)
-    _say(f"what {file} held is of another machine, other versions or other code: now in {other}")
-
-
 def _refused(reason: str) -> int:
-    print(f"convlab: {reason}", file=sys.stderr)
+    _say(f"convlab: {reason}")
     return 2
 
 
@@ -206,18 +182,12 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _outcome(row: Row) -> str:
-    return f"{row.time_ms:.4f} ms" if row.ok else f"{row.state}: {row.reason}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its rows go to standard error as they come. Returns its exit code: 1 where
     something was wrong, 2 where it cannot run, 130 after Ctrl-C."""
     module = "python -m convlab.bench.experiments"
     parser = argparse.ArgumentParser(
-        prog=module,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=module, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", choices=EXPERIMENTS)
     parser.add_argument("--json", metavar="FILE", type=Path, help="kept after every row")
@@ -232,26 +202,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused(f"{error}: {GPU_ONLY}")
     typed = f"{module} {chosen.name}" + (f" --json {shlex.quote(str(file))}" if file else "")
     here = {"device": device, "environment": environment([]) | {"command": typed}}
-    aside = older
-
-    def keep(document: dict[str, Any]) -> None:
-        nonlocal aside
-        if file is not None:
-            if aside is not None and aside["identity"] != document["identity"]:
-                _put_aside(file, aside["identity"])
-            aside = None
-            write_results(file, document | here)
-
+    wrong = False
     try:
-        document = measure_cases(one.cases(), one.backend, older=older, keep=keep, more=one.more)
+        with closing(documents(one, older)) as found:
+            for document in found:
+                wrong = not document.get("ok", True)
+                if file is None:
+                    continue
+                if older is not None and older["identity"] != document["identity"]:
+                    other = file.with_name(f"{file.stem}-{older['identity']}{file.suffix}")
+                    file.replace(other)
+                    _say(f"{file} was of another machine, versions or code: it is {other} now")
+                older = None
+                write_results(file, document | here)
     except WorkerDied as error:
         return _refused(f"no process can measure here: {error}")
     except KeyboardInterrupt:
         left = "the same command goes on" if file else "nothing was written"
-        print(f"convlab: interrupted, {left}", file=sys.stderr)
+        _say(f"convlab: interrupted, {left}")
         return INTERRUPTED
-    keep(document)
-    return 0 if document["ok"] else 1
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

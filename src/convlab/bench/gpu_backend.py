@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from convlab.bench import monitor
-from convlab.bench.baselines import Prepared
+from convlab.bench.baselines import Prepared, System
 from convlab.bench.monitor import SETTLED_PERCENT, Look
 from convlab.bench.roofline import Machine
-from convlab.bench.systems import System, system_named
+from convlab.bench.systems import system_named
 from convlab.doctor import environment
 from convlab.problem import ConvProblem
 
@@ -23,7 +24,7 @@ CALLED_AT_MOST_MS = 500.0  # of ordinary calls, which are timed beside the graph
 
 class GpuBackend:
     """The current GPU. ``allowed`` are the ids of processes that may have work on it: ours, and
-    those that were there, idle, before; None where nobody knows."""
+    those that were there, idle, before; None where they are unknown."""
 
     def __init__(self, allowed: Sequence[int] | None = None) -> None:
         from convlab.engines import choose
@@ -37,7 +38,7 @@ class GpuBackend:
         return system_named(name)
 
     def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
-        """Make a system ready for a problem; returns what to wait for where that goes on."""
+        """Make a system ready for a problem; returns a future where that needs more time."""
         compile = self.system_named(name).compile
         return None if compile is None else compile(problem)
 
@@ -94,16 +95,13 @@ def current_gpu() -> str | None:
     try:
         driver.cuInit(0)
         error, device = driver.cuDeviceGet(0)
-        if error != driver.CUresult.CUDA_SUCCESS:
-            return None
-        error, uuid = driver.cuDeviceGetUuid(device)
-        if error != driver.CUresult.CUDA_SUCCESS:
-            return None
-        digits = bytes(uuid.bytes).hex()
+        if error == driver.CUresult.CUDA_SUCCESS:
+            error, uuid = driver.cuDeviceGetUuid(device)
+            if error == driver.CUresult.CUDA_SUCCESS:
+                return f"GPU-{UUID(bytes=bytes(uuid.bytes))}"
     except Exception:  # no driver at all
-        return None
-    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-    return f"GPU-{'-'.join(parts)}"
+        pass
+    return None
 
 
 def machine(engine: Any) -> Machine:

@@ -189,12 +189,8 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two float32 outputs have the same bits, NaN included: one check is then enough."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    with ThreadPoolExecutor() as pool:
-        return all(pool.map(_same_bits, one, other))
-
-
-def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    return bool(np.array_equal(one.view(np.uint32), other.view(np.uint32)))
+    with ThreadPoolExecutor() as pool:  # an image a thread
+        return all(pool.map(np.array_equal, one.view(np.uint32), other.view(np.uint32)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

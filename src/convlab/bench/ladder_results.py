@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convlab.bench import results as bench
-from convlab.bench.rows import Row
 from convlab.stages import Stage, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
-# What of a result's environment is told, and how it is called.
 DRIVER = {"driver": "driver", "cuda": "CUDA"}
 PACKAGES = ("numba-cuda", "numba", "numpy")
-NEAR = 0.05  # as far apart as times of the same code may be
 
 
 @dataclass(frozen=True)
@@ -89,10 +84,9 @@ class Results:
     @property
     def layer(self) -> str | None:
         """``Conv9``: the paper's layer with these shapes, if any."""
-        batch = self.problem["batch"]
         keys = ("input_shape", "weight_shape", "output_shape")
         for name in LAYER_NAMES:
-            problem = paper_layer(name, batch)
+            problem = paper_layer(name, self.problem["batch"])
             if all(list(getattr(problem, key)) == self.problem[key] for key in keys):
                 return name.capitalize()
         return None
@@ -116,12 +110,12 @@ class Results:
     @property
     def machine(self) -> str:
         """What it ran on, and when, as far as it is known."""
-        gpu = self.environment.get("gpu") or {}
-        known = gpu if isinstance(gpu, dict) else {}
+        gpu = self.environment.get("gpu")
+        gpu = gpu if isinstance(gpu, dict) else {}
         packages = self.environment.get("packages") or {}
         parts = [
             self.device,
-            *(f"{label} {known[key]}" for key, label in DRIVER.items() if known.get(key)),
+            *(f"{label} {gpu[key]}" for key, label in DRIVER.items() if gpu.get(key)),
             *(f"{name} {packages[name]}" for name in PACKAGES if packages.get(name)),
             str(self.environment.get("date") or "")[:10],
         ]
@@ -134,40 +128,11 @@ class Results:
         return None if command is None else str(command)
 
 
-def changed(
-    newer: bench.Results,
-    device: str,
-    date: str,
-    layer: str,
-    batch: int,
-    times: Mapping[str, float | None],
-) -> dict[str, Row]:
-    """Of a newer run of ``convlab bench`` on the same kind of GPU, the rows of stages that took
-    more or less than ``times``, in milliseconds by their names, as after a change of their code.
-    Empty where ``date`` is not before that run's."""
-    if newer.machine.device != device or str(newer.environment.get("date") or "") <= date:
-        return {}
-    found = {}
-    for name, time_ms in times.items():
-        row = newer.row(layer, batch, name)
-        if row is not None and row.time_ms and time_ms and abs(row.time_ms / time_ms - 1) > NEAR:
-            found[name] = row
-    return found
-
-
 def _step(entry: dict[str, Any], flops: int) -> Step:
     stage, workspace_bytes = stage_named(entry["name"]), entry["workspace_bytes"]
     if not entry["ok"]:  # whatever was measured means nothing
         return Step(stage, False, workspace_bytes)
     kernel_ms = list(entry["launch_ms"].values())[-1]
-    return Step(
-        stage,
-        True,
-        workspace_bytes,
-        entry["time_ms"],
-        entry["time_spread"],
-        entry["tflops"],
-        entry["speedup"],
-        kernel_ms,
-        flops / kernel_ms / 1e9,
-    )
+    numbers = {name: entry[name] for name in ("time_ms", "time_spread", "tflops", "speedup")}
+    rate = flops / kernel_ms / 1e9
+    return Step(stage, True, workspace_bytes, kernel_ms=kernel_ms, kernel_tflops=rate, **numbers)

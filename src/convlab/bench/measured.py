@@ -1,11 +1,11 @@
-"""What benchmarks run as modules have in common: arguments, a GPU, a file of results."""
+"""Files of measurements: written by modules that run on a GPU, read and shown by pages."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.files import write_whole
 
+RESULTS = "docs/results"
+VERSIONS = ("numba-cuda", "numpy", "torch")
 INTERRUPTED = 130  # what shells give for Ctrl-C
 GPU_ONLY = "its times mean nothing without one"
 
@@ -29,7 +31,7 @@ def run_module(
     without: str = GPU_ONLY,
 ) -> int:
     """Measure, show, and write ``--json FILE``; returns the exit code: 1 where something measured
-    was judged wrong (``ok`` false), 2 where it cannot run, 130 after Ctrl-C. ``without`` says why
+    is wrong (``ok`` false), 2 where it cannot run, 130 after Ctrl-C. ``without`` says why
     it needs a GPU."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
@@ -67,7 +69,29 @@ def write_results(file: Path, document: dict[str, Any]) -> None:
     write_whole(file, (json.dumps(document, indent=1) + "\n").encode())
 
 
+def read_json(file: Path) -> Any:
+    """The document in a file. Raises ``ValueError`` naming a file that holds no JSON."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read as JSON: {error}") from error
+
+
+def source(file: str, environment: Mapping[str, Any] | None, command: str) -> str:
+    """The line below a table: the command that writes its file today, and of what is stored the
+    date and the versions."""
+    known = environment or {}
+    packages = known.get("packages") or {}
+    when = [str(known.get("date") or "")[:10]]
+    when += [f"{name} {packages[name]}" for name in VERSIONS if packages.get(name)]
+    words = ", ".join(filter(None, when))
+    return f"{command}{f' ({words})' if words else ''}: [{file}](results/{file}).\n"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table, its first ``left`` columns to the left and the others to the right."""
+    """A Markdown table; words stand in its first ``left`` columns, numbers in the others."""
     rule = ["---" if column < left else "---:" for column in range(len(head))]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
+    return "".join(
+        f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |\n"
+        for row in (head, rule, *rows)
+    )

@@ -1,8 +1,7 @@
 """The documentation's tables and pictures: ``python -m convlab.bench.pages`` (``make results``).
 
-Reads docs/results and fills the marked sections of README.md and the pages that show them. A page
-without a section's markers is left as it is. ``--check`` writes nothing and exits 1 where a file
-differs from what the results give.
+Reads docs/results and fills the marked sections of README.md and of the pages in docs. ``--check``
+writes nothing and exits 1 where a file differs from what the results give.
 """
 
 from __future__ import annotations
@@ -10,28 +9,30 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from convlab.bench import analysis, papers, report, report_plots, sanitizers, size_tables
-from convlab.bench.documents import RESULTS, Maker, filled, read_json, sections_of, source
-from convlab.bench.ladder_page import full_tables, sample_section, short_table
-from convlab.bench.ladder_picture import picture
+from convlab.bench import analysis, papers, plots, report, sanitizers, size_tables
 from convlab.bench.ladder_results import Results as LadderResults
-from convlab.bench.report_document import Block, Table, as_markdown, picture_files
+from convlab.bench.ladder_results import Step
+from convlab.bench.measured import RESULTS, read_json, source, table
 from convlab.bench.results import Results, open_results
 
 BENCH = f"{RESULTS}/bench_h200.json"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
 PICTURE, IMAGES, PICTURES = "docs/images/ladder.svg", "docs/images", "bench-"
+SAMPLE_COMMAND = ("ladder", "--engine", "simulator")
 # Files of results that one function shows, by the marker of their section.
 SHOWN = {
-    "sizes": ("sizes_h200.json", "python -m convlab.bench.experiments sizes", size_tables.show),
-    "sanitizers": ("sanitizers_h200.json", "make sanitize", sanitizers.show),
+    "sizes": ("sizes_h200.json", "`python -m convlab.bench.experiments sizes`", size_tables.show),
+    "sanitizers": ("sanitizers_h200.json", "`make sanitize`", sanitizers.show),
 }
+Maker = Callable[[str], str]
 
 
 def generated(root: Path) -> dict[Path, str]:
@@ -44,19 +45,22 @@ def generated(root: Path) -> dict[Path, str]:
     if not every or every[0].name != HEADLINE:
         raise ValueError(f"there is no {RESULTS}/{HEADLINE}.json: convlab ladder --json writes it")
     bench = open_results(root / BENCH)
-    blocks = report.page_blocks(bench)
+    brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
     shown: dict[str, Maker] = {name: partial(_shown, root, name) for name in SHOWN}
     shown |= {
-        "ladder": lambda _: f"\n{full_tables(every)}\n",
+        "ladder": lambda _: f"\n{ladder_section(every[0])}\n",
         "sample": sample_section,
-        "bench": lambda _: f"\n{as_markdown('', blocks, f'images/{PICTURES}')}\n",
+        "bench": lambda _: f"\n{brief.markdown}\n",
         "papers": lambda _: f"\n{papers.show_claims(root)}\n",
     }
     readme: dict[str, Maker] = {
-        "ladder": lambda _: f"\n{short_table(every[0])}\n",
-        "bench": lambda _: f"\n{as_markdown('', [_speedups(bench)])}\n",
+        "ladder": lambda _: f"\n{ladder_table(every[0])}\n",
+        "bench": lambda _: f"\n{_speedups(bench)}\n",
     }
-    files = {root / PICTURE: picture(every[0])} | _pictures(root, bench, blocks)
+    pictures = {root / PICTURE: (plots.ladder(every[0]), (root / RESULTS / f"{HEADLINE}.json"))}
+    for name, text in brief.files().items():
+        pictures[root / "docs" / name] = (text, root / BENCH)
+    files = {file: _kept(file, *drawn) for file, drawn in pictures.items()}
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         files |= _page(page, readme if page.name == "README.md" and page.parent == root else shown)
     return files
@@ -72,12 +76,37 @@ def _page(page: Path, makers: Mapping[str, Maker]) -> dict[Path, str]:
         raise ValueError(f"{page}: {error}") from error
 
 
-def _speedups(results: Results) -> Table:
+def filled(text: str, makers: Mapping[str, Maker]) -> str:
+    """The text with each known section (``<!-- NAME:begin -->`` to ``<!-- NAME:end -->``) made
+    anew. A maker gets the text that stands there now. A section that is not there is left out.
+
+    Raises ``ValueError`` for a section that begins more than once or does not end.
+    """
+    for name, make in makers.items():
+        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+        if begin.strip() not in text and end not in text:
+            continue
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"section {name!r} must begin and end once, each on its own line")
+        head, rest = text.split(begin)
+        old, tail = rest.split(end)
+        text = f"{head}{begin}{make(old)}{end}{tail}"
+    return text
+
+
+def sections_of(text: str) -> list[str]:
+    """The names of the sections that a page has."""
+    return re.findall(r"^<!-- ([\w-]+):begin -->$", text, re.MULTILINE)
+
+
+def _speedups(results: Results) -> report.Table:
     """The best stage in fp32 over s01 and over the fastest baselines, layer by layer."""
     best = analysis.best_stage(results)
-    first = [one for one in analysis.stages(results) if one.name == analysis.BASELINE]
     assert best is not None
-    return report.speedup_table(results, best, [*first, *analysis.fastest(results)])
+    over = [one for one in analysis.comparators(results) if one.name not in results.systems]
+    return report.speedup_table(
+        results, best, [analysis.contender(results, analysis.BASELINE), *over]
+    )
 
 
 def _shown(root: Path, name: str, _: str) -> str:
@@ -90,17 +119,99 @@ def _shown(root: Path, name: str, _: str) -> str:
     return f"\n{text}\n{source(file, document.get('environment'), command)}\n"
 
 
-def _pictures(root: Path, bench: Results, blocks: Sequence[Block]) -> dict[Path, str]:
-    """The report's pictures. A picture is kept where it shows the same rows in the same words by
-    the same code, because every version of matplotlib lays it out in another way."""
-    code = Path(str(report_plots.__file__)).read_text(encoding="utf-8")
-    mark = f"<!-- rows {_hash(json.dumps(bench.as_json()['rows']))}, drawn by {_hash(code)} -->"
-    files = {}
-    for name, text in picture_files(blocks, PICTURES).items():
-        file, new = root / IMAGES / name, f"{text}{mark}\n"
-        old = file.read_text(encoding="utf-8") if file.is_file() else ""
-        files[file] = old if same_but_for_layout(old, new) else new
-    return files
+# The ladder: README.md's table, docs/ladder.md's tables and its sample of the command.
+
+
+COLUMNS = {
+    "ms": ("time_ms", 3), "spread %": ("time_spread", 1), "TFLOP/s": ("tflops", 2),
+    "speedup": ("speedup", 2), "main kernel ms": ("kernel_ms", 3),
+    "main kernel TFLOP/s": ("kernel_tflops", 2),
+}  # fmt: skip
+
+
+def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:
+    for name, digits in map(COLUMNS.__getitem__, columns):
+        value = getattr(step, name)
+        yield "failed" if not step.ok else "-" if value is None else f"{value:.{digits}f}"
+
+
+def _file(step: Step) -> str:
+    return f"src/{step.stage.module.replace('.', '/')}.py"
+
+
+def ladder_table(results: LadderResults) -> str:
+    """README.md's table: what each stage adds and what that gains."""
+    columns = ("ms", "TFLOP/s", "speedup")
+    rows = [
+        (f"[{step.number}]({_file(step)})", step.stage.title, *_cells(step, columns))
+        for step in results.steps
+    ]
+    return table(("stage", "idea", *columns), rows, left=2)
+
+
+def ladder_section(results: LadderResults) -> str:
+    """A section of docs/ladder.md: all that one file of results says of each stage."""
+    rows = [
+        (
+            f"[{step.stage.name}](../{_file(step)})",
+            *_cells(step, COLUMNS),
+            "-" if step.workspace_bytes is None else f"{step.workspace_bytes / 2**20:,.1f}",
+        )
+        for step in results.steps
+    ]
+    command = f" with `{results.command}`" if results.command else ""
+    file = f"{results.name}.json"
+    return (
+        f"### {results.title}\n\n{results.shapes}.\n\n"
+        f"{table(('stage', *COLUMNS, 'workspace MiB'), rows)}\n"
+        f"Measured{command} ({results.machine}): [{file}](results/{file}).\n"
+    )
+
+
+def sample(json_file: Path | None = None) -> str:
+    """What the ladder prints without a GPU, 80 columns wide; its JSON goes to the file, if any."""
+    more = () if json_file is None else ("--json", str(json_file))
+    code = "from convlab.cli import main; main()"
+    output = subprocess.run(
+        [sys.executable, "-c", code, *SAMPLE_COMMAND, *more],
+        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout
+    return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
+
+
+def same_but_for_rounding(one: str, other: str) -> bool:
+    """Whether two samples differ in nothing but the last digit of an error / bound: NumPy sums
+    the reference in another order on another CPU."""
+    # What a library computes, whose work is not counted, it computes otherwise on another CPU.
+    texts = (re.sub(r"OK {6} *[\d.e-]+(?= +-)", "LIBRARY", text) for text in (one, other))
+    pieces = [re.split(r"(?<=OK {6} )( *[\d.e-]+)", text) for text in texts]
+    if pieces[0][::2] != pieces[1][::2]:
+        return False
+    errors = zip(*(map(float, part[1::2]) for part in pieces), strict=True)
+    return all(abs(a - b) <= 0.011 * max(a, b) for a, b in errors)
+
+
+def sample_section(stored: str) -> str:
+    """The stored section where it still says what the ladder does, else a new one."""
+    new = f"```text\n{sample()}```\n"
+    return stored if same_but_for_rounding(stored, new) else new
+
+
+# Pictures.
+
+
+def _kept(file: Path, text: str, rows: Path) -> str:
+    """A picture, or the stored one where it shows the same rows in the same words by the same code:
+    every version of matplotlib lays it out in another way."""
+    told = json.loads(rows.read_text(encoding="utf-8"))
+    drawn = Path(plots.__file__).read_text(encoding="utf-8")
+    mark = f"rows {_hash(json.dumps(told.get('rows', told)))}, drawn by {_hash(drawn)}"
+    new = f"{text}<!-- {mark} -->\n"
+    old = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return old if same_but_for_layout(old, new) else new
 
 
 def _hash(text: str) -> str:

@@ -15,30 +15,21 @@ from typing import Any
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender, geometric_mean
-from convlab.bench.documents import RESULTS, read_json, source
-from convlab.bench.measured import table
+from convlab.bench.measured import RESULTS, read_json, source, table
 from convlab.bench.results import Results, open_results, tensor_bytes
-from convlab.bench.rows import Row
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 GIB = 2**30
 TIE = 0.01  # two algorithms closer than this may swap places in another run
-BASELINE_CPP = "cpp_seven_loops"
 # Table 3 of the im2win paper: what cuDNN 8.0 chose on an RTX 3090.
-TABLE_3 = dict(
-    zip(
-        LAYER_NAMES,
-        ("IMPLICIT_GEMM",) * 4 + ("WINOGRAD",) + ("IMPLICIT_GEMM",) * 2 + ("FFT",)
-        + ("WINOGRAD",) * 3 + ("IMPLICIT_GEMM",),
-        strict=True,
-    )
-)  # fmt: skip
+TABLE_3 = dict.fromkeys(LAYER_NAMES, "IMPLICIT_GEMM") | {
+    "conv5": "WINOGRAD", "conv8": "FFT", "conv9": "WINOGRAD", "conv10": "WINOGRAD",
+    "conv11": "WINOGRAD",
+}  # fmt: skip
 # Our systems in Figures 2 and 3 of the im2win paper, by the name in `convlab bench`.
-IM2WIN_SYSTEMS = (
-    "s01_direct", "torch_own_im2col", "im2col_cublas_per_image", "im2col_cublas_batched",
-    analysis.CUDNN, analysis.GEMM_CLASS, "s11_im2win_full",
-)  # fmt: skip
-IM2COLS = IM2WIN_SYSTEMS[1:4]
+IM2COLS = ("torch_own_im2col", "im2col_cublas_per_image", "im2col_cublas_batched")
+CUDNN = (analysis.CUDNN, analysis.GEMM_CLASS)
+IM2WIN_SYSTEMS = (analysis.BASELINE, *IM2COLS, *CUDNN, "s11_im2win_full")
 VARIANTS = {
     "without_microkernel": "the micro-kernel",
     "without_vectorized": "vectorised access",
@@ -59,12 +50,15 @@ TABLE_1 = {
 }  # fmt: skip
 
 Claim = tuple[str, str, str]
+"""Where in the paper, its words, our value."""
+Rows = dict[str, dict[str, Mapping[str, Any]]]
+"""The rows of a document, by layer and system."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One figure or table of a paper: its title, the results that it is made again from, and what
-    makes our table and the claims (where in the paper, its words, our value) of them."""
+    """One figure or table of a paper: its title, the results that it is made again from, the
+    command that measures them, and what makes our table and the claims of them."""
 
     title: str
     file: str
@@ -83,7 +77,20 @@ def _cell(value: float | None, form: str = ".2f", settled: bool | None = True) -
     return "-" if value is None else f"{'~' if settled is False else ''}{value:{form}}"
 
 
-# The im2win paper, from what `convlab bench` wrote.
+def _by_layer(document: Mapping[str, Any]) -> Rows:
+    found: Rows = {}
+    for row in document["rows"]:
+        found.setdefault(row["layer"], {})[row["system"]] = row
+    return found
+
+
+def _over(systems: Mapping[str, Mapping[str, Any]], slow: str, fast: str) -> float | None:
+    """How many times as fast one system is as another, on one layer."""
+    times = [systems.get(name, {}).get("time_ms") for name in (slow, fast)]
+    return times[0] / times[1] if times[0] and times[1] else None
+
+
+# The im2win paper.
 
 
 def im2win_systems(results: Results) -> dict[str, Contender]:
@@ -98,13 +105,12 @@ def im2win_systems(results: Results) -> dict[str, Contender]:
 def _ours_over(
     systems: Mapping[str, Contender], others: Sequence[str], value: Callable[[str, str], str]
 ) -> str:
-    """``value`` of each stage of ours over each of the others, in one cell."""
-    ours = [name for name in systems if name.startswith("s1")]
+    """``value`` of each im2win stage over each of the others, in one cell."""
     return "; ".join(
         f"{mine[:3]} / {other}: {value(mine, other)}"
-        for mine in ours
+        for mine in systems
         for other in others
-        if other in systems
+        if mine.startswith("s1") and other in systems
     )
 
 
@@ -113,30 +119,26 @@ def figure_2(results: Results) -> tuple[str, Sequence[Claim]]:
     systems, layers = im2win_systems(results), results.layers()
 
     def faster(mine: str, other: str) -> str:
-        return _ratios(
-            analysis.speedup(results, systems[mine], systems[other], layer) for layer in layers
-        )
+        pair = systems[mine], systems[other]
+        return _ratios(analysis.speedup(results, *pair, layer) for layer in layers)
 
     rows = []
     for layer in layers:
         best = [one.best(results, layer) for one in systems.values()]
-        rows.append((layer[0], *map(_tflops, best)))
-    claims = (
-        ("4.2", '"on average 3.5x TFLOPS than that of im2col+cuBLAS"',
-         _ours_over(systems, IM2COLS, faster)),
-        ("4.2", '"5x to 155x TFLOPS compared with the direct convolution"',
-         _ours_over(systems, ("s01_direct",), faster)),
-        ("1, 4.2", "1.1x cuDNN on average, up to 1.8x",
-         _ours_over(systems, (analysis.CUDNN, analysis.GEMM_CLASS), faster)),
-    )  # fmt: skip
+        cells = ("-" if row is None else _cell(row.tflops, ".1f", row.settled) for row in best)
+        rows.append((layer[0], *cells))
+    claims = [
+        (where, words, _ours_over(systems, others, faster))
+        for where, words, others in (
+            ("4.2", '"on average 3.5x TFLOPS than that of im2col+cuBLAS"', IM2COLS),
+            ("4.2", '"5x to 155x TFLOPS compared with the direct convolution"', IM2WIN_SYSTEMS[:1]),
+            ("1, 4.2", "1.1x cuDNN on average, up to 1.8x", CUDNN),
+        )
+    ]
     return table(("TFLOP/s", *systems), rows), claims
 
 
-def _tflops(row: Row | None) -> str:
-    return "-" if row is None else _cell(row.tflops, ".1f", row.settled)
-
-
-def memory_bytes(results: Results, one: Contender, layer: tuple[str, int]) -> int | None:
+def memory_bytes(results: Results, one: Contender, layer: analysis.Layer) -> int | None:
     """Input, filter, output and workspace of the fastest there; None where it is not known."""
     row = one.best(results, layer)
     if row is None or row.workspace_bytes is None:
@@ -147,32 +149,29 @@ def memory_bytes(results: Results, one: Contender, layer: tuple[str, int]) -> in
 def figure_3(results: Results) -> tuple[str, Sequence[Claim]]:
     """GiB on the twelve layers: the tensors and the workspace that each system asks for."""
     systems, layers = im2win_systems(results), results.layers()
-    moved = {
+    needed = {
         name: [memory_bytes(results, one, layer) for layer in layers]
         for name, one in systems.items()
     }
 
     def more(mine: str, other: str) -> str:
-        pairs = zip(moved[mine], moved[other], strict=True)
+        pairs = zip(needed[mine], needed[other], strict=True)
         parts = [one / two - 1 for one, two in pairs if one and two]
         return f"{100 * sum(parts) / len(parts):+.1f} %" if parts else "not measured"
 
     rows = [
-        (layer, *(_gib(values[at]) for values in moved.values()))
+        (layer, *(_cell(size and size / GIB) for size in (one[at] for one in needed.values())))
         for at, (layer, _) in enumerate(layers)
     ]
-    claims = (
-        ("4.3", '"23.1% less memory than cuBLAS", on average', _ours_over(systems, IM2COLS, more)),
-        ("4.3", '"32.8% less memory than cuDNN", on average',
-         _ours_over(systems, (analysis.CUDNN,), more)),
-        ("4.3", '"slightly higher memory usage than the direct convolution"',
-         _ours_over(systems, ("s01_direct",), more)),
-    )  # fmt: skip
+    claims = [
+        ("4.3", words, _ours_over(systems, others, more))
+        for words, others in (
+            ('"23.1% less memory than cuBLAS", on average', IM2COLS),
+            ('"32.8% less memory than cuDNN", on average', CUDNN[:1]),
+            ('"slightly higher memory usage than the direct convolution"', IM2WIN_SYSTEMS[:1]),
+        )
+    ]
     return table(("GiB", *systems), rows), claims
-
-
-def _gib(value: int | None) -> str:
-    return _cell(None if value is None else value / GIB)
 
 
 def table_3(results: Results) -> tuple[str, Sequence[Claim]]:
@@ -180,16 +179,12 @@ def table_3(results: Results) -> tuple[str, Sequence[Claim]]:
     rows, same = [], 0
     for layer in results.layers():
         of_api = [results.row(*layer, name) for name in analysis.cudnn_algorithms(results).members]
-        timed = sorted(
-            ((row.time_ms, row.system) for row in of_api if row is not None and row.time_ms),
-        )
+        timed = sorted((row.time_ms, row.system) for row in of_api if row and row.time_ms)
         near = [one for one in timed if one[0] <= (1 + TIE) * timed[0][0]]
         names = [name.removeprefix("cudnn_").upper() for _, name in near]
         same += TABLE_3[layer[0]] in names
-        rows.append((
-            layer[0], TABLE_3[layer[0]], ", ".join(names) or "-",
-            ", ".join(f"{time:.3f}" for time, _ in near) or "-",
-        ))  # fmt: skip
+        times = ", ".join(f"{time:.3f}" for time, _ in near)
+        rows.append((layer[0], TABLE_3[layer[0]], ", ".join(names) or "-", times or "-"))
     head = ("layer", "cuDNN 8.0, RTX 3090", f"here, {results.device}", "ms")
     claim = ("Table 3", "cuDNN's own choice", f"the same on {same} of {len(rows)} layers")
     return table(head, rows, left=3), (claim,)
@@ -197,53 +192,31 @@ def table_3(results: Results) -> tuple[str, Sequence[Claim]]:
 
 def figure_4(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
     """The ablation of s11."""
-    rows = _by_layer(document)
-    whole = "s11_im2win_full"
-    gains = {
-        words: _ratios(
-            _over(systems, name, whole) for systems in rows.values()
-        )
+    rows, whole = _by_layer(document), "s11_im2win_full"
+    cells = []
+    for layer, systems in rows.items():
+        measured = [systems.get(name) for name in (whole, *VARIANTS)]
+        cells.append((layer, *(
+            "-" if row is None else _cell(row["tflops"], ".1f", row["settled"])
+            for row in measured
+        )))  # fmt: skip
+    gains = [
+        f"{words} {_ratios(_over(systems, name, whole) for systems in rows.values())}"
         for name, words in VARIANTS.items()
-    }  # fmt: skip
-    cells = [
-        (layer, *(_rate(systems.get(name)) for name in (whole, *VARIANTS)))
-        for layer, systems in rows.items()
     ]
-    claim = (
-        "4.4", "micro-kernel gains most, then vectorised load, then prefetching",
-        "; ".join(f"{words} {gain}" for words, gain in gains.items()),
-    )  # fmt: skip
-    return table(("TFLOP/s", whole, *VARIANTS), cells), (claim,)
+    said = "micro-kernel gains most, then vectorised load, then prefetching"
+    return table(("TFLOP/s", whole, *VARIANTS), cells), (("4.4", said, "; ".join(gains)),)
 
 
-def _by_layer(document: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """The rows of a document, by layer and system."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in document["rows"]:
-        found.setdefault(row["layer"], {})[row["system"]] = row
-    return found
-
-
-def _over(systems: Mapping[str, Mapping[str, Any]], slow: str, fast: str) -> float | None:
-    """How many times as fast one system is as another, on one layer."""
-    times = [systems.get(name, {}).get("time_ms") for name in (slow, fast)]
-    return times[0] / times[1] if times[0] and times[1] else None
-
-
-def _rate(row: Mapping[str, Any] | None) -> str:
-    return "-" if row is None else _cell(row["tflops"], ".1f", row["settled"])
-
-
-# Accelerating 2D Convolutions on GPU, from the sweeps.
+# The three articles.
 
 
 def sweeps(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
     """Figures 1 to 4: speedups over the seven loops in C++, on one image."""
-    rows = _by_layer(document)
-    cells, best, over_cutlass = [], [0.0], [0.0]
+    rows, cells, best, over_cutlass = _by_layer(document), [], [0.0], [0.0]
     for point in document["points"]:
         systems = rows[point["problem"]]
-        ratios = {name: _over(systems, BASELINE_CPP, name) for name in SWEEP_SYSTEMS}
+        ratios = {name: _over(systems, "cpp_seven_loops", name) for name in SWEEP_SYSTEMS}
         for name in SWEEP_SYSTEMS[:3]:
             best.append(ratios[name] or 0.0)
             over_cutlass.append(_over(systems, "cutlass_optimized", name) or 0.0)
@@ -259,60 +232,43 @@ def sweeps(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
     return table(("figure", "value", *SWEEP_SYSTEMS), cells), claims
 
 
-# Faster Convolution, from the table of unfold, einsum and fold.
-
-
 def unfold(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
     """Table 1: milliseconds there, of a first call here, and on the GPU here."""
-    first = {name: one.get("ms") for name, one in document["first_calls"].items()}
+    first = {name: {"time_ms": one.get("ms")} for name, one in document["first_calls"].items()}
     (systems,) = _by_layer(document).values()
     titles = {one["name"]: one["title"] for one in document["systems"]}
     rows = [
         (
-            titles[name], f"{there:.3f}", _cell(first.get(name), ".3f"),
+            titles[name], f"{there:.3f}", _cell(first.get(name, {}).get("time_ms"), ".3f"),
             _cell(systems[name]["time_ms"], ".3f", systems[name]["settled"]),
         )
         for name, there in TABLE_1.items()
     ]  # fmt: skip
 
     def ratio(slow: str, fast: str) -> str:
-        parts = [(first.get(slow), first.get(fast)), *[_pair(systems, slow, fast)]]
-        words = ("first calls", "on the GPU")
-        return ", ".join(
-            f"{word} {one / other:.2f}x" if one and other else f"{word} -"
-            for word, (one, other) in zip(words, parts, strict=True)
+        times = {"first calls": _over(first, slow, fast), "on the GPU": _over(systems, slow, fast)}
+        return ", ".join(f"{words} {f'{one:.2f}x' if one else '-'}" for words, one in times.items())
+
+    claims = [
+        ("4", words, ratio(*pair))
+        for words, pair in (
+            ('conv2d_fast "more than 2x speed up compared to F.conv2d"', ("conv2d", "fast_torch")),
+            ('F.conv2d with TF32 "over 15x speedup"', ("conv2d", "conv2d_tf32")),
+            ('PyTorch\'s unfold with TF32 "~ 2x speedup"', ("fast_torch", "fast_torch_tf32")),
+            ('unfoldNd with TF32 "~ 2x speedup"', ("fast_unfoldnd", "fast_unfoldnd_tf32")),
         )
-
-    claims = (
-        ("4", 'conv2d_fast "more than 2x speed up compared to F.conv2d"',
-         ratio("conv2d", "fast_torch")),
-        ("4", 'F.conv2d with TF32 "over 15x speedup"', ratio("conv2d", "conv2d_tf32")),
-        ("4", 'PyTorch\'s unfold with TF32 "~ 2x speedup"',
-         ratio("fast_torch", "fast_torch_tf32")),
-        ("4", 'unfoldNd with TF32 "~ 2x speedup"', ratio("fast_unfoldnd", "fast_unfoldnd_tf32")),
-    )  # fmt: skip
+    ]
     return table(("Table 1", "there ms", "first call ms", "on the GPU ms"), rows), claims
-
-
-def _pair(
-    systems: Mapping[str, Mapping[str, Any]], one: str, other: str
-) -> tuple[float | None, float | None]:
-    return systems[one]["time_ms"], systems[other]["time_ms"]
-
-
-# CUDA IM2COL Kernels Design, from the bandwidth of its kernels.
 
 
 def im2col(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
     """TB/s of its kernel for each depth pitch, beside a copy of as many bytes."""
-    kinds = ("depth_last", "copy", "plain", "torch_unfold")
+    kinds, depths = ("depth_last", "copy", "plain", "torch_unfold"), document["depths"]
     rows = [
         (str(row["depth"]), *(_cell(row[kind] and row[kind]["tb_per_s"]) for kind in kinds))
-        for row in document["depths"]
+        for row in depths
     ]
-    shares = [
-        100 * row["depth_last"]["tb_per_s"] / row["copy"]["tb_per_s"] for row in document["depths"]
-    ]
+    shares = [100 * row["depth_last"]["tb_per_s"] / row["copy"]["tb_per_s"] for row in depths]
     claim = (
         "introduction", '"coalescing memory access of each warp"; no times given',
         f"{min(shares):.0f} to {max(shares):.0f} % of a copy's bandwidth",
@@ -320,26 +276,27 @@ def im2col(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
     return table(("depth pitch, TB/s", *kinds), rows), (claim,)
 
 
-BENCH = ("bench_h200.json", "convlab bench")
+BENCH = ("bench_h200.json", "`convlab bench`")
+EXPERIMENT = "`python -m convlab.bench.experiments {}`"
 SECTIONS = (
     Section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH, figure_2),
     Section("im2win: Figure 3, memory on the twelve layers", *BENCH, figure_3),
     Section("im2win: Table 3, what cuDNN chooses", *BENCH, table_3),
     Section(
         "im2win: Figure 4, what each technique gains", "ablation_h200.json",
-        "python -m convlab.bench.experiments ablation", figure_4,
+        EXPERIMENT.format("ablation"), figure_4,
     ),
     Section(
         "Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++",
-        "sweeps_h200.json", "python -m convlab.bench.experiments sweeps", sweeps,
+        "sweeps_h200.json", EXPERIMENT.format("sweeps"), sweeps,
     ),
     Section(
         "Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table_h200.json",
-        "python -m convlab.bench.experiments unfold_table", unfold,
+        EXPERIMENT.format("unfold_table"), unfold,
     ),
     Section(
         "CUDA IM2COL Kernels Design: bandwidth by depth", "im2col_h200.json",
-        "python -m convlab.bench.im2col", im2col,
+        "a dated measurement that no command repeats", im2col,
     ),
 )  # fmt: skip
 
@@ -372,7 +329,7 @@ def _made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
     """
     file = root / RESULTS / section.file
     if not file.is_file():
-        return "", (), f"Not measured yet: `{section.command}` on a GPU writes {section.file}.\n"
+        return "", (), f"Not measured yet: {section.command} on a GPU writes {section.file}.\n"
     try:
         results = open_results(file) if section.file == BENCH[0] else read_json(file)
         ours, claims = section.show(results)

@@ -1,11 +1,12 @@
-"""The worker pool: one process for each family of systems, so that what a library does to its
-process or its CUDA context concerns no other system. A process that failed is replaced.
+"""The worker pool: one process for each family of systems, so that whatever a library does to its
+process or its CUDA context affects no other system. A process that failed is replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import shutil
 import tempfile
@@ -49,7 +50,7 @@ class WorkerPool:
         self._row_seconds, self._foreign = row_seconds, foreign
         self._start_seconds = max(row_seconds, ROW_SECONDS)  # of facts and of compiling
         self._folder = Path(tempfile.mkdtemp(prefix="convlab-bench-"))
-        self._tensors = self._folder
+        self._tensors: Path | None = None
         self._workers: dict[str, Worker] = {}
         self._compiled_by: dict[tuple[ConvProblem, str], str] = {}
         self._compilers = compilers or max(1, min(MOST_COMPILERS, (os.cpu_count() or 2) // 2))
@@ -66,7 +67,7 @@ class WorkerPool:
         answer = worker.answer(time.monotonic() + self._start_seconds)
         self._end("facts")
         if "facts" not in answer:
-            raise WorkerDied(str(answer.get("error")))
+            raise WorkerDied(answer["error"])
         facts: dict[str, Any] = answer["facts"]
         return facts
 
@@ -103,11 +104,11 @@ class WorkerPool:
     def _wait_until_compiled(self, name: str) -> None:
         try:
             answer = self._workers[name].answer(time.monotonic() + self._start_seconds)
+            lost = "error" in answer and not name.startswith(STAGE_FAMILY)
         except WorkerDied:
+            lost = True
+        if lost:  # a library that failed may have left anything behind
             self._end(name)
-            return
-        if "error" in answer and not name.startswith(STAGE_FAMILY):
-            self._end(name)  # a library may have left anything behind: start a new process
 
     @contextmanager
     def layer(self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]) -> Iterator[None]:
@@ -115,24 +116,20 @@ class WorkerPool:
 
         Raises ``OSError`` where there is no room for them.
         """
-        output = 4 * int(np.prod(problem.output_shape))
-        self._tensors = _folder_for(sum(tensor.nbytes for tensor in tensors) + output, self._folder)
+        nbytes = sum(tensor.nbytes for tensor in tensors) + 4 * math.prod(problem.output_shape)
+        folder = self._tensors = _folder_for(nbytes, self._folder)
         try:
-            np.save(self._tensors / INPUT, tensors[0])
-            np.save(self._tensors / WEIGHT, tensors[1])
+            np.save(folder / INPUT, tensors[0])
+            np.save(folder / WEIGHT, tensors[1])
             self._shared = np.lib.format.open_memmap(
-                self._tensors / OUTPUT, mode="w+", dtype=np.float32, shape=problem.output_shape
+                folder / OUTPUT, mode="w+", dtype=np.float32, shape=problem.output_shape
             )
-            _reserve(self._tensors / OUTPUT)
+            _reserve(folder / OUTPUT)
             self._problem = problem
             yield
         finally:
             self._problem = self._shared = None
-            if self._tensors == self._folder:
-                for name in (INPUT, WEIGHT, OUTPUT):
-                    (self._folder / name).unlink(missing_ok=True)
-            else:
-                shutil.rmtree(self._tensors, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def measure(self, system: System, check: Check) -> Outcome:
         """Measure a system on the layer: whatever happens to its process, there is an outcome."""
@@ -181,23 +178,23 @@ class WorkerPool:
             worker.dismiss()
         for name in [*self._workers]:
             self._end(name)
-        for folder in {self._tensors, self._folder}:  # also those of a layer that was interrupted
+        for folder in filter(None, (self._tensors, self._folder)):  # also an interrupted layer's
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reserve(path: Path) -> None:
-    """Allocate a sparse file's blocks: a process that writes to a hole on a full disk is killed.
-    Raises ``OSError`` where there is too little room."""
+    """Allocate a sparse file's blocks, because a process that writes to a hole on a full disk is
+    killed. Raises ``OSError`` where there is too little room."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _folder_for(nbytes: int, other: Path) -> Path:
-    """A folder in memory where there is room, else the other one."""
+    """A new folder: in memory where there is room, else below the other one."""
     with contextlib.suppress(OSError):  # there is none, or it is not for us
         if shutil.disk_usage(FAST_FOLDER).free > 1.1 * nbytes:
             return Path(tempfile.mkdtemp(prefix="convlab-bench-", dir=FAST_FOLDER))
     if shutil.disk_usage(other).free < nbytes:
         raise OSError(errno.ENOSPC, f"no room for {nbytes / 2**30:.1f} GiB of tensors", str(other))
-    return other
+    return Path(tempfile.mkdtemp(dir=other))

@@ -1,394 +1,318 @@
-"""A report: results as blocks of words, tables and plots."""
+"""The report: what ``report.md`` shows of results, as Markdown and as one page that works offline.
+
+The Jinja template holds the words; here are its tables, and the sentences that follow from rows.
+The page is the Markdown, rendered, with its plots inside.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from importlib.resources import files
+from typing import Any
 
-from convlab.bench import analysis, report_plots, report_runs
+from convlab.bench import analysis, plots
 from convlab.bench.analysis import Contender
-from convlab.bench.report_document import Block, Heading, Paragraph, Table, Tiles
-from convlab.bench.report_why import PIECE, Why, instruction_percent
-from convlab.bench.results import Results, tensor_bytes
+from convlab.bench.bottlenecks import PIECE, Why
+from convlab.bench.measured import table
+from convlab.bench.results import Results, agreement
 from convlab.bench.rows import Row
+from convlab.image import PlotsMissing
 from convlab.stages import short_name
-from convlab.workloads import paper_layer
 
 TITLE = "Convolution on a GPU: stages and baselines"
 NOTHING = "-"
-# What stands where a number would, for what is not plainly not there.
-SHORT = {
-    "wrong": "wrong", "refused": "refused", "unsteady": "unsteady", "busy": "busy",
-    "failed": "failed", "out of memory": "memory",
-}  # fmt: skip
+SHORT = {"out of memory": "memory", "unsupported": NOTHING, "absent": NOTHING}
 PACKAGES = ("convlab", "numba-cuda", "numba", "numpy", "torch")
-MIB = 2**20
-TB = 1e12
+ENVIRONMENT = ("gpu", "packages", "clocks_mhz")
+CLOCK_SHARE = 0.97  # of the highest clock: a lower one is told
+MIB, TB = 2**20, 1e12
+TILE = re.compile(r"tilesize(\d+(?:x\d+)+)")
 
 
-def blocks(
+@dataclass(frozen=True)
+class Table:
+    """Cells as text; the first ``left`` columns hold words, the others numbers."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
+
+    def __str__(self) -> str:
+        return table(self.head, self.rows, self.left)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report as Markdown, and its figures, whose files' names begin with ``pictures``."""
+
+    title: str
+    markdown: str
+    figures: tuple[plots.Figure, ...]
+    pictures: str = ""
+
+    def files(self) -> dict[str, str]:
+        """The pictures that the Markdown shows, by the names of their files."""
+        return {
+            f"{self.pictures}{one.name}.svg": plots.with_dark_mode(one.wide) for one in self.figures
+        }
+
+    def html(self) -> str:
+        """One page that needs no other file and no network."""
+        from markdown_it import MarkdownIt
+
+        body = MarkdownIt("commonmark", {"html": False}).enable("table").render(self.markdown)
+        for one in self.figures:
+            image = rf'<p><img src="{re.escape(self.pictures + one.name)}\.svg" alt="(.*?)" /></p>'
+            body = re.sub(image, partial(_html_figure, one), body)
+        for old, new in (
+            (r"<tr>\n<td>(.*?)</td>", r'<tr>\n<th scope="row">\1</th>'),
+            (r"<th( style=[^>]*)?>", r'<th scope="col"\1>'),
+            (r"<table>(.*?)</table>", r'<div class="scrolls" tabindex="0">\g<0></div>'),
+        ):
+            body = re.sub(old, new, body, flags=re.DOTALL)
+        # A long name may break after an underscore.
+        body = re.sub(r"<code>.*?</code>", lambda one: one[0].replace("_", "_<wbr>"), body)
+        page = files("convlab.bench").joinpath("report.html").read_text(encoding="utf-8")
+        return page.replace("<!--{title}-->", escape(self.title)).replace("<!--{body}-->", body)
+
+
+def _html_figure(one: plots.Figure, image: re.Match[str]) -> str:
+    """Both pictures, in the page's own colours by the names that it has for them."""
+    about, shown = image[1], ""
+    for width, svg in (("wide", one.wide), ("narrow", one.narrow)):
+        for name, colour in plots.LIGHT.items():
+            svg = svg.replace(colour, f"var(--{name})")
+        shown += f'<div class="{width}" aria-hidden="true">{svg}</div>'
+    return (
+        f'<figure role="img" aria-label="{about}">{shown}<figcaption>{about}</figcaption></figure>'
+    )
+
+
+def make(
     results: Results,
     others: Sequence[Results] = (),
     why: Sequence[Why] = (),
     *,
-    plots: bool = True,
-) -> list[Block]:
-    """The whole report; ``others`` are further runs to compare with it, ``why`` the traced counts.
-    Where results are of several batches, each has its own tables, plots and means.
+    title: str = TITLE,
+    pictures: str = "",
+    draw: bool = True,
+    brief: bool = False,
+) -> Report:
+    """The report on results; ``others`` are further runs to compare with it, ``why`` the traced
+    counts. Each batch has its own tables, plots and means. ``brief`` leaves the tables of times,
+    shares and methods away, as docs/results.md does; ``draw=False`` the plots.
 
-    Raises :class:`convlab.image.PlotsMissing` with ``plots`` where matplotlib is not here.
+    Raises :class:`~convlab.image.PlotsMissing` where matplotlib or Jinja is not installed.
     """
-    parts: list[Block] = [Paragraph(_measured_on(results))]
-    if stopped := report_runs.interrupted(results):
-        parts.append(Paragraph(stopped))
-    batches = sorted({batch for _, batch in results.layers()})
-    for batch in batches:
-        of_it = {key: row for key, row in results.rows.items() if row.batch == batch}
-        of = f", batch {batch}" if len(batches) > 1 else ""
-        parts += _of_one_batch(replace(results, rows=of_it), why, plots, of)
-    for number, other in enumerate(others, start=2):
-        heading = report_runs.nth_run(number, "a").capitalize()
-        parts += [Heading(heading), *report_runs.second_run(results, other)]
-    parts += [Heading("How it was measured"), Paragraph(HOW)]
-    if slowed := report_runs.clocks_below(results):
-        parts.append(Paragraph(slowed))
-    parts += _commands(results)
-    return parts
+    try:
+        import jinja2
+        import markdown_it  # noqa: F401
+    except ImportError as error:
+        raise PlotsMissing(
+            "reports need Jinja and markdown-it: run make report, or python -m pip install -e "
+            "'.[plots]'"
+        ) from error
+    figures: list[plots.Figure] = []
 
+    def figure(name: str, part: dict[str, Any]) -> str:
+        if not draw:
+            return ""
+        plot: Callable[[Results, str], plots.Figure] = getattr(plots, name)
+        figures.append(plot(part["results"], f"{name}{part['suffix']}"))
+        return f"![{figures[-1].about}]({pictures}{figures[-1].name}.svg)"
 
-def page_blocks(results: Results) -> list[Block]:
-    """The part of the report that docs/results.md shows: every plot, the table of TFLOP/s, the
-    speedups of the best stage, memory, and what has no number."""
-    best, every = analysis.best_stage(results), _comparators(results)
-    parts: list[Block] = [Paragraph(_measured_on(results)), *_headline(results)]
-    parts += [
-        Heading("TFLOP/s"), report_plots.throughput(results, _most_important(results)),
-        Paragraph(HOW_TO_READ), throughput_table(results),
-    ]  # fmt: skip
-    if best is not None:
-        groups = [one for one in every if one.name not in results.systems]
-        parts += [
-            Heading("Speedup"), report_plots.speedups(results, best, every), Paragraph(GROUPS),
-            mean_table(results, analysis.stages(results), groups),
-        ]  # fmt: skip
-    parts += [
-        Heading("Roofline"), report_plots.roofline(results), Paragraph(_roof_in_words(results)),
-        Heading("Memory"), report_plots.memory(results), Paragraph(MEMORY), memory_table(results),
-    ]  # fmt: skip
-    if missing := analysis.numberless(results):
-        parts += [Heading("Without a number"), numberless_table(results, missing)]
-    return parts
-
-
-def _of_one_batch(results: Results, why: Sequence[Why], plots: bool, of: str) -> list[Block]:
-    """What follows from the rows of one batch; ``of`` is added to headings and plots' names."""
-    parts: list[Block] = []
-    if any(row.ok for row in results.rows.values()):
-        parts += [*_headline(results), *_numbers(results, why, plots, of)]
-    else:
-        parts.append(Paragraph(f"Nothing{of.replace(', ', ' of ')} has a number."))
-    if missing := analysis.numberless(results):
-        parts += [Heading(f"Without a number{of}"), numberless_table(results, missing)]
-        if any("may make" in str(entry["reason"]) for entry in missing):
-            parts.append(Paragraph(LIMITS))
-    return parts
-
-
-def _numbers(results: Results, why: Sequence[Why], plots: bool, of: str) -> list[Block]:
-    stages, every = analysis.stages(results), _comparators(results)
-    name = of.replace(", batch ", "-")
-    parts: list[Block] = [Heading(f"TFLOP/s{of}")]
-    if plots:
-        shown = _most_important(results)
-        parts.append(report_plots.throughput(results, shown, f"throughput{name}"))
-    parts += [Paragraph(HOW_TO_READ), throughput_table(results)]
-    parts += [Heading(f"Milliseconds{of}"), time_table(results)]
-    best = analysis.best_stage(results)
-    if best is not None and (table := speedup_table(results, best, every)).rows:
-        parts.append(Heading(f"Speedup{of}"))
-        if plots:
-            parts.append(report_plots.speedups(results, best, every, f"speedups{name}"))
-        parts += [Paragraph(GROUPS), table]
-        parts.append(Paragraph("Every stage over each, geometric mean over the layers:"))
-        parts.append(mean_table(results, stages, every))
-    elif (table := mean_table(results, stages, every)).rows:
-        parts += [Heading(f"Speedup{of}"), Paragraph(GROUPS), table]
-    parts += [Heading(f"Roofline{of}")]
-    if plots:
-        parts.append(report_plots.roofline(results, f"roofline{name}"))
-    parts += [Paragraph(_roof_in_words(results)), roofline_table(results)]
-    parts += [Heading(f"Memory{of}")]
-    if plots:
-        parts.append(report_plots.memory(results, f"memory{name}"))
-    parts += [Paragraph(MEMORY), memory_table(results)]
-    if why:
-        parts += [Heading(f"Why not faster{of}"), Paragraph(WHY), why_table(results, why)]
-    return parts
-
-
-HOW_TO_READ = (
-    "The operations of the convolution as it is defined (`2 * M * N * K`) over the median time, "
-    "every layout transform included. ~ marks a spread of the runs above 2 %. The reasons for "
-    "missing numbers are below."
-)
-GROUPS = (
-    "A group is the fastest of several systems on each layer, in fp32: `torch_fastest` of "
-    "PyTorch's, `cudnn_fastest` of cuDNN's (by its API or as PyTorch chose it, `torch_fp32`), "
-    "`cudnn_gemm_class` of those of cuDNN's that do every multiplication of the convolution, as "
-    "the stages do. Means are geometric; (7) marks a mean over 7 layers only."
-)
-MEMORY = (
-    "Device memory beside input, filter and output, in MiB, on the layer that takes most: computed "
-    "from what each system asks for, and measured from the GPU's free memory (in steps of 2 MiB, "
-    "with what a library keeps for itself)."
-)
-WHY = (
-    "The memory traffic of each stage's main kernel. The strict simulator counts it with the tile "
-    f"that a GPU takes for Conv9, on a piece of that layer that fills the tile ({PIECE}). In one "
-    "clock an SM starts four multiply-adds of a warp, and meanwhile takes one memory instruction, "
-    'serves one pass of shared memory and moves four sectors out of L1. "Counts allow" is the '
-    "share of the peak that the slowest of these leaves; for s13 it is at most what its "
-    'instruction reaches alone. "Measured" is the geometric mean over the layers of the measured '
-    "share of the peak of the stage's arithmetic: fp32, or a third of TF32 for 3xTF32."
-)
-LIMITS = (
-    "An algorithm has two limits: one for the error in the 2-norm and one for the largest error of "
-    "an element. The error above is a multiple of the limit that it exceeds by more."
-)
-HOW = (
-    "CUDA events time replays of a captured graph, with L2 flushed before each, until the middle "
-    "half of the runs lies within 2 % of the median or 3 seconds are over. Every output is filled "
-    "with NaN and checked against a float64 reference before and after the timing. Each family "
-    "runs in its own process. A time above the roofline, on a busy GPU, with falling clocks or "
-    "with a spread above 20 % is no number."
-)
-
-
-def _measured_on(results: Results) -> str:
-    environment = results.environment
-    gpu = environment.get("gpu") or {}
-    packages = environment.get("packages") or {}
-    clocks = environment.get("clocks_mhz") or {}
-    versions = [f"{name} {packages[name]}" for name in PACKAGES if packages.get(name)]
-    known = [
-        results.device,
-        *(
-            f"{word} {gpu[key]}"
-            for key, word in (("driver", "driver"), ("cuda", "CUDA"))
-            if gpu.get(key)
-        ),
-        *versions,
-    ]
-    if clocks.get("max_sm"):
-        known.append(f"up to {clocks['max_sm']} MHz")
-    date = str(environment.get("date") or "")[:10]
-    batches = sorted({batch for _, batch in results.layers()})
-    return (
-        f"{', '.join(known)}; {date}. float32 NCHW, batch "
-        f"{', '.join(map(str, batches)) or NOTHING}, no bias."
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("convlab.bench", ""),
+        trim_blocks=True,
     )
+    batches = analysis.by_batch(results)
+    text = environment.get_template("report.md").render(
+        title=title,
+        brief=brief,
+        figure=figure,
+        results=results,
+        environment={name: results.environment.get(name) or {} for name in ENVIRONMENT},
+        date=str(results.environment.get("date") or "")[:10],
+        packages=PACKAGES,
+        sizes=", ".join(map(str, batches)) or NOTHING,
+        interrupted=None if brief else interrupted(results),
+        parts=[
+            _part(one, why, f", batch {batch}" if len(batches) > 1 else "")
+            for batch, one in batches.items()
+        ],
+        piece=str(PIECE),
+        runs=[_run(number, results, other) for number, other in enumerate(others, start=2)],
+        slow_clocks=_slow_clocks(results),
+        commands=[f"`{command}`" for command in dict.fromkeys(results.commands)],
+    )
+    markdown = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return Report(title, markdown, tuple(figures), pictures)
 
 
-def _headline(results: Results) -> list[Block]:
+def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
+    """What the template shows of one batch; ``of`` is added to headings."""
+    best, over = analysis.best_stage(results), analysis.comparators(results)
+    stages = analysis.stages(results)
+    groups = [one for one in over if one.name not in results.systems]
+    missing = analysis.numberless(results)
+    return {
+        "of": of,
+        "suffix": of.replace(", batch ", "-"),
+        "results": results,
+        "measured": any(row.ok for row in results.rows.values()),
+        "headline": headline(results),
+        "throughput": by_layer(results, "tflops"),
+        "times": by_layer(results, "time_ms"),
+        "speedups": None if best is None else speedup_table(results, best, over),
+        "means": mean_table(results, stages, over),
+        "group_means": mean_table(results, stages, groups),
+        "roofline": roofline_table(results),
+        "memory": memory_table(results),
+        "why": why_table(results, why),
+        "missing": numberless_table(results, missing),
+        "beyond_limits": any("may make" in entry["reason"] for entry in missing),
+    }
+
+
+def headline(results: Results) -> list[tuple[str, str]]:
+    """The few numbers to see first: number and what it is."""
     best = analysis.best_stage(results)
     if best is None:
         return []
-    tiles = []
-    for over in _comparators(results):
+    found = []
+    for over in analysis.comparators(results):
         mean = analysis.mean_speedup(results, best, over)
         important = over.name == analysis.BASELINE or over.name not in results.systems
         if mean is not None and over.name != best.name and important:
-            few = _of_few(mean, results.layers())
-            tiles.append(
-                (f"{mean[0]:.2f} x{few}", f"`{best.name}` over {over.title.partition(':')[0]}")
-            )
+            few = _of_few(mean, results)
+            title = over.title.partition(":")[0]
+            found.append((f"{mean[0]:.2f} x{few}", f"`{best.name}` over {title}"))
     split = analysis.best_stage(results, "3xtf32")
     gain = None if split is None else analysis.mean_speedup(results, split, best)
     if split is not None and gain is not None:
-        tiles.append((f"{gain[0]:.2f} x", f"`{split.name}` over `{best.name}`, as accurate"))
+        found.append((f"{gain[0]:.2f} x", f"`{split.name}` over `{best.name}`, as accurate"))
     rows = [best.best(results, layer) for layer in results.layers()]
     fastest = max((row.tflops for row in rows if row is not None and row.tflops), default=None)
     if fastest is not None:
-        tiles.append((f"{fastest:.1f}", f"TFLOP/s of `{best.name}` at most"))
-    return [Tiles(tuple(tiles))]
+        found.append((f"{fastest:.1f}", f"TFLOP/s of `{best.name}` at most"))
+    return found
 
 
-def _comparators(results: Results) -> list[Contender]:
-    """What a stage is held against: s01, each baseline, and the fastest of some."""
-    first = [one for one in analysis.stages(results) if one.name == analysis.BASELINE]
-    return [*first, *analysis.baselines(results), *analysis.fastest(results)]
+def _layer_head(results: Results, *first: str) -> tuple[str, ...]:
+    return (*first, *(layer.replace("conv", "Conv") for layer, _ in results.layers()))
 
 
-def _most_important(results: Results) -> list[Contender]:
-    """Few enough for one plot: s01, im2col with BLAS, the last three stages, the fastest
-    baselines."""
-    names = results.names("stage")
-    few = [name for name in names if name in (analysis.BASELINE, "s03_im2col_blas")] + names[-3:]
-    chosen = [Contender(name, name, (name,)) for name in dict.fromkeys(few)]
-    return [*chosen, *analysis.fastest(results)]
-
-
-def _everybody(results: Results) -> list[Contender]:
-    return [*analysis.stages(results), *analysis.baselines(results)]
-
-
-def _by_layer(results: Results, cell: str) -> Table:
-    layers = results.layers()
-    head = ("system", *(layer.replace("conv", "Conv") for layer, _ in layers))
+def by_layer(results: Results, cell: str) -> Table:
+    """``tflops`` or ``time_ms`` of every system on every layer."""
     rows = tuple(
-        (f"`{one.name}`", *(_cell(results.row(*layer, one.name), cell) for layer in layers))
-        for one in _everybody(results)
+        (
+            f"`{one.name}`",
+            *(_cell(results.row(*layer, one.name), cell) for layer in results.layers()),
+        )
+        for one in analysis.everybody(results)
     )
-    return Table(head, rows)
-
-
-def throughput_table(results: Results) -> Table:
-    """TFLOP/s of every system on every layer."""
-    return _by_layer(results, "tflops")
-
-
-def time_table(results: Results) -> Table:
-    """Milliseconds of every system on every layer."""
-    return _by_layer(results, "time_ms")
+    return Table(_layer_head(results, "system"), rows)
 
 
 def _cell(row: Row | None, name: str) -> str:
-    value = None if row is None else getattr(row, name)
-    if row is None or value is None:
-        return SHORT.get(NOTHING if row is None else row.state, NOTHING)
-    return f"{'' if row.settled else '~'}{_digits(value)}"
+    if row is None:
+        return NOTHING
+    value = getattr(row, name)
+    if value is None:
+        return SHORT.get(row.state, row.state)
+    return f"{'' if row.settled else '~'}{digits(value)}"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """Three digits that mean something: 0.123, 1.23, 12.3, 123."""
-    return (
-        f"{value:.{max(0, min(3, 2 - len(str(int(abs(value)))) + 1 if abs(value) >= 1 else 3))}f}"
-    )
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:.{max(0, 3 - whole)}f}"
 
 
 def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -> Table:
-    """One stage over each of the others: the geometric mean, which is looked for first, and layer
-    by layer."""
-    layers = results.layers()
-    head = (
-        f"{one.name} over", "mean", *(layer.replace("conv", "Conv") for layer, _ in layers)
-    )  # fmt: skip
+    """One stage over each of the others: the geometric mean, and layer by layer."""
     rows = []
     for other in over:
         mean = analysis.mean_speedup(results, one, other)
-        if mean is None or other.name == one.name:
-            continue
-        ratios = [analysis.speedup(results, one, other, layer) for layer in layers]
-        cells = [NOTHING if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-        rows.append((f"`{other.name}`", f"**{mean[0]:.2f}**{_of_few(mean, layers)}", *cells))
-    return Table(head, tuple(rows))
+        if mean is not None and other.name != one.name:
+            ratios = [analysis.speedup(results, one, other, at) for at in results.layers()]
+            cells = (NOTHING if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+            rows.append((f"`{other.name}`", f"**{mean[0]:.2f}**{_of_few(mean, results)}", *cells))
+    return Table(_layer_head(results, f"{one.name} over", "mean"), tuple(rows))
 
 
 def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Contender]) -> Table:
     """Every stage over each of the others: the geometric mean over the layers that both have."""
-    head = ("over", *(short_name(stage.name) for stage in stages))
     rows = []
     for other in over:
-        means = [analysis.mean_speedup(results, stage, other) for stage in stages]
-        others = [
-            mean for stage, mean in zip(stages, means, strict=True) if stage.name != other.name
-        ]
-        if any(others):
-            cells = [
-                NOTHING if mean is None else f"{mean[0]:.2f}{_of_few(mean, results.layers())}"
-                for mean in means
-            ]
+        means = {one.name: analysis.mean_speedup(results, one, other) for one in stages}
+        if any(mean for name, mean in means.items() if name != other.name):
+            cells = (
+                f"{mean[0]:.2f}{_of_few(mean, results)}" if mean else NOTHING
+                for mean in means.values()
+            )  # fmt: skip
             rows.append((f"`{other.name}`", *cells))
-    return Table(head, tuple(rows))
+    return Table(("over", *(short_name(one.name) for one in stages)), tuple(rows))
 
 
-def _of_few(mean: tuple[float, int], layers: Sequence[analysis.Layer]) -> str:
+def _of_few(mean: tuple[float, int], results: Results) -> str:
     """`` (7)`` after a mean over 7 layers, where there are more."""
-    return "" if mean[1] == len(layers) else f" ({mean[1]})"
-
-
-def _roof_in_words(results: Results) -> str:
-    machine, parts = results.machine, []
-    if machine.fp32_flops:
-        parts.append(f"{machine.fp32_flops / TB:.1f} TFLOP/s in fp32")
-    if machine.tf32_flops:
-        parts.append(f"{machine.tf32_flops / TB:.0f} in TF32 on the tensor cores")
-    if machine.memory_bytes_per_second:
-        parts.append(f"{machine.memory_bytes_per_second / TB:.2f} TB/s of memory")
-    measured = []
-    if machine.sgemm_tflops:
-        measured.append(f"cuBLAS SGEMM reaches {machine.sgemm_tflops:.1f} TFLOP/s")
-    if machine.copy_bytes_per_second:
-        measured.append(f"a copy {machine.copy_bytes_per_second / TB:.2f} TB/s (read and written)")
-    roofs = f"The roofs follow from the clocks: {', '.join(parts)}." if parts else ""
-    return (
-        f"{roofs} {'Measured: ' + ', '.join(measured) + '.' if measured else ''} In the table, "
-        "percent of the roofline: of the arithmetic peak of the system's precision or of memory, "
-        "whichever takes longer."
-    ).strip()
+    return "" if mean[1] == len(results.layers()) else f" ({mean[1]})"
 
 
 def roofline_table(results: Results) -> Table:
     """Percent of the roofline of every system on every layer."""
-    layers = results.layers()
-    head = ("percent of the roofline", *(name.replace("conv", "Conv") for name, _ in layers))
     rows = []
-    for one in _everybody(results):
-        shares = [analysis.percent(results, results.row(*layer, one.name)) for layer in layers]
-        rows.append(
-            (f"`{one.name}`", *(NOTHING if share is None else f"{share:.0f}" for share in shares))
-        )
-    return Table(head, tuple(rows))
+    for one in analysis.everybody(results):
+        rows_of_it = [results.row(*layer, one.name) for layer in results.layers()]
+        shares = [analysis.percent(results, row) for row in rows_of_it]
+        cells = (NOTHING if share is None else f"{share:.0f}" for share in shares)
+        rows.append((f"`{one.name}`", *cells))
+    return Table(_layer_head(results, "percent of the roofline"), tuple(rows))
 
 
 def memory_table(results: Results) -> Table:
     """Workspaces in MiB, computed and measured, and the mean of all memory over the tensors'."""
     rows = []
-    for one in _everybody(results):
+    for one in analysis.everybody(results):
         found = [row for row in results.rows.values() if row.system == one.name and row.ok]
-        pairs = [analysis.memory(row) for row in found]
-        totals = [
-            row.peak_bytes / tensor_bytes(paper_layer(row.layer, row.batch))
-            for row in found
-            if row.peak_bytes
-        ]
+        kinds = zip(*map(analysis.memory, found), strict=True) if found else ((), ())
+        known = [[value for value in kind if value is not None] for kind in kinds]
+        mean = analysis.memory_ratios(results, one.name)[1]
         rows.append((
             f"`{one.name}`",
-            *(_mib([pair[place] for pair in pairs]) for place in (0, 1)),
-            f"{analysis.geometric_mean(totals):.2f}" if totals else NOTHING,
+            *(f"{max(values) / MIB:,.1f}" if values else NOTHING for values in known),
+            f"{mean:.2f}" if mean else NOTHING,
         ))  # fmt: skip
-    return Table(
-        ("system", "workspace, computed", "workspace, measured", "all memory over the tensors'"),
-        tuple(rows),
-    )
-
-
-def _mib(values: Sequence[int | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{max(known) / MIB:,.1f}" if known else NOTHING
+    head = ("system", "workspace, computed", "workspace, measured", "all memory over the tensors'")
+    return Table(head, tuple(rows))
 
 
 def why_table(results: Results, why: Sequence[Why]) -> Table:
     """Counts of the simulator beside the measured share of the peak."""
     rows = []
-    fp32 = results.machine.fp32_flops
     for one in why:
         precision = results.systems.get(one.stage, {}).get("precision", "fp32")
         peak = results.machine.peak_flops(precision)
-        if peak and fp32:
-            one = replace(one, pace=peak / fp32)
-        one = replace(one, instruction=instruction_percent(results.machine, one.stage))
+        tightest = one.on(results.machine, precision).tightest
         shares = [
             100 * row.tflops * TB / peak
             for layer in results.layers()
             if (row := results.row(*layer, one.stage)) is not None and row.tflops and peak
         ]
-        tightest = one.tightest
+        counts = (one.requests, one.sectors, one.passes, one.bytes_per_flop)
         rows.append((
             f"`{one.stage}`",
-            *map(_count, (one.requests, one.sectors, one.passes, one.bytes_per_flop)),
+            *(NOTHING if count is None else f"{count:.3g}" for count in counts),
             NOTHING if tightest is None else f"{tightest[1]:.0f} %",
-            NOTHING if not shares else f"{analysis.geometric_mean(shares):.1f} %",
+            f"{analysis.geometric_mean(shares):.1f} %" if shares else NOTHING,
         ))  # fmt: skip
     head = (
         "stage", "requests / warp FMA", "sectors / warp FMA", "passes / warp FMA", "bytes / FLOP",
@@ -397,22 +321,124 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
     return Table(head, tuple(rows))
 
 
-def _count(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3g}"
-
-
-def numberless_table(results: Results, missing: Sequence[dict[str, object]]) -> Table:
+def numberless_table(results: Results, missing: Sequence[dict[str, Any]]) -> Table:
     """What has no number, where, and why."""
     layers = len(results.layers())
-    rows = []
-    for entry in missing:
-        names = entry["layers"]
-        assert isinstance(names, list)
-        where = analysis.layers_in_words(names, layers)
-        rows.append((f"`{entry['system']}`", where, str(entry["state"]), str(entry["reason"])))
-    return Table(("system", "layers", "what", "why"), tuple(rows), left=4)
+    rows = tuple(
+        (
+            f"`{entry['system']}`", analysis.layers_in_words(entry["layers"], layers),
+            entry["state"], entry["reason"].replace("*", r"\*"),
+        )
+        for entry in missing
+    )  # fmt: skip
+    return Table(("system", "layers", "what", "why"), rows, left=4)
 
 
-def _commands(results: Results) -> list[Block]:
-    commands = [f"`{command}`" for command in dict.fromkeys(results.commands)]
-    return [Paragraph(f"Measured with {', '.join(commands)}.")] if commands else []
+# Whole runs: was one interrupted, and how far do two agree?
+
+
+def interrupted(results: Results) -> str | None:
+    """That a run did not come to its end, and how many rows are missing; None for one that did.
+
+    An older file does not name the ``missing`` rows: there all its systems on all its layers count.
+    """
+    if results.finished is not None:
+        return None
+    layers, systems = results.layers(), list(results.systems)
+    missing = len(results.missing) or sum(
+        results.row(*layer, name) is None for layer in layers for name in systems
+    )
+    tried = f"{_count(len(systems), 'system')} on {_count(len(layers), 'layer')}"
+    if not missing:
+        return f"**The run did not come to its end**, but of {tried} no row is missing."
+    are = "is" if missing == 1 else "are"
+    return (
+        f"**The run was interrupted**, with {tried} so far: {_count(missing, 'row')} {are} missing."
+    )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _slow_clocks(results: Results) -> list[str]:
+    """The rows where the GPU's clock was seen below its highest as timing began or ended."""
+    found = []
+    for row in results.rows.values():
+        clocks = row.clocks_mhz or {}
+        seen = [clock for clock in (clocks.get("before"), clocks.get("after")) if clock]
+        most = clocks.get("max")
+        if row.ok and seen and most and min(seen) < CLOCK_SHARE * most:
+            found.append(f"`{row.system}` on {row.layer} ({min(seen)} of {most} MHz)")
+    return found
+
+
+def _run(number: int, results: Results, other: Results) -> dict[str, Any]:
+    """Another run beside this one: what differs between the two, how far their times agree, and
+    where a library chose another kernel."""
+    agreed = tuple(
+        (f"`{name}`", str(layers), f"{median:.2f}", f"{largest:.2f}")
+        for name, layers, median, largest in agreement(results, other)
+    )
+    head = ("system", "layers", "median difference, %", "largest difference, %")
+    kernels = ("system", "layer", "here", "there", "the other's time, %")
+    return {
+        "heading": {2: "A second run", 3: "A third run"}.get(number, f"Run {number}"),
+        "changes": Table(("", "this run", "that run"), tuple(_changes(results, other)), left=3),
+        "interrupted": interrupted(other),
+        "agreement": Table(head, agreed),
+        "kernels": Table(kernels, tuple(_other_kernels(results, other)), left=4),
+    }
+
+
+def _changes(results: Results, other: Results) -> Iterator[tuple[str, str, str]]:
+    """Date, GPU, driver, package versions, code and systems, each where the runs differ."""
+    here, there = _facts(results), _facts(other)
+    for name in dict.fromkeys((*here, *there)):
+        if here.get(name) != there.get(name):
+            yield name, here.get(name) or NOTHING, there.get(name) or NOTHING
+    for one, two in ((results, other), (other, results)):
+        names = ", ".join(f"`{name}`" for name in one.systems if name not in two.systems)
+        if names:
+            cells = (names, NOTHING) if one is results else (NOTHING, names)
+            yield "systems of one run alone", *cells
+
+
+def _facts(one: Results) -> dict[str, str | None]:
+    return {
+        "date, UTC": str(one.environment.get("date") or "")[:16].replace("T", " "),
+        "GPU": one.device,
+        "driver": (one.environment.get("gpu") or {}).get("driver"),
+        "Python": one.environment.get("python"),
+        "identity of GPU, packages and code": one.identity,
+        **(one.environment.get("packages") or {}),
+    }
+
+
+def _other_kernels(results: Results, other: Results) -> Iterator[tuple[str, ...]]:
+    for key, row in results.rows.items():
+        again = other.rows.get(key)
+        if again is None or not (row.time_ms and again.time_ms):
+            continue
+        if results.systems[row.system]["kind"] != "baseline":
+            continue
+        here, there = _kernels(row.algorithm), _kernels(again.algorithm)
+        if here[0] != there[0] or (here[1] in there[1:] and there[1] in here[1:]):
+            continue
+        change = 100 * (again.time_ms / row.time_ms - 1)
+        yield f"`{row.system}`", row.layer, here[1], there[1], f"{change:+.1f}"
+
+
+def _kernels(algorithm: str | None) -> tuple[str, ...]:
+    """What a row says before its kernels, such as which package made them, then their names, the
+    one that took longest first."""
+    said, colon, named = (algorithm or "none named").rpartition(": ")
+    return said + colon, *map(_short, named.split("; "))
+
+
+def _short(kernel: str) -> str:
+    """The tile in a kernel's name, or that name without types and where it is from."""
+    if tile := TILE.search(kernel):
+        return f"tiles of {tile[1]}"
+    name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return re.split("[<(]", name)[0].rpartition("::")[2]

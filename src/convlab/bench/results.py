@@ -17,7 +17,7 @@ from typing import Any
 import convlab
 from convlab.bench.baselines import BASELINES
 from convlab.bench.roofline import Machine
-from convlab.bench.rows import LASTING, Key, Row, is_number
+from convlab.bench.rows import LASTING, Key, Row, require
 from convlab.bench.systems import System
 from convlab.files import strict, write_whole
 from convlab.problem import ConvProblem
@@ -70,7 +70,8 @@ class Results:
 
     def layers(self) -> list[tuple[str, int]]:
         """Layer and batch, in the paper's order."""
-        return sorted({(row.layer, row.batch) for row in self.rows.values()}, key=_order)
+        ordered = sorted(self.rows.values(), key=_order)
+        return list(dict.fromkeys((row.layer, row.batch) for row in ordered))
 
     def row(self, layer: str, batch: int, system: str) -> Row | None:
         """The row of that case; None where it was not tried."""
@@ -117,14 +118,10 @@ class Results:
             "missing": [list(key) for key in self.missing],
             "layers": [_layer_json(layer, batch) for layer, batch in self.layers()],
             "systems": list(self.systems.values()),
-            "rows": [
-                row.as_json()
-                for row in sorted(
-                    self.rows.values(), key=lambda row: _order((row.layer, row.batch))
-                )
-            ],
+            "rows": [row.as_json() for row in sorted(self.rows.values(), key=_order)],
         }
-        return {key: strict(value) for key, value in document.items()}
+        told: dict[str, Any] = strict(document)
+        return told
 
     @classmethod
     def from_json(cls, document: Any) -> Results:
@@ -135,7 +132,7 @@ class Results:
             if document["version"] != VERSION:
                 raise ValueError(f"its version is {document['version']}, not {VERSION}")
             _check(document)
-            rows = [Row.from_json(_loose(row)) for row in document["rows"]]
+            rows = [Row.from_json(row) for row in document["rows"]]
             results = cls(
                 _machine(document["machine"]),
                 document["environment"],
@@ -156,42 +153,37 @@ class Results:
         return results
 
 
-# What is read of a document beside its rows: where, and what it must be.
-_TOLD = {
-    "machine": (dict, "an object"),
-    "environment": (dict, "an object"),
-    "identity": (str, "a string"),
-    "systems": (list, "a list"),
-    "rows": (list, "a list"),
-    "commands": (list, "a list"),
-    "finished": (str | None, "a string or null"),
+# What is read of a document beside its rows.
+_KINDS = {
+    "an object": ("machine", "environment"),
+    "a string": ("identity",),
+    "a list": ("systems", "rows", "commands"),
+    "a string or null": ("finished",),
 }
 _OF_A_SYSTEM = ("name", "title", "kind", "family", "precision", "method")
-_OF_THE_ENVIRONMENT = ("gpu", "packages", "clocks_mhz")
 
 
 def _check(document: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` where something is not what those who read results expect."""
-    for name, (kind, words) in _TOLD.items():
-        if not isinstance(document[name], kind):
-            raise ValueError(f"its {name} is {document[name]!r}: it must be {words}")
-    for name in _OF_THE_ENVIRONMENT:
+    for kind, names in _KINDS.items():
+        for name in names:
+            require(document[name], kind, f"its {name}")
+    for name in ("gpu", "packages", "clocks_mhz"):
         value = document["environment"].get(name)
-        if not isinstance(value, dict | None):
-            raise ValueError(f"its environment.{name} is {value!r}: it must be an object or null")
+        require(value, "an object or null", f"its environment.{name}")
     for system in document["systems"]:
+        require(system, "an object", "its system")
         for name in _OF_A_SYSTEM:
-            if not isinstance(system, dict) or not isinstance(system.get(name), str):
-                raise ValueError(f"its system {system!r} has no {name}, or one that is no string")
+            require(system.get(name), "a string", f"{name} of its system {system}")
 
 
 def _machine(document: Mapping[str, Any]) -> Machine:
-    known = [one.name for one in fields(Machine) if one.name in document]
-    for name in known:
-        value = document[name]
-        if not (isinstance(value, str) if name == "device" else value is None or is_number(value)):
-            raise ValueError(f"its machine.{name} is {value!r}, which cannot be")
-    return Machine(**{name: document[name] for name in known})
+    names = {one.name for one in fields(Machine)}
+    known = {name: value for name, value in document.items() if name in names}
+    for name, value in known.items():
+        kind = "a string" if name == "device" else "a finite number or null"
+        require(value, kind, f"its machine.{name}")
+    return Machine(**known)
 
 
 def open_results(path: Path) -> Results:
@@ -217,36 +209,22 @@ def set_aside(path: Path, older: Results) -> Path:
     return aside
 
 
-def _order(layer: tuple[str, int]) -> tuple[int, str, int]:
-    name, batch = layer
-    digits = name.removeprefix("conv")
-    return (int(digits) if digits.isdecimal() else 0, name, batch)
+def _order(row: Row) -> tuple[int, str, int]:
+    digits = row.layer.removeprefix("conv")
+    return (int(digits) if digits.isdecimal() else 0, row.layer, row.batch)
 
 
 def _layer_json(layer: str, batch: int) -> dict[str, Any]:
     problem = paper_layer(layer, batch)
-    return {
-        "layer": layer,
-        "batch": batch,
-        "problem": str(problem),
-        "flops": problem.flops,
-        "least_bytes": problem.least_bytes,
-        "tensor_bytes": tensor_bytes(problem),
-    }
+    told = {name: getattr(problem, name) for name in ("flops", "least_bytes")}
+    own = {"tensor_bytes": tensor_bytes(problem)}
+    return {"layer": layer, "batch": batch, "problem": str(problem)} | told | own
 
 
 def tensor_bytes(problem: ConvProblem) -> int:
     """Input, filter and output: what every convolution needs."""
     shapes = (problem.input_shape, problem.weight_shape, problem.output_shape)
     return 4 * sum(map(math.prod, shapes))
-
-
-def _loose(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with the numbers that :func:`strict` wrote as words."""
-    read = dict(row)
-    if isinstance(read.get("error_over_bound"), str):
-        read["error_over_bound"] = float(read["error_over_bound"])
-    return read
 
 
 def library_versions() -> dict[str, str | None]:

@@ -66,20 +66,13 @@ def floor_seconds(
     """The least time that the arithmetic takes, or the bytes where these take longer; None where
     the machine is not known."""
     peak, bandwidth = machine.peak_flops(precision), machine.memory_bytes_per_second
-    floors = []
-    if peak:
-        floors.append(least_flops(problem, method) / peak)
-    if bandwidth:
-        floors.append(problem.least_bytes / bandwidth)
-    return max(floors) if floors else None
+    floors = [least_flops(problem, method) / peak] if peak else []
+    floors += [problem.least_bytes / bandwidth] if bandwidth else []
+    return max(floors, default=None)
 
 
 def too_fast(
-    problem: ConvProblem,
-    time_ms: float,
-    machine: Machine,
-    precision: str,
-    method: str,
+    problem: ConvProblem, time_ms: float, machine: Machine, precision: str, method: str
 ) -> str | None:
     """Why a time cannot be right, in one sentence; None where it can.
 
@@ -87,18 +80,18 @@ def too_fast(
     """
     peak, bandwidth = machine.peak_flops(precision), machine.memory_bytes_per_second
     flops = least_flops(problem, method)
+    refused = f"refused, above the roofline: {time_ms:.4g} ms"
     if peak and flops / peak > time_ms / 1e3:
         return (
-            f"refused, above the roofline: {time_ms:.4g} ms are {flops / time_ms / 1e9:,.4g} "
-            f"TFLOP/s, and {machine.device} can do {peak / 1e12:,.4g} in {precision} at most"
+            f"{refused} are {flops / time_ms / 1e9:,.4g} TFLOP/s, and {machine.device} can do "
+            f"{peak / 1e12:,.4g} in {precision} at most"
         )
     output = 4 * math.prod(problem.output_shape)
     moved = problem.least_bytes - min(machine.l2_bytes, output)
     if bandwidth and moved / bandwidth > time_ms / 1e3:
         return (
-            f"refused, above the roofline: {time_ms:.4g} ms for {moved / 1e6:,.4g} MB are "
-            f"{moved / time_ms / 1e9:,.3g} TB/s, and {machine.device}'s memory moves "
-            f"{bandwidth / 1e12:,.3g} at most"
+            f"{refused} for {moved / 1e6:,.4g} MB are {moved / time_ms / 1e9:,.3g} TB/s, and "
+            f"{machine.device}'s memory moves {bandwidth / 1e12:,.3g} at most"
         )
     return None
 

@@ -20,14 +20,6 @@ Key = tuple[str, int, str]
 """What a row is of: layer, batch and system."""
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """What a value must be, where there is one."""
-
-    words: str
-    holds: Callable[[Any], bool]
-
-
 def is_number(value: Any) -> bool:
     """Whether it is a finite number: JSON's ``true`` and Python's ``NaN`` are none."""
     return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
@@ -37,32 +29,42 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-_WORD = _Rule("a string", lambda value: isinstance(value, str))
-_ABOVE_ZERO = _Rule("a finite number above 0", lambda value: is_number(value) and value > 0)
-_FROM_ZERO = _Rule("a finite number of 0 or more", lambda value: is_number(value) and value >= 0)
-_COUNT = _Rule("a whole number of 0 or more", _is_count)
-RULES = {
-    **dict.fromkeys(("layer", "system", "reason", "bound", "algorithm", "date", "identity"), _WORD),
-    **dict.fromkeys(("time_ms", "tflops", "called_ms"), _ABOVE_ZERO),
-    **dict.fromkeys(("time_spread", "called_spread", "seconds"), _FROM_ZERO),
-    **dict.fromkeys(("workspace_bytes", "peak_bytes"), _COUNT),
-    **dict.fromkeys(
-        ("batch", "repeats"),
-        _Rule("a whole number above 0", lambda value: _is_count(value) and value > 0),
-    ),
-    "settled": _Rule("true or false", lambda value: type(value) is bool),
-    "error_over_bound": _Rule(
-        "a number, which may be infinite",
-        lambda value: isinstance(value, float) or is_number(value),
-    ),
-    "clocks_mhz": _Rule(
-        "whole numbers by name",
-        lambda value: (
-            isinstance(value, dict) and all(one is None or _is_count(one) for one in value.values())
-        ),
-    ),
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(one is None or _is_count(one) for one in value.values())
+
+
+KINDS: dict[str, Callable[[Any], bool]] = {
+    "a string": lambda value: isinstance(value, str),
+    "a string or null": lambda value: isinstance(value, str | None),
+    "an object": lambda value: isinstance(value, dict),
+    "an object or null": lambda value: isinstance(value, dict | None),
+    "a list": lambda value: isinstance(value, list),
+    "true or false": lambda value: type(value) is bool,
+    "a finite number or null": lambda value: value is None or is_number(value),
+    "a finite number above 0": lambda value: is_number(value) and value > 0,
+    "a finite number of 0 or more": lambda value: is_number(value) and value >= 0,
+    "a number, which may be infinite": lambda value: isinstance(value, float) or is_number(value),
+    "a whole number of 0 or more": _is_count,
+    "a whole number above 0": lambda value: _is_count(value) and value > 0,
+    "whole numbers by name": _are_counts,
+}
+OF_A_ROW = {
+    "a string": ("layer", "system", "reason", "bound", "algorithm", "date", "identity"),
+    "a finite number above 0": ("time_ms", "tflops", "called_ms"),
+    "a finite number of 0 or more": ("time_spread", "called_spread", "seconds"),
+    "a whole number of 0 or more": ("workspace_bytes", "peak_bytes"),
+    "a whole number above 0": ("batch", "repeats"),
+    "true or false": ("settled",),
+    "a number, which may be infinite": ("error_over_bound",),
+    "whole numbers by name": ("clocks_mhz",),
 }
 NUMBERS = ("time_ms", "time_spread", "repeats", "tflops")
+
+
+def require(value: Any, kind: str, what: str) -> None:
+    """Raise ``ValueError`` where a value is not of one of :data:`KINDS`."""
+    if not KINDS[kind](value):
+        raise ValueError(f"{what} is {value!r}: it must be {kind}")
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,10 @@ class Row:
     def __post_init__(self) -> None:
         if self.state not in STATES:
             raise ValueError(f"state is {self.state!r}: it must be one of {', '.join(STATES)}")
-        for name, rule in RULES.items():
-            value = getattr(self, name)
-            if value is not None and not rule.holds(value):
-                raise ValueError(f"{name} of {self.key} is {value!r}: it must be {rule.words}")
+        for kind, names in OF_A_ROW.items():
+            for name in names:
+                if (value := getattr(self, name)) is not None:
+                    require(value, kind, f"{name} of {self.key}")
         numbers = [name for name in NUMBERS if getattr(self, name) is not None]
         if self.state == "measured" and (len(numbers) < len(NUMBERS) or self.reason is not None):
             raise ValueError(f"{self.key} is measured: it must have every number and no reason")
@@ -134,6 +136,10 @@ class Row:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Row:
-        """The row that :meth:`as_json` wrote; ``ValueError`` or ``TypeError`` for anything else."""
+        """The row that :meth:`as_json` wrote, or one with an infinite error as a word;
+        ``ValueError`` or ``TypeError`` for anything else."""
         names = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in document.items() if name in names})
+        read = {name: value for name, value in document.items() if name in names}
+        if isinstance(read.get("error_over_bound"), str):
+            read["error_over_bound"] = float(read["error_over_bound"])
+        return cls(**read)

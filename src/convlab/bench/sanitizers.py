@@ -105,20 +105,17 @@ def before_relu(output: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def run_stages(arguments: Sequence[str]) -> int:
     """Run the cases on the GPU, for a tool to watch; 0 when every output is right."""
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE} runs")
-    parser.add_argument("--stage", action="append", default=[], metavar="NAME", help="not all")
+    parser.add_argument(
+        "--stage", action="append", metavar="NAME", type=stage_named, help="not all"
+    )
     asked = parser.parse_args(arguments).stage
-    try:
-        wanted = [stage_named(name) for name in asked]
-    except ValueError as error:
-        parser.error(str(error))
     try:
         engine = choose("gpu")
     except EngineUnavailable as error:
         print(error, file=sys.stderr)
         return 2
-    stages, left_out = stages_for(
-        engine, tuple(stage for stage in LADDER if not asked or stage in wanted)
-    )
+    wanted = tuple(stage for stage in LADDER if not asked or stage in asked)
+    stages, left_out = stages_for(engine, wanted)
     if left_out is not None and asked:
         print(left_out, file=sys.stderr)
         return 2
@@ -216,8 +213,8 @@ def measure(engine: Engine | None) -> dict[str, Any]:
         raise
     finally:
         pool.shutdown()
-    order = [stage.name for stage in stages]
-    rows.sort(key=lambda row: (order.index(row["stage"]), TOOLS.index(row["tool"])))
+    order = [(stage.name, tool) for stage in stages for tool in TOOLS]
+    rows.sort(key=lambda row: order.index((row["stage"], row["tool"])))
     return {
         "sanitizer": _version(),
         "rows": rows,
@@ -238,16 +235,16 @@ def show(document: dict[str, Any]) -> str:
     by_stage: dict[str, dict[str, dict[str, Any]]] = {}
     for row in document["rows"]:
         by_stage.setdefault(row["stage"], {})[row["tool"]] = row
-    rows = []
+    by_cells: dict[tuple[str, ...], list[str]] = {}
     for stage, found in by_stage.items():
         runs = {row["runs"] for row in found.values() if row["runs"] is not None}
-        rows.append(
-            (stage, ", ".join(map(str, sorted(runs))), *(_cell(found[tool]) for tool in TOOLS))
-        )
+        told = f"{stage} ({', '.join(map(str, sorted(runs)))})"
+        by_cells.setdefault(tuple(_cell(found[tool]) for tool in TOOLS), []).append(told)
+    rows = [(", ".join(stages), *cells) for cells, stages in by_cells.items()]
     left_out = f"\nLeft out: {document['left_out']}\n" if document["left_out"] else ""
     return (
         f"compute-sanitizer {document['sanitizer']} on an {document['device']}: what each tool "
-        f"finds in a stage's runs.\n\n{table(('stage', 'runs', *TOOLS), rows)}{left_out}"
+        f"finds, by stage (runs).\n\n{table(('stages (runs)', *TOOLS), rows)}{left_out}"
     )
 
 

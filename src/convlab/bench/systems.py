@@ -11,7 +11,7 @@ import numpy as np
 
 from convlab.bench.baselines import BASELINES, baseline_named
 from convlab.bench.baselines.base import System as System
-from convlab.bench.baselines.on_gpu import fill_with_nan
+from convlab.bench.baselines.on_gpu import OnGpu
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
@@ -78,10 +78,8 @@ def of_stage(stage: Stage, **switches: bool) -> System:
     )
 
 
-class PreparedStage:
+class PreparedStage(OnGpu):
     """A stage's plan with its tensors on the GPU. The bias is zeros: baselines have none."""
-
-    capturable = True
 
     def __init__(
         self,
@@ -91,44 +89,28 @@ class PreparedStage:
         weight: np.ndarray,
         **switches: bool,
     ) -> None:
-        self._engine = choose("gpu")
-        tile = tile_by_rule(problem, stage, self._engine, **switches)
-        self._plan: Plan | None = Plan(problem, stage, tile, self._engine, None, None, **switches)
+        super().__init__(stage.name)
+        tile = tile_by_rule(problem, stage, self._gpu, **switches)
+        self._plan: Plan | None = Plan(problem, stage, tile, self._gpu, None, None, **switches)
         self.workspace_bytes: int | None = self._plan.workspace_bytes
         self.algorithm = None if self._plan.tile is None else str(self._plan.tile)
-        self._arrays = [self._engine.to_device(tensor) for tensor in (input, weight)]
-        self._out = self._engine.empty(problem.output_shape)
+        self.place(input, weight, problem.output_shape)
         self._streams: dict[int, Any] = {}
 
     def run(self, stream: int | None) -> None:
         """Start the stage's launches on a raw CUDA stream."""
-        assert self._plan is not None, "it is closed"
-        input, weight = self._arrays
-        self._plan(input, weight, self._out, stream=self._stream(stream))
-
-    def _stream(self, handle: int | None) -> Any:
         from numba import cuda
 
-        if not handle:
-            return None
-        if handle not in self._streams:
-            self._streams[handle] = cuda.external_stream(handle)
-        return self._streams[handle]
-
-    def poison(self) -> None:
-        """Fill the output with NaN."""
-        fill_with_nan(self._out)
-
-    def output(self) -> np.ndarray:
-        """The output on the host."""
-        self._engine.synchronize()
-        return self._engine.to_host(self._out)
+        assert self._plan is not None, "it is closed"
+        if stream and stream not in self._streams:
+            self._streams[stream] = cuda.external_stream(stream)
+        self._plan(*self._arrays, stream=self._streams[stream] if stream else None)
 
     def close(self) -> None:
         """Free the memory."""
-        self._plan, self._arrays, self._out, self._streams = None, [], None, {}
+        self._plan, self._arrays, self._streams = None, [], {}
         gc.collect()  # arrays and what was made of them may hold each other
-        self._engine.free_bytes()  # Numba frees unused memory later, unless asked
+        super().close()
 
 
 def chosen(

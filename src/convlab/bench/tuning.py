@@ -1,9 +1,9 @@
 """Every tile of a stage on a problem: checked, then timed like the ladder's stages.
 
-Numba compiles one kernel at a time, for seconds; so processes of their own compile, several at a
-time, and a lock lets one of them use the GPU. A tile is checked on the first and the last image of
-its batch against the float64 oracle (the images between repeat these two), before it is timed and
-after; one that is wrong, or fails, has no time.
+Numba compiles one kernel at a time, for seconds. So several processes compile, and a lock lets one
+of them use the GPU. A tile is checked on the first and the last image of its batch against the
+float64 oracle (the images between repeat these two), before timing and after. A tile that is wrong
+or fails has no time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a tile takes: median and spread (percent of it) of its runs; or what is wrong with it,
-    and then no time."""
+    """A tile's median time and its spread in percent; or what is wrong, and then no time."""
 
     task: Task
     time_ms: float | None = None
@@ -58,7 +57,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A problem and what was measured of its tiles; ``model`` is the one that the model chooses."""
+    """A problem and its measured tiles; ``model`` is the tile that the heuristic chooses."""
 
     name: str
     problem: ConvProblem
@@ -69,19 +68,19 @@ class Tuned:
     def best(self) -> Measured | None:
         """The fastest; None where none is right."""
         right = [one for one in self.measured if one.time_ms is not None]
-        return min(right, key=_time, default=None)
+        return min(right, key=lambda one: one.time_ms or 0.0, default=None)
 
     @property
     def model_ms(self) -> float | None:
-        """The time of the model's tile; None where it is wrong."""
+        """The time of the heuristic's tile; None where it is wrong."""
         return next((one.time_ms for one in self.measured if one.task.tile == self.model), None)
 
     @property
     def ratio(self) -> float | None:
-        """What the model's tile takes over what the best takes."""
-        if self.best is None or self.model_ms is None:
+        """The time of the heuristic's tile over the best time."""
+        if self.best is None or self.best.time_ms is None or self.model_ms is None:
             return None
-        return self.model_ms / _time(self.best)
+        return self.model_ms / self.best.time_ms
 
     def as_json(self) -> dict[str, Any]:
         """As ``convlab tune --json`` writes it."""
@@ -102,11 +101,6 @@ class Tuned:
                 for one in self.measured
             ],
         }
-
-
-def _time(measured: Measured) -> float:
-    assert measured.time_ms is not None
-    return measured.time_ms
 
 
 def tasks_for(problems: dict[str, ConvProblem], stage: Stage) -> list[Task]:
@@ -140,18 +134,16 @@ def processes(engine: Engine) -> int:
 
 
 def groups(tasks: Sequence[Task], jobs: int) -> list[list[Task]]:
-    """What a process does at a time: a problem's tiles, whose tensors are then copied to the GPU
-    once, where that leaves no process idle; else a tile."""
-    by_name: dict[str, list[Task]] = {}
-    for task in tasks:
-        by_name.setdefault(task.name, []).append(task)
-    return list(by_name.values()) if len(by_name) > jobs > 1 else [[task] for task in tasks]
+    """What a process does at a time: a problem's tiles, so that their tensors are copied to the GPU
+    once, where that leaves no process idle; else one tile."""
+    by_name = [list(part) for _, part in groupby(tasks, lambda task: task.name)]
+    return by_name if len(by_name) > jobs > 1 else [[task] for task in tasks]
 
 
 def measure_all(tasks: Sequence[Task], jobs: int) -> Generator[Measured, None, None]:
     """Each task's result, in their order; ``jobs`` processes compile ahead.
 
-    Where the caller stops early, by Ctrl-C too, each process ends when it has done what it is at.
+    Where the caller stops early, by Ctrl-C too, each process finishes its present part and ends.
     """
     parts = groups(tasks, jobs)
     if min(jobs, len(parts)) <= 1:
@@ -170,22 +162,22 @@ _gpu: AbstractContextManager[Any] = nullcontext()  # held while the GPU is used
 
 
 def _begin(lock: AbstractContextManager[Any]) -> None:
-    """A process for measuring: it shares the GPU and ends at Ctrl-C, at once and silently."""
+    """Set up a process: it shares the GPU and ends at Ctrl-C, at once and silently."""
     global _gpu
     _gpu = lock
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def measure_group(tasks: Sequence[Task]) -> list[Measured]:
-    """Compile the tiles of one problem, then check, time and check again. Errors are data: not all
-    of them can be sent from process to process."""
+    """Compile the tiles of one problem, then check, time and check again. Errors are data, because
+    not every exception can be sent from process to process."""
     try:
         engine = choose("gpu")
         plans = [_compiled(task, engine) for task in tasks]
         known = _two_images(tasks[0].problem)
         with _gpu:
             measured = _measured(plans, known, engine)
-            engine.free_bytes()  # makes what is freed free for the next process
+            engine.free_bytes()  # so that the next process can have what this one has freed
         return measured
     except Exception as error:  # no GPU, or no memory for these tensors
         return [Measured(task, error=_words(error)) for task in tasks]
@@ -206,8 +198,7 @@ def _measured(
     plans: Sequence[tuple[Task, Plan | Exception]], known: Known, engine: Engine
 ) -> list[Measured]:
     few, oracle = known
-    problem = plans[0][0].problem
-    images = np.arange(problem.batch) % len(few[0])
+    images = np.arange(plans[0][0].problem.batch) % len(few[0])
     images[-1] = len(few[0]) - 1
     tensors = [engine.to_device(tensor) for tensor in (few[0][images], *few[1:])]
     results = []

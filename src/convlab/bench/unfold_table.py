@@ -40,37 +40,32 @@ FIRST_CALLS_SECONDS = 240.0
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table: what computes (``conv2d``, ``torch``, ``unfoldnd`` or ``convlab``), where
-    TF32 is allowed."""
+    """A row of the table: what computes (``conv2d``, ``torch``, ``unfoldnd`` or ``convlab``), its
+    name in words, and where TF32 is allowed."""
 
     by: str
+    called: str
     cudnn: bool
     matmul: bool
 
     @property
     def title(self) -> str:
         """The row in words."""
-        allowed = " and ".join(
-            name for name, on in (("cuDNN", self.cudnn), ("matmul", self.matmul)) if on
-        )
-        called = {
-            "conv2d": "F.conv2d",
-            "torch": "conv2d_fast, PyTorch's unfold",
-            "unfoldnd": "conv2d_fast, unfoldNd",
-            "convlab": "unfold_einsum on PyTorch's arrays",
-        }[self.by]
-        return f"{called}; TF32 in {allowed}" if allowed else f"{called}; no TF32"
+        allowed = [name for name in ("cuDNN", "matmul") if getattr(self, name.lower())]
+        return f"{self.called}; " + (f"TF32 in {' and '.join(allowed)}" if allowed else "no TF32")
 
 
+FAST = ("conv2d_fast, PyTorch's unfold", "conv2d_fast, unfoldNd")
+EINSUM = "unfold_einsum on PyTorch's arrays"
 LINES = {
-    "conv2d": Line("conv2d", False, False),
-    "conv2d_tf32": Line("conv2d", True, False),
-    "fast_torch": Line("torch", True, False),
-    "fast_torch_tf32": Line("torch", True, True),
-    "fast_unfoldnd": Line("unfoldnd", True, False),
-    "fast_unfoldnd_tf32": Line("unfoldnd", True, True),
-    "unfold_einsum": Line("convlab", False, False),
-    "unfold_einsum_tf32": Line("convlab", False, True),
+    "conv2d": Line("conv2d", "F.conv2d", False, False),
+    "conv2d_tf32": Line("conv2d", "F.conv2d", True, False),
+    "fast_torch": Line("torch", FAST[0], True, False),
+    "fast_torch_tf32": Line("torch", FAST[0], True, True),
+    "fast_unfoldnd": Line("unfoldnd", FAST[1], True, False),
+    "fast_unfoldnd_tf32": Line("unfoldnd", FAST[1], True, True),
+    "unfold_einsum": Line("convlab", EINSUM, False, False),
+    "unfold_einsum_tf32": Line("convlab", EINSUM, False, True),
 }
 CUPY, OURS = "unfold_einsum_cupy", "s11_im2win_full"
 
@@ -82,8 +77,23 @@ def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
     """
     import torch
 
-    bias = x.new_zeros(problem.C_o)
-    convolve = CALLED[line.by](problem)
+    functions, bias = torch.nn.functional, x.new_zeros(problem.C_o)
+    unfold, fold = functions.unfold, functions.fold
+    if line.by == "unfoldnd":
+        package: Any = import_module("unfoldNd")
+        unfold, fold = package.unfoldNd, package.foldNd
+
+    def fast(x: Any, w: Any, bias: Any) -> Any:
+        """Algorithm 1 of the article, step by step: pad, unfold, einsum, fold, bias."""
+        padded = functions.pad(x, (0, 0, 0, 0))  # a copy, for nothing, as there
+        columns = unfold(padded, kernel_size=problem.kernel_size, stride=1)
+        products = torch.einsum("bis,oi->bos", columns, w.view(problem.C_o, -1))
+        out = (problem.H_o, problem.W_o)
+        folded = fold(products, output_size=out, kernel_size=(1, 1), stride=(1, 1))
+        folded += bias.view(1, -1, 1, 1)
+        return folded
+
+    convolve = {"conv2d": functions.conv2d, "convlab": unfold_einsum}.get(line.by, fast)
 
     def compute() -> Any:
         cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=line.cudnn)
@@ -91,43 +101,6 @@ def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
             return convolve(x, w, bias)
 
     return compute
-
-
-def _conv2d(problem: ConvProblem) -> Callable[[Any, Any, Any], Any]:
-    import torch
-
-    return lambda x, w, bias: torch.nn.functional.conv2d(x, w, bias)
-
-
-def _fast(library: str, problem: ConvProblem) -> Callable[[Any, Any, Any], Any]:
-    """Algorithm 1 of the article, step by step: pad, unfold, einsum, fold, bias."""
-    import torch
-
-    functions = torch.nn.functional
-    if library == "unfoldnd":
-        package: Any = import_module("unfoldNd")
-        unfold, fold = package.unfoldNd, package.foldNd
-    else:
-        unfold, fold = functions.unfold, functions.fold
-    out = (problem.H_o, problem.W_o)
-
-    def convolve(x: Any, w: Any, bias: Any) -> Any:
-        padded = functions.pad(x, (0, 0, 0, 0))  # a copy, for nothing, as there
-        columns = unfold(padded, kernel_size=problem.kernel_size, stride=1)
-        products = torch.einsum("bis,oi->bos", columns, w.view(problem.C_o, -1))
-        folded = fold(products, output_size=out, kernel_size=(1, 1), stride=(1, 1))
-        folded += bias.view(1, -1, 1, 1)
-        return folded
-
-    return convolve
-
-
-CALLED: dict[str, Callable[[ConvProblem], Callable[[Any, Any, Any], Any]]] = {
-    "conv2d": _conv2d,
-    "torch": partial(_fast, "torch"),
-    "unfoldnd": partial(_fast, "unfoldnd"),
-    "convlab": lambda problem: unfold_einsum,
-}
 
 
 class OnCupy:
@@ -173,40 +146,34 @@ def row_system(name: str) -> System:
     """The system of a row's name; a stage or a baseline for any other."""
     if name == CUPY:
         title = "unfold_einsum on CuPy's arrays; no TF32"
-        return _system(name, title, "fp32", _why_no_compat(why_no_cupy), OnCupy)
+        why = _also("array_api_compat", "array-api-compat", why_no_cupy)
+        return System(name, title, "baseline", "cupy", "fp32", "gemm", True, why, OnCupy)
     if name not in LINES:
         return system_named(name)
     line = LINES[name]
     # unfoldNd unfolds by a convolution, so cuDNN's TF32 rounds what is unfolded.
     rounds = line.matmul or (line.cudnn and line.by in ("conv2d", "unfoldnd"))
-    absent = {"unfoldnd": _why_no_unfoldnd, "convlab": _why_no_compat(why_no_torch)}
+    why = why_no_torch
+    if line.by == "unfoldnd":
+        why = _also("unfoldNd", "unfoldNd", why_no_torch)
+    elif line.by == "convlab":
+        why = _also("array_api_compat", "array-api-compat", why_no_torch)
 
     def prepare(problem: ConvProblem, input: Any, weight: Any) -> Prepared:
         return OnTorch(name, problem, input, weight, partial(computation, line))
 
-    return _system(
-        name, line.title, "tf32" if rounds else "fp32", absent.get(line.by, why_no_torch), prepare
-    )
+    precision, method = "tf32" if rounds else "fp32", "any" if name == "conv2d" else "gemm"
+    return System(name, line.title, "baseline", "pytorch", precision, method, True, why, prepare)
 
 
-def _system(
-    name: str, title: str, precision: str, why_absent: Callable[[], str | None], prepare: Any
-) -> System:
-    method = "any" if name == "conv2d" else "gemm"
-    family = "cupy" if name == CUPY else "pytorch"
-    return System(name, title, "baseline", family, precision, method, True, why_absent, prepare)
+def _also(
+    module: str, package: str, why_no_library: Callable[[], str | None]
+) -> Callable[[], str | None]:
+    """Why a row cannot run that needs a package beside its library."""
 
-
-def _why_no_unfoldnd() -> str | None:
-    if find_spec("unfoldNd") is None:
-        return "unfoldNd is not installed: pip install unfoldNd"
-    return why_no_torch()
-
-
-def _why_no_compat(why_no_library: Callable[[], str | None]) -> Callable[[], str | None]:
     def why() -> str | None:
-        if find_spec("array_api_compat") is None:
-            return "array-api-compat is not installed: pip install array-api-compat"
+        if find_spec(module) is None:
+            return f"{package} is not installed: pip install {package}"
         return why_no_library()
 
     return why

@@ -25,8 +25,8 @@ from convlab.stage import SOURCES, Capability
 from convlab.stages import Launch, Program, Stage, Tile, stage_named
 from convlab.tracing import LaunchTrace, trace
 
-# Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: kernels that are
-# right on round numbers fail here.
+# Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: a kernel that is
+# right on powers of two may fail here.
 PIXEL = ConvProblem(1, 1, 1, 1, 1, 1)
 PROBLEMS = {
     "a single pixel": PIXEL,
@@ -100,10 +100,12 @@ def _maker(kernel: Any, stage: Stage) -> Maker:
     """A function that makes the kernel for a problem and tile."""
     if is_kernel(kernel):
         return lambda problem, tile: kernel
-    if not callable(kernel) or (parameters := _parameters(kernel)) is None:
+    try:
+        parameters = inspect.signature(kernel).parameters
+    except (TypeError, ValueError):  # no function, or one that Python does not know, such as dict
         raise ValueError(
             f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or a function that makes one"
-        )
+        ) from None
     wanted = _wanted(stage)
     if not _fits(kernel, stage):
         raise ValueError(
@@ -134,14 +136,6 @@ def _maker(kernel: Any, stage: Stage) -> Maker:
 def _wanted(stage: Stage) -> tuple[str, ...]:
     """What a function that makes the stage's kernel takes."""
     return ("problem",) if stage.tiny_tile is None else ("problem", "tile")
-
-
-def _parameters(function: Any) -> list[str] | None:
-    """Their names; None where Python does not know them, as of ``dict``."""
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return None
 
 
 def _fits(kernel: Any, stage: Stage) -> bool:
@@ -179,12 +173,10 @@ def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None)
             f"{_title(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
             f"take ({', '.join(ours)})"
         )
-    steps = (
-        replace(step, kernel=kernel)
-        if isinstance(step, Launch) and step.kernel is main.kernel
-        else step
-        for step in program.launches
-    )
+    steps = []
+    for step in program.launches:
+        mine = isinstance(step, Launch) and step.kernel is main.kernel
+        steps.append(replace(step, kernel=kernel) if mine else step)
     return replace(program, launches=tuple(steps))
 
 
@@ -200,14 +192,13 @@ def _try(
         output, written = _run(stage, program, problem, tensors, strict=False)
         oracle = Oracle(problem, *tensors)
         allowances = stage.allowances(problem)
-        verdict = oracle.check(output, **allowances)
+        checked = oracle.check(output, **allowances)
         wrong = None
-        if not verdict.ok:
-            wrong = np.stack(
-                [oracle.is_wrong(i, one, **allowances) for i, one in enumerate(output)]
-            )
+        if not checked.ok:
+            images = enumerate(output)
+            wrong = np.stack([oracle.is_wrong(i, one, **allowances) for i, one in images])
         failed = f"the kernel wrote to {written}, which is only to be read" if written else None
-        answer = Answer(name, problem, verdict, failed, wrong)
+        answer = Answer(name, problem, checked, failed, wrong)
     except NotSimulated as error:
         raise ValueError(str(error)) from error
     except SimulationError as error:
@@ -271,9 +262,9 @@ def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Itera
     """The kernel's counts and the stage's."""
     tile = stage.model_tile or stage.tiny_tile
     yours = _counted(_traced(stage, _program(stage, make, problem, tile), problem, seed))
-    ours = _counts_of_stage(stage, problem, tile, seed)
+    stages = _counts_of_stage(stage, problem, tile, seed)
     for unit, number in yours.items():
-        yield Count(unit, number, ours[unit])
+        yield Count(unit, number, stages[unit])
 
 
 @lru_cache(maxsize=64)  # a kernel that is being corrected is checked repeatedly

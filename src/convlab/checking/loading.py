@@ -49,7 +49,7 @@ def _is_of(value: Any, module: ModuleType) -> bool:
 
 
 def _run(path: Path) -> ModuleType:
-    """The file as a module of its own, run anew each time: it is being worked on."""
+    """The file as a module, run again at each call, since its author is changing it."""
     name = f"checked_{path.stem}_{hashlib.sha1(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = util.spec_from_file_location(name, path)
     assert spec is not None
@@ -57,7 +57,7 @@ def _run(path: Path) -> ModuleType:
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # its dataclasses look themselves up there
     try:
-        # Not by the loader: that may take a compiled file of the same second.
+        # The loader might take a compiled file of the same second.
         code = compile(path.read_bytes(), str(path), "exec")
         exec(code, vars(module))
     except (Exception, SystemExit) as error:
@@ -74,8 +74,8 @@ def in_words(error: BaseException) -> str:
 
 
 def place_of(error: BaseException, file: str) -> str:
-    """``FILE:LINE`` in the file where the error came from: its last line that the error came
-    through. A mistake in the syntax of another file is that one's."""
+    """``FILE:LINE``: the innermost line of ``file`` in the traceback; for a syntax error the line
+    that has it, in whichever file."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{error.filename}:{error.lineno}"
     line, trace = None, error.__traceback__

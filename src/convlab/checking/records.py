@@ -17,30 +17,30 @@ AS_GOOD = 1.10  # times the stage's count that still is as good
 
 @dataclass(frozen=True)
 class Answer:
-    """How the kernel did on one problem. ``wrong`` says where, as [image, channel, row, column]:
-    True where the output is; None where it is right, or nothing came out. ``failed`` says what else
-    is wrong; ``ended`` that no run broke off."""
+    """How the kernel did on one problem. ``wrong`` is True where the output is wrong, by [image,
+    channel, row, column]; None if the output is right or there is none. ``failed`` says what else
+    is wrong; ``ended`` that every run came to its end."""
 
     name: str
     problem: ConvProblem
-    verdict: CheckResult | None
+    check: CheckResult | None
     failed: str | None = None
     wrong: np.ndarray | None = None
     ended: bool = True
 
     @property
     def ok(self) -> bool:
-        """Whether an output came out, is right, and nothing else is wrong."""
-        return self.verdict is not None and self.verdict.ok and self.failed is None
+        """Whether there is an output, it is right, and nothing else is wrong."""
+        return self.check is not None and self.check.ok and self.failed is None
 
     @property
     def error(self) -> str | None:
         """What is wrong, in one sentence; None when nothing is."""
-        return None if self.ok else self.failed or str(self.verdict)
+        return None if self.ok else self.failed or str(self.check)
 
     def part_wrong(self) -> float:
-        """0 to 1; 2 where nothing came out."""
-        if self.verdict is None:
+        """The wrong part of the output, 0 to 1; 2 if there is none."""
+        if self.check is None:
             return 2.0
         return 0.0 if self.wrong is None else float(self.wrong.mean())
 
@@ -66,8 +66,8 @@ class Count:
 
 @dataclass(frozen=True)
 class Machine:
-    """``error`` is why Numba does not compile it, in one sentence; ``float64`` the instructions on
-    float64, where the stage has none."""
+    """What the compiler says: ``error`` is why Numba does not compile the kernel, in one sentence;
+    ``float64`` holds its float64 instructions if the stage has none."""
 
     error: str | None = None
     float64: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Check:
-    """What was found. ``counts`` are empty where the answer is wrong: they would mean nothing."""
+    """The result of a check. ``counts`` are empty for a wrong answer: they would mean nothing."""
 
     kernel: str
     stage: str
@@ -86,16 +86,16 @@ class Check:
 
     @property
     def telling(self) -> Answer | None:
-        """Of the wrong answers the one that shows most: with the smallest part wrong."""
+        """The wrong answer with the smallest wrong part, which shows the mistake best."""
         wrong = [answer for answer in self.answers if not answer.ok]
         return min(wrong, key=Answer.part_wrong, default=None)
 
     @property
     def advice(self) -> str | None:
-        """Where NaN alone is missing: why."""
+        """An explanation if the only mistake is a missing NaN."""
         wrong = [answer for answer in self.answers if not answer.ok]
-        verdict = wrong[0].verdict if [answer.name for answer in wrong] == [SPOILED] else None
-        if verdict is None or verdict.expected is None or not np.isnan(verdict.expected):
+        check = wrong[0].check if [answer.name for answer in wrong] == [SPOILED] else None
+        if check is None or check.expected is None or not np.isnan(check.expected):
             return None
         return (
             "padding is zeros that are multiplied, and 0 times infinity is NaN: a kernel that "
@@ -104,18 +104,18 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Right everywhere, nothing found, and nothing that Numba refuses to compile."""
+        """Whether every answer is right, no finding was made, and Numba compiles the kernel."""
         right = all(answer.ok for answer in self.answers) and not self.findings
         return right and (self.machine is None or self.machine.error is None)
 
     @property
     def as_good(self) -> bool:
-        """And it asks no more of memory than the stage, but for ten percent, nor for float64."""
+        """Whether it is right, has at most 1.1 times the stage's counts, and no float64."""
         return self.ok and all(count.ok for count in self.counts) and not self.float64
 
     @property
     def float64(self) -> tuple[str, ...]:
-        """Its machine code's instructions on float64, where the stage's has none."""
+        """The float64 instructions of its machine code, if the stage's has none."""
         return self.machine.float64 if self.machine else ()
 
     def as_json(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from html import escape
 from textwrap import wrap
 
 import numpy as np
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group
 from rich.text import Text
 
 from convlab.checking.records import Answer, Check, Count
@@ -22,7 +22,7 @@ MOST_ROWS, MOST_COLUMNS = 12, 48
 
 
 class Hanging:
-    """A line that, where it is too long, goes on below its text and not below its margin."""
+    """A line that wraps with a hanging indent, below its text."""
 
     def __init__(self, line: str, style: str) -> None:
         self.line, self.style = line, style
@@ -39,10 +39,7 @@ class Hanging:
 
 def as_lines(check: Check) -> Group:
     """The check for a terminal."""
-    parts: list[RenderableType] = []
-    for line, style in _lines(check):
-        parts.append(Hanging(line, style))
-    return Group(*parts)
+    return Group(*(Hanging(line, style) for line, style in _lines(check)))
 
 
 def as_text(check: Check) -> str:
@@ -52,8 +49,8 @@ def as_text(check: Check) -> str:
     return file.getvalue()
 
 
-def verdict(check: Check) -> str:
-    """The whole in one sentence."""
+def conclusion(check: Check) -> str:
+    """The result in one sentence."""
     if not all(answer.ok for answer in check.answers):
         wrong = sum(not answer.ok for answer in check.answers)
         return f"Not yet: the answer is wrong on {wrong} of {len(check.answers)} problems."
@@ -110,7 +107,7 @@ def _lines(check: Check) -> Iterator[tuple[str, str]]:
             "green" if count.ok else "yellow",
         )
     yield "", ""
-    yield verdict(check), "bold green" if check.ok else "bold red"
+    yield conclusion(check), "bold green" if check.ok else "bold red"
 
 
 def _compiled(check: Check) -> tuple[str, str]:
@@ -175,7 +172,7 @@ def card(check: Check) -> str:
     table = f"<table><tr>{heads}</tr>{counts}</table>"
     return (
         f'<div style="border-left:4px solid {colour};padding:.2em 1em">'
-        f"<p><b>{escape(verdict(check))}</b></p>"
+        f"<p><b>{escape(conclusion(check))}</b></p>"
         f"<details{'' if check.ok else ' open'}><summary>The answer</summary><ul>{answers}</ul>"
         f"{wrong}</details>"
         + (f"<p>Would it run on a GPU?</p><ul>{findings}</ul>" if findings else "")

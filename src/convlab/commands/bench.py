@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -40,7 +39,7 @@ from convlab.shell import (
 if TYPE_CHECKING:
     from convlab.bench.cases import Case
     from convlab.bench.results import Results
-    from convlab.bench.rows import Row
+    from convlab.bench.rows import Key, Row
 
 DEFAULT_FILE = "bench.json"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
@@ -88,26 +87,18 @@ def bench(
 ) -> None:
     """Time stages and baselines on a GPU: checked, repeated, each in a process of its own.
 
-    An interrupted run goes on where it stopped. Exits 1 when a stage was wrong, too fast to be true
-    or failed; what is wrong with baselines is told.
+    An interrupted run continues where it stopped. Exits 1 when a stage was wrong, too fast to be
+    true or failed; a baseline that is wrong is reported only.
     """
     console = console_for(json_file)
     with numba_needed():
-        from convlab.bench import monitor, systems
-        from convlab.bench.cases import cases_for, run
-        from convlab.bench.gpu_backend import current_gpu
-        from convlab.bench.pool import WorkerDied, WorkerPool
-        from convlab.bench.results import (
-            Results,
-            identity,
-            library_versions,
-            open_results,
-            set_aside,
-        )
-        from convlab.bench.roofline import Machine
+        from convlab.bench import gpu_backend, systems
+        from convlab.bench.cases import cases_for, open_bench, run
+        from convlab.bench.pool import WorkerDied
+        from convlab.bench.results import Results, open_results, set_aside
         from convlab.engines import EngineUnavailable, choose
     with refusing(ValueError, EngineUnavailable):
-        _a_gpu_is_needed()
+        _require_gpu()
         choose("gpu")
         chosen = systems.chosen(stage, baseline, quick)
         layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
@@ -116,45 +107,33 @@ def bench(
         if json_file != STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))
     context.with_resource(_ended_like_ctrl_c())
-    gpu = current_gpu()
-    foreign = monitor.processes(gpu)()
-    _wait_until_idle(gpu, console)
-    with refusing(OSError):
-        pool = WorkerPool(row_seconds=seconds, foreign=foreign)
+    _wait_until_idle(gpu_backend.current_gpu(), console)
+    with refusing(WorkerDied, OSError):
+        opened = context.with_resource(open_bench(row_seconds=seconds))
+    command = shlex.join(["convlab", *context.obj])
+    known = opened.environment | {"command": command}
+    results = Results(opened.machine, known, opened.identity, commands=[command])
+    left = {*results.take_up(older, [case.key for case in cases], again)}
+    todo = {case.key: case for case in cases if case.key in left}
+    console.print(_heading(results, cases, todo, json_file), soft_wrap=True)
+    if older is not None and older.rows and older.identity != results.identity:
+        with refusing(OSError):
+            aside = set_aside(Path(json_file), older)
+        console.print(_aside(older, aside, json_file), soft_wrap=True)
+    started = time.monotonic()
     try:
-        with refusing(WorkerDied, OSError):
-            facts = pool.facts()
-        machine, known = Machine(**facts["machine"]), facts["environment"]
-        known["packages"] = known["packages"] | library_versions()
-        known["command"] = shlex.join(["convlab", *context.obj])
-        results = Results(machine, known, identity(known, gpu), commands=[known["command"]])
-        left = {*results.take_up(older, [case.key for case in cases], again)}
-        todo = [case for case in cases if case.key in left]
-        case_of = {case.key: case for case in todo}
-        console.print(_heading(results, cases, todo, json_file), soft_wrap=True)
-        if older is not None and older.rows and older.identity != results.identity:
-            with refusing(OSError):
-                aside = set_aside(Path(json_file), older)
-            console.print(_aside(older, aside, json_file), soft_wrap=True)
-        started = time.monotonic()
-        try:
-            with _bars(todo) as bars:
-                rows = run(todo, pool, machine, results.identity, on_compiled=bars.compiled)
-                for row in rows:  # not always in the order asked for
-                    case = case_of[row.key]
-                    left.remove(case.key)
-                    results.add(row, case.system)
-                    bars.measured(case, row)
-                    _save(results, json_file)
-        except KeyboardInterrupt:
-            goes_on = "begins anew" if again else "goes on"
-            fail(
-                f"interrupted, {len(left)} of {len(cases)} rows are left: the same "
-                f"command {goes_on}",
-                INTERRUPTED,
-            )
-    finally:
-        pool.close()
+        with _bars([*todo.values()]) as (compiled, measured):
+            for row in run([*todo.values()], opened, on_compiled=compiled):
+                left.remove(row.key)  # rows do not always come in the order asked for
+                results.add(row, todo[row.key].system)
+                measured(row)
+                _save(results, json_file)
+    except KeyboardInterrupt:
+        goes_on = "begins anew" if again else "goes on"
+        fail(
+            f"interrupted, {len(left)} of {len(cases)} rows are left: the same command {goes_on}",
+            INTERRUPTED,
+        )
     _save(results, json_file)
     shown = [results.rows[case.key] for case in cases]
     _conclude(console, results, shown, time.monotonic() - started, json_file)
@@ -176,8 +155,8 @@ def _ended_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _a_gpu_is_needed() -> None:
-    """A simulator has no time worth knowing. Raises ``ValueError``."""
+def _require_gpu() -> None:
+    """Raise ``ValueError`` without a GPU: a simulator's times mean nothing."""
     from convlab.engines import unavailable
 
     reason = unavailable("gpu")
@@ -188,7 +167,7 @@ def _a_gpu_is_needed() -> None:
 
 
 def _wait_until_idle(gpu: str | None, console: Console) -> None:
-    """Refuse to measure beside somebody else's work."""
+    """Refuse to measure while other processes use the GPU."""
     from convlab.bench import monitor
 
     until = time.monotonic() + IDLE_SECONDS
@@ -199,7 +178,9 @@ def _wait_until_idle(gpu: str | None, console: Console) -> None:
         time.sleep(5)
 
 
-def _heading(results: Results, cases: Sequence[Case], todo: Sequence[Case], json_file: str) -> Text:
+def _heading(
+    results: Results, cases: Sequence[Case], todo: Collection[Key], json_file: str
+) -> Text:
     layers, systems = ({getattr(case, name) for case in cases} for name in ("layer", "system"))
     lines = [
         f"runs on  {results.device}",
@@ -224,41 +205,19 @@ def _aside(older: Results, aside: Path, json_file: str) -> Text:
     )
 
 
-class _Bars:
-    """Two bars on standard error: what is compiled, rows measured with the time that is left."""
-
-    def __init__(self, progress: Progress, todo: Sequence[Case]) -> None:
-        from convlab.bench.cases import compiled_ahead, weights
-
-        self._progress = progress
-        self._weights = dict(
-            zip(
-                [case.key for case in todo],
-                weights([case.problem for case in todo]),
-                strict=True,
-            )
-        )
-        ahead = len(compiled_ahead(todo))
-        self._compiling: TaskID | None = None
-        if ahead:
-            self._compiling = progress.add_task("compiling", total=ahead)
-        self._measuring = progress.add_task("measuring", total=sum(self._weights.values()) or 1)
-
-    def compiled(self) -> None:
-        if self._compiling is not None:
-            self._progress.advance(self._compiling)
-
-    def measured(self, case: Case, row: Row) -> None:
-        self._progress.update(
-            self._measuring,
-            advance=self._weights[case.key],
-            description=f"{row.layer} {row.system}"[:40],
-        )
+Advance = tuple[Callable[[], None], Callable[["Row"], None]]
 
 
 @contextmanager
-def _bars(todo: Sequence[Case]) -> Iterator[_Bars]:
+def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
+    """Two bars on standard error: what is compiled, and rows measured with the time that is left;
+    yields what to call after each of either."""
+    from convlab.bench.cases import compiled_ahead, weights
+
     console = Console(stderr=True)
+    estimated = weights([case.problem for case in todo])
+    seconds = dict(zip([case.key for case in todo], estimated, strict=True))
+    ahead = len(compiled_ahead(todo))
     with Progress(
         TextColumn("{task.description:40}"),
         BarColumn(bar_width=24),
@@ -270,8 +229,15 @@ def _bars(todo: Sequence[Case]) -> Iterator[_Bars]:
         disable=not console.is_terminal,
         refresh_per_second=4,
         speed_estimate_period=120,
-    ) as progress:
-        yield _Bars(progress, todo)
+    ) as bars:
+        compiling = bars.add_task("compiling", total=ahead, visible=ahead > 0)
+        measuring = bars.add_task("measuring", total=sum(seconds.values()) or 1)
+
+        def measured(row: Row) -> None:
+            said = f"{row.layer} {row.system}"[:40]
+            bars.update(measuring, advance=seconds[row.key], description=said)
+
+        yield lambda: bars.advance(compiling), measured
 
 
 def _save(results: Results, json_file: str) -> None:
@@ -289,22 +255,14 @@ def _conclude(
     if json_file == STANDARD_OUTPUT:
         sys.stdout.write(json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
     else:
-        console.print(
-            Text(
-                f"The results are in {json_file}: convlab report {json_file} --html report.html "
-                "shows them"
-            ),
-            soft_wrap=True,
-        )
+        shows = f"convlab report {json_file} --html report.html shows them"
+        console.print(Text(f"The results are in {json_file}: {shows}"), soft_wrap=True)
     if results.missing:
-        console.print(
-            Text(
-                f"{json_file} was interrupted before: {len(results.missing)} more rows that were "
-                "asked for then are missing from it",
-                "yellow",
-            ),
-            soft_wrap=True,
+        line = (
+            f"{json_file} was interrupted before: {len(results.missing)} more rows that were "
+            "asked for then are missing from it"
         )
+        console.print(Text(line, "yellow"), soft_wrap=True)
     numbers = sum(row.ok for row in rows)
     console.print(Text(f"{numbers} of {len(rows)} rows have a number ({seconds:.0f} seconds)."))
     wrong = [row for row in rows if row.state in WRONG_STATES]

@@ -20,53 +20,46 @@ def summary(results: Results, rows: Sequence[Row] | None = None, width: int = 80
     """Every system: its mean speedup over s01, how many TFLOP/s it reaches, on each layer where
     ``width`` has room for that; and each reason for a missing number. Each batch by itself."""
     shown = [*results.rows.values()] if rows is None else rows
+    keys = {(row.layer, row.batch) for row in shown}
+    few = {key: row for key, row in results.rows.items() if key[:2] in keys}
     parts: list[RenderableType] = []
-    batches = sorted({row.batch for row in shown})
-    for batch in batches:
+    batches = analysis.by_batch(replace(results, rows=few))
+    for batch, of_it in batches.items():
         mine = [row for row in shown if row.batch == batch]
-        layers = {row.layer for row in mine}
-        of_it = {
-            key: row
-            for key, row in results.rows.items()
-            if row.batch == batch and row.layer in layers
-        }
-        of = f", batch {batch}" if len(batches) > 1 else ""
-        table, *reasons = _of_one_batch(replace(results, rows=of_it), mine, width, of)
-        parts += [*([""] if parts else []), table, Text(LEGEND, "dim"), *reasons]
+        title = f"TFLOP/s, batch {batch}" if len(batches) > 1 else "TFLOP/s"
+        parts += [*([""] if parts else []), *_of_one_batch(of_it, mine, width, title)]
     return Group(*parts)
 
 
 def _of_one_batch(
-    results: Results, shown: Sequence[Row], width: int, of: str
+    results: Results, shown: Sequence[Row], width: int, title: str
 ) -> list[RenderableType]:
-    """The table of the rows of one batch, and the reasons; ``of`` is added to its title."""
-    layers = sorted({(row.layer, row.batch) for row in shown}, key=results.layers().index)
+    """The table of the rows of one batch, and the reasons."""
+    layers = results.layers()
     names = list(dict.fromkeys(row.system for row in shown))
-    by_layer = max(map(len, [*names, f"TFLOP/s{of}"])) + 7 + 6 * len(layers) <= width
-    table = _table(f"TFLOP/s{of}")
-    columns = [layer for layer, _ in layers] if by_layer else ["lowest", "median", "highest"]
-    for column in ("over s01", "layers", *columns)[0 : None if by_layer else 5]:
-        if not (by_layer and column == "layers"):
-            table.add_column(column, justify="right", no_wrap=True)
-    first = (
-        analysis.contender(results, analysis.BASELINE)
-        if analysis.BASELINE in results.systems
-        else None
-    )
+    by_layer = max(map(len, [*names, title])) + 7 + 6 * len(layers) <= width
+    head = ["over s01", "layers", "lowest", "median", "highest"]
+    if by_layer:
+        head = ["over s01", *(layer for layer, _ in layers)]
+    table = _table(title)
+    for column in head:
+        table.add_column(column, justify="right", no_wrap=True)
+    stages = {one.name: one for one in analysis.stages(results)}
+    first = stages.get(analysis.BASELINE)
     for name in names:
         mine = [results.row(*layer, name) for layer in layers]
         speeds = sorted(row.tflops for row in mine if row is not None and row.tflops is not None)
-        if not speeds:
-            continue
-        mean = first and analysis.mean_speedup(results, analysis.contender(results, name), first)
-        cells = [Text("-" if not mean else f"{mean[0]:.2f}")]
-        if by_layer:
-            cells += map(_cell, mine)
-        else:
-            cells += [Text(f"{len(speeds)}")]
-            cells += map(_number, (speeds[0], statistics.median(speeds), speeds[-1]))
-        table.add_row(name, *cells)
-    return [table, *_reasons(results, shown, len(layers))]
+        if speeds:
+            mean = first and analysis.mean_speedup(
+                results, analysis.contender(results, name), first
+            )
+            cells = [*map(_cell, mine)]
+            if not by_layer:
+                spread = (speeds[0], statistics.median(speeds), speeds[-1])
+                cells = [Text(f"{len(speeds)}"), *map(_number, spread)]
+            table.add_row(name, "-" if not mean else f"{mean[0]:.2f}", *cells)
+    reasons = _reasons(results, shown, len(layers))
+    return [table, Text(LEGEND, "dim"), *reasons]
 
 
 def _table(first: str) -> Table:

@@ -25,7 +25,7 @@ def check(
     seed: Annotated[int, typer.Option(min=0, help="Chooses the numbers.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Your own kernel as a stage: its answers, what the simulator finds, what it asks of memory.
+    """Check your own kernel as a stage: its answers, the findings, its memory traffic.
 
     Exits 1 when an answer is wrong or something is found.
     """

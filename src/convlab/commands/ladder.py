@@ -87,7 +87,7 @@ def ladder(
     yes: Yes = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Every stage on one problem, judged element by element; timed on a GPU, counted without one.
+    """Every stage on one problem, checked element by element; timed on a GPU, counted without one.
 
     Exits 1 when a stage is wrong, and says which, by how much and where first.
     """
@@ -144,7 +144,7 @@ def ladder(
         with memory_permitting(), tables.progress(names) as advance:
             for result in run:
                 results.append(result)
-                if output_of and (shown is None or shown[0].judged != "WRONG"):
+                if output_of and (shown is None or shown[0].status != "WRONG"):
                     shown = result, output_of[0]  # the first wrong one's, else the last one's
                 output_of.clear()
                 advance()
@@ -154,7 +154,7 @@ def ladder(
         done = f"{len(results)} of {len(chosen_stages)} stages"
         fail(f"interrupted after {done}; no file was written", INTERRUPTED)
 
-    # Made before anything is drawn, while a GPU's clocks are still what the stages met.
+    # Before anything is drawn, while the GPU's clocks are still those of the measurement.
     document = runner.as_json(problem, chosen_engine, results, arguments=context.obj)
     console.print("", tables.ladder_table(results, chosen_engine), "", sep="\n")
     console.print(tables.ladder_legend(chosen_engine))

@@ -23,7 +23,7 @@ from convlab.shell import (
 )
 
 if TYPE_CHECKING:
-    from convlab.bench.report_why import Why
+    from convlab.bench.bottlenecks import Why
     from convlab.bench.results import Results
 
 
@@ -66,10 +66,8 @@ def report(
                 refuse(f"--json is {json_file!r}, which is taken: give another file")
     console = console_for(json_file)
     with numba_needed():
+        from convlab.bench import analysis
         from convlab.bench import report as reports
-        from convlab.bench import report_json
-        from convlab.bench.report_document import as_html, as_markdown, picture_files
-        from convlab.bench.report_runs import interrupted
         from convlab.bench.results import open_results
         from convlab.commands.bench_summary import agreement_table, summary
         from convlab.image import PlotsMissing
@@ -77,37 +75,36 @@ def report(
         first, *others = map(open_results, files)
     if not first.rows:
         refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
-    write_json(json_file, report_json.as_json(first, others))
+    write_json(json_file, analysis.as_json(first, others))
     if html_file is None and markdown_file is None:
         console.print(summary(first, width=console.width))
-        if stopped := interrupted(first):
+        if stopped := reports.interrupted(first):
             console.print("", Text(stopped.replace("**", ""), "yellow"), sep="\n")
         for other in others:
             console.print("", agreement_table(first, other), sep="\n")
         return
     why = _counted(first) if counts else []
+    pictures = "" if markdown_file is None else f"{markdown_file.stem}-"
     with refusing(PlotsMissing):
-        blocks = reports.blocks(first, others, why)
+        made = reports.make(first, others, why, pictures=pictures)
     if html_file is not None:
-        write_whole(html_file, as_html(reports.TITLE, blocks).encode())
+        write_whole(html_file, made.html().encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
     if markdown_file is not None:
-        pictures = f"{markdown_file.stem}-"
-        for name, picture in picture_files(blocks, pictures).items():
+        for name, picture in made.files().items():
             write_whole(markdown_file.with_name(name), picture.encode())
-        write_whole(markdown_file, as_markdown(reports.TITLE, blocks, pictures).encode())
+        write_whole(markdown_file, made.markdown.encode())
         console.print(Text(f"The tables are in {markdown_file}, the plots beside it"))
 
 
 def _counted(results: Results) -> list[Why]:
     """What the simulator counts of the stages that were measured, if it can run here."""
-    from convlab.bench.report_why import counted, known_stages
+    from convlab.bench.bottlenecks import counted
 
-    stages = known_stages(results.names("stage"))
-    found = []
-    if stages:
-        with tables.progress([stage.name for stage in stages]) as advance:
-            for why in counted(stages):
+    found, names = [], results.names("stage")
+    if names:
+        with tables.progress(names) as advance:
+            for why in counted(names):
                 found.append(why)
                 advance()
     return found

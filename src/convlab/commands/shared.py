@@ -91,11 +91,11 @@ def check_compilers(user: str) -> None:
             refuse(f"{tool['name']} is missing, and {user} needs it: run {tool['install']}")
 
 
-def conclude(console: Console, errors: Sequence[Text], noun: str, judged: int, right: str) -> None:
+def conclude(console: Console, errors: Sequence[Text], noun: str, checked: int, right: str) -> None:
     """Print what is wrong and exit with 1, or say that all is right."""
     for line in errors:
         console.print(line, soft_wrap=True)
     if errors:
         raise typer.Exit(WRONG)
-    all_are = f"The {noun} is" if judged == 1 else f"All {judged} {noun}s are"
+    all_are = f"The {noun} is" if checked == 1 else f"All {checked} {noun}s are"
     console.print(Text(f"{all_are} {right}.", "green"))

@@ -58,15 +58,12 @@ def trace(
     ] = None,
     compiled: Annotated[
         str | None,
-        typer.Option(
-            metavar="SM",
-            help="Count loads from shared memory as the compiler merges them for this GPU: sm_90.",
-        ),
+        typer.Option(metavar="SM", help="Merge shared loads as the compiler does for sm_90."),
     ] = None,
     yes: Yes = False,
     json_file: JsonFile = None,
 ) -> None:
-    """What a stage asks of memory, line by line and request by request, on the strict simulator.
+    """The memory traffic of a stage, by line and request, on the strict simulator.
 
     Exits 1 when the simulator finds something wrong with a kernel.
     """
@@ -78,10 +75,8 @@ def trace(
     saved = Path(stage)
     opens = saved.suffix == ".json" or saved.is_file()
     if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
-        refuse(
-            f"{stage!r} is a trace that was saved: leave out --layer, --batch, --tile, --block "
-            "and --compiled"
-        )
+        options = "--layer, --batch, --tile, --block and --compiled"
+        refuse(f"{stage!r} is a trace that was saved: leave out {options}")
     if opens and html_file is not None and html_file.resolve() == saved.resolve():
         refuse(f"--html is {str(html_file)!r}, the trace itself: give another file")
     with refusing(ValueError):
@@ -91,16 +86,11 @@ def trace(
             refuse_simulator()
         from convlab.tracing import page
         from convlab.tracing.table import as_tables
-    if opens:
-        made = _opened(saved)
-    else:
-        sizes = None if tile is None else _sizes(tile)
-        made = _traced(stage, layer, batch, sizes, block, gpu, yes)
+    made = _opened(saved) if opens else _traced(stage, layer, batch, tile, block, gpu, yes)
     console.print(as_tables(made))
     if "compiled" in made.about:
-        console.print(
-            f"Loads from shared memory are counted as merged for {made.about['compiled']}."
-        )
+        gpu_name = made.about["compiled"]
+        console.print(f"Loads from shared memory are counted as merged for {gpu_name}.")
     if html_file is not None:
         write_whole(html_file, page(made).encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
@@ -123,7 +113,7 @@ def _traced(
     name: str,
     layer: str | None,
     batch: int | None,
-    sizes: list[int] | None,
+    sizes: str | None,
     block: int,
     gpu: Capability | None,
     yes: bool,
@@ -143,7 +133,7 @@ def _traced(
         problem = problem_from(layer, batch, engine)
         if sizes is not None and stage.tiny_tile is None:
             refuse(f"stage {stage.name} has no tiles: leave out --tile")
-        tile = stage.model_tile if sizes is None else Tile(*sizes)
+        tile = stage.model_tile if sizes is None else Tile(*_sizes(sizes))
         program = program_for(problem, stage, tile, engine)
         if not program.kernels:
             refuse(f"stage {stage.name} has no kernel to trace: a library does its work")
@@ -169,7 +159,6 @@ def _sizes(tile: str) -> list[int]:
     """The sizes of a tile, as :class:`Tile` takes them."""
     found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:/(\d+)x(\d+))?", tile)
     if found is None:
-        refuse(
-            f"tile is {tile!r}: it must be M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T, such as 8x32x8/1x1"
-        )
+        wanted = "M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T, such as 8x32x8/1x1"
+        refuse(f"tile is {tile!r}: it must be {wanted}")
     return [int(size) for size in found.groups() if size is not None]

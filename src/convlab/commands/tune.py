@@ -79,6 +79,7 @@ def tune(
         from convlab.engines import EngineUnavailable, choose
         from convlab.plans import check_runs
         from convlab.stages import stage_named
+        from convlab.tuned import tiles_file
     with refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)
         tasks = tuning.tasks_for(problems, chosen)
@@ -100,20 +101,27 @@ def tune(
                     _remember(found[-1], chosen, engine)
                     waiting = []
                 advance()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenExecutor) as error:
+        done = f"after {len(found)} of {len(problems)} problems, which are remembered"
+        if isinstance(error, BrokenExecutor):
+            refuse(f"a process that compiles was ended, perhaps for want of memory, {done}")
         begun = [tuning.tuned(waiting, chosen, engine)] if waiting else []
         _show(console, found + begun, engine)
-        done = f"{len(found)} of {len(problems)} problems, which are remembered"
-        fail(f"interrupted after {done}; no JSON was written", INTERRUPTED)
-    except BrokenExecutor:
-        done = f"{len(found)} of {len(problems)} problems, which are remembered"
-        refuse(f"a process that compiles was ended, perhaps for want of memory, after {done}")
+        fail(f"interrupted {done}; no JSON was written", INTERRUPTED)
     finally:
         results.close()
     document = tuning.as_json(found, chosen, engine, arguments=context.obj)
     _show(console, found, engine)
     write_json(json_file, document)
-    _conclude(console, found)
+
+    for one in (one for tuned in found for one in tuned.measured if one.error is not None):
+        line = f"{one.task.name}, tile {one.task.tile}: {one.error}"
+        console.print(Text(line, "red"), soft_wrap=True)
+    best = sum(tuned.best is not None for tuned in found)
+    tiles = "The best tile is" if best == 1 else f"The best tiles of {best} problems are"
+    console.print(Text(f"{tiles} remembered in {tiles_file()}."), soft_wrap=True)
+    if any(one.error is not None for tuned in found for one in tuned.measured):
+        raise typer.Exit(WRONG)
 
 
 def _show(console: Console, found: list[Tuned], engine: Engine) -> None:
@@ -123,20 +131,6 @@ def _show(console: Console, found: list[Tuned], engine: Engine) -> None:
         console.print(tables.tiles_table(found[0]))
     elif found:
         console.print(tables.tuned_table(found))
-
-
-def _conclude(console: Console, found: list[Tuned]) -> None:
-    from convlab.tuned import tiles_file
-
-    wrong = [one for tuned in found for one in tuned.measured if one.error is not None]
-    for one in wrong:
-        line = f"{one.task.name}, tile {one.task.tile}: {one.error}"
-        console.print(Text(line, "red"), soft_wrap=True)
-    best = sum(tuned.best is not None for tuned in found)
-    tiles = "The best tile is" if best == 1 else f"The best tiles of {best} problems are"
-    console.print(Text(f"{tiles} remembered in {tiles_file()}."), soft_wrap=True)
-    if wrong:
-        raise typer.Exit(WRONG)
 
 
 def _remember(tuned: Tuned, stage: Stage, engine: Engine) -> None:

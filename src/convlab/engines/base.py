@@ -17,14 +17,14 @@ Start = Callable[..., None]
 
 
 class Together(Protocol):
-    """Starts all steps of a program at once."""
+    """Starts all steps of a program at once; ``one_graph`` says whether as one CUDA graph."""
 
     @property
-    def one_graph(self) -> bool:
-        """Whether that is one launch of a CUDA graph."""
+    def one_graph(self) -> bool: ...
 
-    def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
-        """On these arrays, on that stream."""
+    def __call__(
+        self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None
+    ) -> None: ...
 
 
 class EngineUnavailable(RuntimeError):
@@ -54,17 +54,14 @@ class Engine(Protocol):
         """A host copy; waits for work in flight."""
 
     def build(self, step: Step, program: Program) -> Start:
-        """The step made ready, compiled included: a function of its arrays and a stream, which
-        starts it and does nothing else. A GPU's returns before the work has ended.
-
-        Raises :class:`EngineUnavailable` for a library call where there is no library."""
+        """The compiled step, a function of its arrays and a stream. A GPU's returns before the work
+        has ended. Raises :class:`EngineUnavailable` for a library call without a library."""
 
     def prepack(
         self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
     ) -> Together | None:
-        """The program's steps, which are built, as one function that starts them at less cost than
-        one by one; None where there is no such way. ``shapes`` are the four tensors', ``held`` the
-        arrays of its buffers."""
+        """The program's built steps as one function that starts them at less cost, or None.
+        ``shapes`` are the four tensors', ``held`` the arrays of the buffers."""
 
     def why_no_library(self) -> str | None:
         """Why there is no array library for library calls, in one sentence; None when there is."""
@@ -76,8 +73,8 @@ class Engine(Protocol):
         """How many SMs share the blocks of a launch; None on a simulator."""
 
     def peak_flops(self, precision: str = "fp32") -> float | None:
-        """The operations a second that no kernel can exceed; None where unknown. ``tf32`` is
-        what tensor cores do, ``3xtf32`` a third of that."""
+        """Operations per second that no kernel exceeds in ``fp32``, ``tf32`` or ``3xtf32`` (a third
+        of ``tf32``); None where unknown."""
 
     def synchronize(self) -> None:
         """Wait for everything started so far."""
@@ -87,7 +84,7 @@ class Engine(Protocol):
 
 
 class OnTheHost:
-    """An engine's methods for memory, for a simulator, whose arrays are NumPy's in host memory."""
+    """What simulators share: NumPy arrays in host memory, and no GPU to ask."""
 
     is_gpu = False
 
@@ -103,35 +100,21 @@ class OnTheHost:
         return np.full(shape, np.nan, np.float32)
 
     def to_device(self, host: np.ndarray) -> np.ndarray:
-        """A float32 copy."""
         return np.array(host, np.float32, order="C")
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
-        """A copy."""
         return array.copy()
 
     def why_no_library(self) -> str | None:
-        """None: NumPy is always here."""
-        return None
+        return None  # NumPy is always here
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end."""
         raise NotImplementedError
 
     def build(self, step: Step, program: Program) -> Start:
-        """The step, to be run as it is: a simulator compiles nothing."""
-        if isinstance(step, LibraryCall):
-            return self.build_library_call(step)
-        return partial(self.run, step)
-
-    def build_library_call(self, call: LibraryCall) -> Start:
-        """The call made ready: NumPy does it, which says nothing when numbers overflow."""
-
-        def start(arrays: list[np.ndarray], stream: Any = None) -> None:
-            with np.errstate(all="ignore"):
-                call.function(np, *arrays)
-
-        return start
+        """The step as it is: a simulator compiles nothing, and NumPy does library calls."""
+        return partial(_call, step) if isinstance(step, LibraryCall) else partial(self.run, step)
 
     def prepack(self, program: Program, shapes: object, held: object) -> None:
         """None: a start costs almost nothing compared with a run."""
@@ -140,12 +123,15 @@ class OnTheHost:
         """None: what no GPU has is simulated too."""
 
     def sm_count(self) -> int | None:
-        """None: blocks run one after the other."""
         return None
 
     def peak_flops(self, precision: str = "fp32") -> float | None:
-        """None: a simulator is never timed."""
         return None
 
     def synchronize(self) -> None:
         """Every launch has ended when it returns."""
+
+
+def _call(call: LibraryCall, arrays: list[np.ndarray], stream: Any = None) -> None:
+    with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow
+        call.function(np, *arrays)

@@ -47,9 +47,8 @@ def signature(launch: Launch, program: Program) -> tuple[Any, ...]:
     )
 
 
-# Fused multiply-adds that an SM's tensor cores start per clock in TF32, dense, by compute
-# capability. From NVIDIA's architecture papers: A100 156 TFLOP/s, GA102 36 (RTX 3090), H100 SXM
-# 495, AD102 83 (RTX 4090), B200 1,200, RTX 5090 105, each over SMs and boost clock.
+# Dense TF32 multiply-adds per SM and clock, by compute capability: the TFLOP/s of NVIDIA's papers
+# (A100 156, RTX 3090 36, H100 SXM 495, RTX 4090 83, B200 1,200, RTX 5090 105) over SMs and clock.
 TF32_LANES = {
     (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
     (10, 3): 2048, (12, 0): 128,
@@ -77,15 +76,13 @@ def _small_grids_allowed() -> Iterator[None]:
 
 
 class Gpu:
-    """The current GPU. Arrays are Numba device arrays; launches are asynchronous. Methods do what
-    :class:`convlab.engines.base.Engine` says."""
+    """The current GPU. Arrays are Numba device arrays; launches are asynchronous."""
 
     name = "gpu"
     is_gpu = True
 
     @property
     def device(self) -> str:
-        """The current GPU's name."""
         name = cuda.get_current_device().name
         return name.decode() if isinstance(name, bytes) else str(name)
 

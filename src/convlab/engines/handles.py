@@ -18,16 +18,14 @@ _readers: dict[type, Callable[[Any], int]] = {}
 
 
 def address_of(array: Any) -> int:
-    """Where an array begins in the GPU's memory: Numba's, PyTorch's, CuPy's, or anybody's that has
-    ``__cuda_array_interface__``.
+    """Where an array of any library with ``__cuda_array_interface__`` begins in the GPU's memory.
 
     Raises ``TypeError`` for one that is not there, such as NumPy's.
     """
     kind = type(array)
-    reader = _readers.get(kind)
-    if reader is None:
-        reader = _readers[kind] = _reader_for(array)
-    return reader(array)
+    if kind not in _readers:
+        _readers[kind] = _reader_for(array)
+    return _readers[kind](array)
 
 
 def _reader_for(array: Any) -> Callable[[Any], int]:
@@ -36,11 +34,11 @@ def _reader_for(array: Any) -> Callable[[Any], int]:
         return lambda numbas: int(numbas.device_ctypes_pointer.value)
     if hasattr(array, "data_ptr") and hasattr(array, "is_cuda"):
         return _address_of_tensor
-    if hasattr(array, "__cuda_array_interface__"):
-        if hasattr(getattr(array, "data", None), "ptr"):
-            return lambda cupys: int(cupys.data.ptr)
-        return lambda other: int(other.__cuda_array_interface__["data"][0])
-    raise _not_there(array)
+    if not hasattr(array, "__cuda_array_interface__"):
+        raise _not_there(array)
+    if hasattr(getattr(array, "data", None), "ptr"):
+        return lambda cupys: int(cupys.data.ptr)
+    return lambda other: int(other.__cuda_array_interface__["data"][0])
 
 
 def _address_of_tensor(tensor: Any) -> int:
@@ -57,8 +55,8 @@ def _not_there(array: Any) -> TypeError:
 
 
 def check_aligned(name: str, address: int) -> None:
-    """Raise ``ValueError`` naming the array unless it begins where 128-bit accesses may: a GPU that
-    is asked for four numbers anywhere else ends the context, with all that is in it."""
+    """Raise ``ValueError`` naming the array unless it begins at a multiple of 16 bytes: a
+    misaligned 128-bit access ends the GPU's context, with all that is in it."""
     if address % 16:
         raise ValueError(
             f"{name} is a device array that starts at address {address:#x}: it must start at a "
@@ -67,11 +65,8 @@ def check_aligned(name: str, address: int) -> None:
 
 
 def stream_handle(stream: Any) -> int:
-    """A stream's number: Numba's, cuda.core's or anybody's that has ``__cuda_stream__``, such a
-    number itself, or None for the default stream, which is 0.
-
-    Raises ``TypeError`` for anything else.
-    """
+    """The handle of a stream of any library with ``__cuda_stream__``, of a handle, or of None, the
+    default stream: 0. Raises ``TypeError`` for anything else."""
     if stream is None:
         return 0
     if isinstance(stream, int):
@@ -85,13 +80,10 @@ def stream_handle(stream: Any) -> int:
 
 
 def cupy_stream(cupy: Any, handle: int) -> AbstractContextManager[Any]:
-    """CuPy's work inside the ``with`` goes to the stream of that number; ``cupy`` is the module."""
-    chosen: AbstractContextManager[Any]
-    if hasattr(cupy.cuda.Stream, "from_external"):
-        chosen = cupy.cuda.Stream.from_external(_Stream(handle))
-    else:  # before CuPy 14
-        chosen = cupy.cuda.ExternalStream(handle)
-    return chosen
+    """CuPy's work inside the ``with`` goes to the stream of that handle; ``cupy`` is the module."""
+    if not hasattr(cupy.cuda.Stream, "from_external"):  # before CuPy 14
+        return cupy.cuda.ExternalStream(handle)  # type: ignore[no-any-return]
+    return cupy.cuda.Stream.from_external(_Stream(handle))  # type: ignore[no-any-return]
 
 
 class _Stream:
@@ -104,10 +96,10 @@ class _Stream:
         return 0, self._handle  # version of the protocol, and the stream
 
 
-# The array library for a stage's library calls: PyTorch or CuPy, where one is installed. Kernels
-# need neither. Arrays are handed over where they lie (``__cuda_array_interface__``). The calls go
-# to the kernels' stream, so that one graph can capture both. PyTorch multiplies in float32 here
-# even where its user allows TF32; CuPy does so unless the environment says ``CUPY_TF32=1``.
+# The array library for a stage's library calls is PyTorch or CuPy; kernels need neither. Arrays are
+# passed without a copy, on the kernels' stream, so that one graph can capture both. PyTorch
+# multiplies in float32 here even where its user allows TF32; CuPy does so unless the environment
+# says ``CUPY_TF32=1``.
 
 
 def build_library_call(call: LibraryCall) -> Start:
@@ -157,12 +149,9 @@ def _torch() -> Adapter:
 
     @contextmanager
     def on_stream(handle: int) -> Iterator[None]:
-        # PyTorch takes the handle 0 for "any new stream", not for CUDA's default one.
-        stream = (
-            torch.cuda.ExternalStream(handle, device)
-            if handle
-            else torch.cuda.default_stream(device)
-        )
+        stream = torch.cuda.default_stream(device)
+        if handle:  # PyTorch takes 0 for "any new stream", not for CUDA's default one
+            stream = torch.cuda.ExternalStream(handle, device)
         with torch.cuda.stream(stream), in_float32(torch.backends.cuda.matmul):
             yield
 
@@ -173,11 +162,10 @@ def _torch() -> Adapter:
 def in_float32(matmul: Any) -> Iterator[None]:
     """PyTorch's matrix products in float32, by ``torch.backends.cuda.matmul``; then as before."""
     # From PyTorch 2.9 on the old name raises where somebody has used the new one.
-    name, float32 = (
-        ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
-    )
+    new = hasattr(matmul, "fp32_precision")
+    name = "fp32_precision" if new else "allow_tf32"
     before = getattr(matmul, name)
-    setattr(matmul, name, float32)
+    setattr(matmul, name, "ieee" if new else False)
     try:
         yield
     finally:

@@ -36,9 +36,8 @@ class UnknownGPU(ValueError):
 
 @dataclass(frozen=True)
 class Cubin:
-    """What one kernel compiled to: resources per thread or block, and the machine code, which is
-    disassembled when somebody reads it. Raises :class:`CompilerMissing` where nvdisasm is not
-    installed."""
+    """What one kernel compiled to: resources per thread or block, and the machine code. Reading the
+    code's text raises :class:`CompilerMissing` where nvdisasm is not installed."""
 
     registers: int
     stack_bytes: int
@@ -47,13 +46,12 @@ class Cubin:
     code: bytes
 
     @cached_property
-    def sass(self) -> str:
-        """The machine code's text."""
+    def _sass(self) -> str:
         return _disassemble(self.code, "-c")
 
     def instructions(self) -> list[str]:
         """The instructions in order, opcode first: ``FFMA R1, R2, R3, R1``."""
-        return [instruction for _, instruction in _INSTRUCTION.findall(self.sass)]
+        return [instruction for _, instruction in _INSTRUCTION.findall(self._sass)]
 
     def opcodes(self) -> Counter[str]:
         """How often each opcode with its modifiers stands in the code: ``LDG.E.128``, ..."""
@@ -67,11 +65,8 @@ _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?
 
 
 def compile_launch(launch: Launch, program: Program, capability: Capability) -> Cubin:
-    """Build one launch's kernel for ``capability``, such as (9, 0).
-
-    Raises :class:`CompilerMissing` when the compilers are not installed, :class:`UnknownGPU` when
-    they do not know such a GPU.
-    """
+    """Build one launch's kernel for ``capability``, such as (9, 0). Raises :class:`CompilerMissing`
+    without the compilers, :class:`UnknownGPU` when they do not know such a GPU."""
     return compile_kernel(launch.kernel, signature(launch, program), capability)
 
 
@@ -82,22 +77,17 @@ def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) 
     registers = _number(r"Used (\d+) registers", log)
     if not registers:  # every budget would be kept
         raise RuntimeError(f"nvJitLink did not say how many registers {kernel.__name__} takes")
-    return Cubin(
-        registers=registers,
-        stack_bytes=_number(r"(\d+) bytes stack frame", log),
-        spill_bytes=_number(r"(\d+) bytes spill stores", log)
-        + _number(r"(\d+) bytes spill loads", log),
-        shared_bytes=_number(r"(\d+) bytes smem", log),
-        code=code,
+    stack, stores, loads, shared = (
+        _number(rf"(\d+) bytes {what}", log)
+        for what in ("stack frame", "spill stores", "spill loads", "smem")
     )
+    return Cubin(registers, stack, stores + loads, shared, code)
 
 
 def instructions_of(cubins: Sequence[Cubin], capability: Capability) -> list[list[str]]:
     """The instructions of each, all for one GPU; a branch names the byte of its kernel that it
-    leads to. One process does all, because nvdisasm takes a quarter of a second to begin.
-
-    Raises :class:`CompilerMissing` when nvdisasm is not installed.
-    """
+    leads to. One process does all, because nvdisasm takes a quarter of a second to start. Raises
+    :class:`CompilerMissing` without nvdisasm."""
     codes = [_machine_code(cubin.code) for cubin in cubins]
     kind = _with_own_instructions(capability).replace("sm_", "SM")
     ends = [*accumulate(map(len, codes))]
@@ -133,8 +123,7 @@ def multiply_adds(code: Sequence[str]) -> int:
 
 
 def _machine_code(cubin: bytes) -> bytes:
-    """The instructions' bytes: what the ELF file's sections .text hold, of which a kernel has one
-    and each function that it calls."""
+    """The instructions' bytes: the ELF file's sections .text, one for each function."""
     begin, (size, count, names) = *_at("<Q", cubin, 0x28), _at("<3H", cubin, 0x3A)
     # Of each section: where its name is, its offset in the file, its size.
     sections = [
@@ -172,13 +161,10 @@ def is_float64(opcode: str) -> bool:
 def shared_load_bytes(
     kernel: Any, types: tuple[Any, ...], capability: Capability
 ) -> dict[tuple[str, int], int]:
-    """The widest load from shared memory that each source line became, in bytes, by file and line.
+    """The widest load from shared memory that each source line became, in bytes, by file and line:
+    where the compiler unrolls a loop, it merges loads of neighbouring numbers.
 
-    ``types`` are Numba's types of the arguments. The compiler merges loads of neighbouring numbers
-    where it unrolls a loop, which no simulator of the source can know.
-
-    Raises :class:`CompilerMissing` when the compilers or nvdisasm are not installed,
-    :class:`UnknownGPU` when they do not know such a GPU.
+    ``types`` are Numba's types of the arguments. Raises as :func:`compile_launch` does.
     """
     lto_ir = _lto_ir(kernel, types, capability, lineinfo=True)
     code, _ = _link(lto_ir, capability, "-lineinfo")
@@ -215,15 +201,15 @@ def _lto_ir(
         raise CompilerMissing(f"no CUDA compiler here ({said}): make gate installs it") from error
 
 
-# From here on Numba lowers a kernel to the same LLVM IR for every GPU: before 7.5 `tanh` with
-# `fastmath` is another, before 6.0 an atomic addition of float64.
+# From here on Numba lowers a kernel to the same LLVM IR for every GPU. Before 7.5 `tanh` with
+# `fastmath` differs, before 6.0 an atomic addition of float64.
 _SAME_FROM = (7, 5)
 
 
 @lru_cache(maxsize=8)  # the kernels of one stage, which are next compiled for another GPU
 def _lowered(kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool) -> Any:
     """The kernel as Numba's code library: LLVM IR, to be compiled for several GPUs. This part is
-    Python and takes twice as long as all that the compilers do."""
+    Python and takes twice as long as the compilers."""
     from numba.cuda import compiler, dispatcher
 
     options = kernel.targetoptions
@@ -283,7 +269,7 @@ def _disassemble(cubin: bytes, *options: str) -> str:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         return subprocess.run(
-            # -ndf: no analysis of where branches lead, which takes long and which no caller reads.
+            # -ndf: no analysis of where branches lead, which is slow.
             [program, *options, "-ndf", str(path)],
             check=True,
             capture_output=True,

@@ -310,25 +310,6 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
     return im2win_transform_by_groups
 
 
-def make_first(problem: ConvProblem, tile: Tile, K_P: int) -> Any:
-    """``first(t, m0, n0, first_I)``: where the float4s begin that thread t fetches. Those of its
-    windows go to ``first_I``, that of the packed filter is returned."""
-    p = problem
-    N, W_o, s_w, W_w, G = p.N, p.W_o, p.s_w, window_columns(p), group_size(p)
-    THREADS, K_RUNS = tile.threads, tile.K_B // FLOAT4
-    I_RUNS = blocks_for(tile.N_B * K_RUNS, THREADS)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def first(t, m0, n0, first_I):
-        for f in range(I_RUNS):
-            # Past the last window, fetch that again; its results are not written.
-            window = min(n0 + (t + f * THREADS) // K_RUNS, N - 1)
-            first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
-        return int64(m0) * K_P + t * FLOAT4
-
-    return first
-
-
 def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
     """The re-ordered filter's memory: for every row of blocks one matrix, so that a slice of it is
     one piece of memory."""

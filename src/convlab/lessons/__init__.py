@@ -1,6 +1,5 @@
 """What the lessons' notebooks import: checks that say what is wrong, and pictures of kernels."""
 
-from convlab.lessons.accuracy import bits_of_split, check_accuracy, errors_by_terms
 from convlab.lessons.charts import (
     as_bars,
     global_traffic,
@@ -37,13 +36,20 @@ from convlab.lessons.maps import (
     block_of_product,
     one_thread,
     region_and_field,
+    tile_of_threads,
     who_adds,
     who_does_what,
 )  # fmt: skip
 from convlab.lessons.pictures import Picture
-from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile, tile_of_threads
-from convlab.lessons.timelines import check_prefetch, diary, ring_of_slices, timeline
-from convlab.lessons.warps import check_one_warp, who_holds_what
+from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile
+from convlab.lessons.tensor_cores import (
+    bits_of_split,
+    check_accuracy,
+    check_one_warp,
+    errors_by_terms,
+    who_holds_what,
+)  # fmt: skip
+from convlab.lessons.timelines import check_prefetch, diary, pipeline_stages, timeline
 
 __all__ = [
     "Feedback", "On", "Picture", "PretendGPU", "as_bars", "bits_of_split", "block_of_product",
@@ -51,8 +57,8 @@ __all__ = [
     "check_one_warp", "check_prefetch", "column_of_windows", "diary", "errors_by_terms",
     "global_traffic", "gpus", "im2col_beside_im2win", "im2win_orders", "ladder_speeds",
     "measured", "measured_kernels", "measured_memory", "measured_parts", "measured_sweep",
-    "one_request", "one_thread", "part_of", "pretended", "reads_in_turn", "region_and_field",
-    "ring_of_slices", "run", "side_by_side", "thread_in_tile", "tile_of_threads", "timeline",
+    "one_request", "one_thread", "part_of", "pipeline_stages", "pretended", "reads_in_turn",
+    "region_and_field", "run", "side_by_side", "thread_in_tile", "tile_of_threads", "timeline",
     "traced", "traced_im2col", "what_is_wrong", "where", "who_adds", "who_does_what",
     "who_holds_what", "windows_written_out", "with_field", "workspaces",
 ]  # fmt: skip

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from convlab.lessons import build, places
-from convlab.lessons.feedback import PASSED, UNFILLED, Feedback
+from convlab.lessons.feedback import DOES_NOT_COMPILE, PASSED, UNFILLED, Feedback
 from convlab.lessons.source import LEARNER, Cell, Lesson, read, without_marks
-from convlab.lessons.words import DOES_NOT_COMPILE
 
 PAGE = "lessons/answers/README.md"
 GIVEN = "as the learner finds it"

@@ -6,7 +6,7 @@ Measured values come from ``docs/results``; every chart names the GPU and the da
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Picture, finished, note, sheet
@@ -16,11 +16,9 @@ from convlab.tracing import LaunchTrace, Trace
 
 Bars = Sequence[tuple[str, Mapping[str, float]]]  # a label and its stacked parts, for each bar
 
-NEAR = 0.05  # a newer time that differs by less than this part is the same
 TRANSFORMS, MAIN = "layout transforms", "main kernel"
 
-Count = Callable[[LaunchTrace], float]
-COUNTS: dict[str, Count] = {
+COUNTS: dict[str, Callable[[LaunchTrace], float]] = {
     "requests to global memory": lambda launch: launch.total("requests", launch.of(space="global")),
     "sectors of global memory": lambda launch: launch.total("sectors"),
     "sectors a request": lambda launch: (
@@ -40,12 +38,8 @@ def _brief(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
 
 
-def _three(value: float) -> str:
-    return f"{value:.3g}"
-
-
 def _draw_bars(
-    panel: Any, bars: Bars, title: str, label: Callable[[float], str] = _brief,
+    panel: Any, bars: Bars, title: str, label: Callable[[float], str],
     colours: Mapping[str, str] | None = None, size: float = 9.5,
 ) -> None:  # fmt: skip
     """Horizontal bars with their totals; ``colours`` are by part and give a legend, else each bar
@@ -80,14 +74,30 @@ def _draw_bars(
 
 
 def _chart(
-    bars: Bars, title: str, alt: str, caption: str, colours: Mapping[str, str] | None = None,
-    **how: Any,
+    bars: Bars, title: str, caption: str, colours: Mapping[str, str] | None = None, *,
+    unit: str = "", label: Callable[[float], str] = _brief, line: float | None = None,
+    high: float = 0.3, size: float = 9.5,
 ) -> Picture:  # fmt: skip
-    """One panel of bars as a picture."""
+    """One panel of bars as a picture, whose words have all its numbers in place of the caption's
+    ``{}``. ``line`` is where a dotted line is drawn, ``high`` inches are for each bar."""
     legend = 0.35 * bool(colours and len(colours) > 1)
-    figure, (panel,) = sheet(7.4, 0.3 * len(bars) + 0.55 + legend)
-    _draw_bars(panel, bars, title, colours=colours, **how)
-    return finished(figure, alt, caption)
+    figure, (panel,) = sheet(7.4, high * len(bars) + 0.55 + legend)
+    _draw_bars(panel, bars, title, label, colours, size)
+    if line is not None:
+        panel.axvline(line, color=INK, linewidth=1, linestyle=":")
+    said = "; ".join(
+        f"{name}{':' * (len(parts) > 1)} "
+        + ", ".join(
+            f"{part} {label(value)}{unit}" if len(parts) > 1 else f"{label(value)}{unit}"
+            for part, value in parts.items()
+        )
+        for name, parts in bars if parts
+    )  # fmt: skip
+    return finished(figure, f"Bars, {title}: {said}.", caption.replace("{}", said))
+
+
+def _one_each(values: Mapping[str, float]) -> Bars:
+    return [(name, {name: value}) for name, value in values.items()]
 
 
 def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
@@ -98,26 +108,24 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
             raise ValueError(f"count is {count!r}: it must be one of {', '.join(COUNTS)}")
     figure, panels = sheet(7.4, 0.36 * len(launches) + 0.6, len(counts))
     told = []
-    for first, panel, count in zip((True, *[False] * len(counts)), panels, counts, strict=False):
+    for panel, count in zip(panels, counts, strict=True):
         values = {name: COUNTS[count](one) for name, one in launches.items()}
-        bars = [(name * first, {name: value}) for name, value in values.items()]
-        _draw_bars(panel, bars, count)
+        bars = [(name * (panel is panels[0]), {name: value}) for name, value in values.items()]
+        _draw_bars(panel, bars, count, _brief)
         told.append(f"{count}: " + ", ".join(f"{n} {_brief(v)}" for n, v in values.items()))
     said = "; ".join(told)
-    return finished(figure, f"Bars. {said}", f"Counted by the simulator, less is better: {said}.")
+    return finished(figure, f"Bars. {said}", f"Counted by the simulator; less is better. {said}.")
 
 
 def as_bars(
     values: dict[str, float], unit: str, caption: str, right: float | None = None
 ) -> Picture:
     """Numbers as bars, each with its name; a dotted line at ``right``."""
-    bars = [(name, {name: value}) for name, value in values.items()]
-    figure, (panel,) = sheet(7.4, 0.34 * len(bars) + 0.6)
-    _draw_bars(panel, bars, unit, _three)
-    if right is not None:
-        panel.axvline(right, color=INK, linewidth=1, linestyle=":")
-    said = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
-    return finished(figure, f"Bars, {unit}: {said}.", f"{caption} {said}.")
+    return _chart(_one_each(values), unit, f"{caption} {{}}.", label=_three, line=right, high=0.34)
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}"
 
 
 def global_traffic(**traces: Trace) -> Picture:
@@ -144,9 +152,8 @@ def global_traffic(**traces: Trace) -> Picture:
         "sizes in KiB; orange is the im2win tensor. Each line counts its array once: "
         f"{', '.join(totals)}."
     )
-    said = "; ".join(f"{name} {sum(parts.values()):.1f}" for name, parts in bars)
     colours = {"other arrays": COLOURS[0], "im2win tensor": COLOURS[1]}
-    return _chart(bars, "KiB", f"Bars of KiB. {said}.", caption, colours, size=8.5)
+    return _chart(bars, "KiB", caption, colours, size=8.5, label=lambda size: f"{size:.1f}")
 
 
 def stored(layer: str = "conv9") -> dict[str, Any]:
@@ -159,53 +166,43 @@ def stored(layer: str = "conv9") -> dict[str, Any]:
     return result(f"ladder_{layer}_h200")
 
 
+def _names(stages: Iterable[str]) -> list[str]:
+    return [stage_named(stage).name for stage in stages]
+
+
+def _there(
+    document: dict[str, Any], stages: Iterable[str], value: str
+) -> tuple[dict[str, Any], str]:
+    """A value of each of these stages, by short name; and a sentence for a caption where some were
+    not measured."""
+    entries = {entry["name"]: entry[value] for entry in document["stages"]}
+    all_of_them = {short_name(name): entries.get(name) for name in _names(stages)}
+    missing = ", ".join(name for name, found in all_of_them.items() if not found)
+    said = f" Not measured on this layer yet: {missing}." if missing else ""
+    return {name: found for name, found in all_of_them.items() if found}, said
+
+
 def _where(document: dict[str, Any]) -> str:
     return f"an {document['device']}, {document['environment']['date'][:10]}"
-
-
-def changed_since(document: dict[str, Any], layer: str, stages: Sequence[str]) -> str:
-    """Which of these times a newer run of ``convlab bench`` found otherwise, as after a change of a
-    stage's code: a sentence for a caption, empty if there are none."""
-    newer, batch = result("bench_h200"), document["problem"]["batch"]
-    on = str(newer["environment"].get("date") or "")
-    if newer["machine"]["device"] != document["device"] or on <= document["environment"]["date"]:
-        return ""
-    rows = {(row["layer"], row["batch"], row["system"]): row for row in newer["rows"]}
-    found = []
-    for one in document["stages"]:
-        row = rows.get((layer, batch, one["name"]), {}) if one["name"] in stages else {}
-        now, before = row.get("time_ms"), one["time_ms"]
-        if now and before and row["tflops"] is not None and abs(now / before - 1) > NEAR:
-            name, speed = short_name(one["name"]), _brief(row["tflops"])
-            found.append(f"{name} as a whole takes {_brief(now)} ms, which is {speed} TFLOP/s")
-    return f" Changed since, by a run of {on[:10]}: {'; '.join(found)}." if found else ""
 
 
 def measured(*stages: str, layer: str = "conv9") -> Picture:
     """How long these stages took on an H200; the caption names those that were not measured.
     Raises ``ValueError`` if none was."""
     document = stored(layer)
-    entries = {entry["name"]: entry["time_ms"] for entry in document["stages"]}
-    names = [stage_named(stage).name for stage in stages]
-    times = {short_name(name): entries[name] for name in names if entries.get(name) is not None}
-    missing = ", ".join(one for one in map(short_name, names) if one not in times)
+    times, more = _there(document, stages, "time_ms")
     if not times:
-        raise ValueError(f"stages are {missing}: none was measured on {layer}")
-    said = ", ".join(f"{name} {_brief(time)} ms" for name, time in times.items())
+        raise ValueError(f"stages are {', '.join(stages)}: none was measured on {layer}")
     problem = document["problem"]
     images, channels, height, width = problem["input_shape"]
     caption = (
-        f"How long stages take for the layer {layer.capitalize()}, measured on "
-        f"{_where(document)}; shorter is better: {said}. {layer.capitalize()} is {images} images "
-        f"of {channels} channels and {height}x{width} pixels, {problem['out_channels']} filters of "
+        f"The time of each stage for the layer {layer.capitalize()}, on {_where(document)}; "
+        f"shorter is better: {{}}. {layer.capitalize()} is {images} images of {channels} channels "
+        f"and {height}x{width} pixels, {problem['out_channels']} filters of "
         f"{'x'.join(map(str, problem['kernel_size']))}: {problem['flops'] / 1e9:.1f} billion "
-        "floating-point operations."
+        f"floating-point operations.{more}"
     )
-    caption += f" Not measured on this layer yet: {missing}." if missing else ""
-    caption += changed_since(document, layer, names)
-    bars = [(name, {name: time}) for name, time in times.items()]
-    alt = f"Bars of times on an {document['device']}: {said}"
-    return _chart(bars, f"milliseconds for {layer.capitalize()}", alt, caption)
+    return _chart(_one_each(times), f"milliseconds for {layer.capitalize()}", caption, unit=" ms")
 
 
 def measured_kernels(*stages: str, layer: str = "conv9") -> Picture:
@@ -213,53 +210,48 @@ def measured_kernels(*stages: str, layer: str = "conv9") -> Picture:
 
     Raises ``ValueError`` for a stage that was not measured on the layer.
     """
-    document = stored(layer)
-    entries = {entry["name"]: entry["launch_ms"] for entry in document["stages"]}
-    names = [stage_named(stage).name for stage in stages]
-    for name in names:
-        require_measured("stage", name, [one for one, parts in entries.items() if parts])
-    longest = max(sum(entries[name].values()) for name in names)
-    bars = [
-        (short_name(name), {part: t for part, t in entries[name].items() if t > longest / 100})
-        for name in names
-    ]
-    kinds = dict.fromkeys(part for _, parts in bars for part in parts)
-    said = "; ".join(
-        f"{name}: " + ", ".join(f"{part} {time:.3g} ms" for part, time in parts.items())
-        for name, parts in bars
-    )
-    caption = (
-        f"Measured on {_where(document)}: which kernels a stage's time goes to. {said}. The chart "
-        "leaves out parts under a hundredth of the longest bar."
-    )
-    title, alt = f"milliseconds for {layer.capitalize()}", f"Bars of the parts of stages. {said}"
-    return _chart(bars, title, alt, caption, dict(zip(kinds, COLOURS, strict=False)), label=_three)
+    times, _ = _there(stored(layer), stages, "launch_ms")
+    for name in map(short_name, _names(stages)):
+        require_measured("stage", name, times)
+    least = max(sum(parts.values()) for parts in times.values()) / 100
+    bars = [(n, {one: t for one, t in parts.items() if t > least}) for n, parts in times.items()]
+    more = " The chart leaves out parts under a hundredth of the longest bar."
+    return _parts(layer, bars, dict.fromkeys(part for _, parts in bars for part in parts), more)
 
 
 def measured_parts(*stages: str, layer: str = "conv9") -> Picture:
     """How long these stages' layout transforms and main kernels took on an H200, each timed alone.
     The caption names what was not measured."""
-    document = stored(layer)
-    entries = {entry["name"]: entry["launch_ms"] for entry in document["stages"]}
-    names = [stage_named(stage).name for stage in stages]
-    there = {short_name(name): [*entries[name].values()] for name in names if entries.get(name)}
-    bars = [(n, {TRANSFORMS: sum(times[:-1]), MAIN: times[-1]}) for n, times in there.items()]
-    said = "; ".join(
-        f"{name}: layout transforms {parts[TRANSFORMS]:.3g}, main kernel {parts[MAIN]:.3g}"
-        for name, parts in bars
+    found, more = _there(stored(layer), stages, "launch_ms")
+    times = {name: list(parts.values()) for name, parts in found.items()}
+    bars = [(n, {TRANSFORMS: sum(parts[:-1]), MAIN: parts[-1]}) for n, parts in times.items()]
+    more = (
+        " A layout transform reorders the input or the filter. In a whole run it leaves some of "
+        f"its output in the cache, so the stage can be faster than the sum of its parts.{more}"
     )
-    caption = (
-        f"Milliseconds of each part alone, on {_where(document)}. {said}. A layout transform "
-        "reorders the input or the filter. In a whole run it leaves some of its output in the "
-        "cache, so the stage can be faster than the sum of its parts."
-    )
-    if missing := ", ".join(one for one in map(short_name, names) if one not in there):
-        caption += f" Not measured on this layer yet: {missing}."
-    caption += changed_since(document, layer, names)
+    return _parts(layer, bars, (MAIN, TRANSFORMS), more)
+
+
+def _parts(layer: str, bars: Bars, kinds: Iterable[str], more: str) -> Picture:
+    caption = f"Milliseconds of each part alone, on {_where(stored(layer))}. {{}}.{more}"
+    colours = dict(zip(kinds, COLOURS, strict=False))
     title = f"milliseconds for {layer.capitalize()}"
-    alt = f"Bars of milliseconds on {_where(document)}. {said}."
-    colours = {TRANSFORMS: COLOURS[1], MAIN: COLOURS[0]}
-    return _chart(bars, title, alt, caption, colours, label=_three)
+    return _chart(bars, title, caption, colours, unit=" ms", label=_three)
+
+
+def _memory(layers: Sequence[str], names: Iterable[str], value: str) -> tuple[Any, dict[str, Any]]:
+    """The measurements of memory, and those of the layers by name.
+
+    Raises ``ValueError`` for a layer or stage that was not measured.
+    """
+    document = result("memory")
+    entries = {row["layer"]: row for row in document["layers"]}
+    for layer in layers:
+        require_measured("layer", layer, entries)
+    chosen = {layer: entries[layer] for layer in layers or entries}
+    for name in names:
+        require_measured("stage", name, next(iter(chosen.values()))[value])
+    return document, chosen
 
 
 def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
@@ -267,23 +259,16 @@ def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
 
     Raises ``ValueError`` for a layer or stage that was not measured.
     """
-    document = result("memory")
-    entries = {entry["layer"]: entry for entry in document["layers"]}
-    require_measured("layer", layer, entries)
-    names = [stage_named(stage).name for stage in stages]
-    for name in names:
-        require_measured("stage", name, entries[layer]["measured_bytes"])
-    taken = {n: round(entries[layer]["measured_bytes"][n] / 2**20) for n in names}
-    tensors = round(entries[layer]["tensor_bytes"] / 2**20)
-    said = ", ".join(f"{short_name(name)} {size:,} MiB" for name, size in taken.items())
+    names = _names(stages)
+    document, entries = _memory([layer], names, "measured_bytes")
+    bytes_of = {"input, filter, output": entries[layer]["tensor_bytes"]}
+    bytes_of |= {short_name(name): entries[layer]["measured_bytes"][name] for name in names}
     caption = (
-        f"Memory that the stages took beside the tensors on an {document['device']}, batch "
-        f"{document['batch']}: {said}. Input, filter and output together are {tensors:,} MiB."
+        f"The memory that the stages took beside the tensors, on an {document['device']}, batch "
+        f"{document['batch']}: {{}}."
     )
-    sizes = {"input, filter, output": tensors} | {short_name(n): v for n, v in taken.items()}
-    bars = [(name, {name: size}) for name, size in sizes.items()]
-    alt = f"Bars of memory on an {document['device']}: {said}"
-    return _chart(bars, f"MiB for {layer.capitalize()}", alt, caption)
+    sizes = {name: round(size / 2**20) for name, size in bytes_of.items()}
+    return _chart(_one_each(sizes), f"MiB for {layer.capitalize()}", caption, unit=" MiB")
 
 
 def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
@@ -292,23 +277,18 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
 
     Raises ``ValueError`` for a layer or stage that was not measured.
     """
-    document = result("memory")
-    measured = {row["layer"]: row for row in document["layers"]}
-    for layer in layers:
-        require_measured("layer", layer, measured)
-    names = [stage_named(stage).name for stage in stages]
-    for name in names:
-        require_measured("stage", name, document["layers"][0]["workspace_bytes"])
+    names = _names(stages)
+    document, chosen = _memory(layers, names, "workspace_bytes")
     bars: list[tuple[str, dict[str, float]]] = []
     told = []
-    for layer in layers or measured:
-        row = measured[layer]
+    for layer, row in chosen.items():
         parts = {short_name(n): row["workspace_bytes"][n] / row["tensor_bytes"] for n in names}
-        heads = [layer.capitalize() * (n == (len(names) - 1) // 2) for n in range(len(names))]
-        each = zip(heads, parts.items(), strict=True)
-        bars += [*((head, {name: part}) for head, (name, part) in each), ("", {})]
-        told.append(", ".join(f"{name} {part:.2f}" for name, part in parts.items()))
-        told[-1] = f"{layer.capitalize()}: {told[-1]}"
+        middle = (len(names) - 1) // 2
+        heads = [layer.capitalize() * (n == middle) for n in range(len(names))]
+        bars += [(head, {n: part}) for head, (n, part) in zip(heads, parts.items(), strict=True)]
+        bars.append(("", {}))
+        numbers = ", ".join(f"{name} {part:.2f}" for name, part in parts.items())
+        told.append(f"{layer.capitalize()}: {numbers}")
     figure, (panel,) = sheet(7.4, 0.14 * len(bars) + 0.9)
     colours = dict(zip(map(short_name, names), COLOURS, strict=False))
     title = "workspace / (input + filter + output)"
@@ -324,13 +304,12 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
 def ladder_speeds(layer: str = "conv9") -> Picture:
     """How fast each stage of the ladder is on an H200: floating-point operations a second."""
     document = stored(layer)
-    names = [one for one in document["stages"] if one["tflops"]]
+    speeds = {short_name(one["name"]): one["tflops"] for one in document["stages"] if one["tflops"]}
     caption = (
         f"Every stage on {layer.capitalize()}, on {_where(document)}: the convolution's operations "
         "divided by the time of the whole stage with its layout transforms, in TFLOP/s (10^12 a "
-        f"second). More is better.{changed_since(document, layer, [n['name'] for n in names])}"
+        "second). More is better."
     )
-    speeds = {short_name(one["name"]): one["tflops"] for one in names}
     return as_bars(speeds, f"TFLOP/s on {layer.capitalize()}", caption)
 
 
@@ -338,9 +317,9 @@ def line_chart(
     panel: Any, x: Sequence[float], lines: Mapping[str, Sequence[float]], title: str
 ) -> None:
     """Lines with markers and a legend on a panel."""
-    for (name, values), marker in zip(lines.items(), "osD^", strict=False):
+    for (name, values), marker, colour in zip(lines.items(), "osD^", COLOURS, strict=False):
         panel.plot(x, values, marker=marker, markeredgecolor=INK, markeredgewidth=0.6, label=name,
-                   color=COLOURS[list(lines).index(name)])  # fmt: skip
+                   color=colour)  # fmt: skip
     panel.set_axis_on()
     panel.set_facecolor("none")
     panel.spines[["top", "right"]].set_visible(False)
@@ -360,8 +339,7 @@ def measured_sweep(sweep: str, *stages: str) -> Picture:
     points = [point for point in document["points"] if point["sweep"] == sweep]
     values = [point["value"] for point in points]
     lines = {}
-    for stage in stages:
-        name = stage_named(stage).name
+    for name in _names(stages):
         require_measured("stage", name, points[0]["stages"])
         runs = [{n: run["time_ms"] for n, run in point["stages"].items()} for point in points]
         lines[short_name(name)] = [run["s01_direct"] / run[name] for run in runs]
@@ -377,7 +355,7 @@ def measured_sweep(sweep: str, *stages: str) -> Picture:
     )
     images, filters = points[0]["problem"].split(" * ")
     caption = (
-        f"Measured on {_where(document)}: how many times as fast as s01 they are as {sweep} grows; "
+        f"How many times as fast as s01 the stages are as {sweep} grows, on {_where(document)}; "
         f"above the dashed line they win. The first problem is {images} (images, channels, rows, "
         f"columns) with filters {filters}."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,27 +11,29 @@ import numpy as np
 
 from convlab.checking import check as checked
 from convlab.checking.checker import PROBLEMS, check_tile
-from convlab.checking.loading import in_words, is_kernel
+from convlab.checking.loading import is_kernel
 from convlab.checking.records import SPOILED
 from convlab.kernels.im2col import THREADS, make_im2col, pitch
-from convlab.lessons.feedback import ANSWER, Feedback, Problem, Row, graded
-from convlab.lessons.launching import numbered
-from convlab.lessons.words import (
+from convlab.lessons.feedback import (
+    ANSWER,
     AS_FEW,
+    Feedback,
+    Problem,
+    Row,
+    Stopped,
     broken,
     checked_by_counts,
     feedback_on,
     function_of,
+    graded,
     headline_of,
     in_one_line,
-    not_checkable,
     of_finding,
-    raised_in_words,
-    to_be_filled,
-    unfilled,
+    ready,
+    running,
 )
+from convlab.lessons.launching import numbered
 from convlab.problem import ConvProblem
-from convlab.simulation.findings import NotSimulated
 from convlab.stage import blocks_for
 from convlab.stages import Tile, short_name, stage_named
 from convlab.tracing import LaunchTrace, trace
@@ -41,6 +43,7 @@ MODEL = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
 INPUT = "input changed"
 
 
+@graded
 def check(
     made: Any, stage: str, *, also: Tile | None = None, at_most: float = AS_FEW, seed: int = 0
 ) -> Feedback:
@@ -48,23 +51,22 @@ def check(
 
     It passes when its answers are right on small problems that careless kernels get wrong, the
     strict simulator finds nothing, and it asks memory for ``at_most`` times what the stage asks.
-    ``also`` is a tile with which it must be right too and the simulator find nothing: of other
-    proportions than the stage's own small one, on which careless kernels are right by chance.
-    Nothing that is wrong with it raises; an unknown stage does (``ValueError``).
+    ``also`` is a second tile for the first two, with other proportions than the stage's own small
+    one, on which careless kernels are right by chance. Nothing that is wrong with the kernel
+    raises; an unknown stage does (``ValueError``).
     """
     step = stage_named(stage)
     title = f"your kernel as {step.name}"
-    if unready := not_checkable(title, made):
-        return graded(unready)
+    ready(title, made)
     try:
         found = checked(made, step.name, seed=seed, model=MODEL)
     except ValueError as error:
-        return graded(broken(title, in_one_line(error)))
+        return broken(title, in_one_line(error))
     if found.ok and also is not None:
         answer, findings = check_tile(made, step.name, also, seed)
         answers = found.answers if answer.ok else (*found.answers, answer)
         found = replace(found, answers=answers, findings=findings)
-    return graded(feedback_on(title, found, short_name(step.name), at_most))
+    return feedback_on(title, found, short_name(step.name), at_most)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class On:
     inputs: tuple[np.ndarray, ...]
 
 
+@graded
 def check_kernel(
     kernel: Any,
     wanted: Callable[..., np.ndarray],
@@ -92,71 +95,62 @@ def check_kernel(
     output have, both give or take a quarter. Nothing that is wrong with the kernel raises.
     """
     title = "your kernel"
-    lines = unfilled(kernel)
-    if lines:
-        return graded(to_be_filled(title, lines))
-    if not is_kernel(kernel):
-        return graded(
-            broken(title, f"this is {kernel!r}: it must be a kernel, a function below @cuda.jit")
-        )
+    ready(title, kernel, is_kernel)
     problems: dict[Any, Problem] = {}
     traces: list[LaunchTrace] = []
-    total = 0
     for launch in on:
-        total += 1
         right = np.asarray(wanted(*launch.inputs))
-        try:
-            made, wrong = tried(kernel, launch, right)
-        except NotSimulated as error:
-            return graded(broken(title, in_one_line(error)))
-        except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
-            return graded(broken(title, raised_in_words(error)))
-        for what, problem in wrong.items():
-            problems.setdefault(what, problem)
+        with running(title):
+            made, wrong, _ = tried(kernel, launch, right)
+        problems = problems | wrong | problems  # the first of each kind
         traces.append(made)
-    first = [problems.pop(ANSWER)] if ANSWER in problems else []
-    found = [*first, *problems.values()]
-    answers = () if first else (f"the answer is what NumPy gives, on {total} launches",)
-    if found:
-        return graded(Feedback(title, headline_of(found), tuple(found), answers))
-    rows = [_sectors(traces)] if fewest_sectors else []
-    rows += [_elements(traces)] if each_once else []
-    return graded(checked_by_counts(title, answers, rows))
+    answers = (f"the answer is what NumPy gives, on {len(traces)} launches",)
+    if problems:
+        return with_problems(title, problems, () if ANSWER in problems else answers)
+    rows = []
+    if fewest_sectors:
+        counts = [[one.total(unit) for one in traces] for unit in ("sectors", "fewest_sectors")]
+        rows.append(row_of("sectors of global memory", *map(sum, counts)))
+    if each_once:
+        there = sum(math.prod(array.shape) for launch in traces for array in launch.arrays)
+        yours = sum(launch.total("lanes") for launch in traces)
+        rows.append(row_of("elements read and written", yours, there))
+    return checked_by_counts(title, answers, rows)
+
+
+def row_of(unit: str, yours: float, target: float) -> Row:
+    """A count that may be a quarter above the target."""
+    return Row(unit, yours, target, yours <= AS_FEW * target)
+
+
+def with_problems(
+    title: str, problems: dict[Any, Problem], right: tuple[str, ...] = ()
+) -> Feedback:
+    """The feedback of what is wrong, with a wrong answer first."""
+    found = tuple(sorted(problems.values(), key=lambda one: one.reason != ANSWER))
+    return Feedback(title, headline_of(found), found, right)
 
 
 def tried(
-    kernel: Any, launch: On, right: np.ndarray, written: list[np.ndarray] | None = None
-) -> tuple[LaunchTrace, dict[Any, Problem]]:
-    """The trace of a launch whose output should be ``right``, and what is wrong, each thing once.
-    What it did write is appended to ``written``.
-
-    Raises whatever the kernel raises.
-    """
-    made, output, changed = _traced(kernel, launch, right)
-    if written is not None:
-        written.append(output)
+    kernel: Any, launch: On, right: np.ndarray
+) -> tuple[LaunchTrace, dict[Any, Problem], np.ndarray]:
+    """The trace of a launch whose output should be ``right``, what is wrong, each thing once, and
+    the output. Raises whatever the kernel raises."""
+    poison = np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max
+    output = np.full(right.shape, poison, right.dtype)
+    inputs = [array.copy() for array in launch.inputs]
+    made = trace(kernel, launch.grid, launch.block, *inputs, output).main
     problems: dict[Any, Problem] = {}
     for finding in made.findings:
         key = finding.kind, finding.line, finding.other_line
         problems.setdefault(key, of_finding(finding, function_of(kernel)))
     same = np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
-    if changed:
+    if not all(map(np.array_equal, inputs, launch.inputs)):
         what = "The kernel changed its input, which is only to be read."
         problems[INPUT] = Problem(INPUT, what)
     if not same.all():
         problems[ANSWER] = _wrong_element(output, right, ~same)
-    return made, problems
-
-
-def _traced(kernel: Any, launch: On, like: np.ndarray) -> tuple[LaunchTrace, np.ndarray, bool]:
-    """The trace, as far as the kernel went, its output, poisoned before, and whether it wrote to
-    its inputs."""
-    poison = np.nan if like.dtype.kind == "f" else np.iinfo(like.dtype).max
-    output = np.full(like.shape, poison, like.dtype)
-    inputs = [array.copy() for array in launch.inputs]
-    made = trace(kernel, launch.grid, launch.block, *inputs, output).main
-    both = zip(inputs, launch.inputs, strict=True)
-    return made, output, not all(np.array_equal(now, was) for now, was in both)
+    return made, problems, output
 
 
 def _wrong_element(output: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> Problem:
@@ -172,30 +166,16 @@ def _wrong_element(output: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> 
     )
 
 
-def _sectors(traces: Sequence[LaunchTrace]) -> Row:
-    yours, fewest = (
-        sum(launch.total(name) for launch in traces) for name in ("sectors", "fewest_sectors")
-    )
-    return Row("sectors of global memory", yours, fewest, yours <= AS_FEW * fewest)
-
-
-def _elements(traces: Sequence[LaunchTrace]) -> Row:
-    yours = sum(launch.total("lanes") for launch in traces)
-    there = sum(math.prod(array.shape) for launch in traces for array in launch.arrays)
-    return Row("elements read and written", yours, there, yours <= AS_FEW * there)
-
-
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
     """What the strict simulator finds wrong with a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
     problems = tuple(of_finding(finding, function_of(kernel)) for finding in findings)
-    headline = "The simulator found nothing wrong."
-    if problems:
-        headline = f"The simulator found something wrong, in {len(problems)} place"
-        headline += "s." if len(problems) > 1 else "."
-    return Feedback("your kernel", headline, problems)
+    places = f"in {len(problems)} place{'s' * (len(problems) != 1)}"
+    headline = f"something wrong, {places}" if problems else "nothing wrong"
+    return Feedback("your kernel", f"The simulator found {headline}.", problems)
 
 
+@graded
 def check_function(
     function: Any,
     wanted: Callable[..., Any],
@@ -209,25 +189,21 @@ def check_function(
     function raises."""
     name = getattr(function, "__name__", "your function")
     title = f"your {name}"
-    if unready := not_checkable(title, function):
-        return graded(unready)
+    ready(title, function)
     theirs, ours = (list(cases()) if callable(cases) else list(cases) for _ in range(2))
     for arguments, same in zip(theirs, ours, strict=True):
         said = f"{name}({', '.join(map(_brief, arguments))})"
         right = np.atleast_1d(np.asarray(wanted(*same), float))
-        try:
+        with running(title, f"{said}: "):
             got = function(*arguments)
-        except (Exception, SystemExit) as error:  # whatever somebody's code raises is its result
-            return graded(broken(title, f"{said}: {raised_in_words(error)}"))
         try:
             numbers = np.atleast_1d(np.asarray(got, float))
         except (TypeError, ValueError):
             numbers = np.array([])
         if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
             what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
-            problem = Problem(ANSWER, what)
-            return graded(Feedback(title, headline_of([problem]), (problem,)))
-    return graded(Feedback(title, "Passed.", (), (f"right on {len(ours)} cases",)))
+            return with_problems(title, {ANSWER: Problem(ANSWER, what)})
+    return Feedback(title, "Passed.", (), (f"right on {len(ours)} cases",))
 
 
 def _brief(value: Any) -> str:
@@ -321,46 +297,35 @@ def _tries(wanted: Wanted) -> Iterator[tuple[str, tuple[Any, ...], On, np.ndarra
             yield name, made_for, On(grid, THREADS, (input,)), right.reshape(-1).copy()
 
 
+@graded
 def check_im2col(made: Any, wanted: Wanted) -> Feedback:
     """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
     write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
     the stages' own does. Nothing that is wrong with it raises."""
-    if unready := not_checkable(TITLE, made):
-        return graded(unready)
+    ready(TITLE, made)
     problems: dict[Any, Problem] = {}
     counts = np.zeros((2, 2), int)
     names: dict[str, bool] = {}
     for name, made_for, launch, right in _tries(wanted):
-        try:
+        with running(TITLE, f"{made.__name__}: "):
             kernel = made(*made_for)
-        except (Exception, SystemExit) as error:
-            return graded(broken(TITLE, f"{made.__name__} raised {in_words(error)}"))
         if not is_kernel(kernel):
             what = f"{made.__name__} returned {kernel!r}: it must be a kernel"
-            return graded(broken(TITLE, what))
-        try:
-            theirs, wrong = tried(kernel, launch, right)
-        except NotSimulated as error:
-            return graded(broken(TITLE, in_one_line(error)))
-        except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
-            return graded(broken(TITLE, raised_in_words(error)))
-        for key, problem in wrong.items():
-            if key == ANSWER:
-                problem = Problem(ANSWER, f"On {name!r} ({made_for[0]}): {problem.what}")
-            problems.setdefault(key, problem)
+            raise Stopped(broken(TITLE, what))
+        with running(TITLE):
+            theirs, wrong, _ = tried(kernel, launch, right)
+        if ANSWER in wrong:
+            what = f"On {name!r} ({made_for[0]}): {wrong[ANSWER].what}"
+            wrong[ANSWER] = Problem(ANSWER, what)
+        problems = problems | wrong | problems  # the first of each kind
         names[name] = names.get(name, True) and ANSWER not in wrong
-        ours, _ = tried(make_im2col(*made_for), launch, right)
+        ours, *_ = tried(make_im2col(*made_for), launch, right)
         counts += [[one.total(unit) for unit in ("requests", "sectors")] for one in (theirs, ours)]
     if problems:
-        first = [problems.pop(ANSWER)] if ANSWER in problems else []
-        found = (*first, *problems.values())
         right_on = sum(names.values())
-        said = (f"the matrix is right on {right_on} of {len(names)} problems",) * bool(right_on)
-        return graded(Feedback(TITLE, headline_of(found), found, said))
-    units = ("requests to", "sectors of")
-    rows = [
-        Row(f"{unit} global memory", yours, target, yours <= AS_FEW * target)
-        for unit, (yours, target) in zip(units, counts.T.tolist(), strict=True)
-    ]
+        said = f"the matrix is right on {right_on} of {len(names)} problems"
+        return with_problems(TITLE, problems, (said,) * bool(right_on))
+    units = ("requests to global memory", "sectors of global memory")
+    rows = [row_of(unit, *pair) for unit, pair in zip(units, counts.T.tolist(), strict=True)]
     answers = (f"the matrix is what NumPy gives, on {len(names)} problems",)
-    return graded(checked_by_counts(TITLE, answers, rows))
+    return checked_by_counts(TITLE, answers, rows)

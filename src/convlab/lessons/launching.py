@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,15 +71,6 @@ def traced(
     return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
 
 
-def traced_on(
-    tensors: tuple[np.ndarray, np.ndarray, np.ndarray], output: np.ndarray, made: Any, stage: str,
-    problem: ConvProblem, tile: Tile | None = None, *, block_shown: int = 0,
-) -> LaunchTrace:  # fmt: skip
-    """As :func:`traced`, on an input, weight and bias of one's own, into ``output``."""
-    main, arrays = ready_on(tensors, output, made, stage, problem, tile)
-    return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
-
-
 AFTER = ("bias", "output")  # what a kernel touches once its sums are complete
 
 
@@ -104,13 +94,12 @@ def ready_on(
     program = step.prepare(problem, tile)
     made_for = (problem,) if tile is None else (problem, tile)
     theirs = program if made is None else made(*made_for)
-    if isinstance(theirs, Program):
-        program = theirs
+    program = theirs if isinstance(theirs, Program) else program
     main = program.launches[-1]
     assert isinstance(main, Launch)
-    if not isinstance(theirs, Program):
+    if theirs is not program:
         main = replace(main, kernel=theirs)
-    program = replace(program, launches=(*program.launches[:-1], main))
+        program = replace(program, launches=(*program.launches[:-1], main))
     ready = Plan(problem, step, program.tile, Simulator(strict=False), program=program)
     input, weight, bias = tensors
     for start in ready.steps(input, weight, output, bias)[:-1]:
@@ -142,11 +131,14 @@ def part_of(stage: str, **parts: Any) -> Any:
     shown = ", ".join(f"{name}={part.__name__}" for name, part in parts.items())
     make_program.__name__ = f"part_of({stage!r}, {shown})"  # as one writes it
     make_program.__wrapped__ = made  # type: ignore[attr-defined]  # its lines are the learner's
-    wanted = ("problem",) if step.tiny_tile is None else ("problem", "tile")
-    make_program.__signature__ = Signature(  # type: ignore[attr-defined]
-        [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in wanted]
-    )
-    return make_program
+    return _taking(make_program, "problem", *(["tile"] if step.tiny_tile else []))
+
+
+def _taking(function: Any, *names: str) -> Any:
+    """The function, said to have these parameters; its source stays the wrapped function's."""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    function.__signature__ = Signature([Parameter(name, kind) for name in names])
+    return function
 
 
 def with_field(made: Any) -> Callable[[ConvProblem], Any]:
@@ -157,11 +149,7 @@ def with_field(made: Any) -> Callable[[ConvProblem], Any]:
     def make_kernel(problem: ConvProblem) -> Any:
         return made(problem, channel_parallel_field(problem))
 
-    # The source is still found to be made's; the parameters are not.
-    make_kernel.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter("problem", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    )
-    return make_kernel
+    return _taking(make_kernel, "problem")  # type: ignore[no-any-return]
 
 
 def numbered(problem: ConvProblem) -> np.ndarray:

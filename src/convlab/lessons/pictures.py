@@ -64,20 +64,18 @@ def sheet(width: float, height: float, columns: int = 1, **more: Any) -> tuple[A
     return figure, list(panels)
 
 
-def finished(figure: Any, alt: str, caption: str) -> Picture:
-    """The sheet as a picture."""
-    file = io.BytesIO()
-    figure.savefig(
-        file, format="png", dpi=DOTS_PER_INCH * SHARPNESS, facecolor=PAPER,
-        metadata={"Software": None},
-    )  # fmt: skip
-    width, height = (round(inches * DOTS_PER_INCH) for inches in figure.get_size_inches())
+def finished(figure: Any, alt: str, caption: str = "") -> Picture:
+    """The sheet as a picture. Without a caption, what it shows is also what it means."""
     from matplotlib.text import Text
 
+    file = io.BytesIO()
+    dpi = DOTS_PER_INCH * SHARPNESS
+    figure.savefig(file, format="png", dpi=dpi, facecolor=PAPER, metadata={"Software": None})
+    width, height = (round(inches * DOTS_PER_INCH) for inches in figure.get_size_inches())
     sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
     smallest = min(sizes, default=LEAST_LABEL) * DOTS_PER_INCH / 72
     least = round(width * min(1, LEAST_LABEL / smallest))
-    return Picture(file.getvalue(), width, height, alt, caption, least)
+    return Picture(file.getvalue(), width, height, alt, caption or alt, least)
 
 
 class Grid:
@@ -95,12 +93,11 @@ class Grid:
 
     def cell(
         self, column: float, row: float, colour: str, text: str = "", *, wide: float = 1,
-        high: float = 1, size: float = 7, hatch: str = "", edge: str = PAPER,
+        high: float = 1, **style: Any,
     ) -> None:  # fmt: skip
-        """A box, with words in its middle."""
+        """A box, with words in its middle; ``style`` as for :func:`cell`."""
         self.boxes.append((column, row, column + wide, row + high))
-        cell(self.panel, column, row, colour, text, wide=wide, high=high, size=size, hatch=hatch,
-             edge=edge)  # fmt: skip
+        cell(self.panel, column, row, colour, text, wide=wide, high=high, **style)
 
     def frame(self, column: float, row: float, wide: float, high: float) -> None:
         """A thick frame around boxes."""
@@ -116,8 +113,8 @@ class Grid:
         self.notes.append((column, row, inches, more.get("ha", "left")))
         note(self.panel, column, row, text, size, **more)
 
-    def finished(self, alt: str, caption: str) -> Picture:
-        """The drawing as a picture."""
+    def finished(self, alt: str, caption: str = "") -> Picture:
+        """The drawing as a picture, as :func:`finished`."""
         lefts, tops, rights, bottoms = zip(*self.boxes, strict=True)
         unit = self.unit
         for _ in range(3):  # words stay as large as they are while boxes shrink

@@ -1,14 +1,13 @@
-"""Pictures of a warp's requests and of a block's tiles, drawn from the trace of a launch."""
+"""Pictures of a warp's requests and of what a thread reads, drawn from the trace of a launch."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
 
 import numpy as np
 
-from convlab.lessons.maps import array_named
+from convlab.lessons.maps import THREAD, array_named, tile_of
 from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, spans
 from convlab.problem import ConvProblem
 from convlab.simulation.memory_rules import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
@@ -39,7 +38,7 @@ def one_request(
     launch: LaunchTrace, array: str, operation: str = "load", number: int = 0
 ) -> Picture:
     """What one warp's load or store wants of an array: sectors of global memory, or banks and
-    passes of shared memory."""
+    wavefronts of shared memory."""
     request = request_of(launch, array, operation, number)
     if array_named(launch, array).space == "shared":
         return _in_banks(launch, request)
@@ -64,14 +63,16 @@ def _label(lanes: list[int]) -> str:
     return str(lanes[0]) if len(lanes) == 1 else f"x{len(lanes)}"
 
 
-def _code(launch: LaunchTrace, request: Request) -> str:
-    return statement_of(launch, request.file, request.line)
+def _head(grid: Grid, launch: LaunchTrace, request: Request, top: float) -> str:
+    """The statement of a request, which is written above the drawing."""
+    code = statement_of(launch, request.file, request.line)
+    brief = code if len(code) < 52 else f"{code[:50]}..."
+    grid.note(0, top, f"warp {request.warp}:  {brief}", 9, family="monospace")
+    return code
 
 
-def _head(launch: LaunchTrace, request: Request) -> str:
-    code = _code(launch, request)
-    code = code if len(code) < 52 else f"{code[:50]}..."
-    return f"warp {request.warp}:  {code}"
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _several(lanes: dict[int, list[int]]) -> str:
@@ -84,41 +85,32 @@ def _in_sectors(launch: LaunchTrace, request: Request) -> Picture:
     per_sector = SECTOR_BYTES // WORD_BYTES
     sectors = sorted({word // per_sector for word in lanes})
     shown = sectors[:MOST_SECTORS]
-    columns = min(4, math.ceil(len(shown) / 8)) if len(shown) > 2 else 1
-    columns = max(columns, 2 if len(shown) > 3 else 1)
+    columns = max(min(4, math.ceil(len(shown) / 8)), 1 + (len(shown) > 3))
     rows = math.ceil(len(shown) / columns)
-    wide = per_sector + 1
     grid = Grid(0.27)
-    grid.note(0, -0.9, _head(launch, request), 9, family="monospace")
+    code = _head(grid, launch, request, -0.9)
     for place, sector in enumerate(shown):
-        left, top = place // rows * wide, place % rows * 1.3
+        left, top = place // rows * (per_sector + 1), place % rows * 1.3
         for one in range(per_sector):
-            wanted = lanes.get(sector * per_sector + one)
-            if wanted:
+            if wanted := lanes.get(sector * per_sector + one):
                 grid.cell(left + one, top, _colour(wanted), _label(wanted))
             else:
                 grid.cell(left + one, top, NOBODY, hatch="////")
     bytes_wanted = WORD_BYTES * len(lanes)
-    moved = SECTOR_BYTES * len(sectors)
-    fewest = math.ceil(bytes_wanted / SECTOR_BYTES)
+    taken = _counted(len(sectors), "sector")
     verb = {"load": "reads", "store": "writes"}.get(request.operation, "changes")
     alt = (
         f"Lanes {spans(request.lanes)} of warp {request.warp} {verb[:-1]} {len(lanes)} different "
-        f"numbers of {request.array}, {bytes_wanted} bytes, which lie in {len(sectors)} "
-        f"sector{'s' * (len(sectors) != 1)} of {SECTOR_BYTES} bytes: {moved} bytes are moved."
+        f"numbers of {request.array}, {bytes_wanted} bytes, which lie in {taken} of {SECTOR_BYTES} "
+        f"bytes: {SECTOR_BYTES * len(sectors)} bytes are moved."
     )
     caption = (
-        f"One request: the warp {verb} `{request.array}` in `{_code(launch, request)}`. Each row "
-        f"of eight boxes is a sector, {SECTOR_BYTES} bytes; a number in a box is the lane that "
-        f"wants it, hatched boxes are moved and nobody wants them.{_several(lanes)} {FOUR} "
-        f"{len(sectors)} sector{'s' * (len(sectors) != 1)} for {bytes_wanted} bytes; {fewest} "
-        "would hold them."
+        f"One request: the warp {verb} `{request.array}` in `{code}`. Each row of eight boxes is "
+        f"a sector, {SECTOR_BYTES} bytes; a number in a box is the lane that wants it, and no lane "
+        f"wants the hatched boxes, which are moved too.{_several(lanes)} {FOUR} {taken} for "
+        f"{bytes_wanted} bytes; {math.ceil(bytes_wanted / SECTOR_BYTES)} would hold them."
     )
     return grid.finished(alt, caption)
-
-
-def _in_words(request: Request) -> str:
-    return f"{request.passes} pass{'es' * (request.passes != 1)}"
 
 
 def _served(launch: LaunchTrace, request: Request) -> tuple[int, list[dict[int, list[int]]]]:
@@ -145,121 +137,58 @@ def _served(launch: LaunchTrace, request: Request) -> tuple[int, list[dict[int, 
 def _in_banks(launch: LaunchTrace, request: Request) -> Picture:
     lanes = _lanes_by_word(launch, request)
     at_once, passes = _served(launch, request)
-    rows = len(passes)
     grid = Grid(0.225)
-    grid.note(0, -1.8, _head(launch, request), 9, family="monospace")
+    code = _head(grid, launch, request, -1.8)
     for bank in range(BANKS):
         grid.note(bank + 0.5, -0.5, str(bank), 6, ha="center")
-        for row in range(rows):
-            grid.cell(bank, row, NOBODY)
     for row, words in enumerate(passes):
-        for word, wanted in words.items():
-            grid.cell(word % BANKS, row, _colour(wanted), _label(wanted), size=6)
-    banks = len({word % BANKS for word in lanes})
+        by_bank = {word % BANKS: wanted for word, wanted in words.items()}
+        for bank in range(BANKS):
+            if wanted := by_bank.get(bank):
+                grid.cell(bank, row, _colour(wanted), _label(wanted), size=6)
+            else:
+                grid.cell(bank, row, NOBODY)
+    count = _counted(request.passes, "wavefront")
     alt = (
         f"Lanes {spans(request.lanes)} of warp {request.warp} want {len(lanes)} different words of "
-        f"{request.array}, which lie in {banks} of the 32 banks: {request.passes} "
-        f"pass{'es' * (request.passes != 1)}."
+        f"{request.array}, which lie in {len({word % BANKS for word in lanes})} of the 32 banks: "
+        f"{count}."
     )
-    is_several = {word: some for words in passes for word, some in words.items()}
     caption = (
-        f"One request for the shared array `{request.array}` in `{_code(launch, request)}`. "
-        f"Columns are the 32 banks of shared memory, rows the passes; a number in a box is "
-        f"the lane that wants it.{_several(is_several)} {FOUR} {_in_words(request)}: "
-        + _why_so_many(request, at_once)
+        f"One request for the shared array `{request.array}` in `{code}`. Columns are the 32 banks "
+        "of shared memory, rows the wavefronts; a number in a box is the lane that wants it."
+        f"{_several({word: some for words in passes for word, some in words.items()})} {FOUR} "
+        f"{count}: {_why_so_many(request, at_once)}"
     )
     return grid.finished(alt, caption)
 
 
 def _why_so_many(request: Request, at_once: int) -> str:
     groups = len({lane // at_once for lane in request.lanes})
+    conflict = "a bank gives one number in each wavefront, and some are asked for several."
     if groups == 1:
-        if request.passes == 1:
-            return "no bank is asked for two different numbers."
-        return "a bank gives one number in each pass, and some are asked for several."
-    each = f"each lane wants {request.width // WORD_BYTES} numbers, and {at_once} lanes are served"
+        return conflict if request.passes > 1 else "no bank is asked for two different numbers."
     if request.passes == groups:
-        return f"{each} at a time; no bank is asked for two different numbers by them."
-    return (
-        f"{each} at a time; a bank gives one number in each pass, and some are asked for several."
-    )
+        conflict = "these lanes ask no bank for two different numbers."
+    each = _counted(request.width // WORD_BYTES, "number")
+    return f"each lane wants {each}, and {at_once} lanes are served at a time; {conflict}"
 
 
 SLICES = {"S_F": COLOURS[0], "S_I": COLOURS[1]}
-FILTER, WINDOWS, THREAD, WARP_MATES = COLOURS[0], COLOURS[1], COLOURS[3], COLOURS[5]
-MOST_READS, MOST_COLUMNS = 20, 32
-
-
-def outputs_of_threads(launch: LaunchTrace, problem: ConvProblem) -> np.ndarray:
-    """For each output, as a matrix of channels and pixels, the thread of the block shown that
-    computes it; -1 where none does."""
-    threads = np.full(problem.M * problem.N, -1)
-    for request in launch.requests:
-        if (request.array, request.operation) == ("output", "store"):
-            for lane, elements in _elements(request):
-                threads[elements] = request.warp * WARP + lane
-    images = threads.reshape(problem.N_i, problem.M, -1)
-    return images.transpose(1, 0, 2).reshape(problem.M, problem.N)
-
-
-def _elements(request: Request) -> Iterator[tuple[int, list[int]]]:
-    """Which elements of 4 bytes each lane wants."""
-    for lane, offset in zip(request.lanes, request.offsets, strict=True):
-        first = offset // WORD_BYTES
-        yield lane, list(range(first, first + request.width // WORD_BYTES))
-
-
-def _tile(launch: LaunchTrace, problem: ConvProblem) -> np.ndarray:
-    """The block's part of the matrix of outputs."""
-    threads = outputs_of_threads(launch, problem)
-    rows, columns = (np.flatnonzero((threads >= 0).any(axis=axis)) for axis in (1, 0))
-    return threads[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-
-
-def tile_of_threads(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -> Picture:
-    """Which thread computes which output of the block's tile: a number in each box; the outputs of
-    ``thread`` and those of its warp have colours of their own."""
-    tile = _tile(launch, problem)
-    shown = tile[:, :MOST_COLUMNS]
-    rows, columns = shown.shape
-    grid = Grid()
-    for (row, column), one in np.ndenumerate(shown):
-        own = THREAD if one == thread else WARP_MATES
-        colour = own if one // WARP == thread // WARP else NOBODY
-        grid.cell(column, row, colour, str(one) if one >= 0 else "", size=8.5)
-    threads = len({int(one) for one in tile.flat if one >= 0})
-    grid.note(0, -1.9, "one tile of the output: which thread computes what", 11)
-    grid.note(0, -0.7, f"{tile.shape[1]} pixels →", 10)
-    grid.note(-0.8, 0, f"{rows} channels →", 10, rotation=270, ha="center", va="top")
-    outputs, mine = int((tile == thread).sum()), tile == thread
-    said = "one output" if outputs == 1 else f"{outputs} outputs"
-    alt = (
-        f"A tile of {tile.shape[0]} x {tile.shape[1]} outputs, computed by {threads} threads. "
-        f"Thread {thread} computes {said}, in {int(mine.any(axis=1).sum())} of the rows and "
-        f"{int(mine.any(axis=0).sum())} of the columns."
-    )
-    in_warp = shown // WARP == thread // WARP
-    mates = "Yellow: the other threads of its warp. " if in_warp.sum() > outputs else ""
-    others = "" if in_warp.all() else "Grey: the other warps. "
-    whole = "" if shown.shape == tile.shape else f"The first {columns} columns are shown. "
-    caption = (
-        f"The {tile.shape[0]} x {tile.shape[1]} outputs of one block of {threads} threads. Rows "
-        "are output channels, columns output pixels; the number in a box is the thread that "
-        f"computes this output. Red: thread {thread}, {said}. {mates}{others}{whole}"
-    )
-    return grid.finished(alt, caption.strip())
+FILTER, WINDOWS = COLOURS[0], COLOURS[1]
+MOST_READS = 20
 
 
 def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -> Picture:
     """What a thread reads from the slices in shared memory for one term of its sums, and the
     outputs it adds them to. ``S_F`` is drawn with a row for each channel, even if it is
     transposed in memory."""
-    tile = _tile(launch, problem)
+    tile = tile_of(launch, problem)
     K_B, N_B = array_named(launch, "S_I").shape
     lies = array_named(launch, "S_F").shape
     transposed = lies[0] == K_B and lies[1] != K_B
     M_B = lies[1] if transposed else lies[0]
-    reads = _reads_of_one_term(launch, thread, K_B, transposed)
+    reads = _reads_of_one_term(launch, thread, transposed)
     gap = 2
     high = K_B + gap + M_B
     grid = Grid(0.24, widest=9.2)
@@ -284,38 +213,43 @@ def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -
     outputs = int((tile == thread).sum())
     each = len(reads) // requests
     several = f", each of which brings {each} numbers" if each > 1 else ""
+    of_filter = sum(array == "S_F" for _, (array, _, _) in reads)
     alt = (
         f"For one term thread {thread} makes {requests} reads from shared memory{several}: "
-        f"{sum(array == 'S_F' for _, (array, _, _) in reads)} numbers of S_F and "
-        f"{sum(array == 'S_I' for _, (array, _, _) in reads)} of S_I, for {outputs} outputs."
+        f"{of_filter} numbers of S_F and {len(reads) - of_filter} of S_I, for {outputs} outputs."
     )
-    lying = " S_F is drawn with channels as rows; in memory it is transposed." * transposed
     caption = (
         f"What thread {thread} does for one term of its sums. Blue: what it reads of the filter's "
         f"slice; orange: of the windows' slice; red: the {outputs} outputs that it multiplies and "
         f"adds them into. A number says with which read it comes: {requests} reads{several}, for "
-        f"{outputs} multiplications and additions.{lying}"
+        f"{outputs} multiplications and additions."
     )
+    if transposed:
+        caption += " S_F is drawn with channels as rows; in memory it is transposed."
     return grid.finished(alt, caption)
 
 
 def _reads_of_one_term(
-    launch: LaunchTrace, thread: int, K_B: int, transposed: bool
+    launch: LaunchTrace, thread: int, transposed: bool
 ) -> list[tuple[int, tuple[str, int, int]]]:
     """What the thread reads for the first term of a slice: the read's number, from 1, the array,
     and row and column in the product. What it reads again counts once."""
-    warp, its_lane = divmod(thread, WARP)
+    warp, lane = divmod(thread, WARP)
     found: dict[tuple[str, int, int], int] = {}
     number = 0
     for request in _shared_reads(launch, warp):
+        if lane not in request.lanes:
+            continue
+        first = request.offsets[request.lanes.index(lane)] // WORD_BYTES
         width = array_named(launch, request.array).shape[1]
-        mine = next((elements for lane, elements in _elements(request) if lane == its_lane), [])
-        places = [divmod(element, width) for element in mine]
-        if request.array == "S_F" and transposed:
-            places = [(column, row) for row, column in places]
-        terms = [column if request.array == "S_F" else row for row, column in places]
-        new = [(request.array, *place) for place, k in zip(places, terms, strict=True) if k == 0]
-        new = [place for place in new if place not in found]
+        new = []
+        for element in range(first, first + request.width // WORD_BYTES):
+            row, column = divmod(element, width)
+            if request.array == "S_F" and transposed:
+                row, column = column, row
+            place = (request.array, row, column)
+            if (column if request.array == "S_F" else row) == 0 and place not in found:
+                new.append(place)
         number += bool(new)
         found |= dict.fromkeys(new, number)
     return [(number, place) for place, number in found.items()]
@@ -348,19 +282,20 @@ def reads_in_turn(launches: dict[str, LaunchTrace], warp: int = 0) -> Picture:
     reads there are for a product."""
     grid = Grid()
     grid.note(MOST_READS + 1, -0.2, "reads a product", 8)
-    said, orders = [], []
+    said = []
     for place, (name, launch) in enumerate(launches.items()):
         top = 2.1 * place
         grid.note(0, top - 0.2, name, 9)
-        for turn, request in enumerate(_shared_reads(launch, warp)[:MOST_READS]):
+        shown = _shared_reads(launch, warp)[:MOST_READS]
+        for turn, request in enumerate(shown):
             grid.cell(turn, top + 0.3, SLICES[request.array], _read(request), size=8)
-        reads = reads_for_a_product(launch)
-        grid.note(MOST_READS + 1, top + 0.8, f"{reads:.4g}", 10)
-        order = " ".join(_read(one) for one in _shared_reads(launch, warp)[:MOST_READS])
-        orders.append(order)
-        said.append(f"{name}: {order}, {reads:.4g} reads a product")
+        reads = f"{reads_for_a_product(launch):.4g}"
+        grid.note(MOST_READS + 1, top + 0.8, reads, 10)
+        said.append(f"{name}: {' '.join(map(_read, shown))}, {reads} reads a product")
     alt = f"Reads from shared memory in turn, F of S_F and I of S_I. {'; '.join(said)}"
-    wide = " `F4`, `I4`: a single read that brings four neighbours." * ("4" in "".join(orders))
+    wide = " `F4`, `I4`: a single read that brings four neighbours." * any(
+        "F4" in one for one in said
+    )
     caption = (
         f"The first {MOST_READS} reads of warp {warp} from shared memory, from left to right: "
         f"`F` (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`.{wide} "

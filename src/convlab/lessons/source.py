@@ -5,7 +5,7 @@
 - ``# %% setup=true``: what every later cell needs.
 - ``# %% exercise="name"``: a cell to fill in. What is between ``### BEGIN SOLUTION: task`` and
   ``### END SOLUTION`` (nbgrader's marks) is left out of the learner's notebook.
-- ``# %% hunt="name"``: a kernel with a planted fault, which the learner mends. The lines between
+- ``# %% hunt="name"``: a kernel with a planted fault, which the learner fixes. The lines between
   ``### BEGIN SOLUTION`` and ``### PLANTED`` are right; those from there to ``### END SOLUTION``,
   after ``#:``, are the learner's.
 - ``# %% check="name"``: checks the exercise or hunt of that name.
@@ -57,17 +57,6 @@ class Lesson:
 
     name: str
     cells: tuple[Cell, ...]
-
-    @property
-    def title(self) -> str:
-        """Its first heading."""
-        return next(
-            line[2:]
-            for cell in self.cells
-            if cell.type == "markdown"
-            for line in cell.text.splitlines()
-            if line.startswith("# ")
-        )
 
     def exercises(self) -> tuple[Cell, ...]:
         """What is checked: exercises and hunts, in order."""
@@ -170,9 +159,9 @@ def _marked(text: str, blank: Blank) -> str:
 
 def _only(lines: Sequence[str], piece: str, anywhere: bool = False) -> int:
     found = [number for number, line in enumerate(lines) if piece in line]
-    if not found or (len(found) > 1 and not anywhere):
-        raise ValueError(f"{len(found)} lines hold {piece!r}: there must be one")
-    return found[0]
+    if len(found) == 1 or (found and anywhere):
+        return found[0]
+    raise ValueError(f"{len(found)} lines hold {piece!r}: there must be one")
 
 
 HUNTED = re.compile(
@@ -205,7 +194,7 @@ def stage_code(stage: str, name: str = "make_kernel", parts: tuple[str, ...] = (
     code = list(_needed(tree, lines, used - set(parts), module))
     for function in chosen:
         arguments = ", ".join(one.arg for one in function.args.args)
-        body = _lines(lines, function.body[0].lineno, function.end_lineno)
+        body = lines[function.body[0].lineno - 1 : function.end_lineno]
         code += ["", "", f"def {function.name}({arguments}):", *body]
     return "\n".join(code).strip()
 
@@ -221,7 +210,7 @@ def _needed(tree: ast.Module, lines: Sequence[str], used: set[str], module: str)
                 used |= {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
     for node in tree.body:
         match node:
-            case ast.ImportFrom(module=str(source)) | ast.ImportFrom(module=str(source)):
+            case ast.ImportFrom(module=str(source)):
                 names = [alias.name for alias in node.names if alias.name in used]
                 if names:
                     yield f"from {source} import {', '.join(names)}"
@@ -229,17 +218,13 @@ def _needed(tree: ast.Module, lines: Sequence[str], used: set[str], module: str)
                 yield from (f"import {a.name}" for a in node.names if a.name in used)
             case ast.Assign(targets=[target]):
                 if {n.id for n in ast.walk(target) if isinstance(n, ast.Name)} & used:
-                    constants += _lines(lines, node.lineno, node.end_lineno)
+                    constants += lines[node.lineno - 1 : node.end_lineno]
             case ast.FunctionDef() | ast.ClassDef() if node.name in used:
                 own.append(node.name)
     if own:
         yield f"from {module} import {', '.join(own)}"
     if constants:
         yield from ["", *constants]
-
-
-def _lines(lines: Sequence[str], first: int, last: int | None) -> list[str]:
-    return list(lines[first - 1 : last])
 
 
 REGION = re.compile(

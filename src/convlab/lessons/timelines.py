@@ -1,4 +1,4 @@
-"""Pictures of an order: when a thread asks for numbers, gets them, multiplies, and waits.
+"""Pictures of an order: when a thread requests numbers, gets them, multiplies, and waits.
 
 A diary is what one thread of the first block does, instruction by instruction, on the strict
 simulator. It has no seconds: what it shows is what a thread has to do between asking for a number
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from convlab.lessons.exercises import check
-from convlab.lessons.feedback import COUNTS, Feedback, Problem, Row
+from convlab.lessons.feedback import COUNTS, Feedback, Problem, Row, graded
 from convlab.lessons.launching import AFTER, ready_for
 from convlab.lessons.pictures import (
     COLOURS,
@@ -28,7 +28,7 @@ from convlab.lessons.pictures import (
     finished,
     note,
     sheet,
-)  # fmt: skip
+)
 from convlab.problem import ConvProblem
 from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, WIDE
 from convlab.simulation.launch_arguments import three
@@ -96,29 +96,27 @@ class Diary:
         return float(np.mean([step - now for step, now in zip(wanted, past, strict=True)]))
 
 
-class _Scribe:
-    """Hears of a launch (:class:`convlab.simulation.simulated_launch.Recorder`)."""
+class _Scribe(Counter[int]):
+    """Hears of a launch (:class:`convlab.simulation.simulated_launch.Recorder`), and of each
+    operation, because it counts them in the launch's place."""
 
     loads_of: Mapping[tuple[str, int], int] = {}
 
     def __init__(self) -> None:
+        super().__init__()
         self.launch: SimulatedLaunch | None = None
         self.barriers: list[int] = []
         self.multiplied: list[int] = []
         self.columns: Any = None
 
-    def _here(self) -> int:
-        assert self.launch is not None
-        assert self.launch.log is not None
-        return len(self.launch.log.addresses)
-
     def barrier(self, site: int, threads: int) -> None:
         if self.launch is not None and self.launch.block_number == 0:
-            self.barriers.append(self._here())
+            self.barriers.append(self._here(self.launch))
 
-    def worked(self) -> None:
+    def __setitem__(self, site: int, count: int) -> None:
         if self.launch is not None and (self.launch.block_number, self.launch.thread) == (0, 0):
-            self.multiplied.append(self._here())
+            self.multiplied.append(self._here(self.launch))
+        super().__setitem__(site, count)
 
     def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
         if self.columns is None:
@@ -128,15 +126,10 @@ class _Scribe:
     def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
         pass
 
-
-class _Operations(Counter[int]):
-    """Counts operations, and tells the scribe of each."""
-
-    scribe: _Scribe
-
-    def __setitem__(self, site: int, count: int) -> None:
-        self.scribe.worked()
-        super().__setitem__(site, count)
+    @staticmethod
+    def _here(launch: SimulatedLaunch) -> int:
+        assert launch.log is not None
+        return len(launch.log.addresses)
 
 
 def diary(stage: str, made: Any = None) -> Diary:
@@ -146,11 +139,10 @@ def diary(stage: str, made: Any = None) -> Diary:
     scribe = _Scribe()
     grid, block = three(main.grid, "grid"), three(main.block, "block")
     launch = SimulatedLaunch(main.kernel, grid, block, tuple(arrays), 0, False, None, scribe)
-    scribe.launch = launch
     assert launch.arithmetic is not None
-    launch.arithmetic.operations = counting = _Operations()
-    counting.scribe = scribe
     assert launch.log is not None
+    scribe.launch = launch
+    launch.arithmetic.operations = scribe
     spans = launch.log.spans
     launch.run()
     return _written(scribe, {span.start for span in spans if span.name in AFTER}, spans)
@@ -185,7 +177,7 @@ def _written(scribe: _Scribe, after: set[int], spans: Any) -> Diary:
 
 
 def timeline(**diaries: Diary) -> Picture:
-    """Diaries below each other: when each slice is on its way, when it is multiplied, where the
+    """Diaries below each other: when each slice is in flight, when it is multiplied, where the
     thread waits for the others."""
     longest = max(len(one.events) for one in diaries.values())
     high = 4.6
@@ -196,55 +188,50 @@ def timeline(**diaries: Diary) -> Picture:
     for place, (name, one) in enumerate(diaries.items()):
         top = place * high
         note(panel, -0.17 * longest, top, name, 11, weight="bold")
-        for row, text in enumerate(("slice is on its way", "slice is multiplied"), 1):
+        for row, text in enumerate(("slice is in flight", "slice is multiplied"), 1):
             note(panel, -0.01 * longest, top + row * 1.1 - 0.05, text, 7.5, ha="right")
         lines = [event.time + 0.5 for event in one.of(BARRIER)]
-        worked = one.by_slice(MULTIPLY)
         flights = one.flights()
-        both = _overlaps(flights)  # two on their way at a time
-        for number, (asked, came) in enumerate(flights):
-            colour = COLOURS[number % len(COLOURS)]
+        both = any(came > later for (_, came), (later, _) in pairwise(flights))
+        for number, ((asked, came), worked) in enumerate(
+            zip(flights, one.by_slice(MULTIPLY), strict=True)
+        ):
             thin, level = (0.45, number % 2 * 0.45) if both else (0.9, 0)
-            _bar(panel, asked, came, top + 0.6 + level, thin, colour, number, lines)
-            if worked[number]:
-                start, stop = worked[number][0].time, worked[number][-1].time
-                _bar(panel, start, stop, top + 1.7, 0.9, colour, number, lines)
+            _bar(panel, asked, came, top + 0.6 + level, thin, number, lines)
+            if worked:
+                _bar(panel, worked[0].time, worked[-1].time, top + 1.7, 0.9, number, lines)
         for line in lines:
             panel.plot([line] * 2, [top + 0.45, top + 2.75], color=INK, linewidth=1.6)
         panel.plot([0, len(one.events)], [top + 2.75] * 2, color=FAINT, linewidth=0.8)
         told.append(
-            f"{name} asks, and then does {one.meanwhile():.0f} multiply-adds before it needs what "
-            f"it asked for; it waits at {len(one.of(BARRIER))} barriers"
+            f"{name} does {one.meanwhile():.0f} multiply-adds between a request and the use of its "
+            f"data, and waits at {len(one.of(BARRIER))} barriers"
         )
     note(panel, 0, high * len(diaries) - 0.9, "what thread 0 does, first to last", 8, color=FAINT)
-    alt = f"Timelines of thread 0. {'; '.join(told)}."
+    said = "; ".join(told)
     caption = (
         "What thread 0 does, from left to right, as the simulator ran it; a box with a number is a "
-        "slice of that number, a black line a barrier. The upper row shows from when a slice is "
-        f"asked for until it lies in shared memory, the lower row when it is multiplied. {told[0]}"
-        + "".join(f"; {one}" for one in told[1:])
-        + ". There are no seconds here: on a GPU what is asked for takes some hundred cycles to "
-        "come."
+        "slice of that number, a black line a barrier. The upper row shows a slice from its "
+        "request until it lies in shared memory, the lower row shows when it is multiplied. "
+        f"{said}. The picture has no seconds: on a GPU a load has a latency of several hundred "
+        "cycles."
     )
-    return finished(figure, alt, caption)
-
-
-def _overlaps(flights: list[tuple[int, int]]) -> bool:
-    return any(came > nxt[0] for (_, came), nxt in pairwise(flights))
+    return finished(figure, f"Timelines of thread 0. {said}.", caption)
 
 
 def _bar(
-    panel: Any, start: float, stop: float, top: float, high: float, colour: str, number: int,
+    panel: Any, start: float, stop: float, top: float, high: float, number: int,
     lines: Sequence[float],
 ) -> None:  # fmt: skip
     """A slice with its number, in the middle of the longest piece that lines leave of it."""
+    colour = COLOURS[number % len(COLOURS)]
     cell(panel, start, top, colour, wide=stop + 1 - start, high=high)
     ends = [start, *(line for line in lines if start < line < stop + 1), stop + 1]
     left, right = max(pairwise(ends), key=lambda piece: round(piece[1] - piece[0]))
     note(panel, (left + right) / 2, top + high / 2, str(number), 8, ha="center")
 
 
-def ring_of_slices(one: Diary) -> Picture:
+def pipeline_stages(one: Diary) -> Picture:
     """Which slice is in which stage of the pipeline, and when: of a diary whose slices come by
     asynchronous copies. Raises ``ValueError`` where they do not."""
     firsts = [asked[0].address for asked in one.by_slice(ASK)]
@@ -256,54 +243,52 @@ def ring_of_slices(one: Diary) -> Picture:
     panel.set_xlim(-0.08 * longest, longest * 1.01)
     panel.set_ylim(1.25 * len(places) + 0.5, -0.4)
     told = []
-    both = zip(firsts, one.flights(), one.by_slice(MULTIPLY), strict=True)
+    flights = one.flights()
+    both = zip(firsts, flights, one.by_slice(MULTIPLY), strict=True)
     for number, (first, (asked, came), worked) in enumerate(both):
-        top = places.index(first) * 1.25
-        colour = COLOURS[number % len(COLOURS)]
-        cell(panel, asked, top, PAPER, wide=came + 1 - asked, high=1, hatch="////", edge=colour)
+        stage, colour = places.index(first), COLOURS[number % len(COLOURS)]
+        top = stage * 1.25
+        cell(panel, asked, top, PAPER, wide=came + 1 - asked, hatch="////", edge=colour)
         start, stop = worked[0].time, worked[-1].time
-        cell(panel, start, top, colour, str(number), wide=stop + 1 - start, high=1, size=8)
-        told.append(f"slice {number} comes into stage {places.index(first)}")
+        cell(panel, start, top, colour, str(number), wide=stop + 1 - start, size=8)
+        told.append(f"slice {number} comes into stage {stage}")
     for place in range(len(places)):
         note(panel, -0.01 * longest, place * 1.25 + 0.5, f"stage {place}", 8, ha="right")
     note(panel, 0, 1.25 * len(places) + 0.2, "what thread 0 does, first to last", 8, color=FAINT)
     most = max(
-        sum(asked <= moment <= came for asked, came in one.flights()[1:])
-        for moment in (event.time for event in one.of(MULTIPLY))
+        sum(asked <= event.time <= came for asked, came in flights[1:])
+        for event in one.of(MULTIPLY)
     )
-    several = f"{most} slice{'s' * (most != 1)}"
-    alt = f"The stages of the pipeline over time: {'; '.join(told)}. Up to {several} at a time."
+    alt = f"The stages of the pipeline over time: {'; '.join(told)}. Up to {most} in flight."
     caption = (
         "Each line is a stage of the pipeline in shared memory, from left to right what thread 0 "
-        "does. Hatched: a slice is on its way into the stage. Coloured, with its number: it is "
-        f"multiplied. While slices are multiplied, at most {several} "
-        f"{'are' if most != 1 else 'is'} on the way."
+        "does. Hatched: a slice is in flight into the stage. Coloured, with its number: it is "
+        f"multiplied. Slices in flight while others are multiplied: at most {most}."
     )
     return finished(figure, alt, caption)
 
 
+@graded
 def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     """:func:`convlab.lessons.check`, and whether as much is done as in the stage while numbers
-    are on their way."""
+    are in flight."""
     found = check(made, stage, **options)
     if not found.passed:
         return found
     yours, ours = diary(stage, made), diary(stage)
     rows = [
-        _at_least("multiply-adds while a slice is on its way", yours.meanwhile(), ours.meanwhile()),
+        _at_least("multiply-adds while a slice is in flight", yours.meanwhile(), ours.meanwhile()),
         _at_least("steps read ahead", yours.steps_ahead(), ours.steps_ahead()),
     ]
-    few = [row for row in rows if not row.ok]
     found = replace(found, rows=(*found.rows, *rows))
+    few = [row for row in rows if not row.ok]
     if not few:
         return found
     told = " and ".join(f"{row.yours:.3g} {row.unit} (the stage: {row.target:.3g})" for row in few)
-    problem = Problem(
-        COUNTS,
-        f"Only {told}: the thread stands and waits for what it has only just asked for.",
-        advice=f"The picture shows it: timeline(ours=diary({stage!r}), yours=diary({stage!r}, "
-        f"{getattr(made, '__name__', 'make_kernel')})).",
-    )
+    what = f"Only {told}: the thread waits for data that it has only just requested."
+    name = getattr(made, "__name__", "make_kernel")
+    shows = f"timeline(ours=diary({stage!r}), yours=diary({stage!r}, {name}))"
+    problem = Problem(COUNTS, what, advice=f"The picture shows it: {shows}.")
     headline = "Right, but not there yet: it waits where it could multiply."
     return replace(found, headline=headline, problems=(problem,))
 

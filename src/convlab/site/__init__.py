@@ -1,4 +1,1 @@
-"""The site: docs/, and pages made from the ladder, its traces and its results, for Sphinx.
-
-``python -m convlab.site`` (:mod:`.build`) makes it; nothing that it generates is committed.
-"""
+"""The documentation as a site: docs/, the lessons, and pages made from the ladder, by Sphinx."""

@@ -1,14 +1,14 @@
 """s02, C_out-parallel: a block owns one output channel of its region and needs no atomics.
 
 Source: Accelerating 2D Convolutions on GPU (001), section 2.3 and Algorithm 2. A thread owns an
-output again, so nothing is added atomically; in exchange the thread needs every input channel. The
-channels go through shared memory a few at a time, and the block of every output channel loads them
-all again. (Algorithm 2 adds each step's part to the result in global memory; here the sum stays in
-a register until it is complete.)
+output again, so nothing is added atomically, but it needs every input channel. The channels go
+through shared memory a few at a time, and the block of every output channel loads them all again.
+(Algorithm 2 adds each step's part to the result in global memory; here the sum stays in a register
+until it is complete.)
 
-Wins with large images and filters, because a whole filter's worth of neighbours uses each loaded
-pixel. Loses with many input channels, each of which costs loads and barriers, and with many output
-channels, which load the same field again and again.
+It wins with large images and filters, because every filter element uses each loaded pixel. It loses
+with many input channels, each of which costs loads and barriers, and with many output channels,
+whose blocks load the same field again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """s03, depth last: im2col by 128-bit loads and stores, transposed in shared memory.
 
 Source: CUDA IM2COL Kernels Design (003). The matrix is :mod:`s03_im2col`'s, except that its rows
-have the depth innermost, as the document flattens a filter. The kernels of :mod:`depth_last` make
-it from a tensor in which the channels of a pixel are neighbours, so that they load and store by
-float4. A layout transform makes that tensor here, because convlab's tensors are NCHW; a network
-whose tensors are depth last does not need it.
+have the depth innermost, as the document flattens a filter. The kernels of :mod:`depth_last` read
+a tensor in which the channels of a pixel are neighbours, so they load and store float4s. A layout
+transform makes that tensor, because convlab's tensors are NCHW. A network whose tensors are depth
+last does not need it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None
 
 STAGE = Stage(
     __name__,
-    title="Depth-last im2col: 128-bit loads and stores, turned round in shared memory",
+    title="Depth-last im2col: 128-bit loads and stores, transposed in shared memory",
     source="CUDA IM2COL Kernels Design (003), 1",
     builds_on=("s03_im2col",),
     prepare=prepare,

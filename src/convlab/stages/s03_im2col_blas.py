@@ -1,9 +1,9 @@
 """s03 with a library's GEMM: cuBLAS, through PyTorch or CuPy; NumPy's on a simulator.
 
 Source: im2win paper (000), section 2.3, and the baseline of its section 4. The im2col kernel
-writes a matrix for each image, because BLAS then writes the output tensor itself:
-``output[i] = filter @ columns[i]``, all images in one batched call. Caffe's way, one image at a
-time, is ``workspace_limit`` with the size of one image's matrix.
+writes one matrix per image, so that BLAS writes the output tensor itself: ``output[i] = filter @
+columns[i]``, all images in one batched call. A ``workspace_limit`` of one image's matrix gives
+Caffe's way, one image at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convlab.stage import Buffer, LibraryCall, Program, Stage, Step
 
 
 def matrix_buffer(problem: ConvProblem) -> Buffer:
-    """A matrix for each image."""
+    """One matrix per image."""
     return Buffer("columns", (problem.N_i, problem.K, problem.H_o * problem.W_o))
 
 

@@ -1,9 +1,8 @@
 """s03, per image: :mod:`s03_im2col` with one image's matrix at a time.
 
 Source: im2win paper (000), section 2.3: "processed in N_i batches, each batch contains a single
-image". The matrix is N_i times smaller and the same memory serves all images; in exchange there
-are N_i small matrix products one after the other, each too small to fill a large GPU where the
-image is.
+image". The matrix is N_i times smaller and the same memory serves all images. In exchange N_i
+matrix products run one after the other, each too small to fill a large GPU if the image is small.
 """
 
 from __future__ import annotations

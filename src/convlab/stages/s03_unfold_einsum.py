@@ -1,9 +1,9 @@
-"""s03, unfold and einsum: im2col out of an array library's own pieces, with no kernel of ours.
+"""s03, unfold and einsum: im2col as calls of an array library, without a kernel of convlab.
 
 Source: Faster Convolution (002), Algorithm 1: pad, unfold, einsum, fold, bias, each a call of
-NumPy (on a simulator), PyTorch or CuPy (on a GPU). As a function for any number of dimensions it is
-:func:`convlab.unfold.unfold_einsum`; here its steps write to memory of the plan's own, so that they
-can be timed one by one and captured in a graph. Unfolding is a copy for each place in the filter;
+NumPy (on a simulator), PyTorch or CuPy (on a GPU). :func:`convlab.unfold.unfold_einsum` is the same
+as a function for any number of dimensions. Here the steps write to the plan's own memory, so that
+they can be timed one by one and captured in a graph. Unfolding is one copy per filter element;
 einsum of ``bis,oi->bos`` is a batched matrix product, and fold with a 1 x 1 kernel moves nothing.
 """
 
@@ -39,7 +39,7 @@ def make_pad(problem: ConvProblem) -> Any:
 
 
 def make_unfold(problem: ConvProblem) -> Any:
-    """``unfolded[i, r, u, v]``: what place (u, v) of the filters meets, one element an output."""
+    """``unfolded[i, r, u, v]``: the pixel that filter element (u, v) meets, for each output."""
     p = problem
     met = list(taps(p.kernel_size, (p.H_o, p.W_o), p.stride, p.dilation))
 

@@ -38,7 +38,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n = uint32(cuda.blockIdx.x) * N_B + tx
 
-        window = min(n, N - 1)  # past the last one, fetch that again; its results are not written
+        window = min(n, N - 1)  # past the last one, load that again; its results are not written
         i_n = window // (H_o * W_o)
         o_h = window % (H_o * W_o) // W_o
         o_w = window % W_o

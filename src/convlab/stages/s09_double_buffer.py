@@ -73,7 +73,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # The window this thread fetches from: column t % N_B of the tile. Past the last one, fetch
+        # The window this thread loads from: column t % N_B of the tile. Past the last one, load
         # that again; its results are not written.
         column = t % N_B
         window = min(n0 + column, N - 1)

@@ -3,9 +3,7 @@
 Source: ours, beyond the paper. s11 writes the im2win tensor to global memory and reads it again:
 a pass over memory, and a workspace of several times the input. The kernel only ever reads K_B rows
 of N_B windows at a time, so here each block copies just that slice from the input
-(:mod:`window_copies`). The copies are asynchronous: they bypass the registers and fill a multistage
-pipeline in shared memory, and the block waits only for the slice that it multiplies next. What is
-computed and in which order is Algorithm 3's.
+(:mod:`window_copies`). What is computed and in which order is Algorithm 3's.
 
 Where there are few outputs, as with one image, the blocks along z share the slices of each sum
 (split-K): ``output`` begins as zeros, and every block adds its part atomically. The order of the
@@ -24,7 +22,6 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, FLOAT4, commit_copies, gpu_only, load4, wait_copies
 from convlab.kernels import window_copies
 from convlab.kernels.epilogue import interleaved_lanes, make_add, make_write
-from convlab.kernels.microkernel_tile import MODEL_TILE
 from convlab.kernels.tile_heuristic import H200_SMS, S12
 from convlab.problem import ConvProblem
 from convlab.stage import (
@@ -41,7 +38,7 @@ from convlab.stage import (
 )
 
 CLEARING = 256  # threads of a block that clears
-WARP_ROWS, WARP_COLUMNS = 4, 8  # threads of a warp along M and N
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
 def pipeline_depth(tile: Tile) -> int:
@@ -49,48 +46,50 @@ def pipeline_depth(tile: Tile) -> int:
     return 3 if 3 * 4 * tile.K_B * (tile.M_B + tile.N_B) <= SHARED_BYTES else 2
 
 
-def make_place(tile: Tile) -> Any:
-    """``place(t)``: the thread's row and column. A warp is 4 x 8 threads where the tile has them,
-    lane by lane (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), ...: lanes l and l ^ 1 read the same float4
-    of S_I, lanes l and l ^ 2 the same of S_F, so both reads take four wavefronts instead of six."""
-    COLUMNS = tile.columns
-    BY_WARPS = tile.rows % WARP_ROWS == tile.columns % WARP_COLUMNS == 0
-    ACROSS = max(1, COLUMNS // WARP_COLUMNS)  # warps along N
+def lanes_of(problem: ConvProblem, tile: Tile, splits: int) -> int:
+    """Across how many lanes windows are interleaved: a warp's along N, where there are warps."""
+    by_warps = tile.rows % LANES_M == tile.columns % LANES_N == 0
+    lanes = LANES_N if by_warps else 1
+    return lanes if splits > 1 else interleaved_lanes(problem, lanes)
+
+
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: int = 1) -> Any:
+    """The kernel with all sizes as constants."""
+    p = problem
+    N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
+    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
+    BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
+    SLICES, DEPTH, BLOCKS = blocks_for(p.K, K_B), pipeline_depth(tile), S12.resident_blocks(tile)
+    F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * N_B, (M_T, N_T)
+    IN_FLIGHT, ODD = DEPTH - 2, K_B % 2 == 1
+    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
+    SHARE = blocks_for(SLICES, splits)  # of a block, in slices
+    TURNS = 2 if ODD else 1  # slices until the registers have the same roles again
+    LANES = lanes_of(problem, tile, splits)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, lanes=LANES)
+    window_at = window_copies.make_window_at(LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def place(t):
-        if BY_WARPS:
-            warp, lane = t // 32, t % 32
-            ty = warp // ACROSS * WARP_ROWS + lane // 16 * 2 + lane % 2
-            tx = warp % ACROSS * WARP_COLUMNS + lane % 16 // 2
-        else:
-            ty, tx = t // COLUMNS, t % COLUMNS
-        return uint32(ty), uint32(tx)
+    def row_of(i):
+        """How far channel i of a thread is from its first one."""
+        return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
 
-    return place
-
-
-def make_read(tile: Tile) -> Any:
-    """``read``: step k of a slice from shared memory to registers, by float4; ``at_F`` and ``at_I``
-    are where the thread's own part of the slice begins."""
-    M_B, N_B, M_T, N_T = tile.M_B, tile.N_B, tile.M_T, tile.N_T
-    ROWS, COLUMNS = tile.rows, tile.columns
+    write = make_write(problem, tile, relu, row_of, COLUMNS, LANES)
+    if splits > 1:
+        write = make_add(problem, tile, row_of, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
+        """Row k of the slices that begin at at_F and at_I, shared memory to registers."""
         for i in range(0, M_T, FLOAT4):
-            run = load4(S_F, at_F + (k * M_B + i * ROWS))
-            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = run
+            four = load4(S_F, at_F + (k * M_B + i * ROWS))
+            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four
         for j in range(0, N_T, FLOAT4):
-            run = load4(S_I, at_I + (k * N_B + j * COLUMNS))
-            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = run
-
-    return read
-
-
-def make_multiply(tile: Tile) -> Any:
-    """A step's outer product, as in s07."""
-    M_T, N_T = tile.M_T, tile.N_T
+            four = load4(S_I, at_I + (k * N_B + j * COLUMNS))
+            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(R_F, R_I, R_O):
@@ -98,65 +97,21 @@ def make_multiply(tile: Tile) -> Any:
             for j in range(N_T):
                 R_O[i, j] += R_F[i] * R_I[j]
 
-    return multiply
-
-
-def make_compute(tile: Tile, read: Any) -> Any:
-    """All steps of a slice but the last product: read step k + 1 while step k is multiplied. Each
-    step is a call with its own k, a constant, because the compiler does not unroll a loop of this
-    size. Step K_B - 1 ends up in R_F0 and R_I0 for an odd K_B, in R_F1 and R_I1 otherwise."""
-    multiply = make_multiply(tile)
-
     def steps_from(k: int) -> Any:
-        if k == tile.K_B - 1:
-
-            @cuda.jit(device=True, **gpu_only(forceinline=True))
-            def nothing(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
-                pass
-
-            return nothing
-        following = steps_from(k + 1)
+        """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k.
+        The last step ends up in R_F0 and R_I0 for an odd K_B, in R_F1 and R_I1 otherwise."""
+        following = steps_from(k + 1) if k + 1 < K_B else None
 
         @cuda.jit(device=True, **gpu_only(forceinline=True))
         def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
-            read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
-            multiply(R_F0, R_I0, R_O)
-            following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
+            if following is not None:
+                read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
+                multiply(R_F0, R_I0, R_O)
+                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
 
         return step
 
-    return steps_from(0)
-
-
-def lanes_of(problem: ConvProblem, tile: Tile, splits: int) -> int:
-    """Across how many lanes windows are interleaved: a warp's along N, where there are warps."""
-    by_warps = tile.rows % WARP_ROWS == tile.columns % WARP_COLUMNS == 0
-    lanes = WARP_COLUMNS if by_warps else 1
-    return lanes if splits > 1 else interleaved_lanes(problem, lanes)
-
-
-def make_row_of(tile: Tile) -> Any:
-    """``row_of(i)``: how far channel i of a thread is from its first one."""
-    ROWS = tile.rows
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def row_of(i):
-        return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
-
-    return row_of
-
-
-def make_turn(problem: ConvProblem, tile: Tile, LANES: int) -> Any:
-    """A turn of the loop over slices up to ``end`` (Algorithm 3, lines 8-18): start copying a
-    slice, multiply this one, wait for the next. Its first step is in R_F0 and R_I0; the next
-    slice's will be there too, or in R_F1 and R_I1 where K_B is odd."""
-    M_B, N_B, K_B = tile.M_B, tile.N_B, tile.K_B
-    SLICES, DEPTH = blocks_for(problem.K, K_B), pipeline_depth(tile)
-    IN_FLIGHT, ODD = DEPTH - 2, K_B % 2 == 1
-    read, multiply = make_read(tile), make_multiply(tile)
-    compute = make_compute(tile, read)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, lanes=LANES)
+    steps = steps_from(0)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(slice_, end, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
@@ -166,7 +121,7 @@ def make_turn(problem: ConvProblem, tile: Tile, LANES: int) -> Any:
         commit_copies()  # even an empty group: wait_copies counts groups
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def arrive(slice_, end, pipe, ty, tx, S_F, S_I, R_F, R_I):
+    def wait_for(slice_, end, pipe, ty, tx, S_F, S_I, R_F, R_I):
         wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
         cuda.syncthreads()  # then for all threads'; its predecessor is free
         if slice_ < end:
@@ -181,7 +136,7 @@ def make_turn(problem: ConvProblem, tile: Tile, LANES: int) -> Any:
             )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def turn(
+    def multiply_slice(
         slice_, end, pipe, input, packed, t, ty, tx, first, i_h, i_w,
         S_F, S_I, R_F0, R_I0, R_F1, R_I1, R_O,
     ):  # fmt: skip
@@ -189,36 +144,14 @@ def make_turn(problem: ConvProblem, tile: Tile, LANES: int) -> Any:
         after = pipe + 1 if pipe + 1 < DEPTH else 0
         fetch(slice_ + DEPTH - 1, end, before, input, packed, t, first, i_h, i_w, S_F, S_I)
         at_F, at_I = pipe * (K_B * M_B) + ty * FLOAT4, pipe * (K_B * N_B) + tx * FLOAT4
-        compute(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)
+        steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)
         if ODD:
-            arrive(slice_ + 1, end, after, ty, tx, S_F, S_I, R_F1, R_I1)
+            wait_for(slice_ + 1, end, after, ty, tx, S_F, S_I, R_F1, R_I1)
             multiply(R_F0, R_I0, R_O)
         else:
-            arrive(slice_ + 1, end, after, ty, tx, S_F, S_I, R_F0, R_I0)
+            wait_for(slice_ + 1, end, after, ty, tx, S_F, S_I, R_F0, R_I0)
             multiply(R_F1, R_I1, R_O)
         return after
-
-    return fetch, arrive, turn
-
-
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
-    p = problem
-    N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
-    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
-    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, BLOCKS, O_SHAPE = tile.threads, S12.resident_blocks(tile), (M_T, N_T)
-    SLICES, DEPTH = blocks_for(p.K, K_B), pipeline_depth(tile)
-    F_SLICES, I_SLICES = DEPTH * K_B * M_B, DEPTH * K_B * N_B
-    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
-    SHARE = blocks_for(SLICES, splits)  # of a block, in slices
-    TURNS = 2 if K_B % 2 else 1  # until the registers have the same roles again
-    LANES, place, row_of = lanes_of(problem, tile, splits), make_place(tile), make_row_of(tile)
-    window_at = window_copies.make_window_at(LANES)
-    write = make_write(problem, tile, relu, row_of, tile.columns, LANES)
-    if splits > 1:
-        write = make_add(problem, tile, row_of, LANES)
-    fetch, arrive, turn = make_turn(problem, tile, LANES)
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def fused_im2win(input, packed, bias, output):
@@ -230,7 +163,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
         first = cuda.local.array(TIMES, int64)
         i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
         t = uint32(cuda.threadIdx.x)
-        ty, tx = place(t)
+        ty, tx = uint32(t // COLUMNS), uint32(t % COLUMNS)
+        if BY_WARPS:  # lane by lane (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), ...
+            warp, lane = t // 32, t % 32
+            ty = uint32(warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2)
+            tx = uint32(warp % WARPS_N * LANES_N + lane % 16 // 2)
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
@@ -253,14 +190,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> An
         for pipe in range(DEPTH - 1):
             fetch(begin + pipe, end, pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
         pipe = 0
-        arrive(begin, end, pipe, ty, tx, S_F, S_I, R_F0, R_I0)
+        wait_for(begin, end, pipe, ty, tx, S_F, S_I, R_F0, R_I0)
         for slice_ in range(begin, end, TURNS):
-            pipe = turn(
+            pipe = multiply_slice(
                 slice_, end, pipe, input, packed, t, ty, tx, first, i_h, i_w,
                 S_F, S_I, R_F0, R_I0, R_F1, R_I1, R_O,
             )  # fmt: skip
             if TURNS == 2 and slice_ + 1 < end:
-                pipe = turn(
+                pipe = multiply_slice(
                     slice_ + 1, end, pipe, input, packed, t, ty, tx, first, i_h, i_w,
                     S_F, S_I, R_F1, R_I1, R_F0, R_I0, R_O,
                 )  # fmt: skip
@@ -334,7 +271,7 @@ STAGE = Stage(
     tiles=Tiles(
         production=S12.best_tile,
         tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
-        model=MODEL_TILE,
+        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
         candidates=S12.candidates,
     ),
     vectorized=True,

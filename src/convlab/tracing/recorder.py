@@ -21,23 +21,25 @@ from convlab.tracing.records import Access, Array, Footprint, LaunchTrace, Reque
 
 OPERATIONS = {READ: "load", WRITE: "store", ATOMIC: "atomic"}
 SUMS = (
-    "lanes", "bytes_asked", "sectors", "fewest_sectors", "passes", "fewest_passes",
+    "requests", "lanes", "bytes_asked", "sectors", "fewest_sectors", "passes", "fewest_passes",
 )  # fmt: skip
+MAXIMA = ("conflict_degree", "contention")
 MOST_REQUESTS = 20_000  # of the shown block that are kept
+
+Totals = dict[str, Any]  # the counts of an Access, by name
 
 
 class Recorder:
-    """Hears of one launch; :meth:`trace` is what came of it. ``shown`` is the number of the block
-    whose requests are kept one by one; ``loads_of`` says how wide the machine code's loads from
-    shared memory are, by file and line."""
+    """Records one launch, for :meth:`trace`. ``shown`` is the number of the block whose single
+    requests are kept; ``loads_of`` has the width of the machine code's loads from shared memory, by
+    file and line."""
 
     def __init__(
         self, shown: int = 0, loads_of: Mapping[tuple[str, int], int] | None = None
     ) -> None:
         self.loads_of = loads_of or {}
         self._shown = shown
-        self._sums: dict[tuple[int, int, int, int], Counter[str]] = defaultdict(Counter)
-        self._degree: dict[tuple[int, int, int, int], float] = defaultdict(float)
+        self._totals: dict[tuple[int, ...], Totals] = defaultdict(dict)
         self._barriers: Counter[int] = Counter()
         self._operations: Mapping[int, int] = {}
         self._requests: list[tuple[int, int, int, int, int, Any, Any, int, int]] = []
@@ -45,29 +47,29 @@ class Recorder:
         self._touched: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
         self._launch: SimulatedLaunch | None = None
 
-    # What a launch tells (convlab.simulation.simulated_launch.Recorder).
+    # Called by a launch (convlab.simulation.simulated_launch.Recorder).
 
     def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
-        """Add what some blocks asked of memory, the next ones, to the sums by line."""
+        """Add the requests of the next blocks to the totals by line."""
         self._launch = launch
+        self._keep(requests)
         keys = np.stack([requests.site, requests.span, requests.kind, requests.widest])
         groups, which = np.unique(keys, axis=1, return_inverse=True)
+        if not groups.size:
+            return
         which = which.reshape(-1)
-        needed = np.maximum(requests.fewest_passes, 1)
-        degree = np.zeros(groups.shape[1])
-        np.maximum.at(degree, which, requests.passes / needed)
-        most = np.zeros(groups.shape[1], np.int64)
-        np.maximum.at(most, which, requests.contention)
-        for place, group in enumerate(map(tuple, groups.T.tolist())):
-            sums = self._sums[group]
-            sums["requests"] += int(np.count_nonzero(which == place))
-            sums["contention"] = max(sums["contention"], int(most[place]))
-            self._degree[group] = max(self._degree[group], float(degree[place]))
-        for name in SUMS:
-            total = np.bincount(which, getattr(requests, name), minlength=groups.shape[1])
-            for group, value in zip(map(tuple, groups.T.tolist()), total, strict=True):
-                self._sums[group][name] += int(value)
-        self._keep(requests)
+        order = np.argsort(which, kind="stable")
+        starts = np.searchsorted(which[order], np.arange(groups.shape[1]))
+        columns = {name: getattr(requests, name) for name in SUMS if name != "requests"}
+        columns["requests"] = np.ones(len(order), np.int64)
+        columns["contention"] = requests.contention
+        columns["conflict_degree"] = requests.passes / np.maximum(requests.fewest_passes, 1)
+        found = {}
+        for name, values in columns.items():
+            reduce = np.maximum if name in MAXIMA else np.add
+            found[name] = reduce.reduceat(values[order], starts).tolist()
+        for at, group in enumerate(map(tuple, groups.T.tolist())):
+            _add(self._totals[group], {name: values[at] for name, values in found.items()})
 
     def barrier(self, site: int, threads: int) -> None:
         """Count threads that passed the barrier at ``site``."""
@@ -78,7 +80,7 @@ class Recorder:
         self._launch, self._operations = launch, operations
 
     def _keep(self, requests: Requests) -> None:
-        """The requests of the shown block, one by one, and what it touches."""
+        """Keep the requests of the shown block, and what it touches."""
         shown = np.flatnonzero(requests.warp // WARP == self._shown)
         ends = np.append(requests.starts[1:], len(requests.request))
         for at in shown.tolist():
@@ -103,8 +105,6 @@ class Recorder:
         assert self._launch.log is not None
         return self._launch.log.spans[span].itemsize
 
-    # What came of it.
-
     def trace(self, findings: tuple[Finding, ...] = ()) -> LaunchTrace:
         """The records. Raises ``RuntimeError`` where nothing was launched."""
         launch = self._launch
@@ -113,18 +113,16 @@ class Recorder:
         spans = launch.log.spans
         names = _names(spans)
         files = _Files(launch)
-        accesses = []
-        for group, sums in self._sums.items():
-            site, span, kind, width = group
+        accesses: dict[Any, Totals] = defaultdict(dict)  # a line may have several sites
+        for (site, span, kind, width), totals in self._totals.items():
             space = _space(spans[span].start)
-            key = (*files.line(site), names[span], space, OPERATIONS[kind], width)
-            accesses.append(_access(key, sums, self._degree[group]))
+            _add(accesses[*files.line(site), names[span], space, OPERATIONS[kind], width], totals)
         work: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         for site, count in self._operations.items():
             work[files.line(site)]["flops"] += count
         for site, count in self._barriers.items():
             work[files.line(site)]["barriers"] += count
-        used = sorted({span for _, span, _, _ in self._sums})
+        used = sorted({span for _, span, _, _ in self._totals})
         arrays = [
             Array(
                 names[span], _space(spans[span].start), spans[span].shape,
@@ -148,7 +146,8 @@ class Recorder:
         ]  # fmt: skip
         grid = launch.grid
         return LaunchTrace(
-            launch.kernel, grid, launch.block_shape, tuple(arrays), tuple(_joined(accesses)),
+            launch.kernel, grid, launch.block_shape, tuple(arrays),
+            tuple(Access(*key, **totals) for key, totals in sorted(accesses.items())),
             tuple(
                 Work(*line, flops=counts["flops"], barriers=counts["barriers"])
                 for line, counts in sorted(work.items())
@@ -196,28 +195,12 @@ def _lines_of(code: CodeType) -> dict[int, str]:
     return {first + n: line.rstrip("\n") for n, line in enumerate(lines)}
 
 
-Key = tuple[str, int, str, str, str, int]
-
-
-def _access(key: Key, sums: Mapping[str, int], degree: float) -> Access:
-    counts = {name: sums[name] for name in ("requests", *SUMS, "contention")}
-    file, line, array, space, operation, width = key
-    return Access(
-        file, line, array, space, operation, width, conflict_degree=degree, **counts
-    )  # fmt: skip
-
-
-def _joined(accesses: list[Access]) -> list[Access]:
-    """One record for each line, array, operation and width, in the order of the source."""
-    together: dict[Key, list[Access]] = defaultdict(list)
-    for one in accesses:
-        together[one.file, one.line, one.array, one.space, one.operation, one.width].append(one)
-    joined = []
-    for key, group in sorted(together.items()):
-        sums = {name: sum(getattr(one, name) for one in group) for name in ("requests", *SUMS)}
-        sums["contention"] = max(one.contention for one in group)
-        joined.append(_access(key, sums, max(one.conflict_degree for one in group)))
-    return joined
+def _add(totals: Totals, more: Totals) -> None:
+    """Add sums to sums; take the larger of two maxima."""
+    for name in SUMS:
+        totals[name] = totals.get(name, 0) + more[name]
+    for name in MAXIMA:
+        totals[name] = max(totals.get(name, more[name]), more[name])
 
 
 def _names(spans: Sequence[Span]) -> list[str]:
@@ -248,8 +231,7 @@ Touched = dict[tuple[int, int], list[np.ndarray]]  # addresses by array and kind
 
 
 def _by_array(touched: Touched, spans: Sequence[Span]) -> Touched:
-    """Each address with the array that it is in: of a request for two arrays those of the second
-    are none of the first's."""
+    """Sort addresses by the array that holds them: one request may access two arrays."""
     found: Touched = defaultdict(list)
     for (span, kind), several in touched.items():
         addresses = np.unique(np.concatenate(several))

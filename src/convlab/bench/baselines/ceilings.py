@@ -7,27 +7,16 @@ through C interfaces and need no PyTorch.
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_float, c_int, c_void_p
+from ctypes import byref, c_float, c_void_p
 from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines.on_gpu import pointer, times_ms, why_no_gpu
+from convlab.bench.baselines.on_gpu import pointer, times_ms
 
 SGEMM_SIZE = 8192
 COPY_BYTES = 2**31
 CHECKED = 64  # entries of the product, by a sum in float64
-
-
-def why_absent() -> str | None:
-    """Why nothing can be measured here; None when it can."""
-    if (reason := why_no_gpu()) is not None:
-        return reason
-    try:
-        _cublas()
-    except Exception as error:  # pathfinder's own types
-        return f"cuBLAS cannot be loaded: {' '.join(str(error).split())}"
-    return None
 
 
 def sgemm_tflops(size: int = SGEMM_SIZE) -> float:
@@ -81,7 +70,7 @@ def copy_bytes_per_second(nbytes: int = COPY_BYTES) -> float:
 
 
 def _require_product(left: np.ndarray, right: np.ndarray, product: np.ndarray) -> None:
-    """Raise ``RuntimeError`` unless entries of the product, some of each quarter, are right."""
+    """Raise ``RuntimeError`` unless ``CHECKED`` random entries of the product are right."""
     size = len(left)
     rng = np.random.default_rng(1)
     for row, column in rng.integers(size, size=(CHECKED, 2)):
@@ -97,11 +86,7 @@ def _require_product(left: np.ndarray, right: np.ndarray, product: np.ndarray) -
 def _cublas() -> Any:
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
-    found = load_nvidia_dynamic_lib("cublas")
-    library = ctypes.CDLL(found.abs_path)
-    for name in ("cublasCreate_v2", "cublasSetStream_v2", "cublasSgemm_v2", "cublasDestroy_v2"):
-        getattr(library, name).restype = c_int
-    return library
+    return ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
 
 
 def _check(status: int) -> None:

@@ -51,22 +51,18 @@ class SevenLoops:
         return f"{version(COMPILER).splitlines()[0]} {OPTIONS[0]}, one thread"
 
     def run(self, stream: int | None = None) -> None:
-        """Compute; done when it returns, whatever the stream."""
         for image, result in zip(self._input, self._output, strict=True):  # Ctrl-C between images
             self._loops(
                 self._sizes, image.ctypes.data, self._weight.ctypes.data, result.ctypes.data
             )
 
     def poison(self) -> None:
-        """Fill the output with NaN."""
         self._output.fill(np.nan)
 
     def output(self) -> Singles:
-        """A copy of the output."""
         return self._output.copy()
 
     def close(self) -> None:
-        """Free the memory."""
         self._input = self._weight = self._output = np.empty((0, 1, 1, 1), np.float32)
 
 

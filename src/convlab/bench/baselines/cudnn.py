@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from ctypes import byref, c_float, c_int, c_size_t, c_void_p
 from functools import cache, partial
 from importlib.util import find_spec
@@ -56,10 +57,16 @@ def library() -> Any:
     failures = []
     for path in _places():
         try:
-            return _declared(ctypes.CDLL(path))
+            cudnn = ctypes.CDLL(path)
         except OSError as error:
             if os.path.isabs(path):  # it is there, but does not load
                 failures.append(f"{path} does not load: {error}")
+            continue
+        cudnn.cudnnGetErrorString.restype = ctypes.c_char_p
+        cudnn.cudnnConvolutionForward.argtypes = [
+            *[c_void_p] * 7, c_int, c_void_p, c_size_t, *[c_void_p] * 3,
+        ]  # fmt: skip
+        return cudnn
     raise OSError(
         "; ".join(failures) or "no cuDNN was found: pip install nvidia-cudnn-cu13 has one"
     )
@@ -72,10 +79,12 @@ def _places() -> list[str]:
     except ModuleNotFoundError:  # not even `nvidia`
         package = None
     folders = package.submodule_search_locations or () if package else ()
-    files = [
-        Path(folder, below, name) for folder in folders for below in ("lib", "bin")
+    files = (
+        Path(folder, below, name)
+        for folder in folders
+        for below in ("lib", "bin")
         for name in SONAMES
-    ]  # fmt: skip
+    )
     return [str(file) for file in files if file.exists()] + list(SONAMES)
 
 
@@ -84,37 +93,8 @@ def _load_cublas() -> None:
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
     for name in ("cublasLt", "cublas"):
-        try:
+        with suppress(DynamicLibNotFoundError):  # then cuDNN says what it lacks, when it needs it
             load_nvidia_dynamic_lib(name)
-        except DynamicLibNotFoundError:
-            continue  # then cuDNN says what it lacks, where it needs it
-
-
-def _declared(cudnn: Any) -> Any:
-    """The library with what ctypes cannot guess: results that are not int, arguments beyond it."""
-    cudnn.cudnnGetErrorString.restype = ctypes.c_char_p
-    cudnn.cudnnGetVersion.restype = c_size_t
-    # fmt: off
-    cudnn.cudnnConvolutionForward.argtypes = [
-        c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_void_p,
-        c_size_t, c_void_p, c_void_p, c_void_p,
-    ]
-    # fmt: on
-    return cudnn
-
-
-def call(cudnn: Any, function: str, *arguments: Any) -> None:
-    """Call a function of cuDNN's that returns a status.
-
-    Raises :class:`Unsupported` where cuDNN says that it does not do this, ``RuntimeError`` for any
-    other error.
-    """
-    status = getattr(cudnn, function)(*arguments)
-    if status == 0:
-        return
-    message = f"{function}: {cudnn.cudnnGetErrorString(status).decode()}{_last_error(cudnn)}"
-    # CUDNN_STATUS_NOT_SUPPORTED is 9 before cuDNN 9, and 3000 with its kinds up to 3999 from then.
-    raise (Unsupported if status == 9 or 3000 <= status < 4000 else RuntimeError)(message)
 
 
 def _last_error(cudnn: Any) -> str:
@@ -127,73 +107,40 @@ def _last_error(cudnn: Any) -> str:
     return f" ({words})" if words else ""
 
 
-class Descriptors:
-    """A cuDNN handle, and the descriptors of a problem's tensors and convolution."""
+class Convolution(OnGpu):
+    """One algorithm made ready for one problem: a cuDNN handle, descriptors and memory."""
 
-    def __init__(self, cudnn: Any, problem: ConvProblem) -> None:
+    def __init__(
+        self, algorithm: str, problem: ConvProblem, input: Singles, weight: Singles
+    ) -> None:
         (top, bottom), (left, right) = problem.padding
         if top != bottom or left != right:
             raise Unsupported(
                 f"cuDNN pads both ends of an axis alike, but padding is {problem.padding}"
             )
-        self._cudnn = cudnn
-        self._made: list[tuple[str, c_void_p]] = []
-        nchw, sizes = (TENSOR_NCHW, DATA_FLOAT), (top, left, *problem.stride, *problem.dilation)
-        try:
-            self.handle = self._create("cudnnCreate", "cudnnDestroy")
-            self.input = self._make("Tensor", "Tensor4d", *nchw, *problem.input_shape)
-            self.output = self._make("Tensor", "Tensor4d", *nchw, *problem.output_shape)
-            self.weight = self._make(
-                "Filter", "Filter4d", DATA_FLOAT, TENSOR_NCHW, *problem.weight_shape
-            )
-            self.convolution = self._make(
-                "Convolution", "Convolution2d", *sizes, CROSS_CORRELATION, DATA_FLOAT
-            )
-            call(cudnn, "cudnnSetConvolutionMathType", self.convolution, FMA_MATH)
-        except BaseException:
-            self.close()
-            raise
-
-    def _create(self, create: str, destroy: str) -> c_void_p:
-        made = c_void_p()
-        call(self._cudnn, create, byref(made))
-        self._made.append((destroy, made))
-        return made
-
-    def _make(self, kind: str, setter: str, *values: int) -> c_void_p:
-        made = self._create(f"cudnnCreate{kind}Descriptor", f"cudnnDestroy{kind}Descriptor")
-        call(self._cudnn, f"cudnnSet{setter}Descriptor", made, *values)
-        return made
-
-    def workspace_bytes(self, algorithm: int) -> int:
-        """What that algorithm asks for; raises :class:`Unsupported` where it cannot do this."""
-        size = c_size_t()
-        call(
-            self._cudnn, "cudnnGetConvolutionForwardWorkspaceSize", self.handle, self.input,
-            self.weight, self.convolution, self.output, algorithm, byref(size),
-        )  # fmt: skip
-        return size.value
-
-    def close(self) -> None:
-        """Destroy all of them, the handle last."""
-        while self._made:
-            destroy, made = self._made.pop()
-            getattr(self._cudnn, destroy)(made)
-
-
-class Convolution(OnGpu):
-    """One algorithm made ready for one problem."""
-
-    def __init__(
-        self, algorithm: str, problem: ConvProblem, input: Singles, weight: Singles
-    ) -> None:
         super().__init__(name_of(algorithm))
         self.algorithm = algorithm
         self._number, _ = ALGORITHMS[algorithm]
         self._cudnn = library()
-        self._descriptors = Descriptors(self._cudnn, problem)
+        self._made: list[tuple[str, c_void_p]] = []
+        nchw, sizes = (TENSOR_NCHW, DATA_FLOAT), (top, left, *problem.stride, *problem.dilation)
+        size = c_size_t()
         try:
-            self.workspace_bytes = self._descriptors.workspace_bytes(self._number)
+            self._handle = self._create("cudnnCreate", "cudnnDestroy")
+            self._x = self._describe("Tensor", "Tensor4d", *nchw, *problem.input_shape)
+            self._y = self._describe("Tensor", "Tensor4d", *nchw, *problem.output_shape)
+            self._w = self._describe(
+                "Filter", "Filter4d", DATA_FLOAT, TENSOR_NCHW, *problem.weight_shape
+            )
+            self._convolution = self._describe(
+                "Convolution", "Convolution2d", *sizes, CROSS_CORRELATION, DATA_FLOAT
+            )
+            self._call("cudnnSetConvolutionMathType", self._convolution, FMA_MATH)
+            self._call(
+                "cudnnGetConvolutionForwardWorkspaceSize", self._handle, self._x, self._w,
+                self._convolution, self._y, self._number, byref(size),
+            )  # fmt: skip
+            self.workspace_bytes = size.value
             self.place(input, weight, problem.output_shape)
             self._workspace = self.place_workspace(self.workspace_bytes)
             self.run()  # loads kernels, which a capture must not; some refuse only here
@@ -201,20 +148,42 @@ class Convolution(OnGpu):
             self.close()
             raise
 
+    def _call(self, function: str, *arguments: Any) -> None:
+        """Call a function that returns a status. Raises :class:`Unsupported` where cuDNN says that
+        it does not do this, ``RuntimeError`` for any other error."""
+        status = getattr(self._cudnn, function)(*arguments)
+        if status == 0:
+            return
+        said = self._cudnn.cudnnGetErrorString(status).decode()
+        message = f"{function}: {said}{_last_error(self._cudnn)}"
+        # CUDNN_STATUS_NOT_SUPPORTED is 9 before cuDNN 9, and from then 3000 to 3999, by its kinds.
+        raise (Unsupported if status == 9 or 3000 <= status < 4000 else RuntimeError)(message)
+
+    def _create(self, create: str, destroy: str) -> c_void_p:
+        made = c_void_p()
+        self._call(create, byref(made))
+        self._made.append((destroy, made))
+        return made
+
+    def _describe(self, kind: str, setter: str, *values: int) -> c_void_p:
+        made = self._create(f"cudnnCreate{kind}Descriptor", f"cudnnDestroy{kind}Descriptor")
+        self._call(f"cudnnSet{setter}Descriptor", made, *values)
+        return made
+
     def run(self, stream: int | None = None) -> None:
-        """Start one convolution."""
         input, weight, output = self.pointers
-        d, one, zero = self._descriptors, c_float(1), c_float(0)
-        call(self._cudnn, "cudnnSetStream", d.handle, c_void_p(stream or 0))
-        call(
-            self._cudnn, "cudnnConvolutionForward", d.handle, byref(one), d.input, input,
-            d.weight, weight, d.convolution, self._number, self._workspace, self.workspace_bytes,
-            byref(zero), d.output, output,
+        one, zero = c_float(1), c_float(0)
+        self._call("cudnnSetStream", self._handle, c_void_p(stream or 0))
+        self._call(
+            "cudnnConvolutionForward", self._handle, byref(one), self._x, input, self._w, weight,
+            self._convolution, self._number, self._workspace, self.workspace_bytes, byref(zero),
+            self._y, output,
         )  # fmt: skip
 
     def close(self) -> None:
-        """Free descriptors, handle and memory."""
-        self._descriptors.close()
+        while self._made:  # the handle last
+            destroy, made = self._made.pop()
+            getattr(self._cudnn, destroy)(made)
         super().close()
 
 

@@ -51,7 +51,6 @@ class Im2col:
         self.run()  # loads kernels and sets cuBLAS up
 
     def run(self, stream: int | None = None) -> None:
-        """Start one convolution."""
         p = self._problem
         with cupy_stream(self._cupy, stream or 0):
             if self._padded is not self._input:
@@ -65,18 +64,15 @@ class Im2col:
             )
 
     def poison(self) -> None:
-        """Fill the output with NaN."""
         self._cupy.cuda.runtime.deviceSynchronize()
         self._output.fill(np.nan)
         self._cupy.cuda.runtime.deviceSynchronize()
 
     def output(self) -> Singles:
-        """The output on the host."""
         self._cupy.cuda.runtime.deviceSynchronize()
         return np.asarray(self._cupy.asnumpy(self._output))
 
     def close(self) -> None:
-        """Free the memory, also in CuPy's pool."""
         self._input = self._padded = self._columns = self._filters = self._output = None
         self._cupy.get_default_memory_pool().free_all_blocks()
 

@@ -17,11 +17,10 @@ import os
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import c_char_p, c_int, c_void_p
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,22 +34,13 @@ OPTIONS = ("-O3", "-std=c++17", "-shared", "-Xcompiler=-fPIC", "--expt-relaxed-c
 FIRST_CAPABILITY = (8, 0)  # asynchronous copies to shared memory
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """One way to build the source."""
 
     name: str
     title: str
     iterator: str
     precision: str
-
-    def options(self, headers: Path, capability: tuple[int, int]) -> list[str]:
-        """nvcc's options."""
-        return [
-            *OPTIONS, f"-arch=sm_{capability[0]}{capability[1]}", f"-I{headers}",
-            f"-DCONVLAB_ITERATOR={self.iterator}",
-            f"-DCONVLAB_TF32={int(self.precision == 'tf32')}",
-        ]  # fmt: skip
 
 
 VARIANTS = (
@@ -67,19 +57,23 @@ def why_absent() -> str | None:
         return reason
     if _capability() < FIRST_CAPABILITY:
         return "its kernels here copy asynchronously, which takes a GPU of capability 8.0 or later"
-    return why_not_built()
+    try:
+        tools()
+    except Unsupported as error:
+        return str(error)
+    return None
 
 
-def why_not_built() -> str | None:
-    """Why the source cannot be built here; None when it can."""
-    if nvcc() is None:
-        return "there is no nvcc to build it with: it comes with NVIDIA's CUDA toolkit"
-    if headers() is None:
-        return (
+def tools() -> tuple[str, Path]:
+    """The compiler and the folder of headers. Raises :class:`Unsupported` where one is missing."""
+    if (compiler := nvcc()) is None:
+        raise Unsupported("there is no nvcc to build it with: it comes with NVIDIA's CUDA toolkit")
+    if (folder := headers()) is None:
+        raise Unsupported(
             "its headers are not here: pip install --no-deps nvidia-cutlass, or give the folder of "
             "a clone in CUTLASS_PATH"
         )
-    return None
+    return compiler, folder
 
 
 @cache
@@ -97,34 +91,23 @@ def headers() -> Path | None:
         roots.append(Path(given))
     elif (package := find_spec("cutlass_library")) is not None:
         roots += [Path(root) / "source" for root in package.submodule_search_locations or ()]
-    for root in roots:
-        if (root / "include/cutlass/cutlass.h").is_file():
-            return root / "include"
-    return None
+    found = (root / "include" for root in roots)
+    return next((folder for folder in found if (folder / "cutlass/cutlass.h").is_file()), None)
 
 
 @cache
 def library(variant: Variant) -> Any:
     """The variant's library; the first build takes a quarter of a minute.
 
-    Raises :class:`~convlab.bench.baselines.builds.BuildFailed`, or ``RuntimeError`` where there is
-    no compiler or no headers.
+    Raises :class:`Unsupported` where it cannot be built.
     """
-    compiler, folder = nvcc(), headers()
-    if compiler is None or folder is None:
-        raise RuntimeError(f"{variant.name} cannot run here: {why_not_built()}")
-    options = variant.options(folder, _capability())
-    path = built(SOURCE, compiler, options, [folder / "cutlass/version.h"])
-    return declared(ctypes.CDLL(str(path)))
-
-
-def compile(variant: Variant, problem: ConvProblem) -> Future[Any] | None:
-    """Start to build the variant's library, which serves every problem, beside the others."""
-    return _BUILDERS.submit(library, variant) if why_absent() is None else None
-
-
-def declared(cutlass: Any) -> Any:
-    """The library's functions with their types."""
+    compiler, folder = tools()
+    options = [
+        *OPTIONS, "-arch=sm_{}{}".format(*_capability()), f"-I{folder}",
+        f"-DCONVLAB_ITERATOR={variant.iterator}",
+        f"-DCONVLAB_TF32={int(variant.precision == 'tf32')}",
+    ]  # fmt: skip
+    cutlass = ctypes.CDLL(str(built(SOURCE, compiler, options, [folder / "cutlass/version.h"])))
     cutlass.convlab_choices.argtypes = []
     cutlass.convlab_choices.restype = c_int
     cutlass.convlab_name.argtypes = [c_int]
@@ -133,6 +116,11 @@ def declared(cutlass: Any) -> Any:
     for name in ("convlab_name", "convlab_can_run", "convlab_run"):
         getattr(cutlass, name).restype = c_char_p
     return cutlass
+
+
+def compile(variant: Variant, problem: ConvProblem) -> Future[Any] | None:
+    """Start to build the variant's library, which serves every problem, beside the others."""
+    return _BUILDERS.submit(library, variant) if why_absent() is None else None
 
 
 def _capability() -> tuple[int, int]:
@@ -169,7 +157,6 @@ class Convolution(OnGpu):
         return name.decode()
 
     def run(self, stream: int | None = None) -> None:
-        """Start one convolution."""
         self._start(self._tile, stream)
 
     def _start(self, tile: int, stream: int | None) -> None:
@@ -179,7 +166,6 @@ class Convolution(OnGpu):
             raise RuntimeError(f"{self._name}: CUTLASS says {error.decode()}")
 
     def output(self) -> Singles:
-        """The output on the host, NCHW."""
         return super().output().transpose(0, 3, 1, 2)
 
 

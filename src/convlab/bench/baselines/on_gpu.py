@@ -1,4 +1,4 @@
-"""What baselines share that take plain pointers: tensors on the GPU, NaN, and a simple timer."""
+"""Tensors on the GPU, for stages and for baselines that take plain pointers; a simple timer."""
 
 from __future__ import annotations
 
@@ -61,8 +61,13 @@ class OnGpu:
 
     def poison(self) -> None:
         """Fill the output with NaN; done when this returns."""
+        from cuda.bindings import driver
+
         self._gpu.synchronize()
-        fill_with_nan(self._arrays[2])
+        output = self._arrays[2]
+        (error,) = driver.cuMemsetD32(pointer(output), NAN_BITS, output.size)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"CUDA driver: {error.name} while filling the output with NaN")
         self._gpu.synchronize()
 
     def output(self) -> Singles:
@@ -79,15 +84,6 @@ class OnGpu:
 def pointer(array: Any) -> int:
     """Where a device array begins."""
     return int(array.__cuda_array_interface__["data"][0])
-
-
-def fill_with_nan(array: Any) -> None:
-    """Fill a float32 device array with NaN, on the default stream."""
-    from cuda.bindings import driver
-
-    (error,) = driver.cuMemsetD32(pointer(array), NAN_BITS, array.size)
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"CUDA driver: {error.name} while filling the output with NaN")
 
 
 def require_free(nbytes: int, what: str) -> None:

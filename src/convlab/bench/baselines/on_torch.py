@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,13 +31,17 @@ def why_no_torch() -> str | None:
 class OnTorch:
     """A computation of PyTorch's made ready for one problem: on the GPU, on the CPU without one.
 
-    ``tf32`` lets cuDNN and cuBLAS take tensor cores; ``channels_last`` lays input, weight and so
-    the output out that way, before the clock starts. cuDNN may try its kernels (``benchmark``) in
-    the first run, which happens here; without ``cudnn`` PyTorch convolves by its own code. ``note``
-    is what ``algorithm`` says before any kernel's name.
+    ``tf32`` lets cuDNN and cuBLAS take tensor cores. ``channels_last`` is the layout of input,
+    weight and so the output, before the clock starts. cuDNN may try its kernels (``benchmark``) in
+    the first run, which happens here; without ``cudnn`` PyTorch convolves by its own code.
+    ``algorithm`` begins with the ``note``.
     """
 
     capturable = True
+    # Setting precision and library takes microseconds, which would count in every call. So PyTorch
+    # keeps the settings of one computation, the holder, until another runs or the holder closes.
+    _holder: ClassVar[OnTorch | None] = None
+    _held: ClassVar[ExitStack] = ExitStack()
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class OnTorch:
         import torch
 
         self._name, self._note = name, note
-        self._flags = partial(flags, tf32=tf32, cudnn=cudnn)
+        self._flags = {"tf32": tf32, "cudnn": cudnn}
         self._torch, self._device = torch, None
         if torch.cuda.is_available():
             self._device = torch.device("cuda", torch.cuda.current_device())
@@ -102,13 +106,20 @@ class OnTorch:
         return max(0, self._requested("peak") - before - int(output))
 
     def run(self, stream: int | None = None) -> None:
-        """Start one convolution."""
         if self._compute is None:
             raise RuntimeError(f"{self._name} has been closed")
         self._output = None  # so that its memory is there to be taken again
-        _hold(self, self._flags)
+        if OnTorch._holder is not self:
+            self._restore_settings()
+            OnTorch._held.enter_context(flags(**self._flags))
+            OnTorch._holder = self
         with self._on(stream):
             self._output = self._compute()
+
+    @staticmethod
+    def _restore_settings() -> None:
+        OnTorch._holder = None
+        OnTorch._held.close()
 
     def _on(self, stream: int | None) -> AbstractContextManager[Any]:
         if self._device is None:
@@ -124,13 +135,11 @@ class OnTorch:
         return context
 
     def poison(self) -> None:
-        """Fill the output with NaN."""
         self._synchronize()
         self._output.fill_(float("nan"))
         self._synchronize()
 
     def output(self) -> Singles:
-        """The output on the host, NCHW."""
         self._synchronize()
         output: Singles = self._output.cpu().numpy()
         return output
@@ -159,39 +168,17 @@ class OnTorch:
             self._torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
-        """Give the memory back, to the GPU and not only to PyTorch's allocator."""
         self._compute = self._output = None
-        _let_go(self)
+        if OnTorch._holder is self:
+            self._restore_settings()
         if self._device is not None:
             self._torch.cuda.empty_cache()
 
 
-# Whose settings PyTorch has. Setting them takes microseconds, which nobody spends at every call: so
-# they stay for those of one computation, until another one is called or this is closed.
-_held: list[tuple[OnTorch, ExitStack]] = []
-
-
-def _hold(computation: OnTorch, its: Callable[[], AbstractContextManager[None]]) -> None:
-    """Set precision and library for a computation's calls."""
-    if _held and _held[0][0] is computation:
-        return
-    for other, _ in [*_held]:
-        _let_go(other)
-    stack = ExitStack()
-    stack.enter_context(its())
-    _held.append((computation, stack))
-
-
-def _let_go(computation: OnTorch) -> None:
-    """Set both back to what they were before a computation's calls."""
-    if _held and _held[0][0] is computation:
-        _held.pop()[1].close()
-
-
 @contextmanager
 def flags(tf32: bool, cudnn: bool = True) -> Iterator[None]:
-    """fp32 or TF32 in cuDNN and cuBLAS, and cuDNN's choice by trial or no cuDNN; all as before
-    afterwards."""
+    """fp32 or TF32 in cuDNN and cuBLAS, and cuDNN's choice by trial or no cuDNN, inside the
+    ``with``."""
     import torch
 
     chosen = torch.backends.cudnn.flags(enabled=cudnn, benchmark=True, allow_tf32=tf32)
@@ -201,8 +188,7 @@ def flags(tf32: bool, cudnn: bool = True) -> Iterator[None]:
 
 @contextmanager
 def matmul_tf32(allowed: bool) -> Iterator[None]:
-    """TF32 in cuBLAS or not; as before afterwards. By PyTorch's older name, as cuDNN's flags are: a
-    benchmark's process is ours, and nobody mixes the two there."""
+    """TF32 in cuBLAS or not, inside the ``with``; by PyTorch's older name, as cuDNN's flags are."""
     import torch
 
     matmul = torch.backends.cuda.matmul
@@ -216,8 +202,8 @@ def matmul_tf32(allowed: bool) -> Iterator[None]:
 def padded(problem: ConvProblem, x: Any) -> tuple[Callable[[], Any], tuple[int, int]]:
     """A function that returns the input to convolve, and the padding that is left to do.
 
-    PyTorch pads both ends of an axis alike. Where the problem does not, the function pads, at each
-    call: that costs a copy, as it does whoever writes this in PyTorch.
+    PyTorch pads both ends of an axis alike. Where the problem does not, the function pads at each
+    call, and its copy counts in the time.
     """
     import torch
 

@@ -60,6 +60,8 @@ def compiled_conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
 def per_image(problem: ConvProblem, x: Any, w: Any) -> Compute:
     """For each image, in a loop in Python: its im2col matrix, and the product that writes its
     output."""
+    import torch
+
     p, filters = problem, w.reshape(problem.M, problem.K)
     taken, padding = padded(problem, x)
     columns = x.new_empty(1, p.K, p.H_o * p.W_o)
@@ -69,7 +71,7 @@ def per_image(problem: ConvProblem, x: Any, w: Any) -> Compute:
         images = taken()
         for i in range(p.N_i):
             _im2col(p, images[i : i + 1], padding, columns)
-            _library().mm(filters, columns[0], out=output[i].view(p.M, -1))
+            torch.mm(filters, columns[0], out=output[i].view(p.M, -1))
         return output
 
     return compute
@@ -77,6 +79,8 @@ def per_image(problem: ConvProblem, x: Any, w: Any) -> Compute:
 
 def batched(problem: ConvProblem, x: Any, w: Any) -> Compute:
     """The im2col matrices of all images, and one batched product that writes the output."""
+    import torch
+
     p, filters = problem, w.reshape(1, problem.M, problem.K).expand(problem.N_i, -1, -1)
     taken, padding = padded(problem, x)
     columns = x.new_empty(p.N_i, p.K, p.H_o * p.W_o)
@@ -84,7 +88,7 @@ def batched(problem: ConvProblem, x: Any, w: Any) -> Compute:
 
     def compute() -> Any:
         _im2col(p, taken(), padding, columns)
-        _library().bmm(filters, columns, out=output.view(p.N_i, p.M, -1))
+        torch.bmm(filters, columns, out=output.view(p.N_i, p.M, -1))
         return output
 
     return compute
@@ -92,36 +96,35 @@ def batched(problem: ConvProblem, x: Any, w: Any) -> Compute:
 
 def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
     """unfoldNd's unfold, then einsum, then the output's shape."""
+    import torch
+
     p, filters = problem, w.reshape(problem.M, problem.K)
     taken, padding = padded(problem, x)
-    unfold = _unfold_of_the_package if _has_the_package() else one_hot_unfold(p, x)
+    unfold = import_module("unfoldNd").unfoldNd if _has_package() else one_hot_unfold(p, x)
 
     def compute() -> Any:
         columns = unfold(
             taken(), p.kernel_size, dilation=p.dilation, padding=padding, stride=p.stride
         )
-        return _library().einsum("ok,nkl->nol", filters, columns).reshape(p.output_shape)
+        return torch.einsum("ok,nkl->nol", filters, columns).reshape(p.output_shape)
 
     return compute
 
 
 def whose_unfold() -> str:
-    """Which of the two unfolds runs, for who reads the results."""
-    return "the package's unfold" if _has_the_package() else "convlab's own unfold"
+    """Which of the two unfolds runs, for readers of the results."""
+    return "the package's unfold" if _has_package() else "convlab's own unfold"
 
 
-def _has_the_package() -> bool:
+def _has_package() -> bool:
     return find_spec("unfoldNd") is not None
 
 
-def _unfold_of_the_package(*arguments: Any, **settings: Any) -> Any:
-    return import_module("unfoldNd").unfoldNd(*arguments, **settings)
-
-
 def one_hot_unfold(problem: ConvProblem, x: Any) -> Any:
-    """Unfold as a convolution: each channel by itself, a filter for each place in the window that
-    has a 1 there and zeros elsewhere. The filters are made here, once."""
-    torch = _library()
+    """Unfold as a grouped convolution: for each position in the window a filter with a 1 there and
+    zeros elsewhere. The filters are made here, once."""
+    import torch
+
     C_i, places = problem.C_i, problem.H_f * problem.W_f
     one_hot = torch.eye(places, dtype=x.dtype, device=x.device)
     filters = one_hot.reshape(places, 1, *problem.kernel_size).repeat(C_i, 1, 1, 1)
@@ -136,16 +139,10 @@ def one_hot_unfold(problem: ConvProblem, x: Any) -> Any:
 
 
 def _im2col(problem: ConvProblem, images: Any, padding: tuple[int, int], columns: Any) -> None:
-    p = problem
-    _library().ops.aten.im2col.out(
-        images, p.kernel_size, p.dilation, padding, p.stride, out=columns
-    )
-
-
-def _library() -> Any:
     import torch
 
-    return torch
+    p = problem
+    torch.ops.aten.im2col.out(images, p.kernel_size, p.dilation, padding, p.stride, out=columns)
 
 
 def _baseline(

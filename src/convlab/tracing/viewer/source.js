@@ -49,7 +49,7 @@ function functionsOf(source) {
 }
 
 /** How far a count is above the fewest that would do: a word for the page's colours. */
-function judged(total, fewest) {
+function graded(total, fewest) {
   return total >= 2 * fewest ? "bad" : total > 1.25 * fewest ? "fair" : "good";
 }
 
@@ -126,9 +126,9 @@ function accessBadge(access, picked) {
     ? [access.sectors, access.fewest_sectors] : [access.passes, access.fewest_passes];
   const each = Number((total / access.requests).toPrecision(3));
   const least = Number((fewest / access.requests).toPrecision(3));
-  const verdict = judged(total, fewest);
+  const grade = graded(total, fewest);
   const beside = total > fewest ? ` (fewest ${least})` : "";
-  const badge = make("button", { type: "button", class: `badge access ${verdict}` }, [
+  const badge = make("button", { type: "button", class: `badge access ${grade}` }, [
     make("i", { class: access.operation }),
     make("b", { text: access.array }),
     ` ${access.operation} · ${count(access.requests, "request")} · `,

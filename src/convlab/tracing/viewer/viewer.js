@@ -156,8 +156,8 @@ const several = (shape, noun) => (shape.every((size) => size === 1) ? noun : nou
 
 function drawTotals() {
   const { launch } = state, { totals } = launch;
-  const tile = (value, label, note = "", verdict = "") =>
-    make("div", { class: `tile ${verdict}` }, [
+  const tile = (value, label, note = "", grade = "") =>
+    make("div", { class: `tile ${grade}` }, [
       make("b", { text: value }), make("span", { text: label }),
       make("small", { class: "muted", text: note }),
     ]);
@@ -171,7 +171,7 @@ function drawTotals() {
     tiles.push(tile(
       (total / requests).toFixed(2), `${noun} a ${space} request`,
       `fewest ${(fewest / requests).toFixed(2)}; ${count(requests, "request")}`,
-      judged(total, fewest),
+      graded(total, fewest),
     ));
   };
   ratio("global", "sectors");
@@ -422,7 +422,7 @@ function drawFootprints() {
 function drawArrays() {
   const { launch } = state;
   const against = (total, fewest) => make("td", {
-    class: judged(total, fewest), text: `${number(total)} (${number(fewest)})`,
+    class: graded(total, fewest), text: `${number(total)} (${number(fewest)})`,
   });
   const rows = launch.arrays.map((array) => {
     const { requests, asked, sectors, fewest_sectors, passes, fewest_passes } =

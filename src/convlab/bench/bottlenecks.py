@@ -1,9 +1,9 @@
 """Why a stage is not faster: what the strict simulator counts, beside what a GPU measured.
 
-A multiprocessor starts four multiply-adds of a warp a clock, and meanwhile takes one memory
-instruction of a warp, serves one pass of its shared memory, or moves four sectors out of its L1
-cache (128 bytes a clock each; NVIDIA's CUDA C++ Programming Guide and the Hopper tuning guide). So
-counts tell how much of the peak a kernel could reach if nothing else were in its way.
+In one clock an SM starts four multiply-adds of a warp, and meanwhile takes one memory instruction
+of a warp, serves one wavefront of its shared memory, or moves four sectors out of its L1 cache (128
+bytes a clock each; NVIDIA's CUDA C++ Programming Guide and the Hopper tuning guide). So counts tell
+how much of the peak a kernel could reach if nothing else were in its way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from convlab.stages import LADDER, Stage
 from convlab.workloads import paper_layer
 
 WARP = 32
-PER_CLOCK = 4  # multiply-adds of a warp that a multiprocessor starts
+PER_CLOCK = 4  # multiply-adds of a warp that an SM starts
 SECTORS_PER_CLOCK = 4
 SEED = 0
 LAYER = "conv9"
@@ -30,15 +30,14 @@ LAYER = "conv9"
 # channels, and as many pixels as one or two of a GPU's tiles have, so that these are full.
 PIECE = ConvProblem(1, 16, 8, 16, 64, 3, padding=1)
 # What tensor cores reach by s13's instruction, in a loop on registers alone: no count shows it, and
-# it was measured (docs/fast.md). By GPU, TF32.
+# it was measured (docs/notes/fast.md). By GPU, TF32.
 BY_MMA_SYNC, MMA_SYNC_FLOPS = "s13_tensor_cores", {"NVIDIA H200": 315e12}
-INSTRUCTION = "the instruction"
 
 
 @dataclass(frozen=True)
 class Why:
-    """What a stage's main kernel asks of a multiprocessor for each multiply-add of a warp, counted
-    on :data:`PIECE`: ``requests``, ``sectors`` of global memory, ``passes`` of shared memory.
+    """What a stage's main kernel asks of an SM for each multiply-add of a warp, counted on
+    :data:`PIECE`: ``requests``, ``sectors`` of global memory, ``passes`` of shared memory.
     ``bytes_per_flop`` is what global memory moves. None where nothing can be counted. ``pace`` is
     how many times as many multiply-adds as in fp32 the arithmetic of the stage could start,
     ``instruction`` the percent of its peak that its instruction reaches by itself."""
@@ -54,7 +53,7 @@ class Why:
     @property
     def limits(self) -> dict[str, float]:
         """How much of the arithmetic peak each leaves, in percent, the tightest first."""
-        found = {} if self.instruction >= 100 else {INSTRUCTION: self.instruction}
+        found = {} if self.instruction >= 100 else {"the instruction": self.instruction}
         for name, count, per_clock in (
             ("memory instructions", self.requests, 1),
             ("sectors of global memory", self.sectors, SECTORS_PER_CLOCK),
@@ -69,29 +68,26 @@ class Why:
         """What leaves least, and how much; None where nothing was counted."""
         return next(iter(self.limits.items()), None)
 
+    def on(self, machine: Machine, precision: str) -> Why:
+        """The same with a GPU's ``pace`` and ``instruction`` for the stage's arithmetic."""
+        peak, fp32, tf32 = (machine.peak_flops(one) for one in (precision, "fp32", "tf32"))
+        reached = MMA_SYNC_FLOPS.get(machine.device) if self.stage == BY_MMA_SYNC else None
+        return replace(
+            self,
+            pace=peak / fp32 if peak and fp32 else self.pace,
+            instruction=100 * reached / tf32 if reached and tf32 else 100.0,
+        )
 
-def instruction_percent(machine: Machine, stage: str) -> float:
-    """How much of the peak a stage's instruction reaches by itself; 100 where nothing else was
-    measured."""
-    reached = MMA_SYNC_FLOPS.get(machine.device)
-    if stage != BY_MMA_SYNC or not reached or not machine.tf32_flops:
-        return 100.0
-    return 100 * reached / machine.tf32_flops
 
-
-def known_stages(names: Sequence[str]) -> list[Stage]:
-    """The stages of these names; results may name some that are no longer there."""
+def counted(names: Sequence[str]) -> Iterator[Why]:
+    """Count each stage of these names on :data:`PIECE`, with the tile that a GPU takes for the
+    whole layer, by the strict simulator. Results may name stages that no longer exist: these are
+    left out."""
     there = {stage.name: stage for stage in LADDER}
-    return [there[name] for name in names if name in there]
+    return (_counted(there[name]) for name in names if name in there)
 
 
-def counted(stages: Sequence[Stage]) -> Iterator[Why]:
-    """Count each stage on :data:`PIECE`, with the tile that a GPU takes for the whole layer, by the
-    strict simulator; once in a process, as it takes seconds."""
-    return map(_counted, stages)
-
-
-@cache
+@cache  # it takes seconds
 def _counted(stage: Stage) -> Why:
     tensors = random_tensors(PIECE, SEED)
     (result,) = ladder.run(PIECE, [_as_on_a_gpu(stage)], choose("simulator"), tensors)
@@ -109,8 +105,8 @@ def _counted(stage: Stage) -> Why:
 
 
 def _as_on_a_gpu(stage: Stage) -> Stage:
-    """The stage, to be counted with its production tile instead of the one for small problems, and
-    with whole sums, as that layer's are: those of a piece would be split."""
+    """The stage with its production tile instead of the one for small problems, and without
+    split-K, as on the whole layer: a piece of it would be split."""
     if stage.tiny_tile is None:
         return stage
     prepare = stage.prepare

@@ -1,0 +1,430 @@
+"""Every plot of the report and of the documentation, by matplotlib, as SVG with text.
+
+Words, axes and card have the documentation's colours, which a page replaces by its own in dark
+mode. What is plotted has colours that read on a light card and on a dark one.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from convlab.bench import analysis
+from convlab.bench.ladder_results import Results as LadderResults
+from convlab.bench.ladder_results import Step
+from convlab.bench.results import Results
+from convlab.image import PlotsMissing
+from convlab.stages import family
+from convlab.workloads import paper_layer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LIGHT = {"panel": "#ffffff", "ink": "#1f2328", "quiet": "#59636e", "line": "#d1d9e0"}
+DARK = {"panel": "#1c2129", "ink": "#e4e8ef", "quiet": "#98a2b5", "line": "#303743"}
+CARD, INK, QUIET, LINE = LIGHT.values()
+# At least 3:1 against both cards; markers tell them apart without colour.
+COLOURS = (
+    "#2f7fd6", "#c9731a", "#2e9e5b", "#9a6fd0", "#d6455d", "#7d8590", "#16969b", "#b0559c",
+    "#8a7a1f", "#5c7a99",
+)  # fmt: skip
+BAD = COLOURS[4]
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*", "p", "d", "H", "8", "+", "x")
+DOTS = 0.85  # opacity: dots that overlap are darker, and each has 3:1 against its card
+WIDE, NARROW = 8.2, 3.7  # inches
+# Laid out in matplotlib's own font, shown in the reader's, which is narrower.
+LAID_OUT_IN = "DejaVu Sans"
+FONTS = (
+    "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+)
+STYLE: Any = {
+    "svg.fonttype": "none", "font.family": [LAID_OUT_IN], "text.color": INK,
+    "axes.labelcolor": QUIET, "axes.edgecolor": LINE, "xtick.color": QUIET, "ytick.color": QUIET,
+    "axes.facecolor": CARD, "figure.facecolor": CARD, "savefig.facecolor": CARD,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "grid.color": LINE, "grid.linewidth": 0.6, "legend.frameon": False, "legend.labelcolor": INK,
+    "axes.unicode_minus": False, "lines.markersize": 5,
+}  # fmt: skip
+TIMES = "\N{MULTIPLICATION SIGN}"
+PALE = 0.3  # opacity of what a bar would be without layout transforms
+# What a stage's family reads, and the colour of its bars.
+FAMILIES = {
+    "plain": ("the input itself", COLOURS[0]),
+    "im2col": ("the im2col matrix", COLOURS[1]),
+    "im2win": ("im2win's windows", COLOURS[2]),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot as SVG for wide and for narrow screens, and in words. ``name`` is its file's."""
+
+    name: str
+    about: str
+    wide: str
+    narrow: str
+
+
+Draw = Callable[["Axes", bool], None]
+
+
+def _figure(name: str, about: str, heights: tuple[float, float], draw: Draw) -> Figure:
+    """A figure drawn by ``draw(axes, narrow)`` at both widths; ``heights`` are in inches."""
+    return Figure(
+        name,
+        about,
+        svg(f"{name}-{WIDE}", WIDE, heights[0], lambda axes: draw(axes, False), 9.5),
+        svg(f"{name}-{NARROW}", NARROW, heights[1], lambda axes: draw(axes, True), 8.5),
+    )
+
+
+def svg(
+    salt: str, width: float, height: float, draw: Callable[[Axes], None], size: float = 9.5
+) -> str:
+    """One picture in inches, its font ``size`` in points; the same bytes for the same ``salt``."""
+    with _style({"svg.hashsalt": salt, "font.size": size}):
+        from matplotlib.figure import Figure as Canvas
+
+        figure = Canvas(figsize=(width, height))
+        figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
+        draw(figure.add_subplot())
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    text = re.sub(r"font-family: [^;]*;", f"font-family: {FONTS};", file.getvalue())
+    text = re.sub(rf"(font: [^;]*)'{LAID_OUT_IN}'[^;\"]*", rf"\1{FONTS}", text)
+    used = set(re.findall(r"#([\w.-]+)", text))  # several pictures on a page: no id twice
+    text = re.sub(r' id="([\w.-]+)"', lambda found: found[0] * (found[1] in used), text)
+    return "\n".join(line.rstrip() for line in text[text.index("<svg") :].splitlines()) + "\n"
+
+
+@contextmanager
+def _style(settings: Any) -> Iterator[None]:
+    """These pictures' settings. Raises :class:`~convlab.image.PlotsMissing`."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise PlotsMissing(
+            "plots need matplotlib: run make report, or python -m pip install -e '.[plots]'"
+        ) from error
+    with matplotlib.rc_context(STYLE | settings):
+        yield
+
+
+def with_dark_mode(picture: str) -> str:
+    """A picture for a file of its own, which takes the dark card where the reader's system is dark.
+    A program without style sheets shows the light card."""
+    rules = " ".join(
+        f'[{what}="{light}"], [style*="{what}: {light}"] {{ {what}: {DARK[name]} !important }}'
+        for name, light in LIGHT.items()
+        for what in ("fill", "stroke")
+    )
+    head, end, rest = picture.partition(">")
+    style = f"<style>@media (prefers-color-scheme: dark) {{ {rules} }}</style>"
+    return f"{head}{end}\n{style}{rest}"
+
+
+def _legend_below(axes: Axes, columns: int) -> None:
+    axes.figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns,
+        handletextpad=0.3, columnspacing=1.2,
+    )  # fmt: skip
+
+
+def _beside(axes: Axes, height: float, text: str) -> None:
+    """A note on a level, at its right end outside the axes: inside there are points."""
+    axes.annotate(
+        text, (1, height), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+        xytext=(4, 0), va="center", fontsize="small", color=QUIET, annotation_clip=False,
+    )  # fmt: skip
+
+
+def _note(
+    axes: Axes, at: tuple[float, float], text: str, away: tuple[float, float], **style: Any
+) -> None:
+    style = {"fontsize": "small", "color": QUIET} | style
+    axes.annotate(text, at, textcoords="offset points", xytext=away, **style)
+
+
+def _powers_of_two(low: float, high: float, step: int = 1) -> list[float]:
+    return [2.0**power for power in range(math.ceil(low), math.floor(high) + 1, step)]
+
+
+def _log2_axis(axes: Axes, ticks: Sequence[float]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def throughput(results: Results, name: str = "throughput") -> Figure:
+    """TFLOP/s by layer of the systems that matter most."""
+    layers, shown = results.layers(), analysis.selected(results)
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        for number, one in enumerate(shown):
+            points = [
+                (place, row.tflops)
+                for place, layer in enumerate(layers)
+                if (row := one.best(results, layer)) is not None and row.tflops
+            ]
+            if points:
+                axes.plot(
+                    *zip(*points, strict=True), label=one.title.partition(":")[0],
+                    color=COLOURS[number % len(COLOURS)], marker=MARKERS[number], linewidth=0.9,
+                    alpha=0.95,
+                )  # fmt: skip
+        peak = (results.machine.fp32_flops or 0) / 1e12
+        in_fp32 = [
+            row.tflops or 0
+            for row in results.rows.values()
+            if results.systems[row.system]["precision"] == "fp32"
+        ]
+        if peak and peak < 2 * max(in_fp32, default=0):
+            axes.axhline(peak, color=INK, linewidth=0.9, linestyle="--")
+            _beside(axes, peak, f"fp32 peak\n{peak:.1f}")
+        axes.set_xticks(range(len(layers)), [layer.removeprefix("conv") for layer, _ in layers])
+        axes.set_xlabel("layer: Conv ..." if narrow else "layer (Conv1 to Conv12 of the paper)")
+        axes.set_ylabel("TFLOP/s" if narrow else "TFLOP/s of the convolution as defined")
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y")
+        _legend_below(axes, 1 if narrow else 2)
+
+    about = (
+        "TFLOP/s on each layer; more is better. Fourier and Winograd algorithms do fewer "
+        "multiplications than the convolution has, tensor cores do more of them at a time: both "
+        "may pass fp32's peak."
+    )
+    extra = 0.17 * len(shown)
+    return _figure(name, about, (4.0 + extra / 2, 3.2 + extra), draw)
+
+
+def roofline(results: Results, name: str = "roofline") -> Figure:
+    """Every stage on every layer, below the GPU's two roofs."""
+    layers, machine = results.layers(), results.machine
+    intensity = {layer: paper_layer(*layer).flops_per_byte for layer in layers}
+    peak, bandwidth = machine.fp32_flops, machine.memory_bytes_per_second
+    precisions = {results.systems[name]["precision"] for name in results.names("stage")}
+    split = machine.peak_flops("3xtf32") if "3xtf32" in precisions else None
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        reached = []
+        for number, one in enumerate(analysis.stages(results)):
+            points = [
+                (intensity[layer], row.tflops)
+                for layer in layers
+                if (row := one.best(results, layer)) is not None and row.tflops
+            ]
+            reached += [height for _, height in points]
+            if points:
+                axes.plot(
+                    *zip(*points, strict=True), label=one.name, linestyle="none", alpha=0.9,
+                    color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
+                )  # fmt: skip
+        low, high = min(intensity.values()) / 2, max(intensity.values()) * 2
+        if peak and bandwidth:
+            low = min(low, peak / bandwidth / 8)
+        if bandwidth:
+            for words, roof, digits in (("fp32", peak, 1), ("3xTF32", split, 0)):
+                if roof:
+                    ridge = roof / bandwidth
+                    heights = [one / 1e12 for one in (low * bandwidth, roof, roof)]
+                    axes.plot([low, ridge, high], heights, color=INK, linewidth=1.2)
+                    _beside(axes, roof / 1e12, f"{words} peak\n{roof / 1e12:.{digits}f}")
+        if peak and bandwidth:
+            text = f"memory {bandwidth / 1e12:.1f} TB/s"
+            _note(axes, (peak / bandwidth, peak / 1e12), text, (-8, 2), ha="right")
+        if sgemm := machine.sgemm_tflops:
+            first = 1e12 * sgemm / bandwidth if bandwidth else low
+            axes.plot([first, high], [sgemm] * 2, color=QUIET, linewidth=0.9, linestyle="--")
+            # Where it begins: at its other end are the points of the fastest stage.
+            _note(axes, (first, sgemm), f"cuBLAS SGEMM {sgemm:.1f} TFLOP/s", (6, -10))
+        bottom = min(reached, default=1.0) / 2
+        top = 3 * max([*reached, (peak or 0) / 1e12, (split or 0) / 1e12, 1.0])
+        axes.set(yscale="log", ylim=(bottom, top))
+        _log2_axis(axes, _powers_of_two(math.log2(low), math.log2(high)))
+        axes.set_xlim(low, high)
+        steps = [step * 10.0**power for power in range(-4, 4) for step in (1, 2, 5)]
+        heights = [step for step in steps if bottom <= step <= top][:: 2 if narrow else 1]
+        axes.set_yticks(heights, [f"{height:g}" for height in heights])
+        if not narrow:
+            _layer_names(axes, intensity, top)
+        numbers = "" if narrow else "; at the top the layer, Conv ..."
+        axes.set_xlabel(f"FLOP per byte that has to move{numbers}")
+        axes.set_ylabel("TFLOP/s")
+        axes.grid()
+        _legend_below(axes, 2 if narrow else 4)
+
+    about = (
+        "The roofline: this run's stages on every layer, below what arithmetic and memory allow; "
+        "3xTF32 is s13's and s14's. Bytes are the fewest that have to move, each number once."
+    )
+    return _figure(name, about, (5.2, 4.4), draw)
+
+
+def _layer_names(axes: Axes, intensity: dict[analysis.Layer, float], top: float) -> None:
+    """The layers' numbers above their columns; layers of nearly the same intensity share one."""
+    groups: list[list[tuple[float, str]]] = []
+    for (layer, _), value in sorted(intensity.items(), key=lambda pair: pair[1]):
+        one = (value, layer.removeprefix("conv"))
+        if groups and value < 1.12 * groups[-1][-1][0]:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    for group in groups:
+        middle = math.sqrt(group[0][0] * group[-1][0])
+        names = "\n".join(name for _, name in group)
+        _note(axes, (middle, top), names, (0, -3), ha="center", va="top", fontsize="x-small")
+
+
+def speedups(results: Results, name: str = "speedups") -> Figure:
+    """The best stage over the others: each layer a dot, their geometric mean a stroke."""
+    layers, one = results.layers(), analysis.best_stage(results)
+    assert one is not None
+    known: list[tuple[str, float, list[float]]] = []
+    for other in analysis.comparators(results):
+        mean = analysis.mean_speedup(results, one, other)
+        if mean is not None and other.name != one.name:
+            ratios = [analysis.speedup(results, one, other, layer) for layer in layers]
+            known.append((other.name, mean[0], [ratio for ratio in ratios if ratio]))
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        dots: Any = {"color": COLOURS[0], "alpha": DOTS, "markersize": 4, "markeredgewidth": 0}
+        for place, (_, mean, ratios) in enumerate(known):
+            axes.plot(ratios, [place] * len(ratios), "o", **dots)
+            axes.plot([mean], [place], "|", color=INK, markersize=13, markeredgewidth=2)
+            few = "" if len(ratios) == len(layers) else f" ({len(ratios)})"
+            _note(axes, (mean, place), f"{mean:.2f}{few}", (0, 8), ha="center", color=INK)
+        axes.axvline(1, color=QUIET, linewidth=0.9)
+        every = [1.0, *(ratio for *_, ratios in known for ratio in ratios)]
+        first = math.floor(math.log2(min(every)))
+        last = max(first + 1, math.ceil(math.log2(max(every))))
+        _log2_axis(axes, _powers_of_two(first, last, 1 + (last - first) // (6 if narrow else 11)))
+        axes.set_xlim(2.0**first / 1.06, 2.0**last * 1.06)  # a dot at the end is whole
+        axes.set_yticks(range(len(known)), [other for other, *_ in known])
+        axes.set_ylim(len(known) - 0.4, -0.8)
+        wide = f"times as fast: {one.name} over each (below 1 it is slower)\n"
+        wide += "a dot a layer, the stroke their geometric mean"
+        axes.set_xlabel("times as fast" if narrow else wide)
+        axes.grid(axis="x")
+
+    height = 1.0 + 0.36 * max(1, len(known))
+    about = f"{one.name} over each of the others: a dot a layer, the stroke their geometric mean."
+    return _figure(name, about, (height, height), draw)
+
+
+def memory(results: Results, name: str = "memory") -> Figure:
+    """Device memory in all over that of the tensors alone, computed and measured."""
+    ratios = []
+    for one in analysis.everybody(results):
+        means = analysis.memory_ratios(results, one.name)
+        if any(means):
+            ratios.append((one.name, means))
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        strokes: Any = {"color": INK, "markersize": 12, "markeredgewidth": 2}
+        dots: Any = {"color": COLOURS[1], "markersize": 5, "markeredgewidth": 0}
+        for number, (words, marker, style) in enumerate(
+            (("computed", "|", strokes), ("measured", "o", dots))
+        ):
+            values = [(means[number], place) for place, (_, means) in enumerate(ratios)]
+            points = [(value, place) for value, place in values if value]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker, label=words, alpha=0.9, **style)
+        axes.set_yticks(range(len(ratios)), [one for one, _ in ratios])
+        axes.set_ylim(len(ratios) - 0.4, -0.6)
+        axes.axvline(1, color=QUIET, linewidth=0.9)
+        most = max((value for _, means in ratios for value in means if value), default=2.0)
+        last = max(1, math.ceil(math.log2(most)))
+        _log2_axis(axes, _powers_of_two(0, last))
+        axes.set_xlim(0.9, 2.0**last * 1.1)
+        wide = "memory in all, over the tensors' (1: no workspace)"
+        axes.set_xlabel("over the tensors'" if narrow else wide)
+        axes.grid()
+        _legend_below(axes, 2)
+
+    height = 1.4 + 0.27 * max(1, len(ratios))
+    about = (
+        "Device memory in all, as a multiple of what input, filter and output take: geometric mean "
+        "over the layers that each can do, computed from what it asks for, and measured."
+    )
+    return _figure(name, about, (height, height), draw)
+
+
+def ladder(results: LadderResults) -> str:
+    """A bar for each stage: its TFLOP/s, its speedup and its idea, as an SVG file."""
+    steps = results.steps
+    paragraphs = (
+        f"{TIMES} is the speedup over the first bar, red where a stage is slower. Every layout "
+        "transform is part of a time. Each result was checked, element by element, against a "
+        f"float64 reference. {results.shapes[0].upper()}{results.shapes[1:]}.",
+        f"Measured on: {results.machine}.",
+        results.command or "",
+    )
+    lines = [line for text in paragraphs for line in textwrap.wrap(text, 92)]
+
+    def draw(axes: Axes) -> None:
+        longest = max((step.reach for step in steps if step.reach), default=1.0)
+        for row, step in enumerate(steps):
+            _bar(axes, row, step, steps[row - 1] if row else None)
+        from matplotlib.patches import Patch
+
+        shown = {"plain", "im2win"} | {family(step.stage) for step in steps}
+        keys = [
+            Patch(color=colour, label=f"reads {words}")
+            for kind, (words, colour) in FAMILIES.items()
+            if kind in shown
+        ]
+        keys.append(Patch(color=FAMILIES["im2win"][1], alpha=PALE, label="main kernel alone"))
+        axes.set(xlim=(0, 1.35 * longest), ylim=(len(steps) - 0.6, -0.8))
+        axes.set_axis_off()
+        title = f"From seven loops to im2win: one convolution in {len(steps)} stages\n"
+        axes.set_title(title, loc="left", fontsize=13, fontweight="bold")
+        axes.text(0, 1, f"{results.title}. Longer is faster.", transform=axes.transAxes)
+        axes.legend(handles=keys, loc="upper right", fontsize="small", borderpad=0)
+        style: Any = {"x": 0.02, "ha": "left", "fontsize": "small", "color": QUIET}
+        axes.figure.supxlabel("\n".join(lines), **style)
+
+    return with_dark_mode(svg("ladder", 6.4, 1.6 + 0.5 * len(steps) + 0.16 * len(lines), draw))
+
+
+def _bar(axes: Axes, row: int, step: Step, before: Step | None) -> None:
+    name, idea = step.idea
+    base = step.stage.builds_on
+    if base and before is not None and before.stage.name not in base:
+        idea += f" (starts again from {', '.join(one.partition('_')[0] for one in base)})"
+    heading: Any = {"va": "baseline", "annotation_clip": False}
+    first = axes.annotate(
+        f"{step.stage.name.partition('_')[0]} {name}", (0, row - 0.3), fontweight="bold", **heading
+    )
+    axes.annotate(
+        idea, (1, 0), xycoords=first, xytext=(6, 0), textcoords="offset points", color=QUIET,
+        va="bottom", fontsize="small", annotation_clip=False,
+    )  # fmt: skip
+    if step.tflops is None or step.reach is None:
+        axes.text(0, row, "failed", color=BAD, fontweight="bold", va="center")
+        return
+    colour = FAMILIES[family(step.stage)][1]
+    if step.reach > step.tflops:
+        axes.barh(row, step.reach, 0.36, color=colour, alpha=PALE)
+    axes.barh(row, step.tflops, 0.36, color=colour)
+    said = f"{_brief(step.tflops)} TFLOP/s"
+    if step.reach > step.tflops:
+        said += f" ({_brief(step.reach)} alone)"
+    rate = axes.annotate(
+        said, (step.reach, row), xytext=(6, 0), textcoords="offset points", va="center"
+    )
+    if step.speedup is not None:
+        axes.annotate(
+            f"{_brief(step.speedup)}{TIMES}", (1, 0.5), xycoords=rate, xytext=(8, 0),
+            textcoords="offset points", va="center", fontweight="bold",
+            color=BAD if step.speedup < 1 else INK, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _brief(value: float) -> str:
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"

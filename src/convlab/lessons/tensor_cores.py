@@ -1,0 +1,535 @@
+"""What tensor cores take and give: what each lane of a warp holds, and how exact sums are.
+
+Kernels of one warp multiply ``A``, of 16 rows or fewer and 8 columns, by ``B``, 8 x 8. Their
+elements are numbered, so that each number that a lane brings says which element it is. All is
+computed on the simulator, whose tensor cores give what an H200's give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numba import cuda, float32
+
+from convlab.checking.loading import is_kernel
+from convlab.device import mma_tf32, split_tf32, to_tf32
+from convlab.device.products import WARP, K, M, N, split_into_tf32, warp_mma
+from convlab.engines.simulator import Simulator
+from convlab.lessons.charts import line_chart
+from convlab.lessons.exercises import On, check, row_of, tried, with_problems
+from convlab.lessons.feedback import (
+    ANSWER,
+    COUNTS,
+    Feedback,
+    Problem,
+    Stopped,
+    graded,
+    ready,
+    running,
+)
+from convlab.lessons.launching import ready_on
+from convlab.lessons.maps import elements_of
+from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, finished, sheet, spans
+from convlab.problem import ConvProblem
+from convlab.simulation import greenlets
+from convlab.stages import stage_named
+from convlab.tracing import LaunchTrace
+
+TITLE = "your kernel for one warp"
+STOPPED = "Not yet: it could not be run to its end."
+ONE_WARP = "once by each lane, for all that a warp has to do here"
+Place = tuple[str, int, int]  # of an element: matrix, row, column
+NOWHERE: Place = ("", -1, -1)
+
+
+@cuda.jit
+def _one_warp(A, B, C):  # type: ignore[no-untyped-def]
+    """``C = A @ B``: what the picture shows without a kernel."""
+    g, t = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
+    zero = float32(0)
+    a = (A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4])
+    d = mma_tf32(a, (B[t, g], B[t + 4, g]), (zero, zero, zero, zero))
+    C[g, 2 * t], C[g, 2 * t + 1], C[g + 8, 2 * t], C[g + 8, 2 * t + 1] = d
+
+
+@dataclass(frozen=True)
+class Products:
+    """What lanes brought to each of a launch's calls of ``mma_tf32``: by lane, (a, b, c)."""
+
+    launch: LaunchTrace
+    wrong: dict[Any, Problem]
+    output: np.ndarray
+    calls: Sequence[dict[int, Any]]
+
+
+def numbered_matrices(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """A and B, whose elements are 1, 2, 3, ..., no number twice: TF32 holds them all."""
+    numbers = np.arange(1, rows * K + K * N + 1, dtype=np.float32)
+    return numbers[: rows * K].reshape(rows, K), numbers[rows * K :].reshape(K, N)
+
+
+@contextmanager
+def products_heard() -> Iterator[list[dict[int, Any]]]:
+    """Inside, what lanes bring to each call of ``mma_tf32`` is appended to the list."""
+    calls: list[dict[int, Any]] = []
+
+    def listening(lanes: Any) -> Any:
+        calls.append(dict(lanes))
+        return warp_mma(lanes)
+
+    with mock.patch.object(greenlets, "warp_mma", listening):
+        yield calls
+
+
+def products_of(kernel: Any, A: np.ndarray, B: np.ndarray) -> Products:
+    """Launch ``kernel(A, B, C)`` with one warp, and listen. Raises whatever it raises."""
+    with products_heard() as calls:
+        return Products(*tried(kernel, On(1, WARP, (A, B)), A @ B), calls)
+
+
+def wanted_of(name: str, lane: int) -> list[Place]:
+    """Which elements a lane holds of what PTX calls a, b and c, in order."""
+    g, t = divmod(lane, 4)
+    return {
+        "a": [("A", g, t), ("A", g + 8, t), ("A", g, t + 4), ("A", g + 8, t + 4)],
+        "b": [("B", t, g), ("B", t + 4, g)],
+        "c": [("C", g, 2 * t), ("C", g, 2 * t + 1), ("C", g + 8, 2 * t), ("C", g + 8, 2 * t + 1)],
+    }[name]
+
+
+def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
+    """The matrices of a product, with the lane that brings each element of A and B and the one that
+    writes each of C, as ``kernel(A, B, C)`` does it, by default one that is right; framed what
+    ``lane`` holds. Grey is what no lane brings or writes."""
+    A, B = numbered_matrices(rows)
+    found = products_of(kernel or _one_warp, A, B)
+    names = _names(A, B)
+    held: dict[Place, list[int]] = {}
+    for one, (a, b, _) in found.calls[0].items() if found.calls else ():
+        for number in (*a, *b):
+            if (place := names.get(float(number))) is not None:
+                held.setdefault(place, []).append(one)
+    if any(array.name == "C" for array in found.launch.arrays):
+        for one, element in elements_of(found.launch, "C", "store"):
+            held.setdefault(("C", *divmod(element, N)), []).append(one)
+    gap = 2.2
+    grid = Grid()
+    at = {"A": (0.0, K + gap, rows), "B": (K + gap, 0.0, K), "C": (K + gap, K + gap, rows)}
+    for matrix, (left, top, count) in at.items():
+        grid.note(left, top - 1.45, f"{matrix}: {count} x 8", 10, weight="bold")
+        for index in range(8):
+            grid.note(left + index + 0.5, top - 0.4, str(index), 7.5, ha="center")
+        for row in range(count):
+            grid.note(left - 0.2, top + row + 0.5, str(row), 7.5, ha="right")
+            for column in range(8):
+                lanes = held.get((matrix, row, column), [])
+                text = "" if not lanes else str(lanes[0]) if len(lanes) == 1 else f"x{len(lanes)}"
+                colour = COLOURS[lanes[0] // 4] if lanes else NOBODY
+                grid.cell(left + column, top + row, colour, text, size=8.5)
+    mine = sorted(place for place, lanes in held.items() if lane in lanes)
+    for matrix, row, column in mine:
+        grid.frame(at[matrix][0] + column, at[matrix][1] + row, 1, 1)
+    present = sorted(found.calls[0]) if found.calls else []
+    said = ", ".join(map(_said, mine)) or "nothing"
+    who = f"lane {lane} (g = {lane // 4}, t = {lane % 4})"
+    alt = (
+        f"Three matrices: A {rows} x 8, B 8 x 8 and C {rows} x 8. {len(present)} lanes come to the "
+        f"product; {who} holds {said}"
+    )
+    caption = (
+        "The number in a box is the lane that brings this element of A or B, or that gets this "
+        "element of C and writes it, as the simulator saw it; a colour is a g = lane // 4. "
+        f"Framed: {who} holds {said}."
+    )
+    if missing := sorted(set(range(WARP)) - set(present)):
+        caption += f" Lanes {spans(missing)} do not come: what they should bring is nowhere."
+    return grid.finished(alt, caption)
+
+
+def _names(A: np.ndarray, B: np.ndarray) -> dict[float, Place]:
+    both = (("A", A), ("B", B))
+    return {float(v): (name, *place) for name, x in both for place, v in np.ndenumerate(x)}
+
+
+def _said(place: Place) -> str:
+    return f"{place[0]}[{place[1]}, {place[2]}]"
+
+
+@graded
+def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
+    """Check ``kernel(A, B, C)``, launched with one warp: it must write ``A @ B`` for A of these
+    numbers of rows, in one call of ``mma_tf32``, and the simulator find nothing. Nothing that is
+    wrong with it raises."""
+    ready(TITLE, kernel, is_kernel)
+    problems: dict[Any, Problem] = {}
+    stopped = False  # before anything was computed
+    for A, B in _tries(rows):
+        with running(TITLE):
+            found = products_of(kernel, A, B)
+        stopped = bool(found.launch.findings and not found.calls)
+        for key, problem in found.wrong.items():
+            if key != ANSWER:
+                problems.setdefault(key, problem)
+            elif not stopped:
+                problems.setdefault(key, next(_told(found, A, B), problem))
+        if len(found.calls) != 1 and not found.wrong:
+            what = f"The warp comes to mma_tf32 {len(found.calls)} times; it must come {ONE_WARP}."
+            problems.setdefault(COUNTS, Problem(COUNTS, what))
+    if problems:
+        feedback = with_problems(TITLE, problems)
+        early = stopped and ANSWER not in problems
+        return replace(feedback, headline=STOPPED) if early else feedback
+    said = ", ".join(map(str, rows))
+    right = (f"C is A @ B, for A of {said} rows", "every lane brings and writes what is its own")
+    return Feedback(TITLE, "Passed.", (), right)
+
+
+def _tries(rows: Sequence[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Numbered matrices first, because of these one can say what went wrong."""
+    random = np.random.default_rng(0)
+    for count in rows:
+        yield numbered_matrices(count)
+        A, B = random.integers(-9, 10, (count, K)), random.integers(-9, 10, (K, N))
+        yield A.astype(np.float32), B.astype(np.float32)
+
+
+HOW = {
+    "a": "a[1] is 8 rows below a[0], a[2] four columns to the right of it, a[3] both.",
+    "b": "b[0] is in row t and column g of B, b[1] four rows below it.",
+    "c": "A lane's sums are two neighbours in row g, columns 2 * t and 2 * t + 1, and the two 8 "
+    "rows below them.",
+}
+
+
+def _told(found: Products, A: np.ndarray, B: np.ndarray) -> Iterator[Problem]:
+    """Why the answer is wrong: what lanes bring, then what they start from, then what they do
+    with the sums."""
+    if not found.calls:
+        yield Problem(ANSWER, "No lane comes to mma_tf32.")
+        return
+    names, (lanes, *_) = _names(A, B), found.calls
+    if missing := sorted(set(range(WARP)) - set(lanes)):
+        columns = spans([lane // 4 for lane in missing])
+        what = (
+            f"Lanes {spans(missing)} do not come to mma_tf32, so what they hold of B (of columns "
+            f"{columns}) is missing in everybody's sums."
+        )
+        yield Problem(ANSWER, what)
+        return
+    for which, name in enumerate("ab"):
+        for number in range(len(wanted_of(name, 0))):
+            wrong = []
+            for lane, brought in sorted(lanes.items()):
+                matrix, row, column = wanted_of(name, lane)[number]
+                there = (A if matrix == "A" else B).shape
+                got = float(brought[which][number])
+                if row < there[0] and got != (A if matrix == "A" else B)[row, column]:
+                    wrong.append((lane, got, (matrix, row, column)))
+            if wrong and len(names) == A.size + B.size:
+                yield _wrong_number(f"{name}[{number}]", wrong, names, len(lanes), HOW[name])
+    if starts := [one for one in lanes.items() if any(value != 0 for value in one[1][2])]:
+        lane, (_, _, c) = starts[0]
+        yield Problem(ANSWER, f"Lane {lane} begins its sums with {c[0]:g}: they begin with zeros.")
+    yield from _wrongly_written(found.output, A @ B)
+
+
+def _wrong_number(
+    name: str, wrong: Sequence[tuple[int, float, Place]], names: dict[float, Place], count: int,
+    how: str,
+) -> Problem:  # fmt: skip
+    lane, got, wanted = wrong[0]
+    brought = _said(names[got]) if got in names else f"{got:g}, which is in neither matrix,"
+    what = (
+        f"Lane {lane} (g = {lane // 4}, t = {lane % 4}) brings {brought} as {name}; wanted is "
+        f"{_said(wanted)}. {len(wrong)} of {count} lanes bring a wrong {name}."
+    )
+    pairs = [(names.get(value, NOWHERE), place) for _, value, place in wrong]
+    if all(found[0] not in (place[0], "") for found, place in pairs):
+        how = "That is of the other matrix."
+    elif all(found[1:] == (place[2], place[1]) for found, place in pairs):
+        how = "Rows and columns are exchanged."
+    return Problem(ANSWER, what, advice=how)
+
+
+def _wrongly_written(output: np.ndarray, right: np.ndarray) -> Iterator[Problem]:
+    wrong = [place for place in np.ndindex(right.shape) if output[place] != right[place]]
+    if not wrong:
+        return
+    row, column = wrong[0]
+    got = output[row, column]
+    where = [place for place in np.ndindex(right.shape) if right[place] == got]
+    if np.isnan(got):
+        said = "holds nothing: no lane wrote it, or a lane wrote NaN"
+    elif len(where) == 1:
+        said = f"holds what belongs into C[{where[0][0]}, {where[0][1]}]"
+    else:
+        said = f"is {got:g}, wanted is {right[row, column]:g}"
+    what = (
+        f"The lanes bring what they must, but {len(wrong)} of {right.size} sums are wrong: "
+        f"C[{row}, {column}] {said}."
+    )
+    yield Problem(ANSWER, what, advice=HOW["c"])
+
+
+ACCURACY = "accuracy"
+SIGN, EXPONENT, SEEN = COLOURS[3], COLOURS[1], COLOURS[0]
+LEFT_OUT = 13  # bits of a float32 that TF32 has not
+CHAIN = 2 * K  # terms that are added up before the tensor core begins again
+SUM_TERMS = (64, 256, 1024)
+
+# Windows of many terms for few outputs: one block of every tile, and errors that add up. Positive
+# numbers, as after a ReLU, so that all cuts go the same way.
+ONE_STEP, SHORT, LONG = (ConvProblem(1, channels, 5, 9, 16, 2) for channels in (2, 16, 64))
+RIGHT = 1e-6  # a sum that is further off than this part of it lacks something
+BILLION = 1e9
+
+
+def bits_of_split(value: float) -> Picture:
+    """The 32 bits of a float32 and of both parts that ``split_tf32`` makes of it; coloured is what
+    a tensor core looks at. Raises ``ValueError`` for zero and what is not finite."""
+    number = np.float32(value)
+    if not np.isfinite(number) or not number:
+        raise ValueError(f"value is {value}: it must be a finite number other than zero")
+    parts = dict(zip(("large", "small"), split_into_tf32(number), strict=True))
+    rows = {"x": number, **parts}
+    grid = Grid()
+    for at, text in ((0, "sign"), (1.3, "exponent: 8"), (9.6, "mantissa: 10 bits that TF32 has")):
+        grid.note(at, -0.7 if at else -1.6, text, 8)
+    grid.note(20.2, -0.7, f"and {LEFT_OUT} that it has not", 8)
+    for place, (name, part) in enumerate(rows.items()):
+        top = place * 1.9
+        grid.note(-0.5, top + 0.5, name, 9, ha="right", weight="bold")
+        bits = f"{int(part.view(np.uint32)):032b}"
+        for column, bit in enumerate(bits):
+            seen = column < 32 - LEFT_OUT
+            kind = SIGN if column == 0 else EXPONENT if column < 9 else SEEN
+            left = column + 0.3 * (column > 0) + 0.3 * (column > 8) + 0.3 * (not seen)
+            grid.cell(left, top, kind if seen else NOBODY, bit, size=8, edge=FAINT)
+    large, small = (float(part) for part in parts.values())
+    seen_of_small = float((parts["small"].view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
+    caption = (
+        f"x = {float(number):.9g} is large + small = {large:.9g} + {small:.9g}, exactly. Coloured "
+        "is what a tensor core looks at: red the sign, orange the exponent, blue the mantissa. "
+        f"So large alone is off by {_part(large, number)}, both parts together by "
+        f"{_part(large + seen_of_small, number)}."
+    )
+    alt = "; ".join(f"{name}: {int(part.view(np.uint32)):032b}" for name, part in rows.items())
+    return grid.finished(f"The bits of x and of its two parts. {alt}", caption)
+
+
+def _part(found: float, number: np.float32) -> str:
+    """How far it is from the number, which is not zero."""
+    off = abs(found - float(number)) / abs(float(number))
+    return f"1 part in {1 / off:,.0f}" if off else "nothing"
+
+
+def _by_a_warp(TERMS: int, SPLIT: bool, STEP: int) -> Any:
+    """A kernel of one warp, ``C = A @ B`` of this many terms by ``mma_tf32``; after every ``STEP``
+    terms the tensor core begins again, and a part is added by ordinary additions."""
+
+    @cuda.jit
+    def product(A, B, C):  # type: ignore[no-untyped-def]
+        g, t = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
+        zero = float32(0)
+        R_O = cuda.local.array(4, float32)
+        for i in range(4):
+            R_O[i] = zero
+        for k0 in range(0, TERMS, STEP):
+            part = (zero, zero, zero, zero)
+            for k in range(k0, k0 + STEP, K):
+                w, x = A[g, k + t], A[g + 8, k + t]
+                y, z = A[g, k + t + 4], A[g + 8, k + t + 4]
+                p, q = B[k + t, g], B[k + t + 4, g]
+                if SPLIT:
+                    (w, s), (x, u) = split_tf32(w), split_tf32(x)
+                    (y, v), (z, r) = split_tf32(y), split_tf32(z)
+                    (p, m), (q, n) = split_tf32(p), split_tf32(q)
+                    part = mma_tf32((s, u, v, r), (p, q), part)
+                    part = mma_tf32((w, x, y, z), (m, n), part)
+                    part = mma_tf32((w, x, y, z), (p, q), part)
+                else:
+                    a = (to_tf32(w), to_tf32(x), to_tf32(y), to_tf32(z))
+                    part = mma_tf32(a, (to_tf32(p), to_tf32(q)), part)
+            for i in range(4):
+                R_O[i] += part[i]
+        C[g, 2 * t], C[g, 2 * t + 1] = R_O[0], R_O[1]
+        C[g + 8, 2 * t], C[g + 8, 2 * t + 1] = R_O[2], R_O[3]
+
+    return product
+
+
+def _by_threads(TERMS: int) -> Any:
+    """The same by ordinary float32: each lane its four sums, term after term."""
+
+    @cuda.jit
+    def product(A, B, C):  # type: ignore[no-untyped-def]
+        g, t = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
+        R_O = cuda.local.array(4, float32)
+        for i in range(4):
+            R_O[i] = float32(0)
+            for k in range(TERMS):
+                R_O[i] += A[g + i // 2 * 8, k] * B[k, 2 * t + i % 2]
+            C[g + i // 2 * 8, 2 * t + i % 2] = R_O[i]
+
+    return product
+
+
+WAYS: dict[str, Callable[[int], Any]] = {
+    "TF32 alone": lambda terms: _by_a_warp(terms, False, terms),
+    "three products, one chain": lambda terms: _by_a_warp(terms, True, terms),
+    "three products, chains of 16": lambda terms: _by_a_warp(terms, True, CHAIN),
+    "float32, a thread alone": _by_threads,
+}
+
+
+@cache
+def errors_of_ways() -> dict[str, list[float]]:
+    """The errors of sums of ``SUM_TERMS`` positive products by each way to multiply: the root of
+    the mean square, as a part of the sum."""
+    random = np.random.default_rng(0)
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    for terms in SUM_TERMS:
+        A, B = (random.random(shape, np.float32) for shape in ((M, terms), (terms, N)))
+        for way, make in WAYS.items():
+            C = np.full((M, N), np.nan, np.float32)
+            Simulator(strict=False).launch(make(terms), 1, WARP, A, B, C)
+            exact = A.astype(np.float64) @ B
+            found[way].append(_mean((C - exact) / exact))
+    return found
+
+
+def _mean(errors: np.ndarray) -> float:
+    """The root of the mean square."""
+    return float(np.sqrt(np.mean(errors**2)))
+
+
+def errors_by_terms() -> Picture:
+    """How far off sums are by four ways to multiply, against how many terms they have."""
+    errors = errors_of_ways()
+    figure, (panel,) = sheet(7.4, 3.1)
+    line_chart(panel, SUM_TERMS, errors, "error, as a part of the sum")
+    panel.set(xscale="log", yscale="log")
+    panel.set_xticks(SUM_TERMS, [f"{terms} terms" for terms in SUM_TERMS])
+    panel.set_xticks([], minor=True)
+    said = "; ".join(
+        f"{way} " + ", ".join(f"{value:.1e}" for value in values) for way, values in errors.items()
+    )
+    terms = ", ".join(map(str, SUM_TERMS))
+    caption = (
+        "How far sums of products of positive numbers are from the exact ones, on average (root of "
+        f"the mean square), computed on the simulator. With {terms} terms: {said}. Less is better."
+    )
+    return finished(figure, f"Lines of errors against {terms} terms. {said}.", caption)
+
+
+def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, int]:
+    """How far each output is off, as a part of it, M x N, of a stage with ``made`` in the place of
+    its own, as for :func:`~convlab.lessons.traced`, and how often warps come to a tensor core."""
+    random = np.random.default_rng(0)
+    input = random.random(problem.input_shape, np.float32)
+    weight = random.random(problem.weight_shape, np.float32)
+    bias = np.zeros(problem.C_o, np.float32)
+    output = np.full(problem.output_shape, np.nan, np.float32)
+    tile = stage_named(stage).tiny_tile
+    main, arrays = ready_on((input, weight, bias), output, made, stage, problem, tile)
+    with products_heard() as calls:
+        Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        input[0].astype(np.float64), (problem.H_f, problem.W_f), axis=(1, 2)
+    )
+    exact = np.einsum("chwuv,ocuv->ohw", windows, weight.astype(np.float64))
+    return ((output[0] - exact) / exact).reshape(problem.M, problem.N), len(calls)
+
+
+@graded
+def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
+    """:func:`convlab.lessons.check`, and whether sums of many terms are as exact as the stage's,
+    by as many products on tensor cores."""
+    found = check(made, stage, **options)
+    if found.result not in ("passed", ANSWER):
+        return found
+    try:
+        with running(found.title):
+            errors, products = errors_of(made, stage, LONG)
+            before, once = (_mean(errors_of(made, stage, one)[0]) for one in (SHORT, ONE_STEP))
+    except Stopped:
+        if found.passed:
+            raise
+        return found
+    if not found.passed:
+        first, *others = found.problems
+        advice = _where_to_look(errors, once) or first.advice
+        return replace(found, problems=(replace(first, advice=advice), *others))
+    yours = _mean(errors)
+    ours, fewest = _ours(stage)
+    error = row_of("error, parts in a billion", yours * BILLION, ours * BILLION)
+    count = row_of("products by tensor cores", products, fewest)
+    found = replace(found, rows=(*found.rows, error, count))
+    if not error.ok:
+        headline = "Right, but not there yet: it is not as exact as the stage."
+        return replace(found, headline=headline, problems=(_inexact(yours, before, ours),))
+    if not count.ok:
+        what = f"Too many products by tensor cores: {products} for {fewest}."
+        advice = "Small times small is below all that a float32 sum can hold: leave it out."
+        headline = "Right, but not there yet: it multiplies more than it should."
+        return replace(found, headline=headline, problems=(Problem(COUNTS, what, advice=advice),))
+    return found
+
+
+@cache
+def _ours(stage: str) -> tuple[float, int]:
+    errors, products = errors_of(None, stage, LONG)
+    return _mean(errors), products
+
+
+def _where_to_look(errors: np.ndarray, once: float) -> str:
+    """What is told of wrong sums of ``LONG``, one tile of s13's, from which of them are wrong;
+    ``once`` is how far those of one step are off."""
+    if once < RIGHT < _mean(errors):
+        return (
+            "It is right where a single step of 8 terms is all there is. So the steps are not put "
+            "together as they should be: each begins with zeros and adds its part to R_O."
+        )
+    rows, columns = np.indices(errors.shape)
+    quarters = rows // 8 % 2 * 2 + columns // 16 % 2
+    told = ""
+    for names, groups in (
+        ([f"part[{n}]" for n in range(4)], quarters),
+        (list("xyzw"), columns % 4),
+    ):
+        wrong = [name for n, name in enumerate(names) if not _mean(errors[groups == n]) < RIGHT]
+        if 0 < len(wrong) < len(names):
+            told = f"Wrong are only the sums that come from {', '.join(wrong)}. "
+            break
+    if _mean(errors) < 2.0**-9:
+        told += (
+            f"It is nearly right, sums are off by {_mean(errors):.0e} of themselves: large numbers "
+            "are multiplied well, but something of the small ones is missing. Are there three "
+            "products, each added to the one before, and are both parts where they belong?"
+        )
+    return told.strip()
+
+
+def _inexact(yours: float, before: float, ours: float) -> Problem:
+    what = (
+        f"Sums of {LONG.K} terms are off by {yours:.1e} of themselves on average, the stage's by "
+        f"{ours:.1e}."
+    )
+    if yours > 1.5 * before:
+        advice = (
+            f"It grows with the number of terms (with {SHORT.K} it is {before:.1e}): the tensor "
+            "core cuts each time it adds to a long sum. Begin every step with zeros, and add its "
+            "part to R_O by ordinary additions."
+        )
+    else:
+        advice = (
+            "It does not grow with the number of terms, so it comes from within a step: a tensor "
+            "core cuts what it adds to a large sum. In which order are the three products added?"
+        )
+    return Problem(ACCURACY, what, advice=advice)

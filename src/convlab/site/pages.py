@@ -1,0 +1,260 @@
+"""The pages that Sphinx reads: those of docs/ and lessons/ as they are, and those made from the
+ladder, its traces and its results by the templates beside this file."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import REMEDIES, SimulationError
+from convlab.site.pictures import drawn
+from convlab.stages import LADDER, Stage, short_name, stage_named
+from convlab.workloads import GPU_DEFAULT
+
+# The order of the pages; one that is in no list comes under "More".
+CONTENTS: dict[str, tuple[str, ...]] = {
+    "Start": ("getting-started", "glossary"),
+    "Lessons": ("lessons/index", "lessons", "lessons/answers/README"),
+    "The ladder": ("ladder", "stages/index"),
+    "The simulator": (
+        "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
+    ),
+    "Measured": (
+        "measuring", "judging", "results", "baselines", "papers", "measurements", "tiles",
+        "compile-gate",
+    ),
+    "Reference": ("api", "json", "design", "contributing"),
+    "Notes": ("notes/fast", "notes/measurements", "notes/machine-code"),
+}  # fmt: skip
+EXAMPLES = "finding_examples.py"
+COPIED = (".md", ".svg", ".png", ".ipynb", ".json", ".jsonl")
+LINT = "docs/results/lint_conv9_sm90.json"
+LINT_COMMAND = f"convlab lint --layer conv9 --arch sm_90 --json {LINT}"
+# The modules of the API reference. Those without a list of their own name what the others hand out.
+MODULES: dict[str, tuple[str, ...]] = {
+    "convlab": (),
+    "convlab.stages": (),
+    "convlab.device": (),
+    "convlab.tracing": (),
+    "convlab.checking": (),
+    "convlab.engines": (),
+    "convlab.engines.base": ("Together",),
+    "convlab.plans": ("PlanForWeight",),
+    "convlab.stage": ("Flat", "Images"),
+    "convlab.tracing.records": ("Access", "Array", "Footprint", "Request", "Work"),
+    "convlab.checking.records": ("Machine",),
+    "convlab.simulation.findings": ("Finding", "SimulationError", "NotSimulated"),
+    "convlab.oracle": ("Oracle", "CheckResult"),
+}
+# What no docstring can say.
+DATA = {
+    "LADDER": "All stages, in order: a tuple of :class:`Stage`.",
+    "Step": "One step of a program: a :class:`Launch` or a :class:`LibraryCall`.",
+    "BYTES_16": "The ``alignment=`` of a shared array that float4 loads and stores access: 16 on a "
+    "GPU, None in Numba's simulator, which has no such argument.",
+    "ENGINE_CONSTANTS": "The constants of kernels that differ from engine to engine.",
+    "ENGINE_NAMES": "The engines' names: ``gpu``, ``simulator`` and ``cudasim``.",
+}
+
+
+def collect(root: Path, folder: Path) -> None:
+    """Put together in ``folder`` what Sphinx reads; what is no longer read is deleted."""
+    traces = drawn(root)
+    files = {name: path.read_bytes() for name, path in _copied(root)}
+    files |= {name: text.encode() for name, text in _made(root, files, traces)}
+    files |= {f"stages/{path.name}": path.read_bytes() for path in traces.glob("*.png")}
+    links = rb"\]\((?:\.\./)+((?:src|tests)/(?!convlab/stages/s\d)[^)#]+\.py)"
+    for text in [*files.values()]:
+        linked = {match.decode() for match in re.findall(links, text)}
+        files |= {name: (root / name).read_bytes() for name in linked if (root / name).is_file()}
+    for path in folder.rglob("*"):
+        if path.is_file() and path.relative_to(folder).as_posix() not in files:
+            path.unlink()
+    for name, content in files.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def _copied(root: Path) -> Iterator[tuple[str, Path]]:
+    """What is copied as it is, with its place on the site: docs/ is the site's root."""
+    yield EXAMPLES, root / "docs" / EXAMPLES
+    for start, base in (("docs", root / "docs"), ("lessons", root)):
+        for path in sorted((root / start).rglob("*")):
+            name = path.relative_to(base).as_posix()
+            if path.suffix in COPIED and "checkpoints" not in name:
+                yield ("index.md" if name == "README.md" else name), path
+
+
+def _made(root: Path, files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
+    """The pages that are made, with their text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    made.filters["cell"] = lambda text: str(text).replace("|", r"\|")
+    results = ladder_results(root)
+    made.globals |= {"LADDER": LADDER, "short": short_name, "results": results, "kind": documenter}
+    ladder = made.get_template("ladder.md").render()
+    names = {name[:-3] for name in files if name.endswith(".md")} - {"index"}
+    names |= {"stages/index", "findings-shown", "measurements", "api", "lessons/index"}
+    more = tuple(sorted(names - {name for listed in CONTENTS.values() for name in listed}))
+    contents = made.get_template("contents.md").render(contents=CONTENTS | {"More": more})
+    index = files["index.md"].decode().replace("<!-- site:ladder -->", ladder)
+    yield "index.md", f"{index}\n{contents}"
+    yield "stages/index.md", made.get_template("stages.md").render(ladder=ladder)
+    lessons = [name[8:-6] for name in files if re.fullmatch(r"lessons/[^/]+\.ipynb", name)]
+    yield "lessons/index.md", made.get_template("lessons.md").render(lessons=lessons)
+    files_there = [about(root, name) for name in files if name.startswith("results/")]
+    yield "measurements.md", made.get_template("measurements.md").render(files=files_there)
+    reference = made.get_template("api.md")
+    yield "api.md", reference.render(modules=MODULES, names=public_names, data=DATA)
+    shown = [(example, *shown_example(example)) for example in examples(root).EXAMPLES]
+    yield "findings-shown.md", made.get_template("findings.md").render(shown=shown, say=REMEDIES)
+    for stage in LADDER:
+        page = made.get_template("stage.md").render(facts(root, stage, lessons, traces))
+        yield f"stages/{stage.name}.md", page
+
+
+# The ladder, its results and its machine code.
+
+
+def ladder_results(root: Path) -> dict[str, dict[str, Any]]:
+    """What ``convlab ladder --json`` measured on a GPU, by the layer's name: the layer with the
+    most stages first, and of several such the one that the ladder takes by itself."""
+    found = {}
+    for path in (root / "docs/results").glob("ladder_*.json"):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["engine"] == "gpu":
+            document["steps"] = {step["name"]: step for step in document["stages"] if step["ok"]}
+            found[path.stem.split("_")[1].capitalize()] = document
+
+    def place(layer: str) -> tuple[int, bool, str]:
+        usual = found[layer]["problem"]["input_shape"] != [*GPU_DEFAULT.input_shape]
+        return -len(found[layer]["steps"]), usual, layer
+
+    return {layer: found[layer] for layer in sorted(found, key=place)}
+
+
+def about(root: Path, name: str) -> tuple[str, ...]:
+    """A file of results: its name on the site, its GPU, its date, the command that made it."""
+    text = (root / "docs" / name).read_text(encoding="utf-8")
+    document = json.loads(text) if name.endswith(".json") else None
+    environment = (document.get("environment") or {}) if isinstance(document, dict) else {}
+    gpu = environment.get("gpu")
+    device = str(gpu.get("name")) if isinstance(gpu, dict) else "no GPU needed"
+    command = str(environment.get("command") or (LINT_COMMAND if name in LINT else ""))
+    return name, device, str(environment.get("date") or "-")[:10], command
+
+
+def lint_rows(root: Path) -> list[dict[str, Any]]:
+    """What the compile gate said of every kernel, as :data:`LINT_COMMAND` wrote it."""
+    found: list[dict[str, Any]] = json.loads((root / LINT).read_text(encoding="utf-8"))
+    return found
+
+
+def facts(root: Path, stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
+    """What the template of a stage's page needs."""
+    code = (root / source_of(stage)).read_text(encoding="utf-8")
+    docstring = ast.parse(code).body[0]
+    bases = [stage_named(name) for name in stage.builds_on]
+    return {
+        "stage": stage,
+        "place": LADDER.index(stage) + 1,
+        "source": source_of(stage),
+        "idea": (import_module(stage.module).__doc__ or "").partition("\n\n")[2],
+        "first": (docstring.end_lineno or 0) + 1,
+        "bases": [(base, difference(root, base, stage)) for base in bases],
+        "follow": [other for other in LADDER if stage.name in other.builds_on],
+        "told": f"\n## {stage.name}\n" in (root / "docs/ladder.md").read_text(encoding="utf-8"),
+        "lesson": next((name for name in lessons if name.startswith(f"{stage.name[1:3]}_")), None),
+        "trace": json.loads((traces / f"{stage.name}.json").read_text(encoding="utf-8")),
+        "lint": [row for row in lint_rows(root) if row["stage"] == stage.name],
+        "lint_command": LINT_COMMAND,
+    }
+
+
+def source_of(stage: Stage) -> str:
+    """A stage's file, from the repository's root."""
+    return f"src/{stage.module.replace('.', '/')}.py"
+
+
+def difference(root: Path, base: Stage, stage: Stage) -> list[str]:
+    """The lines removed and added from one stage's file to another's, below their docstrings."""
+    before, after = (
+        (root / source_of(one)).read_text(encoding="utf-8").partition('"""\n\n')[2].splitlines()
+        for one in (base, stage)
+    )
+    files = f"{base.name}.py", f"{stage.name}.py"
+    return list(difflib.unified_diff(before, after, *files, lineterm=""))
+
+
+# Findings.
+
+
+def examples(root: Path) -> ModuleType:
+    """The module :data:`EXAMPLES`: a faulty kernel for each kind of finding."""
+    path = root / "docs" / EXAMPLES
+    spec = importlib.util.spec_from_file_location("finding_examples", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def shown_example(example: Any) -> tuple[str | None, str]:
+    """What the simulator says of an example's kernel, and the mended kernel's source.
+
+    Raises ``AssertionError`` for an example that does not hold."""
+    said = run(example, example.kernel)
+    mended = example.mended()
+    assert f"- {example.kind}, " in str(said), (example.kind, said)
+    assert run(example, mended) is None, example.kind
+    return said, inspect.getsource(mended.py_func)
+
+
+def run(example: Any, kernel: Any) -> str | None:
+    """What the simulator says of a kernel; None where it finds nothing."""
+    try:
+        Simulator().launch(kernel, example.grid, example.block, *example.arguments())
+    except SimulationError as error:
+        return str(error)
+    return None
+
+
+# The API reference.
+
+
+def public_names(module: str) -> list[str]:
+    """A module's public names that no earlier module of :data:`MODULES` has."""
+    earlier = [*MODULES][: [*MODULES].index(module)]
+    told = [getattr(import_module(other), name) for other in earlier for name in _all(other)]
+    own = import_module(module)
+    return [name for name in _all(module) if not any(getattr(own, name) is one for one in told)]
+
+
+def documenter(module: str, name: str) -> str:
+    """Which of autodoc's directives documents a name."""
+    value = getattr(import_module(module), name)
+    if inspect.isclass(value):
+        return "exception" if issubclass(value, BaseException) else "class"
+    return "intrinsic" if hasattr(value, "_defn") else "function"
+
+
+def _all(module: str) -> list[str]:
+    return sorted(MODULES[module] or import_module(module).__all__, key=str.lower)
