@@ -58,7 +58,7 @@ ANSWERS = {
         wrong("one line mended", "answer", ("o_h = n % (H_o * W_o) // W_o", "o_h = n % H_o")),
         wrong("the other line mended", "answer", ("o_w = n % W_o", "o_w = n % (H_o * W_o) // H_o")),
         wrong("the image left in the row", "out of bounds", ("o_h = n % (H_o * W_o) // W_o", "o_h = n // W_o")),
-        wrong("written elsewhere instead", "answer", (PLACE, "        o_h = n % H_o\n        o_w = n % (H_o * W_o) // H_o\n"), ("output[i_n, o_c, o_h, o_w]", "output[i_n, o_c, n % (H_o * W_o) // W_o, n % W_o]")),
+        wrong("written elsewhere instead", "answer", (PLACE, "        o_h = n % H_o\n        o_w = n % (H_o * W_o) // H_o\n"), ("output[i_n, m, o_h, o_w]", "output[i_n, m, n % (H_o * W_o) // W_o, n % W_o]")),
         right("even columns first, of which a request has all anyway", (PLACE, "        o_h = n % (H_o * W_o) // W_o\n        half = (W_o + 1) // 2\n        o_w = n % W_o\n        o_w = 2 * o_w if o_w < half else 2 * (o_w - half) + 1\n")),
         right("with divmod", (PLACE, "        o_h, o_w = divmod(n % (H_o * W_o), W_o)\n")),
         right("by subtraction", (PLACE, "        o_h = n // W_o % H_o\n        o_w = n - n // W_o * W_o\n")),

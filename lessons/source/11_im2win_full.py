@@ -221,12 +221,12 @@ Two more stages make it faster and change nothing of its idea.
 [s11_im2win_full](../src/convlab/stages/s11_im2win_full.py):
 
 - **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses among eight shapes
-  by a model of what the busiest multiprocessor has to do. With some of them the threads do not share a slice
-  evenly: `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs nothing where it always holds.
-- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler asks for the
-  next slice only when it has multiplied most of this one. Here that hardly matters: a multiprocessor has other
-  blocks to go on with. A single image may leave it none: those with long sums take a fifth to a quarter less
-  for that one line ([measured](../docs/notes/fast.md)).
+  by a model of what the busiest SM (streaming multiprocessor) has to do. With some of them the threads do not
+  share a slice evenly: `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs nothing where it always holds.
+- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler loads the
+  next slice only when it has multiplied most of this one. Here that hardly matters: an SM has other
+  resident blocks to run. With a single image it may have none: layers with long sums take a fifth to a quarter
+  less time with that one line ([measured](../docs/notes/fast.md)).
 
 Of 100 instructions in the loop over slices, 72 multiplied before and 88 multiply with the first two. With all four
 s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not

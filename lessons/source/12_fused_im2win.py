@@ -70,12 +70,12 @@ Below is the kernel. It first fetches slices 0 and 1, then calls
 `multiply_slice` for one slice after the other, which is given. Two places are left for you, in `fetch` and
 in `wait_for`:
 
-- **`fetch`** asks for slice `slice_`, to come into stage `pipe`. The block's last one is `end - 1`. Past the last
-  one nothing is asked for, and yet a group is committed: groups are waited for by counting them, so every
-  call must make one.
-- **`wait_for`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be on their way. Your
-  own part of the slice is there when `wait_copies` says so. But others have fetched the other parts, and
-  each thread can wait only for its own copies. (That all then read step 0 of it is given.)
+- **`fetch`** starts the copies of slice `slice_` into stage `pipe`. The block's last slice is `end - 1`. Past it
+  `fetch` starts no copy, but still commits a group: `wait_copies` counts groups, so every call must make
+  one.
+- **`wait_for`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be in flight. Your
+  own part of the slice is there when `wait_copies` says so. But other threads have fetched the other parts, and
+  each thread can wait only for its own copies. (The code that then reads step 0 of the slice is given.)
 
 | call | does |
 | --- | --- |
@@ -113,7 +113,7 @@ stage_kernel(
     ),
 )
 
-# %% check="ring"
+# %% check="pipeline"
 check_prefetch(part_of("s12", make_kernel=make_kernel), "s12")
 
 # %% [markdown]
