@@ -97,12 +97,11 @@ def test_launches_that_do_not_match_are_refused(traced, says, monkeypatch):
 
 
 def test_stages_that_the_gpu_is_too_old_for_are_left_out():
-    wanted = counters.cases(["s11", "s12", "s13", "s14", "copy"])
+    wanted = counters.cases(["s11", "s12_", "s13_", "s14", "copy"])
     chosen, reason = counters.runnable(wanted, ONE)
     assert {stage.name for stage, _, _ in chosen.stages} == {"s11_im2win_full"}
     assert chosen.textbook == wanted.textbook
-    assert reason.startswith("stages s12_fused_im2win, s13_tensor_cores need a GPU of")
-    assert "; stage s14_warpgroups needs a GPU of" in reason
+    assert all(name in reason for name in ("s12_fused_im2win", "s13_tensor_cores", "s14_warp"))
     assert counters.runnable(counters.cases(["s01"]), ONE)[1] is None
 
 
@@ -117,12 +116,12 @@ def on_a_gpu(monkeypatch):
 
 def test_the_command_tells_of_each_launch_and_writes_all(on_a_gpu, tmp_path, capsys):
     file = tmp_path / "counters.json"
-    assert counters.main(["--only", "s01", "--only", "s12", "--json", str(file)]) == 1
+    assert counters.main(["--only", "s01", "--only", "s12_", "--json", str(file)]) == 1
     said = capsys.readouterr()
     assert said.out == "direct: direct: {'load_requests': (3, 0)}\n0 of 1 launches agree\n"
     assert "left out: stage s12_fused_im2win needs" in said.err
     written = json.loads(file.read_text())
-    assert written["environment"]["command"].endswith("counters --only s01 --only s12")
+    assert written["environment"]["command"].endswith("counters --only s01 --only s12_")
     assert [Row(**entry).counted for entry in written["rows"]] == [DIRECT[1]]
 
 
@@ -147,7 +146,7 @@ def test_what_ends_early_writes_nothing(error, code, says, on_a_gpu, tmp_path, m
 
 def test_a_gpu_too_old_for_all_that_is_asked_counts_nothing(on_a_gpu, monkeypatch, capsys):
     monkeypatch.delattr(counters, "counted_by_ncu")
-    assert counters.main(["--only", "s13"]) == 2
+    assert counters.main(["--only", "s13_"]) == 2
     assert capsys.readouterr().err.startswith("left out: stage s13_tensor_cores needs")
 
 

@@ -205,6 +205,8 @@ MUTANTS = {
     "zeros past K_W fetched": ("s10b", "if k < K_W:", "if k < K_P:"),
     "two lanes with one column": ("s10c", "lane % 16 // 2", "lane % 8 // 2"),
     "a step of a slice left out": ("s10c", "k + 2 < K_B", "k + 3 < K_B"),
+    "copies not waited for": ("s11b", "wait_copies(IN_FLIGHT)  # for", "pass  # for"),
+    "zeros past K_W copied": ("s11b", "K_EVEN or k < K_W", "k < K_P"),
     "column read as a line": ("s11", "tile[at + PITCH]", "tile[at + 1]"),
     "a pixel written to one row of windows": (
         "s11",

@@ -209,43 +209,32 @@ def test_what_a_kernel_says_is_shown_as_it_is(shown):
     assert '</script><script>alert("&lt;")</script> <!--' in text_of(opened, "#source")
 
 
-def agreeing(opened: browser.Browser) -> list[tuple[int, int]]:
-    """What the page's rules make of each request of all launches."""
-    found = opened.run(
-        "trace.launches.map(prepared).flatMap((launch) => launch.requests.map(unpacked))"
-        ".map((one) => one.array.space === 'global'"
-        " ? [sectorsOf(one.lanes, one.addresses, one.width).length, 0]"
-        " : [0, passesOf(one.lanes, one.addresses, one.width, one.operation === 'load').length])"
-    )
-    return [(sectors, passes) for sectors, passes in found]
-
-
-def fewest(opened: browser.Browser) -> list[int]:
-    return opened.run(
-        "trace.launches.map(prepared).flatMap((launch) => launch.requests.map(unpacked))"
-        ".map((one) => (one.array.space === 'global' ? fewestSectors : fewestPasses)"
-        "(bytesWanted(one.offsets, one.width)))"
-    )
+BY_THE_PAGE = """
+trace.launches.map(prepared).flatMap((launch) => launch.requests.map(unpacked)).map((one) => {
+  const {lanes, offsets, addresses, width, operation} = one, bytes = bytesWanted(offsets, width);
+  return one.array.space === 'global'
+    ? [sectorsOf(lanes, addresses, width).length, 0, fewestSectors(bytes), lanes, offsets]
+    : [0, passesOf(lanes, addresses, width, operation === 'load').length, fewestPasses(bytes),
+       lanes, offsets];
+})
+"""
 
 
 def test_the_page_s_rules_are_the_simulator_s(shown):
+    """Sectors, passes and the fewest of each, of requests of every kind."""
     launches = tuple(launch for made in of_all_kinds() for launch in made.launches)
-    opened = shown(Trace("all", launches))
-    requests = [one for launch in launches for one in launch.requests]
-    assert agreeing(opened) == [(one.sectors, one.passes) for one in requests]
-    assert len({one.width for one in requests}) > 2
-    unpacked = opened.run(
-        "trace.launches.map(prepared).flatMap((launch) => launch.requests.map(unpacked))"
-        ".map((one) => [one.lanes, one.offsets])"
-    )
-    assert unpacked == [[list(one.lanes), list(one.offsets)] for one in requests]
-    least, place = fewest(opened), 0
+    found = iter(shown(Trace("all", launches)).run(BY_THE_PAGE))
     for launch in launches:
-        here = least[place : place + len(launch.requests)]
-        place += len(launch.requests)
+        fewest = 0
+        for one in launch.requests:
+            sectors, passes, least, lanes, offsets = next(found)
+            assert (sectors, passes) == (one.sectors, one.passes)
+            assert (lanes, offsets) == ([*one.lanes], [*one.offsets])
+            fewest += least
         if launch.grid == (1, 1, 1):  # of one block the sums are those of its requests
-            wanted = launch.total("fewest_sectors") + launch.total("fewest_passes")
-            assert sum(here) == wanted
+            assert fewest == launch.total("fewest_sectors") + launch.total("fewest_passes")
+    assert next(found, None) is None
+    assert len({one.width for launch in launches for one in launch.requests}) > 2
 
 
 def test_a_page_with_the_most_requests_is_quick(shown, s08):

@@ -69,6 +69,7 @@ REGISTER_BUDGET: dict[str, int] = {
     "double_buffer": 136,
     "im2win": 40,
     "im2win_full": 168,
+    "multistage": 168,
     "fused_im2win": 168,
     "clear": 40,
     "im2win_transform": 40,

@@ -86,11 +86,10 @@ def stages_table(stages: Sequence[Stage]) -> Table:
 
 def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
     """The problem and where it runs."""
-    shape = "x".join(map(str, problem.output_shape))
-    gemm = f"M = {problem.M:,}, N = {problem.N:,}, K = {problem.K:,}: {problem.flops:,} FLOP"
+    p = problem
     return Text(
-        f"input * filter  {problem} -> {shape}\n"
-        f"as a GEMM       {gemm}\n"
+        f"input * filter  {p} -> {'x'.join(map(str, p.output_shape))}\n"
+        f"as a GEMM       M = {p.M:,}, N = {p.N:,}, K = {p.K:,}: {p.flops:,} FLOP\n"
         f"runs on         {engine.device}"
     )
 

@@ -1,8 +1,8 @@
 """All that convlab measures on a GPU, in one go: ``python -m convlab.bench.everything``.
 
-``make bench`` runs this: the parts below, each a process of its own. A part that fails is named and
-the others go on; the exit code is that of the first failure. Ctrl-C ends all, and the next call
-goes on there, because parts keep what they have measured.
+``make bench`` runs this: the parts below, each a process of its own. After a part that fails the
+others still run; the exit code is that of the first failure. Ctrl-C ends all, and the next call
+continues there, because every part keeps what it has measured.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from convlab.bench.measured import INTERRUPTED
 from convlab.engines import unavailable
 
-# The signals that end a part, in turn, and the seconds that it has for each: the first lets it save
-# what it has. Another Ctrl-C goes on to the next; in the end the part is killed.
+# The signals that end a part, in turn, and the seconds that it has for each: after the first it may
+# save its rows. Another Ctrl-C sends the next signal; in the end the part is killed.
 ENDINGS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0))
 ENDED = {
     0: "done", 1: "done, and something was wrong", 2: "refused", INTERRUPTED: "interrupted",

@@ -8,7 +8,7 @@ unfold_table Table 1 of article 002 (:mod:`convlab.bench.unfold_table`)
 ============ ======================================================================================
 
 Each case is measured as ``convlab bench`` measures: in a process of its family, its output checked
-before and after. ``--json FILE`` is written after each row; the same command goes on after Ctrl-C.
+before and after. ``--json FILE`` is written after each row, so that the same command can continue.
 """
 
 from __future__ import annotations

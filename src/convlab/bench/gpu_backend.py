@@ -38,7 +38,7 @@ class GpuBackend:
         return system_named(name)
 
     def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
-        """Make a system ready for a problem; returns what to wait for where that goes on."""
+        """Make a system ready for a problem; returns a future where that needs more time."""
         compile = self.system_named(name).compile
         return None if compile is None else compile(problem)
 

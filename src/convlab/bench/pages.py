@@ -48,7 +48,7 @@ def generated(root: Path) -> dict[Path, str]:
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
     shown: dict[str, Maker] = {name: partial(_shown, root, name) for name in SHOWN}
     shown |= {
-        "ladder": lambda _: "\n" + "\n".join(map(ladder_section, every)) + "\n",
+        "ladder": lambda _: f"\n{ladder_section(every[0])}\n",
         "sample": sample_section,
         "bench": lambda _: f"\n{brief.markdown}\n",
         "papers": lambda _: f"\n{papers.show_claims(root)}\n",

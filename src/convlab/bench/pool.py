@@ -1,5 +1,5 @@
-"""The worker pool: one process for each family of systems, so that what a library does to its
-process or its CUDA context concerns no other system. A process that failed is replaced.
+"""The worker pool: one process for each family of systems, so that whatever a library does to its
+process or its CUDA context affects no other system. A process that failed is replaced.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ class WorkerPool:
 
 
 def _reserve(path: Path) -> None:
-    """Allocate a sparse file's blocks: a process that writes to a hole on a full disk is killed.
-    Raises ``OSError`` where there is too little room."""
+    """Allocate a sparse file's blocks, because a process that writes to a hole on a full disk is
+    killed. Raises ``OSError`` where there is too little room."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

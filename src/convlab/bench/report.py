@@ -27,6 +27,7 @@ TITLE = "Convolution on a GPU: stages and baselines"
 NOTHING = "-"
 SHORT = {"out of memory": "memory", "unsupported": NOTHING, "absent": NOTHING}
 PACKAGES = ("convlab", "numba-cuda", "numba", "numpy", "torch")
+ENVIRONMENT = ("gpu", "packages", "clocks_mhz")
 CLOCK_SHARE = 0.97  # of the highest clock: a lower one is told
 MIB, TB = 2**20, 1e12
 TILE = re.compile(r"tilesize(\d+(?:x\d+)+)")
@@ -130,20 +131,22 @@ def make(
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("convlab.bench", ""),
         trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
     )
     batches = analysis.by_batch(results)
     text = environment.get_template("report.md").render(
         title=title,
         brief=brief,
         figure=figure,
-        measured_on=_measured_on(results),
+        results=results,
+        environment={name: results.environment.get(name) or {} for name in ENVIRONMENT},
+        date=str(results.environment.get("date") or "")[:10],
+        packages=PACKAGES,
+        sizes=", ".join(map(str, batches)) or NOTHING,
         interrupted=None if brief else interrupted(results),
         parts=[
             _part(one, why, f", batch {batch}" if len(batches) > 1 else "")
             for batch, one in batches.items()
         ],
-        roofs=_roofs(results),
         piece=str(PIECE),
         runs=[_run(number, results, other) for number, other in enumerate(others, start=2)],
         slow_clocks=_slow_clocks(results),
@@ -176,24 +179,6 @@ def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
         "missing": numberless_table(results, missing),
         "beyond_limits": any("may make" in entry["reason"] for entry in missing),
     }
-
-
-def _measured_on(results: Results) -> str:
-    environment = results.environment
-    gpu, packages, clocks = (
-        environment.get(name) or {} for name in ("gpu", "packages", "clocks_mhz")
-    )
-    known = [results.device]
-    known += [
-        f"{word} {gpu[key]}" for key, word in (("driver", "driver"), ("cuda", "CUDA"))
-        if gpu.get(key)
-    ]  # fmt: skip
-    known += [f"{name} {packages[name]}" for name in PACKAGES if packages.get(name)]
-    if clocks.get("max_sm"):
-        known.append(f"up to {clocks['max_sm']} MHz")
-    date = str(environment.get("date") or "")[:10]
-    batches = ", ".join(map(str, sorted({batch for _, batch in results.layers()})))
-    return f"{', '.join(known)}; {date}. float32 NCHW, batch {batches or NOTHING}, no bias."
 
 
 def headline(results: Results) -> list[tuple[str, str]]:
@@ -280,25 +265,6 @@ def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Con
 def _of_few(mean: tuple[float, int], results: Results) -> str:
     """`` (7)`` after a mean over 7 layers, where there are more."""
     return "" if mean[1] == len(results.layers()) else f" ({mean[1]})"
-
-
-def _roofs(results: Results) -> str:
-    """The GPU's ceilings, and what was measured to reach them."""
-    machine = results.machine
-    parts = (
-        (machine.fp32_flops, "{:.1f} TFLOP/s in fp32"),
-        (machine.tf32_flops, "{:.0f} in TF32 on the tensor cores"),
-        (machine.memory_bytes_per_second, "{:.2f} TB/s of memory"),
-    )
-    roofs = ", ".join(words.format(value / TB) for value, words in parts if value)
-    measured = (
-        (machine.sgemm_tflops, 1, "cuBLAS SGEMM reaches {:.1f} TFLOP/s"),
-        (machine.copy_bytes_per_second, TB, "a copy {:.2f} TB/s (read and written)"),
-    )
-    reached = ", ".join(words.format(value / unit) for value, unit, words in measured if value)
-    return (f"The roofs follow from the clocks: {roofs}. " if roofs else "") + (
-        f"Measured: {reached}. " if reached else ""
-    )
 
 
 def roofline_table(results: Results) -> Table:

@@ -87,8 +87,8 @@ def bench(
 ) -> None:
     """Time stages and baselines on a GPU: checked, repeated, each in a process of its own.
 
-    An interrupted run goes on where it stopped. Exits 1 when a stage was wrong, too fast to be true
-    or failed; what is wrong with baselines is told.
+    An interrupted run continues where it stopped. Exits 1 when a stage was wrong, too fast to be
+    true or failed; a baseline that is wrong is reported only.
     """
     console = console_for(json_file)
     with numba_needed():
@@ -167,7 +167,7 @@ def _require_gpu() -> None:
 
 
 def _wait_until_idle(gpu: str | None, console: Console) -> None:
-    """Refuse to measure beside somebody else's work."""
+    """Refuse to measure while other processes use the GPU."""
     from convlab.bench import monitor
 
     until = time.monotonic() + IDLE_SECONDS

@@ -154,7 +154,7 @@ def ladder(
         done = f"{len(results)} of {len(chosen_stages)} stages"
         fail(f"interrupted after {done}; no file was written", INTERRUPTED)
 
-    # Made before anything is drawn, while a GPU's clocks are still what the stages met.
+    # Before anything is drawn, while the GPU's clocks are still those of the measurement.
     document = runner.as_json(problem, chosen_engine, results, arguments=context.obj)
     console.print("", tables.ladder_table(results, chosen_engine), "", sep="\n")
     console.print(tables.ladder_legend(chosen_engine))

@@ -66,14 +66,10 @@ def lint(
             problems = {name: workloads.paper_layer(name) for name in layers}
             problems |= gate.PROBLEMS if layer.lower() == "all" else {}
         stored = None if against is None else _stored(against)
-        capabilities = (
-            tuple(dict.fromkeys(capability("arch", sm) for sm in arch or ())) or gate.CAPABILITIES
-        )
-    too_old = [
-        reason
-        for gpu in capabilities
-        if (reason := why_too_old(chosen_stages, gpu, arch_of(gpu))) is not None
-    ]
+        wanted = dict.fromkeys(capability("arch", sm) for sm in arch or ())
+        capabilities = tuple(wanted) or gate.CAPABILITIES
+    reasons = (why_too_old(chosen_stages, gpu, arch_of(gpu)) for gpu in capabilities)
+    too_old = [reason for reason in reasons if reason is not None]
     if stage is not None and arch and too_old:
         refuse(too_old[0])
     check_compilers("lint")
@@ -109,11 +105,7 @@ def lint(
         console.print(
             f"{len(rows)} kernels compared with {against}: {len(found)} differ, {len(worse)} worse"
         )
-        errors += [
-            Text(f"{one.row.stage}: {one.row.kernel} on {one.row.problem}, {one.row.arch}: worse: ")
-            + Text(", ".join(one.worse))
-            for one in worse
-        ]
+        errors += [Text(f"{one.row}: worse: {', '.join(one.worse)}") for one in worse]
     conclude(console, errors, "kernel", len(rows), "within budget")
 
 

@@ -266,7 +266,7 @@ STAGE = Stage(
     __name__,
     title="Fused im2win: the windows are made in shared memory",
     source="im2win paper (000), Algorithm 3, without its tensor; ours",
-    builds_on=("s11_im2win_full",),
+    builds_on=("s11b_multistage",),
     prepare=prepare,
     tiles=Tiles(
         production=S12.best_tile,

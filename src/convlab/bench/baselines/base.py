@@ -58,7 +58,7 @@ Prepare = Callable[[ConvProblem, Singles, Singles], Prepared]
 C_i, H_f, W_f]``, float32 on the host. Raises :class:`Unsupported`, or ``MemoryError`` where the
 tensors or the workspace do not fit."""
 Compile = Callable[[ConvProblem], Future[Any] | None]
-"""Makes something ready ahead of time; returns what to wait for where that goes on elsewhere."""
+"""Makes something ready ahead of time; returns a future where another thread does the work."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def baseline(
 
 
 def rehearsal(why_absent: Callable[[], str | None], prepare: Prepare) -> Compile:
-    """A ``compile`` that runs one small convolution, because the first one takes seconds: it
-    imports a library, loads its parts and makes its handles."""
+    """A ``compile`` that runs one small convolution. A library's first one takes seconds, because
+    it imports the library, loads its parts and makes its handles."""
 
     def compile(problem: ConvProblem) -> None:
         with suppress(Unsupported):
