@@ -152,7 +152,7 @@ stage_kernel(
 )
 
 # %%
-ring_of_slices(diary("s12", part_of("s12", make_kernel=make_slow)))
+pipeline_stages(diary("s12", part_of("s12", make_kernel=make_slow)))
 
 # %% check="impatient"
 check_prefetch(part_of("s12", make_kernel=make_slow), "s12")
