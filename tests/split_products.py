@@ -7,26 +7,19 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 from kernels.tensor_cores import split
-from numba import cuda, float32, uint32
-from numba.cuda.core import config
+from numba import cuda, uint32
 
-from convlab import ConvProblem, Stage, Tile, plan, plans
-from convlab.device import to_tf32
+from convlab import ConvProblem, Stage, Tile
 from convlab.engines import Engine
 from convlab.kernels import window_copies
 from convlab.kernels.split_tf32 import make_filter_number
-from convlab.oracle import CheckResult, Oracle, random_tensors
+from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.stage import Flat, Launch, Program
 
 F = np.float32
 INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
-# Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
-VALUES = [INF, NAN] if config.ENABLE_CUDASIM else [INF, -INF, NAN, MOST, -MOST]
-WRITTEN = {True: "float4"} | ({} if config.ENABLE_CUDASIM else {False: "scalar"})
-PLACES = ("input", "weight", "bias")
 
 SHAPES = {
     "one of everything": ConvProblem(1, 1, 1, 1, 1, 1),
@@ -64,79 +57,6 @@ def computed(
     input, weight, bias = (None if n is None else engine.to_device(n) for n in numbers)
     Plan(problem, stage, tile or stage.tiny_tile, engine, **options)(input, weight, output, bias)
     return engine.to_host(output)
-
-
-@cuda.jit(device=True)
-def large_part_alone(value):
-    return to_tf32(value), float32(0)
-
-
-def without_small_parts(stage: Stage, module: ModuleType, judged: Any) -> CheckResult:
-    """The result where a module forgets the small parts."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "split_tf32", large_part_alone)
-        plans._prepared.cache_clear()  # programs are kept
-        result: CheckResult = judged(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
-    plans._prepared.cache_clear()
-    return result
-
-
-# What is not finite
-
-
-def check_what_is_not_finite(
-    stage: Stage, whole_runs: bool, where: str, value: float, engine: Engine
-) -> None:
-    """Right without ReLU, by the oracle; with it, the same and no negative numbers."""
-    problem = ConvProblem(2, 3, 4, 4 if whole_runs else 3, 5, 3, padding=1)
-    numbers = dict(zip(PLACES, random_tensors(problem, 3), strict=True))
-    numbers[where].reshape(-1)[2] = value
-    plain = computed(stage, engine, problem, numbers.values())
-    result = Oracle(problem, *numbers.values()).check(plain, split_products=True)
-    assert result.ok, result
-    clipped = computed(stage, engine, problem, numbers.values(), relu=True)
-    np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
-
-
-def check_an_infinite_weight_over_padding(stage: Stage, engine: Engine) -> None:
-    problem = ConvProblem(1, 8, 4, 4, 2, 3, padding=1)
-    input, weight, bias = random_tensors(problem, 5)
-    weight[1, 3, 0, 0] = INF
-    for relu in (False, True):
-        output = computed(stage, engine, problem, (input, weight, bias), relu=relu)[0]
-        nan = np.zeros((4, 4), bool)
-        nan[0], nan[:, 0] = True, True
-        np.testing.assert_array_equal(np.isnan(output[1]), nan)
-        assert np.isfinite(output[0]).all()
-
-
-def check_a_sum_that_overflows(stage: Stage, engine: Engine) -> None:
-    """By channels it passes through minus infinity, by places it does not."""
-    problem = ConvProblem(1, 8, 1, 3, 1, (1, 3))
-    input, weight = np.ones(problem.input_shape, F), np.zeros(problem.weight_shape, F)
-    weight[0, :2, 0] = [[-3e38, 3e38, 0], [-3e38, 0, 3.3e38]]
-    for relu in (False, True):
-        output = computed(stage, engine, problem, (input, weight, None), relu=relu)
-        assert output.item() == pytest.approx(3e37, rel=1e-6)
-
-
-def check_a_constant_weight(stage: Stage, relu: bool, engine: Engine) -> None:
-    """What is computed again is, too, of the weight that was there."""
-    problem = ConvProblem(1, 8, 4, 6, 5, (2, 3), padding=(1, 0))
-    _, weight, bias = random_tensors(problem, 7)
-    weight[1, 2, 0, 1] = INF
-    on = engine.to_device
-    kept = on(weight)
-    chosen = plan(problem, stage.name, stage.tiny_tile, engine.name, relu=relu)
-    ready = chosen.for_weight(kept, on(bias))
-    kept[:] = 0
-    for seed in (8, 9):
-        other = random_tensors(problem, seed)[0]
-        output = on(np.full(problem.output_shape, NAN, F))
-        ready(on(other), output)
-        wanted = computed(stage, engine, problem, (other, weight, bias), relu=relu)
-        np.testing.assert_array_equal(engine.to_host(output), wanted)
-    assert np.isnan(wanted).any()
 
 
 # The filter

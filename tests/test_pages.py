@@ -135,7 +135,9 @@ def test_only_marked_sections_change():
 def root(tmp_path, monkeypatch):
     """A source folder with the real results and a few pages; drawing is quick."""
     monkeypatch.setattr(pages, "sample", lambda: SAMPLE)
-    monkeypatch.setattr(plots, "svg", lambda salt, *_: f"<svg>{salt}{'.' * 500}</svg>\n")
+    monkeypatch.setattr(
+        plots, "svg", lambda salt, *_: f"<svg><text>{salt} 1{'.' * 500}</text></svg>\n"
+    )
     (tmp_path / "docs/results").mkdir(parents=True)
     for file in (ROOT / "docs/results").glob("*_h200.json"):
         shutil.copy(file, tmp_path / "docs/results")

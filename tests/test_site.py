@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from dataclasses import replace
 from html import unescape
 from importlib import import_module
 from pathlib import Path
@@ -14,12 +15,14 @@ import pytest
 from numba.cuda.core import config
 
 import convlab
+from convlab.lessons.requests import one_request
 from convlab.lint import REGISTER_BUDGET, USUAL_BUDGET
 from convlab.simulation.findings import REMEDIES
 from convlab.site import __main__ as command
 from convlab.site import pages, pictures
 from convlab.stages import LADDER
-from convlab.workloads import paper_layer
+from convlab.tracing import trace_stage
+from convlab.workloads import TEACHING, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -215,6 +218,13 @@ def test_a_picture_of_an_array_has_its_planes_side_by_side():
     assert image.shape == (9, 6 * 10 - 1)
     assert np.isnan(image[:, 9::10]).all()
     assert image[8, 18] == 2 * 81 - 1
+
+
+def test_a_picture_that_would_be_wrong_is_refused():
+    launch = trace_stage("s05", TEACHING).main
+    wrong = tuple(replace(one, passes=one.passes + 1) for one in launch.requests)
+    with pytest.raises(ValueError, match="passes, and its picture would have"):
+        one_request(replace(launch, requests=wrong), "S_F", "store")
 
 
 def test_it_says_where_it_has_to_run(tmp_path, capsys):

@@ -370,7 +370,7 @@ def ladder(results: LadderResults) -> str:
     def draw(axes: Axes) -> None:
         longest = max((step.reach for step in steps if step.reach), default=1.0)
         for row, step in enumerate(steps):
-            _bar(axes, row, step, steps[row - 1] if row else None)
+            _bar(axes, row, step, [one.stage.name for one in steps[:row]])
         from matplotlib.patches import Patch
 
         shown = {"plain", "im2win"} | {family(step.stage) for step in steps}
@@ -392,10 +392,12 @@ def ladder(results: LadderResults) -> str:
     return with_dark_mode(svg("ladder", 6.4, 1.6 + 0.5 * len(steps) + 0.16 * len(lines), draw))
 
 
-def _bar(axes: Axes, row: int, step: Step, before: Step | None) -> None:
+def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:
+    """A stage's bar and words; ``above`` are the stages of the rows before, in which its base may
+    be missing."""
     name, idea = step.idea
-    base = step.stage.builds_on
-    if base and before is not None and before.stage.name not in base:
+    base = [one for one in step.stage.builds_on if one in above]
+    if base and above[-1] not in base:
         idea += f" (starts again from {', '.join(one.partition('_')[0] for one in base)})"
     heading: Any = {"va": "baseline", "annotation_clip": False}
     first = axes.annotate(

@@ -130,8 +130,9 @@ def _served(launch: LaunchTrace, request: Request) -> tuple[int, list[dict[int, 
                     depth[word % BANKS] += 1
             passes += rows
         if len(passes) == request.passes:
-            break
-    return at_once, passes
+            return at_once, passes
+    raise ValueError(f"a request of {request.array} in line {request.line} has {request.passes} "
+                     f"passes, and its picture would have {len(passes)}")  # fmt: skip
 
 
 def _in_banks(launch: LaunchTrace, request: Request) -> Picture:

@@ -63,6 +63,7 @@ DATA = {
     "Step": "One step of a program: a :class:`Launch` or a :class:`LibraryCall`.",
     "BYTES_16": "The ``alignment=`` of a shared array that float4 loads and stores access: 16 on a "
     "GPU, None in Numba's simulator, which has no such argument.",
+    "FLOAT4": "The elements of a float4: 4.",
     "ENGINE_CONSTANTS": "The constants of kernels that differ from engine to engine.",
     "ENGINE_NAMES": "The engines' names: ``gpu``, ``simulator`` and ``cudasim``.",
 }
