@@ -68,6 +68,7 @@ REGISTER_BUDGET: dict[str, int] = {
     "prefetch": 136,
     "double_buffer": 136,
     "im2win": 40,
+    "warp_tile": 168,
     "im2win_full": 168,
     "multistage": 168,
     "fused_im2win": 168,

@@ -115,6 +115,17 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
     steps = steps_from(0)
 
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_and_column(t):
+        """The thread's in the tile. A warp is 4 x 8, lane by lane (0, 0), (1, 0), (0, 1), ..."""
+        if BY_WARPS:
+            warp, lane = t // 32, t % 32
+            ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2
+            tx = warp % WARPS_N * LANES_N + lane % 16 // 2
+        else:
+            ty, tx = t // COLUMNS, t % COLUMNS
+        return uint32(ty), uint32(tx)
+
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
         S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)  # line 2
@@ -126,11 +137,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         fetched_I = cuda.local.array(I_FETCHED, float32)
         first_I = cuda.local.array(I_FLOAT4S, int64)
         t = uint32(cuda.threadIdx.x)
-        ty, tx = uint32(t // COLUMNS), uint32(t % COLUMNS)
-        if BY_WARPS:  # lane by lane (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), ...
-            warp, lane = t // 32, t % 32
-            ty = uint32(warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2)
-            tx = uint32(warp % WARPS_N * LANES_N + lane % 16 // 2)
+        ty, tx = row_and_column(t)
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
