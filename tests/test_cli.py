@@ -235,7 +235,7 @@ def test_a_broken_stage_with_json_on_standard_output(broken):
     ("arguments", "said", "unsaid"),
     [
         (("--layer", "conv9"), ("days", "--yes", "GPU"), "--batch 1"),  # one image takes hours
-        (("--batch", "500"), ("minutes: use --batch 1 (about 2 seconds), the default",), "days"),
+        (("--batch", "500"), ("minutes: use --batch 1 (about 3 seconds), the default",), "days"),
     ],
 )
 def test_too_much_for_a_simulator_is_refused_with_what_to_do(arguments, said, unsaid):

@@ -210,7 +210,7 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     def parts(stage: str, layer: str = "conv9") -> tuple[float, float]:
         """Milliseconds of the layout transforms and of the main kernel."""
         stages = charts.stored(layer)["stages"]
-        (entry,) = (one for one in stages if one["name"].startswith(stage))
+        (entry,) = (s for s in stages if s["name"] == stage or s["name"].startswith(f"{stage}_"))
         *before, main = entry["launch_ms"].values()
         return sum(before), main
 
