@@ -118,6 +118,12 @@ def test_sums_split_among_blocks(
     assert judged(problem, S12, tensors, tile, splits=splits).ok
 
 
+def test_relu_with_split_sums_is_refused() -> None:
+    problem = ConvProblem(1, 3, 6, 6, 5, 3)
+    with pytest.raises(ValueError, match=r"splits is 2.*relu"):
+        stage_named("s12").prepare(problem, Tile(16, 32, 4, 4, 4), relu=True, splits=2)
+
+
 def test_relu_keeps_nan_and_what_is_positive(engine: Engine) -> None:
     problem = ConvProblem(1, 3, 6, 6, 5, 3, padding=1)
     input, weight, bias = random_tensors(problem, 3)

@@ -169,7 +169,7 @@ class Program:
 @dataclass(frozen=True)
 class Tiles:
     """The tiles of a stage: ``production(problem)`` for a GPU, ``tiny`` for a quick run on a
-    simulator, ``model`` for counting on one: the GPU's in small. A stage with a choice of tiles has
+    simulator, ``model`` for counting on one: a smaller copy. A stage with a choice of tiles has
     ``candidates(problem)``, which a tuner measures; its ``production`` also takes the GPU's
     ``sm_count`` and the stage's options."""
 

@@ -1,6 +1,6 @@
 """The epilogue of s12, s13 and s14: a thread adds the bias to its sums, and stores them or, with
-split-K, adds them to what is there. Where tensor cores multiply, the caller computes a sum again
-that is not finite (:mod:`split_tf32`).
+split-K, adds them to what is there. Where tensor cores multiply, the caller recomputes sums
+that are not finite (:mod:`split_tf32`).
 
 Where the outputs of an image are a multiple of four, a thread's windows are neighbours and four
 outputs are one 128-bit store. Elsewhere stores are scalar, and windows are interleaved across lanes
@@ -20,7 +20,7 @@ from convlab.problem import ConvProblem
 from convlab.stage import Tile
 
 INFINITY = np.float32(np.inf)
-WARP_GROUPS = 4  # float4s of a warp's windows between two of a lane's, where tensor cores multiply
+WARP_GROUPS = 4  # with mma: from a lane's float4 of windows to its next, in float4s
 
 
 def interleaved_lanes(problem: ConvProblem, lanes: int) -> int:
@@ -87,8 +87,8 @@ def make_write(
 
 
 def make_add(problem: ConvProblem, tile: Tile, row_of: Any, LANES: int) -> Any:
-    """``write`` of a split-K block, which has only a part of each sum: atomic additions. The first
-    part has the bias."""
+    """``write`` of a split-K block, which has only a part of each sum: atomic additions. Only
+    ``blockIdx.z == 0`` adds the bias."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T, COLUMNS = tile.M_T, tile.N_T, tile.columns
     WHOLE_ROWS, WHOLE_COLUMNS = M % tile.M_B == 0, N % tile.N_B == 0

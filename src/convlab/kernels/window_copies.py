@@ -35,7 +35,7 @@ def fetching_columns(tile: Tile) -> tuple[int, int]:
 
 
 def check_tile(tile: Tile) -> None:
-    """Raise ``ValueError`` for a tile whose columns do not share its threads evenly."""
+    """Raise ``ValueError`` where the threads are neither a multiple nor a divisor of N_B."""
     at_a_time, times = fetching_columns(tile)
     tile.require(
         tile.threads % at_a_time == 0 and at_a_time * times == tile.N_B,

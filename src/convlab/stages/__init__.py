@@ -1,4 +1,4 @@
-"""The ladder: every file ``sNN_name.py`` of this folder is a stage, found by its name."""
+"""The ladder: every file ``sNN_name.py`` or ``sNNb_name.py`` here is a stage, found by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""s09: double buffering. Every buffer exists twice: one is read while the other is filled.
+"""s09: double buffering. Slices and operands exist twice: one is read while the other is filled.
 
 Source: im2win paper (000), section 3.3 ("Double buffer and prefetching") and Algorithm 3. With two
 buffers in shared memory one barrier per slice is enough. With two in registers a thread loads the
@@ -35,7 +35,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
-    F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B), (M_T, N_T)  # one below the other
+    F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B), (M_T, N_T)  # stacked by rows
     M_4, M_P = M_B // FLOAT4, blocks_for(M, M_B) * M_B  # float4s in a row of the slice; padded M
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
@@ -108,7 +108,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-            if slice_ < SLICES:  # lines 3-4 and 14-15: registers to the other buffer
+            if slice_ < SLICES:  # lines 3-4 and 14-15: to the buffer that all have read
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS

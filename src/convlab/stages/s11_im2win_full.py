@@ -117,7 +117,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_and_column(t):
-        """The thread's in the tile. A warp is 4 x 8, lane by lane (0, 0), (1, 0), (0, 1), ..."""
+        """The thread's place in the tile. A warp is 4 x 8: lanes (0, 0), (1, 0), (0, 1), ..."""
         if BY_WARPS:
             warp, lane = t // 32, t % 32
             ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2

@@ -122,8 +122,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def wait_for(slice_, end, pipe, ty, tx, S_F, S_I, R_F, R_I):
-        wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-        cuda.syncthreads()  # then for all threads'; its predecessor is free
+        wait_copies(IN_FLIGHT)  # this thread's copies of the slice have landed;
+        cuda.syncthreads()  # so have all threads'; the buffer before it may be filled again
         if slice_ < end:
             read(
                 S_F,
@@ -155,7 +155,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_and_column(t):
-        """The thread's in the tile. A warp is 4 x 8, lane by lane (0, 0), (1, 0), (0, 1), ..."""
+        """The thread's place in the tile. A warp is 4 x 8: lanes (0, 0), (1, 0), (0, 1), ..."""
         if BY_WARPS:
             warp, lane = t // 32, t % 32
             ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2
@@ -234,10 +234,15 @@ def prepare(
     splits: int | None = None,
     sm_count: int = H200_SMS,
 ) -> Program:
-    """As every stage's; ``relu`` replaces negative results by zero. ``splits`` is among how many
-    blocks a sum is split: the model's choice for a GPU of so many SMs, but 1 with
-    ``whole_sums`` and with ``relu``, which needs the sums."""
+    """As every stage's; ``relu`` replaces negative results by zero. ``splits`` is the number
+    of blocks that share each sum. By default the model chooses it for a GPU of so many SMs, or it
+    is 1 with ``whole_sums`` and with ``relu``, which needs whole sums. Raises ``ValueError`` for
+    ``relu`` with more splits than one."""
     check_tile(tile)
+    if relu and splits is not None and splits > 1:
+        raise ValueError(
+            f"splits is {splits}: with relu it must be 1, because relu needs whole sums"
+        )
     if splits is None:
         splits = 1 if relu or whole_sums else S12.best_splits(problem, tile, sm_count)
     slices = blocks_for(problem.K, tile.K_B)

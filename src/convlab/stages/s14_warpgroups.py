@@ -1,8 +1,8 @@
 """s14: warpgroups. Four warps multiply together, and the tensor cores read the filter themselves.
 
-Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32; all
-of 535 take ``wgmma`` (:mod:`convlab.device.warpgroup`), which only compute capability 9.0 has.
-It multiplies 64 windows at a time, and while it multiplies one half, the threads split the other.
+Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32; only
+``wgmma`` reaches all 535 (:mod:`convlab.device.warpgroup`), which only compute capability 9.0 has.
+It multiplies 64 windows at a time; while the first 64 multiply, threads split the second 64.
 While the threads add, the tensor cores work for another block: two or three share an SM.
 """
 
@@ -51,7 +51,7 @@ LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of th
 MMA_K = 8  # terms that an instruction multiplies
 DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
-MOST_CHANNELS = 128  # of a block: with more, sums leave the registers
+MOST_CHANNELS = 128  # of a block: with more, sums leave registers and two slices do not fit
 
 
 def filter_layout(tile: Tile) -> Layout:
@@ -82,7 +82,7 @@ def make_multiply(tile: Tile) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_I, at, X):
-        for row in range(WARPGROUP_K // 4):  # of the slice: every fourth, from this thread's own
+        for row in range(WARPGROUP_K // 4):  # rows t, t + 4, ...; t: thread in group
             X[row, 0], X[row, 1], X[row, 2], X[row, 3] = load4(S_I, at + 4 * row * PITCH)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -187,9 +187,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             fetch(pipe, pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
         pipe = 0
         for slice_ in range(SLICES):
-            wait_copies(0)  # for this thread's part of the slice,
-            fence_shared()  # which the tensor cores will read,
-            cuda.syncthreads()  # then for all threads'; its predecessor is free
+            wait_copies(0)  # this thread's copies of the slice have landed;
+            fence_shared()  # tensor cores see them;
+            cuda.syncthreads()  # so for all threads; the buffer before may be filled again
             if SLICES > AT_FIRST:
                 fetch(slice_ + 1, 1 - pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
             multiply(S_F, S_I, pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
