@@ -19,18 +19,16 @@ from convlab.lessons.feedback import (
     AS_FEW,
     Feedback,
     Problem,
-    Row,
     Stopped,
     broken,
     checked_by_counts,
     feedback_on,
-    function_of,
     graded,
-    headline_of,
-    in_one_line,
     of_finding,
     ready,
+    row_of,
     running,
+    with_problems,
 )
 from convlab.lessons.launching import numbered
 from convlab.problem import ConvProblem
@@ -61,7 +59,7 @@ def check(
     try:
         found = checked(made, step.name, seed=seed, model=MODEL)
     except ValueError as error:
-        return broken(title, in_one_line(error))
+        return broken(title, str(error))
     if found.ok and also is not None:
         answer, findings = check_tile(made, step.name, also, seed)
         answers = found.answers if answer.ok else (*found.answers, answer)
@@ -106,7 +104,7 @@ def check_kernel(
         traces.append(made)
     answers = (f"the answer is what NumPy gives, on {len(traces)} launches",)
     if problems:
-        return with_problems(title, problems, () if ANSWER in problems else answers)
+        return with_problems(title, problems.values(), () if ANSWER in problems else answers)
     rows = []
     if fewest_sectors:
         counts = [[one.total(unit) for one in traces] for unit in ("sectors", "fewest_sectors")]
@@ -116,19 +114,6 @@ def check_kernel(
         yours = sum(launch.total("lanes") for launch in traces)
         rows.append(row_of("elements read and written", yours, there))
     return checked_by_counts(title, answers, rows)
-
-
-def row_of(unit: str, yours: float, target: float) -> Row:
-    """A count that may be a quarter above the target."""
-    return Row(unit, yours, target, yours <= AS_FEW * target)
-
-
-def with_problems(
-    title: str, problems: dict[Any, Problem], right: tuple[str, ...] = ()
-) -> Feedback:
-    """The feedback of what is wrong, with a wrong answer first."""
-    found = tuple(sorted(problems.values(), key=lambda one: one.reason != ANSWER))
-    return Feedback(title, headline_of(found), found, right)
 
 
 def tried(
@@ -143,7 +128,7 @@ def tried(
     problems: dict[Any, Problem] = {}
     for finding in made.findings:
         key = finding.kind, finding.line, finding.other_line
-        problems.setdefault(key, of_finding(finding, function_of(kernel)))
+        problems.setdefault(key, of_finding(finding, kernel.py_func.__code__.co_filename))
     same = np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
     if not all(map(np.array_equal, inputs, launch.inputs)):
         what = "The kernel changed its input, which is only to be read."
@@ -169,7 +154,9 @@ def _wrong_element(output: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> 
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
     """What the strict simulator finds wrong with a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
-    problems = tuple(of_finding(finding, function_of(kernel)) for finding in findings)
+    problems = tuple(
+        of_finding(finding, kernel.py_func.__code__.co_filename) for finding in findings
+    )
     places = f"in {len(problems)} place{'s' * (len(problems) != 1)}"
     headline = f"something wrong, {places}" if problems else "nothing wrong"
     return Feedback("your kernel", f"The simulator found {headline}.", problems)
@@ -202,7 +189,7 @@ def check_function(
             numbers = np.array([])
         if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
             what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
-            return with_problems(title, {ANSWER: Problem(ANSWER, what)})
+            return with_problems(title, [Problem(ANSWER, what)])
     return Feedback(title, "Passed.", (), (f"right on {len(ours)} cases",))
 
 
@@ -324,7 +311,7 @@ def check_im2col(made: Any, wanted: Wanted) -> Feedback:
     if problems:
         right_on = sum(names.values())
         said = f"the matrix is right on {right_on} of {len(names)} problems"
-        return with_problems(TITLE, problems, (said,) * bool(right_on))
+        return with_problems(TITLE, problems.values(), (said,) * bool(right_on))
     units = ("requests to global memory", "sectors of global memory")
     rows = [row_of(unit, *pair) for unit, pair in zip(units, counts.T.tolist(), strict=True)]
     answers = (f"the matrix is what NumPy gives, on {len(names)} problems",)

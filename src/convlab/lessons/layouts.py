@@ -75,7 +75,7 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
     inside = slice(first, first + p.window_shape[1] * p.H_f)
     # Of each part its blocks, which stand below each other, and where the window may be in them.
     everywhere, one_column, one_run = np.s_[:, :], np.s_[:, window : window + 1], np.s_[m, inside]
-    parts = {
+    parts: dict[str, tuple[np.ndarray, Any]] = {
         "input": (image, everywhere),
         "im2col matrix": (matrix[None], one_column),
         "im2win tensor": (tensor, one_run),

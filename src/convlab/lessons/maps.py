@@ -158,7 +158,7 @@ def one_thread(launch: LaunchTrace, thread: int) -> Picture:
         }
         verb, colour = ("writes", COLOURS[1]) if mine["store"] else ("reads", COLOURS[0])
         tensor = np.zeros(math.prod(array.shape), bool)
-        tensor[sum(mine.values(), [])] = True
+        tensor[[element for found in mine.values() for element in found]] = True
         told.append(f"{verb} {int(tensor.sum())} of {array.name}")
         tensor = tensor.reshape(array.shape)
         for i, channel in np.argwhere(tensor.any(axis=(2, 3)))[:MOST_PLANES].tolist():

@@ -22,7 +22,7 @@ from convlab.device import mma_tf32, split_tf32, to_tf32
 from convlab.device.products import WARP, K, M, N, split_into_tf32, warp_mma
 from convlab.engines.simulator import Simulator
 from convlab.lessons.charts import line_chart
-from convlab.lessons.exercises import On, check, row_of, tried, with_problems
+from convlab.lessons.exercises import On, check, tried
 from convlab.lessons.feedback import (
     ANSWER,
     COUNTS,
@@ -31,7 +31,9 @@ from convlab.lessons.feedback import (
     Stopped,
     graded,
     ready,
+    row_of,
     running,
+    with_problems,
 )
 from convlab.lessons.launching import ready_on
 from convlab.lessons.maps import elements_of
@@ -182,7 +184,7 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
             what = f"The warp comes to mma_tf32 {len(found.calls)} times; it must come {ONE_WARP}."
             problems.setdefault(COUNTS, Problem(COUNTS, what))
     if problems:
-        feedback = with_problems(TITLE, problems)
+        feedback = with_problems(TITLE, problems.values())
         early = stopped and ANSWER not in problems
         return replace(feedback, headline=STOPPED) if early else feedback
     said = ", ".join(map(str, rows))
