@@ -81,7 +81,7 @@ def check(
     ended = all(answer.ended for answer in answers)
     machine = None
     if ended:
-        program = _program(step, made, EVERYTHING, step.tiny_tile)
+        program = program_with(step, made, EVERYTHING, step.tiny_tile)
         machine = compiled(program, step.prepare(EVERYTHING, step.tiny_tile))
     refused = machine is not None and machine.error is not None
     clean = not found and not refused and all(answer.ok for answer in answers)
@@ -90,7 +90,7 @@ def check(
     return Check(named, step.name, tuple(answers), tuple(found.values()), counts, machine)
 
 
-def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
+def program_with(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
     """The stage's program with the kernel in the main kernel's place.
 
     Raises ``ValueError`` where it takes other arguments.
@@ -124,7 +124,7 @@ def _try(
         flat = tensors[0].reshape(-1)
         flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
         tensors[1][-1, 0, 0, 0] = np.inf
-    program = _program(stage, make, problem, stage.tiny_tile)
+    program = program_with(stage, make, problem, stage.tiny_tile)
     try:
         output, written = _run(stage, program, problem, tensors, strict=False)
         oracle = Oracle(problem, *tensors)
@@ -191,7 +191,7 @@ def _run(
 def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Iterator[Count]:
     """The kernel's counts and the stage's."""
     tile = stage.model_tile or stage.tiny_tile
-    yours = _counted(stage, _program(stage, make, problem, tile), problem, seed)
+    yours = _counted(stage, program_with(stage, make, problem, tile), problem, seed)
     stages = _counts_of_stage(stage, problem, tile, seed)
     return (Count(unit, number, stages[unit]) for unit, number in yours.items())
 

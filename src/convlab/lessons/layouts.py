@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.simulator import Simulator
-from convlab.lessons.launching import numbered, ready_on
+from convlab.lessons.launching import numbered, ready_for
 from convlab.lessons.pictures import COLOURS, INK, NOBODY, Grid, Picture
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
@@ -202,7 +202,8 @@ def windows_seen(made: Any, stage: str, problem: ConvProblem) -> np.ndarray:
     weight = np.eye(problem.K, dtype=np.float32).reshape(square.weight_shape)
     bias = np.zeros(problem.K, np.float32)
     output = np.zeros(square.output_shape, np.float32)
-    main, arrays = ready_on((numbered(problem), weight, bias), output, made, stage, square)
+    tensors = numbered(problem), weight, bias
+    main, arrays = ready_for(made, stage, square, None, tensors, output)
     Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
     return output.transpose(1, 0, 2, 3).reshape(problem.K, problem.N).astype(int)
 

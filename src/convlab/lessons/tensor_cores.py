@@ -18,6 +18,7 @@ import numpy as np
 from numba import cuda, float32
 
 from convlab.checking.loading import is_kernel
+from convlab.convolution import reference
 from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
 from convlab.engines.simulator import Simulator
@@ -35,7 +36,7 @@ from convlab.lessons.feedback import (
     running,
     with_problems,
 )
-from convlab.lessons.launching import ready_on
+from convlab.lessons.launching import ready_for
 from convlab.lessons.maps import elements_of
 from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, finished, sheet, spans
 from convlab.problem import ConvProblem
@@ -344,10 +345,10 @@ def _by_tensor_cores(A: np.ndarray, B: np.ndarray, split: bool, step: int) -> np
 
 
 def _by_threads(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """The same by ordinary float32, term after term."""
+    """The same by float32's fused multiply-adds, term after term: each rounds once."""
     total = np.zeros((M, N), np.float32)
-    for k, row in enumerate(B):
-        total += A[:, k, None] * row
+    for column, row in zip(A.T.astype(np.float64), B.astype(np.float64), strict=True):
+        total = (column[:, None] * row + total).astype(np.float32)
     return total
 
 
@@ -403,17 +404,14 @@ def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, 
     random = np.random.default_rng(0)
     input = random.random(problem.input_shape, np.float32)
     weight = random.random(problem.weight_shape, np.float32)
-    bias = np.zeros(problem.C_o, np.float32)
     output = np.full(problem.output_shape, np.nan, np.float32)
+    tensors = input, weight, np.zeros(problem.C_o, np.float32)
     tile = stage_named(stage).tiny_tile
-    main, arrays = ready_on((input, weight, bias), output, made, stage, problem, tile)
+    main, arrays = ready_for(made, stage, problem, tile, tensors, output)
     with products_heard() as calls:
         Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
-    windows = np.lib.stride_tricks.sliding_window_view(
-        input[0].astype(np.float64), (problem.H_f, problem.W_f), axis=(1, 2)
-    )
-    exact = np.einsum("chwuv,ocuv->ohw", windows, weight.astype(np.float64))
-    return ((output[0] - exact) / exact).reshape(problem.M, problem.N), len(calls)
+    exact = reference(problem, input, weight)
+    return ((output - exact) / exact).reshape(problem.M, problem.N), len(calls)
 
 
 @graded

@@ -29,6 +29,7 @@ from convlab.lessons.pictures import (
     note,
     sheet,
 )
+from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, WIDE, WRITE
 from convlab.simulation.launch_arguments import three
@@ -138,7 +139,7 @@ class _Scribe(Counter[int]):
 def diary(stage: str, made: Any = None) -> Diary:
     """What thread 0 of a stage's main kernel does on a small problem of four slices; ``made`` is
     a learner's function in the place of the stage's, as for :func:`convlab.lessons.traced`."""
-    scribe = _Scribe(*ready_for(made, stage, SMALL, SMALL_TILE))
+    scribe = _Scribe(*ready_for(made, stage, SMALL, SMALL_TILE, random_tensors(SMALL, 0)))
     columns = scribe.columns
     after = [span for span in scribe.spans if span.name in AFTER]
     found: list[tuple[float, str, int]] = [(at - 0.5, BARRIER, 0) for at in scribe.barriers]
