@@ -22,19 +22,18 @@ from convlab.device.products import (
     checked_fragments,
 )
 from convlab.simulation.access_log import (
-    ATOMIC,
     GLOBAL,
     ISSUED,
     LANDED,
     READ,
+    Accesses,
     AccessLog,
-    Columns,
+    joined,
     site_of,
 )
-from convlab.simulation.accesses import Access, Conflict
 from convlab.simulation.block_memory import LocalArray
 from convlab.simulation.checked_array import CheckedArray, check, show
-from convlab.simulation.races import ENOUGH
+from convlab.simulation.races import ENOUGH, Conflict
 from convlab.simulation.scalars import Arithmetic
 from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Request, SimulatedCuda
 
@@ -105,47 +104,7 @@ class Product:
     last_phase: float = math.inf
 
 
-class Near(NamedTuple):
-    """Accesses to shared memory, as columns; reads are tensor cores'."""
-
-    address: np.ndarray
-    site: np.ndarray
-    kind: np.ndarray
-    thread: np.ndarray
-    phase: np.ndarray
-    position: np.ndarray
-
-    @classmethod
-    def of(cls, columns: Columns, start: int) -> Near:
-        """What concerns products in a log whose first entry has position ``start``."""
-        near = columns.address < GLOBAL
-        some = np.flatnonzero(near & (columns.of_products | (columns.kind & 3 != READ)))
-        c = columns.take(some)
-        return cls(c.address, c.site, c.kind, c.thread, c.phase, start + some)
-
-    @property
-    def is_read(self) -> np.ndarray:
-        return np.asarray(self.kind & 3 == READ)
-
-    def take(self, chosen: np.ndarray) -> Near:
-        """The entries at these positions, or where this mask is true."""
-        return Near(*(column[chosen] for column in self))
-
-    def access(self, index: int, block_size: int) -> Access:
-        """As much of one as a finding says."""
-        address, site, kind, thread, phase, position = (int(column[index]) for column in self)
-        block = thread // block_size
-        return Access(
-            address, site, min(kind & 3, ATOMIC), thread, block, 0, phase, 0, position, None
-        )
-
-
-def joined(one: Near, other: Near) -> Near:
-    """The entries of both."""
-    return Near(*(np.append(a, b) for a, b in zip(one, other, strict=True)))
-
-
-NONE = Near(*(np.empty(0, np.int64) for _ in Near._fields))
+NONE = Accesses(*(np.empty(0, np.int64) for _ in Accesses._fields))
 
 
 class Products:
@@ -266,18 +225,19 @@ class Products:
 
     # Writes to what tensor cores read, and writes that were not fenced.
 
-    def look(self, start: int, block_size: int, whole: bool) -> Iterator[Conflict]:
-        """Conflicts of products with the accesses in the log, whose first has position ``start``.
-        ``whole`` if the last block has ended."""
+    def look(self, log: AccessLog, whole: bool) -> Iterator[Conflict]:
+        """Conflicts of products with the accesses in the log. ``whole`` if the last block has
+        ended."""
         if not self.used:
             return
-        assert self._log is not None
-        near = Near.of(self._log.columns(), start)
-        yield from self._races(near.take(~near.is_read), block_size)
+        columns = log.columns()
+        of_interest = columns.of_products | (columns.kind & 3 != READ)
+        near = columns.take((columns.address < GLOBAL) & of_interest)
+        yield from self._races(near.take(near.kind & 3 != READ), log.block_size)
         landed = near.take(near.kind & ISSUED == 0)  # an async copy writes when it lands
-        near = joined(self._written, landed)
+        near = joined([self._written, landed])
         near = near.take(np.lexsort((near.position, near.address)))
-        yield from self._not_fenced(near, block_size)
+        yield from self._not_fenced(near)
         if whole:
             self._all.clear()
             self._fences.clear()
@@ -285,17 +245,16 @@ class Products:
         else:
             now = self._now().phase
             self._all = [product for product in self._all if product.last_phase >= now]
-            writes = near.take(~near.is_read)
+            writes = near.take(near.kind & 3 != READ)
             self._written = writes.take(np.diff(writes.address, append=-1) != 0)
 
-    def _races(self, writes: Near, block_size: int) -> Iterator[Conflict]:
+    def _races(self, writes: Accesses, block_size: int) -> Iterator[Conflict]:
         """Writes to what a product may read just then, whoever's."""
         seen: Counter[tuple[int, int]] = Counter()
         for product in self._all:
             inside = (product.address <= writes.address) & (writes.address < product.end)
             phases = (product.began.phase <= writes.phase) & (writes.phase <= product.last_phase)
-            for index in np.flatnonzero(inside & phases).tolist():
-                write = writes.access(index, block_size)
+            for write in writes.rows(np.flatnonzero(inside & phases)):
                 seen[product.site, write.site] += 1
                 if seen[product.site, write.site] > ENOUGH:
                     continue
@@ -307,20 +266,17 @@ class Products:
                 before = write.position < position
                 yield Conflict("shared race", *((write, read) if before else (read, write)))
 
-    def _not_fenced(self, near: Near, block_size: int) -> Iterator[Conflict]:
+    def _not_fenced(self, near: Accesses) -> Iterator[Conflict]:
         """Reads of what its writer did not fence between that and the last barrier before.
         Entries are in the order of their addresses, those of an address in the order of time."""
-        indices = np.arange(len(near.address))
-        last = np.maximum.accumulate(np.where(near.is_read, -1, indices))
-        reads = np.flatnonzero(near.is_read & (last >= 0))
+        is_read = near.kind & 3 == READ
+        last = np.maximum.accumulate(np.where(is_read, -1, np.arange(len(is_read))))
+        reads = np.flatnonzero(is_read & (last >= 0))
         # An uninitialised read, or one with no barrier between, is a finding of its own.
         one, other = near.take(last[reads]), near.take(reads)
-        reads = reads[
-            (one.address == other.address)
-            & (one.thread // block_size == other.thread // block_size)
-            & (one.phase < other.phase)
-        ]
-        one, other = near.take(last[reads]), near.take(reads)
+        chosen = (one.address == other.address) & (one.block == other.block)
+        chosen &= one.phase < other.phase
+        one, other = one.take(chosen), other.take(chosen)
         fences = np.array(
             [(thread, *fence) for thread, made in sorted(self._fences.items()) for fence in made]
         ).reshape(-1, 3)
@@ -330,9 +286,9 @@ class Products:
         writer = one.thread * size
         before = np.searchsorted(who * size + position, writer + one.position, "right")
         in_time = np.searchsorted(who * size + phase, writer + other.phase, "left")
+        late = np.flatnonzero(in_time <= before)
         seen: Counter[tuple[int, int]] = Counter()
-        for index in np.flatnonzero(in_time <= before).tolist():
-            write, read = one.access(index, block_size), other.access(index, block_size)
+        for write, read in zip(one.rows(late), other.rows(late), strict=True):
             seen[write.site, read.site] += 1
             if seen[write.site, read.site] <= ENOUGH:
                 yield Conflict("not fenced", write, read)
