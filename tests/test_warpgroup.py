@@ -3,12 +3,11 @@ together, and what the compiler makes of them."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from kernels.cases import edited
+from kernels.cases import edited, findings_of
 from kernels.right import RIGHT
 from kernels.warpgroups import fill, make_products, multiplied, random_pairs
 from kernels.wrong import (
@@ -109,14 +108,6 @@ def run_in_threads(kernel: Any, arrays: list, threads: int = 128) -> None:
 # What is found
 
 
-@cache
-def findings_of(name: str) -> tuple:
-    case = next(case for case in WRONG if case.name == name)
-    with pytest.raises(SimulationError) as raised:
-        Simulator().launch(case.kernel, case.grid, case.block, *case.arguments())
-    return raised.value.findings
-
-
 @strict
 def test_a_mistake_is_one_kind_of_finding() -> None:
     """Or it would be told in words that belong to another."""
@@ -125,7 +116,7 @@ def test_a_mistake_is_one_kind_of_finding() -> None:
             kinds = {case.kind}
             if case.name == "tensor_cores_read_before_the_wait":
                 kinds.add("shared race")  # its copies land when everybody's product is done, or not
-            assert {finding.kind for finding in findings_of(case.name)} == kinds, case.name
+            assert {finding.kind for finding in findings_of(case)} == kinds, case.name
 
 
 @strict
@@ -149,7 +140,7 @@ def test_a_mistake_is_one_kind_of_finding() -> None:
     ],
 )
 def test_what_is_said_of_a_mistake(name: str, count: int, says: str) -> None:
-    finding = findings_of(name)[0]
+    finding = findings_of(next(case for case in WRONG if case.name == name))[0]
     assert says in finding.what
     assert finding.count == count
 
