@@ -82,9 +82,9 @@ class SimulatedLaunch:
         self.arithmetic = Arithmetic() if recorder is not None else None
         number = self.arithmetic.number if self.arithmetic else None
         self.memory = Memory(self.log, self.report, number)
-        self.cuda = SimulatedCuda(grid, block, self.memory, shared_bytes)
-        self.cuda.on_fence = self._fence
-        self.cuda.switch_through(getcurrent().switch)
+        self.cuda = SimulatedCuda(
+            grid, block, self.memory, shared_bytes, getcurrent().switch, self._fence
+        )
         self.copies = AsyncCopies(self.log, strict, self._thread)
         self.tensor_cores = TensorCores(self.cuda, self.arithmetic)
         self.products = Products(self.cuda, self.log, self.arithmetic, self._now)
@@ -182,7 +182,7 @@ class SimulatedLaunch:
         for number in range(math.prod(self.grid)):
             self.block_number = number
             self.block = coordinates_of(self.block_number, self.grid)
-            cuda.blockIdx.set(self.block)
+            cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z = self.block
             cuda.shared.new_block()
             self.copies.new_block()
             self.products.new_block()
@@ -192,9 +192,10 @@ class SimulatedLaunch:
                 self.paths.new_block()
             if self.waits:
                 complain = self._complain if self.strict else None
-                block = Block(self.body, self.arguments, thread_indices, enter, complain)
-                block.on_barrier, block.on_warp_barrier = self._barrier, self._warp_barrier
-                block.run()
+                Block(
+                    self.body, self.arguments, thread_indices, enter, self._barrier,
+                    self._warp_barrier, complain,
+                ).run()  # fmt: skip
             else:
                 body, arguments = self.body, self.arguments
                 for number, thread_index in enumerate(thread_indices):
