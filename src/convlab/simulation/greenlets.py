@@ -16,8 +16,9 @@ from typing import Any
 from greenlet import greenlet
 
 from convlab.device.products import warp_mma, warp_product
+from convlab.simulation.access_log import WARP
 from convlab.simulation.findings import Coordinates
-from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
+from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Request
 
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
 
@@ -183,10 +184,8 @@ class Block:
             self.on_warp_barrier([thread.number for thread in threads], bits == living)
         if kind.startswith("shfl"):
             results = {lane: self._shuffled(thread, present) for lane, thread in present.items()}
-        elif kind in TENSOR_CORES:
-            results = TENSOR_CORES[kind](brought)
         else:
-            results = VOTES[kind](brought)
+            results = CALLS[kind](brought)
         for lane, thread in present.items():
             thread.result = (results[lane],)
         return threads
@@ -250,7 +249,7 @@ def _equal(brought: dict[int, Any]) -> bool:
 
 
 # What each lane gets of what all of them bring, by the name of the call.
-VOTES: dict[str, Callable[[dict[int, Any]], dict[int, Any]]] = {
+CALLS: dict[str, Callable[[dict[int, Any]], dict[int, Any]]] = {
     "syncwarp": dict.fromkeys,
     "activemask": _same_for_all(_bits),
     "ballot_sync": _same_for_all(lambda b: _bits(lane for lane in b if b[lane])),
@@ -261,10 +260,10 @@ VOTES: dict[str, Callable[[dict[int, Any]], dict[int, Any]]] = {
     "match_any_sync": lambda b: {
         lane: _bits(other for other in b if b[other] == value) for lane, value in b.items()
     },
+    MMA: lambda brought: warp_mma(brought),
+    PRODUCT: _product,
+    PRODUCT_DONE: dict.fromkeys,
 }
-TENSOR_CORES = {
-    MMA: lambda brought: warp_mma(brought), PRODUCT: _product, PRODUCT_DONE: dict.fromkeys
-}  # fmt: skip
 
 
 def _lanes(mask: int) -> str:

@@ -63,7 +63,7 @@ def _barrier(kind: str) -> Callable[..., int]:
 
 
 def _vote(kind: str, brought: Callable[[Any], Any] = bool) -> Callable[..., Any]:
-    """What greenlets.VOTES makes of what the lanes of the mask bring."""
+    """What greenlets.CALLS makes of what the lanes of the mask bring."""
     return lambda self, mask, value: self.hub(
         Request(kind, site_of(1), brought(value), int(mask) & ALL_LANES)
     )

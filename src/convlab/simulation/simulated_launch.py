@@ -111,7 +111,7 @@ class SimulatedLaunch:
         builtins: dict[str, Any] = {**BUILTINS, "range": self.paths.range}
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
-            self.cuda.fma = self.arithmetic.fma  # type: ignore[method-assign]
+            self.cuda.fma = self.arithmetic.fma
         paths = self.paths
         return Copier(
             self.cuda, self._meaning, builtins, paths.call, self._emulation, paths.while_loop

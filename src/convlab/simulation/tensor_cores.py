@@ -32,7 +32,7 @@ from convlab.simulation.access_log import (
     site_of,
 )
 from convlab.simulation.block_memory import LocalArray
-from convlab.simulation.checked_array import CheckedArray, check, show
+from convlab.simulation.checked_array import CheckedArray, check, report_misaligned
 from convlab.simulation.races import ENOUGH, Conflict
 from convlab.simulation.scalars import Arithmetic
 from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Request, SimulatedCuda
@@ -164,14 +164,8 @@ class Products:
         check(S, (at + count - 1,), site)
         address = S.base + at * S.itemsize
         if address % SIXTEEN or S.alignment % SIXTEEN:
-            chance = "not at a multiple" if address % SIXTEEN else "only by chance at a multiple"
-            what = f"{show(S.name, (at,))} is {chance} of {SIXTEEN} bytes"
-            S.memory.report("misaligned", what, site, S, (at,))
-        brought = (
-            [float(L.load(n, site)) for n in range(8)],
-            [float(T.load(n, site)) for n in range(8)],
-            S.host[at : at + count].copy(),
-        )
+            report_misaligned(S, (at,), address, SIXTEEN, site)
+        brought = _registers(L, site), _registers(T, site), S.host[at : at + count].copy()
         share = count // WARPGROUP
         if self._log is not None:
             mine = address + now.in_block % WARPGROUP * share * S.itemsize
@@ -196,9 +190,7 @@ class Products:
             raise RuntimeError(f"finish_product: {D.name} was written to before it was finished")
         self._cuda.hub(Request(PRODUCT_DONE, site, None, ALL_THREADS))
         product.last_phase = self._now().phase
-        counted = self._arithmetic.counted if self._arithmetic else float
-        for number, value in enumerate(result):
-            D.store(number, counted(value), site)
+        D.cells[: N // 2] = result
 
     def _come(self, mine: Product) -> Product:
         """The warpgroup's product that this thread has come to start: the first one's to come.
@@ -292,6 +284,14 @@ class Products:
             seen[write.site, read.site] += 1
             if seen[write.site, read.site] <= ENOUGH:
                 yield Conflict("not fenced", write, read)
+
+
+def _registers(array: LocalArray, site: int) -> list[float]:
+    """The eight numbers of A."""
+    numbers = array.cells[:8]
+    if None in numbers:
+        numbers = [array.part(n, site) for n in range(8)]
+    return [float(number) for number in numbers]
 
 
 def _checked(D: Any, L: Any, T: Any, S: Any, N: int) -> int:
