@@ -34,7 +34,7 @@ from convlab.simulation.races import Race
 from convlab.simulation.requests import Requests, requests_of, tally
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
 from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
-from convlab.simulation.tensor_cores import Now, Products, TensorCores
+from convlab.simulation.tensor_cores import Now, TensorCores
 
 LONG = 60_000  # entries of the log that are looked at in one go
 
@@ -86,9 +86,8 @@ class SimulatedLaunch:
             grid, block, self.memory, shared_bytes, getcurrent().switch, self._fence
         )
         self.copies = AsyncCopies(self.log, strict, self._thread)
-        self.tensor_cores = TensorCores(self.cuda, self.arithmetic)
-        self.products = Products(self.cuda, self.log, self.arithmetic, self._now)
-        own = self.copies.intrinsics | self.tensor_cores.intrinsics | self.products.intrinsics
+        self.tensor_cores = TensorCores(self.cuda, self.log, self.arithmetic, self._now)
+        own = self.copies.intrinsics | self.tensor_cores.intrinsics
         self.intrinsics = {emulation_of(one): does for one, does in own.items()}
         self.together = False  # whether threads meet at an intrinsic, whatever the kernel calls it
         copier = self._copier()
@@ -114,7 +113,7 @@ class SimulatedLaunch:
             self.cuda.fma = self.arithmetic.fma
         paths = self.paths
         return Copier(
-            self.cuda, self._meaning, builtins, paths.call, self._emulation, paths.while_loop
+            self.cuda, self._meaning, builtins, paths.call, self._emulation, paths.endless
         )
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
@@ -124,9 +123,9 @@ class SimulatedLaunch:
         if emulation is None:
             return None
         found = self.intrinsics.get(emulation, emulation)
-        if found == self.products.start:
-            self.products.used = True
-        self.together = self.together or found in (self.tensor_cores.mma, self.products.start)
+        cores = self.tensor_cores
+        cores.used = cores.used or found == cores.start
+        self.together = self.together or found in (cores.mma, cores.start)
         return found
 
     def run(self) -> None:
@@ -139,7 +138,7 @@ class SimulatedLaunch:
             self.cuda.shared.let_go()
             self.memory.let_go()
             self.copies.let_go()
-            self.products.let_go()
+            self.tensor_cores.let_go()
 
     def _run(self) -> None:
         error: Exception | None = None
@@ -185,7 +184,7 @@ class SimulatedLaunch:
             cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z = self.block
             cuda.shared.new_block()
             self.copies.new_block()
-            self.products.new_block()
+            self.tensor_cores.new_block()
             self.first = self.block_number * self.block_size
             self.phase += 1
             if self.paths is not None:
@@ -285,7 +284,7 @@ class SimulatedLaunch:
             if self.recorder is not None:
                 self.recorder.look(self, requests)
         if self.strict:
-            for look in self.copies.look, self.products.look, self.race.analyse:
+            for look in self.copies.look, self.tensor_cores.look, self.race.analyse:
                 for conflict in look(self.log, whole):
                     self.reports.conflict(conflict, self.log)
         self.log.clear()

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convlab import device
-from convlab.device import emulation_of
 from convlab.device.products import (
     MULTIPLY_ADDS,
     ROWS,
@@ -20,6 +19,7 @@ from convlab.device.products import (
     WARPGROUP,
     check_width,
     checked_fragments,
+    rounded_to_tf32,
 )
 from convlab.simulation.access_log import (
     GLOBAL,
@@ -37,48 +37,10 @@ from convlab.simulation.races import ENOUGH, Conflict
 from convlab.simulation.scalars import Arithmetic
 from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Request, SimulatedCuda
 
-ALL_LANES = (1 << WARP) - 1
+ALL_LANES, ALL_THREADS = (1 << WARP) - 1, (1 << WARPGROUP) - 1
 # A multiply-add is two operations; each lane has its part of the warp's.
 OPERATIONS_OF_A_LANE = 2 * MULTIPLY_ADDS // WARP
-
-
-class TensorCores:
-    """What ``to_tf32`` and ``mma_tf32`` do in a launch."""
-
-    def __init__(self, cuda: SimulatedCuda, arithmetic: Arithmetic | None) -> None:
-        self._cuda, self._arithmetic = cuda, arithmetic
-        rounded = emulation_of(device.to_tf32)
-        assert rounded is not None
-        cast = _as_float(rounded) if arithmetic is None else arithmetic.cast(rounded)
-        self.intrinsics: dict[Any, Callable[..., Any]] = {
-            device.to_tf32: cast, device.mma_tf32: self.mma
-        }  # fmt: skip
-
-    def mma(self, a: Any, b: Any, c: Any) -> Any:
-        """``mma_tf32``: this lane's four numbers of the product, once all 32 have come."""
-        brought = checked_fragments(a, b, c)
-        if self._arithmetic is None:
-            return self._cuda.hub(Request(MMA, site_of(1), brought, ALL_LANES))
-        self._arithmetic.count(OPERATIONS_OF_A_LANE)
-        result = self._cuda.hub(Request(MMA, site_of(1), brought, ALL_LANES))
-        return tuple(map(self._arithmetic.counted, result))
-
-
-def _as_float(function: Callable[..., Any]) -> Callable[..., float]:
-    """Registers hold Python's numbers."""
-    return lambda value: float(function(value))
-
-
-# A warpgroup's products. Tensor cores read the matrix on the right at some time between the line
-# that starts a product and the line that waits for it, and all four warps read all of it. So a
-# write there is a race unless a barrier lies between, even a write by the warpgroup's own threads:
-# a thread knows only that its own warp's part is done. A writer must also fence what it wrote,
-# before the barrier that lets tensor cores read. The log has the matrix as read where the product
-# starts, and counts no request for that read.
-
-
-ALL_THREADS = (1 << WARPGROUP) - 1
-INSTRUCTIONS = 6  # of a product: three for each half of its terms
+INSTRUCTIONS = 6  # of a warpgroup's product: three for each half of its terms
 SIXTEEN = 16  # bytes, at a multiple of which the matrix on the right begins
 
 
@@ -107,8 +69,16 @@ class Product:
 NONE = Accesses(*(np.empty(0, np.int64) for _ in Accesses._fields))
 
 
-class Products:
-    """The warpgroup products of a launch. ``now()`` tells which thread runs, and when."""
+class TensorCores:
+    """Tensor cores in a launch. ``now()`` tells which thread runs, and when.
+
+    Tensor cores read a warpgroup's matrix on the right at some time between the line that starts a
+    product and the line that waits for it, and all four warps read all of it. So a write there is a
+    race unless a barrier lies between, even a write by the warpgroup's own threads: a thread knows
+    only that its own warp's part is done. A writer must also fence what it wrote, before the
+    barrier that lets tensor cores read. The log has the matrix as read where the product starts,
+    and counts no request for that read.
+    """
 
     def __init__(
         self,
@@ -117,7 +87,7 @@ class Products:
         arithmetic: Arithmetic | None,
         now: Callable[[], Now],
     ) -> None:
-        self.used = False
+        self.used = False  # by a warpgroup
         self._cuda, self._log, self._arithmetic, self._now = cuda, log, arithmetic, now
         # By the thread's number in its block and the array that it goes to; and whose threads still
         # come.
@@ -128,7 +98,9 @@ class Products:
         self._all: list[Product] = []
         self._fences: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._written = NONE
+        cast = _as_float if arithmetic is None else arithmetic.cast
         self.intrinsics: dict[Any, Callable[..., Any]] = {
+            device.to_tf32: cast(rounded_to_tf32), device.mma_tf32: self.mma,
             device.fence_shared: self.fence, device.start_product: self.start,
             device.finish_product: self.finish,
         }  # fmt: skip
@@ -148,6 +120,14 @@ class Products:
 
     # What a kernel calls.
 
+    def mma(self, a: Any, b: Any, c: Any) -> Any:
+        """``mma_tf32``: this lane's four numbers of the product, once all 32 have come."""
+        request = Request(MMA, site_of(1), checked_fragments(a, b, c), ALL_LANES)
+        if self._arithmetic is None:
+            return self._cuda.hub(request)
+        self._arithmetic.count(OPERATIONS_OF_A_LANE)
+        return tuple(map(self._arithmetic.counted, self._cuda.hub(request)))
+
     def fence(self) -> None:
         """``fence_shared``."""
         if self._log is not None:
@@ -157,7 +137,8 @@ class Products:
     def start(self, D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
         """``start_product``: once all 128 have come, the product is under way. Nobody has written
         to ``D`` until it is finished."""
-        site, count, now = site_of(1), 2 * TERMS * _checked(D, L, T, S, N), self._now()
+        _check(D, L, T, S, N)
+        site, count, now = site_of(1), 2 * TERMS * N, self._now()
         if (now.in_block, id(D)) in self._under_way:
             raise RuntimeError(f"start_product: the product before was not finished for {D.name}")
         check(S, (at,), site)
@@ -166,38 +147,26 @@ class Products:
         if address % SIXTEEN or S.alignment % SIXTEEN:
             report_misaligned(S, (at,), address, SIXTEEN, site)
         brought = _registers(L, site), _registers(T, site), S.host[at : at + count].copy()
-        share = count // WARPGROUP
         if self._log is not None:
+            share = count // WARPGROUP
             mine = address + now.in_block % WARPGROUP * share * S.itemsize
             self._log.add_run(mine, S.itemsize, share, site, READ + LANDED)
         if self._arithmetic is not None:
             self._arithmetic.count(2 * INSTRUCTIONS * ROWS * TERMS // 2 * N // WARP)
-        product = self._come(Product(address, address + count * S.itemsize, site, now))
+        key = now.in_block // WARPGROUP, site
+        product = self._come(key, Product(address, address + count * S.itemsize, site, now))
         result = self._cuda.hub(Request(PRODUCT, site, brought, ALL_THREADS))
-        self._gone(product)
+        if self._coming.get(key) is product:  # a thread that comes from here on starts the next one
+            del self._coming[key]
         D.cells[: N // 2] = [None] * (N // 2)
         self._under_way[now.in_block, id(D)] = D, result, product
 
-    def finish(self, D: Any, N: int) -> None:
-        """``finish_product``. Raises ``RuntimeError`` where none was started for ``D``."""
-        site, in_block = site_of(1), self._now().in_block
-        known = self._under_way.pop((in_block, id(D)), None)
-        if known is None or len(known[1]) != N // 2:
-            name = getattr(D, "name", D)
-            raise RuntimeError(f"finish_product: no product of {N} columns was started for {name}")
-        _, result, product = known
-        if any(cell is not None for cell in D.cells[: N // 2]):
-            raise RuntimeError(f"finish_product: {D.name} was written to before it was finished")
-        self._cuda.hub(Request(PRODUCT_DONE, site, None, ALL_THREADS))
-        product.last_phase = self._now().phase
-        D.cells[: N // 2] = result
-
-    def _come(self, mine: Product) -> Product:
+    def _come(self, key: tuple[int, int], mine: Product) -> Product:
         """The warpgroup's product that this thread has come to start: the first one's to come.
 
         Raises ``ValueError`` where that reads another matrix.
         """
-        product = self._coming.setdefault((mine.began.in_block // WARPGROUP, mine.site), mine)
+        product = self._coming.setdefault(key, mine)
         if product is mine:
             self._all.append(mine)
         elif (product.address, product.end) != (mine.address, mine.end):
@@ -209,11 +178,17 @@ class Products:
         product.began = mine.began
         return product
 
-    def _gone(self, product: Product) -> None:
-        """The product has started: a thread that reaches that line now starts the next one."""
-        key = product.began.in_block // WARPGROUP, product.site
-        if self._coming.get(key) is product:
-            del self._coming[key]
+    def finish(self, D: Any, N: int) -> None:
+        """``finish_product``. Raises ``RuntimeError`` where none was started for ``D``."""
+        site, name = site_of(1), getattr(D, "name", D)
+        known = self._under_way.pop((self._now().in_block, id(D)), None)
+        if known is None or len(known[1]) != N // 2:
+            raise RuntimeError(f"finish_product: no product of {N} columns was started for {name}")
+        if any(cell is not None for cell in D.cells[: N // 2]):
+            raise RuntimeError(f"finish_product: {name} was written to before it was finished")
+        self._cuda.hub(Request(PRODUCT_DONE, site, None, ALL_THREADS))
+        _, D.cells[: N // 2], product = known
+        product.last_phase = self._now().phase
 
     # Writes to what tensor cores read, and writes that were not fenced.
 
@@ -286,6 +261,11 @@ class Products:
                 yield Conflict("not fenced", write, read)
 
 
+def _as_float(function: Callable[..., Any]) -> Callable[..., float]:
+    """Registers hold Python's numbers."""
+    return lambda value: float(function(value))
+
+
 def _registers(array: LocalArray, site: int) -> list[float]:
     """The eight numbers of A."""
     numbers = array.cells[:8]
@@ -294,8 +274,8 @@ def _registers(array: LocalArray, site: int) -> list[float]:
     return [float(number) for number in numbers]
 
 
-def _checked(D: Any, L: Any, T: Any, S: Any, N: int) -> int:
-    """N; a GPU checks none of this."""
+def _check(D: Any, L: Any, T: Any, S: Any, N: int) -> None:
+    """A GPU checks none of this."""
     check_width(N)
     for name, array, least in (("D", D, N // 2), ("L", L, 8), ("T", T, 8)):
         fits = isinstance(array, LocalArray) and array.ndim == 1 and array.size >= least
@@ -307,4 +287,3 @@ def _checked(D: Any, L: Any, T: Any, S: Any, N: int) -> int:
         raise TypeError(f"start_product: {getattr(S, 'name', S)} must be a shared array")
     if not S.wide or S.ndim != 1:
         raise TypeError(f"start_product: {S.name} must have one dimension of float32")
-    return N
