@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines import Unsupported
-from convlab.bench.baselines.base import rehearsal
+from convlab.bench.baselines import System, Unsupported, rehearsal
 from convlab.bench.monitor import Look
 from convlab.bench.roofline import Machine
-from convlab.bench.systems import System
 from convlab.bench.worker import serve
 from convlab.convolution import reference
 from convlab.problem import ConvProblem

@@ -23,21 +23,18 @@ from strategies import problems
 
 from convlab.bench import baselines
 from convlab.bench.baselines import (
-    BASELINES,
+    System,
     Unsupported,
-    base,
-    baseline_named,
-    builds,
     ceilings,
     cpp,
     cudnn,
     cupy_gemm,
     cutlass,
-    on_gpu,
-    on_torch,
+    pytorch,
 )
 from convlab.bench.bounds import Checked
 from convlab.bench.harness import measure
+from convlab.bench.systems import BASELINES, baseline_named
 from convlab.convolution import reference
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
@@ -52,7 +49,7 @@ TENSORS = random_tensors(TEACHING, 0, bias=False)[:2]
 some_problems = pytest.mark.parametrize("problem", SOME, ids=str)
 
 
-def checked(baseline: baselines.System, problem: ConvProblem, stream: int | None = None) -> Any:
+def checked(baseline: System, problem: ConvProblem, stream: int | None = None) -> Any:
     """Prepare, poison, run and check; and poison again, so that the poison is seen to work."""
     input, weight, _ = random_tensors(problem, 0, bias=False, integers=True)
     prepared = baseline.prepare(problem, input, weight)
@@ -110,7 +107,7 @@ def test_importing_baselines_imports_none_of_their_libraries():
 @pytest.fixture
 def _forget():
     """Answers that are looked up once a process."""
-    remembered = (on_torch.why_no_torch, cupy_gemm.why_absent, cutlass.nvcc, cudnn.library)
+    remembered = (pytorch.why_no_torch, cupy_gemm.why_absent, cutlass.nvcc, cudnn.library)
     for function in remembered:
         function.cache_clear()
     yield
@@ -126,7 +123,7 @@ def packages(monkeypatch, _forget):
     def find(name: str) -> Any:
         return there.get(name)
 
-    for module in (base, cutlass):
+    for module in (baselines, cutlass):
         monkeypatch.setattr(module, "find_spec", find)
 
     class Broken:
@@ -142,7 +139,7 @@ def packages(monkeypatch, _forget):
 
 @pytest.mark.parametrize(
     ("name", "why", "what"),
-    [("torch", on_torch.why_no_torch, "PyTorch"), ("cupy", cupy_gemm.why_absent, "CuPy")],
+    [("torch", pytorch.why_no_torch, "PyTorch"), ("cupy", cupy_gemm.why_absent, "CuPy")],
 )
 def test_a_library_that_is_absent_broken_or_blind(packages, monkeypatch, name, why, what):
     assert why().startswith(f"{what} is not installed: pip install {name}")
@@ -161,7 +158,7 @@ def test_a_library_that_is_absent_broken_or_blind(packages, monkeypatch, name, w
 
 @pytest.mark.parametrize("module", [cudnn, cutlass])
 def test_without_a_gpu_that_is_the_reason(monkeypatch, module):
-    monkeypatch.setattr(module, "why_no_gpu", lambda: "no GPU")
+    monkeypatch.setattr(module, "unavailable", lambda name: "no GPU")
     assert module.why_absent() == "no GPU"
     monkeypatch.setenv("PATH", "")
     assert "there is no g++" in cpp.why_absent()
@@ -169,7 +166,7 @@ def test_without_a_gpu_that_is_the_reason(monkeypatch, module):
 
 def test_cutlass_says_what_is_missing(monkeypatch, packages, tmp_path):
     monkeypatch.delenv("CUTLASS_PATH", raising=False)
-    monkeypatch.setattr(cutlass, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(cutlass, "unavailable", lambda name: None)
     monkeypatch.setattr(cutlass, "_capability", lambda: (7, 5))
     assert "capability 8.0" in cutlass.why_absent()
     monkeypatch.setattr(cutlass, "_capability", lambda: (9, 0))
@@ -192,7 +189,7 @@ def test_cutlass_says_what_is_missing(monkeypatch, packages, tmp_path):
 
 @pytest.mark.usefixtures("_forget")
 def test_cudnn_says_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(cudnn, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(cudnn, "unavailable", lambda name: None)
     monkeypatch.setattr(cudnn, "_load_cublas", lambda: None)
     monkeypatch.setattr(cudnn, "SONAMES", ("libno-such-cudnn.so.9",))
     assert cudnn.why_absent() == "no cuDNN was found: pip install nvidia-cudnn-cu13 has one"
@@ -227,32 +224,32 @@ def compiler(monkeypatch, tmp_path):
 def test_a_library_is_built_once_and_anew_when_something_changed(compiler, tmp_path):
     source = tmp_path / "x.cu"
     source.write_text("right")
-    library = builds.built(source, compiler.path, ["-O3"])
+    library = baselines.built(source, compiler.path, ["-O3"])
     assert library.read_text() == "right"
     assert library.parent == tmp_path / "cache/convlab"
-    assert builds.built(source, compiler.path, ["-O3"]) == library
+    assert baselines.built(source, compiler.path, ["-O3"]) == library
     assert len(compiler.calls()) == 1
-    assert builds.built(source, compiler.path, ["-O2"]) != library
+    assert baselines.built(source, compiler.path, ["-O2"]) != library
     source.write_text("right too")
-    assert builds.built(source, compiler.path, ["-O3"]) != library
+    assert baselines.built(source, compiler.path, ["-O3"]) != library
     header = tmp_path / "version.h"
     for version in ("1", "2"):
         header.write_text(version)
-        builds.built(source, compiler.path, ["-O3"], [header])
+        baselines.built(source, compiler.path, ["-O3"], [header])
     assert len(compiler.calls()) == 5
 
 
 def test_what_cannot_be_built_says_why_and_leaves_nothing(compiler, tmp_path):
     source = tmp_path / "x.cu"
     source.write_text("wrong")
-    with pytest.raises(builds.BuildFailed, match=r"x.cu: x.cu\(3\): error: wrong$"):
-        builds.built(source, compiler.path, [])
+    with pytest.raises(Unsupported, match=r"x.cu: x.cu\(3\): error: wrong$"):
+        baselines.built(source, compiler.path, [])
     assert list((tmp_path / "cache/convlab").iterdir()) == []
     (tmp_path / "cache/convlab").rmdir()
     (tmp_path / "cache/convlab").write_text("a file where the folder should be")
     source.write_text("right")
-    with pytest.raises(builds.BuildFailed, match=r"could not be built in .*cache/convlab"):
-        builds.built(source, compiler.path, [])
+    with pytest.raises(Unsupported, match=r"could not be built in .*cache/convlab"):
+        baselines.built(source, compiler.path, [])
 
 
 def fields(source: Path) -> list[str]:
@@ -271,11 +268,11 @@ def test_both_sides_agree_on_the_order_of_sizes():
     }  # fmt: skip
     for problem in SOME:
         for source, sizes in (
-            (cpp.SOURCE, cpp._sizes(problem)),
-            (cutlass.SOURCE, cutlass.sizes(problem)),
+            (cpp.SOURCE, cpp.SIZES),
+            (cutlass.SOURCE, cutlass.SIZES),
         ):
             expected = [getattr(problem, names.get(name, name)) for name in fields(source)]
-            assert list(sizes) == expected
+            assert list(baselines.sizes_of(problem, sizes)) == expected
 
 
 # Rehearsals
@@ -315,15 +312,15 @@ def test_a_rehearsal_does_what_a_row_does_unless_the_library_is_absent():
         ("it is not installed", []),
     ):
         baseline = Rehearsed()
-        base.rehearsal(lambda absent=absent: absent, baseline.prepare)(TEACHING)
+        baselines.rehearsal(lambda absent=absent: absent, baseline.prepare)(TEACHING)
         assert baseline.done == done
 
 
 def test_a_rehearsal_that_goes_wrong_frees_everything():
     unsupported, broken = Rehearsed(Unsupported("not this")), Rehearsed(RuntimeError("broken"))
-    base.rehearsal(lambda: None, unsupported.prepare)(TEACHING)  # that is no mishap
+    baselines.rehearsal(lambda: None, unsupported.prepare)(TEACHING)  # that is no mishap
     with pytest.raises(RuntimeError, match="broken"):
-        base.rehearsal(lambda: None, broken.prepare)(TEACHING)
+        baselines.rehearsal(lambda: None, broken.prepare)(TEACHING)
     assert unsupported.done == broken.done == ["prepare", "run", "close"]
 
 
@@ -394,7 +391,7 @@ def gpu(monkeypatch) -> HostGpu:
         return (driver.CUresult.CUDA_SUCCESS,)
 
     made = HostGpu()
-    monkeypatch.setattr(on_gpu, "choose", lambda name: made)
+    monkeypatch.setattr(baselines, "choose", lambda name: made)
     monkeypatch.setattr(driver, "cuMemsetD32", memset)
     return made
 
@@ -581,7 +578,7 @@ def fake_cutlass(monkeypatch, gpu):
 
     fake = FakeCutlass()
     monkeypatch.setattr(cutlass, "library", lambda variant: fake)
-    monkeypatch.setattr(on_gpu, "times_ms", times)
+    monkeypatch.setattr(cutlass, "times_ms", times)
     return fake
 
 

@@ -15,7 +15,7 @@ import pytest
 from bench_fakes import SPOILED, InThread, system
 from typer.testing import CliRunner
 
-from convlab.bench import baselines, gpu_backend, monitor, systems
+from convlab.bench import gpu_backend, monitor, systems
 from convlab.bench.systems import DEFAULT_STAGES, QUICK_STAGES, chosen
 from convlab.cli import app
 from convlab.engines import unavailable
@@ -334,7 +334,7 @@ def test_which_systems_are_chosen():
     every = [one.name for one in chosen(["all"], ["all"])]
     assert every == [
         *(stage.name for stage in LADDER),
-        *(baseline.name for baseline in baselines.BASELINES),
+        *(baseline.name for baseline in systems.BASELINES),
     ]
     two = chosen(["s11", "s01"], ["torch_fp32"])
     assert [one.name for one in two] == ["s01_direct", "s11_im2win_full", "torch_fp32"]
@@ -355,6 +355,6 @@ def test_what_a_default_run_has_is_told():
 
 
 def test_names_of_stages_and_baselines_differ():
-    names = [stage.name for stage in LADDER] + [baseline.name for baseline in baselines.BASELINES]
+    names = [stage.name for stage in LADDER] + [baseline.name for baseline in systems.BASELINES]
     assert len(names) == len(set(names))
     assert set(SPOILED).isdisjoint(names)

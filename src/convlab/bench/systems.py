@@ -9,14 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines import BASELINES, baseline_named
-from convlab.bench.baselines.base import System as System
-from convlab.bench.baselines.on_gpu import OnGpu
+from convlab.bench.baselines import OnGpu, System, cpp, cudnn, cupy_gemm, cutlass, pytorch
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage, stage_named
 
+BASELINES: tuple[System, ...] = (
+    *pytorch.BASELINES,
+    *cudnn.BASELINES,
+    *pytorch.FROM_A_PRODUCT,
+    *cutlass.BASELINES,
+    cupy_gemm.BASELINE,
+    cpp.BASELINE,
+)
 STAGE_FAMILY = "convlab"
 DEFAULT_STAGES = (
     "s01_direct", "s03_im2col_blas", "s07_microkernel", "s08_vectorized", "s09_double_buffer",
@@ -42,6 +48,14 @@ def system_named(name: str) -> System:
     if any(name == baseline.name for baseline in BASELINES):
         return baseline_named(name)
     return of_stage(stage_named(name))
+
+
+def baseline_named(name: str) -> System:
+    """The baseline of that name. Raises ``ValueError``, listing the names, for any other."""
+    known = {baseline.name: baseline for baseline in BASELINES}
+    if name not in known:
+        raise ValueError(f"baseline is {name!r}: it must be one of {', '.join(known)}")
+    return known[name]
 
 
 def of_stage(stage: Stage, **switches: bool) -> System:

@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.baselines.base import Singles, Unsupported, baseline
-from convlab.bench.baselines.on_gpu import OnGpu, why_no_gpu
+from convlab.bench.baselines import OnGpu, Singles, Unsupported, baseline
+from convlab.engines import unavailable
 from convlab.problem import ConvProblem
 
 # Each algorithm's number in cudnnConvolutionFwdAlgo_t, and how it computes.
@@ -38,7 +38,7 @@ SONAMES = ("libcudnn.so.9", "libcudnn.so.8", "cudnn64_9.dll", "cudnn64_8.dll")
 
 def why_absent() -> str | None:
     """Why cuDNN cannot run here; None when it can."""
-    if (reason := why_no_gpu()) is not None:
+    if (reason := unavailable("gpu")) is not None:
         return reason
     try:
         library()

@@ -24,13 +24,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.baselines.base import Singles, Unsupported, baseline
-from convlab.bench.baselines.builds import built
-from convlab.bench.baselines.on_gpu import OnGpu, fastest, why_no_gpu
+from convlab.bench.baselines import (
+    OnGpu,
+    Singles,
+    Unsupported,
+    baseline,
+    built,
+    sizes_of,
+    times_ms,
+)
+from convlab.engines import unavailable
 from convlab.problem import ConvProblem
 
 SOURCE = Path(__file__).with_name("cutlass_conv.cu")
 OPTIONS = ("-O3", "-std=c++17", "-shared", "-Xcompiler=-fPIC", "--expt-relaxed-constexpr")
+# Padding at the bottom and the right follows from the output's size.
+SIZES = "N_i H_i W_i C_i C_o H_f W_f H_o W_o p_h p_w s_h s_w d_h d_w"
 FIRST_CAPABILITY = (8, 0)  # asynchronous copies to shared memory
 
 
@@ -53,7 +62,7 @@ _BUILDERS = ThreadPoolExecutor(len(VARIANTS))  # each waits for an nvcc
 
 def why_absent() -> str | None:
     """Why CUTLASS cannot run here; None when it can."""
-    if (reason := why_no_gpu()) is not None:
+    if (reason := unavailable("gpu")) is not None:
         return reason
     if _capability() < FIRST_CAPABILITY:
         return "its kernels here copy asynchronously, which takes a GPU of capability 8.0 or later"
@@ -140,12 +149,13 @@ class Convolution(OnGpu):
     ) -> None:
         super().__init__(variant.name)
         self._library = library(variant)
-        self._sizes = sizes(problem)
+        self._sizes = sizes_of(problem, SIZES)
         able = able_to_run(self._library, self._sizes)
         N_i, C_o, H_o, W_o = problem.output_shape
         self.place(channels_last(input), channels_last(weight), (N_i, H_o, W_o, C_o))
         try:
-            self._tile = fastest({tile: partial(self._start, tile) for tile in able})
+            times = {tile: min(times_ms(partial(self._start, tile))) for tile in able}
+            self._tile = min(times, key=times.__getitem__)
         except BaseException:
             self.close()
             raise
@@ -167,17 +177,6 @@ class Convolution(OnGpu):
 
     def output(self) -> Singles:
         return super().output().transpose(0, 3, 1, 2)
-
-
-def sizes(problem: ConvProblem) -> ctypes.Array[c_int]:
-    """``struct Sizes`` of the CUDA source. Padding at the bottom and the right follows from the
-    output's size, and may differ from padding at the top and the left."""
-    p = problem
-    numbers = (
-        p.N_i, p.H_i, p.W_i, p.C_i, p.C_o, p.H_f, p.W_f, p.H_o, p.W_o,
-        p.p_h, p.p_w, p.s_h, p.s_w, p.d_h, p.d_w,
-    )  # fmt: skip
-    return (c_int * len(numbers))(*numbers)
 
 
 def able_to_run(cutlass: Any, sizes: ctypes.Array[c_int]) -> list[int]:
