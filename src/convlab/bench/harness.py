@@ -1,17 +1,26 @@
 """Measure one system on one problem: check its output, time it, check the output again.
 
-The GPU, the clock and the check are arguments, so all of it is tested without a GPU. Whatever goes
-wrong becomes the state and the reason of the :class:`Outcome`.
+:func:`run_process` is the process that measures. Its parent (:mod:`convlab.bench.pool`) checks the
+outputs, so nothing that breaks here (an error that stays with the CUDA context, a crash, lost
+memory) reaches the check or another system's result. Whatever goes wrong becomes the state and the
+reason of the :class:`Outcome`.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import textwrap
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +41,7 @@ OUT_OF_MEMORY = (
     "out of memory", "out_of_memory", "alloc_failed", "memoryallocation", "bad_alloc",
     "outofmemory",
 )  # fmt: skip
+INPUT, WEIGHT, OUTPUT = "input.npy", "weight.npy", "output.npy"  # handed over in a folder
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 Check = Callable[[np.ndarray], Checked]
@@ -215,3 +225,62 @@ def no_room(error: MemoryError | OSError, what: str) -> Outcome:
 
 def _words(error: BaseException) -> str:
     return textwrap.shorten(" ".join(str(error).split()), 300, placeholder=" ...")
+
+
+def run_process(backend: str, connection: Connection, log: Path) -> None:
+    """What the process runs: in a session of its own, so that Ctrl-C reaches the parent alone.
+    ``backend`` is ``MODULE:CLASS``; ``log`` takes what the process prints."""
+    os.setsid()
+    with log.open("wb") as printed:
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+    module, _, name = backend.partition(":")
+    serve(getattr(import_module(module), name), connection)
+
+
+def serve(make_backend: Any, connection: Connection) -> None:
+    """Answer commands until the other end closes."""
+    backend: Any = None
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            command = connection.recv()
+            try:
+                backend = backend or make_backend(command["allowed"])
+                answer = _answer(backend, connection, **command)
+            except Exception as error:
+                traceback.print_exc()
+                answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+            connection.send(answer)
+
+
+def _answer(backend: Any, connection: Connection, do: str, **command: Any) -> dict[str, Any]:
+    if do == "facts":
+        return {"facts": backend.facts()}
+    problem = command["problem"]
+    if do == "compile":
+        # All are started before the first is waited for: builds run side by side.
+        started = [backend.compile(name, problem) for name in command["systems"]]
+        for future in filter(None, started):
+            future.result()
+        return {"compiled": True}
+    folder: Path = command["folder"]
+    tensors = tuple(np.load(folder / name, mmap_mode="c") for name in (INPUT, WEIGHT))
+    backend.allowed = command["allowed"]
+    system = backend.system_named(command["system"])
+    check = partial(_check_by_parent, connection, folder)
+    return {"outcome": measure(system, problem, tensors, backend, check)}
+
+
+def _check_by_parent(connection: Connection, folder: Path, output: np.ndarray) -> Checked:
+    shared = np.load(folder / OUTPUT, mmap_mode="r+")
+    for what, found, wanted in (
+        ("dtype", output.dtype, shared.dtype),
+        ("shape", output.shape, shared.shape),
+    ):
+        if found != wanted:
+            return Checked("none", float("inf"), f"the output's {what} is {found}, not {wanted}")
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(np.copyto, shared, output))
+    connection.send({"check": True})
+    checked: Checked = connection.recv()["checked"]
+    return checked
