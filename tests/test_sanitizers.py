@@ -58,7 +58,7 @@ def tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     monkeypatch.setattr(measured, "choose", lambda name: PretendedGpu(strict=False))
-    monkeypatch.setattr(sanitizers, "LADDER", (LADDER[0], LADDER[-1]))
+    monkeypatch.setattr(sanitizers, "STAGES", (LADDER[0], LADDER[-1]))
     monkeypatch.setattr(sanitizers, "processes", lambda engine: 4)
     told.write_text("{}")
     return lambda what: told.write_text(json.dumps(what))

@@ -34,9 +34,10 @@ from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage, Tile, stage_named
+from convlab.stages import ABLATION, LADDER, Stage, Tile, stage_named
 
 MODULE = "convlab.bench.sanitizers"
+STAGES = (*LADDER, ABLATION)
 PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 3  # the exit code that tools are to give where they found something
@@ -113,8 +114,8 @@ def run_stages(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments).stage
     try:
         engine = choose("gpu")
-        wanted = tuple(stage for stage in LADDER if not asked or stage in asked)
-        stages, left_out = stages_for(engine, wanted)
+        wanted = [stage for stage in STAGES if not asked or stage in asked]
+        stages, left_out = stages_for(engine, tuple(wanted))
         if left_out is not None and asked:
             raise EngineUnavailable(left_out)
     except EngineUnavailable as error:
@@ -199,7 +200,7 @@ def measure(engine: Engine | None) -> dict[str, Any]:
         )
     said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
     version = re.search(r"[Vv]ersion (\S+)", said)
-    stages, left_out = stages_for(engine, LADDER)
+    stages, left_out = stages_for(engine, STAGES)
     # The last stages have the most runs, so they begin first and none runs alone at the end.
     work = [(tool, stage.name) for stage in reversed(stages) for tool in TOOLS]
     rows = []
