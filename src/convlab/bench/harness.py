@@ -41,8 +41,8 @@ OUT_OF_MEMORY = (
     "out of memory", "out_of_memory", "alloc_failed", "memoryallocation", "bad_alloc",
     "outofmemory",
 )  # fmt: skip
-INPUT, WEIGHT, OUTPUT = "input.npy", "weight.npy", "output.npy"  # handed over in a folder
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
+INPUT, WEIGHT, OUTPUT = "input.npy", "weight.npy", "output.npy"  # handed over in a folder
 
 Check = Callable[[np.ndarray], Checked]
 
@@ -89,8 +89,7 @@ def measure(
     outcome = Outcome()
     prepared: Prepared | None = None
     try:
-        absent = system.why_absent()
-        if absent is not None:
+        if (absent := system.why_absent()) is not None:
             return outcome.without_number("absent", absent)
         prepared = system.prepare(problem, *tensors)
         _measure(system, prepared, backend, check, outcome)
@@ -163,16 +162,14 @@ def _unsteady(
         are = "process is" if others == 1 else "processes are"
         return "busy", f"{others} other {are} on the GPU"
     if before.sm and after.sm and after.sm < before.sm * (1 - CLOCK_DROP_PERCENT / 100):
-        return (
-            "unsteady",
+        return "unsteady", (
             f"the GPU's clock fell from {before.sm} to {after.sm} MHz meanwhile: it is too hot, "
-            "short of power, or shared",
+            "short of power, or shared"
         )
     if timing.spread_percent > UNSTEADY_PERCENT:
-        return (
-            "unsteady",
+        return "unsteady", (
             f"the middle half of {timing.repeats} runs spread over {timing.spread_percent:.0f} % "
-            "of their median, in the last of several tries: something else is at work",
+            "of their median, in the last of several tries: something else is at work"
         )
     return None
 
@@ -209,22 +206,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(sign in words for sign in OUT_OF_MEMORY)
 
 
-def failed(reason: str) -> Outcome:
-    """The outcome where the process that measured is lost."""
-    return Outcome(healthy=False).without_number("failed", reason)
-
-
 def no_room(error: MemoryError | OSError, what: str) -> Outcome:
     """The outcome where the host, not the GPU, lacks memory or disk space for ``what``."""
-    state: State = "out of memory"
-    if isinstance(error, OSError) and error.errno not in NO_ROOM:
-        state = "failed"  # such as a folder that has gone
-    said = _words(error) or type(error).__name__
-    return Outcome(healthy=False).without_number(state, f"{what}: {said}")
+    lacks = isinstance(error, MemoryError) or error.errno in NO_ROOM  # not: a folder has gone
+    reason = f"{what}: {_words(error) or type(error).__name__}"
+    return Outcome(healthy=False).without_number("out of memory" if lacks else "failed", reason)
 
 
 def _words(error: BaseException) -> str:
-    return textwrap.shorten(" ".join(str(error).split()), 300, placeholder=" ...")
+    return textwrap.shorten(str(error), 300, placeholder=" ...")
 
 
 def run_process(backend: str, connection: Connection, log: Path) -> None:
@@ -273,10 +263,8 @@ def _answer(backend: Any, connection: Connection, do: str, **command: Any) -> di
 
 def _check_by_parent(connection: Connection, folder: Path, output: np.ndarray) -> Checked:
     shared = np.load(folder / OUTPUT, mmap_mode="r+")
-    for what, found, wanted in (
-        ("dtype", output.dtype, shared.dtype),
-        ("shape", output.shape, shared.shape),
-    ):
+    for what in ("dtype", "shape"):
+        found, wanted = getattr(output, what), getattr(shared, what)
         if found != wanted:
             return Checked("none", float("inf"), f"the output's {what} is {found}, not {wanted}")
     with ThreadPoolExecutor() as pool:

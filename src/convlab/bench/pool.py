@@ -22,17 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from convlab.bench import harness
 from convlab.bench.baselines import System
-from convlab.bench.harness import (
-    INPUT,
-    OUTPUT,
-    WEIGHT,
-    Check,
-    Outcome,
-    failed,
-    no_room,
-    run_process,
-)
+from convlab.bench.harness import Check, Outcome
 from convlab.problem import ConvProblem
 
 BACKEND = "convlab.bench.gpu_backend:GpuBackend"
@@ -53,7 +45,7 @@ class Worker:
         self._log = log
         context = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=run_process, args=(backend, theirs, log))
+        self._process = context.Process(target=harness.run_process, args=(backend, theirs, log))
         self._process.start()
         theirs.close()
         self.number = self._process.pid or 0  # None only before the start
@@ -63,7 +55,7 @@ class Worker:
         try:
             self._connection.send(command)
         except OSError:
-            raise WorkerDied(self._how_it_ended()) from None
+            raise self._death() from None
 
     def answer(self, deadline: float) -> dict[str, Any]:
         """The next answer. Raises :class:`WorkerDied` where none comes before the deadline, a time
@@ -75,16 +67,16 @@ class Worker:
                 raise WorkerDied(f"gave no answer in {waited:.0f} seconds and was ended")
             answer: dict[str, Any] = self._connection.recv()
         except (EOFError, OSError):
-            raise WorkerDied(self._how_it_ended()) from None
+            raise self._death() from None
         return answer
 
-    def _how_it_ended(self) -> str:
+    def _death(self) -> WorkerDied:
         self._process.join(timeout=10)
         code = self._process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else "ended"
         printed = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last = f": {printed[-1][-200:]}" if printed else ""
-        return f"its process {how} (exit code {code}){last}"
+        return WorkerDied(f"its process {how} (exit code {code}){last}")
 
     def dismiss(self) -> None:
         """Close the connection: the process ends by itself after its present command."""
@@ -186,13 +178,17 @@ class WorkerPool:
         """
         nbytes = sum(tensor.nbytes for tensor in tensors) + 4 * math.prod(problem.output_shape)
         folder = self._tensors = _folder_for(nbytes, self._folder)
+        output = folder / harness.OUTPUT
         try:
-            np.save(folder / INPUT, tensors[0])
-            np.save(folder / WEIGHT, tensors[1])
+            np.save(folder / harness.INPUT, tensors[0])
+            np.save(folder / harness.WEIGHT, tensors[1])
             self._shared = np.lib.format.open_memmap(
-                folder / OUTPUT, mode="w+", dtype=np.float32, shape=problem.output_shape
+                output, mode="w+", dtype=np.float32, shape=problem.output_shape
             )
-            _reserve(folder / OUTPUT)
+            # A process that writes to a hole of a sparse file on a full disk is killed.
+            if hasattr(os, "posix_fallocate"):
+                with output.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, output.stat().st_size)
             self._problem = problem
             yield
         finally:
@@ -216,11 +212,13 @@ class WorkerPool:
                 checking = time.monotonic()
                 worker.send(checked=check(self._shared))
                 deadline += time.monotonic() - checking  # the check's time is not the system's
-            outcome: Outcome = answer.get("outcome") or failed(answer["error"])
+            if "error" in answer:
+                raise WorkerDied(answer["error"])
+            outcome: Outcome = answer["outcome"]
         except WorkerDied as error:
-            outcome = failed(str(error))
+            outcome = Outcome(healthy=False).without_number("failed", str(error))
         except (MemoryError, OSError) as error:
-            outcome = no_room(error, "the host could not measure or check it")
+            outcome = harness.no_room(error, "the host could not measure or check it")
         if not outcome.healthy:
             self._end(name)
         return outcome
@@ -252,14 +250,6 @@ class WorkerPool:
             self._end(name)
         for folder in filter(None, (self._tensors, self._folder)):  # also an interrupted layer's
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _reserve(path: Path) -> None:
-    """Allocate a sparse file's blocks, because a process that writes to a hole on a full disk is
-    killed. Raises ``OSError`` where there is too little room."""
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _folder_for(nbytes: int, other: Path) -> Path:

@@ -77,19 +77,11 @@ def of_stage(stage: Stage, **switches: bool) -> System:
     def prepare(problem: ConvProblem, input: np.ndarray, weight: np.ndarray) -> PreparedStage:
         return PreparedStage(stage, problem, input, weight, **switches)
 
+    method = "direct" if stage.name.startswith(("s01", "s02")) else "gemm"
     return System(
-        stage.name,
-        stage.title,
-        "stage",
-        STAGE_FAMILY,
-        stage.precision,
-        "direct" if stage.name.startswith(("s01", "s02")) else "gemm",
-        True,
-        why_absent,
-        prepare,
-        compile,
-        stage.allowances,
-    )
+        stage.name, stage.title, "stage", STAGE_FAMILY, stage.precision, method, True, why_absent,
+        prepare, compile, stage.allowances,
+    )  # fmt: skip
 
 
 class PreparedStage(OnGpu):
@@ -135,14 +127,10 @@ def chosen(
     None means the usual ones, ``all`` every one, ``none`` not one. Raises ``ValueError`` for an
     unknown name, and where nothing is left.
     """
-    on_gpu = [
-        one.name
-        for one in BASELINES
-        if one.on_gpu and not (quick and one.name.startswith(SLOW_START))
-    ]
-    usual = QUICK_STAGES if quick else DEFAULT_STAGES
-    wanted = _names(stages, usual, LADDER, stage_named)
-    others = _names(baselines, on_gpu, BASELINES, baseline_named)
+    slow = SLOW_START if quick else ()
+    usual = [one.name for one in BASELINES if one.on_gpu and not one.name.startswith(slow)]
+    wanted = _names(stages, QUICK_STAGES if quick else DEFAULT_STAGES, LADDER, stage_named)
+    others = _names(baselines, usual, BASELINES, baseline_named)
     found = [of_stage(stage) for stage in LADDER if stage.name in wanted]
     found += [baseline for baseline in BASELINES if baseline.name in others]
     if not found:

@@ -24,9 +24,8 @@ COMPILER = "g++"
 
 def why_absent() -> str | None:
     """Why the baseline cannot be built here; None when it can."""
-    if shutil.which(COMPILER) is None:
-        return f"there is no {COMPILER} on the PATH to build it with"
-    return None
+    there = shutil.which(COMPILER) is not None
+    return None if there else f"there is no {COMPILER} on the PATH to build it with"
 
 
 class SevenLoops:

@@ -95,12 +95,12 @@ def nvcc() -> str | None:
 
 def headers() -> Path | None:
     """The folder to include from: ``$CUTLASS_PATH/include``, else that of the wheel."""
-    roots = []
+    roots: list[str] = []
     if given := os.environ.get("CUTLASS_PATH"):
-        roots.append(Path(given))
+        roots = [given]
     elif (package := find_spec("cutlass_library")) is not None:
-        roots += [Path(root) / "source" for root in package.submodule_search_locations or ()]
-    found = (root / "include" for root in roots)
+        roots = [f"{root}/source" for root in package.submodule_search_locations or ()]
+    found = (Path(root, "include") for root in roots)
     return next((folder for folder in found if (folder / "cutlass/cutlass.h").is_file()), None)
 
 
@@ -150,7 +150,7 @@ class Convolution(OnGpu):
         super().__init__(variant.name)
         self._library = library(variant)
         self._sizes = sizes_of(problem, SIZES)
-        able = able_to_run(self._library, self._sizes)
+        able = self._able()
         N_i, C_o, H_o, W_o = problem.output_shape
         self.place(channels_last(input), channels_last(weight), (N_i, H_o, W_o, C_o))
         try:
@@ -159,6 +159,20 @@ class Convolution(OnGpu):
         except BaseException:
             self.close()
             raise
+
+    def _able(self) -> list[int]:
+        """The tiles that can do the problem. Raises :class:`Unsupported` where none can."""
+        tiles = range(self._library.convlab_choices())
+        said = {tile: self._library.convlab_can_run(tile, self._sizes) for tile in tiles}
+        able = [tile for tile, error in said.items() if error is None]
+        if not able:
+            errors = sorted({error.decode() for error in said.values()})
+            raise Unsupported(
+                f"CUTLASS says of each of its {len(said)} kernels: {', '.join(errors)} (it takes "
+                "no tensors of 2 GiB and more, nor filters above 32 x 32 with the optimized "
+                "iterator)"
+            )
+        return able
 
     @property
     def algorithm(self) -> str:
@@ -179,20 +193,6 @@ class Convolution(OnGpu):
         return super().output().transpose(0, 3, 1, 2)
 
 
-def able_to_run(cutlass: Any, sizes: ctypes.Array[c_int]) -> list[int]:
-    """Which of the library's tiles can do the problem. Raises :class:`Unsupported`, with what
-    CUTLASS says, where none can."""
-    said = {tile: cutlass.convlab_can_run(tile, sizes) for tile in range(cutlass.convlab_choices())}
-    able = [tile for tile, error in said.items() if error is None]
-    if not able:
-        errors = sorted({error.decode() for error in said.values()})
-        raise Unsupported(
-            f"CUTLASS says of each of its {len(said)} kernels: {', '.join(errors)} (it takes no "
-            "tensors of 2 GiB and more, nor filters above 32 x 32 with the optimized iterator)"
-        )
-    return able
-
-
 def channels_last(tensor: Singles) -> Singles:
     """NCHW to NHWC, OIHW to OHWI. An image a thread: NumPy takes seconds for them in one."""
     moved = tensor.transpose(0, 2, 3, 1)
@@ -204,13 +204,8 @@ def channels_last(tensor: Singles) -> Singles:
 
 BASELINES = tuple(
     baseline(
-        variant.name,
-        variant.title,
-        "cutlass",
-        why_absent,
-        partial(Convolution, variant),
-        precision=variant.precision,
-        compile=partial(compile, variant),
+        variant.name, variant.title, "cutlass", why_absent, partial(Convolution, variant),
+        precision=variant.precision, compile=partial(compile, variant),
     )
     for variant in VARIANTS
-)
+)  # fmt: skip

@@ -91,8 +91,14 @@ class OnTorch:
             torch.mm(*torch.ones(2, 1, 1, device=self._device))  # cuBLAS's own memory, once
         self._compute: Compute | None = None
         self._output: Any = None
+        memory = torch.channels_last if channels_last else torch.contiguous_format
         try:
-            x, w = (self._tensor(array, channels_last) for array in (input, weight))
+            x, w = (
+                torch.from_numpy(np.ascontiguousarray(array))
+                .to(self._device, copy=True)
+                .contiguous(memory_format=memory)
+                for array in (input, weight)
+            )
             before = self._requested("current")
             self._compute = make(problem, x, w)
             self.run()
@@ -107,14 +113,8 @@ class OnTorch:
                 raise MemoryError(f"{name}: {str(error).split(' If ')[0]}") from None
             raise
 
-    def _tensor(self, array: Singles, channels_last: bool) -> Any:
-        torch = self._torch
-        memory = torch.channels_last if channels_last else torch.contiguous_format
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor.to(self._device, copy=True).contiguous(memory_format=memory)
-
     def _requested(self, when: str) -> int:
-        """Bytes that PyTorch's allocator was asked for: ``current`` or ``peak``; 0 on a CPU."""
+        """Bytes that PyTorch's allocator was asked for: ``current`` or ``peak``."""
         if self._device is None:
             return 0
         return int(self._torch.cuda.memory_stats(self._device)[f"requested_bytes.all.{when}"])
@@ -244,11 +244,7 @@ def conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
 
     taken, padding = padded(problem, x)
     stride, dilation = problem.stride, problem.dilation
-
-    def compute() -> Any:
-        return torch.nn.functional.conv2d(taken(), w, None, stride, padding, dilation)
-
-    return compute
+    return lambda: torch.nn.functional.conv2d(taken(), w, None, stride, padding, dilation)
 
 
 def compiled_conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
@@ -258,10 +254,7 @@ def compiled_conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
     torch.compiler.reset()  # what it learnt from other shapes would make this one general
 
     def convolve(x: Any, w: Any) -> Any:
-        taken, padding = padded(problem, x)
-        return torch.nn.functional.conv2d(
-            taken(), w, None, problem.stride, padding, problem.dilation
-        )
+        return conv2d(problem, x, w)()
 
     return partial(torch.compile(convolve, dynamic=False, fullgraph=True), x, w)
 
@@ -303,18 +296,24 @@ def batched(problem: ConvProblem, x: Any, w: Any) -> Compute:
     return compute
 
 
+def _im2col(problem: ConvProblem, images: Any, padding: tuple[int, int], columns: Any) -> None:
+    import torch
+
+    p = problem
+    torch.ops.aten.im2col.out(images, p.kernel_size, p.dilation, padding, p.stride, out=columns)
+
+
 def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
     """unfoldNd's unfold, then einsum, then the output's shape."""
     import torch
 
     p, filters = problem, w.reshape(problem.M, problem.K)
     taken, padding = padded(problem, x)
-    unfold = import_module("unfoldNd").unfoldNd if _has_package() else one_hot_unfold(p, x)
+    unfold = import_module("unfoldNd").unfoldNd if find_spec("unfoldNd") else one_hot_unfold(p, x)
+    settings = {"dilation": p.dilation, "padding": padding, "stride": p.stride}
 
     def compute() -> Any:
-        columns = unfold(
-            taken(), p.kernel_size, dilation=p.dilation, padding=padding, stride=p.stride
-        )
+        columns = unfold(taken(), p.kernel_size, **settings)
         return torch.einsum("ok,nkl->nol", filters, columns).reshape(p.output_shape)
 
     return compute
@@ -322,11 +321,7 @@ def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
 
 def whose_unfold() -> str:
     """Which of the two unfolds runs, for readers of the results."""
-    return "the package's unfold" if _has_package() else "convlab's own unfold"
-
-
-def _has_package() -> bool:
-    return find_spec("unfoldNd") is not None
+    return "the package's unfold" if find_spec("unfoldNd") else "convlab's own unfold"
 
 
 def one_hot_unfold(problem: ConvProblem, x: Any) -> Any:
@@ -334,24 +329,14 @@ def one_hot_unfold(problem: ConvProblem, x: Any) -> Any:
     zeros elsewhere. The filters are made here, once."""
     import torch
 
-    C_i, places = problem.C_i, problem.H_f * problem.W_f
-    one_hot = torch.eye(places, dtype=x.dtype, device=x.device)
-    filters = one_hot.reshape(places, 1, *problem.kernel_size).repeat(C_i, 1, 1, 1)
+    C_i, positions = problem.C_i, problem.H_f * problem.W_f
+    one_hot = torch.eye(positions, dtype=x.dtype, device=x.device)
+    filters = one_hot.reshape(positions, 1, *problem.kernel_size).repeat(C_i, 1, 1, 1)
 
-    def unfold(images: Any, kernel_size: Any, *, dilation: Any, padding: Any, stride: Any) -> Any:
-        unfolded = torch.nn.functional.conv2d(
-            images, filters, None, stride, padding, dilation, groups=C_i
-        )
-        return unfolded.flatten(2)
+    def unfold(images: Any, kernel_size: Any, **settings: Any) -> Any:
+        return torch.nn.functional.conv2d(images, filters, groups=C_i, **settings).flatten(2)
 
     return unfold
-
-
-def _im2col(problem: ConvProblem, images: Any, padding: tuple[int, int], columns: Any) -> None:
-    import torch
-
-    p = problem
-    torch.ops.aten.im2col.out(images, p.kernel_size, p.dilation, padding, p.stride, out=columns)
 
 
 def _baseline(
@@ -386,17 +371,14 @@ BASELINES = tuple(
     for precision in ("fp32", "tf32")
     for last in layouts
 )  # fmt: skip
-FROM_A_PRODUCT = (
-    _baseline(
-        "torch_own_im2col", "PyTorch without cuDNN: im2col + cuBLAS, image by image, fp32",
-        "cublas", conv2d, cudnn=False,
-    ),
-    _baseline(
-        "im2col_cublas_per_image", "im2col + cuBLAS, image by image, fp32", "cublas", per_image
-    ),
-    _baseline("im2col_cublas_batched", "im2col + cuBLAS, batched, fp32", "cublas", batched),
-    _baseline(
-        "unfoldnd", "unfoldNd: one-hot convolution and einsum, fp32", "unfoldnd",
-        unfold_and_einsum, note=whose_unfold,
-    ),
+FROM_A_PRODUCT = tuple(
+    _baseline(name, f"{title}, fp32", family, make, **options)
+    for name, title, family, make, options in (
+        ("torch_own_im2col", "PyTorch without cuDNN: im2col + cuBLAS, image by image", "cublas",
+         conv2d, {"cudnn": False}),
+        ("im2col_cublas_per_image", "im2col + cuBLAS, image by image", "cublas", per_image, {}),
+        ("im2col_cublas_batched", "im2col + cuBLAS, batched", "cublas", batched, {}),
+        ("unfoldnd", "unfoldNd: one-hot convolution and einsum", "unfoldnd", unfold_and_einsum,
+         {"note": whose_unfold}),
+    )
 )  # fmt: skip
