@@ -200,7 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found.append(result)
         mark = "ok   " if result.ok else f"WRONG, must be {result.answer.says}:"
         about = f"{result.lesson}, {result.exercise}: {result.answer.what}"
-        print(f"{mark} {about}: {result.said}", flush=True)
+        reasons = ", ".join(result.feedback.reasons) or PASSED
+        print(f"{mark} {about}: {reasons}", flush=True)
     if not options.check and not options.names:
         page = places.CHECKOUT / PAGE
         page.write_text(table(found), encoding="utf-8")
