@@ -61,7 +61,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr("test_experiments.HOW", {}, raising=True)
     monkeypatch.setattr(experiments, "PAPER_BATCH", 1)
     monkeypatch.setattr(experiments, "LAYER_NAMES", ("conv12",))
-    monkeypatch.setattr(experiments, "PROBLEMS", {"one": SMALL, "two": replace(SMALL, batch=2)})
+    monkeypatch.setattr(experiments, "SIZES", {"one": SMALL, "two": replace(SMALL, batch=2)})
     monkeypatch.setattr(experiments, "SWEEP_BASE", SMALL)
     monkeypatch.setattr(experiments, "SWEEPS", {"size": (6, 9), "kernel_size": (1, 3)})
     monkeypatch.setattr(unfold_table, "PROBLEM", SMALL)
@@ -102,7 +102,7 @@ def interrupt(monkeypatch, after):
 @pytest.mark.parametrize(
     ("name", "layers", "names"),
     [
-        ("sizes", ["one", "two"], experiments.SYSTEMS),
+        ("sizes", ["one", "two"], experiments.SIZE_SYSTEMS),
         ("ablation", ["conv12"], (systems.WHOLE, *systems.VARIANTS)),
         # The base is in both sweeps and measured once.
         (
@@ -186,7 +186,7 @@ def test_what_another_run_may_change_is_measured_again(file):
     again = run("sizes", file)
     now = [row for row in again["rows"] if row["problem"] != "what it was once"]
     assert {row["state"] for row in now} == {"measured"}
-    assert len(now) == 2 * len(experiments.SYSTEMS)
+    assert len(now) == 2 * len(experiments.SIZE_SYSTEMS)
 
 
 def test_rows_of_other_code_are_put_aside_once_there_is_a_new_row(monkeypatch, file):

@@ -11,7 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from convlab.bench import ladder_results, pages, papers, plots, size_tables
+from convlab.bench import ladder_results, pages, papers, plots
+from convlab.bench.analysis import TORCH
+from convlab.bench.experiments import S12
+from convlab.bench.rows import Row
 from convlab.workloads import UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -255,14 +258,14 @@ FFT = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8_stage3; void fft
 
 def measured_sizes(chosen: str | None, torch_ms: float) -> dict[str, Any]:
     problem = UNTUNED["resnet50_1"]
-    times = {size_tables.OURS: 2.0, size_tables.TORCH: torch_ms, "cudnn_gemm": 4.0,
+    times = {S12: 2.0, TORCH: torch_ms, "cudnn_gemm": 4.0,
              "cudnn_implicit_gemm": 3.0}  # fmt: skip
     return {
         "rows": [
             {"problem": str(problem), "layer": "resnet50_1", "batch": problem.batch,
              "system": system, "state": "measured", "time_ms": time, "time_spread": 1.0,
              "repeats": 20, "tflops": 1.0,
-             "algorithm": chosen if system == size_tables.TORCH else None}
+             "algorithm": chosen if system == TORCH else None}
             for system, time in times.items()
         ]
     }  # fmt: skip
@@ -271,19 +274,19 @@ def measured_sizes(chosen: str | None, torch_ms: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("chosen", "torch_ms", "whose", "ratio"),
     [
-        (GEMM, 1.0, size_tables.TORCH, 0.5),
+        (GEMM, 1.0, TORCH, 0.5),
         (GEMM, 3.5, "cudnn_implicit_gemm", 1.5),
         (FFT, 1.0, "cudnn_implicit_gemm", 1.5),
         (None, 1.0, "cudnn_implicit_gemm", 1.5),
     ],
 )
 def test_pytorch_s_choice_counts_where_it_is_a_gemm(chosen, torch_ms, whose, ratio):
-    (size,) = size_tables.sizes(measured_sizes(chosen, torch_ms))
-    assert size.gemm_class.system == whose
-    assert size.over(size.gemm_class) == ratio
-    shown = size_tables.show(measured_sizes(chosen, torch_ms))
+    document = measured_sizes(chosen, torch_ms)
+    rows = {row["system"]: Row.from_json(row) for row in document["rows"]}
+    assert pages.gemm_class(rows).system == whose
+    shown = pages.sizes_tables(document)
     assert f"| the GEMM class, fitted | 1 | {ratio:.2f} |" in shown
-    assert (f"| {size.problem} | 2 | 1 | 0.50 |" in shown) is (ratio < 1)
+    assert (f"| {UNTUNED['resnet50_1']} | 2 | 1 | 0.50 |" in shown) is (ratio < 1)
 
 
 # Colours: what is seen on a light page is seen on a dark one.
