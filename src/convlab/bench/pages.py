@@ -109,7 +109,7 @@ def _speedups(results: Results) -> report.Table:
 
 
 def _shown(
-    root: Path, file: str, command: str, show: Callable[[Mapping[str, Any]], str], _: str
+    root: Path, file: str, command: str, show: Callable[[dict[str, Any]], str], _: str
 ) -> str:
     document = read_json(root / RESULTS / file)
     try:
@@ -237,12 +237,12 @@ def sizes_tables(document: Mapping[str, Any]) -> str:
                 below = sum(ratio < 1 for ratio in ratios)
                 cells = (str(len(ratios)), *(f"{value:.2f}" for value in values), str(below))
                 means.append((f"{words}, {which}", *cells))
-    head = ("s12 over", "problems", "geometric mean", "least", "most", "below 1")
-    text = table(head, means)
-    if slower:
-        head = ("s12 is slower than the GEMM class", "s12 ms", "GEMM class ms", "ratio")
-        text += "\n" + table(head, [(*cells, f"{ratio:.2f}") for ratio, *cells in sorted(slower)])
-    return text
+    columns = ("s12 over", "problems", "geometric mean", "least", "most", "below 1")
+    if not slower:
+        return table(columns, means)
+    head = ("s12 is slower than the GEMM class", "s12 ms", "GEMM class ms", "ratio")
+    lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in sorted(slower)]
+    return f"{table(columns, means)}\n{table(head, lines)}"
 
 
 def _pytorch(rows: Mapping[str, Row]) -> Row | None:

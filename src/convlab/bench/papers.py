@@ -149,7 +149,7 @@ def figure_2(results: Results) -> Shown:
     rows = []
     for layer in layers:
         best = [one.best(results, layer) for one in systems.values()]
-        rows.append((layer[0], *(_rate(row and vars(row)) for row in best)))
+        rows.append((layer[0], *(_rate(None if row is None else vars(row)) for row in best)))
     said = (
         ("4.2", '"on average 3.5x TFLOPS than that of im2col+cuBLAS"', IM2COLS),
         ("4.2", '"5x to 155x TFLOPS compared with the direct convolution"', DIRECT),
