@@ -144,7 +144,7 @@ def test_nobody_compiles_on_for_one_who_is_gone() -> None:
 def test_the_ablation_compiles_cleanly(switch: str, registers: int) -> None:
     """Scalar loads keep so many values in flight that two blocks are resident per SM, where three
     of the whole s11 are."""
-    rows = list(lint_stage(stage_named("s11"), CONV9, ((9, 0),), **{switch: False}))
+    rows = list(lint_stage(stage_named("ablation"), CONV9, ((9, 0),), **{switch: False}))
     assert not [row for row in rows if not row.ok]
     assert rows[-1].registers <= registers
     wide = rows[-1].wide

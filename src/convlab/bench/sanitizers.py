@@ -32,7 +32,7 @@ from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage, Tile, stage_named
+from convlab.stages import ABLATION, LADDER, Stage, Tile, stage_named
 
 MODULE = "convlab.bench.sanitizers"
 PROGRAM = "compute-sanitizer"
@@ -114,7 +114,7 @@ def run_stages(arguments: Sequence[str]) -> int:
     except EngineUnavailable as error:
         print(error, file=sys.stderr)
         return 2
-    wanted = tuple(stage for stage in LADDER if not asked or stage in asked)
+    wanted = tuple(stage for stage in (*LADDER, ABLATION) if not asked or stage in asked)
     stages, left_out = stages_for(engine, wanted)
     if left_out is not None and asked:
         print(left_out, file=sys.stderr)

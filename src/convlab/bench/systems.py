@@ -15,7 +15,7 @@ from convlab.bench.baselines.on_gpu import OnGpu
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage, stage_named
+from convlab.stages import ABLATION, LADDER, Stage, stage_named
 
 STAGE_FAMILY = "convlab"
 DEFAULT_STAGES = (
@@ -37,7 +37,7 @@ VARIANTS = {
 def system_named(name: str) -> System:
     """The stage, variant or baseline of that name. Raises ``ValueError`` for any other."""
     if name in VARIANTS:
-        whole = of_stage(stage_named(WHOLE), **{VARIANTS[name]: False})
+        whole = of_stage(ABLATION, **{VARIANTS[name]: False})
         return replace(whole, name=name, title=f"s11 without {VARIANTS[name]}")
     if any(name == baseline.name for baseline in BASELINES):
         return baseline_named(name)
