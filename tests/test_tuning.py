@@ -67,7 +67,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
     monkeypatch.setattr(stages, "LADDER", with_it)
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(plans, "tuned_tile", tuned.tuned_tile)
-    tuned._entries_once.cache_clear()
+    tuned._rows_once.cache_clear()
     return engine
 
 

@@ -26,7 +26,6 @@ from convlab.shell import (
     refuse,
     refusing,
     write_json,
-    write_whole,
 )
 
 if TYPE_CHECKING:
@@ -130,11 +129,11 @@ def tune(
 
 
 def _remember(tuned: Tuned, stage: Stage, engine: Engine) -> None:
-    from convlab.tuned import entry_for, remember
+    from convlab.tuned import remember
 
     if (best := tuned.best) is not None and best.time_ms is not None:
-        tile = best.task.tile
-        remember(entry_for(tuned.problem, stage, engine.device, tile, best.time_ms), write_whole)
+        with refusing(OSError):
+            remember(tuned.problem, stage, engine.device, best.task.tile, best.time_ms)
 
 
 def _check_cache() -> None:
@@ -156,7 +155,7 @@ def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Co
     if there:
         check_writable("the file of tiles", tiles_file(), OTHER_CACHE)
     with refusing(OSError, RuntimeError):
-        count = forget(set(map(str, problems.values())) or None, write_whole)
+        count = forget(set(map(str, problems.values())) or None)
     tiles = "1 tile is" if count == 1 else f"{count} tiles are"
     console.print(Text(f"{tiles} forgotten in {tiles_file()}."), soft_wrap=True)
 
