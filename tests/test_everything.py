@@ -32,11 +32,11 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def shell(text: str) -> str:
+def shell(text):
     return f"sh -c {shlex.quote(text)}"
 
 
-def leaving(file: str, code: int) -> Part:
+def leaving(file, code):
     """A part that writes its file and ends with this code."""
     text = f"printf x >> {file}; echo it is {file}; exit {code}"
     return Part(f"makes {file}", shell(text), (file,))
@@ -48,7 +48,7 @@ def shells(monkeypatch):
     monkeypatch.setitem(everything.PROGRAMS, "sh", ["sh"])
 
 
-def run_all(monkeypatch, capfd, *parts: Part) -> tuple[int, str]:
+def run_all(monkeypatch, capfd, *parts):
     """The exit code, and what was said."""
     monkeypatch.setattr(everything, "PARTS", parts)
     return everything.main([]), capfd.readouterr().out
@@ -177,12 +177,12 @@ def make(tmp_path):
     (tmp_path / "pyproject.toml").write_text("")
     log = tmp_path / "log"
 
-    def script(path: Path, text: str) -> None:
+    def script(path, text):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    def call(cuda: str | None, *arguments: str, uv: int | None = None):
+    def call(cuda, *arguments, uv=None):
         statuses = {"python": 0, "convlab": 0} | ({} if uv is None else {"uv": uv})
         for name, status in statuses.items():
             noted = f'echo {name} "$@" >> {shlex.quote(str(log))}; exit {status}'

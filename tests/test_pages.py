@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -31,7 +30,7 @@ s03_im2col_blas    OK       0.0568       -
 """
 
 
-def entry(name: str, time_ms: float | None, **launches: float) -> dict[str, Any]:
+def entry(name, time_ms, **launches):
     """One stage as ``convlab ladder --json`` writes it; without a time, one that was wrong."""
     timed = time_ms is not None
     return {
@@ -44,7 +43,7 @@ def entry(name: str, time_ms: float | None, **launches: float) -> dict[str, Any]
 
 
 @pytest.fixture
-def document() -> dict[str, Any]:
+def document():
     problem = paper_layer("conv9", batch=4)
     keys = ("batch", "input_shape", "weight_shape", "output_shape")
     return {
@@ -61,7 +60,7 @@ def document() -> dict[str, Any]:
     }
 
 
-def read(tmp_path: Path, document: dict[str, Any]) -> ladder_results.Results:
+def read(tmp_path, document):
     path = tmp_path / f"{pages.HEADLINE}.json"
     path.write_text(json.dumps(document))
     return ladder_results.Results.read(path)
@@ -78,7 +77,7 @@ def test_the_ladder_s_tables(tmp_path, document):
     assert "`convlab ladder --layer conv9 --batch 4`" in full
 
 
-def texts(picture: str) -> list[str]:
+def texts(picture):
     tree = ElementTree.fromstring(picture)
     return ["".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text")]
 
@@ -226,7 +225,7 @@ def test_every_figure_of_the_papers_is_shown_with_its_command(tmp_path):
     assert papers.show_claims(ROOT).count("\n| im2win: Figure 2") == 3
 
 
-def rows(**times: float | None) -> list[dict[str, Any]]:
+def rows(**times):
     return [
         {"layer": "p", "problem": "p", "system": system, "time_ms": time,
          "settled": system != "s02_cin", "tflops": time and 1 / time}
@@ -258,7 +257,7 @@ GEMM = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize25
 FFT = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8_stage3; void fft2d_r2c_32x32<float>"
 
 
-def measured_sizes(chosen: str | None, torch_ms: float) -> dict[str, Any]:
+def measured_sizes(chosen, torch_ms):
     problem = UNTUNED["resnet50_1"]
     times = {S12: 2.0, TORCH: torch_ms, "cudnn_gemm": 4.0,
              "cudnn_implicit_gemm": 3.0}  # fmt: skip
@@ -294,13 +293,13 @@ def test_pytorch_s_choice_counts_where_it_is_a_gemm(chosen, torch_ms, whose, rat
 # Colours: what is seen on a light page is seen on a dark one.
 
 
-def luminance(colour: np.ndarray) -> float:
+def luminance(colour):
     """As the Web Content Accessibility Guidelines define it."""
     linear = np.where(colour <= 0.03928, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
     return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
-def contrast(colour: str, card: str, opaque: float = 1.0) -> float:
+def contrast(colour, card, opaque=1.0):
     one, other = (np.array(to_rgb(name)) for name in (colour, card))
     low, high = sorted((luminance(opaque * one + (1 - opaque) * other), luminance(other)))
     return (high + 0.05) / (low + 0.05)

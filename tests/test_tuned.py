@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from convlab import ConvProblem, Tile, plan, plans, tuned
+from convlab import ConvProblem, plan, plans, tuned
 from convlab.engines import choose
 from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic
@@ -35,13 +33,13 @@ OTHER = next(tile for tile in candidates(PROBLEM) if tile != CHOSEN)
 class PretendedGpu(Simulator):
     name, is_gpu = "gpu", True
 
-    def __init__(self, device: str = GPU, sms: int = 4, **options: Any) -> None:
+    def __init__(self, device=GPU, sms=4, **options):
         super().__init__(**options)
         self.device, self.sm_count = device, lambda: sms
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path, monkeypatch):
     """A cache of the test's own, which plans look into."""
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(plans, "tuned_tile", tuned.tuned_tile)
@@ -49,24 +47,24 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tiles.json"
 
 
-def taken(problem: ConvProblem = PROBLEM, engine: Any = None, **switches: bool) -> Tile | None:
+def taken(problem=PROBLEM, engine=None, **switches):
     return plans.tile_for(problem, S12, engine or PretendedGpu(), **switches)
 
 
-def put(tile: Tile = OTHER, problem: ConvProblem = PROBLEM) -> None:
+def put(tile=OTHER, problem=PROBLEM):
     tuned.remember(problem, S12, GPU, tile, 0.5)
 
 
-def rows_of(file: Path) -> list[dict[str, Any]]:
+def rows_of(file):
     return json.loads(file.read_text())["tiles"]
 
 
-def write(file: Path, *rows: Any) -> None:
+def write(file, *rows):
     file.write_text(json.dumps({"format": 1, "tiles": rows}))
     tuned._rows_once.cache_clear()
 
 
-def test_a_remembered_tile_is_taken_and_else_the_heuristic_s(file: Path) -> None:
+def test_a_remembered_tile_is_taken_and_else_the_heuristic_s(file):
     assert taken() == CHOSEN
     put()
     assert taken() == OTHER
@@ -79,9 +77,7 @@ def test_a_remembered_tile_is_taken_and_else_the_heuristic_s(file: Path) -> None
 
 
 @pytest.mark.parametrize("option", S12.options)
-def test_what_was_measured_without_an_option_is_for_plans_without_it(
-    option: str, file: Path
-) -> None:
+def test_what_was_measured_without_an_option_is_for_plans_without_it(option, file):
     put()
     assert taken(**{option: False}) == OTHER
     assert taken(**{option: True}) == best_tile(PROBLEM, 4, whole_sums=True)
@@ -90,7 +86,7 @@ def test_what_was_measured_without_an_option_is_for_plans_without_it(
 
 
 @pytest.mark.parametrize("count", [4, 24, 108, 132])
-def test_tile_and_split_k_are_of_the_gpu_s_number_of_sms(file: Path, count: int) -> None:
+def test_tile_and_split_k_are_of_the_gpu_s_number_of_sms(file, count):
     engine = PretendedGpu(sms=count)
     for problem in (ConvProblem(4, 256, 14, 14, 256, 3, padding=1), paper_layer("conv12")):
         assert taken(problem, engine) == best_tile(problem, count)
@@ -107,9 +103,7 @@ def test_tile_and_split_k_are_of_the_gpu_s_number_of_sms(file: Path, count: int)
 
 
 @pytest.mark.parametrize("name", ["s11_im2win_full", "s12_fused_im2win"])
-def test_a_benchmark_takes_the_heuristic_s_whatever_is_remembered(
-    name: str, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_benchmark_takes_the_heuristic_s_whatever_is_remembered(name, file, monkeypatch):
     """Else the same code would give another row."""
     from convlab.bench import systems
     from convlab.bench.baselines import on_gpu
@@ -140,7 +134,7 @@ def test_a_benchmark_takes_the_heuristic_s_whatever_is_remembered(
     ],
     ids=str,
 )
-def test_what_does_not_suit_is_passed_over(file: Path, changed: dict[str, Any]) -> None:
+def test_what_does_not_suit_is_passed_over(file, changed):
     put()
     write(file, rows_of(file)[0] | changed)
     assert len(tuned.read(file)) == 1
@@ -156,7 +150,7 @@ def test_what_does_not_suit_is_passed_over(file: Path, changed: dict[str, Any]) 
     ],
     ids=lambda content: repr(content[:30]),
 )  # fmt: skip
-def test_a_broken_file_is_no_file_and_is_rebuilt(file: Path, content: bytes) -> None:
+def test_a_broken_file_is_no_file_and_is_rebuilt(file, content):
     file.write_bytes(content)
     assert taken() == CHOSEN
     assert file.read_bytes() == content  # a plan writes nothing
@@ -166,7 +160,7 @@ def test_a_broken_file_is_no_file_and_is_rebuilt(file: Path, content: bytes) -> 
 
 
 @pytest.mark.parametrize("broken", [None, 7, {}, {"gpu": None}, {"problem": ["a"]}, {"tile": 7}])
-def test_a_broken_row_does_not_cost_the_others(file: Path, broken: Any) -> None:
+def test_a_broken_row_does_not_cost_the_others(file, broken):
     put()
     (row,) = rows_of(file)
     spoilt = row | {"problem": "another"} | broken if isinstance(broken, dict) else broken
@@ -174,9 +168,9 @@ def test_a_broken_row_does_not_cost_the_others(file: Path, broken: Any) -> None:
     assert taken() == OTHER
 
 
-def test_what_cannot_be_read_is_not_there(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(error: Exception) -> Callable[..., Any]:
-        def fail(*_: object) -> Any:
+def test_what_cannot_be_read_is_not_there(file, monkeypatch):
+    def fails(error):
+        def fail(*_):
             raise error
 
         return fail
@@ -194,7 +188,7 @@ def test_what_cannot_be_read_is_not_there(file: Path, monkeypatch: pytest.Monkey
     assert taken() == CHOSEN
 
 
-def test_the_file_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_read_once(file, monkeypatch):
     put()
     reads: list[Path] = []
     read = tuned.read
@@ -203,7 +197,7 @@ def test_the_file_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert reads == [file]
 
 
-def test_replacing_and_forgetting(file: Path) -> None:
+def test_replacing_and_forgetting(file):
     assert tuned.forget(None) == 0
     assert not file.exists()
     put(problem=SEVEN)
@@ -219,13 +213,11 @@ def test_replacing_and_forgetting(file: Path) -> None:
     assert tuned.read(file) == {}
 
 
-def test_the_file_is_written_whole_or_not_at_all(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_is_written_whole_or_not_at_all(file, monkeypatch):
     put()
     before = file.read_bytes()
 
-    def full(*_: object) -> None:
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
@@ -245,9 +237,7 @@ def test_the_file_is_written_whole_or_not_at_all(
         ({"HOME": "/c", "CONVLAB_CACHE": "", "XDG_CACHE_HOME": ""}, "/c/.cache/convlab"),
     ],
 )
-def test_where_it_lies(
-    variables: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_it_lies(variables, folder, monkeypatch):
     for name in ("CONVLAB_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -258,21 +248,19 @@ def test_where_it_lies(
 # What counts as the same code.
 
 
-def test_a_stage_is_made_of_its_file_and_what_that_imports_from_stages_and_device() -> None:
+def test_a_stage_is_made_of_its_file_and_what_that_imports_from_stages_and_device():
     names = {file.name for file in tuned.sources(S12.module)}
     assert {"s12_fused_im2win.py", "window_copies.py", "tile_heuristic.py", "vector.py"} <= names
     assert "stage.py" in names
     assert not names & {"s11_im2win_full.py", "s05_shared_memory.py", "problem.py", "plans.py"}
 
 
-def test_the_code_changes_with_what_the_stage_is_made_of_and_numba_cuda(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_changes_with_what_the_stage_is_made_of_and_numba_cuda(tmp_path, monkeypatch):
     for folder in ("stages", "kernels", "device"):
         shutil.copytree(tuned.SOURCE / folder, tmp_path / folder)
     monkeypatch.setattr(tuned, "SOURCE", tmp_path)
 
-    def code(changed: str = "") -> str:
+    def code(changed=""):
         tuned.code_of.cache_clear()
         if changed:
             with (tmp_path / changed).open("a") as stream:
@@ -287,7 +275,7 @@ def test_the_code_changes_with_what_the_stage_is_made_of_and_numba_cuda(
     tuned.code_of.cache_clear()
 
 
-def test_auto_is_s12_on_a_gpu_and_s01_on_a_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_s12_on_a_gpu_and_s01_on_a_simulator(monkeypatch):
     problem = ConvProblem(1, 2, 4, 4, 3, 2)
     assert plan(problem, engine="simulator").stage is stage_named("s01")
     monkeypatch.setattr(plans, "choose", lambda name: PretendedGpu(strict=False))

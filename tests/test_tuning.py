@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, count
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,15 +41,15 @@ TASKS = tuning.tasks_for({"small": PROBLEM}, S12)
 class PretendedGpu(Simulator):
     name, is_gpu, device = "gpu", True, "pretended GPU"
 
-    def sm_count(self) -> int:
+    def sm_count(self):
         return 4
 
 
 @pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
+def gpu(tmp_path, monkeypatch):
     """A GPU on which everything takes 1.5 ms, and a cache of the test's own."""
 
-    def measure(call: Any) -> SimpleNamespace:
+    def measure(call):
         call(None)
         return SimpleNamespace(median_ms=1.5, spread_percent=2.5, repeats=10)
 
@@ -72,13 +69,13 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
 
 
 @pytest.fixture
-def times(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> list[float | str | None]:
+def times(gpu, monkeypatch):
     """What each tile takes, in ms, without anything computed: an error for a word, Ctrl-C for
     None; then 1, 2, 3 and so on."""
     coming: list[float | str | None] = []
     after = count(1)
 
-    def measure_group(tasks: Sequence[tuning.Task]) -> list[tuning.Measured]:
+    def measure_group(tasks):
         found = []
         for task in tasks:
             ms = coming.pop(0) if coming else float(next(after))
@@ -92,14 +89,14 @@ def times(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> list[float | st
     return coming
 
 
-def convlab(*arguments: str | Path) -> Any:
+def convlab(*arguments):
     return CliRunner().invoke(cli.app, list(map(str, arguments)), prog_name="convlab")
 
 
 # The tuner.
 
 
-def test_every_candidate_is_checked_and_timed(gpu: PretendedGpu) -> None:
+def test_every_candidate_is_checked_and_timed(gpu):
     found = list(tuning.measure_all(TASKS, 1))
     assert found == [tuning.Measured(task, 1.5, 2.5) for task in TASKS]
     assert [one.task.tile for one in found] == list(TILES)
@@ -114,9 +111,7 @@ def test_every_candidate_is_checked_and_timed(gpu: PretendedGpu) -> None:
         ([None] * 3, None),
     ],
 )
-def test_the_ratio_is_the_heuristic_s_time_over_the_best(
-    gpu: PretendedGpu, ms: list[float | None], ratio: float | None
-) -> None:
+def test_the_ratio_is_the_heuristic_s_time_over_the_best(gpu, ms, ratio):
     measured = [tuning.Measured(task, time) for task, time in zip(TASKS, ms, strict=True)]
     found = tuning.tuned(measured, S12, gpu)
     best = min(filter(None, ms), default=None)
@@ -127,13 +122,11 @@ def test_the_ratio_is_the_heuristic_s_time_over_the_best(
 
 @pytest.mark.parametrize(("image", "batch"), [(0, 3), (-1, 3), (-1, 2), (0, 1)])
 @pytest.mark.parametrize("run", ["checked", "timed"])
-def test_a_wrong_first_or_last_image_is_found(
-    run: str, image: int, batch: int, gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_first_or_last_image_is_found(run, image, batch, gpu, monkeypatch):
     """Also where only the timed runs spoil it."""
     call = plans.Plan.__call__
 
-    def spoil(plan: Any, input: Any, weight: Any, out: Any, bias: Any, **options: Any) -> None:
+    def spoil(plan, input, weight, out, bias, **options):
         if run == "checked" or not options:
             call(plan, input, weight, out, bias, **options)
         if (run == "timed") == bool(options):  # only a timed call says on which stream
@@ -147,10 +140,8 @@ def test_a_wrong_first_or_last_image_is_found(
     assert ("after it was timed" in str(one.error)) == (run == "timed")
 
 
-def test_a_tile_that_raises_does_not_stop_the_others(
-    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def plan(problem: ConvProblem, stage: stages.Stage, tile: Tile, engine: Any) -> plans.Plan:
+def test_a_tile_that_raises_does_not_stop_the_others(gpu, monkeypatch):
+    def plan(problem, stage, tile, engine):
         if tile == TILES[0]:
             raise RuntimeError("this\none is not\nfor compilers")
         return plans.Plan(problem, stage, tile, engine)
@@ -161,18 +152,14 @@ def test_a_tile_that_raises_does_not_stop_the_others(
     assert second.error is None
 
 
-def test_a_time_beyond_the_arithmetic_is_refused(
-    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_beyond_the_arithmetic_is_refused(gpu, monkeypatch):
     monkeypatch.setattr(gpu, "peak_flops", lambda precision: 1e3)
     (one,) = tuning.measure_all(TASKS[:1], 1)
     assert "its time is refused" in str(one.error)
 
 
-def test_tensors_that_do_not_fit_are_every_tile_s_error(
-    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_large(*_: object) -> None:
+def test_tensors_that_do_not_fit_are_every_tile_s_error(gpu, monkeypatch):
+    def too_large(*_):
         raise MemoryError("too large")
 
     monkeypatch.setattr(tuning, "_two_images", too_large)
@@ -181,7 +168,7 @@ def test_tensors_that_do_not_fit_are_every_tile_s_error(
 
 
 @pytest.mark.parametrize(("jobs", "sizes"), [(1, [1] * 15), (4, [3] * 5), (5, [1] * 15)])
-def test_a_process_does_a_problem_where_that_leaves_none_idle(jobs: int, sizes: list[int]) -> None:
+def test_a_process_does_a_problem_where_that_leaves_none_idle(jobs, sizes):
     many = {f"p{number}": replace(PROBLEM, batch=number) for number in range(1, 6)}
     tasks = tuning.tasks_for(many, S12)
     parts = tuning.groups(tasks, jobs)
@@ -190,14 +177,12 @@ def test_a_process_does_a_problem_where_that_leaves_none_idle(jobs: int, sizes: 
 
 
 @pytest.mark.parametrize(("free", "most"), [(0, 1), (5 * 2**30, 2), (2**50, 16), (None, 1)])
-def test_processes_are_as_many_as_have_room(
-    free: int | None, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_are_as_many_as_have_room(free, most, monkeypatch):
     monkeypatch.setattr(tuning.os, "sched_getaffinity", lambda _: range(64), raising=False)
     assert tuning.processes(SimpleNamespace(free_bytes=lambda: free)) == most
 
 
-def test_processes_of_their_own_hand_back_what_they_found() -> None:
+def test_processes_of_their_own_hand_back_what_they_found():
     """Two real processes; with no GPU, what they find is that there is none."""
     if engines.unavailable("gpu") is None:
         pytest.skip("there is a GPU, and these tiles would be measured on it")
@@ -209,9 +194,7 @@ def test_processes_of_their_own_hand_back_what_they_found() -> None:
 # The verb.
 
 
-def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(
-    gpu: PretendedGpu, times: list[Any], tmp_path: Path
-) -> None:
+def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(gpu, times, tmp_path):
     times += [0.5, 0.75, 0.6]
     ran = convlab("tune", "--problem", SHAPES, "--json", tmp_path / "t.json")
     assert ran.exit_code == 0, ran.output
@@ -226,7 +209,7 @@ def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(
     assert str(tuned.tiles_file()) in ran.stdout.replace("\n", "")
 
 
-def test_several_problems_are_a_line_each(times: list[Any]) -> None:
+def test_several_problems_are_a_line_each(times):
     times += [1, 2, 3, 6, 4, 5]
     ran = convlab("tune", "--problem", SHAPES, "--problem", ANOTHER)
     assert ran.exit_code == 0, ran.output
@@ -234,9 +217,7 @@ def test_several_problems_are_a_line_each(times: list[Any]) -> None:
     assert ratios == ["2.00", "1.00"]
 
 
-def test_a_wrong_tile_is_named_and_exits_1_and_the_right_ones_count(
-    gpu: PretendedGpu, times: list[Any]
-) -> None:
+def test_a_wrong_tile_is_named_and_exits_1_and_the_right_ones_count(gpu, times):
     times += ["ValueError: no", 1, 2]
     ran = convlab("tune", "--problem", SHAPES)
     assert ran.exit_code == 1
@@ -244,9 +225,7 @@ def test_a_wrong_tile_is_named_and_exits_1_and_the_right_ones_count(
     assert plans.tile_for(PROBLEM, S12, gpu) == TILES[1]
 
 
-def test_ctrl_c_keeps_the_problems_that_are_done(
-    gpu: PretendedGpu, times: list[Any], tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_the_problems_that_are_done(gpu, times, tmp_path):
     times += [3, 2, 1, 5, None]
     file = tmp_path / "t.json"
     ran = convlab("tune", "--problem", SHAPES, "--problem", ANOTHER, "--json", file)
@@ -258,7 +237,7 @@ def test_ctrl_c_keeps_the_problems_that_are_done(
     assert not file.exists()
 
 
-def test_forgetting(gpu: PretendedGpu, times: list[Any]) -> None:
+def test_forgetting(gpu, times):
     times += [1, 2, 3]
     assert convlab("tune", "--problem", SHAPES).exit_code == 0
     assert "0 tiles are" in convlab("tune", "--forget", "--layer", "conv1").stdout
@@ -267,13 +246,11 @@ def test_forgetting(gpu: PretendedGpu, times: list[Any]) -> None:
     assert plans.tile_for(PROBLEM, S12, gpu) == MODEL
 
 
-def test_all_are_the_layers_and_what_nobody_tuned_for(
-    times: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch):
     asked: list[tuning.Task] = []
     measure_group = tuning.measure_group
 
-    def noting(tasks: Sequence[tuning.Task]) -> list[tuning.Measured]:
+    def noting(tasks):
         asked.extend(tasks)
         return measure_group(tasks)
 
@@ -301,7 +278,7 @@ def test_all_are_the_layers_and_what_nobody_tuned_for(
         (["--forget", "--json", "x.json"], "--forget"),
     ],
 )
-def test_what_is_refused_in_a_line(gpu: PretendedGpu, arguments: list[str], said: str) -> None:
+def test_what_is_refused_in_a_line(gpu, arguments, said):
     ran = convlab("tune", *arguments)
     assert ran.exit_code == 2
     assert said in ran.stderr
@@ -309,8 +286,8 @@ def test_what_is_refused_in_a_line(gpu: PretendedGpu, arguments: list[str], said
     assert not tuned.tiles_file().exists()
 
 
-def test_without_a_gpu_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(name: str) -> None:
+def test_without_a_gpu_it_is_refused(monkeypatch):
+    def none(name):
         raise EngineUnavailable("there is none")
 
     monkeypatch.setattr(engines, "choose", none)
@@ -328,12 +305,8 @@ def test_without_a_gpu_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_tiles_that_cannot_be_kept_are_refused_before_any_work(
-    gpu: PretendedGpu,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    broken: str,
-    arguments: list[str],
-) -> None:
+    gpu, tmp_path, monkeypatch, broken, arguments
+):
     path = tmp_path / broken
     path.write_text("") if broken == "cache" else path.mkdir(parents=True)
     monkeypatch.setattr(tuning, "measure_all", lambda *_: pytest.fail("work was done"))
@@ -346,10 +319,10 @@ def test_tiles_that_cannot_be_kept_are_refused_before_any_work(
 
 @given(problems(max_macs=10_000))
 @settings(max_examples=50)
-def test_a_problem_is_read_as_it_is_printed(problem: ConvProblem) -> None:
+def test_a_problem_is_read_as_it_is_printed(problem):
     assert tune.problem_of(str(problem)) == problem
 
 
-def test_the_short_way_to_write_a_problem() -> None:
+def test_the_short_way_to_write_a_problem():
     expected = ConvProblem(128, 64, 56, 56, 64, (3, 5), 2, (1, 2), 1)
     assert tune.problem_of("128x64x56x56,64x64x3x5,s2,p(1,2),d1") == expected
