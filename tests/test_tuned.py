@@ -105,14 +105,13 @@ def test_tile_and_split_k_are_of_the_gpu_s_number_of_sms(file, count):
 @pytest.mark.parametrize("name", ["s11_im2win_full", "s12_fused_im2win"])
 def test_a_benchmark_takes_the_heuristic_s_whatever_is_remembered(name, file, monkeypatch):
     """Else the same code would give another row."""
-    from convlab.bench import systems
-    from convlab.bench.baselines import on_gpu
+    from convlab.bench import baselines, systems
 
     stage, engine, made = stage_named(name), PretendedGpu(), []
     rule = plans.tile_by_rule(PROBLEM, stage, engine)
     other = next(tile for tile in candidates(PROBLEM) if tile != rule)
     tuned.remember(PROBLEM, stage, GPU, other, 0.5)
-    for module in (systems, on_gpu):
+    for module in (systems, baselines):
         monkeypatch.setattr(module, "choose", lambda name: engine)
     monkeypatch.setattr(engine, "build", lambda step, program: made.append(program.tile))
     system = systems.system_named(name)

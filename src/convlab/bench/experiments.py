@@ -118,7 +118,7 @@ def measure(
     each row, and at the end with ``ok``: whether all is well, which is also returned.
 
     Rows of an ``older`` document with the same machine, versions and code stay. Raises
-    :class:`~convlab.bench.worker.WorkerDied` where no process can measure.
+    :class:`~convlab.bench.pool.WorkerDied` where no process can measure.
     """
     cases = experiment.cases()
     with all_cases.open_bench(experiment.backend) as bench:
