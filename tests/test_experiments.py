@@ -68,8 +68,8 @@ def gpu(monkeypatch):
     calls: list[list[str]] = []
 
     def first_calls():
-        calls.append(list(unfold_table.PAPER))
-        return {name: {"ms": 9.0} for name in unfold_table.PAPER}
+        calls.append(list(unfold_table.LINES))
+        return {name: {"ms": 9.0} for name in unfold_table.LINES}
 
     monkeypatch.setattr(unfold_table, "first_calls", first_calls)
     return calls
@@ -111,7 +111,7 @@ def interrupt(monkeypatch, after):
                                           ConvProblem(1, 2, 6, 6, 3, 1))],
             experiments.SWEEP_SYSTEMS,
         ),
-        ("unfold_table", [str(SMALL)], (*unfold_table.LINES, unfold_table.OURS)),
+        ("unfold_table", [str(SMALL)], (*unfold_table.LINES, *unfold_table.OURS)),
     ],
 )  # fmt: skip
 def test_every_system_is_measured_on_every_problem(name, layers, names, file, capsys):
@@ -256,7 +256,7 @@ def test_what_cannot_run_is_said_before_anything_is_measured(monkeypatch, tmp_pa
 
 
 def test_failed_first_calls_are_tried_again():
-    six = unfold_table.PAPER
+    six = unfold_table.LINES
     whole = {"first_calls": {name: {"ms": 1.0} for name in six}}
     assert unfold_table.first_calls_once(whole) == whole
     broken = {"first_calls": whole["first_calls"] | {"conv2d": {"reason": "its process ended"}}}
@@ -272,8 +272,8 @@ def test_first_calls_tell_of_each_row_in_turn(monkeypatch):
         "row_system",
         lambda name: SimpleNamespace(why_absent=lambda: reasons.get(name)),
     )
-    lines = {name: unfold_table.PAPER[name] for name in ("conv2d", "fast_unfoldnd")}
-    monkeypatch.setattr(unfold_table, "PAPER", lines)
+    lines = {name: unfold_table.LINES[name] for name in ("conv2d", "fast_unfoldnd")}
+    monkeypatch.setattr(unfold_table, "LINES", lines)
     monkeypatch.setattr(unfold_table, "_tensors", lambda: [np.zeros(1), np.zeros(1)])
     monkeypatch.setattr(unfold_table, "computation", lambda *_: lambda: None)
     assert unfold_table.time_first_calls(lambda call: 7.5) == {
@@ -292,10 +292,7 @@ def test_where_tf32_may_round_the_row_is_checked_as_tf32():
     rounded = {
         name for name in unfold_table.LINES if unfold_table.row_system(name).precision == "tf32"
     }
-    assert rounded == {
-        "conv2d_tf32", "fast_torch_tf32", "fast_unfoldnd", "fast_unfoldnd_tf32",
-        "unfold_einsum_tf32",
-    }  # fmt: skip
+    assert rounded == {"conv2d_tf32", "fast_torch_tf32", "fast_unfoldnd", "fast_unfoldnd_tf32"}
 
 
 def test_the_rows_compute_the_convolution():
@@ -306,8 +303,6 @@ def test_the_rows_compute_the_convolution():
     input, weight, _ = random_tensors(SMALL, 0, bias=False)
     oracle = Oracle(SMALL, input, weight)
     for name, line in unfold_table.LINES.items():
-        if line.by == "cupy":
-            continue
         if line.by == "unfoldnd":
             pytest.importorskip("unfoldNd")
         tensors = [torch.from_numpy(array) for array in (input, weight)]

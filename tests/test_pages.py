@@ -285,7 +285,7 @@ def test_pytorch_s_choice_counts_where_it_is_a_gemm(chosen, torch_ms, whose, rat
     document = measured_sizes(chosen, torch_ms)
     rows = {row["system"]: Row.from_json(row) for row in document["rows"]}
     assert pages.gemm_class(rows).system == whose
-    shown = pages.sizes_tables(document)
+    shown, _ = pages.sizes_tables(document)
     assert f"| the GEMM class, fitted | 1 | {ratio:.2f} |" in shown
     assert (f"| {UNTUNED['resnet50_1']} | 2 | 1 | 0.50 |" in shown) is (ratio < 1)
 

@@ -22,7 +22,7 @@ from convlab.bench import analysis, papers, plots, report, sanitizers
 from convlab.bench.experiments import S12, SIZES
 from convlab.bench.ladder_results import Results as LadderResults
 from convlab.bench.ladder_results import Step
-from convlab.bench.measured import RESULTS, read_json, source, table
+from convlab.bench.measured import RESULTS, table
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
 from convlab.workloads import UNSEEN, UNTUNED
@@ -45,7 +45,7 @@ def generated(root: Path) -> dict[Path, str]:
         raise ValueError(f"there is no {RESULTS}/{HEADLINE}.json: convlab ladder --json writes it")
     bench = open_results(root / BENCH)
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
-    shown: dict[str, Maker] = {name: partial(_shown, root, *SHOWN[name]) for name in SHOWN}
+    shown: dict[str, Maker] = {name: partial(_shown, root, SHOWN[name]) for name in SHOWN}
     shown |= {
         "ladder": lambda _: f"\n{ladder_section(every[0])}\n",
         "sample": sample_section,
@@ -108,15 +108,9 @@ def _speedups(results: Results) -> report.Table:
     )
 
 
-def _shown(
-    root: Path, file: str, command: str, show: Callable[[dict[str, Any]], str], _: str
-) -> str:
-    document = read_json(root / RESULTS / file)
-    try:
-        text = show(document)
-    except (KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"{RESULTS}/{file} is no result of {command}: {error!r}") from error
-    return f"\n{text}\n{source(file, document.get('environment'), command)}\n"
+def _shown(root: Path, section: papers.Section, old: str) -> str:
+    text, _, by = papers.made(root, section)
+    return f"\n{text}\n{by}\n"
 
 
 # The ladder: README.md's table, docs/ladder.md's tables and its sample of the command.
@@ -215,7 +209,7 @@ def gemm_class(rows: Mapping[str, Row]) -> Row | None:
     return min(others, key=lambda row: row.time_ms or 0.0, default=None)
 
 
-def sizes_tables(document: Mapping[str, Any]) -> str:
+def sizes_tables(document: Mapping[str, Any]) -> papers.Shown:
     """Two tables: how many times as fast s12 is, and the problems where it is slower. Rows of
     problems that are no longer those of their names are left out."""
     found: dict[str, dict[str, Row]] = {name: {} for name in SIZES}
@@ -239,10 +233,10 @@ def sizes_tables(document: Mapping[str, Any]) -> str:
                 means.append((f"{words}, {which}", *cells))
     columns = ("s12 over", "problems", "geometric mean", "least", "most", "below 1")
     if not slower:
-        return table(columns, means)
+        return table(columns, means), ()
     head = ("s12 is slower than the GEMM class", "s12 ms", "GEMM class ms", "ratio")
     lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in sorted(slower)]
-    return f"{table(columns, means)}\n{table(head, lines)}"
+    return f"{table(columns, means)}\n{table(head, lines)}", ()
 
 
 def _pytorch(rows: Mapping[str, Row]) -> Row | None:
@@ -256,8 +250,11 @@ def _time(row: Row) -> str:
 
 # Files of results that one function shows, by the marker of their section.
 SHOWN = {
-    "sizes": ("sizes_h200.json", "`python -m convlab.bench.experiments sizes`", sizes_tables),
-    "sanitizers": ("sanitizers_h200.json", "`make sanitize`", sanitizers.show),
+    name: papers.Section("", f"{name}_h200.json", command, show)
+    for name, command, show in (
+        ("sizes", "`python -m convlab.bench.experiments sizes`", sizes_tables),
+        ("sanitizers", "`make sanitize`", lambda document: (sanitizers.show(document), ())),
+    )
 }
 
 

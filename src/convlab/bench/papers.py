@@ -299,7 +299,7 @@ def show(root: Path) -> str:
     """Every section as Markdown: what the paper says, our value, our table and its command."""
     parts = []
     for section in SECTIONS:
-        ours, claims, by = _made(root, section)
+        ours, claims, by = made(root, section)
         text = f"{table(('where', 'the paper', 'here'), claims, left=3)}\n{ours}\n" if ours else ""
         parts.append(f"### {section.title}\n\n{text}{by}")
     return "\n".join(parts)
@@ -309,14 +309,14 @@ def show_claims(root: Path) -> str:
     """One table for docs/papers.md: what each paper says and our value."""
     rows, sources = [], []
     for section in SECTIONS:
-        _, claims, by = _made(root, section)
+        _, claims, by = made(root, section)
         rows += [(section.title, f"{where}: {words}", here) for where, words, here in claims]
         sources.append(f"- {by}")
     head = ("figure", "the paper", "here")
     return f"{table(head, rows, left=3)}\n{''.join(dict.fromkeys(sources))}"
 
 
-def _made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
+def made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
     """A section's table, its claims and the line that names its command.
 
     Raises ``ValueError`` for a file of something else.

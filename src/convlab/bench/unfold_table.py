@@ -3,7 +3,7 @@
 ``python -m convlab.bench.experiments unfold_table`` measures it: ``F.conv2d`` and ``conv2d_fast``,
 which unfolds by PyTorch or by unfoldNd, each with and without TF32 in cuDNN and in the matrix
 product; one image of 3 x 1024 x 1024, 16 filters of 3 x 3, a bias. Beside the six rows:
-:func:`convlab.unfold.unfold_einsum` on PyTorch's arrays and on CuPy's, and s11.
+s03_unfold_einsum and s11.
 
 There are two times. ``time_ms`` is the GPU's, by replays of a graph. The other is of the first
 call, in a new process that calls the six rows in turn (``python -m convlab.bench.unfold_table``):
@@ -22,16 +22,12 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from convlab.bench.baselines import Prepared, System
-from convlab.bench.baselines.cupy_gemm import Im2col
-from convlab.bench.baselines.cupy_gemm import why_absent as why_no_cupy
 from convlab.bench.baselines.pytorch import Compute, OnTorch, matmul_tf32, why_no_torch
 from convlab.bench.cases import Case
 from convlab.bench.gpu_backend import GpuBackend
 from convlab.bench.systems import system_named
-from convlab.engines.handles import cupy_stream
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
-from convlab.unfold import unfold_einsum
 
 PROBLEM = ConvProblem(1, 3, 1024, 1024, 16, 3)
 BACKEND = "convlab.bench.unfold_table:Rows"
@@ -50,10 +46,8 @@ CALLED = {
     "conv2d": "F.conv2d",
     "torch": "conv2d_fast, PyTorch's unfold",
     "unfoldnd": "conv2d_fast, unfoldNd",
-    "torch_einsum": "unfold_einsum on PyTorch's arrays",
-    "cupy": "unfold_einsum on CuPy's arrays",
 }
-PAPER = {
+LINES = {
     "conv2d": Line("conv2d"),
     "conv2d_tf32": Line("conv2d", cudnn=True),
     "fast_torch": Line("torch", cudnn=True),
@@ -61,12 +55,7 @@ PAPER = {
     "fast_unfoldnd": Line("unfoldnd", cudnn=True),
     "fast_unfoldnd_tf32": Line("unfoldnd", cudnn=True, matmul=True),
 }
-LINES = PAPER | {
-    "unfold_einsum": Line("torch_einsum"),
-    "unfold_einsum_tf32": Line("torch_einsum", matmul=True),
-    "unfold_einsum_cupy": Line("cupy"),
-}
-OURS = "s11_im2win_full"
+OURS = ("s03_unfold_einsum", "s11_im2win_full")
 
 
 def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
@@ -92,7 +81,7 @@ def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
         folded += bias.view(1, -1, 1, 1)
         return folded
 
-    convolve = {"conv2d": functions.conv2d, "torch_einsum": unfold_einsum}.get(line.by, fast)
+    convolve = functions.conv2d if line.by == "conv2d" else fast
 
     def compute() -> Any:
         cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=line.cudnn)
@@ -100,33 +89,6 @@ def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
             return convolve(x, w, bias)
 
     return compute
-
-
-class OnCupy(Im2col):
-    """:func:`~convlab.unfold.unfold_einsum` on CuPy's arrays; each call is started anew, because
-    cuBLAS cannot be captured from CuPy."""
-
-    workspace_bytes: Any = None  # CuPy's pool keeps it
-    algorithm: Any = None
-
-    def __init__(self, problem: ConvProblem, input: Any, weight: Any) -> None:
-        import cupy
-
-        self._cupy = cupy
-        self._arrays = [cupy.asarray(tensor) for tensor in (input, weight)]
-        self._arrays.append(cupy.zeros(problem.C_o, "f4"))
-        self._output: Any = None
-
-    def run(self, stream: int | None = None) -> None:
-        """Start one convolution."""
-        self._output = None
-        with cupy_stream(self._cupy, stream or 0):
-            self._output = unfold_einsum(*self._arrays)
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self._arrays = []
-        super().close()
 
 
 def row_system(name: str) -> System:
@@ -140,24 +102,15 @@ def row_system(name: str) -> System:
     rounds = line.matmul or (line.cudnn and line.by in ("conv2d", "unfoldnd"))
 
     def why_absent() -> str | None:
-        for module, package, users in (
-            ("unfoldNd", "unfoldNd", ("unfoldnd",)),
-            ("array_api_compat", "array-api-compat", ("torch_einsum", "cupy")),
-        ):
-            if line.by in users and find_spec(module) is None:
-                return f"{package} is not installed: pip install {package}"
-        return why_no_cupy() if line.by == "cupy" else why_no_torch()
+        if line.by == "unfoldnd" and find_spec("unfoldNd") is None:
+            return "unfoldNd is not installed: pip install unfoldNd"
+        return why_no_torch()
 
     def prepare(problem: ConvProblem, input: Any, weight: Any) -> Prepared:
-        if line.by == "cupy":
-            return OnCupy(problem, input, weight)
         return OnTorch(name, problem, input, weight, partial(computation, line))
 
-    return System(
-        name, title, "baseline", "cupy" if line.by == "cupy" else "pytorch",
-        "tf32" if rounds else "fp32", "any" if name == "conv2d" else "gemm", True, why_absent,
-        prepare,
-    )  # fmt: skip
+    precision, method = "tf32" if rounds else "fp32", "any" if name == "conv2d" else "gemm"
+    return System(name, title, "baseline", "pytorch", precision, method, True, why_absent, prepare)
 
 
 class Rows(GpuBackend):
@@ -170,13 +123,13 @@ class Rows(GpuBackend):
 
 def cases() -> list[Case]:
     """A case for each row."""
-    return [Case(str(PROBLEM), PROBLEM, row_system(name)) for name in (*LINES, OURS)]
+    return [Case(str(PROBLEM), PROBLEM, row_system(name)) for name in (*LINES, *OURS)]
 
 
 def first_calls_once(older: Mapping[str, Any] | None) -> dict[str, Any]:
     """The first calls of the article's six rows: an older document's where it has all of them."""
     known = (older or {}).get("first_calls", {})
-    every = all("ms" in known.get(name, {}) for name in PAPER)
+    every = all("ms" in known.get(name, {}) for name in LINES)
     return {"first_calls": known if every else first_calls()}
 
 
@@ -188,14 +141,14 @@ def first_calls() -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
         reason = f"its process ended with {type(error).__name__}"
-        return {name: {"reason": reason} for name in PAPER}
+        return {name: {"reason": reason} for name in LINES}
     return found
 
 
 def time_first_calls(timed: Callable[[Compute], float]) -> dict[str, Any]:
     """Each row's first call in milliseconds, by the clock ``timed``, or why there is none."""
     found: dict[str, Any] = {}
-    for name, line in PAPER.items():
+    for name, line in LINES.items():
         if (absent := row_system(name).why_absent()) is not None:
             found[name] = {"reason": absent}
         else:
