@@ -205,7 +205,22 @@ MUTANTS = {
     "zeros past K_W fetched": ("s10b", "if k < K_W:", "if k < K_P:"),
     "two lanes with one column": ("s10c", "lane % 16 // 2", "lane % 8 // 2"),
     "a step of a slice left out": ("s10c", "k + 2 < K_B", "k + 3 < K_B"),
-    "copies not waited for": ("s11b", "wait_copies(IN_FLIGHT)  # for", "pass  # for"),
+    "copies not waited for": ("s11b", "wait_copies(0)  # lines", "pass  # lines"),
+    "a slice copied over the one in use": ("s11b", "slice_, K_B - k0,", "slice_, k0,"),
+    "one copy too few waited for": ("s11c", "wait_copies(IN_FLIGHT)  # l", "wait_copies(2)  # l"),
+    "no empty group after the last slice": (
+        "s11c",
+        "free, S_F, S_I)\n            commit_copies()",
+        "free, S_F, S_I)\n                commit_copies()",
+    ),
+    "windows of the row above": ("s11d", "pixel // W_o * s_h - p_h", "pixel // W_o * s_h"),
+    "copied windows of one image": ("s11d", "int64(i_n) * (C_i * H_i * W_i)", "int64(0)"),
+    "interleaved windows stored in order": ("s11e", "n0 + window_at(tx * FLOAT4)", "n0 + tx * 4"),
+    "register buffers not exchanged": (
+        "s11f",
+        "steps(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)",
+        "steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)",
+    ),
     "zeros past K_W copied": ("s11b", "K_EVEN or k < K_W", "k < K_P"),
     "column read as a line": ("s11", "tile[at + PITCH]", "tile[at + 1]"),
     "a pixel written to one row of windows": (
