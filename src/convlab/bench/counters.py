@@ -53,8 +53,8 @@ METRICS = {
     "store_requests": (_global("requests", "st"), ("requests", "global", "store")),
     "store_sectors": (_global("sectors", "st"), ("sectors", "global", "store")),
     "atomic_requests": (_global("requests", "red", "atom"), ("requests", "global", "atomic")),
-    "shared_load_passes": (_shared("ld"), ("passes", "shared", "load")),
-    "shared_store_passes": (_shared("st"), ("passes", "shared", "store")),
+    "shared_load_wavefronts": (_shared("ld"), ("wavefronts", "shared", "load")),
+    "shared_store_wavefronts": (_shared("st"), ("wavefronts", "shared", "store")),
 }
 # A problem on which even the tiles of a GPU have little to do.
 SMALL = ConvProblem(1, 8, 12, 12, 64, 3, padding=1)
@@ -85,7 +85,7 @@ class Row:
             name
             for name in METRICS
             if abs(self.counted[name] - self.traced[name])
-            > (TOLERANCE * self.counted[name] if name.endswith("passes") else 0)
+            > (TOLERANCE * self.counted[name] if name.endswith("wavefronts") else 0)
         ]
 
 
@@ -160,7 +160,7 @@ def traced_counts(launch: LaunchTrace) -> dict[str, int]:
 
     def is_counted(name: str, access: Any) -> bool:
         by_copy = "copy_async" in launch.source[access.file][access.line]
-        return not (name == "shared_store_passes" and by_copy)
+        return not (name == "shared_store_wavefronts" and by_copy)
 
     return {
         name: launch.total(
