@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines import Unsupported
-from convlab.bench.baselines.base import rehearsal
+from convlab.bench.baselines import System, Unsupported, rehearsal
+from convlab.bench.harness import serve
 from convlab.bench.monitor import Look
+from convlab.bench.pool import WorkerDied
 from convlab.bench.roofline import Machine
-from convlab.bench.systems import System
-from convlab.bench.worker import serve
 from convlab.convolution import reference
 from convlab.problem import ConvProblem
 
@@ -238,6 +237,8 @@ class InThread:
         self._connection.send(command)
 
     def answer(self, deadline: float) -> dict[str, Any]:
+        if not self._connection.poll(max(0.0, deadline - time.monotonic())):
+            raise WorkerDied("gave no answer in time")
         return self._connection.recv()
 
     def dismiss(self) -> None:

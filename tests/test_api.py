@@ -83,14 +83,14 @@ def test_plan_writes_out_and_returns_it(engine: Engine, tensors) -> None:
 
 def test_plan_takes_a_tile_and_switches() -> None:
     tile = Tile(8, 4, 4, 4, 4)
-    ready = convlab.plan(PROBLEM, "s11", tile, vectorized=False)
+    ready = convlab.plan(PROBLEM, "ablation", tile, vectorized=False)
     assert ready.tile == tile
     assert ready.switches == {"vectorized": False}
     assert convlab.plan(PROBLEM, "s05").workspace_bytes == 0
     with pytest.raises(ValueError, match=r"switch 'prefetch' is not one of s09.*none"):
         convlab.plan(PROBLEM, "s09", prefetch=False)
     with pytest.raises(ValueError, match=r"switch 'fast'.*microkernel, vectorized, prefetch"):
-        convlab.plan(PROBLEM, "s11", fast=True)
+        convlab.plan(PROBLEM, "ablation", fast=True)
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:

@@ -11,17 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
 
-from convlab.bench.baselines import (
-    BASELINES,
-    System,
-    baseline_named,
-    on_torch,
-    pytorch,
-)
-from convlab.bench.baselines.base import rehearsal
-from convlab.bench.baselines.on_torch import OnTorch, flags
+from convlab.bench.baselines import System, pytorch, rehearsal
+from convlab.bench.baselines.pytorch import OnTorch, flags
 from convlab.bench.bounds import Checked
 from convlab.bench.harness import Outcome, measure
+from convlab.bench.systems import BASELINES, baseline_named
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
@@ -125,7 +119,7 @@ def test_flags_stay_for_one_computation_until_another_or_its_end():
 
 def test_one_baseline_alone_runs_without_cudnn_and_sets_it_once(monkeypatch):
     seen, sets = {}, []
-    monkeypatch.setattr(on_torch, "flags", lambda **its: (sets.append(its), flags(**its))[1])
+    monkeypatch.setattr(pytorch, "flags", lambda **its: (sets.append(its), flags(**its))[1])
 
     def convolve(*arguments, **more):
         seen[name].append(torch.backends.cudnn.enabled)

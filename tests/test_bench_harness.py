@@ -1,10 +1,11 @@
 """Every way in which a measurement can go wrong gives a row with a reason and never a number, and
-spoils no other row. Systems are fakes, processes are real."""
+spoils no other row. Systems are fakes; workers are threads, and processes where those matter."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,11 +16,11 @@ import numpy as np
 import pytest
 from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, system
 
-from convlab.bench import harness
+from convlab.bench import harness, pool
 from convlab.bench.bounds import Checked, Checker
 from convlab.bench.cases import PASSING, Bench, cases_for, compiled_ahead, weights
 from convlab.bench.cases import run as run_cases
-from convlab.bench.pool import WorkerDied, WorkerPool
+from convlab.bench.pool import Worker, WorkerDied, WorkerPool
 from convlab.bench.rows import NUMBERS, Row
 from convlab.bench.systems import chosen
 from convlab.oracle import random_tensors
@@ -55,27 +56,29 @@ EXPECTED = {
 }
 
 
-def run(names, unknown=False, **options):
-    pool = WorkerPool("bench_fakes:Fakes", compilers=1, **options)
-    systems = [system(name) for name in names]
-    if unknown:
-        systems.append(system("right", name="unknown"))
+def run(names, fakes="bench_fakes:Fakes", **options):
+    """The rows by system; a name that no fake has is a system that its worker does not know."""
+    workers = WorkerPool(fakes, compilers=1, **options)
+    systems = [system(name) if name in SPOILED else system("right", name=name) for name in names]
     cases = cases_for(["conv12"], 1, systems)
     try:
-        return {row.system: row for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))}
+        return {row.system: row for row in run_cases(cases, Bench(workers, MACHINE, {}, "same"))}
     finally:
-        pool.close()
+        workers.close()
 
 
-PROCESSES = ("right", "wrong_later", "crash", "sticky", "unsupported", "tf32")
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch):
+    monkeypatch.setattr(pool, "Worker", InThread)
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Row]:
-    """A row of every fake: some in processes, shared where that goes, the others in threads."""
-    in_processes = run(PROCESSES) | run(["hang"], row_seconds=1.0)
+    """A row of every fake. Processes are there where one ends or hangs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("convlab.bench.pool.Worker", InThread)
+        patch.setattr(pool, "Worker", Worker)
+        in_processes = run(["crash", "right"]) | run(["hang"], row_seconds=1.0)
+        patch.setattr(pool, "Worker", InThread)
         others = run([name for name in SPOILED if name not in in_processes])
     return in_processes | others
 
@@ -227,15 +230,18 @@ def compiled_by(monkeypatch, stages, baselines, fails=()):
     """What processes are asked and told where these fakes are made ready and the pool is closed."""
     monkeypatch.setattr(Written, "log", [])
     monkeypatch.setattr(Written, "fails", set(fails))
-    monkeypatch.setattr("convlab.bench.pool.Worker", Written)
+    monkeypatch.setattr(pool, "Worker", Written)
     systems = [system("right", name=name) for name in stages]
     for name, family in baselines:
         systems.append(system("tf32", name=name, family=family))
-    pool = WorkerPool("bench_fakes:Fakes", compilers=2)
-    wanted = compiled_ahead(cases_for(("conv11", "conv12"), 1, systems))
-    assert len(list(pool.compile([(case.problem, case.system) for case in wanted]))) == len(wanted)
+    workers = WorkerPool("bench_fakes:Fakes", compilers=2)
+    wanted = [
+        (case.problem, case.system)
+        for case in compiled_ahead(cases_for(("conv11", "conv12"), 1, systems))
+    ]
+    assert len(list(workers.compile(wanted))) == len(wanted)
     Written.log.append(("pool", "closes"))
-    pool.close()
+    workers.close()
     return Written.log
 
 
@@ -261,46 +267,30 @@ def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(monkey
 
 
 def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
-    """Idle ones of others, and all of ours: every process that is still there."""
-    told = []
+    """Idle ones of others, and all of ours: every process that is still there. What is compiled
+    stays in the process that measures: there is one of stages and one of the other fakes, and a
+    new one after an error that stays."""
+    told, opened = [], []
 
     class Told(Fakes):
+        def __init__(self, allowed=None):
+            opened.append(self)
+            super().__init__(allowed)
+
         def others(self):
             told.append([*self.allowed])
             return super().others()
 
     monkeypatch.setattr("bench_fakes.Told", Told, raising=False)
-    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
-    pool = WorkerPool("bench_fakes:Told", compilers=1, foreign=(77,))
-    cases = cases_for(
-        ["conv12"], 1, [system(name) for name in ("right", "sticky", "wrong", "tf32")]
-    )
-    states = [row.state for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))]
-    assert states == ["measured", "failed", "wrong", "measured"]
-    ours = [worker.number for worker in pool._workers.values()]
-    assert len(ours) == 2
+    workers = WorkerPool("bench_fakes:Told", compilers=1, foreign=(77,))
+    names = ("absent", "right", "sticky", "wrong", "tf32")
+    cases = cases_for(["conv12"], 1, [system(name) for name in names])
+    states = [row.state for row in run_cases(cases, Bench(workers, MACHINE, {}, "same"))]
+    assert states == ["absent", "measured", "failed", "wrong", "measured"]
+    ours = [worker.number for worker in workers._workers.values()]
+    assert (len(ours), len(opened)) == (2, 3)
     assert told[-1] == [77, *ours]
-    pool.close()
-
-
-def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
-    """The fake counts how often it was opened, so in how many processes."""
-    opened = []
-
-    class Counted(Fakes):
-        def __init__(self, allowed=None):
-            opened.append(self)
-            super().__init__(allowed)
-
-    monkeypatch.setattr("bench_fakes.Counted", Counted, raising=False)
-    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
-    pool = WorkerPool("bench_fakes:Counted", compilers=1)
-    cases = cases_for(["conv12"], 1, [system(name) for name in ("absent", "tf32", "right")])
-    found = {row.system: row for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))}
-    pool.close()
-    assert (found["absent"].state, found["absent"].reason) == EXPECTED["absent"]
-    assert found["tf32"].state == found["right"].state == "measured"
-    assert len(opened) == 2  # the stage's, and the fakes' family's
+    workers.close()
 
 
 def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
@@ -322,20 +312,23 @@ def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
     monkeypatch.setattr("bench_fakes.Built", Built, raising=False)
     worker = InThread("bench_fakes:Built", None)
     worker.send(do="compile", systems=["a", "b", "c"], problem=TEACHING, allowed=None)
-    assert worker.answer(0) == {"compiled": True}
+    assert worker.answer(time.monotonic() + 20) == {"compiled": True}
     assert sorted(built) == ["a", "b", "c"]
     worker.end()
 
 
-def test_starting_up_may_take_longer_than_a_row():
-    pool = WorkerPool("bench_fakes:Fakes", row_seconds=0.01)
-    try:
-        assert pool.facts()["machine"]["device"] == "a fake GPU"
-        one = system("tf32")
-        assert list(pool.compile([(paper_layer("conv12", 1), one)])) == [None]
-        assert "fakes" in pool._workers  # it has not been ended for being slow
-    finally:
-        pool.close()
+def test_starting_up_may_take_longer_than_a_row(monkeypatch):
+    class Slow(Fakes):
+        def __init__(self, allowed=None):
+            time.sleep(0.1)
+            super().__init__(allowed)
+
+    monkeypatch.setattr("bench_fakes.Slow", Slow, raising=False)
+    workers = WorkerPool("bench_fakes:Slow", row_seconds=0.01)
+    assert workers.facts()["machine"]["device"] == "a fake GPU"
+    assert list(workers.compile([(paper_layer("conv12", 1), system("tf32"))])) == [None]
+    assert "fakes" in workers._workers  # it has not been ended for being slow
+    workers.close()
 
 
 def test_the_same_bits_are_so_however_they_lie_in_memory():
@@ -350,40 +343,39 @@ def test_the_same_bits_are_so_however_they_lie_in_memory():
 
 
 def test_a_system_that_nobody_knows_there_is_a_row_too():
-    rows = run(["right"], unknown=True)
-    assert rows["unknown"].state == "failed"
-    assert rows["unknown"].reason == "KeyError: 'unknown'"
+    rows = run(["right", "unknown"])
+    assert rows["right"].ok
+    assert (rows["unknown"].state, rows["unknown"].reason) == ("failed", "KeyError: 'unknown'")
 
 
-def test_a_backend_that_cannot_open_is_reported():
-    pool = WorkerPool("bench_fakes:Nowhere")
-    try:
-        with pytest.raises(WorkerDied, match="ended"):
-            pool.facts()
-    finally:
-        pool.close()
+def test_a_backend_that_cannot_open_is_reported_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(pool, "Worker", Worker)
+    workers = WorkerPool("bench_fakes:Nowhere")
+    with pytest.raises(WorkerDied, match=r"ended .*Nowhere"):
+        workers.facts()
+    workers.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
+    monkeypatch.setattr(pool, "FAST_FOLDER", tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run(["right", "wrong"])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pool_that_closes_in_the_middle_of_a_layer_removes_its_tensors(tmp_path, monkeypatch):
-    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
-    pool = WorkerPool("bench_fakes:Fakes")
-    layer = pool.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
+    monkeypatch.setattr(pool, "FAST_FOLDER", tmp_path)
+    workers = WorkerPool("bench_fakes:Fakes")
+    layer = workers.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
     layer.__enter__()
     assert list(tmp_path.iterdir())
-    pool.close()
+    workers.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_room_for_tensors_is_said(tmp_path, monkeypatch):
-    import shutil
-
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     row = run(["right"])["right"]
@@ -394,11 +386,11 @@ def test_no_room_for_tensors_is_said(tmp_path, monkeypatch):
 
 def test_room_for_the_output_is_taken_before_anybody_writes_there(tmp_path, monkeypatch):
     """Who writes to a hole of a file where there is no room left is killed by signal 7."""
-    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
+    monkeypatch.setattr(pool, "FAST_FOLDER", tmp_path)
     problem = paper_layer("conv12", 64)
-    pool = WorkerPool("bench_fakes:Fakes")
+    workers = WorkerPool("bench_fakes:Fakes")
     tensors = np.zeros(1, np.float32), np.zeros(1, np.float32)
-    with pool.layer(problem, tensors):
+    with workers.layer(problem, tensors):
         (output,) = tmp_path.glob("convlab-bench-*/output.npy")
         assert 512 * output.stat().st_blocks >= 4 * np.prod(problem.output_shape)
 
@@ -406,7 +398,7 @@ def test_room_for_the_output_is_taken_before_anybody_writes_there(tmp_path, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    pool.close()
+    workers.close()
     row = run(["right"])["right"]
     assert row.state == "out of memory"
     assert "No space left on device" in row.reason
@@ -432,7 +424,6 @@ def test_what_the_check_has_no_room_for_is_a_row_and_the_next_is_measured(
         return check(self, *arguments)
 
     monkeypatch.setattr(Checker, "check", full)
-    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
     rows = run(["tf32", "wrong", "right"])
     assert [row.state for row in rows.values()] == [state, "wrong", "measured"]
     assert rows["tf32"].reason.startswith("the host could not measure or check it: ")

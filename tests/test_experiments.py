@@ -15,7 +15,7 @@ from convlab.bench.experiments import EXPERIMENTS, main
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.problem import ConvProblem
-from convlab.stages import stage_named
+from convlab.stages import ABLATION
 from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -137,7 +137,7 @@ def test_sizes_are_problems_that_no_tile_was_tuned_for():
 
 
 def test_a_variant_is_s11_with_one_switch_off(monkeypatch):
-    whole, seen = stage_named(systems.WHOLE), []
+    seen = []
     monkeypatch.setattr(
         systems,
         "PreparedStage",
@@ -147,10 +147,10 @@ def test_a_variant_is_s11_with_one_switch_off(monkeypatch):
         variant = systems.system_named(name)
         assert variant.name == name
         variant.prepare(SMALL, None, None)
-    switches = [{}, *({switch: False} for switch in systems.VARIANTS.values())]
-    assert seen == [(systems.WHOLE, one) for one in switches]
-    assert {*systems.VARIANTS.values()} <= {*whole.switches}
-    program = whole.prepare(ConvProblem(1, 4, 8, 8, 8, 3), whole.tiny_tile, microkernel=False)
+    variants = [("ablation", {switch: False}) for switch in systems.VARIANTS.values()]
+    assert seen == [(systems.WHOLE, {}), *variants]
+    assert {*systems.VARIANTS.values()} <= {*ABLATION.switches}
+    program = ABLATION.prepare(ConvProblem(1, 4, 8, 8, 8, 3), ABLATION.tiny_tile, microkernel=False)
     assert program.tile.M_T == program.tile.N_T == 1
 
 

@@ -175,8 +175,26 @@ MUTANTS = {
         ("a step of a slice left out", "k + 2 < K_B", "k + 3 < K_B"),
     ],
     "s11b": [
-        ("copies not waited for", "wait_copies(IN_FLIGHT)  # for", "pass  # for"),
+        ("copies not waited for", "wait_copies(0)  # lines", "pass  # lines"),
         ("zeros past K_W copied", "K_EVEN or k < K_W", "k < K_P"),
+        ("a slice copied over the one in use", "slice_, K_B - k0,", "slice_, k0,"),
+    ],
+    "s11c": [
+        ("one copy too few waited for", "wait_copies(IN_FLIGHT)  # l", "wait_copies(2)  # l"),
+        ("no empty group after the last slice", "free, S_F, S_I)\n            commit_copies()",
+         "free, S_F, S_I)\n                commit_copies()"),
+    ],
+    "s11d": [
+        ("windows of the row above", "pixel // W_o * s_h - p_h", "pixel // W_o * s_h"),
+        ("copied windows of one image", "int64(i_n) * (C_i * H_i * W_i)", "int64(0)"),
+    ],
+    "s11e": [
+        ("interleaved windows stored in order", "n0 + window_at(tx * FLOAT4)", "n0 + tx * 4"),
+    ],
+    "s11f": [
+        ("register buffers not exchanged",
+         "steps(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)",
+         "steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)"),
     ],
     "s11": [
         ("column read as a line", "tile[at + PITCH]", "tile[at + 1]"),

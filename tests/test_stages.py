@@ -17,7 +17,7 @@ from convlab.engines import Engine, choose
 from convlab.kernels.receptive_field import field_for
 from convlab.oracle import check_output, random_tensors
 from convlab.plans import Plan, stages_for
-from convlab.stages import family, stage_named
+from convlab.stages import ABLATION, family, stage_named
 
 STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run on a GPU
 ON_GPU = choose().is_gpu
@@ -33,7 +33,6 @@ SOURCES = (
 )
 
 stages = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
-S11 = stage_named("s11")
 
 AWKWARD = {
     "one of everything": ConvProblem(1, 1, 1, 1, 1, 1),
@@ -109,7 +108,7 @@ def test_values_that_float_arithmetic_treats_specially(stage: Stage, kind: str, 
 @pytest.mark.parametrize(
     "switches",
     [
-        dict(zip(S11.switches, settings, strict=True))
+        dict(zip(ABLATION.switches, settings, strict=True))
         for settings in itertools.product((True, False), repeat=3)
     ],
     ids=lambda switches: "+".join(name for name, on in switches.items() if on) or "nothing",
@@ -120,19 +119,19 @@ def test_ablation_is_right_too(switches: dict[str, bool], tile: Tile, judged) ->
     # tile two threads of six have no float4 of the filter.
     problem = ConvProblem(1, 4, 9, 9, 9, 3, (2, 1), (1, 2), (3, 2))
     numbers = random_tensors(problem, 2, integers=True)
-    result = judged(problem, S11, numbers, tile, **switches)
+    result = judged(problem, ABLATION, numbers, tile, **switches)
     assert result.ok, result
 
 
 def test_tiles_of_the_ablation() -> None:
     problem, tile = AWKWARD["primes"], Tile(128, 128, 24, 8, 8)
-    assert S11.prepare(problem, tile, prefetch=False).tile == tile  # one buffer is half of two
+    assert ABLATION.prepare(problem, tile, prefetch=False).tile == tile  # one buffer is half of two
     with pytest.raises(ValueError, match=re.escape(f"{tile}: its slices take 49920 bytes")):
-        S11.prepare(problem, tile)
+        ABLATION.prepare(problem, tile)
     # Without the micro-kernel a thread has one output; the tile that was passed is named.
-    assert S11.prepare(problem, S11.tiny_tile, microkernel=False).tile == Tile(16, 8, 32)
+    assert ABLATION.prepare(problem, ABLATION.tiny_tile, microkernel=False).tile == Tile(16, 8, 32)
     with pytest.raises(ValueError, match="tile 6x8x4/1x1: M_B, N_B and K_B"):
-        S11.prepare(problem, Tile(6, 8, 4), microkernel=False)
+        ABLATION.prepare(problem, Tile(6, 8, 4), microkernel=False)
 
 
 # Tiles of other shapes than the tiny ones: one thread, wide, tall, deep, with remainders in the
@@ -189,9 +188,9 @@ UNSUITED_TILES = {
         (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
     ],
     "s11": [
-        (Tile(16, 4, 6, 4, 4), "M_B, N_B and K_B must be multiples of 4"),
-        (Tile(16, 6, 4, 4, 2), "M_B, N_B and K_B must be multiples of 4"),
-        (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
+        (Tile(16, 4, 6, 4, 4), "M_T, N_T and K_B must be multiples of 4"),
+        (Tile(16, 6, 4, 4, 2), "M_T, N_T and K_B must be multiples of 4"),
+        (Tile(8, 8, 4, 2, 4), "M_T, N_T and K_B must be multiples of 4"),
         (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
     ],
 }

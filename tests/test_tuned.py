@@ -116,14 +116,13 @@ def test_a_benchmark_takes_the_heuristic_s_whatever_is_remembered(
     name: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the same code would give another row."""
-    from convlab.bench import systems
-    from convlab.bench.baselines import on_gpu
+    from convlab.bench import baselines, systems
 
     stage, engine, made = stage_named(name), PretendedGpu(), []
     rule = plans.tile_by_rule(PROBLEM, stage, engine)
     other = next(tile for tile in candidates(PROBLEM) if tile != rule)
     tuned.remember(tuned.entry_for(PROBLEM, stage, GPU, other, 0.5), write_whole)
-    for module in (systems, on_gpu):
+    for module in (systems, baselines):
         monkeypatch.setattr(module, "choose", lambda name: engine)
     monkeypatch.setattr(engine, "build", lambda step, program: made.append(program.tile))
     system = systems.system_named(name)

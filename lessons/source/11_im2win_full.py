@@ -264,6 +264,6 @@ that begin at multiples of four, and channels innermost give that.
   [ladder](../docs/ladder.md#s11_im2win_full).
 - The im2win paper (000), Algorithm 3 and section 3.3, "Vectorized load/store"; section 4.4 leaves out one
   technique after the other: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). Here too:
-  `convlab.plan(problem, stage="s11", vectorized=False)`.
+  `convlab.plan(problem, stage="ablation", vectorized=False)`.
 - Next on the ladder: [s12, im2win without its tensor](12_fused_im2win.ipynb).
 """

@@ -203,7 +203,7 @@ On one. "Up to" names the best case; on average it is 1.1 (section 1). Read aver
 <details><summary>In section 4.4 double buffering helps least, and the reason given is that it halves shared memory and registers. How would you test that reason?</summary>
 
 Change one thing at a time: the same kernel without prefetching but with as much shared memory taken, or a
-tile of half the size with it. Here, <code>convlab.plan(problem, stage="s11", prefetch=False)</code> leaves it out,
+tile of half the size with it. Here, <code>convlab.plan(problem, stage="ablation", prefetch=False)</code> leaves it out,
 and so the paper's Figure 4 can be measured again.
 </details>
 

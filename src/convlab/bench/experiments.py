@@ -116,7 +116,7 @@ def documents(
     the end, when it says whether all is well (``ok``).
 
     Rows of an ``older`` document with the same machine, versions and code stay. Raises
-    :class:`~convlab.bench.worker.WorkerDied` where no process can measure.
+    :class:`~convlab.bench.pool.WorkerDied` where no process can measure.
     """
     cases = experiment.cases()
     with all_cases.open_bench(experiment.backend) as bench:

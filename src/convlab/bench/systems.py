@@ -9,14 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines import BASELINES, baseline_named
-from convlab.bench.baselines.base import System as System
-from convlab.bench.baselines.on_gpu import OnGpu
+from convlab.bench.baselines import OnGpu, System, cpp, cudnn, cupy_gemm, cutlass, pytorch
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage, stage_named
+from convlab.stages import ABLATION, LADDER, Stage, stage_named
 
+BASELINES: tuple[System, ...] = (
+    *pytorch.BASELINES,
+    *cudnn.BASELINES,
+    *pytorch.FROM_A_PRODUCT,
+    *cutlass.BASELINES,
+    cupy_gemm.BASELINE,
+    cpp.BASELINE,
+)
 STAGE_FAMILY = "convlab"
 DEFAULT_STAGES = (
     "s01_direct", "s03_im2col_blas", "s07_microkernel", "s08_vectorized", "s09_double_buffer",
@@ -37,11 +43,19 @@ VARIANTS = {
 def system_named(name: str) -> System:
     """The stage, variant or baseline of that name. Raises ``ValueError`` for any other."""
     if name in VARIANTS:
-        whole = of_stage(stage_named(WHOLE), **{VARIANTS[name]: False})
+        whole = of_stage(ABLATION, **{VARIANTS[name]: False})
         return replace(whole, name=name, title=f"s11 without {VARIANTS[name]}")
     if any(name == baseline.name for baseline in BASELINES):
         return baseline_named(name)
     return of_stage(stage_named(name))
+
+
+def baseline_named(name: str) -> System:
+    """The baseline of that name. Raises ``ValueError``, listing the names, for any other."""
+    known = {baseline.name: baseline for baseline in BASELINES}
+    if name not in known:
+        raise ValueError(f"baseline is {name!r}: it must be one of {', '.join(known)}")
+    return known[name]
 
 
 def of_stage(stage: Stage, **switches: bool) -> System:
@@ -63,19 +77,11 @@ def of_stage(stage: Stage, **switches: bool) -> System:
     def prepare(problem: ConvProblem, input: np.ndarray, weight: np.ndarray) -> PreparedStage:
         return PreparedStage(stage, problem, input, weight, **switches)
 
+    method = "direct" if stage.name.startswith(("s01", "s02")) else "gemm"
     return System(
-        stage.name,
-        stage.title,
-        "stage",
-        STAGE_FAMILY,
-        stage.precision,
-        "direct" if stage.name.startswith(("s01", "s02")) else "gemm",
-        True,
-        why_absent,
-        prepare,
-        compile,
-        stage.allowances,
-    )
+        stage.name, stage.title, "stage", STAGE_FAMILY, stage.precision, method, True, why_absent,
+        prepare, compile, stage.allowances,
+    )  # fmt: skip
 
 
 class PreparedStage(OnGpu):
@@ -121,14 +127,10 @@ def chosen(
     None means the usual ones, ``all`` every one, ``none`` not one. Raises ``ValueError`` for an
     unknown name, and where nothing is left.
     """
-    on_gpu = [
-        one.name
-        for one in BASELINES
-        if one.on_gpu and not (quick and one.name.startswith(SLOW_START))
-    ]
-    usual = QUICK_STAGES if quick else DEFAULT_STAGES
-    wanted = _names(stages, usual, LADDER, stage_named)
-    others = _names(baselines, on_gpu, BASELINES, baseline_named)
+    slow = SLOW_START if quick else ()
+    usual = [one.name for one in BASELINES if one.on_gpu and not one.name.startswith(slow)]
+    wanted = _names(stages, QUICK_STAGES if quick else DEFAULT_STAGES, LADDER, stage_named)
+    others = _names(baselines, usual, BASELINES, baseline_named)
     found = [of_stage(stage) for stage in LADDER if stage.name in wanted]
     found += [baseline for baseline in BASELINES if baseline.name in others]
     if not found:

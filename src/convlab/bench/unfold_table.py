@@ -22,12 +22,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from convlab.bench.baselines import Prepared
+from convlab.bench.baselines import Prepared, System
 from convlab.bench.baselines.cupy_gemm import why_absent as why_no_cupy
-from convlab.bench.baselines.on_torch import Compute, OnTorch, matmul_tf32, why_no_torch
+from convlab.bench.baselines.pytorch import Compute, OnTorch, matmul_tf32, why_no_torch
 from convlab.bench.cases import Case
 from convlab.bench.gpu_backend import GpuBackend
-from convlab.bench.systems import System, system_named
+from convlab.bench.systems import system_named
 from convlab.engines.handles import cupy_stream
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem

@@ -1,6 +1,7 @@
 """s11 with a technique left out: what Figure 4 of the im2win paper (000, section 4.4) compares.
 
-Not a stage: s11 launches this kernel where a switch is off. With all three on it would be s11's.
+``convlab.plan(problem, "ablation", prefetch=False)`` runs it. With all three switches on it is
+s11's kernel, so it is no rung of the ladder.
 
 - no micro-kernel: one output a thread, so that nothing is used twice from a register;
 - no vectorised access: every access is scalar (the paper leaves out only the float4 reads from
@@ -15,9 +16,17 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4
-from convlab.kernels.im2win_layout import group_size, window_columns
+from convlab.kernels.im2win_layout import (
+    group_size,
+    pack_launch,
+    packed_buffer,
+    transform_launch,
+    window_columns,
+    windows_buffer,
+)
+from convlab.kernels.tile_heuristic import S11
 from convlab.problem import ConvProblem
-from convlab.stage import Tile, blocks_for
+from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as in s11
 
@@ -200,3 +209,52 @@ def make_kernel(
                                 output[at] = R_O[i, j + c] + b
 
     return im2win_full
+
+
+def prepare(
+    problem: ConvProblem,
+    tile: Tile,
+    microkernel: bool = True,
+    vectorized: bool = True,
+    prefetch: bool = True,
+) -> Program:
+    """As s11's; each switch leaves a technique out. Without the micro-kernel the tile is
+    :func:`one_output_a_thread`'s instead."""
+    tile.require(
+        tile.M_B % FLOAT4 == tile.N_B % FLOAT4 == tile.K_B % FLOAT4 == 0,
+        "M_B, N_B and K_B must be multiples of 4, because four numbers move at a time",
+    )
+    tile.require(
+        not (vectorized and microkernel) or tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0,
+        "M_T and N_T must be multiples of 4, because four numbers move at a time",
+    )
+    if not microkernel:
+        tile = one_output_a_thread(tile)
+    buffers = 2 if prefetch else 1
+    tile.require_shared_memory(buffers * tile.K_B * (tile.M_B + tile.N_B + FLOAT4))
+    launch = Launch(
+        make_kernel(problem, tile, microkernel, vectorized, prefetch),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
+    )
+    transforms = (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B))
+    return Program(
+        (windows_buffer(problem), packed_buffer(problem, tile)), (*transforms, launch), tile
+    )
+
+
+ABLATION = Stage(
+    __name__,
+    title="s11 with a technique left out",
+    source="im2win paper (000), 4.4, Figure 4",
+    builds_on=("s10c_warp_tile",),
+    prepare=prepare,
+    tiles=Tiles(
+        production=S11.best_tile,
+        tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
+        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
+        candidates=S11.candidates,
+    ),
+    vectorized=True,
+)

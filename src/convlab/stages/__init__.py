@@ -6,6 +6,7 @@ import pkgutil
 import re
 from importlib import import_module
 
+from convlab.kernels.ablation import ABLATION
 from convlab.stage import Buffer, Launch, LibraryCall, Program, Stage, Step, Tile
 
 
@@ -32,8 +33,8 @@ def _ladder() -> tuple[Stage, ...]:
 LADDER = _ladder()
 
 __all__ = [
-    "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step", "Tile", "family",
-    "short_name", "stage_named",
+    "ABLATION", "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step", "Tile",
+    "family", "short_name", "stage_named",
 ]  # fmt: skip
 
 
@@ -57,11 +58,11 @@ def family(stage: Stage) -> str:
 
 def stage_named(name: str) -> Stage:
     """The stage of that name, ``s05_shared_memory``, or short, where the number is one stage's
-    alone, ``s05``.
+    alone, ``s05``; ``ablation`` is s11 with switches that leave techniques out.
 
     Raises ``ValueError`` naming the stages it could be for anything else.
     """
-    for stage in LADDER:
+    for stage in (*LADDER, ABLATION):
         if name in (stage.name, short_name(stage.name)):
             return stage
     numbered = [stage.name for stage in LADDER if stage.name.split("_")[0] == name]

@@ -4,9 +4,6 @@ Source: im2win paper (000), Algorithm 3. A prologue fetches the first slice, so 
 free of conditions; ``issue_loads`` keeps the loads of the next slice before the arithmetic, where
 the compiler would move them behind it. The heuristic (:mod:`tile_heuristic`) chooses a tile for
 each problem, also one whose float4s the threads do not share evenly.
-
-``microkernel=False``, ``vectorized=False`` and ``prefetch=False`` leave a technique out
-(:mod:`ablation`).
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4
-from convlab.kernels import ablation
 from convlab.kernels.im2win_layout import (
     group_size,
     pack_launch,
@@ -44,7 +40,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
     PITCH = N_B + PADDING  # of the input slice
     F_SLICES, I_SLICES, O_SHAPE = 2 * K_B * M_B, 2 * K_B * PITCH, (M_T, N_T)
-    K_4, K_P = K_B // FLOAT4, blocks_for(K_W, K_B) * K_B  # float4s; padded K_W
+    K_4 = K_B // FLOAT4  # float4s of a window in a slice
+    K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B
@@ -189,33 +186,15 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     return im2win_full
 
 
-def prepare(
-    problem: ConvProblem,
-    tile: Tile,
-    microkernel: bool = True,
-    vectorized: bool = True,
-    prefetch: bool = True,
-) -> Program:
-    """The stage made ready for a problem; the switches leave a technique out. Without the
-    micro-kernel the tile is :func:`ablation.one_output_a_thread`'s instead."""
+def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
     tile.require(
-        tile.M_B % FLOAT4 == tile.N_B % FLOAT4 == tile.K_B % FLOAT4 == 0,
-        "M_B, N_B and K_B must be multiples of 4, because four numbers move at a time",
+        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
+        "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
     )
-    tile.require(
-        not (vectorized and microkernel) or tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0,
-        "M_T and N_T must be multiples of 4, because four numbers move at a time",
-    )
-    if not microkernel:
-        tile = ablation.one_output_a_thread(tile)
-    slices = 2 if prefetch else 1
-    tile.require_shared_memory(slices * tile.K_B * (tile.M_B + tile.N_B + PADDING))
-    if microkernel and vectorized and prefetch:
-        kernel = make_kernel(problem, tile)
-    else:
-        kernel = ablation.make_kernel(problem, tile, microkernel, vectorized, prefetch)
+    tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))
     launch = Launch(
-        kernel,
+        make_kernel(problem, tile),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines.on_gpu import pointer, times_ms
+from convlab.bench.baselines import pointer, times_ms
 
 SGEMM_SIZE = 8192
 COPY_BYTES = 2**31
