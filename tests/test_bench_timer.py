@@ -67,7 +67,8 @@ def test_the_host_is_timed_by_its_clock():
     assert 3 <= timing.repeats <= 20
 
 
-def test_the_host_makes_and_awaits_nothing_between_emptying_l2_and_the_work(monkeypatch):
+@pytest.mark.parametrize("as_graph", [True, False])
+def test_the_host_makes_and_awaits_nothing_between_emptying_l2_and_the_work(monkeypatch, as_graph):
     """Or the GPU has nothing to do meanwhile, and its waiting is timed."""
     done, streams = [], []
 
@@ -93,7 +94,7 @@ def test_the_host_makes_and_awaits_nothing_between_emptying_l2_and_the_work(monk
         streams.append(stream)
         return nullcontext(lambda: done.append("empty"))
 
-    stream = Mock(synchronize=lambda: done.append("waited for all"))
+    stream = Mock(handle=7, synchronize=lambda: done.append("waited for all"))
     fake = SimpleNamespace(
         stream=lambda: stream,
         synchronize=lambda: done.append("waited for all"),
@@ -101,9 +102,17 @@ def test_the_host_makes_and_awaits_nothing_between_emptying_l2_and_the_work(monk
         event_elapsed_time=elapsed,
     )
     monkeypatch.setattr(timer, "cuda", fake)
-    monkeypatch.setattr(timer, "_starter", lambda *of: nullcontext(lambda: done.append("started")))
+    launches = SimpleNamespace(
+        CUresult=driver.CUresult,
+        cuGraphLaunch=lambda *of: (done.append("started") or driver.CUresult.CUDA_SUCCESS,),
+    )
+    monkeypatch.setattr(timer, "driver", launches)
+    monkeypatch.setattr(timer, "WARM_UP", 0)
+    monkeypatch.setattr(timer, "captured", lambda *of: nullcontext("graph"))
     monkeypatch.setattr(timer, "_flusher", flusher)
-    timing = timer.measure(lambda stream: None)
+    timing = timer.measure(
+        lambda stream: None if as_graph else done.append("started"), as_graph=as_graph
+    )
     assert timing.repeats == timer.FEWEST_REPEATS
     assert streams == [stream] * (1 + 2 * timing.repeats)
 

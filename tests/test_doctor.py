@@ -31,6 +31,10 @@ def no_nvidia_smi(*arguments: Any, **options: Any) -> None:
     raise FileNotFoundError("nvidia-smi")
 
 
+def no_gpu() -> None:
+    raise RuntimeError("no driver")
+
+
 def test_a_gpu_in_one_line():
     line = tables._gpu_line(
         {
@@ -71,7 +75,7 @@ def test_the_clocks_of_the_gpu_that_numba_uses(monkeypatch):
 
 
 def test_clocks_that_nobody_knows(monkeypatch):
-    monkeypatch.setattr(doctor, "_uuid", lambda: None)
+    monkeypatch.setattr("numba.cuda.get_current_device", no_gpu)
     commands = nvidia_smi_says(monkeypatch, "1755, [N/A], 1980\n")
     assert doctor._clocks() == {"sm": 1755, "memory": None, "max_sm": 1980}
     assert not [word for word in commands[0] if word.startswith("--id")]
@@ -125,7 +129,7 @@ def test_what_would_be_used_and_why(usable, gpu, chosen, said):
 )
 def test_a_missing_compiler_is_no_fault_without_a_gpu(monkeypatch, gpu, said):
     monkeypatch.setattr(doctor, "_gpu", lambda: gpu)
-    tool = {"name": "NVVM", "found": None, "install": doctor.COMPILERS}
+    tool = {"name": "NVVM", "found": None, "install": doctor.INSTALL_COMPILERS}
     monkeypatch.setattr(doctor, "compilers", lambda: [tool])
     console = Console(width=200, file=io.StringIO())
     console.print(tables.doctor_table(doctor.facts()))

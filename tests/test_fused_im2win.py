@@ -165,8 +165,8 @@ def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str)
 
 
 def test_the_ring_holds_three_slices_where_they_fit() -> None:
-    assert s12.pipeline_depth(Tile(128, 128, 16, 8, 8)) == 3
-    assert s12.pipeline_depth(Tile(128, 128, 20, 8, 8)) == 2
+    assert Tile(128, 128, 16, 8, 8).pipeline_depth(16 * (128 + 128)) == 3
+    assert Tile(128, 128, 20, 8, 8).pipeline_depth(20 * (128 + 128)) == 2
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_how_deep_slices_are(channels: int, filter_size: int, depth: int) -> Non
 def test_every_candidate_suits_every_layer() -> None:
     for layer in LAYER_NAMES:
         for tile in candidates(paper_layer(layer)):
-            s12.check_tile(tile)
+            S12.prepare(paper_layer(layer), tile)
 
 
 def test_the_choice_is_the_cheapest_by_the_model() -> None:

@@ -441,11 +441,11 @@ def test_library_calls_by_either_library(
     from cuda.bindings import driver
     from numba import cuda
 
-    from convlab.engines import handles
+    from convlab.engines import gpu
     from convlab.timer import captured
 
     pytest.importorskip(library, reason=f"needs {library}, which is optional")
-    monkeypatch.setattr(handles, "_name", lambda: library)
+    monkeypatch.setattr(gpu, "_library_name", lambda: library)
     problem = AWKWARD[1]
     numbers = random_tensors(problem, 5, integers=True)
     oracle = Oracle(problem, *numbers)

@@ -19,34 +19,34 @@ TOP = "convlab"  # the package itself, whose __init__.py holds the public names
 PAGE = (SOURCE.parent / "docs/design.md").read_text(encoding="utf-8")
 DESIGN = PAGE.split("\n## Imports go one way\n")[1].split("\n## ")[0]
 # Rows such as "| 3 | `kernels` |"; of two modules with "then" between, the second is higher.
-ROWS = {
-    int(number) + 0.1 * part: set(re.findall(r"`(\w+)`", text.split(" (")[0]))
+RANK = {
+    module: int(number) + 0.1 * part
     for number, row in re.findall(r"^\| (\d+) \| (.*) \|$", DESIGN, re.M)
     for part, text in enumerate(row.split(", then "))
+    for module in re.findall(r"`(\w+)`", text.split(" (")[0])
 }
-RANK = {module: rank for rank, modules in ROWS.items() for module in modules}
 # A module may import its own row and those above it in the page's table, without a cycle. These,
 # which others stand on, may import only what is named.
-NARROW: dict[str, set[str]] = {
-    "arguments": set(),
-    "problem": {"arguments"},
-    "device": set(),
-    "unfold": set(),
-    "files": set(),
-    "workloads": {"problem"},
-    "convolution": {"arguments", "problem"},
-    "rounding": {"problem"},
-    "oracle": {"problem", "convolution", "rounding"},
-    "stage": {"problem"},
-    "kernels": {"problem", "device", "unfold", "stage"},
-    "stages": {"problem", "device", "unfold", "stage", "kernels"},
-    "simulation": {"problem", "device", "stage"},
-    "engines": {"problem", "device", "stage", "simulation"},
-    "tuned": {"problem", "stage", "stages"},
-    "plans": {"problem", "stage", "stages", "engines", "tuned"},
-    "api": {"arguments", "problem", "stage", "stages", "engines", "oracle", "plans"},
-    "shell": {"files"},
-    "cli": {"commands", "shell"},
+NARROW = {
+    "arguments": "",
+    "problem": "arguments",
+    "device": "",
+    "unfold": "",
+    "files": "",
+    "workloads": "problem",
+    "convolution": "arguments problem",
+    "rounding": "problem",
+    "oracle": "problem convolution rounding",
+    "stage": "problem",
+    "kernels": "problem device unfold stage",
+    "stages": "problem device unfold stage kernels",
+    "simulation": "problem device stage",
+    "engines": "problem device stage simulation",
+    "tuned": "problem stage stages",
+    "plans": "problem stage stages engines tuned",
+    "api": "arguments problem stage stages engines oracle plans",
+    "shell": "files",
+    "cli": "commands shell",
 }
 COMMAND = {"tables", "shell", "commands", "cli"}
 
@@ -56,54 +56,51 @@ def allowed_of(layer: str) -> set[str]:
     if layer == TOP:
         return RANK.keys() - COMMAND | {TOP}
     if layer in NARROW:
-        return NARROW[layer] | {layer}
+        return {*NARROW[layer].split(), layer}
     # The public names of the package come out of api, tracing and checking.
     top = {TOP} if RANK[layer] >= RANK["ladder"] or layer in ("tracing", "checking") else set()
     return {name for name, rank in RANK.items() if rank <= RANK[layer]} - {"cli"} | top
 
 
 def layer_of(module: str) -> str:
-    """``convlab.stage`` -> ``stages``; ``convlab`` -> ``convlab``."""
+    """``convlab.stages.s01_direct`` -> ``stages``; ``convlab`` -> ``convlab``."""
     return ".".join(module.split(".")[1:2]) or TOP
 
 
-def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
-    """Line and full name of every import, wherever it stands; names are relative to ``package``."""
-    for node in ast.walk(tree):
+def module_of(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imports(source: str, file: str) -> Iterator[tuple[int, str, str]]:
+    """Line, module and name of every import, wherever it stands."""
+    package = ".".join(Path(file).parent.parts)
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            yield from ((node.lineno, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")
             start = parents[: len(parents) - node.level + 1] if node.level else []
             module = ".".join([*start, *filter(None, [node.module])])
-            for alias in node.names:
-                # `from convlab import api` imports the layer, `from convlab import plan` the top.
-                below = module == TOP and alias.name in RANK
-                yield node.lineno, f"{TOP}.{alias.name}" if below else module
+            yield from ((node.lineno, module, alias.name) for alias in node.names)
 
 
-def package_of(file: str) -> str:
-    """The package whose relative imports ``file`` makes; of ``x/__init__.py`` that is ``x``."""
-    return ".".join(Path(file).parent.parts)
-
-
-def layer_of_file(file: str) -> str:
-    path = Path(file)
-    return layer_of(
-        package_of(file) if path.stem == "__init__" else f"{package_of(file)}.{path.stem}"
-    )
+def layers_imported(source: str, file: str) -> Iterator[tuple[int, str]]:
+    for line, module, name in imports(source, file):
+        if module.split(".")[0] == TOP:
+            # `from convlab import api` imports the layer, `from convlab import plan` the top.
+            yield line, name if module == TOP and name in RANK else layer_of(module)
 
 
 def violations(source: str, file: str) -> list[str]:
     """The imports in ``source`` that the table forbids; ``file`` is its path below ``src``."""
-    layer = layer_of_file(file)
+    layer = layer_of(module_of(file))
     if layer not in RANK.keys() | {TOP}:
         return [f"{file}: {layer!r} is in no row of the table of docs/design.md"]
     allowed = allowed_of(layer)
     return [
         f"{file}:{line}: {layer} imports {name}, but may import only {', '.join(sorted(allowed))}"
-        for line, name in imports(ast.parse(source), package_of(file))
-        if name.split(".")[0] == TOP and layer_of(name) not in allowed
+        for line, name in layers_imported(source, file)
+        if name not in allowed
     ]
 
 
@@ -114,59 +111,44 @@ def test_imports_go_one_way():
 
 def test_no_two_modules_import_each_other():
     """Neither two layers nor two modules of one layer; ``CycleError`` names the circle."""
-    modules = {
-        file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in FILES
-    }
+    modules = {module_of(file): file for file in FILES}
     layers: dict[str, set[str]] = {}
     below: dict[str, set[str]] = {}
     for module, file in modules.items():
-        tree = ast.parse((SOURCE / file).read_text())
-        layer = layer_of_file(file)
-        found = {
-            layer_of(name) for _, name in imports(tree, package_of(file)) if name.startswith(TOP)
-        }
+        source, layer = (SOURCE / file).read_text(), layer_of(module)
+        found = {name for _, name in layers_imported(source, file)}
         layers.setdefault(layer, set()).update(found - {layer, TOP})
         # `from convlab.stages import s01_direct` is that module and not the package.
         named = {
-            full if (full := f"{node.module}.{alias.name}") in modules else node.module or ""
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
+            f"{start}.{name}" if f"{start}.{name}" in modules else start
+            for _, start, name in imports(source, file)
         }
-        below[module] = {one for one in named & modules.keys() if layer_of(one) == layer_of(module)}
+        below[module] = {one for one in named & modules.keys() if layer_of(one) == layer}
     del layers[TOP]
     TopologicalSorter(layers).prepare()
     TopologicalSorter(below).prepare()
 
 
 def test_the_table_names_what_there_is():
-    assert set(map(layer_of, (file.removesuffix(".py").replace("/", ".") for file in FILES))) == (
-        RANK.keys() | {"__init__"}
+    assert {layer_of(module_of(file)) for file in FILES} == RANK.keys() | {TOP}
+    assert all(
+        RANK[name] <= RANK[layer] for layer, names in NARROW.items() for name in names.split()
     )
-    assert NARROW.keys() <= RANK.keys()
-    assert all(RANK[name] <= RANK[layer] for layer, row in NARROW.items() for name in row)
 
 
 FORBIDDEN = """
 problem.py: import convlab.device
 problem.py: import convlab
-device/vector.py: from convlab.problem import ConvProblem
 stages/s01_direct.py: from convlab import plan
 stages/s01_direct.py: from convlab import engines
 stages/s01_direct.py: from ..engines import gpu
 stages/s01_direct.py: from .. import engines
 stages/__init__.py: from ..engines.gpu import run
-engines/gpu.py: from convlab.stages import LADDER
 engines/gpu.py: if run(): from convlab.api import conv2d
-simulation/greenlets.py: from convlab.engines import choose
-kernels/gemm.py: from convlab.plans import plan
 tracing/page.py: from convlab.checking import check
-checking/checker.py: from convlab.lint import lint_all
 plans.py: from convlab.api import conv2d
-bench/cases.py: from convlab.cli import main
 bench/cases.py: from convlab import tables
 commands/ladder.py: from convlab.cli import app
-cli.py: from convlab.bench import ladder
 __init__.py: from convlab import cli
 helpers.py: pass
 """
@@ -174,16 +156,14 @@ ALLOWED = """
 stages/s01_direct.py: from convlab.stage import Stage
 stages/s01_direct.py: from ..stage import Stage; from ..device import load4
 stages/__init__.py: from ..stage import Stage
-engines/gpu.py: import numpy; from convlab.stage import Launch
-commands/trace.py: import convlab; from convlab import ConvProblem, trace
-cli.py: from convlab.commands.trace import trace
+commands/trace.py: import numpy; import convlab; from convlab import ConvProblem, trace
 """
 
 
 @pytest.mark.parametrize(
     ("line", "found"),
-    [(line, 1) for line in FORBIDDEN.split("\n")[1:-1]]
-    + [(line, 0) for line in ALLOWED.split("\n")[1:-1]],
+    [(line, 1) for line in FORBIDDEN.strip().split("\n")]
+    + [(line, 0) for line in ALLOWED.strip().split("\n")],
 )
 def test_a_planted_violation_is_found(line, found):
     file, source = line.split(": ", 1)

@@ -371,9 +371,9 @@ def test_several_kernels_are_disassembled_as_each_alone(name: str) -> None:
     assert len(each) > 1
     assert min(map(len, each)) > 10
     for order in (1, -1):
-        together = instructions_of(cubins[::order], (9, 0))
+        together = instructions_of(cubins[::order])
         assert list(map(opcodes_in, together)) == each[::order]
-    assert instructions_of([], (9, 0)) == []
+    assert instructions_of([]) == []
 
 
 def test_a_linker_that_tells_nothing_is_not_taken_for_no_registers(monkeypatch) -> None:

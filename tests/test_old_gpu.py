@@ -13,14 +13,14 @@ from numba.cuda.core import config
 from typer.testing import CliRunner
 
 from convlab import ConvProblem, Tile, api, cli, doctor, engines, ladder, plans
+from convlab import lint as gate
 from convlab.bench import measured, sanitizers, systems, tuning
 from convlab.commands import lint as lint_command
 from convlab.engines import EngineUnavailable
 from convlab.engines.gpu import Gpu
 from convlab.engines.simulator import Simulator
-from convlab.lint import lint_stage
 from convlab.oracle import Oracle, random_tensors
-from convlab.plans import Plan, auto_stage, plan, stages_for
+from convlab.plans import Plan, auto_stage, plan, stages_for, why_too_old
 from convlab.stages import LADDER, Stage, stage_named
 from convlab.tracing import trace_stage
 from convlab.tuned import sources
@@ -31,20 +31,6 @@ PROBLEM = ConvProblem(1, 2, 5, 4, 3, 2)
 COPYING = tuple(stage.name for stage in LADDER if stage.requires and not stage.requires.exact)
 ALONE = "s14_warpgroups"
 TOO_NEW = (*COPYING, ALONE)
-COPIES = "a GPU of compute capability 8.0 or higher, for asynchronous copies"
-HOPPER = "a GPU of compute capability 9.0, no other, for its tensor cores' own instruction, wgmma"
-NEEDED = dict.fromkeys(COPYING, COPIES) | {ALONE: HOPPER}
-
-
-def alone(gpu: str) -> str:
-    return f"stage {ALONE} needs {HOPPER}: {gpu}"
-
-
-def all_of_them(gpu: str) -> str:
-    return f"stages {', '.join(COPYING)} need {COPIES}: {gpu}; {alone(gpu)}"
-
-
-ALL = all_of_them("Tesla T4 has 7.5")
 
 
 class PretendedGpu(Simulator):
@@ -59,8 +45,13 @@ class PretendedGpu(Simulator):
 
 
 T4 = PretendedGpu(7, 5)
-A100, H200 = PretendedGpu(8, 0, device="A100"), PretendedGpu(9, 0, device="H200")
-B200 = PretendedGpu(10, 0, device="B200")
+
+
+def reason(*names: str, gpu: str = "Tesla T4", capability: tuple[int, int] = (7, 5)) -> str:
+    """Why that GPU cannot run these stages, or those of the ladder that it cannot."""
+    said = why_too_old([*map(stage_named, names)] or LADDER, capability, gpu)
+    assert said is not None
+    return said
 
 
 @pytest.fixture
@@ -113,34 +104,38 @@ def test_a_stage_requires_what_it_and_its_kernels_use(stage: Stage) -> None:
     ids=str,
 )  # fmt: skip
 def test_which_gpus_run_them(
-    capability: tuple[int, int], absent: tuple[str, ...], auto: str
+    capability: tuple[int, int], absent: tuple[str, ...], auto: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = PretendedGpu(*capability)
-    assert tuple(stage.name for stage in LADDER if stage not in stages_for(gpu)[0]) == absent
+    stages, left_out = stages_for(gpu)
+    assert tuple(stage.name for stage in LADDER if stage not in stages) == absent
     assert auto_stage(gpu) is stage_named(auto)
+    assert left_out == why_too_old(LADDER, capability, "Tesla T4")
+    monkeypatch.setattr(engines, "choose", lambda name: gpu)
+    assert doctor._stages_left_out("simulator") == []
+    assert doctor._stages_left_out("gpu") == (
+        [f"{left_out}; stage auto is {stage_named(auto).name}"] if absent else []
+    )
+    for name in absent:
+        with pytest.raises(EngineUnavailable, match=re.escape(reason(name, capability=capability))):
+            Plan(PROBLEM, stage_named(name), None, gpu)
 
 
-def test_simulators_and_an_h200_run_all() -> None:
-    assert stages_for(H200) == (LADDER, None)
+def test_the_reason_names_the_stages_what_they_need_and_the_gpu() -> None:
+    older, other = reason().split("; ")
+    for words in (*COPYING, "capability 8.0 or higher", "copies", "Tesla T4 has 7.5"):
+        assert words in older
+    for words in (ALONE, "capability 9.0, no other", "wgmma", "Tesla T4 has 7.5"):
+        assert words in other
+    assert reason(gpu="B200", capability=(10, 0)) == other.replace(
+        "Tesla T4 has 7.5", "B200 has 10.0"
+    )
+
+
+def test_simulators_run_all() -> None:
     for simulator in (Simulator(), engines.choose("cudasim")):
         assert simulator.capability() is None
         assert stages_for(simulator) == (LADDER, None)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "has"), [(A100, "A100 has 8.0"), (B200, "B200 has 10.0")], ids=["A100", "B200"]
-)
-def test_s14_is_for_its_own_gpu_alone(gpu: PretendedGpu, has: str) -> None:
-    assert stages_for(gpu)[1] == alone(has)
-    with pytest.raises(EngineUnavailable, match=re.escape(alone(has))):
-        Plan(PROBLEM, stage_named("s14"), None, gpu)
-    assert doctor_says(gpu) == [f"{alone(has)}; stage auto is s12_fused_im2win"]
-
-
-def doctor_says(gpu: PretendedGpu) -> list[str]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(engines, "choose", lambda name: gpu)
-        return doctor._stages_left_out("gpu")
 
 
 def test_name_and_capability_are_the_current_gpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +161,7 @@ def test_a_plan_is_refused_before_anything_is_made(
         lambda: Plan(PROBLEM, stage_named(name), None, t4),
         lambda: api.conv2d(*random_tensors(PROBLEM, 0), stage=name),
     ):
-        with pytest.raises(EngineUnavailable, match=rf"^stage {name} needs .* Tesla T4 has 7\.5$"):
+        with pytest.raises(EngineUnavailable, match=f"^{re.escape(reason(name))}$"):
             call()
 
 
@@ -183,33 +178,31 @@ def test_auto_works_on_an_older_gpu(t4: PretendedGpu) -> None:
 # What is left out of the ladder.
 
 
-def test_they_are_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    stages, left_out = stages_for(T4)
-    assert [stage.name for stage in LADDER if stage not in stages] == list(TOO_NEW)
-    assert left_out == ALL
+def test_among_some_stages_only_those_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     s11, s12 = stage_named("s11"), stage_named("s12")
     assert stages_for(T4, (s11,)) == ((s11,), None)
-    of_s12 = f"stage s12_fused_im2win needs {COPIES}: Tesla T4 has 7.5"
-    assert stages_for(T4, (s11, s12)) == ((s11,), of_s12)
+    assert stages_for(T4, (s11, s12)) == ((s11,), reason("s12"))
     # Where there is no library either, both reasons are said.
     monkeypatch.setattr(PretendedGpu, "why_no_library", lambda self: "there is none")
     stages, left_out = stages_for(T4)
     assert len(stages) == len(LADDER) - len(TOO_NEW) - 2
-    assert left_out == f"{ALL}; s03_im2col_blas, s03_unfold_einsum: there is none"
+    assert left_out == f"{reason()}; s03_im2col_blas, s03_unfold_einsum: there is none"
     monkeypatch.setattr(PretendedGpu, "why_no_library", lambda self: pytest.fail("it is imported"))
-    assert stages_for(T4, (s12,))[1] == of_s12
+    assert stages_for(T4, (s12,))[1] == reason("s12")
 
 
 def test_the_ladder_leaves_them_out_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Simulator, "capability", lambda self: (7, 5))
     monkeypatch.setattr(Simulator, "device", "Tesla T4")
-    monkeypatch.setattr(ladder, "default_problem", lambda engine: PROBLEM)  # a second
+    monkeypatch.setattr(ladder, "default_problem", lambda engine: PROBLEM)
+    few = tuple(map(stage_named, ("s01", "s11", "s12", "s14")))
+    monkeypatch.setattr("convlab.stages.LADDER", few)
     ran = convlab("ladder", "--engine", "simulator")
     assert ran.exit_code == 0, ran.output
-    assert f"left out        {ALL}\n" in ran.stdout
-    assert f"All {len(LADDER) - len(TOO_NEW)} stages are right" in ran.stdout
+    assert f"left out        {reason('s12', 's14')}\n" in ran.stdout
+    assert "All 2 stages are right" in ran.stdout
     told = refused("ladder", "--engine", "simulator", "--stage", "s12", "--stage", "s01")
-    assert f"stage s12_fused_im2win needs {COPIES}: Tesla T4 has 7.5" in told
+    assert reason("s12") in told
 
 
 @pytest.mark.parametrize("name", [name for name in TOO_NEW if stage_named(name).tiles.candidates])
@@ -218,17 +211,16 @@ def test_they_are_not_tuned(
 ) -> None:
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "measure_all", lambda *_: pytest.fail("work was done"))
-    said = f"stage {name} needs {NEEDED[name]}: Tesla T4 has 7.5"
-    assert said in refused("tune", "--stage", name)
+    assert reason(name) in refused("tune", "--stage", name)
     assert not (tmp_path / "cache").exists()
 
 
 def test_they_are_absent_from_benchmarks(
     t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, needed in NEEDED.items():
+    for name in TOO_NEW:
         system = systems.system_named(name)
-        assert system.why_absent() == f"stage {name} needs {needed}: Tesla T4 has 7.5"
+        assert system.why_absent() == reason(name)
     assert systems.system_named("s11_im2win_full").why_absent() is None
     monkeypatch.setattr(systems, "program_for", lambda *_, **__: pytest.fail("it was prepared"))
     system.compile(PROBLEM)
@@ -237,7 +229,7 @@ def test_they_are_absent_from_benchmarks(
         return {"plan": Plan(PROBLEM, stage_named("s12"), None, engine)}
 
     assert measured.run_module("here", "", measure, str, [], needs_gpu=True) == 2
-    assert capsys.readouterr().err.startswith("convlab: stage s12_fused_im2win needs a GPU of")
+    assert capsys.readouterr().err.startswith(f"convlab: {reason('s12')}")
 
 
 def test_the_sanitizer_is_told(
@@ -251,40 +243,34 @@ def test_the_sanitizer_is_told(
 
     monkeypatch.setattr(sanitizers, "cases", cases)
     assert sanitizers.run_stages([]) == 0
-    assert asked == [one.name for one in sanitizers.STAGES if one.name not in TOO_NEW]
-    assert capsys.readouterr().out.startswith(f"left out: {ALL}\n")
+    assert asked
+    assert not {*asked} & {*TOO_NEW}
+    assert capsys.readouterr().out.startswith(f"left out: {reason()}\n")
     assert sanitizers.run_stages(["--stage", "s13", "--stage", "s01"]) == 2
-    said = f"stage s13_tensor_cores needs {COPIES}: Tesla T4 has 7.5\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == f"{reason('s13')}\n"
 
 
-def test_the_doctor_says_so(t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_warns(t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_would_use", lambda *_: {"engine": "gpu", "why": "it works"})
-    line = f"{ALL}; stage auto is s11_im2win_full"
+    line = f"{reason()}; stage auto is s11_im2win_full"
     assert doctor.facts()["warnings"][-1] == line
     ran = convlab("doctor")
     assert ran.exit_code == 0
     assert f"Warning: {line}" in " ".join(ran.stdout.split())
-    assert doctor_says(H200) == doctor._stages_left_out("simulator") == []
 
 
 # What is compiled for a GPU that is not here.
 
 
-real_numba = pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="lint needs the real Numba")
-
-
-@real_numba
+@pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="lint needs the real Numba")
 def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from convlab import lint as gate
-
-    of_s12 = f"stage s12_fused_im2win needs {COPIES}: sm_75 has 7.5"
+    of_s12 = reason("s12", gpu="sm_75")
+    of_s14 = reason("s14", gpu="sm_80", capability=(8, 0))
     assert of_s12 in refused("lint", "s12", "--arch", "sm_90", "--arch", "sm_75")
-    assert alone("sm_80 has 8.0") in refused("lint", "s14", "--arch", "sm_80", "--arch", "sm_90")
-    told = refused("trace", "s12", "--compiled", "sm_75")
-    assert "--compiled is 'sm_75': stage s12_fused_im2win needs a GPU of" in told
+    assert of_s14 in refused("lint", "s14", "--arch", "sm_80", "--arch", "sm_90")
+    assert f"--compiled is 'sm_75': {of_s12}" in refused("trace", "s12", "--compiled", "sm_75")
 
     asked: list[tuple[str, tuple[int, int]]] = []
 
@@ -294,37 +280,28 @@ def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(
 
     monkeypatch.setattr(gate, "lint_all", lint_all)
     monkeypatch.setattr(lint_command, "check_compilers", lambda user: None)
-    gpus = ("--arch", "sm_90", "--arch", "sm_75", "--arch", "sm_100")
-    ran = convlab("lint", *gpus, "--layer", "conv12")
+    gpus = {(9, 0): (), (7, 5): TOO_NEW, (10, 0): (ALONE,)}
+    named = [word for gpu in gpus for word in ("--arch", "sm_{}{}".format(*gpu))]
+    ran = convlab("lint", *named, "--layer", "conv12")
     assert ran.exit_code == 0, ran.output
-    old, new = (
-        f"left out: {said}\n" for said in (all_of_them("sm_75 has 7.5"), alone("sm_100 has 10.0"))
-    )
-    assert ran.stdout.startswith(old + new)
-    names = [stage.name for stage in LADDER]
-    assert [name for name, gpu in asked if gpu == (9, 0)] == names
-    assert [name for name, gpu in asked if gpu == (7, 5)] == [
-        name for name in names if name not in TOO_NEW
-    ]
-    assert [name for name, gpu in asked if gpu == (10, 0)] == names[:-1]
+    older, newer = reason(gpu="sm_75"), reason(gpu="sm_100", capability=(10, 0))
+    assert ran.stdout.startswith(f"left out: {older}\nleft out: {newer}\n")
+    for gpu, absent in gpus.items():
+        names = [stage.name for stage in LADDER if stage.name not in absent]
+        assert [name for name, for_gpu in asked if for_gpu == gpu] == names
 
     # Nobody named sm_80, so nobody is refused.
     asked.clear()
     ran = convlab("lint", "s14", "--layer", "conv12")
     assert ran.exit_code == 0, ran.output
-    assert ran.stdout.startswith(f"left out: {alone('sm_80 has 8.0')}\n")
+    assert ran.stdout.startswith(f"left out: {of_s14}\n")
     assert asked == [(ALONE, (9, 0))]
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu", "has"),
-    [("s12", (7, 5), "sm_75 has 7.5"), ("s14", (8, 0), "sm_80 has 8.0"),
-     ("s14", (10, 0), "sm_100 has 10.0")],
-)  # fmt: skip
-def test_none_is_compiled_for_another_gpu(name: str, gpu: tuple[int, int], has: str) -> None:
-    stage = stage_named(name)
-    said = re.escape(f"stage {stage.name} needs {NEEDED[stage.name]}: {has}")
+@pytest.mark.parametrize(("name", "gpu"), [("s12", (7, 5)), ("s14", (8, 0)), ("s14", (10, 0))])
+def test_none_is_compiled_for_another_gpu(name: str, gpu: tuple[int, int]) -> None:
+    said = re.escape(reason(name, gpu="sm_{}{}".format(*gpu), capability=gpu))
     with pytest.raises(ValueError, match=f"^{said}$"):
-        next(lint_stage(stage, capabilities=((9, 0), gpu)))
+        next(gate.lint_stage(stage_named(name), capabilities=((9, 0), gpu)))
     with pytest.raises(ValueError, match=rf"^compiled is {re.escape(str(gpu))}: {said}$"):
         trace_stage(name, compiled=gpu)

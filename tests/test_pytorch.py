@@ -8,7 +8,7 @@ from test_unfold import CASES, Case, assert_right, by_definition, cases, setting
 from test_workspace import PROBLEM
 
 from convlab.engines import choose
-from convlab.engines.handles import in_float32
+from convlab.engines.gpu import in_float32
 from convlab.oracle import check_output, random_tensors
 from convlab.plans import _pick
 from convlab.stages import LibraryCall, stage_named

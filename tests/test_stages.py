@@ -188,9 +188,9 @@ UNSUITED_TILES = {
         (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
     ],
     "s11": [
-        (Tile(16, 4, 6, 4, 4), "M_B, N_B and K_B must be multiples of 4"),
-        (Tile(16, 6, 4, 4, 2), "M_B, N_B and K_B must be multiples of 4"),
-        (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
+        (Tile(16, 4, 6, 4, 4), "M_T, N_T and K_B must be multiples of 4"),
+        (Tile(16, 6, 4, 4, 2), "M_T, N_T and K_B must be multiples of 4"),
+        (Tile(8, 8, 4, 2, 4), "M_T, N_T and K_B must be multiples of 4"),
         (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
     ],
 }

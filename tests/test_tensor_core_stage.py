@@ -193,7 +193,7 @@ def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str)
 def test_the_ring_holds_three_slices_where_they_fit() -> None:
     assert s13.slice_elements(Tile(128, 64, 8, 8, 8)) == 8 * (2 * 128 + 64 + 4)
     for tile, slots in ((Tile(128, 64, 8, 8, 8), 3), (Tile(128, 64, 16, 8, 8), 2)):
-        assert s13.pipeline_depth(tile) == slots
+        assert tile.pipeline_depth(s13.slice_elements(tile)) == slots
         assert 4 * slots * s13.slice_elements(tile) <= SHARED_BYTES
 
 
@@ -204,7 +204,10 @@ def test_every_candidate_suits_its_layer_and_the_choice_is_the_cheapest(layer: s
     costs = {tile: HEURISTIC.estimated_cost(problem, tile) for tile in tiles}
     for tile in tiles:
         s13.check_tile(tile)
-        assert 4 * s13.pipeline_depth(tile) * s13.slice_elements(tile) <= SHARED_BYTES
+        assert (
+            4 * tile.pipeline_depth(s13.slice_elements(tile)) * s13.slice_elements(tile)
+            <= SHARED_BYTES
+        )
         assert HEURISTIC.slice_depth(problem) == tile.K_B
         assert -(-problem.M // tile.M_B) * tile.M_B <= 1.4 * problem.M
     assert S13.production_tile(problem) in tiles

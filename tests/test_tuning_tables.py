@@ -12,7 +12,7 @@ from tile_choices import CLOSE, choices
 
 from convlab import ConvProblem
 from convlab.kernels import tile_heuristic
-from convlab.stages import s12_fused_im2win as s12
+from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -69,7 +69,7 @@ def test_there_are_candidates_for_every_problem_and_they_suit(
     tiles = candidates(problem)
     assert len(set(tiles)) == len(tiles) >= 1
     for tile in tiles:
-        s12.check_tile(tile)
+        stage_named("s12").prepare(problem, tile, splits=1)
         assert estimated_cost(problem, tile) > 0
 
 

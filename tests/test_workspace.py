@@ -10,9 +10,9 @@ import pytest
 
 import convlab
 from convlab import LADDER, ConvProblem, Stage
-from convlab.engines import EngineUnavailable, choose
+from convlab.engines import EngineUnavailable, choose, gpu
 from convlab.engines.cudasim import CudaSim
-from convlab.engines.handles import in_float32
+from convlab.engines.gpu import in_float32
 from convlab.kernels.batch_slices import slices, slices_of
 from convlab.oracle import check_output, random_tensors
 from convlab.plans import Plan, stages_for
@@ -127,14 +127,7 @@ def test_a_library_call_is_float32_whatever_pytorch_was_told(
 
 
 def test_without_a_library_a_library_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from convlab.engines import handles
-
-    monkeypatch.setattr(handles, "_ADAPTERS", {})
-    handles._name.cache_clear()
-    try:
-        assert "neither PyTorch nor CuPy" in str(handles.why_no_library())
-        call = stage_named("s03_im2col_blas").prepare(PROBLEM).launches[-1]
-        with pytest.raises(EngineUnavailable, match=r"^blas is a library's work: neither PyTorch"):
-            handles.build_library_call(call)
-    finally:
-        handles._name.cache_clear()
+    monkeypatch.setattr(gpu, "_library_name", lambda: None)
+    program = stage_named("s03_im2col_blas").prepare(PROBLEM)
+    with pytest.raises(EngineUnavailable, match=r"^blas is .*neither PyTorch nor CuPy"):
+        gpu.Gpu().build(program.launches[-1], program)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any
 
 import convlab
@@ -20,9 +20,11 @@ PACKAGES = (
     "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "greenlet",
     "matplotlib", "torch",
 )  # fmt: skip
+COMPILERS = ("NVVM", "NVRTC", "nvJitLink", "nvdisasm")
 # From convlab's source folder: a package index may have another package of that name.
-COMPILERS = "make gate, or python -m pip install -e '.[lint]'"
+INSTALL_COMPILERS = "make gate, or python -m pip install -e '.[lint]'"
 FIRST_NUMPY_TOO_NEW = (2, 5)  # numba-cuda 0.30 uses names that NumPy 2.5 took away
+GPU_KEYS = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
 
 def facts() -> dict[str, Any]:
@@ -87,6 +89,10 @@ def _engines() -> list[dict[str, Any]]:
     return found
 
 
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def _would_use(engines: list[dict[str, Any]], gpu: dict[str, Any] | None) -> dict[str, str | None]:
     """The engine that ``auto`` takes, and why."""
     usable = [engine["name"] for engine in engines if engine["available"]]
@@ -103,53 +109,15 @@ def _gpu() -> dict[str, Any] | None:
     """The first GPU; None when there is none."""
     # nvidia-smi may see a GPU that Numba cannot use; the table then shows the difference.
     found = {**_gpu_by_nvidia_smi(), **_gpu_by_numba()}
-    keys = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
-    return {key: found.get(key) for key in keys} if found else None
+    return {key: found.get(key) for key in GPU_KEYS} if found else None
 
 
 def _gpu_by_nvidia_smi() -> dict[str, Any]:
     answers = _ask_nvidia_smi("name", "compute_cap", "memory.total", "driver_version")
     if answers is None or not answers[2].isdecimal():
         return {}
-    name, capability, mebibytes, driver = answers
-    return {
-        "name": name,
-        "compute_capability": capability,
-        "memory_bytes": int(mebibytes) * 2**20,
-        "driver": driver,
-    }
-
-
-def _clocks() -> dict[str, int | None] | None:
-    """The current clocks in MHz of the GPU that Numba uses; None without nvidia-smi."""
-    gpu = _uuid()
-    options = [f"--id={gpu}"] if gpu else []
-    answers = _ask_nvidia_smi("clocks.sm", "clocks.mem", "clocks.max.sm", options=options)
-    if answers is None:
-        return None
-    megahertz = [int(answer) if answer.isdecimal() else None for answer in answers]
-    return dict(zip(("sm", "memory", "max_sm"), megahertz, strict=True))
-
-
-def _uuid() -> str | None:
-    try:
-        from numba import cuda
-
-        return str(cuda.get_current_device().uuid)
-    except Exception:  # no driver, or a simulator
-        return None
-
-
-def _ask_nvidia_smi(*fields: str, options: Sequence[str] = ()) -> list[str] | None:
-    """What nvidia-smi says of these fields, of the first GPU; None when it does not answer."""
-    query = f"--query-gpu={','.join(fields)}"
-    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", *options]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    answers = (answer.stdout.splitlines() or [""])[0].split(", ")
-    return answers if len(answers) == len(fields) else None
+    found: dict[str, Any] = dict(zip(GPU_KEYS, answers, strict=False))
+    return found | {"memory_bytes": int(answers[2]) * 2**20}
 
 
 def _gpu_by_numba() -> dict[str, Any]:
@@ -172,44 +140,56 @@ def _gpu_by_numba() -> dict[str, Any]:
         return {}
 
 
+def _clocks() -> dict[str, int | None] | None:
+    """The current clocks in MHz of the GPU that Numba uses; None without nvidia-smi."""
+    try:
+        from numba import cuda
+
+        options = [f"--id={cuda.get_current_device().uuid}"]
+    except Exception:  # no driver, or a simulator
+        options = []
+    answers = _ask_nvidia_smi("clocks.sm", "clocks.mem", "clocks.max.sm", options=options)
+    if answers is None:
+        return None
+    megahertz = [int(answer) if answer.isdecimal() else None for answer in answers]
+    return dict(zip(("sm", "memory", "max_sm"), megahertz, strict=True))
+
+
+def _ask_nvidia_smi(*fields: str, options: Sequence[str] = ()) -> list[str] | None:
+    """What nvidia-smi says of these fields, of the first GPU; None when it does not answer."""
+    query = f"--query-gpu={','.join(fields)}"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", *options]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    answers = (answer.stdout.splitlines() or [""])[0].split(", ")
+    return answers if len(answers) == len(fields) else None
+
+
 def compilers() -> list[dict[str, Any]]:
     """What the GPU engine and ``convlab lint`` compile with: each one's name, its version or path
     (None when it is missing) and how to install it."""
-    tools = {"NVVM": _nvvm, "NVRTC": _nvrtc, "nvJitLink": _nvjitlink, "nvdisasm": _nvdisasm}
     listed = []
-    for name, version in tools.items():
+    for name in COMPILERS:
         try:
-            found = version()
+            found = _compiler(name)
         except Exception:  # the loaders' own exception types differ between versions
             found = None
-        listed.append({"name": name, "found": found, "install": None if found else COMPILERS})
+        install = None if found else INSTALL_COMPILERS
+        listed.append({"name": name, "found": found, "install": install})
     return listed
 
 
-def _nvvm() -> str:
-    from cuda.bindings import nvvm
+def _compiler(name: str) -> str | None:
+    if name == "nvdisasm":
+        from cuda.pathfinder import find_nvidia_binary_utility
 
-    return ".".join(map(str, nvvm.version()))
-
-
-def _nvrtc() -> str | None:
-    from cuda.bindings import nvrtc
-
-    error, *version = nvrtc.nvrtcVersion()
+        path: str | None = find_nvidia_binary_utility(name)
+        return path
+    module = import_module(f"cuda.bindings.{name.lower()}")
+    error, *version = module.nvrtcVersion() if name == "NVRTC" else (0, *module.version())
     return None if error else ".".join(map(str, version))
-
-
-def _nvjitlink() -> str:
-    from cuda.bindings import nvjitlink
-
-    return ".".join(map(str, nvjitlink.version()))
-
-
-def _nvdisasm() -> str | None:
-    from cuda.pathfinder import find_nvidia_binary_utility
-
-    path: str | None = find_nvidia_binary_utility("nvdisasm")
-    return path
 
 
 def _warnings(numpy: str | None) -> list[str]:
@@ -232,7 +212,3 @@ def _stages_left_out(engine: str | None) -> list[str]:
     gpu = choose("gpu")
     reason = why_too_old(LADDER, gpu.capability(), gpu.device)
     return [] if reason is None else [f"{reason}; stage auto is {auto_stage(gpu).name}"]
-
-
-def _sentence(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

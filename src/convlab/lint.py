@@ -70,7 +70,11 @@ REGISTER_BUDGET: dict[str, int] = {
     "im2win": 40,
     "warp_tile": 168,
     "im2win_full": 168,
+    "async_copies": 168,
     "multistage": 168,
+    "copied_windows": 168,
+    "fused_epilogue": 168,
+    "any_depth": 168,
     "fused_im2win": 168,
     "clear": 40,
     "im2win_transform": 40,
@@ -154,8 +158,7 @@ def lint_stage(
         program = _prepared(stage, problem, tuple(switches.items()))
         for capability in capabilities:
             cubins = [compile_launch(launch, program, capability) for launch in program.kernels]
-            codes = instructions_of(cubins, capability)
-            kernels = zip(program.kernels, cubins, codes, strict=True)
+            kernels = zip(program.kernels, cubins, instructions_of(cubins), strict=True)
             for step, (launch, cubin, code) in enumerate(kernels):
                 main = launch.name == program.launches[-1].name
                 wide = WIDE_TRANSFORMS.get(launch.name, ())
@@ -165,12 +168,55 @@ def lint_stage(
                 # What leaving a technique out costs is for the ablation to find.
                 held = (whole or not main) and capability in CAPABILITIES
                 budget = REGISTER_BUDGET.get(launch.name, USUAL_BUDGET) if held else MOST_REGISTERS
-                row = _row(cubin, code, wide, budget)
-                yield Row(
-                    stage=stage.name, kernel=launch.name, problem=name, tile=str(tile or "-"),
-                    arch=arch_of(capability), step=step, grid=launch.grid, block=launch.block,
-                    budget=budget, **row,
+                yield _row(
+                    cubin, code, wide, stage=stage.name, kernel=launch.name, problem=name,
+                    tile=str(tile or "-"), arch=arch_of(capability), budget=budget, step=step,
+                    grid=launch.grid, block=launch.block,
                 )  # fmt: skip
+
+
+def _row(
+    cubin: Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
+) -> Row:
+    """What the machine code of a kernel is like, and what is wrong with it."""
+    opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
+    if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
+        expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
+    float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
+    wide = _wide_accesses(opcodes)
+    loop = main_loop(code)
+    findings = []
+    if cubin.spill_bytes:
+        findings.append(f"spills {cubin.spill_bytes} bytes of registers to memory")
+    if cubin.stack_bytes:
+        findings.append(f"keeps {cubin.stack_bytes} bytes on the stack (an array not in registers)")
+    if float64:
+        findings.append(f"computes in float64 ({', '.join(float64)})")
+    if cubin.registers > budget:
+        findings.append(f"takes {cubin.registers} registers, its budget is {budget}")
+    findings += [f"has no 128-bit {kind}" for kind in expected_wide if not wide.get(kind)]
+    shared_loads = {name: n for name, n in opcodes.items() if name.split(".")[0] == "LDS"}
+    narrow = sum(n for name, n in shared_loads.items() if "128" not in name.split("."))
+    if "LDS" in expected_wide and narrow:
+        findings.append(f"has {narrow} loads from shared memory that are not 128-bit")
+    return Row(
+        budget=budget, float64=float64, wide=wide, findings=tuple(findings),
+        registers=cubin.registers, stack_bytes=cubin.stack_bytes, spill_bytes=cubin.spill_bytes,
+        shared_bytes=cubin.shared_bytes, instructions=len(code), multiply_adds=multiply_adds(code),
+        loop_instructions=len(loop), loop_multiply_adds=multiply_adds(loop), **place,
+    )  # fmt: skip
+
+
+def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
+    """How many 128-bit loads and stores of each kind: LDG, STG (global), LDS, STS (shared). An
+    asynchronous copy, LDGSTS, counts as both LDG and STS."""
+    counts: Counter[str] = Counter()
+    for opcode, times in opcodes.items():
+        kind, *modifiers = opcode.split(".")
+        for part in ("LDG", "STS") if kind == "LDGSTS" else (kind,):
+            if "128" in modifiers and part in ("LDG", "STG", "LDS", "STS"):
+                counts[part] += times
+    return dict(sorted(counts.items()))
 
 
 _KEY = ("stage", "problem", "arch", "step")
@@ -272,14 +318,14 @@ def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row] | NotCompil
     Numba compiles one kernel at a time, so each job is a process. The same process compiles a
     kernel for all GPUs: what does not depend on the GPU is then done once.
     """
-    if min(jobs, len(tasks)) <= 1:
-        yield from map(_done, tasks)
+    together = [list(some) for _, some in groupby(tasks, lambda task: (task.stage, task.problem))]
+    if min(jobs, len(together)) <= 1:
+        yield from chain.from_iterable(map(_done, together))
         return
-    together = [tuple(some) for _, some in groupby(tasks, lambda task: (task.stage, task.problem))]
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads hold
     pool = ProcessPoolExecutor(min(jobs, len(together)), context, _begin)
     try:
-        yield from chain.from_iterable(pool.map(_all_done, together))
+        yield from chain.from_iterable(pool.map(_done, together))
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -293,66 +339,15 @@ def _begin() -> None:
     gc.set_threshold(100_000)
 
 
-def _all_done(tasks: tuple[Task, ...]) -> list[list[Row] | NotCompiled]:
-    return [_done(task) for task in tasks]
-
-
-def _done(task: Task) -> list[Row] | NotCompiled:
+def _done(tasks: list[Task]) -> list[list[Row] | NotCompiled]:
     """Errors as data: not all of the compiler's can be sent from process to process."""
-    try:
-        problems = {task.problem_name: task.problem}
-        return list(lint_stage(stage_named(task.stage), problems, (task.capability,)))
-    except Exception as error:  # such as a typing error: Numba's have many types
-        said = " ".join(str(error).split())
-        return NotCompiled(type(error).__name__, said, isinstance(error, CompilerMissing))
-
-
-def _row(
-    cubin: Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int
-) -> dict[str, Any]:
-    """What a :class:`Row` says about the machine code, by field."""
-    opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
-    if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
-        expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
-    float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
-    wide = _wide_accesses(opcodes)
-    loop = main_loop(code)
-    findings = []
-    if cubin.spill_bytes:
-        findings.append(f"spills {cubin.spill_bytes} bytes of registers to memory")
-    if cubin.stack_bytes:
-        findings.append(f"keeps {cubin.stack_bytes} bytes on the stack (an array not in registers)")
-    if float64:
-        findings.append(f"computes in float64 ({', '.join(float64)})")
-    if cubin.registers > budget:
-        findings.append(f"takes {cubin.registers} registers, its budget is {budget}")
-    findings += [f"has no 128-bit {kind}" for kind in expected_wide if not wide.get(kind)]
-    shared_loads = {name: n for name, n in opcodes.items() if name.split(".")[0] == "LDS"}
-    narrow = sum(n for name, n in shared_loads.items() if "128" not in name.split("."))
-    if "LDS" in expected_wide and narrow:
-        findings.append(f"has {narrow} loads from shared memory that are not 128-bit")
-    return {
-        "registers": cubin.registers,
-        "stack_bytes": cubin.stack_bytes,
-        "spill_bytes": cubin.spill_bytes,
-        "shared_bytes": cubin.shared_bytes,
-        "float64": float64,
-        "wide": wide,
-        "findings": tuple(findings),
-        "instructions": len(code),
-        "multiply_adds": multiply_adds(code),
-        "loop_instructions": len(loop),
-        "loop_multiply_adds": multiply_adds(loop),
-    }
-
-
-def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
-    """How many 128-bit loads and stores of each kind: LDG, STG (global), LDS, STS (shared). An
-    asynchronous copy, LDGSTS, counts as both LDG and STS."""
-    counts: Counter[str] = Counter()
-    for opcode, times in opcodes.items():
-        kind, *modifiers = opcode.split(".")
-        for part in ("LDG", "STS") if kind == "LDGSTS" else (kind,):
-            if "128" in modifiers and part in ("LDG", "STG", "LDS", "STS"):
-                counts[part] += times
-    return dict(sorted(counts.items()))
+    results: list[list[Row] | NotCompiled] = []
+    for task in tasks:
+        try:
+            problems = {task.problem_name: task.problem}
+            results.append([*lint_stage(stage_named(task.stage), problems, (task.capability,))])
+        except Exception as error:  # such as a typing error: Numba's have many types
+            said = " ".join(str(error).split())
+            missing = isinstance(error, CompilerMissing)
+            results.append(NotCompiled(type(error).__name__, said, missing))
+    return results

@@ -32,9 +32,9 @@ class Plan:
     at a time: for concurrent work on two streams make two plans.
 
     ``tile`` is the main kernel's, ``workspace_bytes`` the device memory beside input, weight, bias
-    and output, ``program`` what it does where that is not the stage's own. If ``packed``, a call
-    only exchanges addresses and calls the driver (``engines/prepacked.py``), else it takes Numba's
-    launches; if ``one_graph``, it calls the driver once for all of them.
+    and output. If ``packed``, a call only exchanges addresses and calls the driver
+    (``engines/prepacked.py``), else it takes Numba's launches; if ``one_graph``, it calls the
+    driver once for all of them.
     """
 
     def __init__(
@@ -51,13 +51,12 @@ class Plan:
         if program is None:
             program = program_for(problem, stage, tile, engine, workspace_limit, **switches)
         self.problem, self.stage, self.engine, self.switches = problem, stage, engine, switches
-        self.program = program
-        self.tile, self.workspace_bytes = self.program.tile, self.program.workspace_bytes
+        self.tile, self.workspace_bytes = program.tile, program.workspace_bytes
         hint = "; workspace_limit=BYTES takes fewer images at a time" if stage.in_slices else ""
         check_fits(f"stage {stage.name}'s workspace", self.workspace_bytes, engine, hint)
-        self._own = {buffer.name: engine.empty(buffer.shape) for buffer in self.program.buffers}
+        self._own = {buffer.name: engine.empty(buffer.shape) for buffer in program.buffers}
         self._no_bias = engine.to_device(np.zeros(problem.out_channels, np.float32))
-        self._use(self.program)
+        self._use(program)
 
     def _use(self, program: Program) -> None:
         """Have the calls do that program, on this plan's workspace."""
@@ -99,10 +98,8 @@ class Plan:
         self, input: Any, weight: Any, out: Any, bias: Any = None
     ) -> list[Callable[[Any], None]]:
         """One function of a stream for each step, in the order of ``program.launches``."""
-        steps = self.bound(input, weight, out, bias)
-        return [
-            partial(start, arrays) for start, (_, arrays) in zip(self._starts, steps, strict=True)
-        ]
+        bound = self.bound(input, weight, out, bias)
+        return [partial(start, got) for start, (_, got) in zip(self._starts, bound, strict=True)]
 
     def bound(
         self, input: Any, weight: Any, out: Any, bias: Any = None
@@ -129,22 +126,22 @@ class Plan:
         for name, array in (("weight", weight), ("bias", bias)):
             if self.engine.is_gpu and array is not None:
                 check_aligned(name, address_of(array))
-        own = Plan(
-            self.problem, self.stage, self.tile, self.engine, None, self.program, **self.switches
-        )
+        program = self.program
+        own = Plan(self.problem, self.stage, self.tile, self.engine, None, program, **self.switches)
         arrays = {"weight": weight, "bias": bias, **own._own}
-        rest = []
-        for step, start, once in zip(
-            self.program.launches, own._starts, _of_the_weight(self.program), strict=True
-        ):
-            if once:
+        # A step depends on the weight alone where it takes neither input nor output, and no buffer
+        # of an earlier step that does.
+        others, rest = {"input", "output"}, []
+        for step, start in zip(program.launches, own._starts, strict=True):
+            names = {str(argument) for argument in step.arguments}
+            if others.isdisjoint(names):
                 start([_pick(argument, arrays) for argument in step.arguments], stream)
             else:
+                others |= names - set(SOURCES)
                 rest.append(step)
-        if len(rest) < len(self.program.launches):
+        if len(rest) < len(program.launches):
             self.engine.synchronize()
-        own._use(replace(self.program, launches=tuple(rest)))
-
+        own._use(replace(program, launches=tuple(rest)))
         return PlanForWeight(own, weight, bias)
 
     def __repr__(self) -> str:
@@ -178,12 +175,11 @@ def plan(
     """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
 
     ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
-    simulator. ``tile=None`` takes the stage's tiny tile on a simulator. On a GPU it takes the tile
-    that ``convlab tune`` remembered for this problem, GPU and code, unless ``Stage.options`` are
-    asked for; else the stage's production tile (``kernels/tile_heuristic.py`` has the choice).
-    ``workspace_limit``, in bytes, makes a stage with ``Stage.in_slices`` do fewer images at a time.
-    ``switches`` turn off techniques (``Stage.switches``) or ask for more (``Stage.options``):
-    ``relu=True`` and ``whole_sums=True`` of s12.
+    simulator. ``tile=None`` is the stage's tiny tile on a simulator, and on a GPU the tile that
+    ``convlab tune`` remembered for this problem, GPU and code (unless ``Stage.options`` are asked
+    for), else the stage's production tile (``kernels/tile_heuristic.py``). ``workspace_limit``, in
+    bytes, makes a stage with ``Stage.in_slices`` do fewer images at a time. ``switches`` turn off
+    techniques (``Stage.switches``) or ask for more (``Stage.options``), such as ``relu=True``.
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
     stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
@@ -204,14 +200,13 @@ def plan(
             raise TypeError(f"{name} is {value!r}: a switch must be True or False")
     if tile is not None and step.tiny_tile is None:
         raise ValueError(f"tile is {tile}: stage {step.name} has no tiles, so it must be None")
-    if workspace_limit is not None:
-        if type(workspace_limit) is not int:
-            raise TypeError(f"workspace_limit is {workspace_limit!r}: it must be an int or None")
-        if not step.in_slices:
-            raise ValueError(
-                f"workspace_limit is {workspace_limit}: stage {step.name} does all images at once, "
-                "so it must be None"
-            )
+    if workspace_limit is not None and type(workspace_limit) is not int:
+        raise TypeError(f"workspace_limit is {workspace_limit!r}: it must be an int or None")
+    if workspace_limit is not None and not step.in_slices:
+        raise ValueError(
+            f"workspace_limit is {workspace_limit}: stage {step.name} does all images at once, "
+            "so it must be None"
+        )
     return Plan(problem, step, tile, chosen, workspace_limit, None, **switches)
 
 
@@ -271,18 +266,6 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
     return array.reshape(-1)
 
 
-def _of_the_weight(program: Program) -> list[bool]:
-    """Which steps depend on the weight alone: they take neither input nor output, and no buffer of
-    an earlier step that does."""
-    found, others = [], {"input", "output"}
-    for step in program.launches:
-        names = {str(argument) for argument in step.arguments}
-        found.append(others.isdisjoint(names))
-        if not found[-1]:
-            others |= names - set(SOURCES)
-    return found
-
-
 def auto_stage(engine: Engine) -> Stage:
     """What ``stage="auto"`` is on an engine."""
     if not engine.is_gpu:
@@ -327,14 +310,13 @@ def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str
     for stage in stages:
         if (must := stage.requires) is not None and not stage.runs_on(capability):
             needs, has = (".".join(map(str, pair)) for pair in (must.capability, capability or ()))
-            others = "no other" if must.exact else "or higher"
-            what = f"a GPU of compute capability {needs}{',' * must.exact} {others}"
-            needed.setdefault(f"{what}, for {must.feature}: {gpu} has {has}", []).append(stage.name)
-    sentences = []
-    for what, names in needed.items():
-        who = f"stage {names[0]} needs" if len(names) == 1 else f"stages {', '.join(names)} need"
-        sentences.append(f"{who} {what}")
-    return "; ".join(sentences) or None
+            others = ", no other" if must.exact else " or higher"
+            what = f"a GPU of compute capability {needs}{others}, for {must.feature}"
+            needed.setdefault(f"{what}: {gpu} has {has}", []).append(stage.name)
+    return "; ".join(
+        f"stage{'s' * (len(names) > 1)} {', '.join(names)} need{'s' * (len(names) == 1)} {what}"
+        for what, names in needed.items()
+    ) or None  # fmt: skip
 
 
 def check_runs(stage: Stage, engine: Engine) -> None:

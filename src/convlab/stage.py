@@ -59,6 +59,11 @@ class Tile:
     def __str__(self) -> str:
         return f"{self.M_B}x{self.N_B}x{self.K_B}/{self.M_T}x{self.N_T}"
 
+    def pipeline_depth(self, elements: int) -> int:
+        """How many slices of so many elements shared memory holds for a multistage pipeline: one to
+        multiply and two in flight, or one in flight where three do not fit."""
+        return 3 if 3 * 4 * elements <= SHARED_BYTES else 2
+
     def require_shared_memory(self, elements: int) -> None:
         """Raise ``ValueError`` when a kernel's shared arrays do not fit CUDA's 48 KiB."""
         rule = f"its slices take {4 * elements} bytes, and shared memory has {SHARED_BYTES}"
@@ -177,6 +182,20 @@ class Tiles:
     tiny: Tile | None = None
     model: Tile | None = None
     candidates: Callable[[ConvProblem], tuple[Tile, ...]] | None = None
+
+    @classmethod
+    def of_paper(cls, tiny: Tile) -> Tiles:
+        """For a micro-kernel: the paper's tile for a GPU, and a smaller copy to count with."""
+        return cls(paper_tile, tiny, model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4))
+
+
+def paper_tile(problem: ConvProblem) -> Tile:
+    """The paper's own sizes (128 x 128 x 8, 8 x 8 a thread), but 64 rows where 128 would leave at
+    least a quarter of all rows without a channel, and 64 leave fewer."""
+    rows_of_128, rows_of_64 = (blocks_for(problem.M, size) * size for size in (128, 64))
+    wasteful = 4 * (rows_of_128 - problem.M) >= rows_of_128
+    M_B = 64 if wasteful and rows_of_64 < rows_of_128 else 128
+    return Tile(M_B=M_B, N_B=128, K_B=8, M_T=8, N_T=8)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class Timing:
     repeats: int
 
     @classmethod
-    def of(cls, samples_ms: list[float]) -> Timing:
+    def of(cls, samples_ms: Sequence[float]) -> Timing:
         """The statistics of these samples."""
         low, median, high = np.percentile(samples_ms, [25, 50, 75])
         return cls(float(median), float(100 * (high - low) / median), len(samples_ms))
@@ -57,7 +57,8 @@ def measure(
     """
     stream = cuda.stream()
     warm_up(lambda: call(stream), stream.synchronize)
-    with _starter(call, stream, as_graph) as start, _flusher(stream) as flush:
+    graph_of = captured(call, stream) if as_graph else nullcontext()
+    with graph_of as graph, _flusher(stream) as flush:
         before_repeats()
         cuda.synchronize()
         samples: list[float] = []
@@ -65,7 +66,10 @@ def measure(
             begin, end = cuda.event(), cuda.event()
             flush()  # and the GPU is busy until the host has started a graph
             begin.record(stream)
-            start()
+            if as_graph:
+                _check(driver.cuGraphLaunch(graph, int(stream.handle)))
+            else:
+                call(stream)
             end.record(stream)
             end.synchronize()
             samples.append(cuda.event_elapsed_time(begin, end))
@@ -112,21 +116,11 @@ def enough(
         return False
     if sum(samples_ms) >= at_most_ms:
         return True
-    if spread_percent is None or count % REPEATS:
-        return count >= REPEATS and spread_percent is None
-    return count >= MOST_REPEATS or Timing.of([*samples_ms]).spread_percent <= spread_percent
-
-
-@contextmanager
-def _starter(
-    call: Callable[[Any], Any], stream: Any, as_graph: bool
-) -> Iterator[Callable[[], Any]]:
-    """A function that starts the work once."""
-    if not as_graph:
-        yield lambda: call(stream)
-        return
-    with captured(call, stream) as graph:
-        yield lambda: _check(driver.cuGraphLaunch(graph, int(stream.handle)))
+    if spread_percent is None:
+        return count >= REPEATS
+    if count % REPEATS:
+        return False
+    return count >= MOST_REPEATS or Timing.of(samples_ms).spread_percent <= spread_percent
 
 
 @contextmanager

@@ -6,9 +6,12 @@ import inspect
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+
+from convlab.engines.simulator import Finding, SimulationError, Simulator
 
 F = np.float32
 
@@ -32,6 +35,24 @@ class Case:
     @property
     def name(self) -> str:
         return str(self.kernel.py_func.__name__)
+
+    def launch(self, engine: Simulator) -> list[Any]:
+        """Launch it; its arguments afterwards."""
+        arguments = self.arguments()
+        engine.launch(
+            self.kernel, self.grid, self.block, *arguments, shared_bytes=self.shared_bytes
+        )
+        return arguments
+
+
+@cache
+def findings_of(case: Case) -> tuple[Finding, ...]:
+    """What the strict simulator finds."""
+    try:
+        case.launch(Simulator())
+    except SimulationError as error:
+        return error.findings
+    return ()
 
 
 def floats(*sizes: int | tuple[int, ...]) -> Callable[[], list[Any]]:

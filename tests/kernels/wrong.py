@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32
 
 from convlab.device import (
+    BYTES_16,
     commit_copies,
     copy_async,
     copy_async4,
@@ -609,7 +610,7 @@ mistakes(
 
 
 def product_of_a_warpgroup(a, b):  # type: ignore[no-untyped-def]
-    S = cuda.shared.array(256, float32, alignment=16)
+    S = cuda.shared.array(256, float32, alignment=BYTES_16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
     D = cuda.local.array(4, float32)
     i = cuda.threadIdx.x
@@ -622,7 +623,7 @@ def product_of_a_warpgroup(a, b):  # type: ignore[no-untyped-def]
     b[i] = D[0]
 
 
-MATRIX = "S = cuda.shared.array(256, float32, alignment=16)"
+MATRIX = "S = cuda.shared.array(256, float32, alignment=BYTES_16)"
 STORE = "S[i], S[i + 128] = a[i], a[i + 128]"
 PAIR = "S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]"
 COPIES = (COPY, "copy_async(S, i + 128, a, i + 128, True)", COMMIT)

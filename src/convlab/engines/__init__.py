@@ -35,7 +35,10 @@ def choose(name: str = "auto") -> Engine:
     Raises ``ValueError`` for an unknown name, :class:`EngineUnavailable` for one that cannot run.
     """
     if name == "auto":
-        name = _best()
+        from numba.cuda.core import config
+
+        usual = "cudasim" if config.ENABLE_CUDASIM else "simulator"
+        name = "gpu" if unavailable("gpu") is None else usual
     if name not in ENGINE_NAMES:
         raise ValueError(f"engine is {name!r}: it must be 'auto', 'gpu', 'simulator' or 'cudasim'")
     reason = unavailable(name)
@@ -45,12 +48,3 @@ def choose(name: str = "auto") -> Engine:
         module = import_module(f"convlab.engines.{name}")
         _made[name] = getattr(module, _CLASSES[name])()
     return _made[name]
-
-
-def _best() -> str:
-    if unavailable("gpu") is None:
-        return "gpu"
-    from numba.cuda.core import config
-
-    # A user who turns Numba's simulator on wants that one.
-    return "cudasim" if config.ENABLE_CUDASIM else "simulator"

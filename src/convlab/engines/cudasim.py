@@ -14,21 +14,23 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.kernel import BlockManager, BlockThread, Dim3
 
-from convlab.engines.base import OnTheHost
+from convlab.engines.base import Engine
 from convlab.simulation.launch_arguments import three
 from convlab.simulation.memory_rules import Counts
 from convlab.simulation.python_body import python_body
 from convlab.stage import SOURCES, Launch
 
+Sizes = tuple[int, int, int]
 
-class CudaSim(OnTheHost):
+
+class CudaSim(Engine):
     """Numba's simulator. Arrays are plain NumPy arrays; a launch returns when it has ended."""
 
     name = "cudasim"
@@ -39,12 +41,11 @@ class CudaSim(OnTheHost):
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end; what a kernel raises comes out as it was raised."""
-        tally = self._tally
         grid, block = three(launch.grid, "grid"), three(launch.block, "block")
         names = map(str, launch.arguments or [""] * len(arrays))
-        count = partial(tally.add, "global")
+        count = partial(self._tally.add, "global")
         arguments = [_Array(array, name, count) for array, name in zip(arrays, names, strict=True)]
-        cuda = _SimulatedCuda(grid, block, tally)
+        cuda = _SimulatedCuda(grid, block, self._tally)
         body = partial(python_body(launch.kernel, cuda), *arguments)
         _Blocks(body, grid, block, cuda.shared.clear).run_all()
 
@@ -59,7 +60,7 @@ class CudaSim(OnTheHost):
 
 
 class _Blocks(BlockManager):  # type: ignore[misc]
-    """A launch's blocks, one after the other, by Numba's rules for the threads of one.
+    """A launch's blocks, one after the other.
 
     Numba starts threads for each block anew and polls them, which takes the interpreter from those
     that compute. Here a thread goes on to the next block, and the last to arrive at a barrier opens
@@ -67,43 +68,35 @@ class _Blocks(BlockManager):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        body: Callable[[], None],
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        new_block: Callable[[], None],
+        self, body: Callable[[], None], grid: Sizes, block: Sizes, new_block: Callable[[], None]
     ) -> None:
         super().__init__(body, grid, block, False)
         self.positions = list(np.ndindex(*grid))
         self._new_block = new_block
-        self._threads = [
-            _Thread(None, self, self.positions[0], index, False) for index in np.ndindex(*block)
-        ]
+        self._threads = [_Thread(self, index) for index in np.ndindex(*block)]
         self._change = Lock()  # of what follows
         self._waiting: list[_Thread] = []  # at a barrier
         self._done: list[_Thread] = []  # with the block
         self._to_come = len(self.positions)
         self._raised: BaseException | None = None
-        self._over = _shut_gate()
+        self._over = Event()
 
     def run_all(self) -> None:
-        """Run them to their end; raises what the first thread that raised did.
-
-        Numba makes a new exception of it, which does not work for every type.
-        """
+        """Run them to their end; raises what the first thread that raised did (Numba makes a new
+        exception of it, which does not work for every type)."""
         try:
             for thread in self._threads:
                 thread.start()
-            while not self._over.acquire(timeout=1):  # Ctrl-C does not get through on all systems
+            while not self._over.wait(1):  # Ctrl-C does not get through on all systems
                 pass
             if self._raised is not None:
                 raise self._raised
-        except BaseException:
-            self._let_go()
-            raise
-        for thread in self._threads:
-            thread.join()
-        self._f = None  # it has the arrays: threads and blocks, which know each other, live on
+            for thread in self._threads:
+                thread.join()
+        finally:
+            self.stop(None)
+            # These know the launch and so its arrays; threads, which know each other, live on.
+            self._raised = self._f = None
 
     def arrive(self, thread: _Thread, *, done: bool) -> None:
         """The thread waits at a barrier or has done its part of the block, and goes on once every
@@ -116,50 +109,40 @@ class _Blocks(BlockManager):  # type: ignore[misc]
                 self._open()
         thread.gate.acquire()
 
-    def stop(self, error: BaseException, thread: _Thread) -> None:
-        """The thread raised."""
-        with self._change:
-            if self._raised is None and not thread.abort:
-                self._raised = error
-                self._over.release()
-
     def _open(self) -> None:
-        if self._waiting:
-            going, self._waiting = self._waiting, []
-        else:
+        going, self._waiting = self._waiting, []
+        if not going:
             going, self._done = self._done, []
-            self._to_come -= 1
             self.block_state[...] = False
             self._new_block()
+            self._to_come -= 1
             if not self._to_come:
-                self._over.release()
+                self._over.set()
         for thread in going:
             thread.syncthreads_blocked = False
             thread.gate.release()
 
-    def _let_go(self) -> None:
-        """Release the waiting threads after Ctrl-C or an exception: no other thread will."""
+    def stop(self, error: BaseException | None) -> None:
+        """A thread raised, or the launch is over: release those that wait, as no other thread
+        will."""
         with self._change:
+            if not self._threads[0].abort:
+                self._raised = error
             for thread in self._threads:
                 thread.abort = True
             for thread in [*self._waiting, *self._done]:
                 thread.gate.release()
             self._waiting, self._done = [], []
-            self._raised = None  # by its traceback it knows all this: it would keep itself alive
-
-
-def _shut_gate() -> Lock:
-    gate = Lock()
-    gate.acquire()
-    return gate
+            self._over.set()
 
 
 class _Thread(BlockThread):  # type: ignore[misc]
     """Numba's, but it goes through all blocks and says itself where it is."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.gate = _shut_gate()
+    def __init__(self, blocks: _Blocks, index: tuple[int, ...]) -> None:
+        super().__init__(None, blocks, (0, 0, 0), index, False)
+        self.gate = Lock()
+        self.gate.acquire()
 
     def run(self) -> None:
         try:
@@ -172,7 +155,7 @@ class _Thread(BlockThread):  # type: ignore[misc]
                     self._manager._f()
                     self._manager.arrive(self, done=True)
         except BaseException as error:
-            self._manager.stop(error, self)
+            self._manager.stop(error)
 
     def syncthreads(self) -> None:
         self.syncthreads_blocked = True
@@ -284,7 +267,7 @@ class _Atomic(kernelapi.FakeCUDAAtomic):  # type: ignore[misc]
 class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
     """What ``cuda`` means inside a simulated kernel, for one block after the other."""
 
-    def __init__(self, grid: tuple[int, ...], block: tuple[int, ...], tally: _Tally) -> None:
+    def __init__(self, grid: Sizes, block: Sizes, tally: _Tally) -> None:
         super().__init__(grid, block, 0)
         self._shared, self._local, self._atomic = _Shared(tally), _Local(), _Atomic()
         self._tally = tally

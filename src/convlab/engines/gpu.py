@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache, lru_cache, partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,17 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.core import config
 
-from convlab.engines import handles
-from convlab.engines.base import Start, Together
-from convlab.engines.handles import stream_handle
+from convlab.engines.base import Engine, EngineUnavailable, Start
+from convlab.engines.handles import cupy_stream, stream_handle
 from convlab.simulation.memory_rules import Counts
 from convlab.stage import Capability, Flat, Launch, LibraryCall, Program, Step
+
+# Dense TF32 multiply-adds per SM and clock, by compute capability: the TFLOP/s of NVIDIA's papers
+# (A100 156, RTX 3090 36, H100 SXM 495, RTX 4090 83, B200 1,200, RTX 5090 105) over SMs and clock.
+TF32_LANES = {
+    (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
+    (10, 3): 2048, (12, 0): 128,
+}  # fmt: skip
 
 
 def why_not() -> str | None:
@@ -47,35 +54,7 @@ def signature(launch: Launch, program: Program) -> tuple[Any, ...]:
     )
 
 
-# Dense TF32 multiply-adds per SM and clock, by compute capability: the TFLOP/s of NVIDIA's papers
-# (A100 156, RTX 3090 36, H100 SXM 495, RTX 4090 83, B200 1,200, RTX 5090 105) over SMs and clock.
-TF32_LANES = {
-    (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
-    (10, 3): 2048, (12, 0): 128,
-}  # fmt: skip
-
-
-def _lanes(precision: str, capability: Capability) -> float:
-    """Fused multiply-adds that an SM starts per clock; 0 for an unknown GPU."""
-    if precision in ("tf32", "3xtf32"):
-        return TF32_LANES.get(capability, 0) / (3 if precision == "3xtf32" else 1)
-    if capability >= (8, 6):
-        return 128
-    return 64 if capability >= (7, 0) else 0
-
-
-@contextmanager
-def _small_grids_allowed() -> Iterator[None]:
-    """Numba warns of grids too small to fill a GPU; small problems are what people learn with."""
-    usual = config.CUDA_LOW_OCCUPANCY_WARNINGS
-    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-    try:
-        yield
-    finally:
-        config.CUDA_LOW_OCCUPANCY_WARNINGS = usual
-
-
-class Gpu:
+class Gpu(Engine):
     """The current GPU. Arrays are Numba device arrays; launches are asynchronous."""
 
     name = "gpu"
@@ -103,37 +82,43 @@ class Gpu:
     def to_host(self, array: Any) -> np.ndarray:
         return np.asarray(array.copy_to_host())
 
-    def why_no_library(self) -> str | None:
-        return handles.why_no_library()
-
     def build(self, step: Step, program: Program) -> Start:
-        """The launch compiled for this GPU; see :meth:`convlab.engines.base.Engine.build`."""
         if isinstance(step, LibraryCall):
-            return handles.build_library_call(step)
-        launch = step
-        launch.kernel.compile(signature(launch, program))
+            return _build_library_call(step)
+        kernel = step.kernel
+        kernel.compile(signature(step, program))
 
         @lru_cache(maxsize=4)  # a plan is called on one stream, seldom on two
         def configured(handle: int) -> Any:
             stream = cuda.external_stream(handle) if handle else 0
-            with _small_grids_allowed():
-                return launch.kernel[launch.grid, launch.block, stream]
+            # Numba warns of grids too small to fill a GPU; small problems are what people learn
+            # with.
+            usual = config.CUDA_LOW_OCCUPANCY_WARNINGS
+            config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+            try:
+                return kernel[step.grid, step.block, stream]
+            finally:
+                config.CUDA_LOW_OCCUPANCY_WARNINGS = usual
 
         configured(0)
         return lambda arrays, stream=None: configured(stream_handle(stream))(*arrays)
 
     def prepack(
         self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
-    ) -> Together | None:
-        """All launches with their parameters laid ready; None where one step is a library's."""
+    ) -> Any:
         launches = [step for step in program.launches if isinstance(step, Launch)]
         if len(launches) < len(program.launches):
             return None  # what a library does needs arrays, not addresses
-        from convlab.engines import prepacked
+        from convlab.engines.prepacked import prepack
 
         compiled = [(step, step.kernel.compile(signature(step, program))) for step in launches]
         buffers = {buffer.name: buffer.shape for buffer in program.buffers}
-        return prepacked.prepack(compiled, shapes | buffers, held)
+        return prepack(compiled, shapes | buffers, held)
+
+    def why_no_library(self) -> str | None:
+        if _library_name() is not None:
+            return None
+        return "neither PyTorch nor CuPy that can use the GPU is installed here; install one"
 
     def capability(self) -> Capability | None:
         major, minor = cuda.get_current_device().compute_capability
@@ -145,7 +130,11 @@ class Gpu:
     def peak_flops(self, precision: str = "fp32") -> float | None:
         """Two operations a lane and clock, at the highest clock; None for an unknown GPU."""
         device = cuda.get_current_device()
-        lanes = _lanes(precision, tuple(device.compute_capability))
+        capability = tuple(device.compute_capability)
+        if precision in ("tf32", "3xtf32"):
+            lanes = TF32_LANES.get(capability, 0) / (3 if precision == "3xtf32" else 1)
+        else:
+            lanes = 128 if capability >= (8, 6) else 64 if capability >= (7, 0) else 0
         kilohertz = device.CLOCK_RATE  # the highest that it boosts to
         return 2e3 * lanes * device.MULTIPROCESSOR_COUNT * kilohertz or None
 
@@ -154,5 +143,76 @@ class Gpu:
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
-        """All zero: a GPU counts nothing here."""
         yield Counts()
+
+
+# The array library for a stage's library calls is PyTorch or CuPy; kernels need neither. Arrays are
+# passed without a copy, on the kernels' stream, so that one graph can capture both. PyTorch
+# multiplies in float32 here even where its user allows TF32; CuPy does so unless the environment
+# says ``CUPY_TF32=1``.
+Adapter = tuple[Any, Callable[[Any], Any], Callable[[int], AbstractContextManager[Any]]]
+
+
+def _build_library_call(call: LibraryCall) -> Start:
+    name = _library_name()
+    if name is None:
+        raise EngineUnavailable(f"{call.name} is a library's work: {Gpu().why_no_library()}")
+    library, convert, on_stream = _ADAPTERS[name]()
+
+    def start(arrays: list[Any], stream: Any = None) -> None:
+        with on_stream(stream_handle(stream)):
+            call.function(library, *map(convert, arrays))
+
+    return start
+
+
+@cache
+def _library_name() -> str | None:
+    for name in _ADAPTERS:
+        try:
+            if import_module(name).cuda.is_available():
+                return name
+        except Exception:  # a broken installation raises what it likes, and is as good as none
+            continue
+    return None
+
+
+def _torch() -> Adapter:
+    import torch
+
+    device = torch.device("cuda", cuda.get_current_device().id)
+    torch.mm(*torch.ones(2, 1, 1, device=device))  # sets cuBLAS up, which a capture must not
+
+    @contextmanager
+    def on_stream(handle: int) -> Iterator[None]:
+        stream = torch.cuda.default_stream(device)
+        if handle:  # PyTorch takes 0 for "any new stream", not for CUDA's default one
+            stream = torch.cuda.ExternalStream(handle, device)
+        with torch.cuda.stream(stream), in_float32(torch.backends.cuda.matmul):
+            yield
+
+    return torch, lambda array: torch.as_tensor(array, device=device), on_stream
+
+
+@contextmanager
+def in_float32(matmul: Any) -> Iterator[None]:
+    """PyTorch's matrix products in float32, by ``torch.backends.cuda.matmul``; then as before."""
+    # From PyTorch 2.9 on the old name raises where somebody has used the new one.
+    new = hasattr(matmul, "fp32_precision")
+    name = "fp32_precision" if new else "allow_tf32"
+    before = getattr(matmul, name)
+    setattr(matmul, name, "ieee" if new else False)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
+
+
+def _cupy() -> Adapter:
+    import cupy
+
+    cupy.matmul(*cupy.ones((2, 1, 1), "f4"))  # sets cuBLAS up, which a capture must not
+    return cupy, cupy.asarray, partial(cupy_stream, cupy)
+
+
+_ADAPTERS: dict[str, Callable[[], Adapter]] = {"torch": _torch, "cupy": _cupy}

@@ -36,9 +36,9 @@ class UnknownGPU(ValueError):
 
 @dataclass(frozen=True)
 class Cubin:
-    """What one kernel compiled to: resources per thread or block, and the machine code. Reading the
-    code's text raises :class:`CompilerMissing` where nvdisasm is not installed."""
+    """What one kernel compiled to: resources per thread or block, and the machine code."""
 
+    capability: Capability
     registers: int
     stack_bytes: int
     spill_bytes: int
@@ -46,16 +46,16 @@ class Cubin:
     code: bytes
 
     @cached_property
-    def _sass(self) -> str:
-        return _disassemble(self.code, "-c")
+    def _instructions(self) -> list[str]:
+        return instructions_of([self])[0]
 
     def instructions(self) -> list[str]:
-        """The instructions in order, opcode first: ``FFMA R1, R2, R3, R1``."""
-        return [instruction for _, instruction in _INSTRUCTION.findall(self._sass)]
+        """This kernel's of :func:`instructions_of`."""
+        return self._instructions
 
     def opcodes(self) -> Counter[str]:
         """How often each opcode with its modifiers stands in the code: ``LDG.E.128``, ..."""
-        return Counter(line.split()[0] for line in self.instructions())
+        return Counter(line.split()[0] for line in self._instructions)
 
 
 INSTRUCTION_BYTES = 16
@@ -72,28 +72,29 @@ def compile_launch(launch: Launch, program: Program, capability: Capability) -> 
 
 def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) -> Cubin:
     """Build any kernel whose arguments have those types of Numba's; raises likewise."""
-    lto_ir = _lto_ir(kernel, types, capability)
-    code, log = _link(lto_ir, capability)
-    registers = _number(r"Used (\d+) registers", log)
+    code, log = _built(kernel, types, capability)
+    registers, stack, stores, loads, shared = (
+        int((re.findall(pattern, log) or [0])[-1])
+        for pattern in (
+            r"Used (\d+) registers", r"(\d+) bytes stack frame", r"(\d+) bytes spill stores",
+            r"(\d+) bytes spill loads", r"(\d+) bytes smem",
+        )
+    )  # fmt: skip
     if not registers:  # every budget would be kept
         raise RuntimeError(f"nvJitLink did not say how many registers {kernel.__name__} takes")
-    stack, stores, loads, shared = (
-        _number(rf"(\d+) bytes {what}", log)
-        for what in ("stack frame", "spill stores", "spill loads", "smem")
-    )
-    return Cubin(registers, stack, stores + loads, shared, code)
+    return Cubin(capability, registers, stack, stores + loads, shared, code)
 
 
-def instructions_of(cubins: Sequence[Cubin], capability: Capability) -> list[list[str]]:
-    """The instructions of each, all for one GPU; a branch names the byte of its kernel that it
-    leads to. One process does all, because nvdisasm takes a quarter of a second to start. Raises
-    :class:`CompilerMissing` without nvdisasm."""
-    codes = [_machine_code(cubin.code) for cubin in cubins]
-    kind = _with_own_instructions(capability).replace("sm_", "SM")
-    ends = [*accumulate(map(len, codes))]
+def instructions_of(cubins: Sequence[Cubin]) -> list[list[str]]:
+    """The instructions of each in order, opcode first (``FFMA R1, R2, R3, R1``), all for one GPU. A
+    branch names the byte of its kernel that it leads to. One process does all, because nvdisasm
+    takes a quarter of a second to start. Raises :class:`CompilerMissing` without nvdisasm."""
     parts: list[list[str]] = [[] for _ in cubins]
-    if not codes:  # nvdisasm refuses an empty file
+    if not cubins:  # nvdisasm refuses an empty file
         return parts
+    codes = [_machine_code(cubin.code) for cubin in cubins]
+    ends = [*accumulate(map(len, codes))]
+    kind = _with_own_instructions(cubins[0].capability).replace("sm_", "SM")
     for at, instruction in _INSTRUCTION.findall(_disassemble(b"".join(codes), "--binary", kind)):
         number = bisect_right(ends, int(at, 16))
         start = ends[number] - len(codes[number])
@@ -148,11 +149,6 @@ def _with_own_instructions(capability: Capability) -> str:
     return arch_of(capability) + ("a" if capability >= (9, 0) else "")
 
 
-def _number(pattern: str, log: str) -> int:
-    found = re.findall(pattern, log)
-    return int(found[-1]) if found else 0
-
-
 def is_float64(opcode: str) -> bool:
     """DADD, DMUL, DFMA, DSETP, ... and every conversion to or from F64."""
     return opcode.startswith(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA")) or "F64" in opcode
@@ -166,8 +162,7 @@ def shared_load_bytes(
 
     ``types`` are Numba's types of the arguments. Raises as :func:`compile_launch` does.
     """
-    lto_ir = _lto_ir(kernel, types, capability, lineinfo=True)
-    code, _ = _link(lto_ir, capability, "-lineinfo")
+    code, _ = _built(kernel, types, capability, lineinfo=True)
     widest: dict[tuple[str, int], int] = {}
     line = ("", 0)
     for text in _disassemble(code, "-c", "-g").splitlines():
@@ -179,9 +174,10 @@ def shared_load_bytes(
     return widest
 
 
-def _lto_ir(
+def _built(
     kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool = False
-) -> bytes:
+) -> tuple[bytes, str]:
+    """The cubin, and the linker's log."""
     from numba.cuda.core import config
 
     if config.ENABLE_CUDASIM:
@@ -189,14 +185,13 @@ def _lto_ir(
     from cuda.pathfinder import DynamicLibNotFoundError
     from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError, NvvmSupportError
 
-    no_compiler = (CudaSupportError, NvvmSupportError, ImportError, DynamicLibNotFoundError)
-
     try:
         library = _lowered(kernel, types, min(capability, _SAME_FROM), lineinfo)
-        return bytes(library.get_ltoir(cc=capability))
+        lto_ir = bytes(library.get_ltoir(cc=capability))
+        return _link(lto_ir, capability, *["-lineinfo"] * lineinfo)
     except CCSupportError as error:
         raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
-    except no_compiler as error:
+    except (CudaSupportError, NvvmSupportError, ImportError, DynamicLibNotFoundError) as error:
         said = str(error).partition("\n")[0]
         raise CompilerMissing(f"no CUDA compiler here ({said}): make gate installs it") from error
 
@@ -232,17 +227,13 @@ def _lowered(kernel: Any, types: tuple[Any, ...], capability: Capability, linein
 
 
 def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str]:
-    from cuda.pathfinder import DynamicLibNotFoundError
+    from cuda.bindings import nvjitlink
 
     arch = _with_own_instructions(capability)
     # Beside a driver, nvJitLink keeps what it linked, and of what it finds there it tells nothing.
     options = [f"-arch={arch}", "-lto", "-verbose", "-no-cache", *more]
     try:
-        from cuda.bindings import nvjitlink
-
         handle = nvjitlink.create(len(options), options)
-    except (ImportError, DynamicLibNotFoundError) as error:
-        raise CompilerMissing("nvJitLink is not here: make gate installs it") from error
     except nvjitlink.nvJitLinkError as error:
         if "UNRECOGNIZED_ARCH" in str(error):
             raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error

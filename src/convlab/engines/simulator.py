@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.base import OnTheHost
+from convlab.engines.base import Engine
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.launch_arguments import three
 from convlab.simulation.memory_rules import Counts
@@ -25,7 +25,7 @@ from convlab.stage import Launch
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 
 
-class Simulator(OnTheHost):
+class Simulator(Engine):
     """The strict simulator. Arrays are plain NumPy arrays; a launch returns when it has ended."""
 
     name = "simulator"

@@ -13,13 +13,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, uint64
+from numba import cuda, float32, int64, uint64
 
 from convlab.device import FLOAT4, gpu_only, store4
 from convlab.problem import ConvProblem
-from convlab.stage import Tile
+from convlab.stage import Flat, Launch, Tile, blocks_for
 
 INFINITY = np.float32(np.inf)
+CLEARING = 256  # threads of a block that clears
 WARP_GROUPS = 4  # with mma: from a lane's float4 of windows to its next, in float4s
 
 
@@ -108,3 +109,16 @@ def make_add(problem: ConvProblem, tile: Tile, row_of: Any, LANES: int) -> Any:
                             cuda.atomic.add(output, at, R_O[i, j + c] + b)
 
     return add
+
+
+def clear_launch(problem: ConvProblem) -> Launch:
+    """Makes ``output`` zeros, for split-K's additions."""
+    elements = problem.M * problem.N
+
+    @cuda.jit(**gpu_only(launch_bounds=CLEARING))
+    def clear(output):
+        at = int64(cuda.blockIdx.x) * CLEARING + cuda.threadIdx.x
+        if at < elements:
+            output[at] = float32(0)
+
+    return Launch(clear, (blocks_for(elements, CLEARING),), (CLEARING,), (Flat("output"),))

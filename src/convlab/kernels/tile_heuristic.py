@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from convlab.device import FLOAT4
@@ -250,6 +250,9 @@ S12 = Heuristic(
     splits=SPLITS,
     most_outputs=9 * 64 * 64 * H200_SMS,  # with more, split-K gained 3 % or lost
 )
+
+S11F = replace(S12, splits=(1,))
+S11D = replace(S11F, slice_depth=lambda problem: blocks_for(fused_depth(problem), 4) * 4)
 
 S13 = Heuristic(
     rates={

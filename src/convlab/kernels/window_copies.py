@@ -22,7 +22,7 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import FLOAT4, copy_async, copy_async4, gpu_only
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Tile, blocks_for
+from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
 
 WARP = 32
 TABLE_BYTES = 48 * 1024  # of the 64 KiB of constant memory; beyond it, places are computed
@@ -122,13 +122,34 @@ def make_window_at(LANES: int) -> Any:
     return window_at
 
 
+def make_windows_of_thread(problem: ConvProblem, tile: Tile) -> Any:
+    """``windows_of_thread(n0, t, first, i_h, i_w)``: where the windows begin that a thread fetches
+    from: in memory, in rows, in columns. Past the last window it is the last one again, whose
+    results are not written."""
+    p = problem
+    N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
+    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
+    AT_A_TIME, TIMES = fetching_columns(tile)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def windows_of_thread(n0, t, first, i_h, i_w):
+        for c in range(TIMES):
+            window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)
+            i_n, pixel = window // (H_o * W_o), window % (H_o * W_o)
+            i_h[c] = pixel // W_o * s_h - p_h
+            i_w[c] = pixel % W_o * s_w - p_w
+            first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
+
+    return windows_of_thread
+
+
 def make_fetch_windows(
     problem: ConvProblem, tile: Tile, padding: int = 0, lanes: int = 1, rotation: int = 0
 ) -> Any:
-    """A slice of N_B windows, from the input. ``first``, ``i_h`` and ``i_w`` say where the windows
-    begin that this thread fetches from: in memory, in rows, in columns. In shared memory windows
-    are interleaved across ``lanes``, a row ends with ``padding`` unused elements, and row k is
-    rotated by ``rotation * (k % 4)``, where K_B is a multiple of 4."""
+    """A slice of N_B windows, from the input. ``first``, ``i_h`` and ``i_w`` are those of
+    :func:`make_windows_of_thread`. In shared memory windows are interleaved across ``lanes``, a
+    row ends with ``padding`` unused elements, and row k is rotated by ``rotation * (k % 4)``,
+    where K_B is a multiple of 4."""
     p = problem
     K, H_i, W_i, PLANE = p.K, p.H_i, p.W_i, p.H_i * p.W_i
     PITCH, N_B, K_B = tile.N_B + padding, tile.N_B, tile.K_B
@@ -182,9 +203,17 @@ def make_fetch_windows(
     return one_place if group_size(p, tile) == K_B else place_by_place
 
 
-def pack_launch(problem: ConvProblem, tile: Tile, K_P: int, M_P: int) -> Launch:
+def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
+    """The packed filter's memory: for every row of blocks one matrix, so that a slice of it is one
+    piece of memory."""
+    K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
+    return Buffer("packed", (blocks_for(problem.M, tile.M_B), K_P, tile.M_B))
+
+
+def pack_launch(problem: ConvProblem, tile: Tile) -> Launch:
     """The filter's re-ordering, square by square."""
-    side = min(WARP, tile.M_B)  # narrower only where a simulator runs tiny tiles
+    row_blocks, K_P, M_B = packed_buffer(problem, tile).shape
+    M_P, side = row_blocks * M_B, min(WARP, M_B)  # narrower only where a simulator runs tiny tiles
     return Launch(
         make_pack_filter(problem, tile, K_P, M_P, side),
         grid=(blocks_for(K_P, side) * blocks_for(M_P, side),),  # along y there may be too many

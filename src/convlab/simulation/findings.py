@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, AccessLog, Sites
-from convlab.simulation.accesses import Access, Conflict
+from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, Access, AccessLog, Sites
+from convlab.simulation.races import Conflict
 
 Coordinates = tuple[int, int, int]
 

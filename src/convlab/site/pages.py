@@ -49,7 +49,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "convlab.tracing": (),
     "convlab.checking": (),
     "convlab.engines": (),
-    "convlab.engines.base": ("Together",),
     "convlab.plans": ("PlanForWeight",),
     "convlab.stage": ("Flat", "Images"),
     "convlab.tracing.records": ("Access", "Array", "Footprint", "Request", "Work"),

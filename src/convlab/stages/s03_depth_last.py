@@ -23,7 +23,6 @@ from convlab.kernels.depth_last import (
 from convlab.kernels.filter_layout import pack_launch, packed_buffer
 from convlab.kernels.gemm import product_launch
 from convlab.kernels.im2col import columns_buffer
-from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Program, Stage, Step, Tile, Tiles
 
@@ -75,8 +74,6 @@ STAGE = Stage(
     source="CUDA IM2COL Kernels Design (003), 1",
     builds_on=("s03_im2col",),
     prepare=prepare,
-    tiles=Tiles(
-        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
-    ),
+    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
     vectorized=True,
 )

@@ -13,7 +13,6 @@ from convlab.kernels.batch_slices import Slice, in_slices, largest, slices
 from convlab.kernels.filter_layout import pack_launch, packed_buffer
 from convlab.kernels.gemm import product_launch
 from convlab.kernels.im2col import columns_buffer, im2col_launch
-from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Program, Stage, Step, Tile, Tiles
 
@@ -45,8 +44,6 @@ STAGE = Stage(
     source="im2win paper (000), 2.3",
     builds_on=("s01_direct",),
     prepare=prepare,
-    tiles=Tiles(
-        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
-    ),
+    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
     vectorized=True,
 )

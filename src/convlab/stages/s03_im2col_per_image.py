@@ -8,7 +8,6 @@ matrix products run one after the other, each too small to fill a large GPU if t
 from __future__ import annotations
 
 from convlab.kernels.batch_slices import slices_of
-from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
 from convlab.stage import Program, Stage, Tile, Tiles
 from convlab.stages.s03_im2col import program
@@ -25,8 +24,6 @@ STAGE = Stage(
     source="im2win paper (000), 2.3",
     builds_on=("s03_im2col",),
     prepare=prepare,
-    tiles=Tiles(
-        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
-    ),
+    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
     vectorized=True,
 )

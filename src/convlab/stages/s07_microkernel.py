@@ -13,7 +13,6 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
-from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
@@ -115,7 +114,5 @@ STAGE = Stage(
     source="im2win paper (000), 3.3",
     builds_on=("s06_block_tiling",),
     prepare=prepare,
-    tiles=Tiles(
-        production=microkernel_tile, tiny=Tile(M_B=8, N_B=8, K_B=4, M_T=2, N_T=4), model=MODEL_TILE
-    ),
+    tiles=Tiles.of_paper(tiny=Tile(M_B=8, N_B=8, K_B=4, M_T=2, N_T=4)),
 )

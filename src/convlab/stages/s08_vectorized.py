@@ -16,7 +16,6 @@ from numba import cuda, float32, uint32
 
 from convlab.device import BYTES_16, gpu_only, load4, store4
 from convlab.kernels.filter_layout import FLOAT4, pack_launch, packed_buffer, require_float4
-from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
@@ -122,8 +121,6 @@ STAGE = Stage(
     source="im2win paper (000), 3.3",
     builds_on=("s07_microkernel",),
     prepare=prepare,
-    tiles=Tiles(
-        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
-    ),
+    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
     vectorized=True,
 )

@@ -21,7 +21,6 @@ from numba import cuda, float32, uint32
 
 from convlab.device import BYTES_16, gpu_only, load4, store4
 from convlab.kernels.filter_layout import FLOAT4, pack_launch, packed_buffer, require_float4
-from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
@@ -121,7 +120,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
-        for j in range(0, N_T, FLOAT4):
+        for j in range(0, N_T, FLOAT4):  # line 20
             for c in range(0, FLOAT4, STEP):
                 n = n0 + tx * FLOAT4 + j * COLUMNS + c
                 if n < N:
@@ -164,8 +163,6 @@ STAGE = Stage(
     source="im2win paper (000), 3.3, Algorithm 3",
     builds_on=("s08b_prefetch",),
     prepare=prepare,
-    tiles=Tiles(
-        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4), model=MODEL_TILE
-    ),
+    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
     vectorized=True,
 )

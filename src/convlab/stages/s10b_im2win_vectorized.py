@@ -21,7 +21,6 @@ from convlab.kernels.im2win_layout import (
     window_columns,
     windows_buffer,
 )
-from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
@@ -37,7 +36,9 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B + PADDING), (M_T, N_T)
-    M_4, K_4, K_P = M_B // FLOAT4, K_B // FLOAT4, blocks_for(K_W, K_B) * K_B  # float4s; padded K_W
+    M_4 = M_B // FLOAT4  # float4s in a row of the filter slice
+    K_4 = K_B // FLOAT4  # float4s of a window in a slice
+    K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B
@@ -106,7 +107,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-            if slice_ < SLICES:  # lines 3-4 and 14-15: registers to the other buffer
+            if slice_ < SLICES:  # lines 3-4 and 14-15: to the buffer that all have read
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS
@@ -121,7 +122,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
-        for j in range(0, N_T, FLOAT4):
+        for j in range(0, N_T, FLOAT4):  # line 20
             for c in range(0, FLOAT4, STEP):
                 n = n0 + tx * FLOAT4 + j * COLUMNS + c
                 if n < N:
@@ -166,11 +167,9 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 STAGE = Stage(
     __name__,
     title="im2win by float4: windows are contiguous and aligned",
-    source="im2win paper (000), 3.3, Algorithm 3; ours",
-    builds_on=("s09_double_buffer", "s10_im2win"),
+    source="im2win paper (000), 3.3, Algorithm 3",
+    builds_on=("s09_double_buffer",),
     prepare=prepare,
-    tiles=Tiles(
-        production=microkernel_tile, tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4), model=MODEL_TILE
-    ),
+    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4)),
     vectorized=True,
 )

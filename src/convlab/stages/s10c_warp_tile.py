@@ -22,7 +22,6 @@ from convlab.kernels.im2win_layout import (
     window_columns,
     windows_buffer,
 )
-from convlab.kernels.microkernel_tile import MODEL_TILE, microkernel_tile
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
@@ -41,11 +40,12 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
     PITCH = N_B + PADDING  # of the input slice
     F_SLICES, I_SLICES, O_SHAPE = 2 * K_B * M_B, 2 * K_B * PITCH, (M_T, N_T)
-    M_4, K_4, K_P = M_B // FLOAT4, K_B // FLOAT4, blocks_for(K_W, K_B) * K_B  # float4s; padded K_W
+    K_4 = K_B // FLOAT4  # float4s of a window in a slice
+    K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B
-    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # what a thread holds of the next slice
+    F_FETCHED = (K_B * M_B // FLOAT4 // THREADS, FLOAT4)  # what a thread holds of the next slice
     I_FLOAT4S = N_B * K_4 // THREADS
     I_FETCHED = (I_FLOAT4S, FLOAT4)
 
@@ -149,7 +149,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
             if slice_ > 0:
                 steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
-            if slice_ < SLICES:  # lines 3-4 and 14-15: registers to the other buffer
+            if slice_ < SLICES:  # lines 3-4 and 14-15: to the buffer that all have read
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 at_F = uint32(k0 * M_B + ty * FLOAT4)
                 at_I = uint32(k0 * PITCH + tx * FLOAT4)
@@ -159,7 +159,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
-        for j in range(0, N_T, FLOAT4):
+        for j in range(0, N_T, FLOAT4):  # line 20
             for c in range(0, FLOAT4, STEP):
                 n = n0 + tx * FLOAT4 + j * COLUMNS + c
                 if n < N:
@@ -204,13 +204,9 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 STAGE = Stage(
     __name__,
     title="Warp tiles of 4 x 8 threads and unrolled steps",
-    source="im2win paper (000), Algorithm 3; ours",
+    source="im2win paper (000), Algorithm 3",
     builds_on=("s10b_im2win_vectorized",),
     prepare=prepare,
-    tiles=Tiles(
-        production=microkernel_tile,
-        tiny=Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4),
-        model=MODEL_TILE,
-    ),
+    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)),
     vectorized=True,
 )

@@ -40,7 +40,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
     PITCH = N_B + PADDING  # of the input slice
     F_SLICES, I_SLICES, O_SHAPE = 2 * K_B * M_B, 2 * K_B * PITCH, (M_T, N_T)
-    K_4, K_P = K_B // FLOAT4, blocks_for(K_W, K_B) * K_B  # float4s; padded K_W
+    K_4 = K_B // FLOAT4  # float4s of a window in a slice
+    K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B

@@ -31,17 +31,7 @@ from convlab.kernels.split_tf32 import (
 )
 from convlab.kernels.tile_heuristic import S13
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    SHARED_BYTES,
-    Flat,
-    Launch,
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-)
+from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
 MMA_K = 8  # terms that an instruction multiplies
@@ -57,11 +47,6 @@ def filter_layout(tile: Tile) -> Layout:
 def slice_elements(tile: Tile) -> int:
     """Elements of a slice in shared memory."""
     return tile.K_B * (2 * tile.M_B + tile.N_B + PADDING)
-
-
-def pipeline_depth(tile: Tile) -> int:
-    """Slices in shared memory: one to multiply and two in flight, or one where three do not fit."""
-    return 3 if 3 * 4 * slice_elements(tile) <= SHARED_BYTES else 2
 
 
 def chain(tile: Tile) -> int:
@@ -140,21 +125,19 @@ def make_compute(tile: Tile) -> Any:
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     """The kernel with the problem's shapes and the tile as constants."""
-    p = problem
-    N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
-    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, S13.resident_blocks(tile), (M_T, N_T)
-    SLICES, DEPTH = blocks_for(p.K, K_B), pipeline_depth(tile)
+    SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
     PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     WARP_M, WARP_N = LANES_M * M_T, LANES_N * N_T
     WARPS_N = N_B // WARP_N  # warps along N
     LANES = interleaved_lanes(problem, LANES_N)
-    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
+    _, TIMES = window_copies.fetching_columns(tile)
     fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
     fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
+    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
     window_at = window_copies.make_window_at(LANES)
     compute = make_compute(tile)
     filter_number = make_filter_number(problem, tile, filter_layout(tile))
@@ -185,14 +168,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # Where the windows begin that this thread fetches from. Past the last one, fetch that
-        # again; its results are not written.
-        for c in range(TIMES):
-            window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)
-            i_n, pixel = window // (H_o * W_o), window % (H_o * W_o)
-            i_h[c] = pixel // W_o * s_h - p_h
-            i_w[c] = pixel % W_o * s_w - p_w
-            first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
+        windows_of_thread(n0, t, first, i_h, i_w)
 
         # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
         # the windows, twice. Which window is which row is free: its four are neighbours in shared

@@ -119,20 +119,18 @@ def make_multiply(tile: Tile) -> Any:
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     """The kernel with the problem's shapes and the tile as constants."""
-    p = problem
-    N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
-    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, S14.resident_blocks(tile), (M_T, N_T)
     PADDING, ROTATION = padding_or_rotation(tile)
-    SLICES, PITCH = blocks_for(p.K, K_B), N_B + PADDING
+    SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
     AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # slices fetched before the loop
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     LANES = interleaved_lanes(problem, LANES_N)
-    AT_A_TIME, TIMES = window_copies.fetching_columns(tile)
+    _, TIMES = window_copies.fetching_columns(tile)
     fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
     fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES, ROTATION)
+    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
     window_at = window_copies.make_window_at(LANES)
     multiply = make_multiply(tile)
     filter_number = make_filter_number(problem, tile, filter_layout(tile))
@@ -163,14 +161,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # Where the windows begin that this thread fetches from. Past the last one, fetch that
-        # again; its results are not written.
-        for c in range(TIMES):
-            window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)
-            i_n, pixel = window // (H_o * W_o), window % (H_o * W_o)
-            i_h[c] = pixel // W_o * s_h - p_h
-            i_w[c] = pixel % W_o * s_w - p_w
-            first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
+        windows_of_thread(n0, t, first, i_h, i_w)
 
         # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
         # the windows, twice. Which window is which row is free: its four are neighbours in shared

@@ -1,10 +1,9 @@
-"""s11b: a multistage pipeline. Asynchronous copies fill the slices, past the registers.
+"""s11c: a multistage pipeline. Two slices are in flight while the block multiplies a third.
 
-Source: ours, beyond the paper; CUTLASS has it from compute capability 8.0 on. What s11 fetches
-ahead waits in registers for its store. Here ``copy_async`` writes global memory to shared memory by
-itself, so shared memory holds more than two slices: the block multiplies one while the next two
-are in flight. ``wait_copies`` counts groups of copies, so each thread commits one group a slice.
-A float4 cannot be transposed on its way: the filter is copied by float4, the windows as scalars.
+Source: ours, beyond the paper; CUTLASS has it from compute capability 8.0 on. In s11b a slice has
+the time of one slice's arithmetic to arrive; with three slices in shared memory it has twice that.
+``wait_copies(n)`` waits until at most n groups of copies are in flight: each thread commits one
+group per slice, after the last slice an empty one.
 """
 
 from __future__ import annotations
@@ -13,17 +12,8 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import (
-    BYTES_16,
-    FLOAT4,
-    commit_copies,
-    copy_async,
-    copy_async4,
-    gpu_only,
-    load4,
-    store4,
-    wait_copies,
-)
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
+from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.kernels.im2win_layout import (
     group_size,
     pack_launch,
@@ -34,26 +24,10 @@ from convlab.kernels.im2win_layout import (
 )
 from convlab.kernels.tile_heuristic import S11
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    SHARED_BYTES,
-    Flat,
-    Launch,
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-)
+from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
-
-
-def pipeline_depth(tile: Tile) -> int:
-    """Slices in shared memory: one to multiply and two in flight, or one where three do not fit."""
-    bytes_a_slice = 4 * tile.K_B * (tile.M_B + tile.N_B + PADDING)
-    return 3 if 3 * bytes_a_slice <= SHARED_BYTES else 2
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
@@ -66,35 +40,32 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
     PITCH = N_B + PADDING  # of the input slice
-    DEPTH, IN_FLIGHT = pipeline_depth(tile), pipeline_depth(tile) - 2
+    DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
+    IN_FLIGHT = DEPTH - 2
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B
-    F_ALL, F_EVEN = K_B * M_B // FLOAT4, K_B * M_B // FLOAT4 % THREADS == 0  # float4s of a slice
-    F_COPIES = blocks_for(F_ALL, THREADS)  # of a thread for a slice
-    WINDOWS = THREADS // K_B  # that the threads fetch from at a time
-    I_COPIES, I_EVEN = blocks_for(N_B, WINDOWS), N_B % WINDOWS == 0
-    K_EVEN = K_W % K_B == 0
+    F_ALL, WINDOWS = K_B * M_B // FLOAT4, THREADS // K_B  # float4s; windows fetched at a time
+    F_COPIES, I_COPIES = blocks_for(F_ALL, THREADS), blocks_for(N_B, WINDOWS)  # of a thread
+    F_EVEN, I_EVEN, K_EVEN = F_ALL % THREADS == 0, N_B % WINDOWS == 0, K_W % K_B == 0
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(windows, packed, first_F, first_I, t, slice_, pipe, S_F, S_I):
         """Start to copy a slice to stage ``pipe`` of the pipeline."""
-        if slice_ < SLICES:
-            for f in range(F_COPIES):
-                e = t + f * THREADS
-                if F_EVEN or e < F_ALL:
-                    source = first_F + slice_ * (K_B * M_B) + f * (THREADS * FLOAT4)
-                    copy_async4(S_F, pipe * (K_B * M_B) + e * FLOAT4, packed, source, True)
-            k = slice_ * K_B + t % K_B
-            target = (pipe * K_B + t % K_B) * PITCH + t // K_B
-            for f in range(I_COPIES):
-                if I_EVEN or t // K_B + f * WINDOWS < N_B:
-                    # With dilation the columns of a window are d_w groups apart.
-                    source = first_I[f] + k + k // G * G * (d_w - 1)
-                    copy_async(S_I, target + f * WINDOWS, windows, source, K_EVEN or k < K_W)
-        commit_copies()  # even an empty group: wait_copies counts groups
+        for f in range(F_COPIES):
+            e = t + f * THREADS
+            if F_EVEN or e < F_ALL:
+                source = first_F + slice_ * (K_B * M_B) + f * (THREADS * FLOAT4)
+                copy_async4(S_F, pipe * (K_B * M_B) + e * FLOAT4, packed, source, True)
+        k = slice_ * K_B + t % K_B
+        target = (pipe * K_B + t % K_B) * PITCH + t // K_B
+        for f in range(I_COPIES):
+            if I_EVEN or t // K_B + f * WINDOWS < N_B:
+                # With dilation the columns of a window are d_w groups apart.
+                source = first_I[f] + k + k // G * G * (d_w - 1)
+                copy_async(S_I, target + f * WINDOWS, windows, source, K_EVEN or k < K_W)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -161,22 +132,27 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        for pipe in range(DEPTH - 1):  # the prologue fills all stages of the pipeline but one
-            fetch(windows, packed, first_F, first_I, t, pipe, pipe, S_F, S_I)
-        pipe = 0  # the stage of the pipeline that holds the slice to multiply
+        pipe = uint32(0)  # the stage of the pipeline that holds the slice to multiply
+        at_F, at_I = uint32(ty * FLOAT4), uint32(tx * FLOAT4)  # this thread's part of it
+        for early in range(DEPTH - 1):  # lines 3-4
+            if early < SLICES:
+                fetch(windows, packed, first_F, first_I, t, early, early, S_F, S_I)
+            commit_copies()
         wait_copies(IN_FLIGHT)
-        cuda.syncthreads()
-        read(S_F, S_I, ty * FLOAT4, tx * FLOAT4, 0, R_F0, R_I0)  # lines 6-7
-        for slice_ in range(int32(SLICES)):  # line 8
-            before = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice is done, so it can be filled
-            fetch(windows, packed, first_F, first_I, t, slice_ + DEPTH - 1, before, S_F, S_I)
-            at_F, at_I = pipe * (K_B * M_B) + ty * FLOAT4, pipe * (K_B * PITCH) + tx * FLOAT4
+        cuda.syncthreads()  # line 5: all threads have filled the slice
+        read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
+        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice is multiplied
+            if slice_ + IN_FLIGHT < SLICES:
+                fetch(windows, packed, first_F, first_I, t, slice_ + IN_FLIGHT, free, S_F, S_I)
+            commit_copies()
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
-            pipe = pipe + 1 if pipe + 1 < DEPTH else 0
-            wait_copies(IN_FLIGHT)  # for this thread's part of the next slice,
-            cuda.syncthreads()  # then for all threads'; its predecessor is free
-            if slice_ + 1 < SLICES:
-                at_F, at_I = pipe * (K_B * M_B) + ty * FLOAT4, pipe * (K_B * PITCH) + tx * FLOAT4
+            if slice_ < SLICES:
+                pipe = uint32(pipe + 1 if pipe + 1 < DEPTH else 0)
+                at_F = uint32(pipe * (K_B * M_B) + ty * FLOAT4)
+                at_I = uint32(pipe * (K_B * PITCH) + tx * FLOAT4)
+                wait_copies(IN_FLIGHT)  # lines 14-15
+                cuda.syncthreads()  # line 16
                 read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
             multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
@@ -222,9 +198,9 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 
 STAGE = Stage(
     __name__,
-    title="Multistage pipeline of asynchronous copies",
-    source="im2win paper (000), Algorithm 3; ours",
-    builds_on=("s11_im2win_full",),
+    title="Multistage pipeline: two slices are in flight",
+    source="im2win paper (000), Algorithm 3",
+    builds_on=("s11b_async_copies",),
     prepare=prepare,
     tiles=Tiles(
         production=S11.best_tile,

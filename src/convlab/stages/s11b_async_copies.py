@@ -1,0 +1,206 @@
+"""s11b: asynchronous copies. Global memory goes to shared memory and not through registers.
+
+Source: ours, beyond the paper; GPUs have them from compute capability 8.0 on. What s11 fetches
+ahead waits in registers for its store. Here ``copy_async`` writes shared memory by itself while the
+threads multiply. It cannot transpose a float4: the filter is copied by float4, windows as scalars.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
+from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
+from convlab.kernels.im2win_layout import (
+    group_size,
+    pack_launch,
+    packed_buffer,
+    transform_launch,
+    window_columns,
+    windows_buffer,
+)
+from convlab.kernels.tile_heuristic import S11
+from convlab.problem import ConvProblem
+from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+
+PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
+
+
+def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+    """The kernel with all sizes as constants."""
+    p = problem
+    M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
+    s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
+    K_W = p.W_f * G  # elements of a window
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
+    BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
+    PITCH = N_B + PADDING  # of the input slice
+    F_SLICES, I_SLICES, O_SHAPE = 2 * K_B * M_B, 2 * K_B * PITCH, (M_T, N_T)
+    K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
+    ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
+    STEP = FLOAT4 if ALIGNED else 1
+    SLICES = K_P // K_B
+    F_ALL, WINDOWS = K_B * M_B // FLOAT4, THREADS // K_B  # float4s; windows fetched at a time
+    F_COPIES, I_COPIES = blocks_for(F_ALL, THREADS), blocks_for(N_B, WINDOWS)  # of a thread
+    F_EVEN, I_EVEN, K_EVEN = F_ALL % THREADS == 0, N_B % WINDOWS == 0, K_W % K_B == 0
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(windows, packed, first_F, first_I, t, slice_, k0, S_F, S_I):
+        """Start to copy a slice to shared memory, from row k0 on."""
+        for f in range(F_COPIES):
+            e = t + f * THREADS
+            if F_EVEN or e < F_ALL:
+                source = first_F + slice_ * (K_B * M_B) + f * (THREADS * FLOAT4)
+                copy_async4(S_F, k0 * M_B + e * FLOAT4, packed, source, True)
+        k = slice_ * K_B + t % K_B
+        target = (k0 + t % K_B) * PITCH + t // K_B
+        for f in range(I_COPIES):
+            if I_EVEN or t // K_B + f * WINDOWS < N_B:
+                # With dilation the columns of a window are d_w groups apart.
+                source = first_I[f] + k + k // G * G * (d_w - 1)
+                copy_async(S_I, target + f * WINDOWS, windows, source, K_EVEN or k < K_W)
+        commit_copies()
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
+        """Row k of the slices that begin at at_F and at_I, shared memory to registers."""
+        for i in range(0, M_T, FLOAT4):
+            four = load4(S_F, at_F + (k * M_B + i * ROWS))
+            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four
+        for j in range(0, N_T, FLOAT4):
+            four = load4(S_I, at_I + (k * PITCH + j * COLUMNS))
+            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(R_F, R_I, R_O):
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] += R_F[i] * R_I[j]
+
+    def steps_from(k: int) -> Any:
+        """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
+        following = steps_from(k + 1) if k + 2 < K_B else None
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+            read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
+            multiply(R_F0, R_I0, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
+
+        return step
+
+    steps = steps_from(0)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_and_column(t):
+        """The thread's place in the tile. A warp is 4 x 8: lanes (0, 0), (1, 0), (0, 1), ..."""
+        if BY_WARPS:
+            warp, lane = t // 32, t % 32
+            ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2
+            tx = warp % WARPS_N * LANES_N + lane % 16 // 2
+        else:
+            ty, tx = t // COLUMNS, t % COLUMNS
+        return uint32(ty), uint32(tx)
+
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
+    def async_copies(windows, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)  # line 2
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
+        R_F0, R_F1 = cuda.local.array(M_T, float32), cuda.local.array(M_T, float32)  # line 1
+        R_I0, R_I1 = cuda.local.array(N_T, float32), cuda.local.array(N_T, float32)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        first_I = cuda.local.array(I_COPIES, int64)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = row_and_column(t)
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        # Where the windows begin that this thread fetches from. Past the last one, fetch that
+        # again; its results are not written.
+        for f in range(I_COPIES):
+            window = min(n0 + t // K_B + f * WINDOWS, N - 1)
+            first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
+        first_F = int64(m0) * K_P + t * FLOAT4
+
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        k0 = uint32(0)  # row of shared memory where the slice to multiply begins: 0 or K_B
+        at_F, at_I = uint32(ty * FLOAT4), uint32(tx * FLOAT4)  # this thread's part of it
+        fetch(windows, packed, first_F, first_I, t, 0, k0, S_F, S_I)  # lines 3-4
+        wait_copies(0)
+        cuda.syncthreads()  # line 5: all threads have filled the slice
+        read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
+        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
+            if slice_ < SLICES:
+                fetch(windows, packed, first_F, first_I, t, slice_, K_B - k0, S_F, S_I)
+            steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
+            if slice_ < SLICES:
+                k0 = uint32(K_B - k0)  # the other buffer's turn
+                at_F = uint32(k0 * M_B + ty * FLOAT4)
+                at_I = uint32(k0 * PITCH + tx * FLOAT4)
+                wait_copies(0)  # lines 14-15
+                cuda.syncthreads()  # line 16
+                read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
+            multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
+
+        for j in range(0, N_T, FLOAT4):  # line 20
+            for c in range(0, FLOAT4, STEP):
+                n = n0 + tx * FLOAT4 + j * COLUMNS + c
+                if n < N:
+                    i_n, o_p = n // (H_o * W_o), n % (H_o * W_o)
+                    for i in range(M_T):
+                        m = m0 + ty * FLOAT4 + i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
+                        if m < M:
+                            at, b = (i_n * M + m) * (H_o * W_o) + o_p, bias[m]
+                            if ALIGNED:
+                                x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
+                                store4(output, at, (x + b, y + b, z + b, w + b))
+                            else:
+                                output[at] = R_O[i, j + c] + b
+
+    return async_copies
+
+
+def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    tile.require(
+        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
+        "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
+    )
+    tile.require(
+        tile.threads % tile.K_B == 0,
+        "its threads must be a multiple of K_B, because each copies one term of its windows",
+    )
+    tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))
+    launch = Launch(
+        make_kernel(problem, tile),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
+    )
+    buffers = (windows_buffer(problem), packed_buffer(problem, tile))
+    transforms = (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B))
+    return Program(buffers, (*transforms, launch), tile)
+
+
+STAGE = Stage(
+    __name__,
+    title="Asynchronous copies: global memory to shared memory, past the registers",
+    source="im2win paper (000), Algorithm 3",
+    builds_on=("s11_im2win_full",),
+    prepare=prepare,
+    tiles=Tiles(
+        production=S11.best_tile,
+        tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
+        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
+        candidates=S11.candidates,
+    ),
+    vectorized=True,
+    requires=Requirement((8, 0), "asynchronous copies"),
+)

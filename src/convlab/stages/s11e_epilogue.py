@@ -1,0 +1,178 @@
+"""s11e: an epilogue that adds the bias, applies ReLU and stores whole sectors.
+
+Source: ours, beyond the paper. Where the outputs of an image are no multiple of four, a thread
+stores scalars: four neighbours, one after the other, of which each store touches a sector and
+writes a quarter of it. Here the windows of a warp are interleaved across its lanes, so that the
+lanes' stores touch neighbours (:mod:`epilogue`). With ``relu=True`` negative results become zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4
+from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.kernels import window_copies
+from convlab.kernels.epilogue import interleaved_lanes, make_write
+from convlab.kernels.tile_heuristic import S11D
+from convlab.problem import ConvProblem
+from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
+
+
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
+    """The kernel with all sizes as constants."""
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
+    BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
+    PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
+    DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
+    IN_FLIGHT = DEPTH - 2
+    F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
+    SLICES = blocks_for(problem.K, K_B)
+    LANES = interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
+    _, TIMES = window_copies.fetching_columns(tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, lanes=LANES)
+    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    window_at = window_copies.make_window_at(LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_of(i):
+        """How far channel i of a thread is from its first one."""
+        return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
+
+    write = make_write(problem, tile, relu, row_of, COLUMNS, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
+        """Start to copy a slice to stage ``pipe`` of the pipeline."""
+        fetch_filter(packed, slice_, pipe, t, S_F)
+        fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
+        """Row k of the slices that begin at at_F and at_I, shared memory to registers."""
+        for i in range(0, M_T, FLOAT4):
+            four = load4(S_F, at_F + (k * M_B + i * ROWS))
+            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four
+        for j in range(0, N_T, FLOAT4):
+            four = load4(S_I, at_I + (k * PITCH + j * COLUMNS))
+            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(R_F, R_I, R_O):
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] += R_F[i] * R_I[j]
+
+    def steps_from(k: int) -> Any:
+        """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
+        following = steps_from(k + 1) if k + 2 < K_B else None
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+            read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
+            multiply(R_F0, R_I0, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
+
+        return step
+
+    steps = steps_from(0)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_and_column(t):
+        """The thread's place in the tile. A warp is 4 x 8: lanes (0, 0), (1, 0), (0, 1), ..."""
+        if BY_WARPS:
+            warp, lane = t // 32, t % 32
+            ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2
+            tx = warp % WARPS_N * LANES_N + lane % 16 // 2
+        else:
+            ty, tx = t // COLUMNS, t % COLUMNS
+        return uint32(ty), uint32(tx)
+
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
+    def fused_epilogue(input, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)  # line 2
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
+        R_F0, R_F1 = cuda.local.array(M_T, float32), cuda.local.array(M_T, float32)  # line 1
+        R_I0, R_I1 = cuda.local.array(N_T, float32), cuda.local.array(N_T, float32)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        first = cuda.local.array(TIMES, int64)
+        i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = row_and_column(t)
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        windows_of_thread(n0, t, first, i_h, i_w)
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        pipe = uint32(0)  # the stage of the pipeline that holds the slice to multiply
+        at_F, at_I = uint32(ty * FLOAT4), uint32(tx * FLOAT4)  # this thread's part of it
+        for early in range(DEPTH - 1):  # lines 3-4
+            if early < SLICES:
+                fetch(input, packed, first, i_h, i_w, t, early, early, S_F, S_I)
+            commit_copies()
+        wait_copies(IN_FLIGHT)
+        cuda.syncthreads()  # line 5: all threads have filled the slice
+        read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
+        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice is multiplied
+            if slice_ + IN_FLIGHT < SLICES:
+                fetch(input, packed, first, i_h, i_w, t, slice_ + IN_FLIGHT, free, S_F, S_I)
+            commit_copies()
+            steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
+            if slice_ < SLICES:
+                pipe = uint32(pipe + 1 if pipe + 1 < DEPTH else 0)
+                at_F = uint32(pipe * (K_B * M_B) + ty * FLOAT4)
+                at_I = uint32(pipe * (K_B * PITCH) + tx * FLOAT4)
+                wait_copies(IN_FLIGHT)  # lines 14-15
+                cuda.syncthreads()  # line 16
+                read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
+            multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
+
+        write(R_O, bias, output, m0 + ty * FLOAT4, n0 + window_at(tx * FLOAT4))  # line 20
+
+    return fused_epilogue
+
+
+def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
+    """As every stage's; ``relu`` replaces negative results by zero."""
+    tile.require(
+        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
+        "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
+    )
+    window_copies.check_tile(tile)
+    tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
+    launch = Launch(
+        make_kernel(problem, tile, relu),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
+    )
+    buffers = (window_copies.packed_buffer(problem, tile),)
+    transforms = (window_copies.pack_launch(problem, tile),)
+    return Program(buffers, (*transforms, launch), tile)
+
+
+STAGE = Stage(
+    __name__,
+    title="Epilogue: bias and ReLU, and stores of whole sectors",
+    source="im2win paper (000), Algorithm 3, without its tensor; ours",
+    builds_on=("s11d_window_copies",),
+    prepare=prepare,
+    tiles=Tiles(
+        production=S11D.best_tile,
+        tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
+        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
+        candidates=S11D.candidates,
+    ),
+    vectorized=True,
+    requires=Requirement((8, 0), "asynchronous copies"),
+)
