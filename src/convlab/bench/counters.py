@@ -162,8 +162,9 @@ def traced_counts(launch: LaunchTrace) -> dict[str, int]:
     for name, (_, (count, space, operation)) in METRICS.items():
         accesses = [access for access in launch.of(space=space) if access.operation == operation]
         if name == "shared_store_passes":
-            lines = launch.source
-            accesses = [one for one in accesses if "copy_async" not in lines[one.file][one.line]]
+            accesses = [
+                one for one in accesses if "copy_async" not in launch.source[one.file][one.line]
+            ]
         counts[name] = launch.total(count, accesses)
     return counts
 
@@ -195,14 +196,13 @@ def parsed(page: str) -> list[Counted]:
         raise RuntimeError(f"ncu counted nothing: {' '.join(said) or 'it does not say why'}")
     _, *launches = csv.DictReader(lines[start:])
 
+    sums = {name: metrics for name, (metrics, _) in METRICS.items()}
+
     def total(launch: dict[str, str], metrics: Sequence[str]) -> int:
         return sum(int(float(launch[metric].replace(",", ""))) for metric in metrics)
 
     return [
-        (
-            launch["Kernel Name"],
-            {name: total(launch, group) for name, (group, _) in METRICS.items()},
-        )
+        (launch["Kernel Name"], {name: total(launch, sums[name]) for name in sums})
         for launch in launches
     ]
 
