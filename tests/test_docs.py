@@ -136,7 +136,7 @@ READ_FROM_COUNTS = (
     ("s06", REQUESTS, "s05", REQUESTS, 3 / 5, 0.06),
     ("s07", SHARED, "s06", SHARED, 1 / 2, 0),
     ("s08", SHARED, "s07", SHARED, 1 / 3, 0.05),
-    ("s08", "shared_passes", "s07", "shared_passes", 3 / 4, 0.03),
+    ("s08", "shared_wavefronts", "s07", "shared_wavefronts", 3 / 4, 0.03),
     ("s09", REQUESTS, "s08", REQUESTS, 1, 0),
     ("s09", SHARED, "s08", SHARED, 1, 0),
     ("s10", "global_sectors", "s04", "global_sectors", 3, 0.2),

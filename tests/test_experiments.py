@@ -61,15 +61,15 @@ def gpu(monkeypatch):
     monkeypatch.setattr("test_experiments.HOW", {}, raising=True)
     monkeypatch.setattr(experiments, "PAPER_BATCH", 1)
     monkeypatch.setattr(experiments, "LAYER_NAMES", ("conv12",))
-    monkeypatch.setattr(experiments, "PROBLEMS", {"one": SMALL, "two": replace(SMALL, batch=2)})
+    monkeypatch.setattr(experiments, "SIZES", {"one": SMALL, "two": replace(SMALL, batch=2)})
     monkeypatch.setattr(experiments, "SWEEP_BASE", SMALL)
     monkeypatch.setattr(experiments, "SWEEPS", {"size": (6, 9), "kernel_size": (1, 3)})
     monkeypatch.setattr(unfold_table, "PROBLEM", SMALL)
     calls: list[list[str]] = []
 
-    def first_calls(names):
-        calls.append(names)
-        return {name: {"ms": 9.0} for name in names}
+    def first_calls():
+        calls.append(list(unfold_table.LINES))
+        return {name: {"ms": 9.0} for name in unfold_table.LINES}
 
     monkeypatch.setattr(unfold_table, "first_calls", first_calls)
     return calls
@@ -102,7 +102,7 @@ def interrupt(monkeypatch, after):
 @pytest.mark.parametrize(
     ("name", "layers", "names"),
     [
-        ("sizes", ["one", "two"], experiments.SYSTEMS),
+        ("sizes", ["one", "two"], experiments.SIZE_SYSTEMS),
         ("ablation", ["conv12"], (systems.WHOLE, *systems.VARIANTS)),
         # The base is in both sweeps and measured once.
         (
@@ -111,7 +111,7 @@ def interrupt(monkeypatch, after):
                                           ConvProblem(1, 2, 6, 6, 3, 1))],
             experiments.SWEEP_SYSTEMS,
         ),
-        ("unfold_table", [str(SMALL)], (*unfold_table.LINES, unfold_table.CUPY, unfold_table.OURS)),
+        ("unfold_table", [str(SMALL)], (*unfold_table.LINES, *unfold_table.OURS)),
     ],
 )  # fmt: skip
 def test_every_system_is_measured_on_every_problem(name, layers, names, file, capsys):
@@ -186,7 +186,7 @@ def test_what_another_run_may_change_is_measured_again(file):
     again = run("sizes", file)
     now = [row for row in again["rows"] if row["problem"] != "what it was once"]
     assert {row["state"] for row in now} == {"measured"}
-    assert len(now) == 2 * len(experiments.SYSTEMS)
+    assert len(now) == 2 * len(experiments.SIZE_SYSTEMS)
 
 
 def test_rows_of_other_code_are_put_aside_once_there_is_a_new_row(monkeypatch, file):
@@ -215,7 +215,7 @@ def test_what_stops_it_is_one_line(monkeypatch, file, capsys, error, code, said)
     def stopped(*cases, **more):
         raise error
 
-    monkeypatch.setattr(experiments, "documents", stopped)
+    monkeypatch.setattr(experiments, "measure", stopped)
     assert run("sweeps", file, expected=code) is None
     err = capsys.readouterr().err
     assert said in err
@@ -236,7 +236,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path, capsys, content):
 
 
 def test_what_cannot_run_is_said_before_anything_is_measured(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(experiments, "documents", None)
+    monkeypatch.setattr(experiments, "measure", None)
     (tmp_path / "file").write_text("")
     assert main(["sizes", "--json", str(tmp_path / "file" / "results.json")]) == 2
     assert "results.json" in capsys.readouterr().err
@@ -256,8 +256,7 @@ def test_what_cannot_run_is_said_before_anything_is_measured(monkeypatch, tmp_pa
 
 
 def test_failed_first_calls_are_tried_again():
-    six = [name for name, line in unfold_table.LINES.items() if line.by != "convlab"]
-    assert len(six) == 6
+    six = unfold_table.LINES
     whole = {"first_calls": {name: {"ms": 1.0} for name in six}}
     assert unfold_table.first_calls_once(whole) == whole
     broken = {"first_calls": whole["first_calls"] | {"conv2d": {"reason": "its process ended"}}}
@@ -267,13 +266,17 @@ def test_failed_first_calls_are_tried_again():
 
 
 def test_first_calls_tell_of_each_row_in_turn(monkeypatch):
-    reasons = {"conv2d": None, "fast_unfoldnd": "unfoldNd is not installed"}
+    reasons = {"fast_unfoldnd": "unfoldNd is not installed"}
     monkeypatch.setattr(
-        unfold_table, "row_system", lambda name: SimpleNamespace(why_absent=lambda: reasons[name])
+        unfold_table,
+        "row_system",
+        lambda name: SimpleNamespace(why_absent=lambda: reasons.get(name)),
     )
+    lines = {name: unfold_table.LINES[name] for name in ("conv2d", "fast_unfoldnd")}
+    monkeypatch.setattr(unfold_table, "LINES", lines)
     monkeypatch.setattr(unfold_table, "_tensors", lambda: [np.zeros(1), np.zeros(1)])
     monkeypatch.setattr(unfold_table, "computation", lambda *_: lambda: None)
-    assert unfold_table.time_first_calls([*reasons], lambda call: 7.5) == {
+    assert unfold_table.time_first_calls(lambda call: 7.5) == {
         "conv2d": {"ms": 7.5}, "fast_unfoldnd": {"reason": "unfoldNd is not installed"},
     }  # fmt: skip
 
@@ -282,17 +285,14 @@ def test_a_process_of_first_calls_that_says_nothing_is_a_reason(monkeypatch):
     monkeypatch.undo()
     ended = SimpleNamespace(stdout="", returncode=1)
     monkeypatch.setattr(unfold_table.subprocess, "run", lambda *_, **__: ended)
-    assert "IndexError" in unfold_table.first_calls(["conv2d"])["conv2d"]["reason"]
+    assert "IndexError" in unfold_table.first_calls()["conv2d"]["reason"]
 
 
 def test_where_tf32_may_round_the_row_is_checked_as_tf32():
     rounded = {
         name for name in unfold_table.LINES if unfold_table.row_system(name).precision == "tf32"
     }
-    assert rounded == {
-        "conv2d_tf32", "fast_torch_tf32", "fast_unfoldnd", "fast_unfoldnd_tf32",
-        "unfold_einsum_tf32",
-    }  # fmt: skip
+    assert rounded == {"conv2d_tf32", "fast_torch_tf32", "fast_unfoldnd", "fast_unfoldnd_tf32"}
 
 
 def test_the_rows_compute_the_convolution():

@@ -67,7 +67,13 @@ def test_what_a_kernel_says_stays_text():
 
 def test_a_card_shows_the_launches_and_stays_text(s08):
     assert s08._repr_html_() == card(s08)
-    for words in ("pack_filter", "vectorized", "S_I load", "4 passes (2)", "bytes an operation"):
+    for words in (
+        "pack_filter",
+        "vectorized",
+        "S_I load",
+        "4 wavefronts (2)",
+        "bytes an operation",
+    ):
         assert words in card(s08)
     assert set(Elements(card(awkward_trace())).tags) <= {
         "div",

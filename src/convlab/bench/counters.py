@@ -53,8 +53,8 @@ METRICS = {
     "store_requests": (_global("requests", "st"), ("requests", "global", "store")),
     "store_sectors": (_global("sectors", "st"), ("sectors", "global", "store")),
     "atomic_requests": (_global("requests", "red", "atom"), ("requests", "global", "atomic")),
-    "shared_load_passes": (_shared("ld"), ("passes", "shared", "load")),
-    "shared_store_passes": (_shared("st"), ("passes", "shared", "store")),
+    "shared_load_wavefronts": (_shared("ld"), ("wavefronts", "shared", "load")),
+    "shared_store_wavefronts": (_shared("st"), ("wavefronts", "shared", "store")),
 }
 # A problem on which even the tiles of a GPU have little to do.
 SMALL = ConvProblem(1, 8, 12, 12, 64, 3, padding=1)
@@ -81,7 +81,7 @@ class Row:
 
     def off(self) -> list[str]:
         """The counts that differ by more than they may."""
-        share = {name: TOLERANCE if name.endswith("passes") else 0 for name in METRICS}
+        share = {name: TOLERANCE if name.endswith("wavefronts") else 0 for name in METRICS}
         return [
             name
             for name, counted in self.counted.items()
@@ -157,11 +157,10 @@ def trace_all(
 def traced_counts(launch: LaunchTrace) -> dict[str, int]:
     """A trace's counts by METRICS' names. The hardware does not count what asynchronous copies
     store among the stores to shared memory."""
-
     counts = {}
     for name, (_, (count, space, operation)) in METRICS.items():
         accesses = [access for access in launch.of(space=space) if access.operation == operation]
-        if name == "shared_store_passes":
+        if name == "shared_store_wavefronts":
             accesses = [
                 one for one in accesses if "copy_async" not in launch.source[one.file][one.line]
             ]

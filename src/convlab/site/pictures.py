@@ -90,8 +90,8 @@ def line_of(launch: LaunchTrace, access: Access, file: Path) -> dict[str, Any] |
         "file": Path(access.file).name, "line": access.line, "space": access.space,
         "array": access.array, "operation": access.operation, "width": access.width,
         "code": statement_of(launch, access.file, access.line), "requests": access.requests,
-        "total": access.sectors if far else access.passes,
-        "fewest": access.fewest_sectors if far else access.fewest_passes,
+        "total": access.sectors if far else access.wavefronts,
+        "fewest": access.fewest_sectors if far else access.fewest_wavefronts,
         "picture": file.name, "points": picture.width, "alt": picture.alt,
         "caption": picture.caption,
     }  # fmt: skip

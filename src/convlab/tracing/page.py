@@ -70,7 +70,7 @@ def _document(trace: Trace) -> dict[str, Any]:
 
 def _rows(launch: LaunchTrace) -> list[list[Any]]:
     """The requests, short: number of the access, warp, lanes as bits, where the first lane reads,
-    how far it is from each lane to the next, sectors, passes."""
+    how far it is from each lane to the next, sectors, wavefronts."""
     numbers = {
         (one.file, one.line, one.array, one.operation, one.width): number
         for number, one in enumerate(launch.accesses)
@@ -79,7 +79,7 @@ def _rows(launch: LaunchTrace) -> list[list[Any]]:
         [
             numbers[one.file, one.line, one.array, one.operation, one.width], one.warp,
             sum(1 << lane for lane in one.lanes), one.offsets[0], _steps(one),
-            one.sectors, one.passes,
+            one.sectors, one.wavefronts,
         ]
         for one in launch.requests
     ]  # fmt: skip
@@ -103,7 +103,7 @@ def _totals(launch: LaunchTrace) -> dict[str, Any]:
             "fewest": launch.total(f"fewest_{unit}", accesses),
         }
 
-    names = ("requests", "sectors", "fewest_sectors", "passes", "fewest_passes")
+    names = ("requests", "sectors", "fewest_sectors", "wavefronts", "fewest_wavefronts")
     arrays = {}
     for array in launch.arrays:
         accesses = launch.of(array.name)
@@ -111,7 +111,7 @@ def _totals(launch: LaunchTrace) -> dict[str, Any]:
         arrays[array.name]["asked"] = launch.total("bytes_asked", accesses)
     return {
         "global": sums("global", "sectors"),
-        "shared": sums("shared", "passes"),
+        "shared": sums("shared", "wavefronts"),
         "arrays": arrays,
     }
 
@@ -133,9 +133,10 @@ def card(trace: Trace) -> str:
         '<div class="convlab-trace" style="line-height: 1.5">',
         f"<b>{escape(trace.title)}</b> <span style='{_SMALL}'>{about}</span>",
         *(part for launch in trace.launches for part in _card_of(launch)),
-        f"<div style='{_SMALL}'>Sectors and passes per request, in brackets the fewest that would "
-        "do. <code>print(trace)</code> has every line, <code>write_page(trace, path)</code> from "
-        "<code>convlab.tracing</code> makes a page to step through.</div>",
+        f"<div style='{_SMALL}'>Sectors and wavefronts per request, in brackets the fewest "
+        "that would do. <code>print(trace)</code> has every line, "
+        "<code>write_page(trace, path)</code> from <code>convlab.tracing</code> makes "
+        "a page to step through.</div>",
         "</div>",
     ]
     return "\n".join(parts)
@@ -156,7 +157,7 @@ def _card_of(launch: LaunchTrace) -> Iterator[str]:
     yield f"{escape('; '.join(facts))}</div>"
     yield "<table style='border-collapse: collapse; font-size: inherit'>"
     # By cost, then in the order of the source again.
-    costly = sorted(launch.accesses, key=lambda one: -(one.sectors + one.passes))[:CARD_LINES]
+    costly = sorted(launch.accesses, key=lambda one: -(one.sectors + one.wavefronts))[:CARD_LINES]
     for access in sorted(costly, key=launch.accesses.index):
         yield _card_row(launch, access)
     yield "</table>"
@@ -165,7 +166,7 @@ def _card_of(launch: LaunchTrace) -> Iterator[str]:
 
 
 def _costs(launch: LaunchTrace) -> Iterator[tuple[str, str, int, int, int]]:
-    for space, unit in (("global", "sectors"), ("shared", "passes")):
+    for space, unit in (("global", "sectors"), ("shared", "wavefronts")):
         accesses = launch.of(space=space)
         requests, total, fewest = (
             launch.total(name, accesses) for name in ("requests", unit, f"fewest_{unit}")
@@ -177,9 +178,11 @@ def _costs(launch: LaunchTrace) -> Iterator[tuple[str, str, int, int, int]]:
 def _card_row(launch: LaunchTrace, access: Access) -> str:
     code = code_of(launch, access.file, access.line)
     far = access.space == "global"
-    unit = "sectors" if far else "passes"
+    unit = "sectors" if far else "wavefronts"
     total, fewest = (
-        (access.sectors, access.fewest_sectors) if far else (access.passes, access.fewest_passes)
+        (access.sectors, access.fewest_sectors)
+        if far
+        else (access.wavefronts, access.fewest_wavefronts)
     )
     cost = f"{total / access.requests:.3g} {unit} ({fewest / access.requests:.3g})"
     cells = (

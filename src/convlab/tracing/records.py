@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from convlab.simulation.findings import REMEDIES, Finding
 from convlab.simulation.memory_rules import SECTOR_BYTES, WARP
 
-FORMAT, VERSION = "convlab trace", 1
+FORMAT, VERSION = "convlab trace", 2
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Access:
 
     ``operation`` is ``load``, ``store`` or ``atomic``, ``width`` its bytes per lane. ``requests``
     are warp instructions, ``lanes`` their active threads. ``sectors`` (32 bytes) count for global
-    memory, ``passes`` (wavefronts) for shared memory, each with the fewest possible if the
-    requested bytes were neighbours. ``conflict_degree`` is the largest ratio of passes to fewest
-    passes in one request, ``contention`` the most lanes of an atomic at one address.
+    memory, ``wavefronts`` for shared memory, each with the fewest possible if the
+    requested bytes were neighbours. ``conflict_degree`` is the largest ratio of wavefronts to
+    the fewest in one request, ``contention`` the most lanes of an atomic at one address.
     """
 
     file: str
@@ -55,8 +55,8 @@ class Access:
     bytes_asked: int
     sectors: int
     fewest_sectors: int
-    passes: int
-    fewest_passes: int
+    wavefronts: int
+    fewest_wavefronts: int
     conflict_degree: float
     contention: int
 
@@ -89,7 +89,7 @@ class Request:
     lanes: tuple[int, ...]
     offsets: tuple[int, ...]
     sectors: int
-    passes: int
+    wavefronts: int
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def _check(launch: LaunchTrace) -> None:
         _must(min(access.requests, access.lanes, access.width) > 0 and access.conflict_degree >= 0)
         _must(min(access.bytes_asked, access.contention) >= 0)
         _must(min(access.sectors, access.fewest_sectors) >= 0)
-        _must(min(access.passes, access.fewest_passes) >= 0)
+        _must(min(access.wavefronts, access.fewest_wavefronts) >= 0)
         known.add((access.file, access.line, access.array, access.operation, access.width))
     for work in launch.work:
         _must(min(work.flops, work.barriers) >= 0)
@@ -297,7 +297,7 @@ def _check(launch: LaunchTrace) -> None:
         lanes = request.lanes
         _must(0 < len(lanes) == len(request.offsets) and [*lanes] == sorted({*lanes}))
         _must(lanes[0] >= 0 and lanes[-1] < WARP)
-        _must(min(request.warp, request.sectors, request.passes) >= 0)
+        _must(min(request.warp, request.sectors, request.wavefronts) >= 0)
     for footprint in launch.footprints:
         size = math.prod(arrays[footprint.array].shape)
         _must(footprint.operation in OPERATIONS)

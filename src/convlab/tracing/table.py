@@ -14,11 +14,11 @@ from convlab.tracing.records import Access, LaunchTrace, Trace, Work
 
 LEGEND = (
     "A request is one load or store of a warp's 32 lanes. Global memory answers it in sectors of "
-    "32 bytes, shared memory in passes; in brackets the fewest that would do. Sectors and passes "
-    "are what the memory is asked for: caches, which answer part of it, are not simulated. FLOP "
-    "are floating-point operations as executed, of all threads; the ladder's bytes / FLOP is over "
-    "the convolution's, so it is another number than bytes an operation here. Threads at a "
-    "barrier are counted each time that one arrives, over all blocks."
+    "32 bytes, shared memory in wavefronts; in brackets the fewest that would do. Sectors and "
+    "wavefronts are what the memory is asked for: caches, which answer part of it, are not "
+    "simulated. FLOP are floating-point operations as executed, of all threads; the ladder's "
+    "bytes / FLOP is over the convolution's, so it is another number than bytes an operation here. "
+    "Threads at a barrier are counted each time that one arrives, over all blocks."
 )
 NO_SOURCE = "(no source)"
 INDENT, BETWEEN = " " * 6, 2  # before an access's label; blanks between two columns
@@ -141,7 +141,7 @@ def _lines_table(launch: LaunchTrace) -> _Columns:
         for access in launch.accesses:
             if (access.file, access.line) == (file, line):
                 rows.append([*_access_cells(access)])
-    return _Columns(("line", "requests", "lanes", "sectors or passes"), rows)
+    return _Columns(("line", "requests", "lanes", "sectors or wavefronts"), rows)
 
 
 def _done(work: Work | None) -> str:
@@ -161,20 +161,20 @@ def _access_cells(access: Access) -> Iterator[Text]:
     if access.space == "global":
         yield _against(access.sectors, access.fewest_sectors, "sectors")
     else:
-        yield _against(access.passes, access.fewest_passes, "passes")
+        yield _against(access.wavefronts, access.fewest_wavefronts, "wavefronts")
 
 
 def _against(count: int, fewest: int, unit: str) -> Text:
     """A count beside the fewest that would do; red where it is twice as many or more."""
     style = "red" if count >= 2 * fewest else "yellow" if count > 1.25 * fewest else "green"
-    return Text(f"{count:,} ({fewest:,}) {unit:<7}", style)
+    return Text(f"{count:,} ({fewest:,}) {unit:<10}", style)
 
 
 def _arrays_table(launch: LaunchTrace) -> _Columns:
     rows = []
     for array in launch.arrays:
         accesses = launch.of(array.name)
-        unit = "passes" if array.space == "shared" else "sectors"
+        unit = "wavefronts" if array.space == "shared" else "sectors"
         requests, asked, moved, count, fewest = (
             launch.total(name, accesses)
             for name in ("requests", "bytes_asked", "bytes_moved", unit, f"fewest_{unit}")
@@ -184,7 +184,7 @@ def _arrays_table(launch: LaunchTrace) -> _Columns:
             Text(f"{requests:,}"), Text(f"{asked:,}"),
             Text(f"{moved:,}" if unit == "sectors" else ""), _against(count, fewest, unit),
         ])  # fmt: skip
-    head = ("array", "shape", "requests", "bytes asked", "bytes moved", "sectors or passes")
+    head = ("array", "shape", "requests", "bytes asked", "bytes moved", "sectors or wavefronts")
     return _Columns(head, rows, spare=("bytes asked", "requests", "bytes moved", "shape"))
 
 
@@ -192,12 +192,12 @@ def _totals(launch: LaunchTrace) -> Text:
     far, near = (launch.of(space=space) for space in ("global", "shared"))
     lines = [_ratio("global memory", launch, far, "sectors")]
     if near:
-        lines.append(_ratio("shared memory", launch, near, "passes"))
+        lines.append(_ratio("shared memory", launch, near, "wavefronts"))
         worst = max(near, key=lambda access: access.conflict_degree)
         if worst.conflict_degree > 1:
             lines.append(
-                f"worst bank conflict: {worst.conflict_degree:.3g} passes for each that is needed, "
-                f"{worst.array} in line {worst.line}"
+                f"worst bank conflict: {worst.conflict_degree:.3g} wavefronts for each that is "
+                f"needed, {worst.array} in line {worst.line}"
             )
     contended = max((one for one in launch.accesses), key=lambda one: one.contention, default=None)
     if contended is not None and contended.contention > 1:

@@ -121,9 +121,9 @@ function sourceLine(number_, pieces, line, { most, all, pick, text }) {
 }
 
 function accessBadge(access, picked) {
-  const far = access.space === "global", noun = far ? "sector" : "pass";
+  const far = access.space === "global", noun = far ? "sector" : "wavefront";
   const [total, fewest] = far
-    ? [access.sectors, access.fewest_sectors] : [access.passes, access.fewest_passes];
+    ? [access.sectors, access.fewest_sectors] : [access.wavefronts, access.fewest_wavefronts];
   const each = Number((total / access.requests).toPrecision(3));
   const least = Number((fewest / access.requests).toPrecision(3));
   const grade = graded(total, fewest);
