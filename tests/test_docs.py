@@ -41,6 +41,15 @@ def rows(page: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.split("|")[1:-1]] for row in table[0].splitlines()[2:]]
 
 
+def listed(heading: str) -> list[str]:
+    """The keys that a table of docs/json.md lists; "`a.b`, `.c`" stands for a.b and a.c."""
+    found: list[str] = []
+    for first, *_ in rows("docs/json.md", heading):
+        for key in re.findall(r"`([^`]+)`", first):
+            found.append(found[-1].rpartition(".")[0] + key if key.startswith(".") else key)
+    return found
+
+
 # Dictionaries whose keys are data, or described elsewhere: told as one.
 WHOLE = {
     "environment.packages", "environment.gpu", "environment.clocks_mhz", "packages", "[].wide",

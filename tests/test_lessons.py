@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 from numba.cuda.core import config
-from test_docs import headings, keys, rows
+from test_docs import headings, keys, listed, rows
 from typer.testing import CliRunner
 
 from convlab import ConvProblem, trace, trace_stage
@@ -488,8 +488,7 @@ def test_notebooks_are_copied_and_nobody_s_work_is_touched(tmp_path):
     assert work.read_text() == "my work"
     told = json.loads((tmp_path / "told.json").read_text())
     assert told["written"] == [f"{NAMES[1]}.ipynb"]
-    listed = [row[0].strip("`") for row in rows("docs/json.md", "## `convlab lessons --json`")]
-    assert set(listed) == set(keys(told))
+    assert set(listed("## `convlab lessons --json`")) == set(keys(told))
 
 
 def test_links_of_copies_lead_to_the_checkout(tmp_path):

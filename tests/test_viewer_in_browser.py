@@ -185,10 +185,7 @@ def test_playing_steps_on_by_itself_and_stops_at_the_end(shown):
         ("strided_copy", "4 bytes of source each, 32 bytes apart: 32 sectors, 4 would do"),
         ("offset_copy", "5 sectors, because they begin 4 bytes into a sector, 4 would do."),
         ("transpose_shared", "they want 32 different words of bank 0, so 32 wavefronts"),
-        (
-            "interleaved_reduction",
-            "they want 2 different words of each of 16 banks, so 2 wavefronts",
-        ),
+        ("interleaved_reduction", "they want 2 different words of each of 16 banks, so 2 wave"),
         ("histogram", "Up to 3 lanes update one element"),
     ],
 )
@@ -280,4 +277,4 @@ def test_elements_are_named_as_they_lie(shown):
     )
     hover = opened.run("document.querySelector('#memory .cell').dataset.hover")
     word = "staged[0, 0]\N{EN DASH}[0, 3]"
-    assert hover == f"pass 1: bank 0 gives {word} to lanes 0\N{EN DASH}3"
+    assert hover == f"wavefront 1: bank 0 gives {word} to lanes 0\N{EN DASH}3"

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from convlab.simulation.findings import REMEDIES, Finding
 from convlab.simulation.memory_rules import SECTOR_BYTES, WARP
 
 FORMAT, VERSION = "convlab trace", 2
+UNITS = {"global": "sectors", "shared": "wavefronts"}  # what each memory serves requests in
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,28 @@ class Access:
     def bytes_moved(self) -> int:
         """Bytes that global memory moves: whole sectors."""
         return SECTOR_BYTES * self.sectors
+
+    @property
+    def cost(self) -> Cost:
+        """Its sectors or wavefronts."""
+        return Cost.of([self])
+
+
+class Cost(NamedTuple):
+    """What accesses to one memory cost: ``total`` sectors or wavefronts (``unit``), and the fewest
+    that would do."""
+
+    unit: str
+    requests: int
+    total: int
+    fewest: int
+
+    @classmethod
+    def of(cls, accesses: Sequence[Access]) -> Cost:
+        """The sums. Raises ``IndexError`` where there is no access."""
+        unit = UNITS[accesses[0].space]
+        names = "requests", unit, f"fewest_{unit}"
+        return cls(unit, *(sum(getattr(one, name) for one in accesses) for name in names))
 
 
 @dataclass(frozen=True)
@@ -175,35 +198,17 @@ class Trace:
 
     def as_json(self) -> dict[str, Any]:
         """The trace as a document of :mod:`json`."""
-        launches = []
-        for launch in self.launches:
-            document = {name: getattr(launch, name) for name in _names(LaunchTrace)}
-            for name in _TUPLES:
-                document[name] = [asdict(record) for record in document[name]]
-            launches.append(document)
-        head = {"format": FORMAT, "version": VERSION, "title": self.title, "about": self.about}
-        return {**head, "launches": launches}
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     def save(self, path: str | Path) -> None:
         """Write the trace to a file, for :func:`convlab.open_trace`."""
-        text = json.dumps(self.as_json())
-        Path(path).write_text(text, encoding="utf-8")
-
-
-_TUPLES: dict[str, Any] = {
-    "arrays": Array, "accesses": Access, "work": Work, "requests": Request,
-    "footprints": Footprint, "findings": Finding,
-}  # fmt: skip
-
-
-def _names(kind: Any) -> list[str]:
-    return [one.name for one in fields(kind)]
+        Path(path).write_text(json.dumps(self.as_json()), encoding="utf-8")
 
 
 # Opening a saved trace: what views rely on is checked here, so that they need not.
 
 MOST = 2**53  # what a page's numbers hold exactly
-OPERATIONS, SPACES = ("load", "store", "atomic"), ("global", "shared")
+OPERATIONS = ("load", "store", "atomic")
 
 
 def open_trace(path: str | Path) -> Trace:
@@ -222,17 +227,12 @@ def open_trace(path: str | Path) -> Trace:
         )
     try:
         del document["format"], document["version"]
-        return _checked(document)
+        trace: Trace = _as(Trace, document)
+        _must(trace.launches)
+        for launch in trace.launches:
+            _check(launch)
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"{str(path)!r} is a damaged trace: trace again") from None
-
-
-def _checked(document: Any) -> Trace:
-    """The trace of a document. Raises ``ValueError`` or ``TypeError`` where it is none."""
-    trace: Trace = _as(Trace, document)
-    _must(trace.launches)
-    for launch in trace.launches:
-        _check(launch)
     return trace
 
 
@@ -278,8 +278,9 @@ def _check(launch: LaunchTrace) -> None:
     _must(launch.requests_left_out >= 0)
     arrays = {array.name: array for array in launch.arrays}
     _must(len(arrays) == len(launch.arrays))
+    _must({access.array for access in launch.accesses} == {*arrays})
     for array in launch.arrays:
-        _must(array.space in SPACES and array.itemsize > 0 and array.start >= 0)
+        _must(array.space in UNITS and array.itemsize > 0 and array.start >= 0)
         _must(len(array.strides) == len(array.shape) and min(array.shape, default=1) > 0)
     known = set()
     for access in launch.accesses:

@@ -71,6 +71,16 @@ function bytesWanted(addresses, width) {
   return new Set(addresses).size * width;
 }
 
+const UNITS = { global: "sectors", shared: "wavefronts" }; // what each memory serves requests in
+
+const sum = (records, name) => records.reduce((total, one) => total + one[name], 0);
+
+/** The sectors or wavefronts of accesses to one memory, and the fewest that would do. */
+function costOf(accesses) {
+  const unit = UNITS[accesses[0].space], requests = sum(accesses, "requests");
+  return { unit, requests, total: sum(accesses, unit), fewest: sum(accesses, `fewest_${unit}`) };
+}
+
 const fewestSectors = (bytes) => Math.ceil(bytes / SECTOR_BYTES);
 const fewestWavefronts = (bytes) => Math.ceil(bytes / (WORD_BYTES * BANKS));
 

@@ -90,7 +90,7 @@ function pickLaunch(place) {
 /** Where there is most to see: the access that is furthest above its fewest, else the commonest. */
 function mostWasteful(launch) {
   const shown = new Set(launch.requests.map((request) => request.access));
-  const waste = (one) => one.sectors + one.wavefronts - one.fewest_sectors - one.fewest_wavefronts;
+  const waste = (one) => costOf([one]).total - costOf([one]).fewest;
   return [...shown].sort((a, b) => waste(b) - waste(a) || b.requests - a.requests)[0];
 }
 
@@ -156,7 +156,7 @@ function extent(shape) {
 const several = (shape, noun) => (shape.every((size) => size === 1) ? noun : noun + plural(noun));
 
 function drawTotals() {
-  const { launch } = state, { totals } = launch;
+  const { launch } = state;
   const tile = (value, label, note = "", grade = "") =>
     make("div", { class: `tile ${grade}` }, [
       make("b", { text: value }), make("span", { text: label }),
@@ -166,17 +166,16 @@ function drawTotals() {
     extent(launch.grid), `${several(launch.grid, "block")} of ${extent(launch.block)} ` +
       several(launch.block, "thread"), launch.kernel,
   )];
-  const ratio = (space, noun) => {
-    const { requests, total, fewest } = totals[space];
-    if (!requests) return;
+  for (const space of Object.keys(UNITS)) {
+    const accesses = launch.accesses.filter((one) => one.space === space);
+    if (!accesses.length) continue;
+    const { requests, total, fewest, unit } = costOf(accesses);
     tiles.push(tile(
-      (total / requests).toFixed(2), `${noun} a ${space} request`,
+      (total / requests).toFixed(2), `${unit} a ${space} request`,
       `fewest ${(fewest / requests).toFixed(2)}; ${count(requests, "request")}`,
       graded(total, fewest),
     ));
-  };
-  ratio("global", "sectors");
-  ratio("shared", "wavefronts");
+  }
   const moved = `${bytes(launch.bytes_moved)} moved`;
   if (launch.flops) {
     const each = Number(launch.bytes_per_flop.toPrecision(3));
@@ -423,18 +422,16 @@ function drawFootprints() {
 
 function drawArrays() {
   const { launch } = state;
-  const against = (total, fewest) => make("td", {
-    class: graded(total, fewest), text: `${number(total)} (${number(fewest)})`,
-  });
   const rows = launch.arrays.map((array) => {
-    const { requests, asked, sectors, fewest_sectors, wavefronts, fewest_wavefronts } =
-      launch.totals.arrays[array.name];
-    const far = array.space === "global";
+    const accesses = launch.accesses.filter((one) => one.array === array.name);
+    const { requests, total, fewest } = costOf(accesses), far = array.space === "global";
+    const against = make("td", {
+      class: graded(total, fewest), text: `${number(total)} (${number(fewest)})`,
+    });
     return [
-      array.name, array.space, array.shape.join(" × "), number(requests), number(asked),
-      far ? number(sectors * SECTOR_BYTES) : "",
-      far ? against(sectors, fewest_sectors) : "",
-      far ? "" : against(wavefronts, fewest_wavefronts),
+      array.name, array.space, array.shape.join(" × "), number(requests),
+      number(sum(accesses, "bytes_asked")), far ? number(total * SECTOR_BYTES) : "",
+      ...(far ? [against, ""] : ["", against]),
     ];
   });
   const head = [
