@@ -21,7 +21,7 @@ import numpy as np
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.kernel import BlockManager, BlockThread, Dim3
 
-from convlab.engines.base import Engine
+from convlab.engines import Engine
 from convlab.simulation.launch_arguments import three
 from convlab.simulation.memory_rules import Counts
 from convlab.simulation.python_body import python_body

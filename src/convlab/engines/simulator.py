@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.base import Engine
+from convlab.engines import Engine
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.launch_arguments import three
 from convlab.simulation.memory_rules import Counts
