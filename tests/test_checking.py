@@ -110,7 +110,7 @@ def test_counts_show_what_shared_memory_saves(few_problems):
     assert found.ok
     assert not found.as_good
     assert counts["requests to global memory"].times > 5
-    assert counts["passes of shared memory"].yours == 0
+    assert counts["wavefronts of shared memory"].yours == 0
     assert "none" in str(found)
 
 

@@ -134,8 +134,8 @@ def test_numbers_and_indices_are_a_gpus() -> None:
 
 
 OF_WARPS = (
-    "global_requests", "global_sectors", "shared_requests", "shared_passes",
-    "sectors_per_request", "passes_per_request", "bytes_per_flop",
+    "global_requests", "global_sectors", "shared_requests", "shared_wavefronts",
+    "sectors_per_request", "wavefronts_per_request", "bytes_per_flop",
 )  # fmt: skip
 
 

@@ -137,24 +137,24 @@ def test_a_request_s_picture_has_the_trace_s_sectors(number):
         one_request(launch, "nothing")
 
 
-def test_a_request_of_shared_memory_has_the_trace_s_passes():
+def test_a_request_of_shared_memory_has_the_trace_s_wavefronts():
     launch = trace_stage("s05", PROBLEM).main
     (first,) = [one for one in launch.requests if (one.array, one.operation) == ("S_I", "load")][:1]
-    assert f"{first.passes} wavefront" in one_request(launch, "S_I").alt
+    assert f"{first.wavefronts} wavefront" in one_request(launch, "S_I").alt
 
 
 @pytest.mark.parametrize("array", ["S_F", "S_I"])
 @pytest.mark.parametrize("operation", ["load", "store"])
-def test_wide_requests_of_shared_memory_have_the_trace_s_passes(array, operation):
+def test_wide_requests_of_shared_memory_have_the_trace_s_wavefronts(array, operation):
     launch = trace_stage("s08", PROBLEM).main
     for one in launch.requests:
         if (one.array, one.operation) != (array, operation):
             continue
-        passes = requests._served(launch, one)[1]
-        assert len(passes) == one.passes
-        served = {lane for words in passes for lanes in words.values() for lane in lanes}
+        wavefronts = requests._served(launch, one)[1]
+        assert len(wavefronts) == one.wavefronts
+        served = {lane for words in wavefronts for lanes in words.values() for lane in lanes}
         assert served == {*one.lanes}
-        banks = [[word % 32 for word in words] for words in passes]
+        banks = [[word % 32 for word in words] for words in wavefronts]
         assert all(len(set(row)) == len(row) for row in banks)
 
 
