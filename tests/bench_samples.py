@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from bench_fakes import ENVIRONMENT
 
+from convlab.bench.baselines import System
 from convlab.bench.cases import Case, row_of
 from convlab.bench.harness import Outcome
 from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.roofline import Machine
-from convlab.bench.systems import STAGE_FAMILY, System
+from convlab.bench.systems import STAGE_FAMILY
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 H200_LIKE = Machine(

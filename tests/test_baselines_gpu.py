@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convlab.bench.baselines import BASELINES, System, Unsupported, ceilings
+from convlab.bench.baselines import System, Unsupported, ceilings
+from convlab.bench.systems import BASELINES
 from convlab.engines import unavailable
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem

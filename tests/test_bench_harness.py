@@ -1,25 +1,26 @@
 """Every way in which a measurement can go wrong gives a row with a reason and never a number, and
-spoils no other row. Systems are fakes, processes are real."""
+spoils no other row. Systems are fakes; workers are threads, and processes where those matter."""
 
 from __future__ import annotations
 
 import errno
-import os
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from threading import Barrier
 from typing import ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, system
 
-from convlab.bench import harness
+from convlab.bench import harness, pool
 from convlab.bench.bounds import Checked, Checker
 from convlab.bench.cases import PASSING, Bench, cases_for, compiled_ahead, weights
 from convlab.bench.cases import run as run_cases
-from convlab.bench.pool import WorkerDied, WorkerPool
+from convlab.bench.pool import Worker, WorkerDied, WorkerPool
 from convlab.bench.rows import NUMBERS, Row
 from convlab.bench.systems import chosen
 from convlab.oracle import random_tensors
@@ -27,6 +28,7 @@ from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
+FULL = OSError(errno.ENOSPC, "No space left on device")
 EXPECTED = {
     "right": ("measured", None),
     "wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
@@ -55,27 +57,29 @@ EXPECTED = {
 }
 
 
-def run(names, unknown=False, **options):
-    pool = WorkerPool("bench_fakes:Fakes", compilers=1, **options)
-    systems = [system(name) for name in names]
-    if unknown:
-        systems.append(system("right", name="unknown"))
+def run(names, fakes="bench_fakes:Fakes", **options):
+    """The rows by system; a name that no fake has is a system that its worker does not know."""
+    workers = WorkerPool(fakes, compilers=1, **options)
+    systems = [system(name) if name in SPOILED else system("right", name=name) for name in names]
     cases = cases_for(["conv12"], 1, systems)
     try:
-        return {row.system: row for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))}
+        return {row.system: row for row in run_cases(cases, Bench(workers, MACHINE, {}, "same"))}
     finally:
-        pool.close()
+        workers.close()
 
 
-PROCESSES = ("right", "wrong_later", "crash", "sticky", "unsupported", "tf32")
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch):
+    monkeypatch.setattr(pool, "Worker", InThread)
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Row]:
-    """A row of every fake: some in processes, shared where that goes, the others in threads."""
-    in_processes = run(PROCESSES) | run(["hang"], row_seconds=1.0)
+    """A row of every fake. Processes are there where one ends or hangs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("convlab.bench.pool.Worker", InThread)
+        patch.setattr(pool, "Worker", Worker)
+        in_processes = run(["crash", "right"]) | run(["hang"], row_seconds=1.0)
+        patch.setattr(pool, "Worker", InThread)
         others = run([name for name in SPOILED if name not in in_processes])
     return in_processes | others
 
@@ -149,43 +153,38 @@ def test_unsteady_measurements_are_tried_again_and_then_given_up(monkeypatch):
 
 
 class Recovering:
-    """A pool in which some systems are spoiled in their first turns, by state and reason."""
+    """A pool in which some systems are spoiled in their first turns, by state."""
 
-    def __init__(self, spoiled, turns=1):
+    def __init__(self, spoiled, turns):
         self.spoiled, self.turns, self.asked = spoiled, turns, []
 
     def compile(self, wanted):
         yield from ()
 
-    @contextmanager
     def layer(self, problem, tensors):
         self.asked.append("layer")
-        yield
+        return nullcontext()
 
     def measure(self, system, check):
         self.asked.append(system.name)
         turn = self.asked.count(system.name)
         if turn <= self.turns and system.name in self.spoiled:
-            state, reason = self.spoiled[system.name]
-            return harness.Outcome(state, f"{reason} in turn {turn}")
+            return harness.Outcome(self.spoiled[system.name], f"in turn {turn}")
         return harness.Outcome("measured", time_ms=10.0, time_spread=0.5, repeats=20, bound="fp32")
 
 
-def test_what_may_have_passed_is_measured_once_more_at_the_end_of_its_layer():
+@pytest.mark.parametrize("turns", [1, 2])
+def test_what_may_have_passed_is_measured_once_more_at_the_end_of_its_layer(turns):
     """A GPU that was too hot for one row: the row is the second turn's, and there is one of it."""
-    measurers = Recovering({"right": ("unsteady", "too hot"), "tf32": ("busy", "1 other")})
+    measurers = Recovering({"right": "unsteady", "tf32": "busy"}, turns)
     cases = cases_for(["conv12"], 1, [system(name) for name in ("right", "tf32", "any")])
     rows = list(run_cases(cases, Bench(measurers, MACHINE, {}, "same")))
     assert measurers.asked == ["layer", "right", "tf32", "any", "right", "tf32"]
-    assert [row.system for row in rows] == ["any", "right", "tf32"]
-    assert {row.state for row in rows} == {"measured"}
-
-
-def test_the_second_outcome_is_the_row():
-    always = {"right": ("unsteady", "too hot")}
-    cases = cases_for(["conv12"], 1, [system("right")])
-    (row,) = run_cases(cases, Bench(Recovering(always, turns=2), MACHINE, {}, "same"))
-    assert (row.state, row.reason, row.time_ms) == ("unsteady", "too hot in turn 2", None)
+    assert [(row.system, row.state, row.reason) for row in rows] == [
+        ("any", "measured", None),
+        ("right", *(("measured", None) if turns == 1 else ("unsteady", "in turn 2"))),
+        ("tf32", *(("measured", None) if turns == 1 else ("busy", "in turn 2"))),
+    ]
 
 
 def test_made_ready_ahead_are_all_kernels_and_each_library_once():
@@ -227,15 +226,18 @@ def compiled_by(monkeypatch, stages, baselines, fails=()):
     """What processes are asked and told where these fakes are made ready and the pool is closed."""
     monkeypatch.setattr(Written, "log", [])
     monkeypatch.setattr(Written, "fails", set(fails))
-    monkeypatch.setattr("convlab.bench.pool.Worker", Written)
+    monkeypatch.setattr(pool, "Worker", Written)
     systems = [system("right", name=name) for name in stages]
     for name, family in baselines:
         systems.append(system("tf32", name=name, family=family))
-    pool = WorkerPool("bench_fakes:Fakes", compilers=2)
-    wanted = compiled_ahead(cases_for(("conv11", "conv12"), 1, systems))
-    assert len(list(pool.compile([(case.problem, case.system) for case in wanted]))) == len(wanted)
+    workers = WorkerPool("bench_fakes:Fakes", compilers=2)
+    wanted = [
+        (case.problem, case.system)
+        for case in compiled_ahead(cases_for(("conv11", "conv12"), 1, systems))
+    ]
+    assert len(list(workers.compile(wanted))) == len(wanted)
     Written.log.append(("pool", "closes"))
-    pool.close()
+    workers.close()
     return Written.log
 
 
@@ -261,46 +263,30 @@ def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(monkey
 
 
 def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
-    """Idle ones of others, and all of ours: every process that is still there."""
-    told = []
+    """Idle ones of others, and all of ours: every process that is still there. What is compiled
+    stays in the process that measures: there is one of stages and one of the other fakes, and a
+    new one after an error that stays."""
+    told, opened = [], []
 
     class Told(Fakes):
+        def __init__(self, allowed=None):
+            opened.append(self)
+            super().__init__(allowed)
+
         def others(self):
             told.append([*self.allowed])
             return super().others()
 
     monkeypatch.setattr("bench_fakes.Told", Told, raising=False)
-    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
-    pool = WorkerPool("bench_fakes:Told", compilers=1, foreign=(77,))
-    cases = cases_for(
-        ["conv12"], 1, [system(name) for name in ("right", "sticky", "wrong", "tf32")]
-    )
-    states = [row.state for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))]
-    assert states == ["measured", "failed", "wrong", "measured"]
-    ours = [worker.number for worker in pool._workers.values()]
-    assert len(ours) == 2
+    workers = WorkerPool("bench_fakes:Told", compilers=1, foreign=(77,))
+    names = ("absent", "right", "sticky", "wrong", "tf32")
+    cases = cases_for(["conv12"], 1, [system(name) for name in names])
+    states = [row.state for row in run_cases(cases, Bench(workers, MACHINE, {}, "same"))]
+    assert states == ["absent", "measured", "failed", "wrong", "measured"]
+    ours = [worker.number for worker in workers._workers.values()]
+    assert (len(ours), len(opened)) == (2, 3)
     assert told[-1] == [77, *ours]
-    pool.close()
-
-
-def test_what_is_made_ready_stays_in_the_process_that_measures(monkeypatch):
-    """The fake counts how often it was opened, so in how many processes."""
-    opened = []
-
-    class Counted(Fakes):
-        def __init__(self, allowed=None):
-            opened.append(self)
-            super().__init__(allowed)
-
-    monkeypatch.setattr("bench_fakes.Counted", Counted, raising=False)
-    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
-    pool = WorkerPool("bench_fakes:Counted", compilers=1)
-    cases = cases_for(["conv12"], 1, [system(name) for name in ("absent", "tf32", "right")])
-    found = {row.system: row for row in run_cases(cases, Bench(pool, MACHINE, {}, "same"))}
-    pool.close()
-    assert (found["absent"].state, found["absent"].reason) == EXPECTED["absent"]
-    assert found["tf32"].state == found["right"].state == "measured"
-    assert len(opened) == 2  # the stage's, and the fakes' family's
+    workers.close()
 
 
 def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
@@ -322,20 +308,23 @@ def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
     monkeypatch.setattr("bench_fakes.Built", Built, raising=False)
     worker = InThread("bench_fakes:Built", None)
     worker.send(do="compile", systems=["a", "b", "c"], problem=TEACHING, allowed=None)
-    assert worker.answer(0) == {"compiled": True}
+    assert worker.answer(time.monotonic() + 20) == {"compiled": True}
     assert sorted(built) == ["a", "b", "c"]
     worker.end()
 
 
-def test_starting_up_may_take_longer_than_a_row():
-    pool = WorkerPool("bench_fakes:Fakes", row_seconds=0.01)
-    try:
-        assert pool.facts()["machine"]["device"] == "a fake GPU"
-        one = system("tf32")
-        assert list(pool.compile([(paper_layer("conv12", 1), one)])) == [None]
-        assert "fakes" in pool._workers  # it has not been ended for being slow
-    finally:
-        pool.close()
+def test_starting_up_may_take_longer_than_a_row(monkeypatch):
+    class Slow(Fakes):
+        def __init__(self, allowed=None):
+            time.sleep(0.1)
+            super().__init__(allowed)
+
+    monkeypatch.setattr("bench_fakes.Slow", Slow, raising=False)
+    workers = WorkerPool("bench_fakes:Slow", row_seconds=0.01)
+    assert workers.facts()["machine"]["device"] == "a fake GPU"
+    assert list(workers.compile([(paper_layer("conv12", 1), system("tf32"))])) == [None]
+    assert "fakes" in workers._workers  # it has not been ended for being slow
+    workers.close()
 
 
 def test_the_same_bits_are_so_however_they_lie_in_memory():
@@ -350,40 +339,39 @@ def test_the_same_bits_are_so_however_they_lie_in_memory():
 
 
 def test_a_system_that_nobody_knows_there_is_a_row_too():
-    rows = run(["right"], unknown=True)
-    assert rows["unknown"].state == "failed"
-    assert rows["unknown"].reason == "KeyError: 'unknown'"
+    rows = run(["right", "unknown"])
+    assert rows["right"].ok
+    assert (rows["unknown"].state, rows["unknown"].reason) == ("failed", "KeyError: 'unknown'")
 
 
-def test_a_backend_that_cannot_open_is_reported():
-    pool = WorkerPool("bench_fakes:Nowhere")
-    try:
-        with pytest.raises(WorkerDied, match="ended"):
-            pool.facts()
-    finally:
-        pool.close()
+def test_a_backend_that_cannot_open_is_reported_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(pool, "Worker", Worker)
+    workers = WorkerPool("bench_fakes:Nowhere")
+    with pytest.raises(WorkerDied, match=r"ended .*Nowhere"):
+        workers.facts()
+    workers.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
+    monkeypatch.setattr(pool, "FAST_FOLDER", tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run(["right", "wrong"])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pool_that_closes_in_the_middle_of_a_layer_removes_its_tensors(tmp_path, monkeypatch):
-    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
-    pool = WorkerPool("bench_fakes:Fakes")
-    layer = pool.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
+    monkeypatch.setattr(pool, "FAST_FOLDER", tmp_path)
+    workers = WorkerPool("bench_fakes:Fakes")
+    layer = workers.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
     layer.__enter__()
     assert list(tmp_path.iterdir())
-    pool.close()
+    workers.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_room_for_tensors_is_said(tmp_path, monkeypatch):
-    import shutil
-
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     row = run(["right"])["right"]
@@ -393,30 +381,21 @@ def test_no_room_for_tensors_is_said(tmp_path, monkeypatch):
 
 
 def test_room_for_the_output_is_taken_before_anybody_writes_there(tmp_path, monkeypatch):
-    """Who writes to a hole of a file where there is no room left is killed by signal 7."""
-    monkeypatch.setattr("convlab.bench.pool.FAST_FOLDER", tmp_path)
+    """A process that writes to a hole of a file where there is no room left is killed."""
+    monkeypatch.setattr(pool, "FAST_FOLDER", tmp_path)
     problem = paper_layer("conv12", 64)
-    pool = WorkerPool("bench_fakes:Fakes")
-    tensors = np.zeros(1, np.float32), np.zeros(1, np.float32)
-    with pool.layer(problem, tensors):
+    workers = WorkerPool("bench_fakes:Fakes")
+    with workers.layer(problem, (np.zeros(1, np.float32), np.zeros(1, np.float32))):
         (output,) = tmp_path.glob("convlab-bench-*/output.npy")
         assert 512 * output.stat().st_blocks >= 4 * np.prod(problem.output_shape)
-
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    pool.close()
-    row = run(["right"])["right"]
-    assert row.state == "out of memory"
-    assert "No space left on device" in row.reason
+    workers.close()
 
 
 @pytest.mark.parametrize(
     ("error", "state"),
     [
         (MemoryError("Unable to allocate 9 GiB"), "out of memory"),
-        (OSError(errno.ENOSPC, "No space left on device"), "out of memory"),
+        (FULL, "out of memory"),
         (OSError(errno.EIO, "Input/output error"), "failed"),
     ],
 )
@@ -432,29 +411,22 @@ def test_what_the_check_has_no_room_for_is_a_row_and_the_next_is_measured(
         return check(self, *arguments)
 
     monkeypatch.setattr(Checker, "check", full)
-    monkeypatch.setattr("convlab.bench.pool.Worker", InThread)
     rows = run(["tf32", "wrong", "right"])
     assert [row.state for row in rows.values()] == [state, "wrong", "measured"]
     assert rows["tf32"].reason.startswith("the host could not measure or check it: ")
     assert rows["tf32"].reason.endswith(error.args[-1])
 
 
-def raising(error):
-    def raises(*arguments):
-        raise error
-
-    return raises
-
-
 @pytest.mark.parametrize(
     ("what", "error", "said"),
     [
-        ("pool.Worker", OSError(errno.ENOSPC, "No space left on device"), "No space left"),
-        ("cases.Checker", MemoryError(), "the host cannot hold "),
+        ("convlab.bench.pool.Worker", FULL, "No space left"),
+        ("convlab.bench.cases.Checker", MemoryError(), "the host cannot hold "),
+        ("os.posix_fallocate", FULL, "No space left"),
     ],
 )
 def test_too_little_room_on_the_host_is_a_row(monkeypatch, what, error, said):
-    monkeypatch.setattr(f"convlab.bench.{what}", raising(error))
+    monkeypatch.setattr(what, Mock(side_effect=error))
     for row in run(["right", "tf32"]).values():
         assert row.state == "out of memory"
         assert said in row.reason

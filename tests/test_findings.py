@@ -3,65 +3,52 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from kernels import sanitized
-from kernels.cases import Case
+from kernels.cases import Case, findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
-from convlab.engines.simulator import Simulator
+from convlab.engines.simulator import Finding, SimulationError, Simulator
 from convlab.simulation import simulated_launch
-from convlab.simulation.findings import REMEDIES, SimulationError
+from convlab.simulation.findings import REMEDIES
 
 pytestmark = pytest.mark.same_in_cudasim
 
-STRICT, QUICK = Simulator(), Simulator(strict=False)
 
-
-def launch(engine: Simulator, case: Case) -> list:
-    arguments = case.arguments()
-    engine.launch(case.kernel, case.grid, case.block, *arguments, shared_bytes=case.shared_bytes)
-    return arguments
+def lines(findings: Sequence[Finding]) -> set:
+    return {(f.kind, f.line, f.other_line, f.array) for f in findings}
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
-def test_a_wrong_kernel_gets_its_finding(case: Case) -> None:
-    with pytest.raises(SimulationError) as caught:
-        launch(STRICT, case)
+def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
+    found = findings_of(case)
     source = linecache.getlines(case.kernel.py_func.__code__.co_filename)
-    found = {(f.kind, line) for f in caught.value.findings for line in (f.line, f.other_line)}
-    lines = [source[line - 1] for kind, line in found if kind == case.kind and line]
-    assert any(case.line in line for line in lines), str(caught.value)
+    named = {(f.kind, line) for f in found for line in (f.line, f.other_line)}
+    assert any(kind == case.kind and line and case.line in source[line - 1] for kind, line in named)
+    monkeypatch.setattr(simulated_launch, "LONG", 0)  # looked at piece by piece: at every barrier
+    with pytest.raises(SimulationError) as caught:
+        case.launch(Simulator())
+    assert lines(caught.value.findings) == lines(found)
     for finding in caught.value.findings:
         assert finding.kernel == case.name
         assert str(finding) in str(caught.value)
 
 
 @pytest.mark.parametrize("case", [*RIGHT, *DOCUMENTED], ids=lambda case: case.name)
-def test_a_right_kernel_gets_none(case: Case) -> None:
-    for engine in (STRICT, QUICK):
-        arguments = launch(engine, case)
+def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
+    for engine, long in (
+        (Simulator(), simulated_launch.LONG), (Simulator(), 0), (Simulator(strict=False), 0)
+    ):  # fmt: skip
+        monkeypatch.setattr(simulated_launch, "LONG", long)
         assert case.result is not None
-        np.testing.assert_allclose(arguments[-1], case.result(case.arguments()), rtol=1e-5)
-
-
-@pytest.mark.parametrize("case", [*WRONG, *RIGHT], ids=lambda case: case.name)
-def test_a_block_that_is_looked_at_piece_by_piece(case: Case, monkeypatch) -> None:
-    def lines() -> set:
-        try:
-            launch(STRICT, case)
-        except SimulationError as error:
-            return {(f.kind, f.line, f.other_line, f.array) for f in error.findings}
-        return set()
-
-    in_one_go = lines()
-    monkeypatch.setattr(simulated_launch, "LONG", 0)  # at every barrier
-    assert lines() == in_one_go
-    assert bool(in_one_go) == (case in WRONG)
+        expected = case.result(case.arguments())
+        np.testing.assert_allclose(case.launch(engine)[-1], expected, rtol=1e-5)
 
 
 def test_there_are_enough_of_both_and_every_kind_has_its_row_in_the_documentation() -> None:

@@ -20,8 +20,8 @@ SMALL = ConvProblem(1, 3, 4, 3, 5, 3, padding=1)
 
 
 def test_every_stage_runs_with_its_production_tile_and_its_tiny_one() -> None:
-    found = {(case.stage.name, case.tile) for case in sanitizers.cases(LADDER)}
-    for stage in LADDER:
+    found = {(case.stage.name, case.tile) for case in sanitizers.cases(sanitizers.STAGES)}
+    for stage in sanitizers.STAGES:
         assert (stage.name, stage.tiny_tile) in found
         assert {tile for name, tile in found if name == stage.name} - {stage.tiny_tile} or (
             stage.tiny_tile is None

@@ -23,9 +23,8 @@ import numpy as np
 from numba import cuda
 
 from convlab.doctor import environment
-from convlab.engines.simulator import Simulator
-from convlab.simulation.findings import REMEDIES, SimulationError
-from kernels.cases import Case
+from convlab.simulation.findings import REMEDIES
+from kernels.cases import Case, findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
@@ -67,13 +66,7 @@ def sanitize_all() -> dict[str, Any]:
 
 def found_kinds(case: Case) -> set[str]:
     """The kinds of the strict simulator's findings."""
-    try:
-        Simulator().launch(
-            case.kernel, case.grid, case.block, *case.arguments(), shared_bytes=case.shared_bytes
-        )
-    except SimulationError as error:
-        return {finding.kind for finding in error.findings}
-    return set()
+    return {finding.kind for finding in findings_of(case)}
 
 
 def table(document: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -81,7 +81,7 @@ class Bench(NamedTuple):
 @contextmanager
 def open_bench(backend: str | None = None, row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
     """Start the workers. ``backend`` is ``MODULE:CLASS``. Raises
-    :class:`~convlab.bench.worker.WorkerDied` or ``OSError`` where no process can measure."""
+    :class:`~convlab.bench.pool.WorkerDied` or ``OSError`` where no process can measure."""
     gpu = gpu_backend.current_gpu()
     pool = WorkerPool(backend, row_seconds=row_seconds, foreign=monitor.processes(gpu)())
     try:
@@ -113,6 +113,15 @@ def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[Row]:
         seconds = time.monotonic() - started
         return row_of(case, outcome, bench.machine, bench.identity, seconds)
 
+    def measured(case: Case) -> Row:
+        system, started = case.system, time.monotonic()
+        allowances = system.allowances(problem)
+
+        def check(output: np.ndarray) -> Checked:
+            return checker.check(output, system.precision, system.method, allowances)
+
+        return row(case, bench.pool.measure(system, check), started)
+
     with ExitStack() as held:
         try:
             input, weight, _ = random_tensors(problem, SEED, bias=False)
@@ -122,16 +131,6 @@ def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[Row]:
             outcome = no_room(error, f"the host cannot hold {problem} and its float64 answer")
             yield from (row(case, outcome, time.monotonic()) for case in cases)
             return
-
-        def measured(case: Case) -> Row:
-            system, started = case.system, time.monotonic()
-            allowances = system.allowances(problem)
-
-            def check(output: np.ndarray) -> Checked:
-                return checker.check(output, system.precision, system.method, allowances)
-
-            return row(case, bench.pool.measure(system, check), started)
-
         later = []
         for case in cases:
             found = measured(case)
@@ -145,33 +144,29 @@ def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[Row]:
 def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:
     """The row of an outcome: with its number, unless that is above the roofline."""
     problem, system, time_ms = case.problem, case.system, outcome.time_ms
+
+    def refused(reason: str) -> Row:
+        without = replace(outcome).without_number("refused", reason)
+        return row_of(case, without, machine, identity, seconds)
+
     if time_ms is not None and not 0 < time_ms < math.inf:
-        reason = f"the clock said {time_ms} ms, which no work takes"
-        refused = replace(outcome).without_number("refused", reason)
-        return row_of(case, refused, machine, identity, seconds)
-    spread, error = outcome.time_spread, outcome.error_over_bound
-    shared = ("state", "reason", "repeats", "bound", "workspace_bytes", "peak_bytes", "algorithm",
-              "clocks_mhz", "called_ms", "called_spread")  # fmt: skip
+        return refused(f"the clock said {time_ms} ms, which no work takes")
+    known = asdict(outcome) | {"layer": case.layer, "batch": problem.batch, "system": system.name}
+    del known["healthy"]
+    if outcome.error_over_bound is not None:
+        known["error_over_bound"] = float(outcome.error_over_bound)
+    spread = outcome.time_spread
     row = Row(
-        layer=case.layer,
-        batch=problem.batch,
-        system=system.name,
-        time_ms=time_ms,
-        time_spread=spread,
+        **known,
         settled=None if spread is None else spread <= SETTLED_PERCENT,
         tflops=None if time_ms is None else problem.flops / time_ms / 1e9,
-        error_over_bound=None if error is None else float(error),
         seconds=round(seconds, 3),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         identity=identity,
-        **{name: getattr(outcome, name) for name in shared},
     )
     if time_ms is None:
         return row
     # The algorithm that a library chose is known by now: the GEMM class does every multiplication.
     method = "gemm" if in_gemm_class(system.method, row) else system.method
     above = too_fast(problem, time_ms, machine, system.precision, method)
-    if above is None:
-        return row
-    refused = replace(outcome).without_number("refused", above)
-    return row_of(case, refused, machine, identity, seconds)
+    return row if above is None else refused(above)

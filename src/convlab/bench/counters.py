@@ -14,11 +14,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -82,95 +81,91 @@ class Row:
 
     def off(self) -> list[str]:
         """The counts that differ by more than they may."""
+        share = {name: TOLERANCE if name.endswith("wavefronts") else 0 for name in METRICS}
         return [
             name
-            for name in METRICS
-            if abs(self.counted[name] - self.traced[name])
-            > (TOLERANCE * self.counted[name] if name.endswith("wavefronts") else 0)
+            for name, counted in self.counted.items()
+            if abs(counted - self.traced[name]) > share[name] * counted
         ]
 
 
-class Cases(NamedTuple):
-    """What is launched: textbook kernels, and stages with problem and tile."""
+class Case(NamedTuple):
+    """What is launched: a textbook kernel, or a stage on a problem with a tile."""
 
-    textbook: tuple[textbook.Case, ...] = ()
-    stages: tuple[tuple[Stage, ConvProblem, Tile | None], ...] = ()
+    kernel: textbook.Case | Stage
+    problem: ConvProblem | None = None
+    tile: Tile | None = None
 
 
-def cases(only: Sequence[str] = ()) -> Cases:
-    """All, or those whose name begins with one of ``only``: stages of kernels alone, on three
-    problems with tiles of three sizes. Raises ``ValueError`` for a name that none begins with."""
+def cases(only: Sequence[str] = ()) -> list[Case]:
+    """All, or those whose name begins with one of ``only``: textbook kernels, and stages of kernels
+    alone, on three problems with tiles of three sizes. Raises ``ValueError`` for a name that none
+    begins with."""
     stages = [stage for stage in LADDER if not stage.needs_library]
     names = [case.name for case in textbook.CASES] + [stage.name for stage in stages]
     for name in only:
         if not any(other.startswith(name) for other in names):
             raise ValueError(f"only is {name!r}: it must begin one of {', '.join(names)}")
-    chosen = {name for name in names if name.startswith(tuple(only or [""]))}
-    runs = [
-        (
-            (stage, TEACHING, stage.tiny_tile),
-            (stage, MODEL, stage.model_tile or stage.tiny_tile),
-            (stage, SMALL, stage.production_tile(SMALL)),
-        )
-        for stage in stages
-        if stage.name in chosen
-    ]
-    kernels = (case for case in textbook.CASES if case.name in chosen)
-    return Cases(tuple(kernels), tuple(chain.from_iterable(runs)))
+    found = [Case(kernel) for kernel in textbook.CASES]
+    for stage in stages:
+        found.append(Case(stage, TEACHING, stage.tiny_tile))
+        found.append(Case(stage, MODEL, stage.model_tile or stage.tiny_tile))
+        found.append(Case(stage, SMALL, stage.production_tile(SMALL)))
+    return [case for case in found if case.kernel.name.startswith(tuple(only or [""]))]
 
 
-def runnable(chosen: Cases, engine: Engine) -> tuple[Cases, str | None]:
+def runnable(chosen: Sequence[Case], engine: Engine) -> tuple[list[Case], str | None]:
     """Without the stages that the GPU cannot run; and the reason, naming them."""
-    stages = tuple(dict.fromkeys(stage for stage, _, _ in chosen.stages))
-    able, reason = stages_for(engine, stages)
-    kept = tuple(one for one in chosen.stages if one[0] in able)
-    return Cases(chosen.textbook, kept), reason
+    stages = dict.fromkeys(case.kernel for case in chosen if isinstance(case.kernel, Stage))
+    able, reason = stages_for(engine, tuple(stages))
+    return [case for case in chosen if case.problem is None or case.kernel in able], reason
 
 
-def run_all(chosen: Cases, engine: Engine) -> None:
+def run_all(chosen: Sequence[Case], engine: Engine) -> None:
     """Every launch once, on the GPU, while ncu counts."""
-    for case in chosen.textbook:
-        arrays = [cuda.to_device(array) for array in case.arguments()]
-        case.kernel[case.grid, case.block](*arrays)
-    for stage, problem, tile in chosen.stages:
+    for kernel, problem, tile in chosen:
+        if isinstance(kernel, textbook.Case):
+            arrays = [cuda.to_device(array) for array in kernel.arguments()]
+            kernel.kernel[kernel.grid, kernel.block](*arrays)
+            continue
+        assert problem is not None
         input, weight, bias = map(engine.to_device, random_tensors(problem, 0))
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
-        Plan(problem, stage, tile, engine)(input, weight, output, bias)
+        Plan(problem, kernel, tile, engine)(input, weight, output, bias)
     engine.synchronize()
 
 
 def trace_all(
-    chosen: Cases, capability: Capability | None
-) -> Iterator[tuple[str, str | None, str | None, Any]]:
+    chosen: Sequence[Case], capability: Capability | None
+) -> Iterator[tuple[str, str | None, str | None, LaunchTrace]]:
     """Name, problem, tile and trace of every launch, in the same order."""
-    for case in chosen.textbook:
-        made = trace(case.kernel, case.grid, case.block, *case.arguments(), compiled=capability)
-        yield case.name, None, None, made.main
-    for stage, problem, tile in chosen.stages:
-        shown = None if tile is None else str(tile)
-        for launch in trace_stage(stage.name, problem, tile, compiled=capability).launches:
-            yield stage.name, str(problem), shown, launch
+    for kernel, problem, tile in chosen:
+        if isinstance(kernel, textbook.Case):
+            arguments = (kernel.kernel, kernel.grid, kernel.block, *kernel.arguments())
+            launches: Iterable[LaunchTrace] = [trace(*arguments, compiled=capability).main]
+        else:
+            launches = trace_stage(kernel.name, problem, tile, compiled=capability).launches
+        for launch in launches:
+            yield (
+                kernel.name,
+                None if problem is None else str(problem),
+                None if tile is None else str(tile),
+                launch,
+            )
 
 
 def traced_counts(launch: LaunchTrace) -> dict[str, int]:
     """A trace's counts by METRICS' names. The hardware does not count what asynchronous copies
     store among the stores to shared memory."""
-
-    def is_counted(name: str, access: Any) -> bool:
-        by_copy = "copy_async" in launch.source[access.file][access.line]
-        return not (name == "shared_store_wavefronts" and by_copy)
-
-    return {
-        name: launch.total(
-            count,
-            [
-                access
-                for access in launch.of(space=space)
-                if access.operation == operation and is_counted(name, access)
-            ],
-        )
-        for name, (_, (count, space, operation)) in METRICS.items()
-    }
+    counts = {}
+    for name, (_, (count, space, operation)) in METRICS.items():
+        accesses = [access for access in launch.of(space=space) if access.operation == operation]
+        if name == "shared_store_wavefronts":
+            accesses = [
+                one for one in accesses if "copy_async" not in launch.source[one.file][one.line]
+            ]
+        counts[name] = launch.total(count, accesses)
+    return counts
 
 
 def counted_by_ncu(only: Sequence[str]) -> list[Counted]:
@@ -199,20 +194,20 @@ def parsed(page: str) -> list[Counted]:
         said = [line for line in lines if line.startswith("==ERROR==")]
         raise RuntimeError(f"ncu counted nothing: {' '.join(said) or 'it does not say why'}")
     _, *launches = csv.DictReader(lines[start:])
+
+    sums = {name: metrics for name, (metrics, _) in METRICS.items()}
+
+    def total(launch: dict[str, str], metrics: Sequence[str]) -> int:
+        return sum(int(float(launch[metric].replace(",", ""))) for metric in metrics)
+
     return [
-        (
-            launch["Kernel Name"],
-            {
-                name: sum(int(float(launch[metric].replace(",", ""))) for metric in metrics)
-                for name, (metrics, _) in METRICS.items()
-            },
-        )
+        (launch["Kernel Name"], {name: total(launch, sums[name]) for name in sums})
         for launch in launches
     ]
 
 
 def compared(
-    counted: Sequence[Counted], chosen: Cases, capability: Capability | None
+    counted: Sequence[Counted], chosen: Sequence[Case], capability: Capability | None
 ) -> Iterator[Row]:
     """A row a launch, each when it is traced, which takes a second or two.
 
@@ -249,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if left_out is not None:
         print(f"left out: {left_out}", file=sys.stderr)
-    if chosen == Cases():
+    if not chosen:
         return 2
     if shutil.which("ncu") is None:
         print("ncu is not on the path: it comes with NVIDIA's CUDA toolkit", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from convlab.bench.monitor import SETTLED_PERCENT, Look
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import system_named
 from convlab.doctor import environment
+from convlab.engines import choose
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ class GpuBackend:
     those that were there, idle, before; None where they are unknown."""
 
     def __init__(self, allowed: Sequence[int] | None = None) -> None:
-        from convlab.engines import choose
-
         self._engine = choose("gpu")
         self.allowed = allowed
         self._uuid = current_gpu()
@@ -92,20 +92,18 @@ def current_gpu() -> str | None:
     say."""
     from cuda.bindings import driver
 
-    try:
+    with suppress(Exception):  # no driver at all
         driver.cuInit(0)
         error, device = driver.cuDeviceGet(0)
         if error == driver.CUresult.CUDA_SUCCESS:
             error, uuid = driver.cuDeviceGetUuid(device)
             if error == driver.CUresult.CUDA_SUCCESS:
                 return f"GPU-{UUID(bytes=bytes(uuid.bytes))}"
-    except Exception:  # no driver at all
-        pass
     return None
 
 
 def machine(engine: Any) -> Machine:
-    """The current GPU's ceilings."""
+    """The current GPU's ceilings; of those that a library measures, None where it cannot."""
     from numba import cuda
 
     from convlab.bench.baselines import ceilings
@@ -113,6 +111,10 @@ def machine(engine: Any) -> Machine:
     device = cuda.get_current_device()
     # Two transfers per clock: GPU memory has double data rate.
     bandwidth = 2e3 * device.MEMORY_CLOCK_RATE * device.GLOBAL_MEMORY_BUS_WIDTH / 8
+    measured: list[float | None] = [None, None]
+    for place, measure in enumerate((ceilings.sgemm_tflops, ceilings.copy_bytes_per_second)):
+        with suppress(Exception):  # the library is missing or broken
+            measured[place] = float(measure())
     return Machine(
         engine.device,
         engine.peak_flops(),
@@ -120,15 +122,5 @@ def machine(engine: Any) -> Machine:
         bandwidth or None,
         int(device.L2_CACHE_SIZE),
         int(device.MULTIPROCESSOR_COUNT),
-        _known(ceilings.sgemm_tflops),
-        _known(ceilings.copy_bytes_per_second),
+        *measured,
     )
-
-
-def _known(measure: Callable[[], float | None]) -> float | None:
-    """A ceiling, or None where the library that measures it is missing or broken."""
-    try:
-        value = measure()
-    except Exception:
-        return None
-    return None if value is None else float(value)

@@ -1,17 +1,26 @@
 """Measure one system on one problem: check its output, time it, check the output again.
 
-The GPU, the clock and the check are arguments, so all of it is tested without a GPU. Whatever goes
-wrong becomes the state and the reason of the :class:`Outcome`.
+:func:`run_process` is the process that measures. Its parent (:mod:`convlab.bench.pool`) checks the
+outputs, so nothing that breaks here (an error that stays with the CUDA context, a crash, lost
+memory) reaches the check or another system's result. Whatever goes wrong becomes the state and the
+reason of the :class:`Outcome`.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import textwrap
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +42,7 @@ OUT_OF_MEMORY = (
     "outofmemory",
 )  # fmt: skip
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
+INPUT, WEIGHT, OUTPUT = "input.npy", "weight.npy", "output.npy"  # handed over in a folder
 
 Check = Callable[[np.ndarray], Checked]
 
@@ -79,8 +89,7 @@ def measure(
     outcome = Outcome()
     prepared: Prepared | None = None
     try:
-        absent = system.why_absent()
-        if absent is not None:
+        if (absent := system.why_absent()) is not None:
             return outcome.without_number("absent", absent)
         prepared = system.prepare(problem, *tensors)
         _measure(system, prepared, backend, check, outcome)
@@ -153,16 +162,14 @@ def _unsteady(
         are = "process is" if others == 1 else "processes are"
         return "busy", f"{others} other {are} on the GPU"
     if before.sm and after.sm and after.sm < before.sm * (1 - CLOCK_DROP_PERCENT / 100):
-        return (
-            "unsteady",
+        return "unsteady", (
             f"the GPU's clock fell from {before.sm} to {after.sm} MHz meanwhile: it is too hot, "
-            "short of power, or shared",
+            "short of power, or shared"
         )
     if timing.spread_percent > UNSTEADY_PERCENT:
-        return (
-            "unsteady",
+        return "unsteady", (
             f"the middle half of {timing.repeats} runs spread over {timing.spread_percent:.0f} % "
-            "of their median, in the last of several tries: something else is at work",
+            "of their median, in the last of several tries: something else is at work"
         )
     return None
 
@@ -199,19 +206,69 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(sign in words for sign in OUT_OF_MEMORY)
 
 
-def failed(reason: str) -> Outcome:
-    """The outcome where the process that measured is lost."""
-    return Outcome(healthy=False).without_number("failed", reason)
-
-
 def no_room(error: MemoryError | OSError, what: str) -> Outcome:
     """The outcome where the host, not the GPU, lacks memory or disk space for ``what``."""
-    state: State = "out of memory"
-    if isinstance(error, OSError) and error.errno not in NO_ROOM:
-        state = "failed"  # such as a folder that has gone
-    said = _words(error) or type(error).__name__
-    return Outcome(healthy=False).without_number(state, f"{what}: {said}")
+    lacks = isinstance(error, MemoryError) or error.errno in NO_ROOM  # not: a folder has gone
+    reason = f"{what}: {_words(error) or type(error).__name__}"
+    return Outcome(healthy=False).without_number("out of memory" if lacks else "failed", reason)
 
 
 def _words(error: BaseException) -> str:
-    return textwrap.shorten(" ".join(str(error).split()), 300, placeholder=" ...")
+    return textwrap.shorten(str(error), 300, placeholder=" ...")
+
+
+def run_process(backend: str, connection: Connection, log: Path) -> None:
+    """What the process runs: in a session of its own, so that Ctrl-C reaches the parent alone.
+    ``backend`` is ``MODULE:CLASS``; ``log`` takes what the process prints."""
+    os.setsid()
+    with log.open("wb") as printed:
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+    module, _, name = backend.partition(":")
+    serve(getattr(import_module(module), name), connection)
+
+
+def serve(make_backend: Any, connection: Connection) -> None:
+    """Answer commands until the other end closes."""
+    backend: Any = None
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            command = connection.recv()
+            try:
+                backend = backend or make_backend(command["allowed"])
+                answer = _answer(backend, connection, **command)
+            except Exception as error:
+                traceback.print_exc()
+                answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+            connection.send(answer)
+
+
+def _answer(backend: Any, connection: Connection, do: str, **command: Any) -> dict[str, Any]:
+    if do == "facts":
+        return {"facts": backend.facts()}
+    problem = command["problem"]
+    if do == "compile":
+        # All are started before the first is waited for: builds run side by side.
+        started = [backend.compile(name, problem) for name in command["systems"]]
+        for future in filter(None, started):
+            future.result()
+        return {"compiled": True}
+    folder: Path = command["folder"]
+    tensors = tuple(np.load(folder / name, mmap_mode="c") for name in (INPUT, WEIGHT))
+    backend.allowed = command["allowed"]
+    system = backend.system_named(command["system"])
+    check = partial(_check_by_parent, connection, folder)
+    return {"outcome": measure(system, problem, tensors, backend, check)}
+
+
+def _check_by_parent(connection: Connection, folder: Path, output: np.ndarray) -> Checked:
+    shared = np.load(folder / OUTPUT, mmap_mode="r+")
+    for what in ("dtype", "shape"):
+        found, wanted = getattr(output, what), getattr(shared, what)
+        if found != wanted:
+            return Checked("none", float("inf"), f"the output's {what} is {found}, not {wanted}")
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(np.copyto, shared, output))
+    connection.send({"check": True})
+    checked: Checked = connection.recv()["checked"]
+    return checked

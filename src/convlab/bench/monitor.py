@@ -71,8 +71,7 @@ def processes(gpu: str | None) -> Callable[[], tuple[int, ...] | None]:
     asked = _ask("--query-compute-apps=pid", gpu)
 
     def answer() -> tuple[int, ...] | None:
-        lines = asked()
-        if lines is None:
+        if (lines := asked()) is None:
             return None
         return tuple(int(line) for line in lines if line.strip().isdecimal())
 
@@ -96,12 +95,9 @@ def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: i
 def why_busy(seen: Look) -> str | None:
     """Why a GPU on which we do nothing yet is too busy to measure, in one sentence; None when it is
     idle."""
-    if seen.utilisation is not None and seen.utilisation > IDLE_PERCENT:
+    if (seen.utilisation or 0) > IDLE_PERCENT:
         return f"other processes keep the GPU busy {seen.utilisation} % of the time"
-    if seen.used_mib is not None and seen.total_mib:
-        if 100 * seen.used_mib > MEMORY_PERCENT * seen.total_mib:
-            return (
-                f"other processes hold {seen.used_mib / 1024:.1f} of the GPU's "
-                f"{seen.total_mib / 1024:.0f} GiB"
-            )
+    if seen.used_mib and seen.total_mib and 100 * seen.used_mib > MEMORY_PERCENT * seen.total_mib:
+        used, whole = seen.used_mib / 1024, seen.total_mib / 1024
+        return f"other processes hold {used:.1f} of the GPU's {whole:.0f} GiB"
     return None

@@ -1,34 +1,97 @@
 """The worker pool: one process for each family of systems, so that whatever a library does to its
 process or its CUDA context affects no other system. A process that failed is replaced.
+
+A :class:`Worker` is the parent's end; :mod:`convlab.bench.harness` is what the process runs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import math
+import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from convlab.bench import harness
 from convlab.bench.baselines import System
-from convlab.bench.harness import Check, Outcome, failed, no_room
-from convlab.bench.systems import STAGE_FAMILY
-from convlab.bench.worker import INPUT, OUTPUT, WEIGHT, Worker
-from convlab.bench.worker import WorkerDied as WorkerDied
+from convlab.bench.harness import Check, Outcome
 from convlab.problem import ConvProblem
 
 BACKEND = "convlab.bench.gpu_backend:GpuBackend"
 ROW_SECONDS = 180.0  # the longest that one row may take: some kernels never end
 FAST_FOLDER = Path("/dev/shm")  # memory, on Linux
 MOST_COMPILERS = 8
+
+
+class WorkerDied(RuntimeError):
+    """A process ended, or gave no answer in time; the message says which."""
+
+
+class Worker:
+    """One process. ``backend`` is ``MODULE:CLASS``; ``log`` takes what the process prints."""
+
+    def __init__(self, backend: str, log: Path) -> None:
+        log.touch()
+        self._log = log
+        context = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=harness.run_process, args=(backend, theirs, log))
+        self._process.start()
+        theirs.close()
+        self.number = self._process.pid or 0  # None only before the start
+
+    def send(self, **command: Any) -> None:
+        """Send a command. Raises :class:`WorkerDied`."""
+        try:
+            self._connection.send(command)
+        except OSError:
+            raise self._death() from None
+
+    def answer(self, deadline: float) -> dict[str, Any]:
+        """The next answer. Raises :class:`WorkerDied` where none comes before the deadline, a time
+        of :func:`time.monotonic`."""
+        started = time.monotonic()
+        try:
+            if not self._connection.poll(max(0.0, deadline - started)):
+                waited = time.monotonic() - started
+                raise WorkerDied(f"gave no answer in {waited:.0f} seconds and was ended")
+            answer: dict[str, Any] = self._connection.recv()
+        except (EOFError, OSError):
+            raise self._death() from None
+        return answer
+
+    def _death(self) -> WorkerDied:
+        self._process.join(timeout=10)
+        code = self._process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else "ended"
+        printed = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = f": {printed[-1][-200:]}" if printed else ""
+        return WorkerDied(f"its process {how} (exit code {code}){last}")
+
+    def dismiss(self) -> None:
+        """Close the connection: the process ends by itself after its present command."""
+        self._connection.close()
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self.dismiss()
+        self._process.join(timeout=0.5)
+        if self._process.is_alive():
+            with suppress(ProcessLookupError):  # it has no session of its own yet
+                os.killpg(self.number, signal.SIGKILL)  # also compilers that it has started
+            self._process.kill()
+        self._process.join()
+        self._process.close()
 
 
 class WorkerPool:
@@ -48,7 +111,6 @@ class WorkerPool:
     ) -> None:
         self._backend = backend or BACKEND
         self._row_seconds, self._foreign = row_seconds, foreign
-        self._start_seconds = max(row_seconds, ROW_SECONDS)  # of facts and of compiling
         self._folder = Path(tempfile.mkdtemp(prefix="convlab-bench-"))
         self._tensors: Path | None = None
         self._workers: dict[str, Worker] = {}
@@ -64,7 +126,7 @@ class WorkerPool:
         """
         worker = self._worker("facts")
         worker.send(do="facts", allowed=None)
-        answer = worker.answer(time.monotonic() + self._start_seconds)
+        answer = worker.answer(self._started_by())
         self._end("facts")
         if "facts" not in answer:
             raise WorkerDied(answer["error"])
@@ -78,37 +140,35 @@ class WorkerPool:
         family of baselines is one command. A failure here repeats, and is reported, when the system
         is measured.
         """
-        commands: dict[str, list[tuple[ConvProblem, list[str]]]] = {}
-        kernels = 0
+        tasks: dict[str, list[tuple[ConvProblem, list[str]]]] = {}  # by the process's name
+        libraries = set()
+        kernels = count()
         for problem, system in wanted:
             if system.kind == "stage":
-                name = f"{STAGE_FAMILY} {kernels % self._compilers}"
-                kernels += 1
+                name = f"{system.family} {next(kernels) % self._compilers}"
                 self._compiled_by[problem, system.name] = name
-                commands.setdefault(name, []).append((problem, [system.name]))
+                tasks.setdefault(name, []).append((problem, [system.name]))
             else:
-                ((_, names),) = commands.setdefault(system.family, [(problem, [])])
+                libraries.add(system.family)
+                ((_, names),) = tasks.setdefault(system.family, [(problem, [])])
                 names.append(system.name)
-        for name, tasks in commands.items():
-            with contextlib.suppress(WorkerDied, OSError):
-                for problem, names in tasks:
+        for name, its in tasks.items():
+            with suppress(WorkerDied, OSError):
+                for problem, names in its:
                     self._worker(name).send(
                         do="compile", systems=names, problem=problem, allowed=None
                     )
-        for name, tasks in commands.items():
-            for _, names in tasks:
+        for name, its in tasks.items():
+            for _, names in its:
                 if name in self._workers:
-                    self._wait_until_compiled(name)
+                    try:
+                        answer = self._workers[name].answer(self._started_by())
+                        lost = "error" in answer and name in libraries  # it may leave anything
+                    except WorkerDied:
+                        lost = True
+                    if lost:
+                        self._end(name)
                 yield from (None for _ in names)
-
-    def _wait_until_compiled(self, name: str) -> None:
-        try:
-            answer = self._workers[name].answer(time.monotonic() + self._start_seconds)
-            lost = "error" in answer and not name.startswith(STAGE_FAMILY)
-        except WorkerDied:
-            lost = True
-        if lost:  # a library that failed may have left anything behind
-            self._end(name)
 
     @contextmanager
     def layer(self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]) -> Iterator[None]:
@@ -118,13 +178,17 @@ class WorkerPool:
         """
         nbytes = sum(tensor.nbytes for tensor in tensors) + 4 * math.prod(problem.output_shape)
         folder = self._tensors = _folder_for(nbytes, self._folder)
+        output = folder / harness.OUTPUT
         try:
-            np.save(folder / INPUT, tensors[0])
-            np.save(folder / WEIGHT, tensors[1])
+            np.save(folder / harness.INPUT, tensors[0])
+            np.save(folder / harness.WEIGHT, tensors[1])
             self._shared = np.lib.format.open_memmap(
-                folder / OUTPUT, mode="w+", dtype=np.float32, shape=problem.output_shape
+                output, mode="w+", dtype=np.float32, shape=problem.output_shape
             )
-            _reserve(folder / OUTPUT)
+            # A process that writes to a hole of a sparse file on a full disk is killed.
+            if hasattr(os, "posix_fallocate"):
+                with output.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, output.stat().st_size)
             self._problem = problem
             yield
         finally:
@@ -135,7 +199,7 @@ class WorkerPool:
         """Measure a system on the layer: whatever happens to its process, there is an outcome."""
         assert self._problem is not None, "measure() is for inside layer()"
         assert self._shared is not None
-        usual = f"{STAGE_FAMILY} 0" if system.kind == "stage" else system.family
+        usual = f"{system.family} 0" if system.kind == "stage" else system.family
         name = self._compiled_by.get((self._problem, system.name), usual)
         deadline = time.monotonic() + self._row_seconds
         try:
@@ -148,14 +212,20 @@ class WorkerPool:
                 checking = time.monotonic()
                 worker.send(checked=check(self._shared))
                 deadline += time.monotonic() - checking  # the check's time is not the system's
-            outcome: Outcome = answer.get("outcome") or failed(answer["error"])
+            if "error" in answer:
+                raise WorkerDied(answer["error"])
+            outcome: Outcome = answer["outcome"]
         except WorkerDied as error:
-            outcome = failed(str(error))
+            outcome = Outcome(healthy=False).without_number("failed", str(error))
         except (MemoryError, OSError) as error:
-            outcome = no_room(error, "the host could not measure or check it")
+            outcome = harness.no_room(error, "the host could not measure or check it")
         if not outcome.healthy:
             self._end(name)
         return outcome
+
+    def _started_by(self) -> float:
+        """The deadline of what a process does first, which may take longer than a row."""
+        return time.monotonic() + max(self._row_seconds, ROW_SECONDS)
 
     def _allowed(self) -> list[int] | None:
         if self._foreign is None:
@@ -182,17 +252,9 @@ class WorkerPool:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _reserve(path: Path) -> None:
-    """Allocate a sparse file's blocks, because a process that writes to a hole on a full disk is
-    killed. Raises ``OSError`` where there is too little room."""
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-
-
 def _folder_for(nbytes: int, other: Path) -> Path:
     """A new folder: in memory where there is room, else below the other one."""
-    with contextlib.suppress(OSError):  # there is none, or it is not for us
+    with suppress(OSError):  # there is none, or it is not for us
         if shutil.disk_usage(FAST_FOLDER).free > 1.1 * nbytes:
             return Path(tempfile.mkdtemp(prefix="convlab-bench-", dir=FAST_FOLDER))
     if shutil.disk_usage(other).free < nbytes:

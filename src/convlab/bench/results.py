@@ -15,10 +15,10 @@ from statistics import median
 from typing import Any
 
 import convlab
-from convlab.bench.baselines import BASELINES
+from convlab.bench.baselines import System
 from convlab.bench.roofline import Machine
 from convlab.bench.rows import LASTING, Key, Row, require
-from convlab.bench.systems import System
+from convlab.bench.systems import BASELINES
 from convlab.files import strict, write_whole
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER

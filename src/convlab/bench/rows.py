@@ -29,10 +29,6 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, dict) and all(one is None or _is_count(one) for one in value.values())
-
-
 KINDS: dict[str, Callable[[Any], bool]] = {
     "a string": lambda value: isinstance(value, str),
     "a string or null": lambda value: isinstance(value, str | None),
@@ -46,7 +42,9 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "a number, which may be infinite": lambda value: isinstance(value, float) or is_number(value),
     "a whole number of 0 or more": _is_count,
     "a whole number above 0": lambda value: _is_count(value) and value > 0,
-    "whole numbers by name": _are_counts,
+    "whole numbers by name": lambda value: (
+        isinstance(value, dict) and all(one is None or _is_count(one) for one in value.values())
+    ),
 }
 OF_A_ROW = {
     "a string": ("layer", "system", "reason", "bound", "algorithm", "date", "identity"),
@@ -122,7 +120,6 @@ class Row:
 
     @property
     def key(self) -> Key:
-        """What the row is of: layer, batch and system."""
         return self.layer, self.batch, self.system
 
     @property
@@ -131,7 +128,6 @@ class Row:
         return self.state == "measured"
 
     def as_json(self) -> dict[str, Any]:
-        """The row as a document of :mod:`json`."""
         return asdict(self)
 
     @classmethod

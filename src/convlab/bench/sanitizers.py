@@ -22,6 +22,8 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +37,7 @@ from convlab.problem import ConvProblem
 from convlab.stages import ABLATION, LADDER, Stage, Tile, stage_named
 
 MODULE = "convlab.bench.sanitizers"
+STAGES = (*LADDER, ABLATION)
 PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 3  # the exit code that tools are to give where they found something
@@ -111,13 +114,12 @@ def run_stages(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments).stage
     try:
         engine = choose("gpu")
+        wanted = [stage for stage in STAGES if not asked or stage in asked]
+        stages, left_out = stages_for(engine, tuple(wanted))
+        if left_out is not None and asked:
+            raise EngineUnavailable(left_out)
     except EngineUnavailable as error:
         print(error, file=sys.stderr)
-        return 2
-    wanted = tuple(stage for stage in (*LADDER, ABLATION) if not asked or stage in asked)
-    stages, left_out = stages_for(engine, wanted)
-    if left_out is not None and asked:
-        print(left_out, file=sys.stderr)
         return 2
     if left_out is not None:
         print(f"left out: {left_out}")
@@ -196,13 +198,15 @@ def measure(engine: Engine | None) -> dict[str, Any]:
         raise EngineUnavailable(
             f"there is no {PROGRAM} on the path: it comes with NVIDIA's CUDA toolkit"
         )
-    stages, left_out = stages_for(engine, LADDER)
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
+    version = re.search(r"[Vv]ersion (\S+)", said)
+    stages, left_out = stages_for(engine, STAGES)
     # The last stages have the most runs, so they begin first and none runs alone at the end.
     work = [(tool, stage.name) for stage in reversed(stages) for tool in TOOLS]
     rows = []
     pool = ThreadPoolExecutor(processes(engine))
     try:
-        for row in pool.map(lambda pair: of_stage(*pair), work):
+        for row in pool.map(of_stage, *zip(*work, strict=True)):
             rows.append(row)
             done = f"{len(rows):3} of {len(work)}  {row['stage']:20} {row['tool']:10} {_cell(row)}"
             print(done, file=sys.stderr, flush=True)
@@ -213,33 +217,24 @@ def measure(engine: Engine | None) -> dict[str, Any]:
         raise
     finally:
         pool.shutdown()
-    order = [(stage.name, tool) for stage in stages for tool in TOOLS]
-    rows.sort(key=lambda row: order.index((row["stage"], row["tool"])))
+    names = [stage.name for stage in stages]
+    rows.sort(key=lambda row: (names.index(row["stage"]), TOOLS.index(row["tool"])))
     return {
-        "sanitizer": _version(),
+        "sanitizer": version[1] if version else "unknown",
         "rows": rows,
         "left_out": left_out,
         "ok": all(row["says"] == NOTHING and row["right"] == row["runs"] for row in rows),
     }
 
 
-def _version() -> str:
-    """The version that the program prints."""
-    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
-    version = re.search(r"[Vv]ersion (\S+)", said)
-    return version[1] if version else "unknown"
-
-
 def show(document: dict[str, Any]) -> str:
     """The table: a stage's runs, and what each tool found."""
-    by_stage: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in document["rows"]:
-        by_stage.setdefault(row["stage"], {})[row["tool"]] = row
     by_cells: dict[tuple[str, ...], list[str]] = {}
-    for stage, found in by_stage.items():
-        runs = {row["runs"] for row in found.values() if row["runs"] is not None}
+    for stage, found in groupby(document["rows"], key=itemgetter("stage")):
+        its = sorted(found, key=lambda row: TOOLS.index(row["tool"]))
+        runs = {row["runs"] for row in its if row["runs"] is not None}
         told = f"{stage} ({', '.join(map(str, sorted(runs)))})"
-        by_cells.setdefault(tuple(_cell(found[tool]) for tool in TOOLS), []).append(told)
+        by_cells.setdefault(tuple(map(_cell, its)), []).append(told)
     rows = [(", ".join(stages), *cells) for cells, stages in by_cells.items()]
     left_out = f"\nLeft out: {document['left_out']}\n" if document["left_out"] else ""
     return (

@@ -7,16 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from convlab.bench.baselines import BASELINES, baseline_named
-from convlab.bench.baselines.base import System as System
-from convlab.bench.baselines.on_gpu import OnGpu
+from convlab.bench.baselines import OnGpu, Singles, System, cpp, cudnn, cupy_gemm, cutlass, pytorch
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
 from convlab.stages import ABLATION, LADDER, Stage, stage_named
 
+BASELINES: tuple[System, ...] = (
+    *pytorch.BASELINES,
+    *cudnn.BASELINES,
+    *pytorch.FROM_A_PRODUCT,
+    *cutlass.BASELINES,
+    cupy_gemm.BASELINE,
+    cpp.BASELINE,
+)
 STAGE_FAMILY = "convlab"
 DEFAULT_STAGES = (
     "s01_direct", "s03_im2col_blas", "s07_microkernel", "s08_vectorized", "s09_double_buffer",
@@ -44,6 +48,14 @@ def system_named(name: str) -> System:
     return of_stage(stage_named(name))
 
 
+def baseline_named(name: str) -> System:
+    """The baseline of that name. Raises ``ValueError``, listing the names, for any other."""
+    known = {baseline.name: baseline for baseline in BASELINES}
+    if name not in known:
+        raise ValueError(f"baseline is {name!r}: it must be one of {', '.join(known)}")
+    return known[name]
+
+
 def of_stage(stage: Stage, **switches: bool) -> System:
     """A stage with its production tile, whatever ``convlab tune`` remembers: the same code gives
     the same row. ``switches`` turn off techniques of stages that have any."""
@@ -60,34 +72,21 @@ def of_stage(stage: Stage, **switches: bool) -> System:
         for step in program.launches:  # a library's, too: that imports the library
             engine.build(step, program)
 
-    def prepare(problem: ConvProblem, input: np.ndarray, weight: np.ndarray) -> PreparedStage:
+    def prepare(problem: ConvProblem, input: Singles, weight: Singles) -> PreparedStage:
         return PreparedStage(stage, problem, input, weight, **switches)
 
+    method = "direct" if stage.name.startswith(("s01", "s02")) else "gemm"
     return System(
-        stage.name,
-        stage.title,
-        "stage",
-        STAGE_FAMILY,
-        stage.precision,
-        "direct" if stage.name.startswith(("s01", "s02")) else "gemm",
-        True,
-        why_absent,
-        prepare,
-        compile,
-        stage.allowances,
-    )
+        stage.name, stage.title, "stage", STAGE_FAMILY, stage.precision, method, True, why_absent,
+        prepare, compile, stage.allowances,
+    )  # fmt: skip
 
 
 class PreparedStage(OnGpu):
     """A stage's plan with its tensors on the GPU. The bias is zeros: baselines have none."""
 
     def __init__(
-        self,
-        stage: Stage,
-        problem: ConvProblem,
-        input: np.ndarray,
-        weight: np.ndarray,
-        **switches: bool,
+        self, stage: Stage, problem: ConvProblem, input: Singles, weight: Singles, **switches: bool
     ) -> None:
         super().__init__(stage.name)
         tile = tile_by_rule(problem, stage, self._gpu, **switches)
@@ -121,14 +120,10 @@ def chosen(
     None means the usual ones, ``all`` every one, ``none`` not one. Raises ``ValueError`` for an
     unknown name, and where nothing is left.
     """
-    on_gpu = [
-        one.name
-        for one in BASELINES
-        if one.on_gpu and not (quick and one.name.startswith(SLOW_START))
-    ]
-    usual = QUICK_STAGES if quick else DEFAULT_STAGES
-    wanted = _names(stages, usual, LADDER, stage_named)
-    others = _names(baselines, on_gpu, BASELINES, baseline_named)
+    slow = SLOW_START if quick else ()
+    usual = [one.name for one in BASELINES if one.on_gpu and not one.name.startswith(slow)]
+    wanted = _names(stages, QUICK_STAGES if quick else DEFAULT_STAGES, LADDER, stage_named)
+    others = _names(baselines, usual, BASELINES, baseline_named)
     found = [of_stage(stage) for stage in LADDER if stage.name in wanted]
     found += [baseline for baseline in BASELINES if baseline.name in others]
     if not found:

@@ -6,14 +6,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numba.cuda.core import config
 
 from convlab import workloads
-from convlab.checking.loading import in_words, is_kernel, load, place_of
+from convlab.checking.loading import Maker, maker, title_of
 from convlab.checking.records import SPOILED, Answer, Check, Count, Machine
 from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
 from convlab.engines.simulator import Simulator
@@ -23,7 +23,7 @@ from convlab.problem import ConvProblem
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.stage import SOURCES, Capability
 from convlab.stages import Launch, Program, Stage, Tile, stage_named
-from convlab.tracing import LaunchTrace, trace
+from convlab.tracing import trace
 
 # Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: a kernel that is
 # right on powers of two may fail here.
@@ -43,6 +43,7 @@ PROBLEMS = {
 }
 EVERYTHING = PROBLEMS["everything at once"]
 CAPABILITY: Capability = (9, 0)  # what is compiled for
+Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def check(
@@ -65,9 +66,9 @@ def check(
     Raises ``ValueError`` for an unknown stage, or if there is no kernel to check.
     """
     step = stage_named(stage)
-    _require_kernel(step)
-    found_there = load(kernel, partial(_fits, stage=step)) if isinstance(kernel, str) else kernel
-    made = _maker(found_there, step)
+    if not isinstance(step.prepare(PIXEL, step.tiny_tile).launches[-1], Launch):
+        raise ValueError(f"stage is {step.name}, which has no kernel: a library does its work")
+    made = maker(kernel, step)
     answers: list[Answer] = []
     found: dict[Any, Finding] = {}
     for name, problem in PROBLEMS.items():
@@ -80,83 +81,16 @@ def check(
     ended = all(answer.ended for answer in answers)
     machine = None
     if ended:
-        program = _program(step, made, EVERYTHING, step.tiny_tile)
+        program = program_with(step, made, EVERYTHING, step.tiny_tile)
         machine = compiled(program, step.prepare(EVERYTHING, step.tiny_tile))
     refused = machine is not None and machine.error is not None
     clean = not found and not refused and all(answer.ok for answer in answers)
     counts = tuple(_counts(step, made, seed, model or workloads.MODEL)) if clean else ()
-    title = kernel if isinstance(kernel, str) else _title(kernel)
-    return Check(title, step.name, tuple(answers), tuple(found.values()), counts, machine)
+    named = title_of(kernel)
+    return Check(named, step.name, tuple(answers), tuple(found.values()), counts, machine)
 
 
-Maker = Callable[[ConvProblem, Tile | None], Any]
-
-
-def _title(kernel: Any) -> str:
-    return str(getattr(getattr(kernel, "py_func", kernel), "__name__", kernel))
-
-
-def _maker(kernel: Any, stage: Stage) -> Maker:
-    """A function that makes the kernel for a problem and tile."""
-    if is_kernel(kernel):
-        return lambda problem, tile: kernel
-    try:
-        parameters = inspect.signature(kernel).parameters
-    except (TypeError, ValueError):  # no function, or one that Python does not know, such as dict
-        raise ValueError(
-            f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or a function that makes one"
-        ) from None
-    wanted = _wanted(stage)
-    if not _fits(kernel, stage):
-        raise ValueError(
-            f"{_title(kernel)} takes ({', '.join(parameters)}): to make a kernel like "
-            f"{stage.name}'s it must take ({', '.join(wanted)}); try FILE.py::prepare, a function "
-            "that does and returns a whole Program"
-        )
-
-    def make(problem: ConvProblem, tile: Tile | None) -> Any:
-        try:
-            made = kernel(problem) if len(wanted) == 1 else kernel(problem, tile)
-        except (Exception, SystemExit) as error:
-            place = place_of(error, getattr(kernel, "__code__", make.__code__).co_filename)
-            raise ValueError(f"{place}: {_title(kernel)} raised {in_words(error)}") from error
-        if isinstance(made, Program):
-            if not made.launches or not isinstance(made.launches[-1], Launch):
-                raise ValueError(f"{_title(kernel)}: its Program must end with a kernel's Launch")
-        elif not is_kernel(made):
-            raise ValueError(
-                f"{_title(kernel)} returned {made!r}: it must return a @cuda.jit kernel or a "
-                "Program"
-            )
-        return made
-
-    return make
-
-
-def _wanted(stage: Stage) -> tuple[str, ...]:
-    """What a function that makes the stage's kernel takes."""
-    return ("problem",) if stage.tiny_tile is None else ("problem", "tile")
-
-
-def _fits(kernel: Any, stage: Stage) -> bool:
-    """Whether it is a kernel, or takes what makes one."""
-    if is_kernel(kernel):
-        return True
-    try:
-        inspect.signature(kernel).bind(*_wanted(stage))
-    except TypeError:
-        return False
-    return True
-
-
-def _require_kernel(stage: Stage) -> None:
-    """Raise ``ValueError`` for a stage whose work a library does: its last step is no kernel."""
-    last = stage.prepare(PIXEL, stage.tiny_tile).launches[-1]
-    if not isinstance(last, Launch):
-        raise ValueError(f"stage is {stage.name}, which has no kernel: a library does its work")
-
-
-def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
+def program_with(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
     """The stage's program with the kernel in the main kernel's place.
 
     Raises ``ValueError`` where it takes other arguments.
@@ -170,13 +104,13 @@ def _program(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None)
     theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, main.kernel))
     if len(theirs) != len(ours):
         raise ValueError(
-            f"{_title(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
+            f"{title_of(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
             f"take ({', '.join(ours)})"
         )
-    steps = []
-    for step in program.launches:
-        mine = isinstance(step, Launch) and step.kernel is main.kernel
-        steps.append(replace(step, kernel=kernel) if mine else step)
+    steps = [
+        replace(step, kernel=kernel) if getattr(step, "kernel", None) is main.kernel else step
+        for step in program.launches
+    ]
     return replace(program, launches=tuple(steps))
 
 
@@ -186,8 +120,11 @@ def _try(
     """The answer of a run without checks, and the findings of a strict run."""
     tensors = random_tensors(problem, seed)
     if name == SPOILED:
-        _spoil(*tensors[:2])
-    program = _program(stage, make, problem, stage.tiny_tile)
+        # An infinite weight gives NaN on padding, which is zeros.
+        flat = tensors[0].reshape(-1)
+        flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
+        tensors[1][-1, 0, 0, 0] = np.inf
+    program = program_with(stage, make, problem, stage.tiny_tile)
     try:
         output, written = _run(stage, program, problem, tensors, strict=False)
         oracle = Oracle(problem, *tensors)
@@ -224,7 +161,7 @@ def check_tile(
     step = stage_named(stage)
     name = f"everything at once, with tile {tile}"
     problem = replace(EVERYTHING, out_channels=tile.M_B + EVERYTHING.out_channels)
-    return _try(with_tile(step, tile), _maker(kernel, step), name, problem, seed)
+    return _try(with_tile(step, tile), maker(kernel, step), name, problem, seed)
 
 
 def _raised(error: BaseException) -> str:
@@ -233,18 +170,11 @@ def _raised(error: BaseException) -> str:
     return ", ".join([f"it raised {type(error).__name__}: {error}", *notes])
 
 
-def _spoil(input: np.ndarray, weight: np.ndarray) -> None:
-    """Put a NaN and infinities in. An infinite weight gives NaN on padding, which is zeros."""
-    flat = input.reshape(-1)
-    flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
-    weight[-1, 0, 0, 0] = np.inf
-
-
 def _run(
     stage: Stage,
     program: Program,
     problem: ConvProblem,
-    tensors: tuple[np.ndarray, np.ndarray, np.ndarray],
+    tensors: Tensors,
     strict: bool,
 ) -> tuple[np.ndarray, str | None]:
     """The output, and the name of a read-only tensor that was written to."""
@@ -261,20 +191,22 @@ def _run(
 def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Iterator[Count]:
     """The kernel's counts and the stage's."""
     tile = stage.model_tile or stage.tiny_tile
-    yours = _counted(_traced(stage, _program(stage, make, problem, tile), problem, seed))
+    yours = _counted(stage, program_with(stage, make, problem, tile), problem, seed)
     stages = _counts_of_stage(stage, problem, tile, seed)
-    for unit, number in yours.items():
-        yield Count(unit, number, stages[unit])
+    return (Count(unit, number, stages[unit]) for unit, number in yours.items())
 
 
 @lru_cache(maxsize=64)  # a kernel that is being corrected is checked repeatedly
 def _counts_of_stage(
     stage: Stage, problem: ConvProblem, tile: Tile | None, seed: int
 ) -> dict[str, int]:
-    return _counted(_traced(stage, stage.prepare(problem, tile), problem, seed))
+    return _counted(stage, stage.prepare(problem, tile), problem, seed)
 
 
-def _counted(launch: LaunchTrace) -> dict[str, int]:
+def _counted(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> dict[str, int]:
+    output = np.full(problem.output_shape, np.nan, np.float32)
+    main, arrays = main_launch(stage, program, problem, random_tensors(problem, seed), output)
+    launch = trace(main.kernel, main.grid, main.block, *arrays).main
     return {
         "requests to global memory": launch.total("requests", launch.of(space="global")),
         "sectors of global memory": launch.total("sectors"),
@@ -285,15 +217,18 @@ def _counted(launch: LaunchTrace) -> dict[str, int]:
     }
 
 
-def _traced(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> LaunchTrace:
+def main_launch(
+    stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, output: np.ndarray
+) -> tuple[Launch, list[Any]]:
+    """The last launch of a program and its arrays, after the layout transforms before it have
+    run. ``tensors`` are input, weight and bias."""
     ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
-    input, weight, bias = random_tensors(problem, seed)
-    output = np.full(problem.output_shape, np.nan, np.float32)
-    main, arrays = ready.bound(input, weight, output, bias)[-1]
-    assert isinstance(main, Launch)
+    input, weight, bias = tensors
     for start in ready.steps(input, weight, output, bias)[:-1]:
         start(None)
-    return trace(main.kernel, main.grid, main.block, *arrays).main
+    main, arrays = ready.bound(input, weight, output, bias)[-1]
+    assert isinstance(main, Launch)
+    return main, arrays
 
 
 def compiled(program: Program, stages: Program) -> Machine | None:

@@ -1,24 +1,87 @@
-"""Finds the kernel that ``FILE.py::NAME`` names."""
+"""Finds or makes the kernel to check: from a kernel, a function that makes one, or a file."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from convlab.problem import ConvProblem
+from convlab.stages import Launch, Program, Stage, Tile
+
 DEFAULT_NAMES = ("make_kernel", "prepare")
+Maker = Callable[[ConvProblem, Tile | None], Any]  # returns a kernel or a Program
 
 
-def load(target: str, fits: Callable[[Any], bool] = lambda value: True) -> Any:
-    """The kernel, or the function that makes one, that ``FILE.py::NAME`` names; without a name
-    ``make_kernel``, or ``prepare`` where there is no ``make_kernel`` that ``fits``.
+def maker(kernel: Any, stage: Stage) -> Maker:
+    """A function that makes the kernel for a problem and tile, from what ``check`` takes.
 
-    Raises ``ValueError`` where there is no such file or name, or the file cannot be run.
+    Raises ``ValueError`` for what gives no kernel; so does the function that it returns.
     """
+    wanted = ("problem",) if stage.tiny_tile is None else ("problem", "tile")
+    if isinstance(kernel, str):
+        kernel = _load(kernel, wanted)
+    if is_kernel(kernel):
+        return lambda problem, tile: kernel
+    title = title_of(kernel)
+    try:
+        parameters = inspect.signature(kernel).parameters
+    except (TypeError, ValueError):  # no function, or one that Python does not know, such as dict
+        raise ValueError(
+            f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or a function that makes one"
+        ) from None
+    if not _takes(kernel, wanted):
+        raise ValueError(
+            f"{title} takes ({', '.join(parameters)}): to make a kernel like {stage.name}'s it "
+            f"must take ({', '.join(wanted)}); try FILE.py::prepare, a function that does and "
+            "returns a whole Program"
+        )
+
+    def make(problem: ConvProblem, tile: Tile | None) -> Any:
+        try:
+            made = kernel(*(problem, tile)[: len(wanted)])
+        except (Exception, SystemExit) as error:
+            place = _place_of(error, getattr(kernel, "__code__", make.__code__).co_filename)
+            raise ValueError(f"{place}: {title} raised {_in_words(error)}") from error
+        if isinstance(made, Program):
+            if not made.launches or not isinstance(made.launches[-1], Launch):
+                raise ValueError(f"{title}: its Program must end with a kernel's Launch")
+        elif not is_kernel(made):
+            raise ValueError(
+                f"{title} returned {made!r}: it must return a @cuda.jit kernel or a Program"
+            )
+        return made
+
+    return make
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether that is a ``@cuda.jit`` kernel."""
+    return isinstance(getattr(value, "py_func", None), FunctionType)
+
+
+def title_of(kernel: Any) -> str:
+    """The name of a kernel or function."""
+    return str(getattr(getattr(kernel, "py_func", kernel), "__name__", kernel))
+
+
+def _takes(value: Any, wanted: tuple[str, ...]) -> bool:
+    try:
+        inspect.signature(value).bind(*wanted)
+    except TypeError:
+        return False
+    return True
+
+
+def _load(target: str, wanted: tuple[str, ...]) -> Any:
+    """The kernel, or the function that makes one, that ``FILE.py::NAME`` names; without a name
+    ``make_kernel``, or ``prepare`` where there is no ``make_kernel`` that takes what is wanted."""
     file, _, name = target.partition("::")
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
@@ -34,12 +97,7 @@ def load(target: str, fits: Callable[[Any], bool] = lambda value: True) -> Any:
             f"one; it has {', '.join(there) or 'neither'}; try "
             + (f"{file}::{there[-1]}" if there else "a stage's own file, changed")
         )
-    return next(filter(fits, found), found[0])
-
-
-def is_kernel(value: Any) -> bool:
-    """Whether that is a ``@cuda.jit`` kernel."""
-    return isinstance(getattr(value, "py_func", None), FunctionType)
+    return next((one for one in found if is_kernel(one) or _takes(one, wanted)), found[0])
 
 
 def _is_of(value: Any, module: ModuleType) -> bool:
@@ -53,19 +111,17 @@ def _run(path: Path) -> ModuleType:
     name = f"checked_{path.stem}_{hashlib.sha1(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = util.spec_from_file_location(name, path)
     assert spec is not None
-    assert spec.loader is not None
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # its dataclasses look themselves up there
     try:
         # The loader might take a compiled file of the same second.
-        code = compile(path.read_bytes(), str(path), "exec")
-        exec(code, vars(module))
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{place_of(error, str(path))}: {in_words(error)}") from error
+        raise ValueError(f"{_place_of(error, str(path))}: {_in_words(error)}") from error
     return module
 
 
-def in_words(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     """``KeyError: 5``, in one line."""
     if isinstance(error, SystemExit):
         return "the file ends the program (sys.exit): put that below if __name__ == '__main__'"
@@ -73,14 +129,11 @@ def in_words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {said}".removesuffix(": ").split())
 
 
-def place_of(error: BaseException, file: str) -> str:
+def _place_of(error: BaseException, file: str) -> str:
     """``FILE:LINE``: the innermost line of ``file`` in the traceback; for a syntax error the line
     that has it, in whichever file."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{error.filename}:{error.lineno}"
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((one.lineno for one in reversed(frames) if one.filename == file), None)
     return f"{file}:{line}" if line else file

@@ -1,11 +1,17 @@
-"""What a check found, as plain data."""
+"""What a check found: as data, in words for a terminal, and as a notebook's card."""
 
 from __future__ import annotations
 
+import io
+import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from textwrap import fill
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
 
 from convlab.oracle import CheckResult
 from convlab.problem import ConvProblem
@@ -13,6 +19,9 @@ from convlab.simulation.findings import Finding
 
 SPOILED = "NaN and infinities"
 AS_GOOD = 1.10  # times the stage's count that still is as good
+WIDTH = 100
+MOST_ROWS, MOST_COLUMNS = 12, 48
+CARD = '<div style="border-left:4px solid {colour};padding:.2em 1em"><pre>{{code}}</pre></div>'
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,19 @@ class Answer:
             return 2.0
         return 0.0 if self.wrong is None else float(self.wrong.mean())
 
+    def map_of_wrong(self) -> list[str]:
+        """The first output channel that is wrong as a picture of characters: x is wrong."""
+        if self.wrong is None:
+            return []
+        planes = self.wrong.any(axis=(2, 3))
+        image, channel = map(int, np.argwhere(planes)[0])
+        plane = self.wrong[image, channel]
+        shown = np.where(plane[:MOST_ROWS, :MOST_COLUMNS], "x", "·")
+        head = f"image {image}, channel {channel} of the output; x is wrong, · is right"
+        part = [] if shown.shape == plane.shape else ["(only a part of it)"]
+        wrong = f"{int(planes.sum())} of {planes.size} such planes have wrong pixels"
+        return [f"{head} ({wrong})", *map("".join, shown.tolist()), *part]
+
 
 @dataclass(frozen=True)
 class Count:
@@ -62,6 +84,15 @@ class Count:
     def times(self) -> float:
         """How many times the stage's."""
         return self.yours / self.stages if self.stages else float("inf") if self.yours else 1.0
+
+    @property
+    def compared(self) -> str:
+        """The same in words."""
+        if self.yours == self.stages:
+            return "the same"
+        if not self.stages:
+            return "the stage has none"
+        return f"{self.times:.2f} times" if self.yours else "none"
 
 
 @dataclass(frozen=True)
@@ -135,3 +166,95 @@ class Check:
             "float64": list(self.float64),
             "counts": [asdict(count) | {"ok": count.ok} for count in self.counts],
         }
+
+    @property
+    def conclusion(self) -> str:
+        """The result in one sentence."""
+        if not all(answer.ok for answer in self.answers):
+            wrong = sum(not answer.ok for answer in self.answers)
+            return f"Not yet: the answer is wrong on {wrong} of {len(self.answers)} problems."
+        if self.machine is not None and self.machine.error is not None:
+            return "Not yet: the answers came out right here, but Numba cannot compile the kernel."
+        if self.findings:
+            return (
+                "Not yet: the answers came out right here, but a GPU runs threads in another "
+                "order, and the kernel is wrong."
+            )
+        if self.float64:
+            more = "" if all(count.ok for count in self.counts) else " and asks more of memory"
+            return f"Right. It computes in float64{more}, which {self.stage} does not, though."
+        if not self.as_good:
+            return f"Right. It asks more of memory than {self.stage}, though."
+        return f"Right, and it asks no more of memory than {self.stage}."
+
+    def as_text(self, width: int = WIDTH) -> Text:
+        """The check for a terminal; lines that are too long hang below their text."""
+        text = Text()
+        for line, style in self._lines():
+            margin = re.match(r" *(?:(?:ok|WRONG|slow) +)?", line)
+            indent = " " * len(margin[0] if margin else "")
+            wrapped = fill(
+                line, width, subsequent_indent=indent, break_long_words=False,
+                break_on_hyphens=False,
+            )  # fmt: skip
+            text.append(f"{wrapped}\n", style)
+        text.right_crop()
+        return text
+
+    def __str__(self) -> str:
+        return self.as_text().plain
+
+    def _repr_html_(self) -> str:
+        """No script, and colours that suit light and dark pages."""
+        console = Console(file=io.StringIO(), width=WIDTH, record=True)
+        console.print(self.as_text())
+        colour = "#2e7d32" if self.ok else "#c62828"
+        return console.export_html(code_format=CARD.format(colour=colour), inline_styles=True)
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """Lines and their styles."""
+        ended = all(answer.ended for answer in self.answers)
+        yield f"{self.kernel} as {self.stage}", "bold"
+        yield "", ""
+        yield "1. Does it give the right answer?", "bold"
+        for answer in self.answers:
+            mark, style = ("ok   ", "green") if answer.ok else ("WRONG", "red")
+            yield f"   {mark}  {answer.name}: {answer.problem}", style
+        if (worst := self.telling) is not None:
+            yield "", ""
+            yield f"   {worst.name}: {worst.error}", "red"
+            if self.advice:
+                yield f"   {self.advice}", "red"
+            yield from ((f"   {row}", "") for row in worst.map_of_wrong())
+        yield "", ""
+        yield "2. Would it on a GPU too?", "bold"
+        if self.findings:
+            yield from ((f"   {finding}", "red") for finding in self.findings)
+        elif not ended:
+            yield "   it did not run to its end", "red"
+        else:
+            yield "   ok     no race, no access out of bounds, nothing uninitialised", "green"
+        if ended:
+            yield self._compiled()
+        yield "", ""
+        yield "3. What does it ask of memory?", "bold"
+        if not self.counts:
+            yield "   counted once it is right", "dim"
+        else:
+            yield f"   {'':26}{'yours':>12}{self.stage.split('_')[0]:>12}", "dim"
+        for count in self.counts:
+            numbers = f"{count.yours:12,.0f}{count.stages:12,.0f}"
+            style = "green" if count.ok else "yellow"
+            yield f"   {count.unit:26}{numbers}  {count.compared}", style
+        yield "", ""
+        yield self.conclusion, "bold green" if self.ok else "bold red"
+
+    def _compiled(self) -> tuple[str, str]:
+        if self.machine is None:
+            where = "make gate installs the compilers"
+            return f"   not compiled here: whether Numba takes it is not known ({where})", "dim"
+        if self.machine.error is not None:
+            return f"   WRONG  Numba does not compile it: {self.machine.error}", "red"
+        if self.float64:
+            return f"   slow   it computes in float64: {', '.join(self.float64)}", "yellow"
+        return "   ok     Numba compiles it for a GPU", "green"

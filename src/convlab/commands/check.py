@@ -33,11 +33,10 @@ def check(
     with numba_needed():
         from convlab.checking import check as checked
         from convlab.checking.checker import PROBLEMS
-        from convlab.checking.views import as_lines
     names = [*PROBLEMS, "counts"]
     with refusing(ValueError), tables.progress(names) as advance:
         found = checked(kernel, stage, seed=seed, on_step=advance)
-    console.print(as_lines(found))
+    console.print(found.as_text(console.width))
     write_json(json_file, found.as_json())
     if not found.ok:
         raise typer.Exit(WRONG)

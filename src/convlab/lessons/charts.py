@@ -26,8 +26,8 @@ COUNTS: dict[str, Callable[[LaunchTrace], float]] = {
     ),
     "requests to shared memory": lambda launch: launch.total("requests", launch.of(space="shared")),
     "wavefronts of shared memory": lambda launch: launch.total("wavefronts"),
-    "atomic additions": lambda launch: sum(
-        access.requests for access in launch.accesses if access.operation == "atomic"
+    "atomic additions": lambda launch: launch.total(
+        "requests", [access for access in launch.accesses if access.operation == "atomic"]
     ),
     "floating-point operations": lambda launch: launch.flops,
     "bytes an operation": lambda launch: launch.bytes_per_flop or 0,
@@ -75,16 +75,13 @@ def _draw_bars(
 
 def _chart(
     bars: Bars, title: str, caption: str, colours: Mapping[str, str] | None = None, *,
-    unit: str = "", label: Callable[[float], str] = _brief, line: float | None = None,
-    high: float = 0.3, size: float = 9.5,
+    unit: str = "", label: Callable[[float], str] = _brief, high: float = 0.3, size: float = 9.5,
 ) -> Picture:  # fmt: skip
     """One panel of bars as a picture, whose words have all its numbers in place of the caption's
-    ``{}``. ``line`` is where a dotted line is drawn, ``high`` inches are for each bar."""
+    ``{}``. ``high`` inches are for each bar."""
     legend = 0.35 * bool(colours and len(colours) > 1)
     figure, (panel,) = sheet(7.4, high * len(bars) + 0.55 + legend)
     _draw_bars(panel, bars, title, label, colours, size)
-    if line is not None:
-        panel.axvline(line, color=INK, linewidth=1, linestyle=":")
     said = "; ".join(
         f"{name}{':' * (len(parts) > 1)} "
         + ", ".join(
@@ -117,11 +114,9 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
     return finished(figure, f"Bars. {said}", f"Counted by the simulator; less is better. {said}.")
 
 
-def as_bars(
-    values: dict[str, float], unit: str, caption: str, right: float | None = None
-) -> Picture:
-    """Numbers as bars, each with its name; a dotted line at ``right``."""
-    return _chart(_one_each(values), unit, f"{caption} {{}}.", label=_three, line=right, high=0.34)
+def as_bars(values: dict[str, float], unit: str, caption: str) -> Picture:
+    """Numbers as bars, each with its name."""
+    return _chart(_one_each(values), unit, f"{caption} {{}}.", label=_three, high=0.34)
 
 
 def _three(value: float) -> str:
@@ -166,20 +161,17 @@ def stored(layer: str = "conv9") -> dict[str, Any]:
     return result(f"ladder_{layer}_h200")
 
 
-def _names(stages: Iterable[str]) -> list[str]:
-    return [stage_named(stage).name for stage in stages]
+def _of_stages(layer: str, stages: Iterable[str], value: str) -> tuple[dict[str, Any], str]:
+    """A value that was measured of each of these stages, by short name; and where and when.
 
-
-def _there(
-    document: dict[str, Any], stages: Iterable[str], value: str
-) -> tuple[dict[str, Any], str]:
-    """A value of each of these stages, by short name; and a sentence for a caption where some were
-    not measured."""
-    entries = {entry["name"]: entry[value] for entry in document["stages"]}
-    all_of_them = {short_name(name): entries.get(name) for name in _names(stages)}
-    missing = ", ".join(name for name, found in all_of_them.items() if not found)
-    said = f" Not measured on this layer yet: {missing}." if missing else ""
-    return {name: found for name, found in all_of_them.items() if found}, said
+    Raises ``ValueError`` for a stage that was not measured on the layer.
+    """
+    document = stored(layer)
+    entries = {one["name"]: one[value] for one in document["stages"] if one[value]}
+    names = [stage_named(stage).name for stage in stages]
+    for name in names:
+        require_measured("stage", name, entries)
+    return {short_name(name): entries[name] for name in names}, _where(document)
 
 
 def _where(document: dict[str, Any]) -> str:
@@ -187,71 +179,72 @@ def _where(document: dict[str, Any]) -> str:
 
 
 def measured(*stages: str, layer: str = "conv9") -> Picture:
-    """How long these stages took on an H200; the caption names those that were not measured.
-    Raises ``ValueError`` if none was."""
-    document = stored(layer)
-    times, more = _there(document, stages, "time_ms")
-    if not times:
-        raise ValueError(f"stages are {', '.join(stages)}: none was measured on {layer}")
-    problem = document["problem"]
+    """How long these stages took on an H200. Raises ``ValueError`` for one that was not measured
+    on the layer."""
+    times, where = _of_stages(layer, stages, "time_ms")
+    problem = stored(layer)["problem"]
     images, channels, height, width = problem["input_shape"]
     caption = (
-        f"The time of each stage for the layer {layer.capitalize()}, on {_where(document)}; "
+        f"The time of each stage for the layer {layer.capitalize()}, on {where}; "
         f"shorter is better: {{}}. {layer.capitalize()} is {images} images of {channels} channels "
         f"and {height}x{width} pixels, {problem['out_channels']} filters of "
         f"{'x'.join(map(str, problem['kernel_size']))}: {problem['flops'] / 1e9:.1f} billion "
-        f"floating-point operations.{more}"
+        "floating-point operations."
     )
     return _chart(_one_each(times), f"milliseconds for {layer.capitalize()}", caption, unit=" ms")
 
 
 def measured_kernels(*stages: str, layer: str = "conv9") -> Picture:
-    """How long each kernel of these stages took on an H200: the parts of a stage as one bar.
-
-    Raises ``ValueError`` for a stage that was not measured on the layer.
-    """
-    times, _ = _there(stored(layer), stages, "launch_ms")
-    for name in map(short_name, _names(stages)):
-        require_measured("stage", name, times)
+    """How long each kernel of these stages took on an H200, timed alone: the parts of a stage as
+    one bar. Raises as :func:`measured`."""
+    times, where = _of_stages(layer, stages, "launch_ms")
     least = max(sum(parts.values()) for parts in times.values()) / 100
     bars = [(n, {one: t for one, t in parts.items() if t > least}) for n, parts in times.items()]
-    more = " The chart leaves out parts under a hundredth of the longest bar."
-    return _parts(layer, bars, dict.fromkeys(part for _, parts in bars for part in parts), more)
+    more = "The chart leaves out parts under a hundredth of the longest bar."
+    return _parts(
+        layer, where, bars, dict.fromkeys(one for _, parts in bars for one in parts), more
+    )
 
 
 def measured_parts(*stages: str, layer: str = "conv9") -> Picture:
     """How long these stages' layout transforms and main kernels took on an H200, each timed alone.
-    The caption names what was not measured."""
-    found, more = _there(stored(layer), stages, "launch_ms")
+    Raises as :func:`measured`."""
+    found, where = _of_stages(layer, stages, "launch_ms")
     times = {name: list(parts.values()) for name, parts in found.items()}
     bars = [(n, {TRANSFORMS: sum(parts[:-1]), MAIN: parts[-1]}) for n, parts in times.items()]
     more = (
-        " A layout transform reorders the input or the filter. In a whole run it leaves some of "
-        f"its output in the cache, so the stage can be faster than the sum of its parts.{more}"
+        "A layout transform reorders the input or the filter. In a whole run it leaves some of "
+        "its output in the cache, so the stage can be faster than the sum of its parts."
     )
-    return _parts(layer, bars, (MAIN, TRANSFORMS), more)
+    return _parts(layer, where, bars, (MAIN, TRANSFORMS), more)
 
 
-def _parts(layer: str, bars: Bars, kinds: Iterable[str], more: str) -> Picture:
-    caption = f"Milliseconds of each part alone, on {_where(stored(layer))}. {{}}.{more}"
+def _parts(layer: str, where: str, bars: Bars, kinds: Iterable[str], more: str) -> Picture:
     colours = dict(zip(kinds, COLOURS, strict=False))
     title = f"milliseconds for {layer.capitalize()}"
+    caption = f"Milliseconds of each part alone, on {where}. {{}}. {more}"
     return _chart(bars, title, caption, colours, unit=" ms", label=_three)
 
 
-def _memory(layers: Sequence[str], names: Iterable[str], value: str) -> tuple[Any, dict[str, Any]]:
-    """The measurements of memory, and those of the layers by name.
+def _memory(
+    layers: Sequence[str], stages: Iterable[str], value: str
+) -> tuple[dict[str, Any], list[tuple[str, int, dict[str, int]]]]:
+    """The measurements of memory; and of each layer its name, its tensors' bytes and a value of
+    each stage by short name.
 
     Raises ``ValueError`` for a layer or stage that was not measured.
     """
     document = result("memory")
     entries = {row["layer"]: row for row in document["layers"]}
-    for layer in layers:
+    names = [stage_named(stage).name for stage in stages]
+    found = []
+    for layer in layers or entries:
         require_measured("layer", layer, entries)
-    chosen = {layer: entries[layer] for layer in layers or entries}
-    for name in names:
-        require_measured("stage", name, next(iter(chosen.values()))[value])
-    return document, chosen
+        for name in names:
+            require_measured("stage", name, entries[layer][value])
+        bytes_of = {short_name(name): entries[layer][value][name] for name in names}
+        found.append((layer.capitalize(), entries[layer]["tensor_bytes"], bytes_of))
+    return document, found
 
 
 def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
@@ -259,38 +252,33 @@ def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
 
     Raises ``ValueError`` for a layer or stage that was not measured.
     """
-    names = _names(stages)
-    document, entries = _memory([layer], names, "measured_bytes")
-    bytes_of = {"input, filter, output": entries[layer]["tensor_bytes"]}
-    bytes_of |= {short_name(name): entries[layer]["measured_bytes"][name] for name in names}
+    document, ((name, tensors, taken),) = _memory([layer], stages, "measured_bytes")
     caption = (
         f"The memory that the stages took beside the tensors, on an {document['device']}, batch "
         f"{document['batch']}: {{}}."
     )
+    bytes_of = {"input, filter, output": tensors, **taken}
     sizes = {name: round(size / 2**20) for name, size in bytes_of.items()}
-    return _chart(_one_each(sizes), f"MiB for {layer.capitalize()}", caption, unit=" MiB")
+    return _chart(_one_each(sizes), f"MiB for {name}", caption, unit=" MiB")
 
 
 def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
     """What stages store beside input, filter and output, as a part of the size of these three, on
-    the paper's layers.
+    these or all of the paper's layers.
 
     Raises ``ValueError`` for a layer or stage that was not measured.
     """
-    names = _names(stages)
-    document, chosen = _memory(layers, names, "workspace_bytes")
+    document, found = _memory(layers, stages, "workspace_bytes")
     bars: list[tuple[str, dict[str, float]]] = []
     told = []
-    for layer, row in chosen.items():
-        parts = {short_name(n): row["workspace_bytes"][n] / row["tensor_bytes"] for n in names}
-        middle = (len(names) - 1) // 2
-        heads = [layer.capitalize() * (n == middle) for n in range(len(names))]
-        bars += [(head, {n: part}) for head, (n, part) in zip(heads, parts.items(), strict=True)]
+    for layer, tensors, bytes_of in found:
+        parts = {name: size / tensors for name, size in bytes_of.items()}
+        for number, (name, part) in enumerate(parts.items()):
+            bars.append((layer * (number == (len(parts) - 1) // 2), {name: part}))
         bars.append(("", {}))
-        numbers = ", ".join(f"{name} {part:.2f}" for name, part in parts.items())
-        told.append(f"{layer.capitalize()}: {numbers}")
+        told.append(f"{layer}: " + ", ".join(f"{name} {part:.2f}" for name, part in parts.items()))
     figure, (panel,) = sheet(7.4, 0.14 * len(bars) + 0.9)
-    colours = dict(zip(map(short_name, names), COLOURS, strict=False))
+    colours = dict(zip(found[0][2], COLOURS, strict=False))
     title = "workspace / (input + filter + output)"
     _draw_bars(panel, bars[:-1], title, lambda part: f"{part:.2f}", colours, size=8)
     panel.axvline(1, color=INK, linewidth=1, linestyle=":")
@@ -339,7 +327,7 @@ def measured_sweep(sweep: str, *stages: str) -> Picture:
     points = [point for point in document["points"] if point["sweep"] == sweep]
     values = [point["value"] for point in points]
     lines = {}
-    for name in _names(stages):
+    for name in [stage_named(stage).name for stage in stages]:
         require_measured("stage", name, points[0]["stages"])
         runs = [{n: run["time_ms"] for n, run in point["stages"].items()} for point in points]
         lines[short_name(name)] = [run["s01_direct"] / run[name] for run in runs]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,18 +19,16 @@ from convlab.lessons.feedback import (
     AS_FEW,
     Feedback,
     Problem,
-    Row,
     Stopped,
     broken,
     checked_by_counts,
     feedback_on,
-    function_of,
     graded,
-    headline_of,
-    in_one_line,
     of_finding,
     ready,
+    row_of,
     running,
+    with_problems,
 )
 from convlab.lessons.launching import numbered
 from convlab.problem import ConvProblem
@@ -61,7 +59,7 @@ def check(
     try:
         found = checked(made, step.name, seed=seed, model=MODEL)
     except ValueError as error:
-        return broken(title, in_one_line(error))
+        return broken(title, str(error))
     if found.ok and also is not None:
         answer, findings = check_tile(made, step.name, also, seed)
         answers = found.answers if answer.ok else (*found.answers, answer)
@@ -69,8 +67,7 @@ def check(
     return feedback_on(title, found, short_name(step.name), at_most)
 
 
-@dataclass(frozen=True)
-class On:
+class On(NamedTuple):
     """A launch to try a kernel on: its grid, its block and its input arrays."""
 
     grid: int | tuple[int, ...]
@@ -106,7 +103,7 @@ def check_kernel(
         traces.append(made)
     answers = (f"the answer is what NumPy gives, on {len(traces)} launches",)
     if problems:
-        return with_problems(title, problems, () if ANSWER in problems else answers)
+        return with_problems(title, problems.values(), () if ANSWER in problems else answers)
     rows = []
     if fewest_sectors:
         counts = [[one.total(unit) for one in traces] for unit in ("sectors", "fewest_sectors")]
@@ -116,19 +113,6 @@ def check_kernel(
         yours = sum(launch.total("lanes") for launch in traces)
         rows.append(row_of("elements read and written", yours, there))
     return checked_by_counts(title, answers, rows)
-
-
-def row_of(unit: str, yours: float, target: float) -> Row:
-    """A count that may be a quarter above the target."""
-    return Row(unit, yours, target, yours <= AS_FEW * target)
-
-
-def with_problems(
-    title: str, problems: dict[Any, Problem], right: tuple[str, ...] = ()
-) -> Feedback:
-    """The feedback of what is wrong, with a wrong answer first."""
-    found = tuple(sorted(problems.values(), key=lambda one: one.reason != ANSWER))
-    return Feedback(title, headline_of(found), found, right)
 
 
 def tried(
@@ -143,33 +127,32 @@ def tried(
     problems: dict[Any, Problem] = {}
     for finding in made.findings:
         key = finding.kind, finding.line, finding.other_line
-        problems.setdefault(key, of_finding(finding, function_of(kernel)))
-    same = np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
+        problems.setdefault(key, of_finding(finding, kernel.py_func.__code__.co_filename))
     if not all(map(np.array_equal, inputs, launch.inputs)):
         what = "The kernel changed its input, which is only to be read."
         problems[INPUT] = Problem(INPUT, what)
-    if not same.all():
-        problems[ANSWER] = _wrong_element(output, right, ~same)
+    wrong = ~np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
+    if wrong.any():
+        where = tuple(np.argwhere(wrong)[0].tolist())
+        got = output[where]
+        said = f"the kernel wrote {got:.6g}"
+        if np.array_equal(got, np.asarray(poison, got.dtype), equal_nan=got.dtype.kind == "f"):
+            said = "nothing was written there"
+        what = (
+            f"The answer is wrong in {int(wrong.sum())} of {wrong.size} places, first at "
+            f"{where[0] if len(where) == 1 else list(where)}: {said}, wanted is "
+            f"{right[where]:.6g}."
+        )
+        problems[ANSWER] = Problem(ANSWER, what)
     return made, problems, output
-
-
-def _wrong_element(output: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> Problem:
-    where = tuple(int(place) for place in np.argwhere(wrong)[0])
-    got = output[where]
-    poisoned = np.isnan(got) if got.dtype.kind == "f" else got == np.iinfo(got.dtype).max
-    place = where[0] if len(where) == 1 else list(where)
-    said = "nothing was written there" if poisoned else f"the kernel wrote {got:.6g}"
-    return Problem(
-        ANSWER,
-        f"The answer is wrong in {int(wrong.sum())} of {wrong.size} places, first at {place}: "
-        f"{said}, wanted is {right[where]:.6g}.",
-    )
 
 
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
     """What the strict simulator finds wrong with a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
-    problems = tuple(of_finding(finding, function_of(kernel)) for finding in findings)
+    problems = tuple(
+        of_finding(finding, kernel.py_func.__code__.co_filename) for finding in findings
+    )
     places = f"in {len(problems)} place{'s' * (len(problems) != 1)}"
     headline = f"something wrong, {places}" if problems else "nothing wrong"
     return Feedback("your kernel", f"The simulator found {headline}.", problems)
@@ -202,7 +185,7 @@ def check_function(
             numbers = np.array([])
         if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
             what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
-            return with_problems(title, {ANSWER: Problem(ANSWER, what)})
+            return with_problems(title, [Problem(ANSWER, what)])
     return Feedback(title, "Passed.", (), (f"right on {len(ours)} cases",))
 
 
@@ -226,23 +209,22 @@ class PretendGPU:
     cached: float
     hiccup: int = 10
     _now: float = field(default=0.0, repr=False)
-    _free: float = field(default=0.0, repr=False)
+    _free: float = field(default=0.0, repr=False)  # when the queue will be empty
     _launches: int = field(default=0, repr=False)
     _in_cache: bool = field(default=False, repr=False)
 
     def launch(self) -> None:
         """Start the kernel: returns at once, long before it is done."""
-        self._now += 0.01 if self._launches else 250.0
+        slow = 4 if (self._launches + 1) % self.hiccup == 0 else 1
+        time = slow * (self.cached if self._in_cache else self.cold)
+        self._start(time, 0.01 if self._launches else 250.0)
         self._launches += 1
-        time = self.cached if self._in_cache else self.cold
         self._in_cache = True
-        self._work(4 * time if self._launches % self.hiccup == 0 else time)
 
     def flush_cache(self) -> None:
         """Start a kernel that fills the cache with other numbers."""
-        self._now += 0.01
+        self._start(0.5, 0.01)
         self._in_cache = False
-        self._work(0.5)
 
     def wait(self) -> None:
         """Wait until all that was started is done."""
@@ -252,7 +234,8 @@ class PretendGPU:
         """The time, in milliseconds."""
         return self._now
 
-    def _work(self, time: float) -> None:
+    def _start(self, time: float, before: float) -> None:
+        self._now += before
         self._free = max(self._now, self._free) + time
 
 
@@ -266,10 +249,6 @@ def gpus(*times: tuple[float, float]) -> Callable[[], list[tuple[PretendGPU, int
     return lambda: [(PretendGPU(cold, cached), 21) for cold, cached in times]
 
 
-Wanted = Callable[[np.ndarray, ConvProblem], np.ndarray]
-TITLE = "your im2col kernel"
-
-
 def traced_im2col(made: Any, problem: ConvProblem) -> LaunchTrace:
     """The trace of ``made(problem, WIDTH, BY_IMAGE)``, all images in one matrix."""
     width = pitch(problem.N)
@@ -278,54 +257,48 @@ def traced_im2col(made: Any, problem: ConvProblem) -> LaunchTrace:
     return trace(made(problem, width, False), grid, THREADS, numbered(problem), columns).main
 
 
-def _tries(wanted: Wanted) -> Iterator[tuple[str, tuple[Any, ...], On, np.ndarray]]:
-    """A problem's name, what the kernel is made for, the launch, and what it has to write."""
-    # Nothing is computed with the numbers; what is counted has to have long rows.
-    tried_on = {name: one for name, one in PROBLEMS.items() if name != SPOILED}
-    for name, problem in {**tried_on, "an ordinary layer": MODEL}.items():
-        input = numbered(problem)
-        matrix = np.asarray(wanted(input, problem), np.float32)
-        width = pitch(problem.N)
-        rows = np.zeros((problem.K, width), np.float32)
-        rows[:, : problem.N] = matrix
-        by_image = matrix.reshape(problem.K, problem.N_i, -1).transpose(1, 0, 2)
-        for right, made_for in (
-            (rows, (problem, width, False)),
-            (by_image, (problem, problem.N, True)),
-        ):
-            grid = blocks_for(right.size, THREADS)
-            yield name, made_for, On(grid, THREADS, (input,)), right.reshape(-1).copy()
-
-
 @graded
-def check_im2col(made: Any, wanted: Wanted) -> Feedback:
+def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarray]) -> Feedback:
     """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
     write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
     the stages' own does. Nothing that is wrong with it raises."""
-    ready(TITLE, made)
+    title = "your im2col kernel"
+    ready(title, made)
     problems: dict[Any, Problem] = {}
     counts = np.zeros((2, 2), int)
-    names: dict[str, bool] = {}
-    for name, made_for, launch, right in _tries(wanted):
-        with running(TITLE, f"{made.__name__}: "):
-            kernel = made(*made_for)
-        if not is_kernel(kernel):
-            what = f"{made.__name__} returned {kernel!r}: it must be a kernel"
-            raise Stopped(broken(TITLE, what))
-        with running(TITLE):
-            theirs, wrong, _ = tried(kernel, launch, right)
-        if ANSWER in wrong:
-            what = f"On {name!r} ({made_for[0]}): {wrong[ANSWER].what}"
-            wrong[ANSWER] = Problem(ANSWER, what)
-        problems = problems | wrong | problems  # the first of each kind
-        names[name] = names.get(name, True) and ANSWER not in wrong
-        ours, *_ = tried(make_im2col(*made_for), launch, right)
-        counts += [[one.total(unit) for unit in ("requests", "sectors")] for one in (theirs, ours)]
+    # Nothing is computed with the numbers; what is counted has to have long rows.
+    tried_on = {name: one for name, one in PROBLEMS.items() if name != SPOILED}
+    tried_on["an ordinary layer"] = MODEL
+    wrong_on = set()
+    for name, problem in tried_on.items():
+        input = numbered(problem)
+        matrix = np.asarray(wanted(input, problem), np.float32)
+        width = pitch(problem.N)
+        rows = np.pad(matrix, ((0, 0), (0, width - problem.N)))
+        by_image = matrix.reshape(problem.K, problem.N_i, -1).transpose(1, 0, 2)
+        for right, layout in ((rows, (width, False)), (by_image, (problem.N, True))):
+            with running(title, f"{made.__name__}: "):
+                kernel = made(problem, *layout)
+            if not is_kernel(kernel):
+                what = f"{made.__name__} returned {kernel!r}: it must be a kernel"
+                raise Stopped(broken(title, what))
+            launch = On(blocks_for(right.size, THREADS), THREADS, (input,))
+            with running(title):
+                theirs, wrong, _ = tried(kernel, launch, right.reshape(-1))
+            if ANSWER in wrong:
+                wrong_on.add(name)
+                wrong[ANSWER] = Problem(ANSWER, f"On {name!r} ({problem}): {wrong[ANSWER].what}")
+            problems = problems | wrong | problems  # the first of each kind
+            ours, *_ = tried(make_im2col(problem, *layout), launch, right.reshape(-1))
+            both = theirs, ours
+            counts += [[one.total(unit) for unit in ("requests", "sectors")] for one in both]
+    count = len(tried_on)
     if problems:
-        right_on = sum(names.values())
-        said = f"the matrix is right on {right_on} of {len(names)} problems"
-        return with_problems(TITLE, problems, (said,) * bool(right_on))
+        right_on = count - len(wrong_on)
+        said = f"the matrix is right on {right_on} of {count} problems"
+        return with_problems(title, problems.values(), (said,) * bool(right_on))
     units = ("requests to global memory", "sectors of global memory")
-    rows = [row_of(unit, *pair) for unit, pair in zip(units, counts.T.tolist(), strict=True)]
-    answers = (f"the matrix is what NumPy gives, on {len(names)} problems",)
-    return checked_by_counts(TITLE, answers, rows)
+    table = [row_of(unit, *pair) for unit, pair in zip(units, counts.T.tolist(), strict=True)]
+    return checked_by_counts(
+        title, (f"the matrix is what NumPy gives, on {count} problems",), table
+    )

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import linecache
 import os
 import re
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from html import escape
 from types import FunctionType
-from typing import Any, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 import numpy as np
 
 from convlab.checking import Check
-from convlab.checking.records import SPOILED, Answer, Count
+from convlab.checking.records import SPOILED, Answer
 from convlab.lessons.pictures import RIGHT, WRONG, Grid, Picture
 from convlab.simulation.findings import Finding, NotSimulated
 
 PASSED, UNFILLED, BROKEN, ANSWER, COUNTS = "passed", "unfilled", "broken", "answer", "counts"
 DOES_NOT_COMPILE = "does not compile"
 GREEN, RED, GREY = "#2e9e4f", "#d1503f", "#8b929a"
-EMPTY = "NotImplementedError"  # what an unfilled cell raises
+EMPTY = "raise NotImplementedError"  # what an unfilled cell raises
 AS_FEW = 1.25  # times the target's count that still is as few
 NOT_CHECKED = "floating-point operations"  # a matter of taste
 MOST_PLANES = 4  # that a picture of a wrong output shows
 MOST_LINES = 4  # that are told of an unfilled cell
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A line of the learner's cell that something is said about."""
 
     number: int
@@ -95,28 +92,22 @@ class Feedback:
         return tuple(dict.fromkeys(problem.reason for problem in self.problems))
 
     def __str__(self) -> str:
-        return "\n".join(self._text())
-
-    def _text(self) -> Iterator[str]:
-        yield self.headline
-        for what in self.right:
-            yield f"  ok     {what}"
+        text = [self.headline, *(f"  ok     {what}" for what in self.right)]
         for problem in self.problems:
-            yield f"  {'todo ' if problem.reason == UNFILLED else 'WRONG'}  {problem.what}"
-            for line in problem.lines:
-                yield f"         line {line.number}: {line.code}"
-            if problem.advice:
-                yield f"         {problem.advice}"
+            mark = "todo " if problem.reason == UNFILLED else "WRONG"
+            text.append(f"  {mark}  {problem.what}")
+            text += [f"         line {line.number}: {line.code}" for line in problem.lines]
+            text += [f"         {problem.advice}"] * bool(problem.advice)
         if self.rows:
-            yield f"         {'':28}{'yours':>10}{'target':>10}"
+            text.append(f"         {'':28}{'yours':>10}{'target':>10}")
         for row in self.rows:
-            mark = f"  {row.mark}".rstrip()
-            yield f"         {row.unit:28}{row.yours:10,.0f}{row.target:10,.0f}{mark}"
+            numbers = f"{row.unit:28}{row.yours:10,.0f}{row.target:10,.0f}"
+            text.append(f"         {numbers}  {row.mark}".rstrip())
+        return "\n".join(text)
 
     def as_html(self) -> str:
         """A card without script, whose colours suit light and dark pages."""
         colour = GREEN if self.passed else GREY if self.result == UNFILLED else RED
-        parts = [f"<p><b>{escape(self.headline)}</b></p>"]
         items = [f"<li>✔ {escape(what)}</li>" for what in self.right]
         for problem in self.problems:
             lines = "".join(
@@ -126,8 +117,9 @@ class Feedback:
             advice = f"<br><i>{escape(problem.advice)}</i>" if problem.advice else ""
             mark = "" if problem.reason == UNFILLED else "✘ "
             items.append(f"<li>{mark}{escape(problem.what)}{lines}{advice}</li>")
+        inside = f"<p><b>{escape(self.headline)}</b></p>"
         if items:
-            parts.append(f'<ul style="list-style:none;padding-left:.5em">{"".join(items)}</ul>')
+            inside += f'<ul style="list-style:none;padding-left:.5em">{"".join(items)}</ul>'
         if self.rows:
             number = '<td style="text-align:right;padding:.1em .6em">'
             cells = "".join(
@@ -137,8 +129,7 @@ class Feedback:
             )
             named = number.replace("td", "th")
             head = f"<tr><th></th>{named}yours</th>{named}target</th><th></th></tr>"
-            parts.append(f"<table>{head}{cells}</table>")
-        inside = "".join(parts)
+            inside += f"<table>{head}{cells}</table>"
         return f'<div style="border-left:4px solid {colour};padding:.1em 1em">{inside}</div>'
 
     def _ipython_display_(self) -> None:
@@ -183,7 +174,7 @@ def running(title: str, what: str = "") -> Iterator[None]:
     try:
         yield
     except NotSimulated as error:
-        raise Stopped(broken(title, in_one_line(error))) from error
+        raise Stopped(broken(title, str(error))) from error
     except (Exception, SystemExit) as error:
         notes = getattr(error, "__notes__", ())  # the simulator's: thread, file and line
         told = ", ".join([f"{what}it raised {type(error).__name__}: {error}", *notes])
@@ -200,50 +191,33 @@ def unfilled(made: Any) -> tuple[Line, ...]:
     """The lines that are still to be replaced by the learner's own, in ``made`` and in the
     functions of the same cell that it calls."""
     function = function_of(made)
-    found = _unfilled(function)
     if function is None:
-        return found
-    for name in function.__code__.co_names:
-        part = function_of(function.__globals__.get(name))
-        if part is not None and part.__code__.co_filename == function.__code__.co_filename:
-            found += _unfilled(part)
-    return tuple(sorted(found, key=lambda line: line.number))
-
-
-def _unfilled(function: FunctionType | None) -> tuple[Line, ...]:
-    try:
-        lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):  # made by exec, say: then it is simply run
         return ()
-    raised = (node for node in ast.walk(tree) if isinstance(node, ast.Raise))
-    numbers = sorted(
-        node.lineno for node in raised if node.exc is not None and EMPTY in ast.unparse(node.exc)
-    )
-    return tuple(Line(first + number - 1, lines[number - 1].strip()) for number in numbers)
-
-
-def line_of(file: str, number: int) -> Line:
-    """A line of the file, or of the cell, which IPython calls a file."""
-    return Line(number, linecache.getline(file, number).strip())
-
-
-def to_be_filled(title: str, lines: tuple[Line, ...]) -> Feedback:
-    """Of a cell with these lines still to be replaced."""
-    these = "these lines" if len(lines) > 1 else "this line"
-    what = (
-        f"Write your own lines in the cell above in place of {these}; then run that cell and this "
-        "one again (Shift+Enter)."
-    )
-    problem = Problem(UNFILLED, what, lines[:MOST_LINES])
-    return Feedback(title, "Not filled in yet: your turn.", (problem,))
+    code = function.__code__
+    called = (function_of(function.__globals__.get(name)) for name in code.co_names)
+    same_cell = (one for one in called if one and one.__code__.co_filename == code.co_filename)
+    found = set()
+    for one in (function, *same_cell):
+        try:
+            lines, first = inspect.getsourcelines(one)
+        except (OSError, TypeError):  # made by exec, say: then it is simply run
+            continue
+        stubs = enumerate(map(str.strip, lines), first)
+        found |= {Line(number, line) for number, line in stubs if line.startswith(EMPTY)}
+    return tuple(sorted(found))
 
 
 def ready(title: str, made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
     """Raise :class:`Stopped` for what cannot be checked: a function with lines still to be filled
     in, and what is not one, by ``is_one``."""
     if lines := unfilled(made):
-        raise Stopped(to_be_filled(title, lines))
+        these = "these lines" if len(lines) > 1 else "this line"
+        what = (
+            f"Write your own lines in the cell above in place of {these}; then run that cell and "
+            "this one again (Shift+Enter)."
+        )
+        problem = Problem(UNFILLED, what, lines[:MOST_LINES])
+        raise Stopped(Feedback(title, "Not filled in yet: your turn.", (problem,)))
     if not is_one(made):
         rule = "hand over the function, without calling it"
         if is_one is not function_of:
@@ -275,63 +249,63 @@ PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*)
 
 def _error(what: str) -> Problem:
     """An error in words, with the line that raised it, where the simulator noted that."""
-    what = what.strip(". ")
-    place = PLACE.search(what)
-    lines = () if place is None else (line_of(place["file"], int(place["line"])),)
-    return Problem(BROKEN, f"{_sentence(PLACE.sub('', what))}.", lines, _hint(what))
+    what = " ".join(what.split()).strip(". ")
+    place, said = PLACE.search(what), PLACE.sub("", what)
+    if not re.search("[_.]", said.split(" ", 1)[0]):  # else it begins with something's name
+        said = _capital(said)
+    lines = () if place is None else _lines(place["file"], int(place["line"]))
+    return Problem(BROKEN, f"{said}.", lines, _hint(what))
 
 
 def _hint(what: str) -> str:
     return next((hint for piece, hint in HINTS.items() if piece in what), "")
 
 
-def in_one_line(error: Exception) -> str:
-    """What an error says."""
-    return " ".join(str(error).split())
+def _lines(file: str, *numbers: int | None) -> tuple[Line, ...]:
+    """Lines of the file, or of the cell, which IPython calls a file."""
+    found = sorted({number for number in numbers if number is not None})
+    return tuple(Line(number, linecache.getline(file, number).strip()) for number in found)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def feedback_on(title: str, found: Check, stage: str, at_most: float) -> Feedback:
     """What ``convlab.check`` found, against ``at_most`` times the stage's counts."""
-    problems = [of_finding(finding, None) for finding in found.findings]
+    problems = [of_finding(finding) for finding in found.findings]
     wrong = [answer for answer in found.answers if not answer.ok]
+    # What shows most: ordinary numbers, and the smallest part wrong.
+    ordinary = [answer for answer in wrong if answer.name != SPOILED]
+    telling = min(ordinary or wrong, key=Answer.part_wrong, default=None)
+    raised = [one.failed for one in wrong if one.failed and "it raised" in one.failed]
     picture = None
-    right: list[str] = []
-    telling = _telling(wrong)
-    if telling is not None:
-        raised = next((one for one in wrong if one.failed and "it raised" in one.failed), None)
-        if raised is not None:
-            problems.insert(0, _error(raised.failed or ""))
-        elif telling.check is not None:
-            problems.insert(0, _wrong_answer(found, wrong, telling))
-            picture = _where_wrong(telling.wrong)
-    else:
-        right.append(f"the answer is right on {len(found.answers)} problems")
-    if found.machine is not None and found.machine.error is not None:
-        error = found.machine.error
+    right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
+    if raised:
+        problems.append(_error(raised[0]))
+    elif telling is not None and telling.check is not None:
+        problems.append(_wrong_answer(found, wrong, telling))
+        picture = _where_wrong(telling.wrong)
+    if found.machine is not None and (error := found.machine.error) is not None:
         what = f"Numba cannot compile it: {error}."
         problems.append(Problem(DOES_NOT_COMPILE, what, advice=_hint(error)))
     if problems:
-        return Feedback(
-            title, headline_of(problems), tuple(problems), tuple(right), picture=picture
-        )
+        return with_problems(title, problems, right, picture)
     right.append("no race, no access out of bounds, no read of uninitialised memory")
     if found.float64:
         right.append(
             f"but it computes in float64, where {stage} does not: write float32(0), not 0.0"
         )
-    return checked_by_counts(title, right, [_row(count, at_most) for count in found.counts])
-
-
-def _telling(wrong: Sequence[Answer]) -> Answer | None:
-    """The wrong answer that shows most: with the smallest part wrong, and ordinary numbers."""
-    ordinary = [answer for answer in wrong if answer.name != SPOILED]
-    return min(ordinary or wrong, key=Answer.part_wrong, default=None)
+    counts = [count for count in found.counts if count.unit != NOT_CHECKED]
+    rows = [row_of(count.unit, count.yours, count.stages, at_most) for count in counts]
+    return checked_by_counts(title, right, rows)
 
 
 def _wrong_answer(found: Check, wrong: Sequence[Answer], telling: Answer) -> Problem:
-    names = ", ".join(repr(answer.name) for answer in wrong)
-    on = "all" if len(wrong) == len(found.answers) else f"{len(wrong)} of {len(found.answers)}"
-    which = "" if len(wrong) == len(found.answers) else f": {names}"
+    on, which = "all", ""
+    if len(wrong) < len(found.answers):
+        on = f"{len(wrong)} of {len(found.answers)}"
+        which = f": {', '.join(repr(answer.name) for answer in wrong)}"
     what = (
         f"The answer is wrong on {on} problems{which}. Of {telling.name!r} ({telling.problem}) "
         f"{telling.error}."
@@ -339,73 +313,60 @@ def _wrong_answer(found: Check, wrong: Sequence[Answer], telling: Answer) -> Pro
     return Problem(ANSWER, what, advice=_capital(found.advice or ""))
 
 
-def _row(count: Count, at_most: float) -> Row:
-    few = count.yours <= at_most * count.stages or count.unit == NOT_CHECKED
-    return Row(count.unit, count.yours, count.stages, few)
+def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> Row:
+    """A count that may be ``at_most`` times the target."""
+    return Row(unit, yours, target, yours <= at_most * target)
 
 
 def checked_by_counts(title: str, right: Sequence[str], rows: Sequence[Row]) -> Feedback:
     """Of a right kernel: whether its memory traffic is as low as it should be."""
-    rows = [row for row in rows if (row.yours or row.target) and row.unit != NOT_CHECKED]
+    rows = [row for row in rows if row.yours or row.target]
     many = [row for row in rows if not row.ok]
     if not many:
-        headline = (
-            "Passed."
-            if not rows
-            else "Passed: right, with no more memory traffic than it should have."
-        )
+        more = " right, with no more memory traffic than it should have."
+        headline = f"Passed:{more}" if rows else "Passed."
         return Feedback(title, headline, (), tuple(right), tuple(rows))
     told = ", ".join(
         f"{row.unit} ({row.yours / row.target:.1f} times the target)" if row.target else row.unit
         for row in many
     )
-    problem = Problem(COUNTS, f"Too many {told}.")
     headline = "Right, but not there yet: it causes more memory traffic than it should."
+    problem = Problem(COUNTS, f"Too many {told}.")
     return Feedback(title, headline, (problem,), tuple(right), tuple(rows))
 
 
-def headline_of(problems: Sequence[Problem]) -> str:
-    """The first problem in one sentence."""
-    first = problems[0].reason
-    if first == BROKEN:
-        return "Not yet: it could not be run to its end."
-    if first == ANSWER:
-        return "Not yet: the answer is wrong."
-    if first == DOES_NOT_COMPILE:
-        return "Not yet: Numba cannot compile it for a GPU."
-    return "Not yet: the answer came out right here, but on a GPU it may not."
+HEADLINES = {
+    BROKEN: "Not yet: it could not be run to its end.",
+    ANSWER: "Not yet: the answer is wrong.",
+    DOES_NOT_COMPILE: "Not yet: Numba cannot compile it for a GPU.",
+}
+ON_A_GPU = "Not yet: the answer came out right here, but on a GPU it may not."
 
 
-def of_finding(finding: Finding, function: Any) -> Problem:
+def with_problems(
+    title: str, problems: Iterable[Problem], right: Sequence[str] = (),
+    picture: Picture | None = None,
+) -> Feedback:  # fmt: skip
+    """The feedback of what is wrong, with a wrong answer first."""
+    found = tuple(sorted(problems, key=lambda one: one.reason not in (ANSWER, BROKEN)))
+    headline = HEADLINES.get(found[0].reason, ON_A_GPU)
+    return Feedback(title, headline, found, tuple(right), picture=picture)
+
+
+def of_finding(finding: Finding, file: str | None = None) -> Problem:
     """A finding of the simulator with the lines it is about."""
-    file = finding.file if function is None else function.__code__.co_filename
-    numbers = [finding.line]
-    if finding.other_line not in (None, finding.line):
-        numbers.append(finding.other_line)
-    lines = tuple(line_of(file, number) for number in sorted(numbers))
-    what = f"{_capital(finding.kind)}: {finding.what}{_seen_in(finding)}."
+    seen = ""
+    if finding.thread is not None:
+        block = "" if finding.block is None else f" of block {_number(finding.block)}"
+        seen = f", seen in thread {_number(finding.thread)}{block}"
+    lines = _lines(file or finding.file, finding.line, finding.other_line)
+    what = f"{_capital(finding.kind)}: {finding.what}{seen}."
     return Problem(finding.kind, what, lines, f"What usually fixes it: {finding.remedy}.")
-
-
-def _seen_in(finding: Finding) -> str:
-    if finding.thread is None:
-        return ""
-    block = "" if finding.block is None else f" of block {_number(finding.block)}"
-    return f", seen in thread {_number(finding.thread)}{block}"
 
 
 def _number(place: tuple[int, ...]) -> str:
     """``3`` for what has one dimension, ``(3, 1)`` else."""
     return str(place[0]) if not any(place[1:]) else f"({', '.join(map(str, place))})"
-
-
-def _sentence(text: str) -> str:
-    """With a capital, unless it begins with something's name."""
-    return text if re.search("[_.]", text.split(" ", 1)[0]) else _capital(text)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _where_wrong(wrong: np.ndarray | None) -> Picture | None:
@@ -416,8 +377,7 @@ def _where_wrong(wrong: np.ndarray | None) -> Picture | None:
     left = 0
     for image, channel in np.argwhere(wrong.any(axis=(2, 3)))[:MOST_PLANES].tolist():
         grid.note(left, -0.9, f"image {image}, channel {channel}", 8)
-        for (row, column), is_wrong in np.ndenumerate(wrong[image, channel]):
-            grid.cell(left + column, row, WRONG if is_wrong else RIGHT)
+        grid.cells(left, 0, wrong[image, channel], (RIGHT, WRONG))
         left += max(wrong.shape[3], 7) + 1
     part = f"{int(wrong.sum())} of {wrong.size}"
     return grid.finished(f"Where the output is wrong, in red: {part} elements")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import wraps
 from inspect import Parameter, Signature
 from typing import Any
 from unittest import mock
 
 import numpy as np
+from numba import cuda
+from numba.cuda.core.errors import NumbaPerformanceWarning
 
+from convlab.checking.checker import Tensors, main_launch, program_with
+from convlab.checking.loading import maker
 from convlab.engines import choose
 from convlab.engines.simulator import Simulator
 from convlab.kernels.receptive_field import channel_parallel_field
 from convlab.oracle import random_tensors
-from convlab.plans import Plan
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import SimulationError
 from convlab.stages import Launch, Program, Tile, stage_named
@@ -35,7 +37,13 @@ def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
     """``kernel[grid, block](*arrays)``, on the GPU where there is one, else on the simulator, which
     says what is wrong with the kernel. NumPy arrays are written to as the kernel writes."""
     if choose().is_gpu:
-        _on_the_gpu(kernel, grid, block, arrays)
+        there = [cuda.to_device(one) if isinstance(one, np.ndarray) else one for one in arrays]
+        with warnings.catch_warnings():  # the lessons' launches are small, and Numba says so
+            warnings.simplefilter("ignore", NumbaPerformanceWarning)
+            kernel[grid, block](*there)
+        for here, copy in zip(arrays, there, strict=True):
+            if isinstance(here, np.ndarray):
+                copy.copy_to_host(here)
         return
     try:
         Simulator().launch(kernel, grid, block, *arrays)
@@ -43,19 +51,6 @@ def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
         print("The simulator found something wrong:")
         for finding in error.findings or (error,):
             print(f"- {finding}")
-
-
-def _on_the_gpu(kernel: Any, grid: Any, block: Any, arrays: tuple[Any, ...]) -> None:
-    from numba import cuda
-    from numba.cuda.core.errors import NumbaPerformanceWarning
-
-    there = [cuda.to_device(one) if isinstance(one, np.ndarray) else one for one in arrays]
-    with warnings.catch_warnings():  # the lessons' launches are small, and Numba says so
-        warnings.simplefilter("ignore", NumbaPerformanceWarning)
-        kernel[grid, block](*there)
-    for here, copy in zip(arrays, there, strict=True):
-        if isinstance(here, np.ndarray):
-            copy.copy_to_host(here)
 
 
 def traced(
@@ -67,7 +62,7 @@ def traced(
     ``made`` is ``make_kernel(problem, tile)``, without ``tile`` for a stage that has none;
     ``tile=None`` takes the stage's tile for counting.
     """
-    main, arrays = ready_for(made, stage, problem, tile, seed)
+    main, arrays = ready_for(made, stage, problem, tile, random_tensors(problem, seed))
     return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
 
 
@@ -75,37 +70,19 @@ AFTER = ("bias", "output")  # what a kernel touches once its sums are complete
 
 
 def ready_for(
-    made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None, seed: int = 0
-) -> tuple[Launch, list[Any]]:
+    made: Any, stage: str, problem: ConvProblem, tile: Tile | None, tensors: Tensors,
+    output: np.ndarray | None = None,
+) -> tuple[Launch, list[Any]]:  # fmt: skip
     """The main launch of a stage and its arrays after the layout transforms, with a learner's
     kernel in the stage's place: ``made`` makes it, or a whole ``Program`` as :func:`part_of` does;
-    None leaves the stage's own."""
-    output = np.full(problem.output_shape, np.nan, np.float32)
-    return ready_on(random_tensors(problem, seed), output, made, stage, problem, tile)
-
-
-def ready_on(
-    tensors: tuple[np.ndarray, np.ndarray, np.ndarray], output: np.ndarray, made: Any, stage: str,
-    problem: ConvProblem, tile: Tile | None = None,
-) -> tuple[Launch, list[Any]]:  # fmt: skip
-    """The same, on an input, weight and bias of one's own, into ``output``."""
+    None leaves the stage's own. ``tensors`` are input, weight and bias; without an ``output`` it
+    is NaN."""
     step = stage_named(stage)
     tile = tile or step.model_tile
-    program = step.prepare(problem, tile)
-    made_for = (problem,) if tile is None else (problem, tile)
-    theirs = program if made is None else made(*made_for)
-    program = theirs if isinstance(theirs, Program) else program
-    main = program.launches[-1]
-    assert isinstance(main, Launch)
-    if theirs is not program:
-        main = replace(main, kernel=theirs)
-        program = replace(program, launches=(*program.launches[:-1], main))
-    ready = Plan(problem, step, program.tile, Simulator(strict=False), program=program)
-    input, weight, bias = tensors
-    for start in ready.steps(input, weight, output, bias)[:-1]:
-        start(None)
-    _, arrays = ready.bound(input, weight, output, bias)[-1]
-    return main, list(arrays)
+    if output is None:
+        output = np.full(problem.output_shape, np.nan, np.float32)
+    program = program_with(step, maker(made or step.prepare, step), problem, tile)
+    return main_launch(step, program, problem, tensors, output)
 
 
 def part_of(stage: str, **parts: Any) -> Any:

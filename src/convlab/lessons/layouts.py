@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.simulator import Simulator
-from convlab.lessons.launching import numbered, ready_on
+from convlab.lessons.launching import numbered, ready_for
 from convlab.lessons.pictures import COLOURS, INK, NOBODY, Grid, Picture
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
@@ -55,9 +55,11 @@ def windows_of(problem: ConvProblem) -> list[np.ndarray]:
 
 def _coloured(grid: Grid, left: float, top: float, pixels: np.ndarray, W_i: int) -> None:
     """A matrix of numbered pixels, coloured by their columns of the input, ``W_i`` wide."""
-    for (row, column), pixel in np.ndenumerate(pixels):
-        colour = COLOURS[(pixel - 1) % W_i % len(COLOURS)] if pixel else NOBODY
-        grid.cell(left + column, top + row, colour, str(pixel))
+
+    def colour(pixel: int) -> str:
+        return COLOURS[(pixel - 1) % W_i % len(COLOURS)] if pixel else NOBODY
+
+    grid.cells(left, top, pixels, colour, str)
 
 
 def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
@@ -71,24 +73,25 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
     m, n = divmod(window, p.W_o)
     first = n * p.s_w * p.H_f
     inside = slice(first, first + p.window_shape[1] * p.H_f)
-    # Of each part its blocks: how far down, the numbers, and where the window may be in them.
+    # Of each part its blocks, which stand below each other, and where the window may be in them.
     everywhere, one_column, one_run = np.s_[:, :], np.s_[:, window : window + 1], np.s_[m, inside]
-    parts: list[tuple[str, list[tuple[int, np.ndarray, Any]]]] = [
-        ("input", [(r * (p.H_i + 1), image[r], everywhere) for r in range(p.C_i)]),
-        ("im2col matrix", [(0, matrix, one_column)]),
-        ("im2win tensor", [(r * (p.H_o + 1), tensor[r], one_run) for r in range(p.C_i)]),
-    ]
+    parts: dict[str, tuple[np.ndarray, Any]] = {
+        "input": (image, everywhere),
+        "im2col matrix": (matrix[None], one_column),
+        "im2win tensor": (tensor, one_run),
+    }
     grid = Grid()
     left = 0
-    for title, blocks in parts:
+    for title, (blocks, there) in parts.items():
         grid.note(left, -0.9, title, 9)
-        for top, block, there in blocks:
+        for number, block in enumerate(blocks):
+            top = number * (len(block) + 1)
             _coloured(grid, left, top, block, p.W_i)
             framed = np.zeros(block.shape, bool)
             framed[there] = np.isin(block[there], marked)
             for row, column in np.argwhere(framed):
                 grid.cell(left + column, top + row, "none", edge=INK)
-        left += blocks[0][1].shape[1] + 4
+        left += blocks.shape[2] + 4
     sizes = [f"{' x '.join(map(str, one.shape))} = {one.size}" for one in (image, matrix, tensor)]
     alt = (
         f"An input of {sizes[0]} numbered pixels, its im2col matrix of {sizes[1]} and its im2win "
@@ -152,17 +155,15 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
     left = problem.W_i + 6.5
     grid = Grid()
 
-    def box(x: float, y: float, pixel: int) -> None:
+    def colour(pixel: int) -> str:
         plain = (COLOURS[0], COLOURS[2])[(pixel - 1) // (problem.H_i * problem.W_i) % 2]
-        colour = NOBODY if not pixel else COLOURS[1] if pixel in marked else plain
-        grid.cell(x, y, colour, str(pixel), size=8)
+        return NOBODY if not pixel else COLOURS[1] if pixel in marked else plain
 
     row, across = divmod(column, problem.W_o)
     for channel in range(problem.C_i):
         top = channel * (problem.H_i + 2)
         grid.note(0, top - 0.7, f"input[0, {channel}]", 9)
-        for (y, x), pixel in np.ndenumerate(input[0, channel]):
-            box(x, top + y, pixel)
+        grid.cells(0, top, input[0, channel], colour, str, size=8)
         # Without dilation or padding, a window is a rectangle of the input.
         grid.frame(across * problem.s_w, top + row * problem.s_h, *reversed(problem.window_shape))
     grid.note(left, -1.7, "column n of the matrix", 9)
@@ -170,11 +171,8 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
         grid.note(left + n + 0.5, -0.6, str(n), 8, ha="center")
     for k, label in enumerate(labels):
         grid.note(left - 0.3, k + 0.5, label, 8, ha="right", family="monospace")
-    for (k, n), pixel in np.ndenumerate(matrix):
-        if n < problem.N:
-            box(left + n, k, pixel)
-        else:
-            grid.cell(left + n, k, NOBODY, hatch="////")
+    grid.cells(left, 0, matrix[:, : problem.N], colour, str, size=8)
+    grid.cells(left + problem.N, 0, matrix[:, problem.N :], lambda pixel: NOBODY, hatch="////")
     grid.frame(left + column, 0, 1, problem.K)
     copies = np.bincount(matrix[:, : problem.N].reshape(-1))[1:]
     alt = (
@@ -204,7 +202,8 @@ def windows_seen(made: Any, stage: str, problem: ConvProblem) -> np.ndarray:
     weight = np.eye(problem.K, dtype=np.float32).reshape(square.weight_shape)
     bias = np.zeros(problem.K, np.float32)
     output = np.zeros(square.output_shape, np.float32)
-    main, arrays = ready_on((numbered(problem), weight, bias), output, made, stage, square)
+    tensors = numbered(problem), weight, bias
+    main, arrays = ready_for(made, stage, square, None, tensors, output)
     Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
     return output.transpose(1, 0, 2, 3).reshape(problem.K, problem.N).astype(int)
 

@@ -23,11 +23,10 @@ THREAD, WARP_MATES = COLOURS[3], COLOURS[5]
 
 def array_named(launch: LaunchTrace, name: str) -> Array:
     """The array of that name. Raises ``ValueError`` naming those there are."""
-    for array in launch.arrays:
-        if array.name == name:
-            return array
-    there = ", ".join(array.name for array in launch.arrays)
-    raise ValueError(f"array is {name!r}: the launch touches {there}")
+    there = {array.name: array for array in launch.arrays}
+    if name not in there:
+        raise ValueError(f"array is {name!r}: the launch touches {', '.join(there)}")
+    return there[name]
 
 
 def elements_of(launch: LaunchTrace, name: str, operation: str) -> Iterator[tuple[int, int]]:
@@ -55,9 +54,8 @@ def touched(launch: LaunchTrace, name: str) -> np.ndarray:
     shape = array_named(launch, name).shape
     found = np.zeros(math.prod(shape), bool)
     for footprint in launch.footprints:
-        if footprint.array == name:
-            for first, count in footprint.runs:
-                found[first : first + count] = True
+        for first, count in footprint.runs if footprint.array == name else ():
+            found[first : first + count] = True
     return found.reshape(shape)
 
 
@@ -65,6 +63,10 @@ def as_matrix(outputs: np.ndarray, problem: ConvProblem) -> np.ndarray:
     """An output in memory, [image, channel, pixel], as the matrix [channel, image and pixel]."""
     planes = outputs.reshape(problem.N_i, problem.M, -1)
     return planes.transpose(1, 0, 2).reshape(problem.M, problem.N)
+
+
+def _number(thread: int) -> str:
+    return str(thread) if thread >= 0 else ""
 
 
 def who_does_what(
@@ -81,18 +83,17 @@ def who_does_what(
         threads, where = threads[plane], f"{array}[{', '.join(map(str, plane))}]"
     elif threads.ndim == 1:
         row = min(MOST_COLUMNS, threads.size)
-        rest = -threads.size % row
-        threads = np.pad(threads, (0, rest), constant_values=-2).reshape(-1, row)
+        threads = np.pad(threads, (0, -threads.size % row), constant_values=-2).reshape(-1, row)
     threads = threads[:MOST_ROWS, :MOST_COLUMNS]
     grid = Grid()
     for (down, column), thread in np.ndenumerate(threads):
         if thread > -2:
             colour = NOBODY if thread < 0 else COLOURS[thread // WARP % len(COLOURS)]
-            grid.cell(column, down, colour, str(thread) if thread >= 0 else "")
+            grid.cell(column, down, colour, _number(thread))
     verb = "writes" if operation == "store" else "reads"
     block = launch.block_shown[0] if launch.grid[1:] == (1, 1) else launch.block_shown
     grid.note(0, -0.8, f"{where}: which thread of block {block} {verb} it", 9)
-    found = sorted({int(thread) for thread in threads.flat if thread >= 0})
+    found = {int(thread) for thread in threads.flat if thread >= 0}
     busy = f"threads {spans(found)}" if found else "no thread"
     rows, columns = threads.shape
     alt = f"{where} as a grid of {rows} x {columns} boxes; {busy} of block {block} have one each"
@@ -115,18 +116,18 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
     filters = touched(launch, "weight").reshape(M, K)
     outputs = as_matrix(touched(launch, "output"), problem)
     windows = np.broadcast_to(outputs.any(axis=0), (K, N))
-    gap = 4
+    start = K + 4
     grid = Grid(0.11)
     for left, top, marked, axis in (
-        (K + gap, 0, windows, 0), (0, K + gap, filters, 1), (K + gap, K + gap, outputs, None),
+        (start, 0, windows, 0), (0, start, filters, 1), (start, start, outputs, None),
     ):  # fmt: skip
         grid.cell(left, top, NOBODY, wide=marked.shape[1], high=marked.shape[0], edge=FAINT)
         for place in np.argwhere(marked):
             colour = TILE if axis is None else SLICES[place[axis] // K_B % len(SLICES)]
             grid.cell(left + place[1], top + place[0], colour, edge=colour)
-    grid.note(K + gap, -2.5, f"windows: K = {K} terms x N = {N} pixels", 8)
-    grid.note(0, K + gap + M + 2.5, f"filter: M = {M} x K = {K}", 8)
-    grid.note(K + gap, K + gap + M + 2.5, f"output: M = {M} x N = {N}", 8)
+    grid.note(start, -2.5, f"windows: K = {K} terms x N = {N} pixels", 8)
+    grid.note(0, start + M + 2.5, f"filter: M = {M} x K = {K}", 8)
+    grid.note(start, start + M + 2.5, f"output: M = {M} x N = {N}", 8)
     high, wide = int(filters.any(axis=1).sum()), int(outputs.any(axis=0).sum())
     block = f"({', '.join(map(str, launch.block_shown[:2]))})"
     alt = (
@@ -151,19 +152,18 @@ def one_thread(launch: LaunchTrace, thread: int) -> Picture:
     for array in launch.arrays:
         if array.space != "global" or len(array.shape) != 4:
             continue
+        mine = {
+            operation: [e for t, e in elements_of(launch, array.name, operation) if t == thread]
+            for operation in ("load", "atomic", "store")
+        }
+        verb, colour = ("writes", COLOURS[1]) if mine["store"] else ("reads", COLOURS[0])
         tensor = np.zeros(math.prod(array.shape), bool)
-        verb, colour = "reads", COLOURS[0]
-        for operation in ("load", "atomic", "store"):
-            mine = [e for t, e in elements_of(launch, array.name, operation) if t == thread]
-            tensor[mine] = True
-            if mine and operation == "store":
-                verb, colour = "writes", COLOURS[1]
+        tensor[[element for found in mine.values() for element in found]] = True
         told.append(f"{verb} {int(tensor.sum())} of {array.name}")
         tensor = tensor.reshape(array.shape)
         for i, channel in np.argwhere(tensor.any(axis=(2, 3)))[:MOST_PLANES].tolist():
             grid.note(left, -0.9, f"{array.name}[{i}, {channel}]", 8)
-            for (row, column), is_marked in np.ndenumerate(tensor[i, channel]):
-                grid.cell(left + column, row, colour if is_marked else NOBODY)
+            grid.cells(left, 0, tensor[i, channel], (NOBODY, colour))
             left += max(array.shape[3], 4) + 1.5  # room for the name above
     said = ", ".join(told)
     caption = f"What thread {thread} alone does. It {said}: blue is read, orange written."
@@ -177,25 +177,24 @@ def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
     pixels = problem.H_i * problem.W_i
     reads = elements_of(launch, "input", "load")
     channel_of = {thread: element // pixels % problem.C_i for thread, element in reads}
-    threads = np.full((problem.C_i, H_o * W_o), -1)
-    times = np.zeros(H_o * W_o, int)
+    threads = np.full((problem.C_i, H_o, W_o), -1)
+    times = np.zeros((H_o, W_o), int)
     for thread, element in elements_of(launch, "output", "atomic"):
         if element < H_o * W_o:
-            threads[channel_of[thread], element] = thread
-            times[element] += 1
+            threads[channel_of[thread]].flat[element] = thread
+            times.flat[element] += 1
     grids = [
         (f"threads that read input channel {r}", threads[r], COLOURS[r % len(COLOURS)])
         for r in range(problem.C_i)
     ]
     grids.append(("output[0, 0]: how many add to it", times, NOBODY))
-    across, wide, high = 2, W_o + 2, H_o + 2.2
     grid = Grid()
     for one, (title, numbers, colour) in enumerate(grids):
-        left, top = one % across * wide, one // across * high
+        left, top = one % 2 * (W_o + 2), one // 2 * (H_o + 2.2)
         grid.note(left, top - 0.8, title, 9)
-        for (row, column), number in np.ndenumerate(numbers.reshape(H_o, W_o)):
-            text = str(number) if number >= 0 else ""
-            grid.cell(left + column, top + row, colour if text else NOBODY, text, edge=FAINT)
+        # 0 is a thread, too; -1, which is none, takes the last colour.
+        colours = [colour] * (int(numbers.max()) + 1) + [NOBODY]
+        grid.cells(left, top, numbers, colours, _number, edge=FAINT)
     most = int(times.max())
     alt = (
         f"{problem.C_i} grids of {H_o} x {W_o} threads, one for each input channel, and the grid "
@@ -221,8 +220,7 @@ def region_and_field(launch: LaunchTrace, problem: ConvProblem) -> Picture:
         plane = marked[image, channel]
         title = f"{name}[{image}, {channel}]: {plane.shape[0]} x {plane.shape[1]}"
         grid.note(left, -1.6, title, 9)
-        for (row, column), is_marked in np.ndenumerate(plane):
-            grid.cell(left + column, row, colour if is_marked else NOBODY)
+        grid.cells(left, 0, plane, (NOBODY, colour))
         left += plane.shape[1] + 3
         sizes.append(f"{plane.any(axis=1).sum()} x {plane.any(axis=0).sum()}")
     field, region = sizes
@@ -251,16 +249,17 @@ def tile_of_threads(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) 
     ``thread`` and those of its warp have colours of their own."""
     tile = tile_of(launch, problem)
     shown = tile[:, :MOST_COLUMNS]
-    in_warp = shown // WARP == thread // WARP
+    in_warp, mine = shown // WARP == thread // WARP, tile == thread
     grid = Grid()
-    for (row, column), one in np.ndenumerate(shown):
-        colour = NOBODY if not in_warp[row, column] else THREAD if one == thread else WARP_MATES
-        grid.cell(column, row, colour, str(one) if one >= 0 else "", size=8.5)
+
+    def colour(one: int) -> str:
+        return THREAD if one == thread else WARP_MATES if one // WARP == thread // WARP else NOBODY
+
+    grid.cells(0, 0, shown, colour, _number, size=8.5)
     grid.note(0, -1.9, "one tile of the output: which thread computes what", 11)
     grid.note(0, -0.7, f"{tile.shape[1]} pixels →", 10)
     grid.note(-0.8, 0, f"{len(tile)} channels →", 10, rotation=270, ha="center", va="top")
     size, threads = f"{tile.shape[0]} x {tile.shape[1]}", len(set(tile[tile >= 0].tolist()))
-    mine = tile == thread
     said = "one output" if mine.sum() == 1 else f"{mine.sum()} outputs"
     alt = (
         f"A tile of {size} outputs, computed by {threads} threads. Thread {thread} computes "

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import groupby
 from typing import Any
+
+import numpy as np
 
 PAPER, INK, FAINT, NOBODY = "#fbfaf6", "#24292f", "#8b929a", "#eceae3"
 RIGHT, WRONG = "#7fbf8e", "#e0705c"
@@ -99,6 +102,16 @@ class Grid:
         self.boxes.append((column, row, column + wide, row + high))
         cell(self.panel, column, row, colour, text, wide=wide, high=high, **style)
 
+    def cells(
+        self, left: float, top: float, values: np.ndarray,
+        colour: Sequence[str] | Callable[[Any], str], text: Callable[[Any], str] = lambda value: "",
+        **style: Any,
+    ) -> None:  # fmt: skip
+        """A box for each element of a matrix, with the colour and words of its value."""
+        for (row, column), value in np.ndenumerate(values):
+            painted = colour(value) if callable(colour) else colour[int(value)]
+            self.cell(left + column, top + row, painted, text(value), **style)
+
     def frame(self, column: float, row: float, wide: float, high: float) -> None:
         """A thick frame around boxes."""
         from matplotlib.patches import Rectangle
@@ -152,12 +165,13 @@ def note(panel: Any, column: float, row: float, text: str, size: float = 8, **mo
     panel.text(column, row, text, fontsize=size, **{"va": "center", "color": INK} | more)
 
 
-def spans(numbers: Sequence[int]) -> str:
+def counted(number: int, what: str) -> str:
+    """``1 sector``, ``2 sectors``."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def spans(numbers: Iterable[int]) -> str:
     """``0-3, 8``: numbers in words as short as they go."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else f"{p[0]}" for p in parts)
+    runs = groupby(enumerate(sorted(set(numbers))), lambda one: one[1] - one[0])
+    ends = [[number for _, number in run] for _, run in runs]
+    return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in ends)

@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from convlab.lessons.maps import THREAD, array_named, tile_of
-from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, spans
+from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, counted, spans
 from convlab.problem import ConvProblem
 from convlab.simulation.memory_rules import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
 from convlab.tracing import LaunchTrace
@@ -20,29 +20,20 @@ FOUR = "Four neighbouring lanes have one colour."
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
 
 
-def request_of(
-    launch: LaunchTrace, array: str, operation: str = "load", number: int = 0
-) -> Request:
-    """A request of the block shown for an array; ``number`` counts them from 0.
-
-    Raises ``ValueError`` where there is none of that number.
-    """
-    array_named(launch, array)
-    found = [one for one in launch.requests if (one.array, one.operation) == (array, operation)]
-    if not 0 <= number < len(found):
-        raise ValueError(f"number is {number}: the block has {len(found)} {operation}s of {array}")
-    return found[number]
-
-
 def one_request(
     launch: LaunchTrace, array: str, operation: str = "load", number: int = 0
 ) -> Picture:
     """What one warp's load or store wants of an array: sectors of global memory, or banks and
-    wavefronts of shared memory."""
-    request = request_of(launch, array, operation, number)
-    if array_named(launch, array).space == "shared":
-        return _in_banks(launch, request)
-    return _in_sectors(launch, request)
+    wavefronts of shared memory. ``number`` counts the requests of the block shown from 0.
+
+    Raises ``ValueError`` for an array or number that is not there.
+    """
+    space = array_named(launch, array).space
+    found = [one for one in launch.requests if (one.array, one.operation) == (array, operation)]
+    if not 0 <= number < len(found):
+        raise ValueError(f"number is {number}: the block has {len(found)} {operation}s of {array}")
+    draw = _in_banks if space == "shared" else _in_sectors
+    return draw(launch, found[number])
 
 
 def _lanes_by_word(launch: LaunchTrace, request: Request) -> dict[int, list[int]]:
@@ -55,12 +46,16 @@ def _lanes_by_word(launch: LaunchTrace, request: Request) -> dict[int, list[int]
     return dict(sorted(lanes.items()))
 
 
-def _colour(lanes: list[int]) -> str:
-    return COLOURS[lanes[0] // 4 % len(COLOURS)] if len(lanes) == 1 else COLOURS[1]
-
-
-def _label(lanes: list[int]) -> str:
-    return str(lanes[0]) if len(lanes) == 1 else f"x{len(lanes)}"
+def _box(
+    grid: Grid, column: int, row: float, lanes: list[int] | None, size: float = 7, hatch: str = ""
+) -> None:
+    """A word of memory, with the lane that wants it, or how many lanes do."""
+    if not lanes:
+        grid.cell(column, row, NOBODY, hatch=hatch)
+        return
+    one = len(lanes) == 1
+    colour = COLOURS[lanes[0] // 4 % len(COLOURS)] if one else COLOURS[1]
+    grid.cell(column, row, colour, str(lanes[0]) if one else f"x{len(lanes)}", size=size)
 
 
 def _head(grid: Grid, launch: LaunchTrace, request: Request, top: float) -> str:
@@ -69,10 +64,6 @@ def _head(grid: Grid, launch: LaunchTrace, request: Request, top: float) -> str:
     brief = code if len(code) < 52 else f"{code[:50]}..."
     grid.note(0, top, f"warp {request.warp}:  {brief}", 9, family="monospace")
     return code
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _several(lanes: dict[int, list[int]]) -> str:
@@ -92,12 +83,9 @@ def _in_sectors(launch: LaunchTrace, request: Request) -> Picture:
     for place, sector in enumerate(shown):
         left, top = place // rows * (per_sector + 1), place % rows * 1.3
         for one in range(per_sector):
-            if wanted := lanes.get(sector * per_sector + one):
-                grid.cell(left + one, top, _colour(wanted), _label(wanted))
-            else:
-                grid.cell(left + one, top, NOBODY, hatch="////")
+            _box(grid, left + one, top, lanes.get(sector * per_sector + one), hatch="////")
     bytes_wanted = WORD_BYTES * len(lanes)
-    taken = _counted(len(sectors), "sector")
+    taken = counted(len(sectors), "sector")
     verb = {"load": "reads", "store": "writes"}.get(request.operation, "changes")
     alt = (
         f"Lanes {spans(request.lanes)} of warp {request.warp} {verb[:-1]} {len(lanes)} different "
@@ -147,11 +135,8 @@ def _in_banks(launch: LaunchTrace, request: Request) -> Picture:
     for row, words in enumerate(wavefronts):
         by_bank = {word % BANKS: wanted for word, wanted in words.items()}
         for bank in range(BANKS):
-            if wanted := by_bank.get(bank):
-                grid.cell(bank, row, _colour(wanted), _label(wanted), size=6)
-            else:
-                grid.cell(bank, row, NOBODY)
-    count = _counted(request.wavefronts, "wavefront")
+            _box(grid, bank, row, by_bank.get(bank), size=6)
+    count = counted(request.wavefronts, "wavefront")
     alt = (
         f"Lanes {spans(request.lanes)} of warp {request.warp} want {len(lanes)} different words of "
         f"{request.array}, which lie in {len({word % BANKS for word in lanes})} of the 32 banks: "
@@ -173,12 +158,11 @@ def _why_so_many(request: Request, at_once: int) -> str:
         return conflict if request.wavefronts > 1 else "no bank is asked for two different numbers."
     if request.wavefronts == groups:
         conflict = "these lanes ask no bank for two different numbers."
-    each = _counted(request.width // WORD_BYTES, "number")
+    each = counted(request.width // WORD_BYTES, "number")
     return f"each lane wants {each}, and {at_once} lanes are served at a time; {conflict}"
 
 
 SLICES = {"S_F": COLOURS[0], "S_I": COLOURS[1]}
-FILTER, WINDOWS = COLOURS[0], COLOURS[1]
 MOST_READS = 20
 
 
@@ -187,39 +171,28 @@ def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -
     outputs it adds them to. ``S_F`` is drawn with a row for each channel, even if it is
     transposed in memory."""
     tile = tile_of(launch, problem)
-    K_B, N_B = array_named(launch, "S_I").shape
-    lies = array_named(launch, "S_F").shape
-    transposed = lies[0] == K_B and lies[1] != K_B
-    M_B = lies[1] if transposed else lies[0]
-    reads = _reads_of_one_term(launch, thread, transposed)
-    gap = 2
-    high = K_B + gap + M_B
+    numbers, transposed = _reads_of_one_term(launch, thread)
+    (M_B, K_B), N_B = numbers["S_F"].shape, numbers["S_I"].shape[1]
+    requests = max(int(one.max()) for one in numbers.values())
+    of_filter, of_windows = (np.count_nonzero(numbers[name]) for name in SLICES)
+    left = top = K_B + 2
+    high = top + M_B
+    mine = np.zeros((M_B, N_B), bool)
+    mine[: tile.shape[0], : tile.shape[1]] = tile == thread
+    outputs = int(mine.sum())
     grid = Grid(0.24, widest=9.2)
-    left, top = K_B + gap, K_B + gap
-    for row, column in np.ndindex(M_B, K_B):
-        grid.cell(column, top + row, NOBODY)
-    for row, column in np.ndindex(K_B, N_B):
-        grid.cell(left + column, row, NOBODY)
-    for row, column in np.ndindex(M_B, N_B):
-        there = row < tile.shape[0] and column < tile.shape[1]
-        mine = there and tile[row, column] == thread
-        grid.cell(left + column, top + row, THREAD if mine else NOBODY)
-    for number, (array, row, column) in reads:
-        if array == "S_F":
-            grid.cell(column, top + row, FILTER, str(number), size=8.5)
-        else:
-            grid.cell(left + column, row, WINDOWS, str(number), size=8.5)
+    for (name, colour), at in zip(SLICES.items(), ((0, top), (left, 0)), strict=True):
+        colours = [NOBODY] + [colour] * requests
+        grid.cells(*at, numbers[name], colours, lambda number: str(number or ""), size=8.5)
+    grid.cells(left, top, mine, (NOBODY, THREAD))
     grid.note(left, -0.9, f"slice of the windows, S_I: {K_B} terms x {N_B} pixels", 10)
     grid.note(0, high + 0.9, f"S_F: {M_B} channels x {K_B} terms", 10)
     grid.note(left + N_B, high + 0.9, "outputs of the tile", 10, ha="right")
-    requests = max(number for number, _ in reads)
-    outputs = int((tile == thread).sum())
-    each = len(reads) // requests
+    each = (of_filter + of_windows) // requests
     several = f", each of which brings {each} numbers" if each > 1 else ""
-    of_filter = sum(array == "S_F" for _, (array, _, _) in reads)
     alt = (
         f"For one term thread {thread} makes {requests} reads from shared memory{several}: "
-        f"{of_filter} numbers of S_F and {len(reads) - of_filter} of S_I, for {outputs} outputs."
+        f"{of_filter} numbers of S_F and {of_windows} of S_I, for {outputs} outputs."
     )
     caption = (
         f"What thread {thread} does for one term of its sums. Blue: what it reads of the filter's "
@@ -232,30 +205,28 @@ def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -
     return grid.finished(alt, caption)
 
 
-def _reads_of_one_term(
-    launch: LaunchTrace, thread: int, transposed: bool
-) -> list[tuple[int, tuple[str, int, int]]]:
-    """What the thread reads for the first term of a slice: the read's number, from 1, the array,
-    and row and column in the product. What it reads again counts once."""
+def _reads_of_one_term(launch: LaunchTrace, thread: int) -> tuple[dict[str, np.ndarray], bool]:
+    """Of each slice, rows and columns as in the product, with which read, from 1, the thread gets
+    an element for the first term; 0 if it does not. And whether ``S_F`` is transposed in memory."""
     warp, lane = divmod(thread, WARP)
-    found: dict[tuple[str, int, int], int] = {}
-    number = 0
+    numbers = {name: np.zeros(array_named(launch, name).shape, int) for name in SLICES}
+    K_B, lies = len(numbers["S_I"]), numbers["S_F"].shape
+    transposed = lies[0] == K_B and lies[1] != K_B
+    of_term = {name: np.zeros(one.shape, bool) for name, one in numbers.items()}
+    of_term["S_I"][0] = True
+    of_term["S_F"][(0, ...) if transposed else (..., 0)] = True
+    count = 0
     for request in _shared_reads(launch, warp):
-        if lane not in request.lanes:
-            continue
-        first = request.offsets[request.lanes.index(lane)] // WORD_BYTES
-        width = array_named(launch, request.array).shape[1]
-        new = []
-        for element in range(first, first + request.width // WORD_BYTES):
-            row, column = divmod(element, width)
-            if request.array == "S_F" and transposed:
-                row, column = column, row
-            place = (request.array, row, column)
-            if (column if request.array == "S_F" else row) == 0 and place not in found:
-                new.append(place)
-        number += bool(new)
-        found |= dict.fromkeys(new, number)
-    return [(number, place) for place, number in found.items()]
+        if lane in request.lanes:
+            first = request.offsets[request.lanes.index(lane)] // WORD_BYTES
+            slice_of, new = numbers[request.array], np.zeros(numbers[request.array].shape, bool)
+            new.flat[first : first + request.width // WORD_BYTES] = True
+            new &= of_term[request.array] & (slice_of == 0)
+            count += bool(new.any())
+            slice_of[new] = count
+    if transposed:
+        numbers["S_F"] = numbers["S_F"].T
+    return numbers, transposed
 
 
 def _shared_reads(launch: LaunchTrace, warp: int) -> list[Request]:
@@ -274,12 +245,6 @@ def reads_for_a_product(launch: LaunchTrace) -> float:
     return lanes / (max(work.flops for work in launch.work) / 2)
 
 
-def _read(request: Request) -> str:
-    """``F`` or ``I``, and how many numbers it brings where they are several."""
-    numbers = request.width // WORD_BYTES
-    return request.array[-1] + (str(numbers) if numbers > 1 else "")
-
-
 def reads_in_turn(launches: dict[str, LaunchTrace], warp: int = 0) -> Picture:
     """A warp's first reads from the slices, in their order, a row for each launch; and how many
     reads there are for a product."""
@@ -289,12 +254,13 @@ def reads_in_turn(launches: dict[str, LaunchTrace], warp: int = 0) -> Picture:
     for place, (name, launch) in enumerate(launches.items()):
         top = 2.1 * place
         grid.note(0, top - 0.2, name, 9)
-        shown = _shared_reads(launch, warp)[:MOST_READS]
-        for turn, request in enumerate(shown):
-            grid.cell(turn, top + 0.3, SLICES[request.array], _read(request), size=8)
+        names = []  # F or I, and how many numbers it brings where they are several
+        for turn, request in enumerate(_shared_reads(launch, warp)[:MOST_READS]):
+            names.append(f"{request.array[-1]}{request.width // WORD_BYTES}".removesuffix("1"))
+            grid.cell(turn, top + 0.3, SLICES[request.array], names[-1], size=8)
         reads = f"{reads_for_a_product(launch):.4g}"
         grid.note(MOST_READS + 1, top + 0.8, reads, 10)
-        said.append(f"{name}: {' '.join(map(_read, shown))}, {reads} reads a product")
+        said.append(f"{name}: {' '.join(names)}, {reads} reads a product")
     alt = f"Reads from shared memory in turn, F of S_F and I of S_I. {'; '.join(said)}"
     wide = " `F4`, `I4`: a single read that brings four neighbours." * any(
         "F4" in one for one in said

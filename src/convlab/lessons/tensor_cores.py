@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 from numba import cuda, float32
 
 from convlab.checking.loading import is_kernel
-from convlab.device import mma_tf32, split_tf32, to_tf32
-from convlab.device.products import WARP, K, M, N, split_into_tf32, warp_mma
+from convlab.convolution import reference
+from convlab.device import mma_tf32
+from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
 from convlab.engines.simulator import Simulator
 from convlab.lessons.charts import line_chart
-from convlab.lessons.exercises import On, check, row_of, tried, with_problems
+from convlab.lessons.exercises import On, check, tried
 from convlab.lessons.feedback import (
     ANSWER,
     COUNTS,
@@ -31,9 +32,11 @@ from convlab.lessons.feedback import (
     Stopped,
     graded,
     ready,
+    row_of,
     running,
+    with_problems,
 )
-from convlab.lessons.launching import ready_on
+from convlab.lessons.launching import ready_for
 from convlab.lessons.maps import elements_of
 from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, finished, sheet, spans
 from convlab.problem import ConvProblem
@@ -58,9 +61,8 @@ def _one_warp(A, B, C):  # type: ignore[no-untyped-def]
     C[g, 2 * t], C[g, 2 * t + 1], C[g + 8, 2 * t], C[g + 8, 2 * t + 1] = d
 
 
-@dataclass(frozen=True)
-class Products:
-    """What lanes brought to each of a launch's calls of ``mma_tf32``: by lane, (a, b, c)."""
+class Products(NamedTuple):
+    """A launch, and what lanes brought to each of its calls of ``mma_tf32``: by lane, (a, b, c)."""
 
     launch: LaunchTrace
     wrong: dict[Any, Problem]
@@ -111,7 +113,8 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
     found = products_of(kernel or _one_warp, A, B)
     names = _names(A, B)
     held: dict[Place, list[int]] = {}
-    for one, (a, b, _) in found.calls[0].items() if found.calls else ():
+    present = found.calls[0] if found.calls else {}
+    for one, (a, b, _) in present.items():
         for number in (*a, *b):
             if (place := names.get(float(number))) is not None:
                 held.setdefault(place, []).append(one)
@@ -127,15 +130,14 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
             grid.note(left + index + 0.5, top - 0.4, str(index), 7.5, ha="center")
         for row in range(count):
             grid.note(left - 0.2, top + row + 0.5, str(row), 7.5, ha="right")
-            for column in range(8):
-                lanes = held.get((matrix, row, column), [])
-                text = "" if not lanes else str(lanes[0]) if len(lanes) == 1 else f"x{len(lanes)}"
-                colour = COLOURS[lanes[0] // 4] if lanes else NOBODY
-                grid.cell(left + column, top + row, colour, text, size=8.5)
+        for row, column in np.ndindex(count, 8):
+            lanes = held.get((matrix, row, column), [])
+            text = f"x{len(lanes)}" if len(lanes) > 1 else "".join(map(str, lanes))
+            colour = COLOURS[lanes[0] // 4] if lanes else NOBODY
+            grid.cell(left + column, top + row, colour, text, size=8.5)
     mine = sorted(place for place, lanes in held.items() if lane in lanes)
     for matrix, row, column in mine:
         grid.frame(at[matrix][0] + column, at[matrix][1] + row, 1, 1)
-    present = sorted(found.calls[0]) if found.calls else []
     said = ", ".join(map(_said, mine)) or "nothing"
     who = f"lane {lane} (g = {lane // 4}, t = {lane % 4})"
     alt = (
@@ -169,7 +171,7 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
     ready(TITLE, kernel, is_kernel)
     problems: dict[Any, Problem] = {}
     stopped = False  # before anything was computed
-    for A, B in _tries(rows):
+    for A, B in [pair for count in rows for pair in _tries(count)]:
         with running(TITLE):
             found = products_of(kernel, A, B)
         stopped = bool(found.launch.findings and not found.calls)
@@ -182,7 +184,7 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
             what = f"The warp comes to mma_tf32 {len(found.calls)} times; it must come {ONE_WARP}."
             problems.setdefault(COUNTS, Problem(COUNTS, what))
     if problems:
-        feedback = with_problems(TITLE, problems)
+        feedback = with_problems(TITLE, problems.values())
         early = stopped and ANSWER not in problems
         return replace(feedback, headline=STOPPED) if early else feedback
     said = ", ".join(map(str, rows))
@@ -190,13 +192,12 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
     return Feedback(TITLE, "Passed.", (), right)
 
 
-def _tries(rows: Sequence[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _tries(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Numbered matrices first, because of these one can say what went wrong."""
+    yield numbered_matrices(rows)
     random = np.random.default_rng(0)
-    for count in rows:
-        yield numbered_matrices(count)
-        A, B = random.integers(-9, 10, (count, K)), random.integers(-9, 10, (K, N))
-        yield A.astype(np.float32), B.astype(np.float32)
+    A, B = random.integers(-9, 10, (rows, K)), random.integers(-9, 10, (K, N))
+    yield A.astype(np.float32), B.astype(np.float32)
 
 
 HOW = {
@@ -222,17 +223,16 @@ def _told(found: Products, A: np.ndarray, B: np.ndarray) -> Iterator[Problem]:
         )
         yield Problem(ANSWER, what)
         return
-    for which, name in enumerate("ab"):
-        for number in range(len(wanted_of(name, 0))):
-            wrong = []
-            for lane, brought in sorted(lanes.items()):
-                matrix, row, column = wanted_of(name, lane)[number]
-                there = (A if matrix == "A" else B).shape
-                got = float(brought[which][number])
-                if row < there[0] and got != (A if matrix == "A" else B)[row, column]:
-                    wrong.append((lane, got, (matrix, row, column)))
-            if wrong and len(names) == A.size + B.size:
-                yield _wrong_number(f"{name}[{number}]", wrong, names, len(lanes), HOW[name])
+    of = {"A": A, "B": B}
+    for which, number in [("a", n) for n in range(4)] + [("b", n) for n in range(2)]:
+        wrong = []
+        for lane, brought in sorted(lanes.items()):
+            matrix, row, column = wanted_of(which, lane)[number]
+            got = float(brought["ab".index(which)][number])
+            if row < len(of[matrix]) and got != of[matrix][row, column]:
+                wrong.append((lane, got, (matrix, row, column)))
+        if wrong and len(names) == A.size + B.size:
+            yield _wrong_number(f"{which}[{number}]", wrong, names, len(lanes), HOW[which])
     if starts := [one for one in lanes.items() if any(value != 0 for value in one[1][2])]:
         lane, (_, _, c) = starts[0]
         yield Problem(ANSWER, f"Lane {lane} begins its sums with {c[0]:g}: they begin with zeros.")
@@ -329,61 +329,33 @@ def _part(found: float, number: np.float32) -> str:
     return f"1 part in {1 / off:,.0f}" if off else "nothing"
 
 
-def _by_a_warp(TERMS: int, SPLIT: bool, STEP: int) -> Any:
-    """A kernel of one warp, ``C = A @ B`` of this many terms by ``mma_tf32``; after every ``STEP``
-    terms the tensor core begins again, and a part is added by ordinary additions."""
-
-    @cuda.jit
-    def product(A, B, C):  # type: ignore[no-untyped-def]
-        g, t = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
-        zero = float32(0)
-        R_O = cuda.local.array(4, float32)
-        for i in range(4):
-            R_O[i] = zero
-        for k0 in range(0, TERMS, STEP):
-            part = (zero, zero, zero, zero)
-            for k in range(k0, k0 + STEP, K):
-                w, x = A[g, k + t], A[g + 8, k + t]
-                y, z = A[g, k + t + 4], A[g + 8, k + t + 4]
-                p, q = B[k + t, g], B[k + t + 4, g]
-                if SPLIT:
-                    (w, s), (x, u) = split_tf32(w), split_tf32(x)
-                    (y, v), (z, r) = split_tf32(y), split_tf32(z)
-                    (p, m), (q, n) = split_tf32(p), split_tf32(q)
-                    part = mma_tf32((s, u, v, r), (p, q), part)
-                    part = mma_tf32((w, x, y, z), (m, n), part)
-                    part = mma_tf32((w, x, y, z), (p, q), part)
-                else:
-                    a = (to_tf32(w), to_tf32(x), to_tf32(y), to_tf32(z))
-                    part = mma_tf32(a, (to_tf32(p), to_tf32(q)), part)
-            for i in range(4):
-                R_O[i] += part[i]
-        C[g, 2 * t], C[g, 2 * t + 1] = R_O[0], R_O[1]
-        C[g + 8, 2 * t], C[g + 8, 2 * t + 1] = R_O[2], R_O[3]
-
-    return product
+def _by_tensor_cores(A: np.ndarray, B: np.ndarray, split: bool, step: int) -> np.ndarray:
+    """``A @ B`` by ``mma_tf32``; after every ``step`` terms the tensor core begins again, and its
+    part is added by ordinary additions."""
+    (large_a, small_a), (large_b, small_b) = map(np.vectorize(split_into_tf32), (A, B))
+    factors = [(small_a, large_b), (large_a, small_b)] * split + [(large_a, large_b)]
+    total = np.zeros((M, N), np.float32)
+    for first in range(0, len(B), step):
+        part = np.zeros((M, N), np.float32)
+        for k in range(first, first + step, K):
+            for left, right in factors:
+                part = multiply_add(left[:, k : k + K], right[k : k + K], part)
+        total += part
+    return total
 
 
-def _by_threads(TERMS: int) -> Any:
-    """The same by ordinary float32: each lane its four sums, term after term."""
-
-    @cuda.jit
-    def product(A, B, C):  # type: ignore[no-untyped-def]
-        g, t = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
-        R_O = cuda.local.array(4, float32)
-        for i in range(4):
-            R_O[i] = float32(0)
-            for k in range(TERMS):
-                R_O[i] += A[g + i // 2 * 8, k] * B[k, 2 * t + i % 2]
-            C[g + i // 2 * 8, 2 * t + i % 2] = R_O[i]
-
-    return product
+def _by_threads(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """The same by float32's fused multiply-adds, term after term: each rounds once."""
+    total = np.zeros((M, N), np.float32)
+    for column, row in zip(A.T.astype(np.float64), B.astype(np.float64), strict=True):
+        total = (column[:, None] * row + total).astype(np.float32)
+    return total
 
 
-WAYS: dict[str, Callable[[int], Any]] = {
-    "TF32 alone": lambda terms: _by_a_warp(terms, False, terms),
-    "three products, one chain": lambda terms: _by_a_warp(terms, True, terms),
-    "three products, chains of 16": lambda terms: _by_a_warp(terms, True, CHAIN),
+WAYS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "TF32 alone": lambda A, B: _by_tensor_cores(A, B, False, len(B)),
+    "three products, one chain": lambda A, B: _by_tensor_cores(A, B, True, len(B)),
+    "three products, chains of 16": lambda A, B: _by_tensor_cores(A, B, True, CHAIN),
     "float32, a thread alone": _by_threads,
 }
 
@@ -396,11 +368,9 @@ def errors_of_ways() -> dict[str, list[float]]:
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     for terms in SUM_TERMS:
         A, B = (random.random(shape, np.float32) for shape in ((M, terms), (terms, N)))
-        for way, make in WAYS.items():
-            C = np.full((M, N), np.nan, np.float32)
-            Simulator(strict=False).launch(make(terms), 1, WARP, A, B, C)
-            exact = A.astype(np.float64) @ B
-            found[way].append(_mean((C - exact) / exact))
+        exact = A.astype(np.float64) @ B
+        for way, multiply in WAYS.items():
+            found[way].append(_mean((multiply(A, B) - exact) / exact))
     return found
 
 
@@ -434,17 +404,14 @@ def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, 
     random = np.random.default_rng(0)
     input = random.random(problem.input_shape, np.float32)
     weight = random.random(problem.weight_shape, np.float32)
-    bias = np.zeros(problem.C_o, np.float32)
     output = np.full(problem.output_shape, np.nan, np.float32)
+    tensors = input, weight, np.zeros(problem.C_o, np.float32)
     tile = stage_named(stage).tiny_tile
-    main, arrays = ready_on((input, weight, bias), output, made, stage, problem, tile)
+    main, arrays = ready_for(made, stage, problem, tile, tensors, output)
     with products_heard() as calls:
         Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
-    windows = np.lib.stride_tricks.sliding_window_view(
-        input[0].astype(np.float64), (problem.H_f, problem.W_f), axis=(1, 2)
-    )
-    exact = np.einsum("chwuv,ocuv->ohw", windows, weight.astype(np.float64))
-    return ((output[0] - exact) / exact).reshape(problem.M, problem.N), len(calls)
+    exact = reference(problem, input, weight)
+    return ((output - exact) / exact).reshape(problem.M, problem.N), len(calls)
 
 
 @graded

@@ -8,15 +8,15 @@ and needing it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convlab.lessons.exercises import check
-from convlab.lessons.feedback import COUNTS, Feedback, Problem, Row, graded
+from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row, graded
 from convlab.lessons.launching import AFTER, ready_for
 from convlab.lessons.pictures import (
     COLOURS,
@@ -29,12 +29,13 @@ from convlab.lessons.pictures import (
     note,
     sheet,
 )
+from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
-from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, WIDE
+from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, WIDE, WRITE
 from convlab.simulation.launch_arguments import three
 from convlab.simulation.requests import Requests
 from convlab.simulation.simulated_launch import SimulatedLaunch
-from convlab.stages import Tile
+from convlab.stages import Launch, Tile
 
 ASK, ARRIVE, READ, MULTIPLY, BARRIER = "ask", "arrive", "read", "multiply", "barrier"
 # One block, one warp, four slices of K_B = 8 without remainders: what a diary is kept of.
@@ -42,8 +43,7 @@ SMALL = ConvProblem(1, 8, 5, 9, 16, 2)
 SMALL_TILE = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """Something the thread did: one of the words above, at its place in the thread's order. A
     multiplication and the addition after it are one. ``address`` is that of shared memory."""
 
@@ -98,79 +98,65 @@ class Diary:
 
 class _Scribe(Counter[int]):
     """Hears of a launch (:class:`convlab.simulation.simulated_launch.Recorder`), and of each
-    operation, because it counts them in the launch's place."""
+    operation, because it counts them in the launch's place. Notes after how many accesses thread
+    0 came to each barrier and operation."""
 
     loads_of: Mapping[tuple[str, int], int] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, main: Launch, arrays: list[Any]) -> None:
         super().__init__()
-        self.launch: SimulatedLaunch | None = None
         self.barriers: list[int] = []
-        self.multiplied: list[int] = []
+        self.operations: list[int] = []
         self.columns: Any = None
+        grid, block = three(main.grid, "grid"), three(main.block, "block")
+        self.launch = SimulatedLaunch(
+            main.kernel, grid, block, tuple(arrays), 0, False, None, recorder=self
+        )
+        assert self.launch.arithmetic is not None
+        assert self.launch.log is not None
+        self.launch.arithmetic.operations = self
+        self.log = self.launch.log
+        self.spans = tuple(self.log.spans)
+        self.launch.run()
 
     def barrier(self, site: int, threads: int) -> None:
-        if self.launch is not None and self.launch.block_number == 0:
-            self.barriers.append(self._here(self.launch))
+        if self.launch.block_number == 0:
+            self.barriers.append(len(self.log.addresses))
 
     def __setitem__(self, site: int, count: int) -> None:
-        if self.launch is not None and (self.launch.block_number, self.launch.thread) == (0, 0):
-            self.multiplied.append(self._here(self.launch))
+        if (self.launch.block_number, self.launch.thread) == (0, 0):
+            self.operations.append(len(self.log.addresses))
         super().__setitem__(site, count)
 
     def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
         if self.columns is None:
-            assert launch.log is not None
-            self.columns = launch.log.columns()
+            self.columns = self.log.columns()
 
     def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
         pass
-
-    @staticmethod
-    def _here(launch: SimulatedLaunch) -> int:
-        assert launch.log is not None
-        return len(launch.log.addresses)
 
 
 def diary(stage: str, made: Any = None) -> Diary:
     """What thread 0 of a stage's main kernel does on a small problem of four slices; ``made`` is
     a learner's function in the place of the stage's, as for :func:`convlab.lessons.traced`."""
-    main, arrays = ready_for(made, stage, SMALL, SMALL_TILE)
-    scribe = _Scribe()
-    grid, block = three(main.grid, "grid"), three(main.block, "block")
-    launch = SimulatedLaunch(main.kernel, grid, block, tuple(arrays), 0, False, None, scribe)
-    assert launch.arithmetic is not None
-    assert launch.log is not None
-    scribe.launch = launch
-    launch.arithmetic.operations = scribe
-    spans = launch.log.spans
-    launch.run()
-    return _written(scribe, {span.start for span in spans if span.name in AFTER}, spans)
-
-
-def _written(scribe: _Scribe, after: set[int], spans: Any) -> Diary:
+    scribe = _Scribe(*ready_for(made, stage, SMALL, SMALL_TILE, random_tensors(SMALL, 0)))
     columns = scribe.columns
-    starts = np.array([span.start for span in spans])
-    names = np.array([span.start in after for span in spans])
+    after = [span for span in scribe.spans if span.name in AFTER]
     found: list[tuple[float, str, int]] = [(at - 0.5, BARRIER, 0) for at in scribe.barriers]
     # A product and the addition that follows it are two operations, one instruction.
-    found += [(at - 0.25, MULTIPLY, 0) for at in scribe.multiplied[::2]]
+    found += [(at - 0.25, MULTIPLY, 0) for at in scribe.operations[::2]]
     copies = bool((columns.kind & ISSUED != 0).any())
     end = len(columns.address)
     for at in np.flatnonzero((columns.thread == 0) & (columns.kind & WIDE == 0)).tolist():
         address, kind = int(columns.address[at]), int(columns.kind[at])
-        if address >= GLOBAL:
-            far = int(np.flatnonzero(starts <= address)[np.argmax(starts[starts <= address])])
-            if names[far]:
-                end = min(end, at)
-            elif not copies:
-                found.append((at, ASK, 0))
-        elif kind & ISSUED:
-            found.append((at, ASK, address))
-        elif kind & LANDED or kind & 3 == 1:
-            found.append((at, ARRIVE, address))
-        else:
-            found.append((at, READ, address))
+        if any(span.start <= address < span.end for span in after):
+            end = at
+            break
+        if address < GLOBAL and not kind & ISSUED:
+            arrives = kind & LANDED or kind & 3 == WRITE
+            found.append((at, ARRIVE if arrives else READ, address))
+        elif address < GLOBAL or not copies:
+            found.append((at, ASK, address if address < GLOBAL else 0))
     found = sorted(one for one in found if one[0] < end)
     events = [Event(what, time, address) for time, (_, what, address) in enumerate(found)]
     return Diary(SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B, events)
@@ -197,9 +183,16 @@ def timeline(**diaries: Diary) -> Picture:
             zip(flights, one.by_slice(MULTIPLY), strict=True)
         ):
             thin, level = (0.45, number % 2 * 0.45) if both else (0.9, 0)
-            _bar(panel, asked, came, top + 0.6 + level, thin, number, lines)
+            bars = [(asked, came, top + 0.6 + level, thin)]
             if worked:
-                _bar(panel, worked[0].time, worked[-1].time, top + 1.7, 0.9, number, lines)
+                bars.append((worked[0].time, worked[-1].time, top + 1.7, 0.9))
+            for start, last, y, wide in bars:
+                colour = COLOURS[number % len(COLOURS)]
+                cell(panel, start, y, colour, wide=last + 1 - start, high=wide)
+                # The number, in the middle of the longest piece that lines leave of the bar.
+                ends = [start, *(line for line in lines if start < line < last + 1), last + 1]
+                left, right = max(pairwise(ends), key=lambda piece: round(piece[1] - piece[0]))
+                note(panel, (left + right) / 2, y + wide / 2, str(number), 8, ha="center")
         for line in lines:
             panel.plot([line] * 2, [top + 0.45, top + 2.75], color=INK, linewidth=1.6)
         panel.plot([0, len(one.events)], [top + 2.75] * 2, color=FAINT, linewidth=0.8)
@@ -217,18 +210,6 @@ def timeline(**diaries: Diary) -> Picture:
         "cycles."
     )
     return finished(figure, f"Timelines of thread 0. {said}.", caption)
-
-
-def _bar(
-    panel: Any, start: float, stop: float, top: float, high: float, number: int,
-    lines: Sequence[float],
-) -> None:  # fmt: skip
-    """A slice with its number, in the middle of the longest piece that lines leave of it."""
-    colour = COLOURS[number % len(COLOURS)]
-    cell(panel, start, top, colour, wide=stop + 1 - start, high=high)
-    ends = [start, *(line for line in lines if start < line < stop + 1), stop + 1]
-    left, right = max(pairwise(ends), key=lambda piece: round(piece[1] - piece[0]))
-    note(panel, (left + right) / 2, top + high / 2, str(number), 8, ha="center")
 
 
 def pipeline_stages(one: Diary) -> Picture:
@@ -276,9 +257,13 @@ def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     if not found.passed:
         return found
     yours, ours = diary(stage, made), diary(stage)
+    pairs = {
+        "multiply-adds while a slice is in flight": (yours.meanwhile(), ours.meanwhile()),
+        "steps read ahead": (yours.steps_ahead(), ours.steps_ahead()),
+    }
     rows = [
-        _at_least("multiply-adds while a slice is in flight", yours.meanwhile(), ours.meanwhile()),
-        _at_least("steps read ahead", yours.steps_ahead(), ours.steps_ahead()),
+        Row(unit, round(mine, 2), round(least, 2), mine >= least / AS_FEW)
+        for unit, (mine, least) in pairs.items()
     ]
     found = replace(found, rows=(*found.rows, *rows))
     few = [row for row in rows if not row.ok]
@@ -291,7 +276,3 @@ def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     problem = Problem(COUNTS, what, advice=f"The picture shows it: {shows}.")
     headline = "Right, but not there yet: it waits where it could multiply."
     return replace(found, headline=headline, problems=(problem,))
-
-
-def _at_least(unit: str, yours: float, ours: float) -> Row:
-    return Row(unit, round(yours, 2), round(ours, 2), yours >= ours / 1.25)

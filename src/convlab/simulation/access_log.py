@@ -15,7 +15,7 @@ from __future__ import annotations
 import dis
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType
@@ -25,11 +25,13 @@ from weakref import finalize
 import numpy as np
 
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
-READ, WRITE, ATOMIC, EXCHANGE = 0, 1, 2, 3  # the last, an atomic that only writes, in logs alone
-WIDE = 4  # added to READ or WRITE for what a wide access touches after its first element
-# Added to WRITE where an async copy is issued and where it lands; the second to READ for what a
-# warpgroup's tensor cores read, which is no thread's and so no request.
-ISSUED, LANDED = 8, 16
+READ, WRITE, ATOMIC = 0, 1, 2
+# Added to these: WIDE for what a wide access touches after its first element, ISSUED and LANDED
+# where an async copy writes and where it lands, LANDED too to what a warpgroup's tensor cores read,
+# which is no thread's and so no request, SETS to an atomic that only writes.
+WIDE, ISSUED, LANDED, SETS = 4, 8, 16, 32
+EXCHANGE = ATOMIC + SETS
+WARP = 32
 
 
 @dataclass(frozen=True)
@@ -71,44 +73,101 @@ def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
+class Access(NamedTuple):
+    """One access of a launch. ``kind`` is READ, WRITE or ATOMIC, which are its last two bits, plus
+    WIDE, ISSUED, LANDED and SETS; ``value`` is what a WRITE stores, else None."""
+
+    address: int
+    site: int
+    kind: int
+    thread: int
+    block: int
+    warp: int
+    phase: int
+    epoch: int
+    path: int
+    position: int
+    value: Any
+
+
+class Accesses(NamedTuple):
+    """Accesses as columns: arrays of equal length."""
+
+    address: np.ndarray
+    site: np.ndarray
+    kind: np.ndarray
+    thread: np.ndarray
+    block: np.ndarray
+    warp: np.ndarray  # of the launch: block * 32 + warp of the block
+    phase: np.ndarray
+    epoch: np.ndarray
+    path: np.ndarray
+    position: np.ndarray
+    value: np.ndarray
+
+    @property
+    def of_products(self) -> np.ndarray:
+        """Which are reads by a warpgroup's tensor cores."""
+        return np.asarray((self.kind & 3 == READ) & (self.kind & LANDED != 0))
+
+    def take(self, chosen: np.ndarray) -> Accesses:
+        """Those at these positions, or where this mask is true."""
+        return Accesses(*(column[chosen] for column in self))
+
+    def rows(self, indices: Any) -> Iterator[Access]:
+        """Those at these positions, one by one, with a ``kind`` of two bits."""
+        for row in zip(*(column[indices].tolist() for column in self), strict=True):
+            access = Access(*row)
+            yield access._replace(kind=access.kind & 3)
+
+
+def joined(parts: Sequence[Accesses]) -> Accesses:
+    """The accesses of several logs."""
+    return Accesses(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
 @dataclass
 class AccessLog:
-    """The accesses of a launch since it was last cleared."""
+    """The accesses of a launch since it was last cleared; ``start`` came before."""
 
+    block_size: int
+    start: int = 0
     addresses: list[int] = field(default_factory=list)
     sites: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # of the stores, in their order
     # First entry, thread, phase, epoch, over and over: the phase counts barriers of the block, the
     # epoch those of the thread's warp, both on through the launch.
     marks: list[int] = field(default_factory=list)
-    path_marks: list[int] = field(
-        default_factory=list
-    )  # first entry, path; empty where none is kept
+    path_marks: list[int] = field(default_factory=list)  # first entry, path; empty if not kept
     spans: list[Span] = field(default_factory=list)
-    _columns: Columns | None = None  # of the entries so far, for the next who asks
+    _columns: Accesses | None = None  # of the entries so far
+
+    @property
+    def position(self) -> int:
+        """The next access's in the launch."""
+        return self.start + len(self.addresses)
 
     def add(self, address: int, site: int, kind: int, value: Any = None) -> None:
         """An entry of any kind; arrays write plain loads and stores themselves, to be quick."""
-        self.addresses.append(address)
-        self.sites.append(_entry(site, kind))
+        self.add_run(address, 1, 1, site, kind)
         if kind == WRITE:
             self.values.append(value)
 
     def add_run(self, address: int, itemsize: int, count: int, site: int, kind: int) -> None:
         """The entries of a wide access; the values of a store are the caller's to add."""
         self.addresses.extend(range(address, address + count * itemsize, itemsize))
-        # `_entry`, written out: the innermost loops of the fastest stages run this line.
-        special = -32 * site - kind
+        special = -64 * site - kind
         self.sites.append(site + kind if kind <= WRITE else special)
         self.sites.extend([special - WIDE] * (count - 1))
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
+        self.start = self.position
         for column in (self.addresses, self.sites, self.values, self.marks, self.path_marks):
             column.clear()
         self._columns = None
 
-    def columns(self) -> Columns:
+    def columns(self) -> Accesses:
         """The entries as read-only arrays, which several callers share."""
         if self._columns is None or len(self._columns.site) != len(self.sites):
             self._columns = self._made_columns()
@@ -116,18 +175,23 @@ class AccessLog:
                 column.flags.writeable = False
         return self._columns
 
-    def _made_columns(self) -> Columns:
+    def _made_columns(self) -> Accesses:
         sites = _array(self.sites)
         kinds = (sites & 1).astype(np.int8)
         special = np.flatnonzero(sites < 0)
         raw = -sites[special]
         sites &= ~1
-        kinds[special], sites[special] = raw & 31, raw >> 5
+        kinds[special], sites[special] = raw & 63, raw >> 6
         thread, phase, epoch = _spread(self.marks, 4, len(sites))
-        (path,) = (
-            _spread(self.path_marks, 2, len(sites)) if self.path_marks else (np.zeros_like(sites),)
-        )
-        return Columns(_array(self.addresses), sites, kinds, thread, phase, epoch, path)
+        block, within = np.divmod(thread, self.block_size)
+        (path,) = _spread(self.path_marks or [0, 0], 2, len(sites))
+        value = np.full(len(sites), None)
+        value[kinds & 3 == WRITE] = np.fromiter(self.values, object, len(self.values))
+        position = np.arange(self.start, self.position)
+        return Accesses(
+            _array(self.addresses), sites, kinds, thread, block, block * WARP + within // WARP,
+            phase, epoch, path, position, value,
+        )  # fmt: skip
 
     def span_at(self, address: int) -> Span:
         """The array that the address is in: the last of several views, of those with an element
@@ -136,43 +200,16 @@ class AccessLog:
         return next((span for span in around if span.has_element(address)), around[0])
 
 
-def _entry(site: int, kind: int) -> int:
-    """Site and kind as one number: arrays make those of plain loads and stores themselves."""
-    return site + kind if kind in (READ, WRITE) else -32 * site - kind
-
-
 def _array(numbers: list[int]) -> np.ndarray:
     return np.fromiter(numbers, np.int64, len(numbers))
 
 
-def _spread(rows: list[int], width: int, entries: int) -> Iterable[np.ndarray]:
+def _spread(rows: list[int], width: int, entries: int) -> Iterator[np.ndarray]:
     """For each of ``entries`` what the row that begins at it or before says: its columns but the
     first, where the row begins. Rows have ``width`` numbers."""
     first, *columns = _array(rows).reshape(-1, width).T
     lengths = np.diff(first, append=entries)
     return (np.repeat(column, lengths) for column in columns)
-
-
-class Columns(NamedTuple):
-    """A log as arrays of equal length; ``kind`` is READ, WRITE, ATOMIC or EXCHANGE, which are its
-    last two bits, plus WIDE, ISSUED and LANDED."""
-
-    address: np.ndarray
-    site: np.ndarray
-    kind: np.ndarray
-    thread: np.ndarray
-    phase: np.ndarray
-    epoch: np.ndarray
-    path: np.ndarray
-
-    @property
-    def of_products(self) -> np.ndarray:
-        """Which entries are reads by a warpgroup's tensor cores."""
-        return np.asarray((self.kind & 3 == READ) & (self.kind & LANDED != 0))
-
-    def take(self, chosen: np.ndarray) -> Columns:
-        """The entries at these positions, or where this mask is true."""
-        return Columns(*(column[chosen] for column in self))
 
 
 class Sites:

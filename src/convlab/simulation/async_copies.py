@@ -10,45 +10,48 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from convlab import device
-from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, READ, WRITE, AccessLog, site_of
-from convlab.simulation.accesses import Access, Conflict
+from convlab.simulation.access_log import (
+    GLOBAL,
+    ISSUED,
+    LANDED,
+    READ,
+    WRITE,
+    Access,
+    AccessLog,
+    site_of,
+)
 from convlab.simulation.checked_array import CheckedArray
-from convlab.simulation.races import ENOUGH, same
+from convlab.simulation.races import ENOUGH, Conflict, same
 
 
+@dataclass(slots=True)
 class Copy:
     """One copy of one or several neighbours. ``issued`` and ``landed`` are positions in the log:
     the first accesses that come after."""
 
-    __slots__ = ("address", "issued", "keys", "landed", "site", "target", "thread", "values")
-
-    def __init__(
-        self, target: CheckedArray, address: int, keys: Any, values: list[float], site: int
-    ) -> None:
-        self.target, self.address, self.keys, self.values = target, address, keys, values
-        self.site = site
-        self.thread = self.issued = 0
-        self.landed: float = math.inf
+    target: CheckedArray
+    address: int
+    keys: Any
+    values: list[float]
+    site: int
+    thread: int
+    issued: int
+    landed: float = math.inf
 
 
 class AsyncCopies:
-    """The async copies of a launch. ``thread()`` is the running thread's number in the launch,
-    ``position()`` the next access's; copies are kept for :meth:`look` if ``strict``."""
+    """The async copies of a launch, which are kept for :meth:`look` if ``strict``. ``thread()`` is
+    the running thread's number in the launch."""
 
-    def __init__(
-        self,
-        log: AccessLog | None,
-        strict: bool,
-        thread: Callable[[], int],
-        position: Callable[[], int],
-    ) -> None:
-        self._log, self._strict, self._thread, self._position = log, strict, thread, position
+    def __init__(self, log: AccessLog | None, strict: bool, thread: Callable[[], int]) -> None:
+        self._log, self._strict, self._thread = log, strict, thread
         self._since_commit: dict[int, list[Copy]] = defaultdict(list)
         self._groups: dict[int, list[list[Copy]]] = defaultdict(list)
         self._all: list[Copy] = []  # of which something is in what the log holds
@@ -59,12 +62,10 @@ class AsyncCopies:
 
     def new_block(self) -> None:
         """Copies that the last block's threads did not wait for do not concern this block."""
-        if self._since_commit or self._groups:
-            groups = chain(self._since_commit.values(), *self._groups.values())
-            for copy in chain.from_iterable(groups):
-                copy.landed = self._position()
-            self._since_commit.clear()
-            self._groups.clear()
+        for copy in chain(*self._since_commit.values(), *chain(*self._groups.values())):
+            copy.landed = self._position()
+        self._since_commit.clear()
+        self._groups.clear()
 
     def let_go(self) -> None:
         """Forget the arrays: the launch is over."""
@@ -110,14 +111,12 @@ class AsyncCopies:
             values = [source.data[index] for index in indices]
             if log is not None:
                 log.add_run(far, source.itemsize, count, site, READ)
-        copy = Copy(target, address, keys, values, site)
-        copy.thread = self._thread()
         if log is not None:
             log.add_run(address, target.itemsize, count, site, WRITE + ISSUED)
             log.values.extend(values)
-            copy.issued = self._position()
-            if self._strict:
-                self._all.append(copy)
+        copy = Copy(target, address, keys, values, site, self._thread(), self._position())
+        if self._strict:
+            self._all.append(copy)
         self._since_commit[copy.thread].append(copy)
 
     def _land(self, copy: Copy, site: int) -> None:
@@ -129,56 +128,47 @@ class AsyncCopies:
         for key, value in zip(copy.keys, copy.values, strict=True):
             copy.target.data[key] = value
 
+    def _position(self) -> int:
+        return 0 if self._log is None else self._log.position
+
     # What was too early.
 
-    def look(self, start: int, block_size: int, whole: bool) -> Iterator[Conflict]:
-        """The accesses in the log, whose first has position ``start``, to what is in flight.
-        ``whole`` if the last block has ended. Storing what the copy brings is none."""
+    def look(self, log: AccessLog, whole: bool) -> Iterator[Conflict]:
+        """The accesses in the log to what is in flight. ``whole`` if the last block has ended.
+        Storing what the copy brings is none."""
         if not self._all:
             return
-        assert self._log is not None
-        yield from self._early(self._log, start, block_size)
-        self._all = [] if whole else [copy for copy in self._all if copy.landed == math.inf]
-
-    def _early(self, log: AccessLog, start: int, block_size: int) -> Iterator[Conflict]:
-        columns = log.columns()
+        columns, start, end = log.columns(), log.start, len(log.addresses)
         landing = (columns.kind & LANDED != 0) & (columns.kind & 3 == WRITE)
         indices = np.flatnonzero((columns.address < GLOBAL) & ~landing)
         indices = indices[np.argsort(columns.address[indices], kind="stable")]
         words = [(copy, n) for copy in self._all for n in range(len(copy.values))]
         address = np.array([copy.address + n * copy.target.itemsize for copy, n in words])
-        end = len(columns.address)
         issued = np.array([copy.issued for copy, _ in words]) - start
         landed = np.array([copy.landed for copy, _ in words]) - start
         # One number for address and time, by which both are sorted.
         key = columns.address[indices] * (end + 1) + indices
         first = np.searchsorted(key, address * (end + 1) + np.clip(issued, 0, end))
         last = np.searchsorted(key, address * (end + 1) + np.clip(landed, 0, end).astype(np.int64))
-        stored = np.cumsum(columns.kind & 3 == WRITE) - 1  # which of the values is whose
         seen: Counter[tuple[int, int]] = Counter()
         for which in np.flatnonzero(first < last).tolist():
             copy, n = words[which]
-            value = copy.values[n]
-            for at in indices[first[which] : last[which]].tolist():
-                site, kind = int(columns.site[at]), int(columns.kind[at]) & 3
-                brought = log.values[stored[at]] if kind == WRITE else None
-                if seen[copy.site, site] == ENOUGH or (kind == WRITE and same(brought, value)):
+            for access in columns.rows(indices[first[which] : last[which]]):
+                sites = copy.site, access.site
+                stores_it = access.kind == WRITE and same(access.value, copy.values[n])
+                if seen[sites] == ENOUGH or stores_it:
                     continue
-                seen[copy.site, site] += 1
-                where, thread = int(address[which]), int(columns.thread[at])
-                yield Conflict(
-                    "copy in flight",
-                    _access(where, copy.site, WRITE, copy.thread, block_size, copy.issued),
-                    _access(where, site, kind, thread, block_size, start + at),
-                )
+                seen[sites] += 1
+                yield Conflict("copy in flight", _writing(copy, access, log.block_size), access)
+        self._all = [] if whole else [copy for copy in self._all if copy.landed == math.inf]
 
 
-def _access(
-    address: int, site: int, kind: int, thread: int, block_size: int, position: int
-) -> Access:
-    """As much of one as a finding says."""
-    block = thread // block_size
-    return Access(address, site, kind, thread, block, 0, 0, 0, position, None)
+def _writing(copy: Copy, access: Access, block_size: int) -> Access:
+    """The copy's write of what the access is to."""
+    return access._replace(
+        site=copy.site, kind=WRITE, thread=copy.thread, block=copy.thread // block_size,
+        position=copy.issued,
+    )  # fmt: skip
 
 
 def _check(target: Any, source: Any) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import Span, assigned_name, site_of
+from convlab.simulation.access_log import Span, assigned_name, c_strides, site_of
 from convlab.simulation.checked_array import (
+    Array,
     CheckedArray,
     Memory,
     check,
     checked,
     show,
-    unknown_attribute,
     whole_index,
 )
 from convlab.simulation.findings import NotSimulated
@@ -60,9 +60,9 @@ class Shared:
     def _new(
         self, name: str, shape: Any, dtype: np.dtype[Any], alignment: int | None
     ) -> CheckedArray:
-        sizes = sizes_of(shape)
+        sizes, dynamic = sizes_of(shape), len(self._dynamic)
         if sizes == (0,):
-            count = len(self._dynamic) // dtype.itemsize
+            count = dynamic // dtype.itemsize
             host = self._dynamic[: count * dtype.itemsize].view(dtype)
             base, alignment = 0, 16
         else:
@@ -70,7 +70,17 @@ class Shared:
             alignment = alignment or dtype.itemsize
             base = -(-self._end // alignment) * alignment
             self._end = base + host.nbytes
-            self._check_size()
+            static = self._end - self._begin
+            if static > STATIC_BYTES:
+                raise MemoryError(
+                    f"{static} bytes of shared arrays: a block has at most {STATIC_BYTES}, more "
+                    "only as dynamic shared memory"
+                )
+            if self._end > BLOCK_BYTES:
+                raise MemoryError(
+                    f"{self._end} bytes of shared memory, {dynamic} of them dynamic: a block has "
+                    f"at most {BLOCK_BYTES}"
+                )
         if self._memory.log is not None:
             end = base + host.nbytes
             self._memory.log.spans.append(
@@ -80,19 +90,6 @@ class Shared:
         if sizes != (0,):
             self._static.append(array)
         return array
-
-    def _check_size(self) -> None:
-        static = self._end - self._begin
-        if static > STATIC_BYTES:
-            raise MemoryError(
-                f"{static} bytes of shared arrays: a block has at most {STATIC_BYTES}, more only "
-                "as dynamic shared memory"
-            )
-        if self._end > BLOCK_BYTES:
-            raise MemoryError(
-                f"{self._end} bytes of shared memory, {len(self._dynamic)} of them dynamic: a "
-                f"block has at most {BLOCK_BYTES}"
-            )
 
     def new_block(self) -> None:
         """Nothing is left of what the last block wrote."""
@@ -141,13 +138,11 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
 # out for each shape, as :mod:`convlab.simulation.checked_array` does for the others.
 
 
-class LocalArray:
+class LocalArray(Array):
     """A thread's own array; elements that it has not written are None."""
 
-    __slots__ = ("cells", "memory", "name")
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    alignment: int
+    __slots__ = ("cells",)
+    base = 0
 
     def __init__(self, name: str, memory: Memory) -> None:
         self.name, self.memory = name, memory
@@ -157,42 +152,16 @@ class LocalArray:
     def size(self) -> int:
         return len(self.cells)
 
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getattr__(self, name: str) -> Any:
-        raise unknown_attribute(self.name, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        for cell in range(len(self)):
-            yield self.load(cell, site_of(1))  # whoever asks for the next one stands there
-
     def cell_at(self, index: Any, site: int) -> int:
         """Which cell that is, after all checks."""
-        cell, entries = 0, index if isinstance(index, tuple) else (index,)
-        if len(entries) == len(self.shape):  # the usual: Python's integers, none beyond an end
-            for entry, extent in zip(entries, self.shape):  # noqa: B905
-                if entry.__class__ is not int or not 0 <= entry < extent:
-                    break
-                cell = cell * extent + entry
-            else:
-                return cell
         entries = whole_index(self, index)
         if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
             raise NotSimulated(
                 f"{show(self.name, entries)}: views of local arrays are not simulated"
             )
-        entries = check(self, entries, site)
-        cell = 0
-        for entry, extent in zip(entries, self.shape, strict=True):
-            cell = cell * extent + entry
-        return cell
+        return self.address(check(self, entries, site)) // self.dtype.itemsize
 
-    def load(self, index: Any, site: int) -> Any:
+    def part(self, index: Any, site: int) -> Any:
         """The element, or a finding and a poisoned value where it was never written."""
         cell = self.cell_at(index, site)
         value = self.cells[cell]
@@ -204,11 +173,9 @@ class LocalArray:
         number = self.memory.number(self.dtype)
         return value if number is None else number(value)
 
-    def store(self, index: Any, value: Any, site: int) -> None:
+    def store_part(self, index: Any, value: Any, site: int) -> None:
         """Write one element, rounded or wrapped to the array's type."""
         self.cells[self.cell_at(index, site)] = converted(value, self.dtype)
-
-    part = load
 
     def update(self, index: Any, function: Any, site: int, kind: int = 0) -> Any:
         """Raises :class:`NotSimulated`, always."""
@@ -217,39 +184,19 @@ class LocalArray:
     def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
         """``count`` neighbours by one wide load."""
         site = site_of(2)
-        cell, keys = self._run(index, count, site)
-        values = self.cells[cell : cell + count]
-        if None in values:
-            return tuple([self.load(key, site) for key in keys])
-        number = self.memory.number(self.dtype)
-        return tuple(values if number is None else map(number, values))
+        return tuple([self.part(key, site) for key in self.run_at(index, count, site)[1]])
 
     def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
         """The same number of neighbours by one wide store."""
         site = site_of(2)
-        cell, _ = self._run(index, len(values), site)
-        self.cells[cell : cell + len(values)] = [converted(value, self.dtype) for value in values]
-
-    def _run(self, index: Any, count: int, site: int) -> tuple[int, list[tuple[int, ...]]]:
-        """The first cell of a wide access and the indices that it touches, which must lie as on a
-        GPU."""
-        if self.dtype != np.float32:
-            raise TypeError(f"{self.name} is no array of float32, which alone have wide accesses")
-        *rows, first = index if isinstance(index, tuple) else (index,)
-        keys = [(*rows, first + lane) for lane in range(count)]
-        cell, _ = self.cell_at(keys[0], site), self.cell_at(keys[-1], site)
-        width = count * self.dtype.itemsize
-        if cell % count or self.alignment % width:
-            chance = "not" if cell % count else "only by chance"
-            what = f"{show(self.name, keys[0])} is {chance} at a multiple of {width} bytes"
-            self.memory.report("misaligned", what, site, self, keys[0])
-        return cell, keys
+        for key, value in zip(self.run_at(index, len(values), site)[1], values, strict=True):
+            self.store_part(key, value, site)
 
 
 _LOCAL_TEMPLATE = """
 class Array(LocalArray):
     __slots__ = ()
-    shape, dtype, alignment = SHAPE, DTYPE, ALIGNMENT
+    shape, strides, dtype, alignment, wide = SHAPE, STRIDES, DTYPE, ALIGNMENT, WIDE
 
     def __getitem__(self, index):
         try:
@@ -260,7 +207,7 @@ class Array(LocalArray):
                     return {load}
         except (TypeError, ValueError):
             pass
-        return self.load(index, site_of(1))
+        return self.part(index, site_of(1))
 
     def __setitem__(self, index, value):
         try:
@@ -271,22 +218,22 @@ class Array(LocalArray):
                 return
         except (TypeError, ValueError):
             pass
-        self.store(index, value, site_of(1))
+        self.store_part(index, value, site_of(1))
 """
 
 
 def local_class(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    number: Callable[[Any], Any] | None = None,
-    alignment: int | None = None,
+    number: Callable[[Any], Any] | None,
+    alignment: int | None,
 ) -> Any:
     """The class of local arrays of that shape. ``number`` is what loads are handed through, if
     anything."""
     names = {
         "LocalArray": LocalArray, "SHAPE": shape, "DTYPE": dtype, "site_of": site_of,
-        "CELL": quick(np.zeros(1, dtype)), "number": number,
-        "ALIGNMENT": alignment or dtype.itemsize,
+        "CELL": quick(np.zeros(1, dtype)), "number": number, "WIDE": dtype == np.float32,
+        "STRIDES": c_strides(shape, dtype.itemsize), "ALIGNMENT": alignment or dtype.itemsize,
     }  # fmt: skip
     exec(_local_code(shape, number is not None), names)
     return names["Array"]

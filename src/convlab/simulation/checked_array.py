@@ -59,13 +59,6 @@ def show(name: str, index: tuple[Any, ...]) -> str:
     return f"{name}[{', '.join(str(i) for i in index)}]"
 
 
-def unknown_attribute(array: str, name: str) -> Exception:
-    """The error for an attribute that a simulated array lacks; NumPy's arrays may have it."""
-    if not name.startswith("__") and hasattr(np.ndarray, name):
-        return NotSimulated(f"{array}.{name} is not simulated")
-    return AttributeError(f"{array} is an array, which has no {name}")
-
-
 Report = Callable[..., None]  # report(kind, what, site, array, index): raises where it must end
 
 
@@ -117,50 +110,108 @@ class Memory:
             names["DATA"] = None
 
 
-class CheckedArray:
+class Array:
+    """What arrays of a kernel have in common. ``wide`` says whether wide accesses take it."""
+
+    __slots__ = ("memory", "name")
+    memory: Memory
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    base: int
+    alignment: int
+    dtype: np.dtype[Any]
+    wide: bool
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getattr__(self, name: str) -> Any:
+        """Of what a simulated array lacks; NumPy's arrays may have it."""
+        if not name.startswith("__") and hasattr(np.ndarray, name):
+            raise NotSimulated(f"{self.name}.{name} is not simulated")
+        raise AttributeError(f"{self.name} is an array, which has no {name}")
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in range(len(self)):
+            yield self.part(row, site_of(1))  # whoever asks for the next one stands there
+
+    def part(self, index: Any, site: int) -> Any:
+        """An element by an unusual index, or a view."""
+        raise NotImplementedError
+
+    def address(self, index: tuple[int, ...]) -> int:
+        """Where the element is, in bytes of simulated memory; the index is not checked."""
+        return self.base + sum(i * s for i, s in zip(index, self.strides, strict=True))
+
+    def run_at(self, index: Any, count: int, site: int) -> tuple[int, Sequence[Any]]:
+        """The first address of a wide access and the indices that it touches, all checked."""
+        keys: Sequence[Any]
+        shape, width = self.shape, 4 * count  # of float32, which alone is wide
+        if not self.wide:
+            raise TypeError(
+                f"{self.name} is not a C-contiguous array of float32, which alone have wide "
+                "accesses and async copies"
+            )
+        if isinstance(index, tuple):
+            *rows, first = index
+            keys = [(*rows, first + lane) for lane in range(count)]
+            ends, inside = (*rows, first + count - 1), min(index) >= 0
+            address = self.base + sum(map(mul, index, self.strides))
+        else:
+            keys = range(index, index + count)
+            ends, inside = (index + count - 1,), index >= 0
+            address = self.base + index * self.strides[0]
+        if not (inside and len(ends) == len(shape) and all(map(lt, ends, shape))):
+            check(self, keys[0], site)
+            check(self, keys[-1], site)
+        if address % width or self.alignment % width:
+            at = index if isinstance(index, tuple) else (index,)
+            report_misaligned(self, at, address, width, site)
+        return address, keys
+
+
+def report_misaligned(
+    array: Array, index: tuple[int, ...], address: int, width: int, site: int
+) -> None:
+    """Report what is not at a multiple of ``width`` bytes, or only by chance."""
+    chance = "not at a multiple" if address % width else "only by chance at a multiple"
+    what = f"{show(array.name, index)} is {chance} of {width} bytes"
+    array.memory.report("misaligned", what, site, array, index)
+
+
+class CheckedArray(Array):
     """A global, shared or constant array, or a view of one. ``base`` is its first address."""
 
-    __slots__ = ("alignment", "base", "data", "host", "memory", "name", "strides", "wide")
+    __slots__ = (
+        "alignment",
+        "base",
+        "data",
+        "dtype",
+        "host",
+        "itemsize",
+        "shape",
+        "strides",
+        "wide",
+    )
 
     def __init__(
         self, host: np.ndarray, name: str, base: int, memory: Memory, alignment: int = 256
     ) -> None:
         self.host, self.name, self.base, self.memory = host, name, base, memory
         self.alignment = alignment
-        self.strides = host.strides
+        self.shape, self.strides = host.shape, host.strides
+        self.dtype, self.itemsize = host.dtype, host.itemsize
         self.data = quick(host)
-        self.wide = host.dtype == np.float32 and host.flags.c_contiguous  # what wide accesses take
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.host.shape
+        self.wide = host.dtype == np.float32 and host.flags.c_contiguous
 
     @property
     def size(self) -> int:
         return self.host.size
-
-    @property
-    def ndim(self) -> int:
-        return self.host.ndim
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.host.dtype
-
-    @property
-    def itemsize(self) -> int:
-        return self.host.itemsize
-
-    def __array__(self, *how: Any, **more: Any) -> np.ndarray:
-        """NumPy calls this to work on a whole array, which no kernel can."""
-        raise TypeError("no operation of NumPy takes an 'Array' of a kernel")
-
-    def __len__(self) -> int:
-        return len(self.host)
-
-    def address(self, index: tuple[int, ...]) -> int:
-        """Where the element is, in bytes of simulated memory; the index is not checked."""
-        return self.base + sum(i * s for i, s in zip(index, self.strides, strict=True))
 
     @property
     def nbytes(self) -> int:
@@ -170,12 +221,9 @@ class CheckedArray:
     def T(self) -> Any:
         return self._view(self.host.T)
 
-    def __getattr__(self, name: str) -> Any:
-        raise unknown_attribute(self.name, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        for row in range(len(self)):
-            yield self.part(row, site_of(1))  # whoever asks for the next one stands there
+    def __array__(self, *how: Any, **more: Any) -> np.ndarray:
+        """NumPy calls this to work on a whole array, which no kernel can."""
+        raise TypeError("no operation of NumPy takes an 'Array' of a kernel")
 
     def part(self, index: Any, site: int) -> Any:
         """An element by an unusual index, or a view: ``a[2:]``, ``a[row]`` of a matrix."""
@@ -246,34 +294,6 @@ class CheckedArray:
             log.values.extend(values)
         for key, value in zip(keys, values, strict=True):
             self.data[key] = value
-
-    def run_at(self, index: Any, count: int, site: int) -> tuple[int, Sequence[Any]]:
-        """The first address of a wide access and the indices that it touches, all checked."""
-        keys: Sequence[Any]
-        shape, width = self.host.shape, 4 * count  # of float32, which alone is wide
-        if not self.wide:
-            raise TypeError(
-                f"{self.name} is not a C-contiguous array of float32, which alone have wide "
-                "accesses and async copies"
-            )
-        if isinstance(index, tuple):
-            *rows, first = index
-            keys = [(*rows, first + lane) for lane in range(count)]
-            ends, inside = (*rows, first + count - 1), min(index) >= 0
-            address = self.base + sum(map(mul, index, self.strides))
-        else:
-            keys = range(index, index + count)
-            ends, inside = (index + count - 1,), index >= 0
-            address = self.base + index * self.strides[0]
-        if not (inside and len(ends) == len(shape) and all(map(lt, ends, shape))):
-            check(self, keys[0], site)
-            check(self, keys[-1], site)
-        if address % width or self.alignment % width:
-            at = index if isinstance(index, tuple) else (index,)
-            chance = "not at a multiple" if address % width else "only by chance at a multiple"
-            what = f"{show(self.name, at)} is {chance} of {width} bytes"
-            self.memory.report("misaligned", what, site, self, at)
-        return address, keys
 
     def update(
         self, index: Any, function: Callable[[Any], Any], site: int, kind: int = ATOMIC

@@ -16,8 +16,9 @@ from typing import Any
 from greenlet import greenlet
 
 from convlab.device.products import warp_mma, warp_product
+from convlab.simulation.access_log import WARP
 from convlab.simulation.findings import Coordinates
-from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, WARP, Request
+from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Request
 
 Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
 
@@ -47,7 +48,7 @@ class Thread:
 
 
 class Block:
-    """The threads of one block. ``enter(thread)`` is called before each switch to one.
+    """The threads of one block. ``enter(number, index)`` is called before each switch to one.
 
     ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
     ``on_warp_barrier`` which ones, and whether those are all of their warp that live.
@@ -59,14 +60,15 @@ class Block:
         arguments: tuple[Any, ...],
         indices: Iterable[Coordinates],
         enter: Callable[[int, Coordinates], None],
+        on_barrier: Callable[[int, int], None],
+        on_warp_barrier: Callable[[list[int], bool], None],
         complain: Complain | None,
     ) -> None:
         self._enter, self._complain = enter, complain
+        self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
         self._threads = [Thread(number, index, body) for number, index in enumerate(indices)]
         self._size = len(self._threads)
         self._arguments = arguments
-        self.on_barrier: Callable[[int, int], None] = lambda threads, site: None
-        self.on_warp_barrier: Callable[[list[int], bool], None] = lambda threads, whole: None
 
     def run(self) -> None:
         """Run all threads to their end."""
@@ -174,24 +176,16 @@ class Block:
         request = threads[0].request
         kind, size = request.kind, request.together
         present = {thread.number % size: thread for thread in threads}
+        brought = {lane: thread.request.value for lane, thread in present.items()}
         bits = sum(1 << lane for lane in present)
         if mask is not None and self._complain is not None:
             self._check_call(threads, mask, bits, living)
         if kind == "syncwarp":
             self.on_warp_barrier([thread.number for thread in threads], bits == living)
-            results: dict[int, Any] = dict.fromkeys(present)
-        elif kind == "activemask":
-            results = dict.fromkeys(present, bits)
-        elif kind.startswith("shfl"):
+        if kind.startswith("shfl"):
             results = {lane: self._shuffled(thread, present) for lane, thread in present.items()}
-        elif kind == MMA:
-            results = warp_mma({lane: thread.request.value for lane, thread in present.items()})
-        elif kind == PRODUCT_DONE:
-            results = dict.fromkeys(present)
-        elif kind == PRODUCT:
-            results = _product({lane: thread.request.value for lane, thread in present.items()})
         else:
-            results = _vote(kind, {lane: t.request.value for lane, t in present.items()})
+            results = CALLS[kind](brought)
         for lane, thread in present.items():
             thread.result = (results[lane],)
         return threads
@@ -242,23 +236,34 @@ def _product(brought: dict[int, Any]) -> dict[int, Any]:
     return results
 
 
-def _vote(kind: str, values: dict[int, Any]) -> dict[int, Any]:
-    ballot = sum(1 << lane for lane, value in values.items() if value)
-    same = len(set(values.values())) == 1
-    everybody = sum(1 << lane for lane in values)
-    if kind == "match_any_sync":
-        return {
-            lane: sum(1 << other for other, theirs in values.items() if theirs == value)
-            for lane, value in values.items()
-        }
-    result: Any = {
-        "ballot_sync": ballot,
-        "all_sync": all(values.values()),
-        "any_sync": any(values.values()),
-        "eq_sync": same,
-        "match_all_sync": (everybody if same else 0, same),
-    }[kind]
-    return dict.fromkeys(values, result)
+def _same_for_all(compute: Callable[[dict[int, Any]], Any]) -> Callable[..., dict[int, Any]]:
+    return lambda brought: dict.fromkeys(brought, compute(brought))
+
+
+def _bits(lanes: Iterable[int]) -> int:
+    return sum(1 << lane for lane in lanes)
+
+
+def _equal(brought: dict[int, Any]) -> bool:
+    return len(set(brought.values())) == 1
+
+
+# What each lane gets of what all of them bring, by the name of the call.
+CALLS: dict[str, Callable[[dict[int, Any]], dict[int, Any]]] = {
+    "syncwarp": dict.fromkeys,
+    "activemask": _same_for_all(_bits),
+    "ballot_sync": _same_for_all(lambda b: _bits(lane for lane in b if b[lane])),
+    "all_sync": _same_for_all(lambda b: all(b.values())),
+    "any_sync": _same_for_all(lambda b: any(b.values())),
+    "eq_sync": _same_for_all(_equal),
+    "match_all_sync": _same_for_all(lambda b: (_bits(b), True) if _equal(b) else (0, False)),
+    "match_any_sync": lambda b: {
+        lane: _bits(other for other in b if b[other] == value) for lane, value in b.items()
+    },
+    MMA: lambda brought: warp_mma(brought),
+    PRODUCT: _product,
+    PRODUCT_DONE: dict.fromkeys,
+}
 
 
 def _lanes(mask: int) -> str:

@@ -27,13 +27,35 @@ WARP = 32
 PASS_BYTES = WORD_BYTES * BANKS
 
 
+def changes(*keys: np.ndarray) -> np.ndarray:
+    """Where any of the sorted keys is another than before."""
+    new = np.zeros(len(keys[0]), bool)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= key[1:] != key[:-1]
+    return new
+
+
+def _sorted(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order that sorts by the first key, then the next, and where different ones begin."""
+    order = np.lexsort(keys[::-1])
+    return order, np.flatnonzero(changes(*(key[order] for key in keys)))
+
+
+def _unique(*keys: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The different combinations, sorted."""
+    order, starts = _sorted(*keys)
+    return tuple(key[order[starts]] for key in keys)
+
+
 def sectors(request: np.ndarray, address: np.ndarray, width: np.ndarray, total: int) -> np.ndarray:
     """How many sectors each of ``total`` requests takes. The first three have an entry a lane:
     which request, from which address on, how many bytes."""
     first, last = address // SECTOR_BYTES, (address + width - 1) // SECTOR_BYTES
     straddle = last > first
     which = np.concatenate([request, request[straddle]])
-    return _distinct(which, np.concatenate([first, last[straddle]]), total)
+    which, _ = _unique(which, np.concatenate([first, last[straddle]]))
+    return np.bincount(which, minlength=total)
 
 
 def fewest_sectors(bytes_wanted: np.ndarray) -> np.ndarray:
@@ -45,11 +67,9 @@ def bytes_wanted(
     request: np.ndarray, address: np.ndarray, width: np.ndarray, total: int
 ) -> np.ndarray:
     """The different bytes that each request wants; what several lanes want counts once."""
-    order = np.lexsort((address, request))
-    request, address, width = request[order], address[order], width[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (request[1:] != request[:-1]) | (address[1:] != address[:-1])
-    return np.bincount(request[new], width[new], minlength=total).astype(np.int64)
+    order, starts = _sorted(request, address)
+    one = order[starts]
+    return np.bincount(request[one], width[one], minlength=total).astype(np.int64)
 
 
 def wavefronts(
@@ -95,28 +115,10 @@ def fewest_wavefronts(bytes_wanted: np.ndarray) -> np.ndarray:
 
 def contention(request: np.ndarray, address: np.ndarray, total: int) -> np.ndarray:
     """The most lanes of each request at one address: atomics there go one after the other."""
-    order = np.lexsort((address, request))
-    request, address = request[order], address[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (request[1:] != request[:-1]) | (address[1:] != address[:-1])
-    starts = np.flatnonzero(new)
-    lengths = np.diff(starts, append=len(order))
+    order, starts = _sorted(request, address)
     most = np.zeros(total, np.int64)
-    np.maximum.at(most, request[starts], lengths)
+    np.maximum.at(most, request[order[starts]], np.diff(starts, append=len(order)))
     return most
-
-
-def _unique(which: np.ndarray, what: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different pairs, sorted."""
-    order = np.lexsort((what, which))
-    which, what = which[order], what[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (which[1:] != which[:-1]) | (what[1:] != what[:-1])
-    return which[new], what[new]
-
-
-def _distinct(which: np.ndarray, what: np.ndarray, total: int) -> np.ndarray:
-    return np.bincount(_unique(which, what)[0], minlength=total)
 
 
 @dataclass

@@ -12,14 +12,14 @@ import ast
 import builtins
 import inspect
 import itertools
-import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from convlab.simulation.access_log import AccessLog, instruction, site_of
+from convlab.simulation.access_log import AccessLog, site_of
 
 
 class Paths:
@@ -28,71 +28,46 @@ class Paths:
     def __init__(self, threads: int, log: AccessLog) -> None:
         self.now = 0
         self.running = 0
-        self._addresses, self._marks = log.addresses, log.path_marks
+        self.addresses, self.marks = log.addresses, log.path_marks
+        self.numbers = itertools.count(1)  # of paths that no thread has been on
         self._of = [0] * threads
-        self._numbers = itertools.count(1)
-        # By the path outside and the site: those of a loop's iterations, in their order, and a
-        # call's.
-        self._iterations_of: dict[tuple[int, int], list[int]] = {}
-        self._calls: dict[tuple[int, int], int] = {}
-        # The same lists by any offset of the instruction: see `access_log.instruction`.
-        self._iterations_at: dict[tuple[int, int], list[int]] = {}
+        # By the path outside and the site: those of a loop's iterations, in their order as far as
+        # they are known, and a call's.
+        self.iterations: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self._calls: dict[tuple[int, int], int] = defaultdict(lambda: next(self.numbers))
 
     def new_block(self) -> None:
         """All threads are where the kernel begins."""
         self._of = [0] * len(self._of)
         self.now = self.running = 0
 
-    def enter(self, thread: int) -> int:
-        """Another thread runs from here on; its path."""
+    def enter(self, thread: int) -> None:
+        """Another thread runs from here on."""
         self._of[self.running] = self.now
         self.running = thread
         self.to(self._of[thread])
-        return self.now
 
     def to(self, path: int) -> None:
         """The running thread is there from here on."""
         self.now = path
-        self._marks.extend((len(self._addresses), path))
-
-    def new(self) -> int:
-        """A path that no thread has been on."""
-        return next(self._numbers)
-
-    def iterations(self, outer: int, site: int) -> list[int]:
-        """The paths of the iterations of the loop there, as far as they are known."""
-        return self._iterations_of.setdefault((outer, site), [])
-
-    def iterations_at(self, outer: int, code: CodeType, offset: int) -> list[int]:
-        """The same by a position in the code, which is faster."""
-        key = outer, id(code) + offset
-        found = self._iterations_at.get(key)
-        if found is None:
-            site = id(code) + instruction(code, offset)
-            found = self._iterations_at[key] = self.iterations(outer, site)
-        return found
+        self.marks.extend((len(self.addresses), path))
 
     def range(self, *bounds: Any) -> Loop:
         """What ``range`` is in a kernel whose paths are kept."""
-        frame = sys._getframe(1)
-        return Loop(self, frame.f_code, frame.f_lasti, builtins.range(*bounds))
+        return Loop(self, site_of(1), builtins.range(*bounds))
 
-    def while_loop(self, number: int) -> WhileLoop:
-        """The counter of a loop that is entered; ``number`` is the loop's in its function."""
-        return WhileLoop(self, site_of(1) + number)
+    def endless(self) -> Loop:
+        """What a ``while`` runs through: see :func:`with_counted_loops`."""
+        return Loop(self, site_of(1), itertools.count())
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A device function that knows where it was called."""
-        calls, note, addresses = self._calls, self._marks.extend, self._addresses
+        calls, note, addresses = self._calls, self.marks.extend, self.addresses
 
         def called(*arguments: Any) -> Any:
             outer = self.now
-            key = outer, site_of(1)
-            inner = calls.get(key)
-            if inner is None:
-                inner = calls[key] = self.new()
-            self.now = inner  # `to`, written out
-            note((len(addresses), inner))
+            self.now = inner = calls[outer, site_of(1)]
+            note((len(addresses), inner))  # `to`, written out
             try:
                 return function(*arguments)
             finally:
@@ -102,51 +77,30 @@ class Paths:
         return called
 
 
-class WhileLoop:
-    """A ``while`` that notes its iterations (:mod:`convlab.simulation.paths`)."""
-
-    __slots__ = ("_iteration", "_iterations", "_outer", "_paths")
-
-    def __init__(self, paths: Paths, site: int) -> None:
-        self._paths, self._outer, self._iteration = paths, paths.now, 0
-        self._iterations = paths.iterations(paths.now, site)
-
-    def next(self) -> None:
-        """Another one begins."""
-        if self._iteration == len(self._iterations):
-            self._iterations.append(self._paths.new())
-        self._paths.to(self._iterations[self._iteration])
-        self._iteration += 1
-
-    def end(self) -> None:
-        """The loop is left, by its condition or by ``break``."""
-        self._paths.to(self._outer)
-
-
 class Loop:
-    """A ``range`` that notes its iterations."""
+    """A loop that notes its iterations."""
 
-    __slots__ = ("_code", "_offset", "_paths", "_steps")
+    __slots__ = ("_paths", "_site", "_steps")
 
-    def __init__(self, paths: Paths, code: CodeType, offset: int, steps: builtins.range) -> None:
-        self._paths, self._code, self._offset, self._steps = paths, code, offset, steps
+    def __init__(self, paths: Paths, site: int, steps: Iterable[int]) -> None:
+        self._paths, self._site, self._steps = paths, site, steps
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self._steps)  # type: ignore[arg-type]
 
     def __getitem__(self, index: int) -> int:
-        return self._steps[index]
+        return self._steps[index]  # type: ignore[index, no-any-return]
 
     def __iter__(self) -> Iterator[int]:
         paths = self._paths
         outer = paths.now
-        iterations = paths.iterations_at(outer, self._code, self._offset)
+        iterations = paths.iterations[outer, self._site]
         # Every iteration of every thread comes by here: `to`, written out.
-        note, addresses = paths._marks.extend, paths._addresses
+        note, addresses = paths.marks.extend, paths.addresses
         try:
             for iteration, step in enumerate(self._steps):
                 if iteration == len(iterations):  # nobody has been there yet
-                    iterations.append(paths.new())
+                    iterations.append(next(paths.numbers))
                 paths.now = path = iterations[iteration]
                 note((len(addresses), path))
                 yield step
@@ -155,12 +109,11 @@ class Loop:
 
 
 # A ``range`` can be replaced by one that counts; a ``while`` calls nothing. So a function with
-# ``while`` loops is compiled anew from its source, with a call at the head of each body and one
-# behind each loop. Lines and columns stay those of the source.
+# ``while`` loops is compiled anew from its source, with ``while condition:`` as ``for _ in
+# endless():`` and ``if not condition: break``. Lines and columns stay those of the source.
 
 
-WHILE_LOOPS = "_while_loops_"  # in the function's globals: what makes a loop's counter
-
+ENDLESS = "_endless_"  # in the function's globals
 
 _made: WeakKeyDictionary[FunctionType, CodeType | None] = WeakKeyDictionary()
 
@@ -205,29 +158,22 @@ def _inner(code: CodeType, name: str) -> CodeType:
 
 
 class _Counter(ast.NodeTransformer):
-    """Puts the calls in: before a loop its counter is made, each iteration tells it, the end
-    too."""
+    """Makes ``for`` loops of ``while`` loops."""
 
-    def __init__(self) -> None:
-        self.loops = 0
+    loops = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         return node  # a function inside is none of the kernel's loops
 
-    def visit_While(self, node: ast.While) -> list[ast.stmt]:
-        self.loops += 1
-        name = f"{WHILE_LOOPS}{self.loops}"
+    def visit_While(self, node: ast.While) -> ast.stmt:
         self.generic_visit(node)
-        node.body.insert(0, _statement(f"{name}.next()", node))
-        return [
-            _statement(f"{name} = {WHILE_LOOPS}({self.loops})", node),
-            node,
-            _statement(f"{name}.end()", node),
-        ]
-
-
-def _statement(text: str, at: ast.stmt) -> ast.stmt:
-    made = ast.parse(text).body[0]
-    for part in ast.walk(made):
-        ast.copy_location(part, at)
-    return made
+        if node.orelse:  # which a `break` would leave out
+            return node
+        self.loops += 1
+        text = f"for {ENDLESS}{self.loops} in {ENDLESS}():\n if not condition: break"
+        loop, leave = (made := ast.parse(text).body[0]), made.body[0]  # type: ignore[attr-defined]
+        for part in ast.walk(loop):
+            ast.copy_location(part, node)
+        leave.test.operand = node.test
+        loop.body += node.body  # type: ignore[attr-defined]
+        return loop

@@ -22,7 +22,7 @@ from numba.cuda import types as cuda_types
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.paths import WHILE_LOOPS, with_counted_loops
+from convlab.simulation.paths import ENDLESS, with_counted_loops
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
@@ -43,7 +43,7 @@ class Copier:
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's, and device functions are handed through
     ``wrap_call``. ``emulation(value)`` is what stands for an intrinsic, None for anything else.
-    ``while_loop`` makes the counters of ``while`` loops, where their iterations are to be known.
+    ``endless`` is what ``while`` loops run through, where their iterations are to be known.
     ``used`` are the names of ``cuda`` that functions imported by themselves.
     """
 
@@ -54,11 +54,11 @@ class Copier:
         builtins: Mapping[str, Any] | None = None,
         wrap_call: Callable[[Any], Any] = lambda function: function,
         emulation: Meaning = emulation_of,
-        while_loop: Callable[[int], Any] | None = None,
+        endless: Callable[[], Any] | None = None,
     ) -> None:
         self.fake_cuda, self._meaning = fake_cuda, meaning
         self._builtins, self._wrap_call = dict(builtins or {}), wrap_call
-        self._emulation, self._while_loop = emulation, while_loop
+        self._emulation, self._endless = emulation, endless
         self.used: set[str] = set()
         self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
         self._modules: dict[int, _Module] = {}
@@ -80,9 +80,9 @@ class Copier:
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
         code = None
-        if self._while_loop is not None:
+        if self._endless is not None:
             code = with_counted_loops(function)
-            globals_[WHILE_LOOPS] = self._while_loop
+            globals_[ENDLESS] = self._endless
         code = code or _code_of_its_own(function)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         # Known before what it refers to is copied: that may be itself. The original is kept too,

@@ -12,13 +12,25 @@ through the accesses to an element that is also written in the same phase, and f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, AccessLog
-from convlab.simulation.accesses import Access, Accesses, Conflict, Fence, Groups, Messages
+from convlab.simulation.access_log import (
+    ATOMIC,
+    GLOBAL,
+    READ,
+    SETS,
+    WRITE,
+    Access,
+    Accesses,
+    AccessLog,
+    joined,
+)
+from convlab.simulation.memory_rules import changes
+from convlab.simulation.messages import Fence, Messages
 from convlab.simulation.scalars import converted
 
 SIEVE = 1 << 18
@@ -26,30 +38,35 @@ TABLE = 8_000_000  # what is numbered beyond this is sorted, not put in a table
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
 
 
+class Conflict(NamedTuple):
+    """``kind`` as in a Finding; ``second`` is None for an uninitialised read."""
+
+    kind: str
+    first: Access
+    second: Access | None
+
+
 class Race:
     """Analyses a launch's log piece by piece: whole blocks, or whole phases of one."""
 
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
+    def __init__(self) -> None:
         self.fences: list[Fence] = []
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
-        self.position = 0  # of the log's first entry in the launch
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
         self._written = np.empty(0, np.int64)  # of shared memory, by what went before of the block
-        self._log = AccessLog()
+        self._log = AccessLog(1)
 
     def analyse(self, log: AccessLog, whole: bool = True) -> Iterator[Conflict]:
         """Conflicts within the blocks that the log holds; ``whole`` if the last one has ended."""
-        columns = log.columns()
-        self._log = log
+        self._log, columns = log, log.columns()
         if len(columns.address):
-            accesses = Accesses(columns, log.values, self.position, self.block_size)
-            self.position += len(columns.address)
+            accesses = columns._replace(kind=columns.kind & 3)
             shared = columns.address < GLOBAL
             if shared.any():
-                yield from self._uninitialised(accesses, np.flatnonzero(shared))
-                self._remember(accesses, shared & accesses.sets)
-            yield from self._within_blocks(accesses)
+                sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
+                yield from self._uninitialised(accesses, np.flatnonzero(shared), sets)
+                self._remember(accesses, shared & sets)
+            yield from self._within_blocks(accesses, columns.of_products)
             if not shared.all():
                 self._keep(accesses, np.flatnonzero(~shared))
         self.warp_barriers.clear()
@@ -60,72 +77,72 @@ class Race:
         """Conflicts between blocks."""
         if not self._kept:
             return
-        accesses = Accesses.joined(self._kept)
-        address, kind = accesses.columns.address, accesses.columns.kind
+        accesses = joined(self._kept)
+        address, kind = accesses.address, accesses.kind
         some = np.flatnonzero(np.isin(address, address[kind != READ]))
         order = some[np.argsort(address[some], kind="stable")]
-        yield from self._conflicts(accesses, Groups(accesses, order, address), "block")
+        yield from self._conflicts(accesses, order, [address], "block")
 
-    def _uninitialised(self, accesses: Accesses, shared: np.ndarray) -> Iterator[Conflict]:
+    def _uninitialised(
+        self, accesses: Accesses, shared: np.ndarray, sets: np.ndarray
+    ) -> Iterator[Conflict]:
         """Reads of shared memory before the block's first write there. Where another thread writes
         in the same phase there is a race, which says more."""
-        address = accesses.columns.address[shared]
+        address = accesses.address[shared]
         block = accesses.block[shared] - accesses.block[0]
         key = block * (int(address.max()) + 1) + address
         if key.max() > TABLE:
             key = np.unique(key, return_inverse=True)[1]
         never = len(accesses.block)
         first_write = np.full(int(key.max()) + 1, never, np.int32)
-        writes = np.flatnonzero(accesses.sets[shared])[::-1]  # backwards: the first one stays
+        writes = np.flatnonzero(sets[shared])[::-1]  # backwards: the first one stays
         first_write[key[writes]] = shared[writes]
         if len(self._written):
             first_write[key[(block == 0) & np.isin(address, self._written)]] = -1
         first = first_write[key]
         early, first = shared[first > shared], first[first > shared]
         last = np.minimum(first, never - 1)
-        thread, phase = accesses.columns.thread, accesses.columns.phase
+        thread, phase = accesses.thread, accesses.phase
         race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
         early = early[~race]
-        sites = accesses.columns.site[early]
+        sites = accesses.site[early]
         for site in np.unique(sites):
-            for access in accesses.at(early[sites == site][:ENOUGH]):
+            for access in accesses.rows(early[sites == site][:ENOUGH]):
                 yield Conflict("uninitialised", access, None)
 
     def _remember(self, accesses: Accesses, writes: np.ndarray) -> None:
         """Where the last block has written: it may go on in the next piece."""
         block = accesses.block
-        written = np.unique(accesses.columns.address[writes & (block == block[-1])])
+        written = np.unique(accesses.address[writes & (block == block[-1])])
         if block[0] == block[-1]:  # the one that went on
             written = np.union1d(written, self._written)
         self._written = written
 
-    def _within_blocks(self, accesses: Accesses) -> Iterator[Conflict]:
-        """Between warps of one phase, and between lanes of a warp with no warp barrier between."""
-        columns, warp = accesses.columns, accesses.warp
-        changed = columns.kind != READ
-        hashes = (columns.address + columns.phase * 0x9E3779B1) & (SIEVE - 1)
+    def _within_blocks(self, accesses: Accesses, of_products: np.ndarray) -> Iterator[Conflict]:
+        """Between warps of one phase, and between lanes of a warp with no warp barrier between.
+        Conflicts with what tensor cores read are simulation/tensor_cores.py's."""
+        address, phase = accesses.address, accesses.phase
+        hashes = (address + phase * 0x9E3779B1) & (SIEVE - 1)
         written = np.zeros(SIEVE, bool)
-        written[hashes[changed]] = True
-        # What a warpgroup's tensor cores read no thread reads: simulation/tensor_cores.py looks at
-        # that.
-        some = np.flatnonzero(written[hashes] & ~self._log.columns().of_products)
+        written[hashes[accesses.kind != READ]] = True
+        some = np.flatnonzero(written[hashes] & ~of_products)
         for scope, keys in (
-            ("warp", (columns.phase, columns.address)),
-            ("thread", (warp, columns.epoch, columns.phase, columns.address)),
+            ("warp", [phase, address]),
+            ("thread", [accesses.warp, accesses.epoch, phase, address]),
         ):
             order = some[np.lexsort([key[some] for key in keys])]
-            yield from self._conflicts(accesses, Groups(accesses, order, *keys), scope)
+            yield from self._conflicts(accesses, order, keys, scope)
 
     def _keep(self, accesses: Accesses, far: np.ndarray) -> None:
         """Of each block's accesses of a kind to a global address keep one: the last write, since a
         fence may come after it, and the first read or atomic. Where there are fences keep one of
         each thread, and all atomics: any of them may tell another block something."""
-        address = accesses.columns.address
-        entity = accesses.columns.thread if self.fences else accesses.block
+        address = accesses.address
+        entity = accesses.thread if self.fences else accesses.block
         low = int(address[far].min())
         width = int(address[far].max()) - low + 1
         for kind in (READ, WRITE, ATOMIC):
-            chosen = far[accesses.columns.kind[far] == kind]
+            chosen = far[accesses.kind[far] == kind]
             if not len(chosen):
                 continue
             if kind == WRITE:
@@ -134,21 +151,20 @@ class Race:
             every = kind == ATOMIC and self.fences
             self._kept.append(accesses.take(chosen if every else chosen[_firsts(each)]))
 
-    def _conflicts(self, accesses: Accesses, groups: Groups, scope: str) -> Iterator[Conflict]:
-        """The first of each group, if there is one; of the same lines no more than enough."""
-        entity = accesses.columns.thread if scope == "thread" else getattr(accesses, scope)
-        messages = self._messages(accesses)
+    def _conflicts(
+        self, accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], scope: str
+    ) -> Iterator[Conflict]:
+        """The first of each group that agrees in the keys, by which ``order`` sorts, if there is
+        one; of the same lines no more than enough."""
+        # What fences and atomics say; with no fence atomics say nothing beyond themselves.
+        atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
+        messages = Messages(self.fences, _in_time(accesses, atomics))
         seen: Counter[tuple[int, int]] = Counter()
-        for indices, sites in groups.in_conflict(entity):
+        for indices, sites in _in_conflict(accesses, order, keys, getattr(accesses, scope)):
             if seen[sites] < ENOUGH:
-                for conflict in self._first([*accesses.at(indices)], scope, messages):
+                for conflict in self._first(_in_time(accesses, indices), scope, messages):
                     seen[sites] += 1
                     yield conflict
-
-    def _messages(self, accesses: Accesses) -> Messages:
-        """What fences and atomics say; with no fence atomics say nothing beyond themselves."""
-        atomics = np.flatnonzero(accesses.columns.kind == ATOMIC)
-        return Messages(self.fences, accesses.at(atomics) if self.fences else ())
 
     def _first(self, accesses: list[Access], scope: str, messages: Messages) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
@@ -158,9 +174,8 @@ class Race:
                 continue
             if scope == "thread" and self._met(first, second):
                 continue
-            yield Conflict(
-                "shared race" if first.address < GLOBAL else "global race", first, second
-            )
+            where = "shared race" if first.address < GLOBAL else "global race"
+            yield Conflict(where, first, second)
             return
 
     def _is_flag(self, accesses: list[Access]) -> bool:
@@ -178,6 +193,35 @@ class Race:
             first.position < position <= second.position and {first.thread, second.thread} <= met
             for position, met in self.warp_barriers
         )
+
+
+def _in_time(accesses: Accesses, indices: Any) -> list[Access]:
+    """Single ones, in the order in which they happened."""
+    return sorted(accesses.rows(indices), key=lambda access: access.position)
+
+
+def _in_conflict(
+    accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], entity: np.ndarray
+) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
+    """The indices in each group that several entities share so that order may matter, and two
+    sites that stand for all of its sites: writes of different values, or a write or an atomic
+    beside something else."""
+    if not len(order):
+        return
+    starts = np.flatnonzero(changes(*(key[order] for key in keys)))
+    least, most = (partial(of.reduceat, indices=starts) for of in (np.minimum, np.maximum))
+    ends = np.append(starts[1:], len(order))
+    entity, site, kind = entity[order], accesses.site[order], accesses.kind[order]
+    several = least(entity) != most(entity)
+    conflict = least(kind) != most(kind)  # reads are the least kind, then writes
+    plain = several & ~conflict & (least(kind) == WRITE)
+    for group in np.flatnonzero(plain):
+        values = accesses.value[order[starts[group] : ends[group]]].tolist()
+        conflict[group] = not all(same(value, values[0]) for value in values)
+    first, last = least(site), most(site)
+    for group in np.flatnonzero(several & conflict):
+        indices = order[starts[group] : ends[group]]
+        yield indices, (int(first[group]), int(last[group]))
 
 
 def _flag_and_others(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:

@@ -22,11 +22,11 @@ from convlab.simulation.access_log import (
     LANDED,
     READ,
     WIDE,
+    Accesses,
     AccessLog,
-    Columns,
     Sites,
 )  # fmt: skip
-from convlab.simulation.memory_rules import WARP, Counts
+from convlab.simulation.memory_rules import WARP, Counts, changes
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,6 @@ class Requests:
 
 def requests_of(
     log: AccessLog,
-    block_size: int,
     sites: Sites,
     loads_of: Mapping[tuple[str, int], int] | None = None,
 ) -> Requests:
@@ -145,8 +144,7 @@ def requests_of(
     width = elements * sizes[span] if len(sizes) else elements
     if loads_of:
         accesses, span, width = _merged(accesses, span, width, sites, loads_of)
-    block, within = np.divmod(accesses.thread, block_size)
-    warp, lane = block * WARP + within // WARP, within % WARP
+    warp, lane = accesses.warp, (accesses.thread - accesses.block * log.block_size) % WARP
 
     together = (accesses.site, accesses.path, accesses.epoch, accesses.phase)
     position = np.arange(len(width))
@@ -155,7 +153,7 @@ def requests_of(
     time[order] = _place_in_run(*(key[order] for key in (*together, accesses.thread)))
 
     order = np.lexsort((lane, time, *together, warp))
-    new = _changes(*(key[order] for key in (time, *together, warp)))
+    new = changes(*(key[order] for key in (time, *together, warp)))
     begin = np.minimum.reduceat(position[order], np.flatnonzero(new)) if len(order) else position
     rank = np.empty(len(begin), np.int64)
     rank[np.argsort(begin)] = np.arange(len(begin))
@@ -164,7 +162,7 @@ def requests_of(
 
     first = np.sort(begin)
     by_request = np.lexsort((lane, request))
-    kind = np.minimum(accesses.kind[first] & (WIDE - 1), ATOMIC)
+    kind = accesses.kind[first] & 3
     site = accesses.site[first] - (accesses.kind[first] & ISSUED != 0)
     return Requests(
         site, kind, span[first], warp[first],
@@ -173,12 +171,12 @@ def requests_of(
 
 
 def _merged(
-    accesses: Columns,
+    accesses: Accesses,
     span: np.ndarray,
     width: np.ndarray,
     sites: Sites,
     loads_of: Mapping[tuple[str, int], int],
-) -> tuple[Columns, np.ndarray, np.ndarray]:
+) -> tuple[Accesses, np.ndarray, np.ndarray]:
     """Loads from shared memory as the compiler merged them: of each run of neighbours that a thread
     reads at one site between two barriers only the first is left, as wide as the run."""
     width = width.copy()
@@ -192,7 +190,7 @@ def _merged(
         run, offset = np.divmod(accesses.address[here], wide)
         keys = accesses.thread[here], accesses.phase[here], run
         order = np.lexsort((offset, *keys))
-        which = np.cumsum(_changes(*(key[order] for key in keys))) - 1
+        which = np.cumsum(changes(*(key[order] for key in keys))) - 1
         parts = wide // narrow
         read = np.bincount(which * parts + offset[order] // narrow, minlength=parts)
         read = np.append(read, np.zeros(-len(read) % parts, np.int64)).reshape(-1, parts)
@@ -221,17 +219,8 @@ def tally(requests: Requests, counts: Counts) -> None:
     )
 
 
-def _changes(*keys: np.ndarray) -> np.ndarray:
-    """Where any of the sorted keys is another than before."""
-    new = np.zeros(len(keys[0]), bool)
-    new[:1] = True
-    for key in keys:
-        new[1:] |= key[1:] != key[:-1]
-    return new
-
-
 def _place_in_run(*keys: np.ndarray) -> np.ndarray:
     """0, 1, 2, ... along each run of equal keys."""
     indices = np.arange(len(keys[0]))
-    new = _changes(*keys)
+    new = changes(*keys)
     return indices - np.maximum.accumulate(np.where(new, indices, 0))

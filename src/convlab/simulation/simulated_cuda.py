@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
 
-from convlab.simulation.access_log import ATOMIC, EXCHANGE, site_of
+from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, site_of
 from convlab.simulation.block_memory import Local, Shared
 from convlab.simulation.checked_array import Memory
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import cast, converted
 
-WARP = 32
+ALL_LANES = (1 << WARP) - 1
 MMA = "mma_tf32"  # the request of the lanes of a warp
 # The requests of the threads of a warpgroup.
 PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
@@ -27,26 +28,23 @@ BLOCKING = {
 }
 
 
+@dataclass(slots=True)
 class Dim3:
     """``threadIdx`` and its like."""
 
-    __slots__ = ("x", "y", "z")
-
-    def __init__(self, x: int = 0, y: int = 0, z: int = 0) -> None:
-        self.x, self.y, self.z = x, y, z
-
-    def set(self, coordinates: tuple[int, int, int]) -> None:
-        """Become those of another thread or block: (x, y, z)."""
-        self.x, self.y, self.z = coordinates
+    x: int = 0
+    y: int = 0
+    z: int = 0
 
 
+@dataclass(slots=True)
 class Request:
     """What a thread waits for. A plain ``syncthreads()`` is no request but an empty switch."""
 
-    __slots__ = ("kind", "mask", "site", "value")
-
-    def __init__(self, kind: str, site: int, value: Any = None, mask: int | None = None) -> None:
-        self.kind, self.site, self.value, self.mask = kind, site, value, mask
+    kind: str
+    site: int
+    value: Any = None
+    mask: int | None = None
 
     @property
     def together(self) -> int:
@@ -54,9 +52,37 @@ class Request:
         return 4 * WARP if self.kind in (PRODUCT, PRODUCT_DONE) else WARP
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
+def _barrier(kind: str) -> Callable[..., int]:
+    """A barrier of the block that counts for how many threads the predicate is true, or tells
+    whether it is for all, or for one."""
+    return lambda self, predicate: int(self.hub(Request(kind, site_of(1), bool(predicate))))
+
+
+def _vote(kind: str, brought: Callable[[Any], Any] = bool) -> Callable[..., Any]:
+    """What greenlets.CALLS makes of what the lanes of the mask bring."""
+    return lambda self, mask, value: self.hub(
+        Request(kind, site_of(1), brought(value), int(mask) & ALL_LANES)
+    )
+
+
+def _shuffle(kind: str, source: Callable[[int, int], int]) -> Callable[..., Any]:
+    """The value of the source lane, one's own where that is below zero: beyond the warp."""
+
+    def shuffle(self: SimulatedCuda, mask: int, value: Any, which: int) -> Any:
+        brought = value, source(self.laneid, which)
+        return self.hub(Request(kind, site_of(1), brought, int(mask) & ALL_LANES))
+
+    return shuffle
+
+
 class SimulatedCuda:
     """``cuda`` in a kernel: its methods do what those of ``numba.cuda`` do. Switching to ``hub``
-    waits; what comes back is the call's result."""
+    waits; what comes back is the call's result. ``on_fence`` hears whether a fence is the whole
+    GPU's."""
 
     warpsize = WARP
 
@@ -66,6 +92,8 @@ class SimulatedCuda:
         block: tuple[int, int, int],
         memory: Memory,
         dynamic_bytes: int,
+        hub: Callable[..., Any],
+        on_fence: Callable[[bool], None],
     ) -> None:
         self.threadIdx, self.blockIdx = Dim3(), Dim3()
         self.gridDim, self.blockDim = Dim3(*grid), Dim3(*block)
@@ -74,17 +102,8 @@ class SimulatedCuda:
         self.local = Local(memory)
         self.const = SimpleNamespace(array_like=_same)
         self.atomic = _Atomic(self)
-        self.hub: Callable[..., Any] = _no_hub
-        self.on_fence: Callable[[bool], None] = _nothing
-
-    def switch_through(self, hub: Callable[..., Any]) -> None:
-        """Threads that wait switch there. Comes before the kernel is copied: a name that it has
-        imported is bound then."""
-        self.hub = hub
-        self.syncthreads = hub  # type: ignore[method-assign]
-
-    def syncthreads(self) -> None:
-        """The hub replaces this method: one call less for each barrier."""
+        self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
+        self.on_fence = on_fence
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -116,71 +135,31 @@ class SimulatedCuda:
         """A bit for each lane before this one."""
         return (1 << self.laneid) - 1
 
-    # Barriers of the block.
+    # Barriers of the block, and what the lanes of a warp do together.
 
-    def syncthreads_count(self, predicate: Any) -> int:
-        """For how many threads of the block the predicate is true."""
-        return int(self.hub(Request("syncthreads_count", site_of(1), bool(predicate))))
+    syncthreads_count = _barrier("syncthreads_count")
+    syncthreads_and = _barrier("syncthreads_and")
+    syncthreads_or = _barrier("syncthreads_or")
+    ballot_sync = _vote("ballot_sync")
+    all_sync = _vote("all_sync")
+    any_sync = _vote("any_sync")
+    eq_sync = _vote("eq_sync")
+    match_any_sync = _vote("match_any_sync", _same)
+    match_all_sync = _vote("match_all_sync", _same)
+    shfl_sync = _shuffle("shfl_sync", lambda lane, other: other % WARP)
+    shfl_up_sync = _shuffle("shfl_up_sync", lambda lane, delta: max(lane - delta, -1))
+    shfl_down_sync = _shuffle(
+        "shfl_down_sync", lambda lane, delta: lane + delta if lane + delta < WARP else -1
+    )
+    shfl_xor_sync = _shuffle("shfl_xor_sync", lambda lane, bits: (lane ^ bits) % WARP)
 
-    def syncthreads_and(self, predicate: Any) -> int:
-        """1 where it is for all of them, else 0."""
-        return int(self.hub(Request("syncthreads_and", site_of(1), bool(predicate))))
-
-    def syncthreads_or(self, predicate: Any) -> int:
-        """1 where it is for one of them, else 0."""
-        return int(self.hub(Request("syncthreads_or", site_of(1), bool(predicate))))
-
-    # What the lanes of a warp do together: mask, then what each brings.
-
-    def syncwarp(self, mask: int = 0xFFFFFFFF) -> None:
+    def syncwarp(self, mask: int = ALL_LANES) -> None:
         """Wait for the lanes of ``mask``."""
-        self._together("syncwarp", mask, None)
-
-    def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
-        """The value of lane ``lane`` modulo 32."""
-        return self._together("shfl_sync", mask, (value, lane % WARP))
-
-    def shfl_up_sync(self, mask: int, value: Any, delta: int) -> Any:
-        """The value of the lane ``delta`` before, its own where there is none."""
-        source = self.laneid - delta
-        return self._together("shfl_up_sync", mask, (value, max(source, -1)))
-
-    def shfl_down_sync(self, mask: int, value: Any, delta: int) -> Any:
-        """The value of the lane ``delta`` behind, its own where there is none."""
-        source = self.laneid + delta
-        return self._together("shfl_down_sync", mask, (value, source if source < WARP else -1))
-
-    def shfl_xor_sync(self, mask: int, value: Any, lanes: int) -> Any:
-        """The value of the lane whose number differs in the bits of ``lanes``."""
-        return self._together("shfl_xor_sync", mask, (value, (self.laneid ^ lanes) % WARP))
-
-    def ballot_sync(self, mask: int, predicate: Any) -> int:
-        """A bit for each lane whose predicate is true."""
-        return int(self._together("ballot_sync", mask, bool(predicate)))
-
-    def all_sync(self, mask: int, predicate: Any) -> bool:
-        return bool(self._together("all_sync", mask, bool(predicate)))
-
-    def any_sync(self, mask: int, predicate: Any) -> bool:
-        return bool(self._together("any_sync", mask, bool(predicate)))
-
-    def eq_sync(self, mask: int, predicate: Any) -> bool:
-        return bool(self._together("eq_sync", mask, bool(predicate)))
-
-    def match_any_sync(self, mask: int, value: Any) -> int:
-        """A bit for each lane with the same value."""
-        return int(self._together("match_any_sync", mask, value))
-
-    def match_all_sync(self, mask: int, value: Any) -> Any:
-        """``(mask, True)`` where all lanes have the same value, else ``(0, False)``."""
-        return self._together("match_all_sync", mask, value)
+        self.hub(Request("syncwarp", site_of(1), None, int(mask) & ALL_LANES))
 
     def activemask(self) -> int:
         """A bit for each lane that stands here with this one."""
-        return int(self.hub(Request("activemask", site_of(1), None)))
-
-    def _together(self, kind: str, mask: int, value: Any) -> Any:
-        return self.hub(Request(kind, site_of(2), value, int(mask) & 0xFFFFFFFF))
+        return int(self.hub(Request("activemask", site_of(1))))
 
     # Fences, and letting others run.
 
@@ -198,41 +177,23 @@ class SimulatedCuda:
         """Let the block's other threads go on; nothing here takes time."""
         self.hub(Request("yield", 0))
 
-    # Arithmetic.
+    # Arithmetic. ``fma`` rounds twice, but in float64: docs/engines.md says what registers hold.
+    # Bits are of 32 or of 64; ``ffs`` counts from 1.
 
-    @staticmethod
-    def fma(a: Any, b: Any, c: Any) -> Any:
-        """Rounded twice, but in float64: see ``docs/engines.md`` for what registers hold."""
-        return a * b + c
-
-    @staticmethod
-    def selp(condition: Any, yes: Any, no: Any) -> Any:
-        return yes if condition else no
-
-    @staticmethod
-    def popc(value: int) -> int:
-        """How many bits are one."""
-        return (value & _mask(value)).bit_count()
+    fma = staticmethod(lambda a, b, c: a * b + c)
+    selp = staticmethod(lambda condition, yes, no: yes if condition else no)
+    popc = staticmethod(lambda value: (value & _mask(value)).bit_count())
+    clz = staticmethod(
+        lambda value: _mask(value).bit_length() - (value & _mask(value)).bit_length()
+    )
+    ffs = staticmethod(lambda value: (value & -value).bit_length())
+    cbrt = staticmethod(math.cbrt)
 
     @staticmethod
     def brev(value: int) -> int:
-        """The bits in reverse order, of 32 or of 64."""
+        """The bits in reverse order."""
         bits = _mask(value).bit_length()
         return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
-
-    @staticmethod
-    def clz(value: int) -> int:
-        """How many bits above the highest that is one, of 32 or of 64."""
-        return _mask(value).bit_length() - (value & _mask(value)).bit_length()
-
-    @staticmethod
-    def ffs(value: int) -> int:
-        """The position of the lowest bit that is one, counted from 1; 0 where none is."""
-        return (value & -value).bit_length()
-
-    @staticmethod
-    def cbrt(value: float) -> float:
-        return math.cbrt(value)
 
 
 class _Atomic:
@@ -304,15 +265,3 @@ _NUMBERS = {
 def _mask(value: int) -> int:
     """All bits of the value's type, which is not known: 32 unless it needs more."""
     return 0xFFFFFFFF if -(2**31) <= value < 2**32 else 0xFFFFFFFFFFFFFFFF
-
-
-def _same(array: Any) -> Any:
-    return array
-
-
-def _no_hub(*request: Any) -> Any:
-    return None
-
-
-def _nothing(far: bool) -> None:
-    pass

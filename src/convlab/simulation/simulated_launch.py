@@ -12,8 +12,7 @@ import numpy as np
 from greenlet import getcurrent
 
 from convlab.device import emulation_of
-from convlab.simulation.access_log import AccessLog, Sites
-from convlab.simulation.accesses import fence
+from convlab.simulation.access_log import WARP, AccessLog, Sites
 from convlab.simulation.async_copies import AsyncCopies
 from convlab.simulation.checked_array import Memory, checked
 from convlab.simulation.findings import (
@@ -28,13 +27,14 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.launch_arguments import as_seen, check_shape, python_function
 from convlab.simulation.memory_rules import Counts
+from convlab.simulation.messages import Fence
 from convlab.simulation.paths import Paths
 from convlab.simulation.python_body import Copier, names_used
 from convlab.simulation.races import Race
 from convlab.simulation.requests import Requests, requests_of, tally
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
 from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
-from convlab.simulation.tensor_cores import Now, Products, TensorCores
+from convlab.simulation.tensor_cores import Now, TensorCores
 
 LONG = 60_000  # entries of the log that are looked at in one go
 
@@ -75,20 +75,19 @@ class SimulatedLaunch:
         self.kernel: str = function.__name__
         self.reports = Reports(self.kernel, grid, block, strict)
         by_request = counts is not None or recorder is not None
-        self.log = AccessLog() if self.strict or by_request else None
+        self.log = AccessLog(self.block_size) if self.strict or by_request else None
         self.paths = (
             Paths(self.block_size, self.log) if self.log is not None and by_request else None
         )
         self.arithmetic = Arithmetic() if recorder is not None else None
         number = self.arithmetic.number if self.arithmetic else None
         self.memory = Memory(self.log, self.report, number)
-        self.cuda = SimulatedCuda(grid, block, self.memory, shared_bytes)
-        self.cuda.on_fence = self._fence
-        self.cuda.switch_through(getcurrent().switch)
-        self.copies = AsyncCopies(self.log, strict, self._thread, self._position)
-        self.tensor_cores = TensorCores(self.cuda, self.arithmetic)
-        self.products = Products(self.cuda, self.log, self.arithmetic, self._now)
-        own = self.copies.intrinsics | self.tensor_cores.intrinsics | self.products.intrinsics
+        self.cuda = SimulatedCuda(
+            grid, block, self.memory, shared_bytes, getcurrent().switch, self._fence
+        )
+        self.copies = AsyncCopies(self.log, strict, self._thread)
+        self.tensor_cores = TensorCores(self.cuda, self.log, self.arithmetic, self._now)
+        own = self.copies.intrinsics | self.tensor_cores.intrinsics
         self.intrinsics = {emulation_of(one): does for one, does in own.items()}
         self.together = False  # whether threads meet at an intrinsic, whatever the kernel calls it
         copier = self._copier()
@@ -99,7 +98,7 @@ class SimulatedLaunch:
         self.waits = bool(used & BLOCKING) or self.together
         counted = self.arithmetic.counted if self.arithmetic else _as_it_is
         self.arguments = as_seen(self.body, arguments, self.memory, counted)
-        self.race = Race(self.block_size)
+        self.race = Race()
         self.thread, self.block, self.block_number = 0, (0, 0, 0), 0
         self.first = self.phase = self.epoch = 0
         self.epochs = [0] * self.block_size
@@ -111,10 +110,10 @@ class SimulatedLaunch:
         builtins: dict[str, Any] = {**BUILTINS, "range": self.paths.range}
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
-            self.cuda.fma = self.arithmetic.fma  # type: ignore[method-assign]
+            self.cuda.fma = self.arithmetic.fma
         paths = self.paths
         return Copier(
-            self.cuda, self._meaning, builtins, paths.call, self._emulation, paths.while_loop
+            self.cuda, self._meaning, builtins, paths.call, self._emulation, paths.endless
         )
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
@@ -124,9 +123,9 @@ class SimulatedLaunch:
         if emulation is None:
             return None
         found = self.intrinsics.get(emulation, emulation)
-        if found == self.products.start:
-            self.products.used = True
-        self.together = self.together or found in (self.tensor_cores.mma, self.products.start)
+        cores = self.tensor_cores
+        cores.used = cores.used or found == cores.start
+        self.together = self.together or found in (cores.mma, cores.start)
         return found
 
     def run(self) -> None:
@@ -139,7 +138,7 @@ class SimulatedLaunch:
             self.cuda.shared.let_go()
             self.memory.let_go()
             self.copies.let_go()
-            self.products.let_go()
+            self.tensor_cores.let_go()
 
     def _run(self) -> None:
         error: Exception | None = None
@@ -167,7 +166,7 @@ class SimulatedLaunch:
         elif self.recorder is not None and self.arithmetic is not None:
             self.recorder.end(self, self.arithmetic.operations)
         try:
-            self.reports.findings.raise_any()
+            self.reports.raise_any()
         except SimulationError as found:
             raise found from error
         if error is not None:
@@ -182,19 +181,20 @@ class SimulatedLaunch:
         for number in range(math.prod(self.grid)):
             self.block_number = number
             self.block = coordinates_of(self.block_number, self.grid)
-            cuda.blockIdx.set(self.block)
+            cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z = self.block
             cuda.shared.new_block()
             self.copies.new_block()
-            self.products.new_block()
+            self.tensor_cores.new_block()
             self.first = self.block_number * self.block_size
             self.phase += 1
             if self.paths is not None:
                 self.paths.new_block()
             if self.waits:
                 complain = self._complain if self.strict else None
-                block = Block(self.body, self.arguments, thread_indices, enter, complain)
-                block.on_barrier, block.on_warp_barrier = self._barrier, self._warp_barrier
-                block.run()
+                Block(
+                    self.body, self.arguments, thread_indices, enter, self._barrier,
+                    self._warp_barrier, complain,
+                ).run()  # fmt: skip
             else:
                 body, arguments = self.body, self.arguments
                 for number, thread_index in enumerate(thread_indices):
@@ -249,26 +249,24 @@ class SimulatedLaunch:
                 self.epochs[number] = self.epoch
         elif self.log is not None:
             self.race.warp_barriers.append(
-                (self._position(), {self.first + number for number in threads})
+                (self.log.position, {self.first + number for number in threads})
             )
 
     def _fence(self, far: bool) -> None:
         if self.log is not None:
-            position = self._position()
-            number, epoch = self.first + self.thread, self.epochs[self.thread]
-            fenced = fence(number, self.block_size, self.phase, epoch, position, far)
-            self.race.fences.append(fenced)
+            block, warp = self.block_number, self.block_number * WARP + self.thread // WARP
+            epoch, position = self.epochs[self.thread], self.log.position - 0.5
+            self.race.fences.append(
+                Fence(self._thread(), block, warp, self.phase, epoch, position, far)
+            )
 
     def _thread(self) -> int:
         """The number in the launch of the one that runs."""
         return self.first + self.thread
 
-    def _position(self) -> int:
-        """The next access's in the launch."""
-        return self.race.position + len(self.log.addresses) if self.log is not None else 0
-
     def _now(self) -> Now:
-        return Now(self._thread(), self.thread, self._position(), self.phase)
+        position = 0 if self.log is None else self.log.position
+        return Now(self._thread(), self.thread, position, self.phase)
 
     # What it did to memory.
 
@@ -278,7 +276,7 @@ class SimulatedLaunch:
         assert self.log is not None
         if self.paths is not None and self.log.addresses:
             requests = requests_of(
-                self.log, self.block_size, self.sites,
+                self.log, self.sites,
                 None if self.recorder is None else self.recorder.loads_of,
             )  # fmt: skip
             if self.counts is not None:
@@ -286,12 +284,9 @@ class SimulatedLaunch:
             if self.recorder is not None:
                 self.recorder.look(self, requests)
         if self.strict:
-            for conflict in self.copies.look(self.race.position, self.block_size, whole):
-                self.reports.conflict(conflict, self.log)
-            for conflict in self.products.look(self.race.position, self.block_size, whole):
-                self.reports.conflict(conflict, self.log)
-            for conflict in self.race.analyse(self.log, whole):
-                self.reports.conflict(conflict, self.log)
+            for look in self.copies.look, self.tensor_cores.look, self.race.analyse:
+                for conflict in look(self.log, whole):
+                    self.reports.conflict(conflict, self.log)
         self.log.clear()
 
     def _look_at_the_rest(self) -> None:

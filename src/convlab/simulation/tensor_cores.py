@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convlab import device
-from convlab.device import emulation_of
 from convlab.device.products import (
     MULTIPLY_ADDS,
     ROWS,
@@ -20,66 +19,28 @@ from convlab.device.products import (
     WARPGROUP,
     check_width,
     checked_fragments,
+    rounded_to_tf32,
 )
 from convlab.simulation.access_log import (
-    ATOMIC,
     GLOBAL,
     ISSUED,
     LANDED,
     READ,
+    Accesses,
     AccessLog,
-    Columns,
+    joined,
     site_of,
 )
-from convlab.simulation.accesses import Access, Conflict
 from convlab.simulation.block_memory import LocalArray
-from convlab.simulation.checked_array import CheckedArray, check, show
-from convlab.simulation.races import ENOUGH
+from convlab.simulation.checked_array import CheckedArray, check, report_misaligned
+from convlab.simulation.races import ENOUGH, Conflict
 from convlab.simulation.scalars import Arithmetic
 from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Request, SimulatedCuda
 
-ALL_LANES = (1 << WARP) - 1
+ALL_LANES, ALL_THREADS = (1 << WARP) - 1, (1 << WARPGROUP) - 1
 # A multiply-add is two operations; each lane has its part of the warp's.
 OPERATIONS_OF_A_LANE = 2 * MULTIPLY_ADDS // WARP
-
-
-class TensorCores:
-    """What ``to_tf32`` and ``mma_tf32`` do in a launch."""
-
-    def __init__(self, cuda: SimulatedCuda, arithmetic: Arithmetic | None) -> None:
-        self._cuda, self._arithmetic = cuda, arithmetic
-        rounded = emulation_of(device.to_tf32)
-        assert rounded is not None
-        cast = _as_float(rounded) if arithmetic is None else arithmetic.cast(rounded)
-        self.intrinsics: dict[Any, Callable[..., Any]] = {
-            device.to_tf32: cast, device.mma_tf32: self.mma
-        }  # fmt: skip
-
-    def mma(self, a: Any, b: Any, c: Any) -> Any:
-        """``mma_tf32``: this lane's four numbers of the product, once all 32 have come."""
-        brought = checked_fragments(a, b, c)
-        if self._arithmetic is None:
-            return self._cuda.hub(Request(MMA, site_of(1), brought, ALL_LANES))
-        self._arithmetic.count(OPERATIONS_OF_A_LANE)
-        result = self._cuda.hub(Request(MMA, site_of(1), brought, ALL_LANES))
-        return tuple(map(self._arithmetic.counted, result))
-
-
-def _as_float(function: Callable[..., Any]) -> Callable[..., float]:
-    """Registers hold Python's numbers."""
-    return lambda value: float(function(value))
-
-
-# A warpgroup's products. Tensor cores read the matrix on the right at some time between the line
-# that starts a product and the line that waits for it, and all four warps read all of it. So a
-# write there is a race unless a barrier lies between, even a write by the warpgroup's own threads:
-# a thread knows only that its own warp's part is done. A writer must also fence what it wrote,
-# before the barrier that lets tensor cores read. The log has the matrix as read where the product
-# starts, and counts no request for that read.
-
-
-ALL_THREADS = (1 << WARPGROUP) - 1
-INSTRUCTIONS = 6  # of a product: three for each half of its terms
+INSTRUCTIONS = 6  # of a warpgroup's product: three for each half of its terms
 SIXTEEN = 16  # bytes, at a multiple of which the matrix on the right begins
 
 
@@ -105,51 +66,19 @@ class Product:
     last_phase: float = math.inf
 
 
-class Near(NamedTuple):
-    """Accesses to shared memory, as columns; reads are tensor cores'."""
-
-    address: np.ndarray
-    site: np.ndarray
-    kind: np.ndarray
-    thread: np.ndarray
-    phase: np.ndarray
-    position: np.ndarray
-
-    @classmethod
-    def of(cls, columns: Columns, start: int) -> Near:
-        """What concerns products in a log whose first entry has position ``start``."""
-        near = columns.address < GLOBAL
-        some = np.flatnonzero(near & (columns.of_products | (columns.kind & 3 != READ)))
-        c = columns.take(some)
-        return cls(c.address, c.site, c.kind, c.thread, c.phase, start + some)
-
-    @property
-    def is_read(self) -> np.ndarray:
-        return np.asarray(self.kind & 3 == READ)
-
-    def take(self, chosen: np.ndarray) -> Near:
-        """The entries at these positions, or where this mask is true."""
-        return Near(*(column[chosen] for column in self))
-
-    def access(self, index: int, block_size: int) -> Access:
-        """As much of one as a finding says."""
-        address, site, kind, thread, phase, position = (int(column[index]) for column in self)
-        block = thread // block_size
-        return Access(
-            address, site, min(kind & 3, ATOMIC), thread, block, 0, phase, 0, position, None
-        )
+NONE = Accesses(*(np.empty(0, np.int64) for _ in Accesses._fields))
 
 
-def joined(one: Near, other: Near) -> Near:
-    """The entries of both."""
-    return Near(*(np.append(a, b) for a, b in zip(one, other, strict=True)))
+class TensorCores:
+    """Tensor cores in a launch. ``now()`` tells which thread runs, and when.
 
-
-NONE = Near(*(np.empty(0, np.int64) for _ in Near._fields))
-
-
-class Products:
-    """The warpgroup products of a launch. ``now()`` tells which thread runs, and when."""
+    Tensor cores read a warpgroup's matrix on the right at some time between the line that starts a
+    product and the line that waits for it, and all four warps read all of it. So a write there is a
+    race unless a barrier lies between, even a write by the warpgroup's own threads: a thread knows
+    only that its own warp's part is done. A writer must also fence what it wrote, before the
+    barrier that lets tensor cores read. The log has the matrix as read where the product starts,
+    and counts no request for that read.
+    """
 
     def __init__(
         self,
@@ -158,7 +87,7 @@ class Products:
         arithmetic: Arithmetic | None,
         now: Callable[[], Now],
     ) -> None:
-        self.used = False
+        self.used = False  # by a warpgroup
         self._cuda, self._log, self._arithmetic, self._now = cuda, log, arithmetic, now
         # By the thread's number in its block and the array that it goes to; and whose threads still
         # come.
@@ -169,7 +98,9 @@ class Products:
         self._all: list[Product] = []
         self._fences: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._written = NONE
+        cast = _as_float if arithmetic is None else arithmetic.cast
         self.intrinsics: dict[Any, Callable[..., Any]] = {
+            device.to_tf32: cast(rounded_to_tf32), device.mma_tf32: self.mma,
             device.fence_shared: self.fence, device.start_product: self.start,
             device.finish_product: self.finish,
         }  # fmt: skip
@@ -189,6 +120,14 @@ class Products:
 
     # What a kernel calls.
 
+    def mma(self, a: Any, b: Any, c: Any) -> Any:
+        """``mma_tf32``: this lane's four numbers of the product, once all 32 have come."""
+        request = Request(MMA, site_of(1), checked_fragments(a, b, c), ALL_LANES)
+        if self._arithmetic is None:
+            return self._cuda.hub(request)
+        self._arithmetic.count(OPERATIONS_OF_A_LANE)
+        return tuple(map(self._arithmetic.counted, self._cuda.hub(request)))
+
     def fence(self) -> None:
         """``fence_shared``."""
         if self._log is not None:
@@ -198,55 +137,36 @@ class Products:
     def start(self, D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
         """``start_product``: once all 128 have come, the product is under way. Nobody has written
         to ``D`` until it is finished."""
-        site, count, now = site_of(1), 2 * TERMS * _checked(D, L, T, S, N), self._now()
+        _check(D, L, T, S, N)
+        site, count, now = site_of(1), 2 * TERMS * N, self._now()
         if (now.in_block, id(D)) in self._under_way:
             raise RuntimeError(f"start_product: the product before was not finished for {D.name}")
         check(S, (at,), site)
         check(S, (at + count - 1,), site)
         address = S.base + at * S.itemsize
         if address % SIXTEEN or S.alignment % SIXTEEN:
-            chance = "not at a multiple" if address % SIXTEEN else "only by chance at a multiple"
-            what = f"{show(S.name, (at,))} is {chance} of {SIXTEEN} bytes"
-            S.memory.report("misaligned", what, site, S, (at,))
-        brought = (
-            [float(L.load(n, site)) for n in range(8)],
-            [float(T.load(n, site)) for n in range(8)],
-            S.host[at : at + count].copy(),
-        )
-        share = count // WARPGROUP
+            report_misaligned(S, (at,), address, SIXTEEN, site)
+        brought = _registers(L, site), _registers(T, site), S.host[at : at + count].copy()
         if self._log is not None:
+            share = count // WARPGROUP
             mine = address + now.in_block % WARPGROUP * share * S.itemsize
             self._log.add_run(mine, S.itemsize, share, site, READ + LANDED)
         if self._arithmetic is not None:
             self._arithmetic.count(2 * INSTRUCTIONS * ROWS * TERMS // 2 * N // WARP)
-        product = self._come(Product(address, address + count * S.itemsize, site, now))
+        key = now.in_block // WARPGROUP, site
+        product = self._come(key, Product(address, address + count * S.itemsize, site, now))
         result = self._cuda.hub(Request(PRODUCT, site, brought, ALL_THREADS))
-        self._gone(product)
+        if self._coming.get(key) is product:  # a thread that comes from here on starts the next one
+            del self._coming[key]
         D.cells[: N // 2] = [None] * (N // 2)
         self._under_way[now.in_block, id(D)] = D, result, product
 
-    def finish(self, D: Any, N: int) -> None:
-        """``finish_product``. Raises ``RuntimeError`` where none was started for ``D``."""
-        site, in_block = site_of(1), self._now().in_block
-        known = self._under_way.pop((in_block, id(D)), None)
-        if known is None or len(known[1]) != N // 2:
-            name = getattr(D, "name", D)
-            raise RuntimeError(f"finish_product: no product of {N} columns was started for {name}")
-        _, result, product = known
-        if any(cell is not None for cell in D.cells[: N // 2]):
-            raise RuntimeError(f"finish_product: {D.name} was written to before it was finished")
-        self._cuda.hub(Request(PRODUCT_DONE, site, None, ALL_THREADS))
-        product.last_phase = self._now().phase
-        counted = self._arithmetic.counted if self._arithmetic else float
-        for number, value in enumerate(result):
-            D.store(number, counted(value), site)
-
-    def _come(self, mine: Product) -> Product:
+    def _come(self, key: tuple[int, int], mine: Product) -> Product:
         """The warpgroup's product that this thread has come to start: the first one's to come.
 
         Raises ``ValueError`` where that reads another matrix.
         """
-        product = self._coming.setdefault((mine.began.in_block // WARPGROUP, mine.site), mine)
+        product = self._coming.setdefault(key, mine)
         if product is mine:
             self._all.append(mine)
         elif (product.address, product.end) != (mine.address, mine.end):
@@ -258,26 +178,33 @@ class Products:
         product.began = mine.began
         return product
 
-    def _gone(self, product: Product) -> None:
-        """The product has started: a thread that reaches that line now starts the next one."""
-        key = product.began.in_block // WARPGROUP, product.site
-        if self._coming.get(key) is product:
-            del self._coming[key]
+    def finish(self, D: Any, N: int) -> None:
+        """``finish_product``. Raises ``RuntimeError`` where none was started for ``D``."""
+        site, name = site_of(1), getattr(D, "name", D)
+        known = self._under_way.pop((self._now().in_block, id(D)), None)
+        if known is None or len(known[1]) != N // 2:
+            raise RuntimeError(f"finish_product: no product of {N} columns was started for {name}")
+        if any(cell is not None for cell in D.cells[: N // 2]):
+            raise RuntimeError(f"finish_product: {name} was written to before it was finished")
+        self._cuda.hub(Request(PRODUCT_DONE, site, None, ALL_THREADS))
+        _, D.cells[: N // 2], product = known
+        product.last_phase = self._now().phase
 
     # Writes to what tensor cores read, and writes that were not fenced.
 
-    def look(self, start: int, block_size: int, whole: bool) -> Iterator[Conflict]:
-        """Conflicts of products with the accesses in the log, whose first has position ``start``.
-        ``whole`` if the last block has ended."""
+    def look(self, log: AccessLog, whole: bool) -> Iterator[Conflict]:
+        """Conflicts of products with the accesses in the log. ``whole`` if the last block has
+        ended."""
         if not self.used:
             return
-        assert self._log is not None
-        near = Near.of(self._log.columns(), start)
-        yield from self._races(near.take(~near.is_read), block_size)
+        columns = log.columns()
+        of_interest = columns.of_products | (columns.kind & 3 != READ)
+        near = columns.take((columns.address < GLOBAL) & of_interest)
+        yield from self._races(near.take(near.kind & 3 != READ), log.block_size)
         landed = near.take(near.kind & ISSUED == 0)  # an async copy writes when it lands
-        near = joined(self._written, landed)
+        near = joined([self._written, landed])
         near = near.take(np.lexsort((near.position, near.address)))
-        yield from self._not_fenced(near, block_size)
+        yield from self._not_fenced(near)
         if whole:
             self._all.clear()
             self._fences.clear()
@@ -285,17 +212,16 @@ class Products:
         else:
             now = self._now().phase
             self._all = [product for product in self._all if product.last_phase >= now]
-            writes = near.take(~near.is_read)
+            writes = near.take(near.kind & 3 != READ)
             self._written = writes.take(np.diff(writes.address, append=-1) != 0)
 
-    def _races(self, writes: Near, block_size: int) -> Iterator[Conflict]:
+    def _races(self, writes: Accesses, block_size: int) -> Iterator[Conflict]:
         """Writes to what a product may read just then, whoever's."""
         seen: Counter[tuple[int, int]] = Counter()
         for product in self._all:
             inside = (product.address <= writes.address) & (writes.address < product.end)
             phases = (product.began.phase <= writes.phase) & (writes.phase <= product.last_phase)
-            for index in np.flatnonzero(inside & phases).tolist():
-                write = writes.access(index, block_size)
+            for write in writes.rows(np.flatnonzero(inside & phases)):
                 seen[product.site, write.site] += 1
                 if seen[product.site, write.site] > ENOUGH:
                     continue
@@ -307,20 +233,17 @@ class Products:
                 before = write.position < position
                 yield Conflict("shared race", *((write, read) if before else (read, write)))
 
-    def _not_fenced(self, near: Near, block_size: int) -> Iterator[Conflict]:
+    def _not_fenced(self, near: Accesses) -> Iterator[Conflict]:
         """Reads of what its writer did not fence between that and the last barrier before.
         Entries are in the order of their addresses, those of an address in the order of time."""
-        indices = np.arange(len(near.address))
-        last = np.maximum.accumulate(np.where(near.is_read, -1, indices))
-        reads = np.flatnonzero(near.is_read & (last >= 0))
+        is_read = near.kind & 3 == READ
+        last = np.maximum.accumulate(np.where(is_read, -1, np.arange(len(is_read))))
+        reads = np.flatnonzero(is_read & (last >= 0))
         # An uninitialised read, or one with no barrier between, is a finding of its own.
         one, other = near.take(last[reads]), near.take(reads)
-        reads = reads[
-            (one.address == other.address)
-            & (one.thread // block_size == other.thread // block_size)
-            & (one.phase < other.phase)
-        ]
-        one, other = near.take(last[reads]), near.take(reads)
+        chosen = (one.address == other.address) & (one.block == other.block)
+        chosen &= one.phase < other.phase
+        one, other = one.take(chosen), other.take(chosen)
         fences = np.array(
             [(thread, *fence) for thread, made in sorted(self._fences.items()) for fence in made]
         ).reshape(-1, 3)
@@ -330,16 +253,29 @@ class Products:
         writer = one.thread * size
         before = np.searchsorted(who * size + position, writer + one.position, "right")
         in_time = np.searchsorted(who * size + phase, writer + other.phase, "left")
+        late = np.flatnonzero(in_time <= before)
         seen: Counter[tuple[int, int]] = Counter()
-        for index in np.flatnonzero(in_time <= before).tolist():
-            write, read = one.access(index, block_size), other.access(index, block_size)
+        for write, read in zip(one.rows(late), other.rows(late), strict=True):
             seen[write.site, read.site] += 1
             if seen[write.site, read.site] <= ENOUGH:
                 yield Conflict("not fenced", write, read)
 
 
-def _checked(D: Any, L: Any, T: Any, S: Any, N: int) -> int:
-    """N; a GPU checks none of this."""
+def _as_float(function: Callable[..., Any]) -> Callable[..., float]:
+    """Registers hold Python's numbers."""
+    return lambda value: float(function(value))
+
+
+def _registers(array: LocalArray, site: int) -> list[float]:
+    """The eight numbers of A."""
+    numbers = array.cells[:8]
+    if None in numbers:
+        numbers = [array.part(n, site) for n in range(8)]
+    return [float(number) for number in numbers]
+
+
+def _check(D: Any, L: Any, T: Any, S: Any, N: int) -> None:
+    """A GPU checks none of this."""
     check_width(N)
     for name, array, least in (("D", D, N // 2), ("L", L, 8), ("T", T, 8)):
         fits = isinstance(array, LocalArray) and array.ndim == 1 and array.size >= least
@@ -351,4 +287,3 @@ def _checked(D: Any, L: Any, T: Any, S: Any, N: int) -> int:
         raise TypeError(f"start_product: {getattr(S, 'name', S)} must be a shared array")
     if not S.wide or S.ndim != 1:
         raise TypeError(f"start_product: {S.name} must have one dimension of float32")
-    return N

@@ -13,20 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from convlab.bench.baselines.base import Singles, System
-from convlab.bench.baselines.builds import built, version
+from convlab.bench.baselines import Singles, System, built, compiler_version, sizes_of
 from convlab.problem import ConvProblem
 
 SOURCE = Path(__file__).with_name("seven_loops.cpp")
 OPTIONS = ("-O3", "-shared", "-fPIC")
+SIZES = "C_i H_i W_i C_o H_f W_f H_o W_o p_h p_w s_h s_w d_h d_w"
 COMPILER = "g++"
 
 
 def why_absent() -> str | None:
     """Why the baseline cannot be built here; None when it can."""
-    if shutil.which(COMPILER) is None:
-        return f"there is no {COMPILER} on the PATH to build it with"
-    return None
+    there = shutil.which(COMPILER) is not None
+    return None if there else f"there is no {COMPILER} on the PATH to build it with"
 
 
 class SevenLoops:
@@ -39,7 +38,7 @@ class SevenLoops:
         self._input = np.ascontiguousarray(input, np.float32)
         self._weight = np.ascontiguousarray(weight, np.float32)
         self._output = np.full(problem.output_shape, np.nan, np.float32)
-        self._sizes = _sizes(problem)
+        self._sizes = sizes_of(problem, SIZES)
         library = ctypes.CDLL(str(built(SOURCE, COMPILER, OPTIONS)))
         self._loops = library.convlab_seven_loops
         self._loops.restype = None
@@ -48,7 +47,7 @@ class SevenLoops:
     @property
     def algorithm(self) -> str:
         """The compiler and its options."""
-        return f"{version(COMPILER).splitlines()[0]} {OPTIONS[0]}, one thread"
+        return f"{compiler_version(COMPILER).splitlines()[0]} {OPTIONS[0]}, one thread"
 
     def run(self, stream: int | None = None) -> None:
         for image, result in zip(self._input, self._output, strict=True):  # Ctrl-C between images
@@ -64,16 +63,6 @@ class SevenLoops:
 
     def close(self) -> None:
         self._input = self._weight = self._output = np.empty((0, 1, 1, 1), np.float32)
-
-
-def _sizes(problem: ConvProblem) -> ctypes.Array[ctypes.c_int]:
-    """``struct Sizes`` of the C++ source."""
-    p = problem
-    sizes = (
-        p.C_i, p.H_i, p.W_i, p.C_o, p.H_f, p.W_f, p.H_o, p.W_o,
-        p.p_h, p.p_w, p.s_h, p.s_w, p.d_h, p.d_w,
-    )  # fmt: skip
-    return (ctypes.c_int * len(sizes))(*sizes)
 
 
 BASELINE = System(

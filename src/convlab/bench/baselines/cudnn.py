@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.baselines.base import Singles, Unsupported, baseline
-from convlab.bench.baselines.on_gpu import OnGpu, why_no_gpu
+from convlab.bench.baselines import OnGpu, Singles, Unsupported, baseline
+from convlab.engines import unavailable
 from convlab.problem import ConvProblem
 
 # Each algorithm's number in cudnnConvolutionFwdAlgo_t, and how it computes.
@@ -38,7 +38,7 @@ SONAMES = ("libcudnn.so.9", "libcudnn.so.8", "cudnn64_9.dll", "cudnn64_8.dll")
 
 def why_absent() -> str | None:
     """Why cuDNN cannot run here; None when it can."""
-    if (reason := why_no_gpu()) is not None:
+    if (reason := unavailable("gpu")) is not None:
         return reason
     try:
         library()
@@ -55,7 +55,7 @@ def library() -> Any:
     """
     _load_cublas()
     failures = []
-    for path in _places():
+    for path in _candidates():
         try:
             cudnn = ctypes.CDLL(path)
         except OSError as error:
@@ -72,19 +72,14 @@ def library() -> Any:
     )
 
 
-def _places() -> list[str]:
-    """Where cuDNN may be: files of the package first, then names for the loader to look up."""
+def _candidates() -> list[str]:
+    """Files of the package first, then names for the loader to look up."""
     try:
         package = find_spec("nvidia.cudnn")
     except ModuleNotFoundError:  # not even `nvidia`
         package = None
     folders = package.submodule_search_locations or () if package else ()
-    files = (
-        Path(folder, below, name)
-        for folder in folders
-        for below in ("lib", "bin")
-        for name in SONAMES
-    )
+    files = (Path(one, lib, name) for one in folders for lib in ("lib", "bin") for name in SONAMES)
     return [str(file) for file in files if file.exists()] + list(SONAMES)
 
 
@@ -95,16 +90,6 @@ def _load_cublas() -> None:
     for name in ("cublasLt", "cublas"):
         with suppress(DynamicLibNotFoundError):  # then cuDNN says what it lacks, when it needs it
             load_nvidia_dynamic_lib(name)
-
-
-def _last_error(cudnn: Any) -> str:
-    """What cuDNN 9 says beyond its status."""
-    if not hasattr(cudnn, "cudnnGetLastErrorString"):
-        return ""
-    text = ctypes.create_string_buffer(1024)
-    cudnn.cudnnGetLastErrorString(text, c_size_t(len(text)))
-    words = " ".join(text.value.decode(errors="replace").split())
-    return f" ({words})" if words else ""
 
 
 class Convolution(OnGpu):
@@ -118,7 +103,7 @@ class Convolution(OnGpu):
             raise Unsupported(
                 f"cuDNN pads both ends of an axis alike, but padding is {problem.padding}"
             )
-        super().__init__(name_of(algorithm))
+        super().__init__(f"cudnn_{algorithm.lower()}")
         self.algorithm = algorithm
         self._number, _ = ALGORITHMS[algorithm]
         self._cudnn = library()
@@ -154,8 +139,12 @@ class Convolution(OnGpu):
         status = getattr(self._cudnn, function)(*arguments)
         if status == 0:
             return
-        said = self._cudnn.cudnnGetErrorString(status).decode()
-        message = f"{function}: {said}{_last_error(self._cudnn)}"
+        message = f"{function}: {self._cudnn.cudnnGetErrorString(status).decode()}"
+        if hasattr(self._cudnn, "cudnnGetLastErrorString"):  # from cuDNN 9
+            text = ctypes.create_string_buffer(1024)
+            self._cudnn.cudnnGetLastErrorString(text, c_size_t(len(text)))
+            words = " ".join(text.value.decode(errors="replace").split())
+            message += f" ({words})" if words else ""
         # CUDNN_STATUS_NOT_SUPPORTED is 9 before cuDNN 9, and from then 3000 to 3999, by its kinds.
         raise (Unsupported if status == 9 or 3000 <= status < 4000 else RuntimeError)(message)
 
@@ -187,19 +176,10 @@ class Convolution(OnGpu):
         super().close()
 
 
-def name_of(algorithm: str) -> str:
-    """The baseline's name."""
-    return f"cudnn_{algorithm.lower()}"
-
-
 BASELINES = tuple(
     baseline(
-        name_of(algorithm),
-        f"cuDNN {algorithm}, fp32",
-        "cudnn",
-        why_absent,
-        partial(Convolution, algorithm),
-        method=method,
+        f"cudnn_{algorithm.lower()}", f"cuDNN {algorithm}, fp32", "cudnn", why_absent,
+        partial(Convolution, algorithm), method=method,
     )
     for algorithm, (_, method) in ALGORITHMS.items()
-)
+)  # fmt: skip

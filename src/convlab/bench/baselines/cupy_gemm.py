@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.bench.baselines.base import Singles, baseline, why_no_library
-from convlab.bench.baselines.on_gpu import require_free
+from convlab.bench.baselines import Singles, baseline, require_free, why_no_library
 from convlab.engines.handles import cupy_stream
 from convlab.problem import ConvProblem
 

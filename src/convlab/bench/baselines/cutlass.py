@@ -24,13 +24,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.baselines.base import Singles, Unsupported, baseline
-from convlab.bench.baselines.builds import built
-from convlab.bench.baselines.on_gpu import OnGpu, fastest, why_no_gpu
+from convlab.bench.baselines import (
+    OnGpu,
+    Singles,
+    Unsupported,
+    baseline,
+    built,
+    sizes_of,
+    times_ms,
+)
+from convlab.engines import unavailable
 from convlab.problem import ConvProblem
 
 SOURCE = Path(__file__).with_name("cutlass_conv.cu")
 OPTIONS = ("-O3", "-std=c++17", "-shared", "-Xcompiler=-fPIC", "--expt-relaxed-constexpr")
+# Padding at the bottom and the right follows from the output's size.
+SIZES = "N_i H_i W_i C_i C_o H_f W_f H_o W_o p_h p_w s_h s_w d_h d_w"
 FIRST_CAPABILITY = (8, 0)  # asynchronous copies to shared memory
 
 
@@ -38,42 +47,32 @@ class Variant(NamedTuple):
     """One way to build the source."""
 
     name: str
-    title: str
     iterator: str
     precision: str
 
 
 VARIANTS = (
-    Variant("cutlass_analytic", "CUTLASS analytic, fp32", "kAnalytic", "fp32"),
-    Variant("cutlass_optimized", "CUTLASS optimized, fp32", "kOptimized", "fp32"),
-    Variant("cutlass_tf32", "CUTLASS optimized, TF32", "kOptimized", "tf32"),
+    Variant("cutlass_analytic", "kAnalytic", "fp32"),
+    Variant("cutlass_optimized", "kOptimized", "fp32"),
+    Variant("cutlass_tf32", "kOptimized", "tf32"),
 )
 _BUILDERS = ThreadPoolExecutor(len(VARIANTS))  # each waits for an nvcc
 
 
 def why_absent() -> str | None:
     """Why CUTLASS cannot run here; None when it can."""
-    if (reason := why_no_gpu()) is not None:
+    if (reason := unavailable("gpu")) is not None:
         return reason
     if _capability() < FIRST_CAPABILITY:
         return "its kernels here copy asynchronously, which takes a GPU of capability 8.0 or later"
-    try:
-        tools()
-    except Unsupported as error:
-        return str(error)
-    return None
-
-
-def tools() -> tuple[str, Path]:
-    """The compiler and the folder of headers. Raises :class:`Unsupported` where one is missing."""
-    if (compiler := nvcc()) is None:
-        raise Unsupported("there is no nvcc to build it with: it comes with NVIDIA's CUDA toolkit")
-    if (folder := headers()) is None:
-        raise Unsupported(
+    if nvcc() is None:
+        return "there is no nvcc to build it with: it comes with NVIDIA's CUDA toolkit"
+    if headers() is None:
+        return (
             "its headers are not here: pip install --no-deps nvidia-cutlass, or give the folder of "
             "a clone in CUTLASS_PATH"
         )
-    return compiler, folder
+    return None
 
 
 @cache
@@ -86,12 +85,12 @@ def nvcc() -> str | None:
 
 def headers() -> Path | None:
     """The folder to include from: ``$CUTLASS_PATH/include``, else that of the wheel."""
-    roots = []
+    roots: list[str] = []
     if given := os.environ.get("CUTLASS_PATH"):
-        roots.append(Path(given))
+        roots = [given]
     elif (package := find_spec("cutlass_library")) is not None:
-        roots += [Path(root) / "source" for root in package.submodule_search_locations or ()]
-    found = (root / "include" for root in roots)
+        roots = [f"{root}/source" for root in package.submodule_search_locations or ()]
+    found = (Path(root, "include") for root in roots)
     return next((folder for folder in found if (folder / "cutlass/cutlass.h").is_file()), None)
 
 
@@ -101,7 +100,9 @@ def library(variant: Variant) -> Any:
 
     Raises :class:`Unsupported` where it cannot be built.
     """
-    compiler, folder = tools()
+    compiler, folder = nvcc(), headers()
+    if compiler is None or folder is None:
+        raise Unsupported(str(why_absent()))
     options = [
         *OPTIONS, "-arch=sm_{}{}".format(*_capability()), f"-I{folder}",
         f"-DCONVLAB_ITERATOR={variant.iterator}",
@@ -140,15 +141,30 @@ class Convolution(OnGpu):
     ) -> None:
         super().__init__(variant.name)
         self._library = library(variant)
-        self._sizes = sizes(problem)
-        able = able_to_run(self._library, self._sizes)
+        self._sizes = sizes_of(problem, SIZES)
+        able = self._able()
         N_i, C_o, H_o, W_o = problem.output_shape
         self.place(channels_last(input), channels_last(weight), (N_i, H_o, W_o, C_o))
         try:
-            self._tile = fastest({tile: partial(self._start, tile) for tile in able})
+            times = {tile: min(times_ms(partial(self._start, tile))) for tile in able}
+            self._tile = min(times, key=times.__getitem__)
         except BaseException:
             self.close()
             raise
+
+    def _able(self) -> list[int]:
+        """The tiles that can do the problem. Raises :class:`Unsupported` where none can."""
+        tiles = range(self._library.convlab_choices())
+        said = {tile: self._library.convlab_can_run(tile, self._sizes) for tile in tiles}
+        able = [tile for tile, error in said.items() if error is None]
+        if not able:
+            errors = sorted({error.decode() for error in said.values()})
+            raise Unsupported(
+                f"CUTLASS says of each of its {len(said)} kernels: {', '.join(errors)} (it takes "
+                "no tensors of 2 GiB and more, nor filters above 32 x 32 with the optimized "
+                "iterator)"
+            )
+        return able
 
     @property
     def algorithm(self) -> str:
@@ -169,31 +185,6 @@ class Convolution(OnGpu):
         return super().output().transpose(0, 3, 1, 2)
 
 
-def sizes(problem: ConvProblem) -> ctypes.Array[c_int]:
-    """``struct Sizes`` of the CUDA source. Padding at the bottom and the right follows from the
-    output's size, and may differ from padding at the top and the left."""
-    p = problem
-    numbers = (
-        p.N_i, p.H_i, p.W_i, p.C_i, p.C_o, p.H_f, p.W_f, p.H_o, p.W_o,
-        p.p_h, p.p_w, p.s_h, p.s_w, p.d_h, p.d_w,
-    )  # fmt: skip
-    return (c_int * len(numbers))(*numbers)
-
-
-def able_to_run(cutlass: Any, sizes: ctypes.Array[c_int]) -> list[int]:
-    """Which of the library's tiles can do the problem. Raises :class:`Unsupported`, with what
-    CUTLASS says, where none can."""
-    said = {tile: cutlass.convlab_can_run(tile, sizes) for tile in range(cutlass.convlab_choices())}
-    able = [tile for tile, error in said.items() if error is None]
-    if not able:
-        errors = sorted({error.decode() for error in said.values()})
-        raise Unsupported(
-            f"CUTLASS says of each of its {len(said)} kernels: {', '.join(errors)} (it takes no "
-            "tensors of 2 GiB and more, nor filters above 32 x 32 with the optimized iterator)"
-        )
-    return able
-
-
 def channels_last(tensor: Singles) -> Singles:
     """NCHW to NHWC, OIHW to OHWI. An image a thread: NumPy takes seconds for them in one."""
     moved = tensor.transpose(0, 2, 3, 1)
@@ -206,12 +197,9 @@ def channels_last(tensor: Singles) -> Singles:
 BASELINES = tuple(
     baseline(
         variant.name,
-        variant.title,
-        "cutlass",
-        why_absent,
-        partial(Convolution, variant),
-        precision=variant.precision,
-        compile=partial(compile, variant),
+        f"CUTLASS {variant.iterator[1:].lower()}, {variant.precision.replace('tf', 'TF')}",
+        "cutlass", why_absent, partial(Convolution, variant),
+        precision=variant.precision, compile=partial(compile, variant),
     )
     for variant in VARIANTS
-)
+)  # fmt: skip
