@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, ParamSpec
 import numpy as np
 
 from convlab.checking import Check
+from convlab.checking.loading import raised_by
 from convlab.checking.records import SPOILED, Answer
 from convlab.lessons.pictures import RIGHT, WRONG, Grid, Picture
 from convlab.simulation.findings import Finding, NotSimulated
@@ -175,9 +176,7 @@ def running(what: str = "") -> Iterator[None]:
     except NotSimulated as error:
         raise broken(str(error)) from error
     except (Exception, SystemExit) as error:
-        notes = getattr(error, "__notes__", ())  # the simulator's: thread, file and line
-        told = ", ".join([f"{what}it raised {type(error).__name__}: {error}", *notes])
-        raise broken(told) from error
+        raise broken(f"{what}{raised_by(error)}") from error
 
 
 def function_of(made: Any) -> FunctionType | None:
