@@ -29,14 +29,13 @@ def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
     ready = Plan(problem, step, step.tiny_tile, Simulator(strict=False))
     weight, bias = np.zeros(problem.weight_shape, np.float32), np.zeros(problem.M, np.float32)
     tensors = numbered(problem), weight, np.zeros(problem.output_shape, np.float32), bias
-    bound = ready.bound(*tensors)
-    passes = [n for n, (one, _) in enumerate(bound[:-1]) if "input" in map(str, one.arguments)]
-    if not passes:
-        raise ValueError(f"stage is {step.name}, which has no layout transform of the input")
-    ready.steps(*tensors)[passes[0]](None)
-    launch, arrays = bound[passes[0]]
     shapes = {buffer.name: buffer.shape for buffer in ready.program.buffers}
-    return np.asarray(arrays[-1]).reshape(shapes[str(launch.arguments[-1])]).astype(int)
+    for (launch, arrays), start in zip(ready.bound(*tensors), ready.steps(*tensors), strict=True):
+        made = str(launch.arguments[-1])
+        if "input" in map(str, launch.arguments) and made in shapes:
+            start(None)
+            return np.asarray(arrays[-1]).reshape(shapes[made]).astype(int)
+    raise ValueError(f"stage is {step.name}, which has no layout transform of the input")
 
 
 def windows_of(problem: ConvProblem) -> np.ndarray:
