@@ -373,7 +373,7 @@ def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
         assert Oracle(problem, input, weight, bias).check(output).ok
     assert tallies[1] == tallies[-1]
     unknown = dict.fromkeys(
-        ("global_requests", "global_sectors", "shared_requests", "shared_passes")
+        ("global_requests", "global_sectors", "shared_requests", "shared_wavefronts")
     )
     assert replace(tallies[1], **unknown) == tallies[0]  # Numba's simulator knows no warps
 

@@ -307,7 +307,7 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
             for layer in results.layers()
             if (row := results.row(*layer, one.stage)) is not None and row.tflops and peak
         ]
-        counts = (one.requests, one.sectors, one.passes, one.bytes_per_flop)
+        counts = (one.requests, one.sectors, one.wavefronts, one.bytes_per_flop)
         rows.append((
             f"`{one.stage}`",
             *(NOTHING if count is None else f"{count:.3g}" for count in counts),
@@ -315,8 +315,8 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
             f"{analysis.geometric_mean(shares):.1f} %" if shares else NOTHING,
         ))  # fmt: skip
     head = (
-        "stage", "requests / warp FMA", "sectors / warp FMA", "passes / warp FMA", "bytes / FLOP",
-        "counts allow", "measured",
+        "stage", "requests / warp FMA", "sectors / warp FMA", "wavefronts / warp FMA",
+        "bytes / FLOP", "counts allow", "measured",
     )  # fmt: skip
     return Table(head, tuple(rows))
 
