@@ -9,6 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from kernels.cases import kernel_function
 from numba import cuda, float32, float64, int8, int32, int64, uint32
 
 from convlab import LADDER, ConvProblem
@@ -87,16 +88,9 @@ def test_a_copy_lands_when_it_is_waited_for() -> None:
         assert "is read while thread (0, 0, 0)'s copy to it is in flight" in str(finding)
 
 
-def copies(target: str, source: str) -> Any:
-    """A kernel that copies from the one to the other."""
-    S = "cuda.shared.array(4, float32)"
-    names = {"S": S, "own": "cuda.local.array(4, float32)"}
-    lines = [f"{name} = {made}" for name, made in names.items()]
-    text = "\n ".join(
-        ["def kernel(a, out):", *lines, f"copy_async({target}, 0, {source}, 1, True)"]
-    )
-    exec(text, globals(), made := {})
-    return cuda.jit(made["kernel"])
+def kernel(arguments: str, *lines: str) -> Any:
+    """A kernel of these lines, the first of which is line 2."""
+    return cuda.jit(kernel_function("kernel", arguments, [*lines], run))
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -111,8 +105,12 @@ def copies(target: str, source: str) -> Any:
 def test_copies_go_from_global_to_shared_memory(
     target: str, source: str, what: str, strict: bool
 ) -> None:
+    copies = kernel(
+        "a, out", "S = cuda.shared.array(4, float32)", "own = cuda.local.array(4, float32)",
+        f"copy_async({target}, 0, {source}, 1, True)",
+    )  # fmt: skip
     with pytest.raises(TypeError, match=what):
-        Simulator(strict).launch(copies(target, source), 1, 1, np.zeros(4, F), np.zeros(4, F))
+        Simulator(strict).launch(copies, 1, 1, np.zeros(4, F), np.zeros(4, F))
 
 
 @cuda.jit
@@ -262,34 +260,20 @@ def test_arrays_of_any_layout_and_constants() -> None:
         assert (out == view * 3).all()
 
 
-@cuda.jit
-def unknown(a):
-    a[0] = cuda.libdevice_of_tomorrow(1)
-
-
-@cuda.jit
-def unknown_atomic(a):
-    cuda.atomic.multiply(a, 0, 1)
-
-
-@cuda.jit
-def view_of_local_memory(a):
-    rows = cuda.local.array((2, 2), float32)
-    rows[1, 1] = a[0]
-    a[0] = rows[1][1]
+UNKNOWN = kernel("a", "a[0] = cuda.libdevice_of_tomorrow(1)")
+ROWS = "S = cuda.local.array((2, 2), float32)", "S[1, 1] = a[0]", "a[0] = S[1][1]"
 
 
 @pytest.mark.parametrize(
     ("kernel", "what", "line"),
     [
-        (unknown, "cuda.libdevice_of_tomorrow", 2),
-        (unknown_atomic, "cuda.atomic.multiply", 2),
-        (view_of_local_memory, "rows", 4),
+        (UNKNOWN, "cuda.libdevice_of_tomorrow", 2),
+        (kernel("a", "cuda.atomic.multiply(a, 0, 1)"), "cuda.atomic.multiply", 2),
+        (kernel("a", *ROWS), "S", 4),
     ],
 )
 def test_what_is_not_known_is_refused_by_name_and_line(kernel: Any, what: str, line: int) -> None:
-    line += kernel.py_func.__code__.co_firstlineno
-    with pytest.raises(NotSimulated, match=rf"{what}.* not simulated, .*test_simulator.py:{line}"):
+    with pytest.raises(NotSimulated, match=rf"{what}.* not simulated, <kernel>:{line}"):
         SIM.launch(kernel, 1, 1, np.zeros(1))
 
 
@@ -346,14 +330,9 @@ def test_only_what_cannot_go_on_is_refused_without_checks() -> None:
             engine.launch(out_of_bounds, 1, 4, a)
 
 
-@cuda.jit
-def not_right_in_python(a):
-    a[cuda.threadIdx.x] = a.no_such_thing
-
-
 def test_another_error_says_which_thread_had_it() -> None:
     with pytest.raises(AttributeError) as caught:
-        SIM.launch(not_right_in_python, 1, 1, np.zeros(1))
+        SIM.launch(kernel("a", "a[cuda.threadIdx.x] = a.no_such_thing"), 1, 1, np.zeros(1))
     assert "block (0, 0, 0), thread (0, 0, 0)" in caught.value.__notes__[0]
 
 
@@ -388,4 +367,4 @@ def test_two_launches_do_the_same() -> None:
 
 def test_arrays_of_records_are_refused() -> None:
     with pytest.raises(NotSimulated, match=r"a is an array of .*, which is not simulated"):
-        SIM.launch(unknown, 1, 1, np.zeros(1, [("x", "f4")]))
+        SIM.launch(UNKNOWN, 1, 1, np.zeros(1, [("x", "f4")]))

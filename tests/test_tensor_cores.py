@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kernels.cases import kernel_function
 from kernels.tensor_cores import (
     bound,
     cut,
@@ -253,10 +254,8 @@ def under_another_name(x):
 
 def of_one_number(numbers: str) -> Any:
     """``out[i]``, once ``x`` is ``out[i]``, becomes the first of these."""
-    names = globals() | {"cuda": cuda}
-    text = f"def kernel(out):\n i = cuda.threadIdx.x\n x = out[i]\n out[i] = {numbers}[0]\n"
-    exec(text, names)
-    return cuda.jit(names["kernel"])
+    lines = ["i = cuda.threadIdx.x", "x = out[i]", f"out[i] = {numbers}[0]"]
+    return cuda.jit(kernel_function("kernel", "out", lines, of_one_number))
 
 
 by_a_device_function = of_one_number("under_another_name(x)")
