@@ -229,7 +229,7 @@ def test_every_public_name_says_what_it_is(module):
 def test_the_simulator_finds_what_the_examples_show():
     assert [example.kind for example in EXAMPLES] == [*REMEDIES]
     for example in EXAMPLES:
-        said, _ = pages.shown_example(example)  # which runs the mended kernel too
+        said, _ = pages.shown_example(example)  # which runs the corrected kernel too
         assert all(line.startswith(f"- {example.kind}, ") for line in str(said).splitlines()[1:])
 
 

@@ -87,7 +87,7 @@ function pickLaunch(place) {
   if (item) $("source").scrollTop = item.offsetTop - 130;
 }
 
-/** Where there is most to see: the access that is furthest above its fewest, else the commonest. */
+/** The access that is furthest above its fewest, else the one with the most requests. */
 function mostWasteful(launch) {
   const shown = new Set(launch.requests.map((request) => request.access));
   const waste = (one) => costOf([one]).total - costOf([one]).fewest;
@@ -111,7 +111,7 @@ function go(at) {
   drawRequest();
 }
 
-/** The next line up or down that asks memory for something. */
+/** Picks the next line up or down that makes requests. */
 function pickNeighbour(step) {
   const keys = [...document.querySelectorAll("#source li[data-line]")]
     .map((item) => item.dataset.line).filter((key) => state.launch.lines.get(key).requests);
@@ -235,7 +235,7 @@ function drawRequest() {
     ? sectorSentence(request, array) : wavefrontSentence(request, array, drawn);
   const recorded = far ? request.sectors : request.wavefronts;
   $("machine").dataset.agrees = drawn.length === recorded;
-  if (drawn.length !== recorded) { // the rules here and the simulator's would have come apart
+  if (drawn.length !== recorded) { // requests.js and the simulator disagree
     $("sentence").textContent += ` (The picture shows ${drawn.length}, the trace ${recorded}.)`;
   }
   if ($("as-table").open) drawTable(request);
@@ -285,7 +285,7 @@ function drawLanes({ lanes, offsets, array, width }) {
   $("lanes").replaceChildren(...[...Array(WARP).keys()].map((lane) => {
     const i = lanes.indexOf(lane);
     return i < 0
-      ? make("span", { class: "cell idle", "data-hover": `lane ${lane} sits this out` })
+      ? make("span", { class: "cell idle", "data-hover": `lane ${lane} does not take part` })
       : cell([lane], `lane ${lane} wants ${wish(array, offsets[i], width)}`);
   }));
 }
@@ -426,7 +426,7 @@ function drawArrays() {
 
 // Controls.
 
-/** Lights up all that has to do with the lanes pointed at, and says what it is. */
+/** Highlights the cells of the lanes pointed at, and names the element. */
 function light(target) {
   const found = target && target.closest("[data-hover]");
   const lanes = new Set(found && found.dataset.lanes ? found.dataset.lanes.split(" ") : []);
