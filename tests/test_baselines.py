@@ -22,11 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
 
-from convlab.bench import baselines
+from convlab.bench import baselines, gpu_backend
 from convlab.bench.baselines import (
     System,
     Unsupported,
-    ceilings,
     cpp,
     cudnn,
     cupy_gemm,
@@ -88,7 +87,7 @@ def test_names_are_keys_and_the_documentation_has_a_row_for_each():
 def test_importing_baselines_imports_none_of_their_libraries():
     code = (
         "import sys\n"
-        "from convlab.bench.baselines import ceilings, cpp, cudnn, cupy_gemm, cutlass, pytorch\n"
+        "from convlab.bench.baselines import cpp, cudnn, cupy_gemm, cutlass, pytorch\n"
         "print(sorted({'torch', 'cupy', 'unfoldNd', 'cutlass_library'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -682,8 +681,6 @@ class FakeCublas:
 def test_the_ceilings_are_rates(monkeypatch, gpu):
     from cuda.bindings import driver
 
-    from convlab import timer
-
     def measure(start):
         start(SimpleNamespace(handle=0))
         return SimpleNamespace(median_ms=2.0)
@@ -693,13 +690,15 @@ def test_the_ceilings_are_rates(monkeypatch, gpu):
         return (driver.CUresult.CUDA_SUCCESS,)
 
     cublas = FakeCublas()
-    monkeypatch.setattr("convlab.engines.choose", lambda name: gpu)
-    monkeypatch.setattr(ceilings, "_cublas", lambda: cublas)
-    monkeypatch.setattr(ceilings, "times_ms", lambda start, repeats: [start(None) or 0.5, 0.1, 9])
+    monkeypatch.setattr(gpu_backend, "choose", lambda name: gpu)
+    monkeypatch.setattr(gpu_backend, "_cublas", lambda: cublas)
+    monkeypatch.setattr(
+        gpu_backend, "times_ms", lambda start, repeats: [start(None) or 0.5, 0.1, 9]
+    )
     monkeypatch.setattr(driver, "cuMemcpyDtoDAsync", copy)
-    monkeypatch.setattr(timer, "measure", measure)
-    assert ceilings.sgemm_tflops(100) == pytest.approx(2 * 100**3 / 2e-3 / 1e12)
-    assert ceilings.copy_bytes_per_second(4000) == pytest.approx(8000 / 0.5e-3)
+    monkeypatch.setattr(gpu_backend.timer, "measure", measure)
+    assert gpu_backend.sgemm_tflops(100) == pytest.approx(2 * 100**3 / 2e-3 / 1e12)
+    assert gpu_backend.copy_bytes_per_second(4000) == pytest.approx(8000 / 0.5e-3)
     for cublas.wrong in (1.0, np.nan):
         with pytest.raises(RuntimeError, match="cuBLAS's product is wrong at"):
-            ceilings.sgemm_tflops(100)
+            gpu_backend.sgemm_tflops(100)
