@@ -57,7 +57,7 @@ def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage: Stage, rates
 
 def of_what_is_not_finite() -> list[sanitizers.Case]:
     """With tiles that a simulator runs in a blink."""
-    found = [case for case in sanitizers.cases(LADDER) if case.infinite]
+    found = [case for case in sanitizers.cases(LADDER) if "relu" in case.switches]
     return [case._replace(tile=case.stage.tiny_tile, problem=SMALL) for case in found]
 
 
