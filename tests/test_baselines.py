@@ -23,15 +23,7 @@ from hypothesis import strategies as st
 from strategies import problems
 
 from convlab.bench import baselines, gpu_backend
-from convlab.bench.baselines import (
-    System,
-    Unsupported,
-    cpp,
-    cudnn,
-    cupy_gemm,
-    cutlass,
-    pytorch,
-)
+from convlab.bench.baselines import Unsupported, cpp, cudnn, cupy_gemm, cutlass, pytorch
 from convlab.bench.bounds import Checked
 from convlab.bench.harness import measure
 from convlab.bench.systems import BASELINES, baseline_named
@@ -49,7 +41,7 @@ TENSORS = random_tensors(TEACHING, 0, bias=False)[:2]
 some_problems = pytest.mark.parametrize("problem", SOME, ids=str)
 
 
-def checked(baseline: System, problem: ConvProblem, stream: int | None = None) -> Any:
+def checked(baseline, problem, stream=None):
     """Prepare, poison, run and check; and poison again, so that the poison is seen to work."""
     input, weight, _ = random_tensors(problem, 0, bias=False, integers=True)
     prepared = baseline.prepare(problem, input, weight)
@@ -113,7 +105,7 @@ def packages(monkeypatch, _forget):
     """What is importable: names to modules that stand in for them, or to what importing raises."""
     there: dict[str, Any] = {}
 
-    def find(name: str) -> Any:
+    def find(name):
         return there.get(name)
 
     for module in (baselines, cutlass):
@@ -245,7 +237,7 @@ def test_what_cannot_be_built_says_why_and_leaves_nothing(compiler, tmp_path):
         baselines.built(source, compiler.path, [])
 
 
-def fields(source: Path) -> list[str]:
+def fields(source):
     """The fields of ``struct Sizes``, in order."""
     (found,) = re.findall(
         r"struct Sizes \{.*?\bint ([^;]*);", source.read_text(encoding="utf-8"), re.DOTALL
@@ -271,7 +263,7 @@ def test_both_sides_agree_on_the_order_of_sizes():
 class Rehearsed:
     """A baseline that writes down what is done with it."""
 
-    def __init__(self, error: Exception | None) -> None:
+    def __init__(self, error):
         self.done: list[str] = []
         self.error = error
 
@@ -344,7 +336,7 @@ def test_the_baseline_is_poisoned_and_closed(problem):
 
 
 class HostArray:
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array):
         self.array, self.size = array, array.size
         self.__cuda_array_interface__ = {"data": (array.ctypes.data, False)}
 
@@ -371,7 +363,7 @@ class HostGpu:
 
 
 @pytest.fixture
-def gpu(monkeypatch) -> HostGpu:
+def gpu(monkeypatch):
     from cuda.bindings import driver
 
     def memset(address, value, count):
@@ -384,7 +376,7 @@ def gpu(monkeypatch) -> HostGpu:
     return made
 
 
-def at(address: int, shape: tuple[int, ...]) -> np.ndarray:
+def at(address, shape):
     """The float32 numbers that lie there."""
     count = int(np.prod(shape))
     return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address)).reshape(shape)
@@ -397,14 +389,14 @@ class FakeCudnn:
     """cuDNN's functions as its API reference has them, on the host. Descriptors hold what they
     were set to; ``made`` are those not destroyed yet."""
 
-    def __init__(self, workspace: int = 20, refuses: int = 0, at_run: int = 0) -> None:
+    def __init__(self, workspace=20, refuses=0, at_run=0):
         self.made: dict[int, list[int]] = {}
         self.workspace, self.refuses, self.at_run = workspace, refuses, at_run
         self.asked: list[int] = []
         self.streams: list[int | None] = []
         self.given_workspace: tuple[int | None, int] | None = None
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if re.fullmatch(r"cudnnCreate\w*", name):
             return self._create
         if re.fullmatch(r"cudnnDestroy\w*", name):
@@ -432,7 +424,7 @@ class FakeCudnn:
     def cudnnGetLastErrorString(self, text, size):
         text.value = b"no engine\nfits"
 
-    def _problem(self, x, w, convolution, y) -> ConvProblem:
+    def _problem(self, x, w, convolution, y):
         x, w, c, y = (self.made[made.value] for made in (x, w, convolution, y))
         nchw, float32, cross_correlation, fma = 0, 0, 1, 3
         assert x[:2] == y[:2] == [nchw, float32]
@@ -524,7 +516,7 @@ def test_what_cudnn_refuses_is_said_and_nothing_is_kept(fake_cudnn, settings, er
 class FakeCutlass:
     """The library that cutlass_conv.cu makes, with three tiles: two that can, one that cannot."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ran: list[tuple[int, Any]] = []
 
     def convlab_choices(self):
