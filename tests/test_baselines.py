@@ -261,10 +261,7 @@ def test_both_sides_agree_on_the_order_of_sizes():
         "stride_w": "s_w", "dilation_h": "d_h", "dilation_w": "d_w",
     }  # fmt: skip
     for problem in SOME:
-        for source, sizes in (
-            (cpp.SOURCE, cpp.SIZES),
-            (cutlass.SOURCE, cutlass.SIZES),
-        ):
+        for source, sizes in ((cpp.SOURCE, cpp.SIZES), (cutlass.SOURCE, cutlass.SIZES)):
             expected = [getattr(problem, names.get(name, name)) for name in fields(source)]
             assert list(baselines.sizes_of(problem, sizes)) == expected
 

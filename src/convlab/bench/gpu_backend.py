@@ -47,7 +47,6 @@ class GpuBackend:
         return {"machine": machine(self._engine).as_json(), "environment": environment([])}
 
     def free_bytes(self) -> int | None:
-        """Memory that can still be allocated."""
         return self._engine.free_bytes()
 
     def synchronize(self) -> None:

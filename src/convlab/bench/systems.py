@@ -106,7 +106,6 @@ class PreparedStage(OnGpu):
         self._plan(*self._arrays, stream=self._streams[stream] if stream else None)
 
     def close(self) -> None:
-        """Free the memory."""
         self._plan, self._arrays, self._streams = None, [], {}
         gc.collect()  # arrays and what was made of them may hold each other
         super().close()

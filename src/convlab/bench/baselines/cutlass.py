@@ -24,15 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.baselines import (
-    OnGpu,
-    Singles,
-    Unsupported,
-    baseline,
-    built,
-    sizes_of,
-    times_ms,
-)
+from convlab.bench.baselines import OnGpu, Singles, Unsupported, baseline, built, sizes_of, times_ms
 from convlab.engines import unavailable
 from convlab.problem import ConvProblem
 
