@@ -14,9 +14,9 @@ from test_docs import rows as documented
 
 import convlab
 from convlab.bench import results as module
+from convlab.bench.analysis import agreement
 from convlab.bench.results import (
     Results,
-    agreement,
     code_fingerprint,
     identity,
     open_results,

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from convlab.bench import ladder_results, pages, papers, plots, size_tables
+from convlab.bench import pages, papers, plots, size_tables
+from convlab.bench.measured import LadderResults
 from convlab.workloads import UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -56,10 +57,10 @@ def document() -> dict[str, Any]:
     }
 
 
-def read(tmp_path: Path, document: dict[str, Any]) -> ladder_results.Results:
+def read(tmp_path: Path, document: dict[str, Any]) -> LadderResults:
     path = tmp_path / f"{pages.HEADLINE}.json"
     path.write_text(json.dumps(document))
-    return ladder_results.Results.read(path)
+    return LadderResults.read(path)
 
 
 def test_the_ladder_s_tables(tmp_path, document):

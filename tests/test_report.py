@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from convlab.bench import analysis, report
 from convlab.bench.analysis import Contender
-from convlab.bench.bottlenecks import Why, counted
 from convlab.bench.results import open_results
+from convlab.bench.roofline import Why, counted
 from convlab.cli import app
 from convlab.commands.bench_summary import summary
 from convlab.workloads import LAYER_NAMES

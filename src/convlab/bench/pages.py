@@ -18,9 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from convlab.bench import analysis, papers, plots, report, sanitizers, size_tables
-from convlab.bench.ladder_results import Results as LadderResults
-from convlab.bench.ladder_results import Step
-from convlab.bench.measured import RESULTS, read_json, source, table
+from convlab.bench.measured import RESULTS, LadderResults, Step, read_json, source, table
 from convlab.bench.results import Results, open_results
 
 BENCH = f"{RESULTS}/bench_h200.json"

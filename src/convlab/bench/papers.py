@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from convlab.bench import analysis
-from convlab.bench.analysis import Contender, geometric_mean
+from convlab.bench.analysis import Contender
 from convlab.bench.measured import RESULTS, read_json, source, table
 from convlab.bench.results import Results, open_results, tensor_bytes
 from convlab.workloads import LAYER_NAMES, paper_layer

@@ -12,19 +12,21 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from importlib.resources import files
+from statistics import geometric_mean
 from typing import Any
 
 from convlab.bench import analysis, plots
 from convlab.bench.analysis import Contender
-from convlab.bench.bottlenecks import PIECE, Why
 from convlab.bench.measured import table
-from convlab.bench.results import Results, agreement
+from convlab.bench.results import Results
+from convlab.bench.roofline import PIECE, Why
 from convlab.bench.rows import Row
 from convlab.image import PlotsMissing
 from convlab.stages import short_name
 
 TITLE = "Convolution on a GPU: stages and baselines"
 NOTHING = "-"
+ROOFLINE = "percent of the roofline"
 SHORT = {"out of memory": "memory", "unsupported": NOTHING, "absent": NOTHING}
 PACKAGES = ("convlab", "numba-cuda", "numba", "numpy", "torch")
 ENVIRONMENT = ("gpu", "packages", "clocks_mhz")
@@ -173,7 +175,7 @@ def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
         "speedups": None if best is None else speedup_table(results, best, over),
         "means": mean_table(results, stages, over),
         "group_means": mean_table(results, stages, groups),
-        "roofline": roofline_table(results),
+        "roofline": by_layer(results, ROOFLINE),
         "memory": memory_table(results),
         "why": why_table(results, why),
         "missing": numberless_table(results, missing),
@@ -188,18 +190,18 @@ def headline(results: Results) -> list[tuple[str, str]]:
         return []
     found = []
     for over in analysis.comparators(results):
-        mean = analysis.mean_speedup(results, best, over)
         important = over.name == analysis.BASELINE or over.name not in results.systems
-        if mean is not None and over.name != best.name and important:
-            few = _of_few(mean, results)
+        mean = analysis.mean_speedup(results, best, over)
+        if important and mean is not None and over.name != best.name:
             title = over.title.partition(":")[0]
-            found.append((f"{mean[0]:.2f} x{few}", f"`{best.name}` over {title}"))
+            found.append(
+                (f"{mean[0]:.2f} x{_of_few(mean, results)}", f"`{best.name}` over {title}")
+            )
     split = analysis.best_stage(results, "3xtf32")
-    gain = None if split is None else analysis.mean_speedup(results, split, best)
-    if split is not None and gain is not None:
+    if split is not None and (gain := analysis.mean_speedup(results, split, best)):
         found.append((f"{gain[0]:.2f} x", f"`{split.name}` over `{best.name}`, as accurate"))
-    rows = [best.best(results, layer) for layer in results.layers()]
-    fastest = max((row.tflops for row in rows if row is not None and row.tflops), default=None)
+    rows = [row for row in results.rows.values() if row.system == best.name]
+    fastest = max((row.tflops for row in rows if row.tflops), default=None)
     if fastest is not None:
         found.append((f"{fastest:.1f}", f"TFLOP/s of `{best.name}` at most"))
     return found
@@ -209,25 +211,23 @@ def _layer_head(results: Results, *first: str) -> tuple[str, ...]:
     return (*first, *(layer.replace("conv", "Conv") for layer, _ in results.layers()))
 
 
-def by_layer(results: Results, cell: str) -> Table:
-    """``tflops`` or ``time_ms`` of every system on every layer."""
+def by_layer(results: Results, what: str) -> Table:
+    """``tflops``, ``time_ms`` or the percent of the roofline of every system on every layer."""
+
+    def cell(row: Row | None) -> str:
+        if what == ROOFLINE:
+            share = analysis.percent(results, row)
+            return NOTHING if share is None else f"{share:.0f}"
+        value = getattr(row, what, None)
+        if row is None or value is None:
+            return NOTHING if row is None else SHORT.get(row.state, row.state)
+        return f"{'' if row.settled else '~'}{digits(value)}"
+
     rows = tuple(
-        (
-            f"`{one.name}`",
-            *(_cell(results.row(*layer, one.name), cell) for layer in results.layers()),
-        )
+        (f"`{one.name}`", *(cell(results.row(*layer, one.name)) for layer in results.layers()))
         for one in analysis.everybody(results)
     )
-    return Table(_layer_head(results, "system"), rows)
-
-
-def _cell(row: Row | None, name: str) -> str:
-    if row is None:
-        return NOTHING
-    value = getattr(row, name)
-    if value is None:
-        return SHORT.get(row.state, row.state)
-    return f"{'' if row.settled else '~'}{digits(value)}"
+    return Table(_layer_head(results, what if what == ROOFLINE else "system"), rows)
 
 
 def digits(value: float) -> str:
@@ -267,17 +267,6 @@ def _of_few(mean: tuple[float, int], results: Results) -> str:
     return "" if mean[1] == len(results.layers()) else f" ({mean[1]})"
 
 
-def roofline_table(results: Results) -> Table:
-    """Percent of the roofline of every system on every layer."""
-    rows = []
-    for one in analysis.everybody(results):
-        rows_of_it = [results.row(*layer, one.name) for layer in results.layers()]
-        shares = [analysis.percent(results, row) for row in rows_of_it]
-        cells = (NOTHING if share is None else f"{share:.0f}" for share in shares)
-        rows.append((f"`{one.name}`", *cells))
-    return Table(_layer_head(results, "percent of the roofline"), tuple(rows))
-
-
 def memory_table(results: Results) -> Table:
     """Workspaces in MiB, computed and measured, and the mean of all memory over the tensors'."""
     rows = []
@@ -312,7 +301,7 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
             f"`{one.stage}`",
             *(NOTHING if count is None else f"{count:.3g}" for count in counts),
             NOTHING if tightest is None else f"{tightest[1]:.0f} %",
-            f"{analysis.geometric_mean(shares):.1f} %" if shares else NOTHING,
+            f"{geometric_mean(shares):.1f} %" if shares else NOTHING,
         ))  # fmt: skip
     head = (
         "stage", "requests / warp FMA", "sectors / warp FMA", "passes / warp FMA", "bytes / FLOP",
@@ -378,7 +367,7 @@ def _run(number: int, results: Results, other: Results) -> dict[str, Any]:
     where a library chose another kernel."""
     agreed = tuple(
         (f"`{name}`", str(layers), f"{median:.2f}", f"{largest:.2f}")
-        for name, layers, median, largest in agreement(results, other)
+        for name, layers, median, largest in analysis.agreement(results, other)
     )
     head = ("system", "layers", "median difference, %", "largest difference, %")
     kernels = ("system", "layer", "here", "there", "the other's time, %")

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from importlib import metadata
 from itertools import chain, count
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import convlab
@@ -263,21 +262,3 @@ def code_fingerprint(root: Path | None = None, parts: Iterable[str] = MEASURED_B
                 digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
                 digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()[:SHORT]
-
-
-def agreement(one: Results, other: Results) -> list[tuple[str, int, float, float]]:
-    """How far two runs agree, for each system that both measured: its name, on how many layers, and
-    median and largest difference over these, in percent of the first's time."""
-    found = []
-    for name in one.systems:
-        differences = sorted(
-            100 * abs(again.time_ms - row.time_ms) / row.time_ms
-            for key, row in one.rows.items()
-            if row.system == name
-            and row.time_ms
-            and (again := other.rows.get(key)) is not None
-            and again.time_ms
-        )
-        if differences:
-            found.append((name, len(differences), median(differences), differences[-1]))
-    return found

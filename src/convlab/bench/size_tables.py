@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
-from convlab.bench.analysis import TORCH, geometric_mean, in_gemm_class
+from convlab.bench.analysis import TORCH, in_gemm_class
 from convlab.bench.measured import table
 from convlab.bench.rows import Row
 from convlab.problem import ConvProblem

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convlab.bench import analysis
-from convlab.bench.results import Results, agreement
+from convlab.bench.results import Results
 from convlab.bench.rows import WRONG_STATES, Row
 
 
@@ -110,7 +110,7 @@ def agreement_table(one: Results, other: Results) -> Table:
     table = _table("system")
     for name in ("layers", "median\ndifference %", "largest\ndifference %"):
         table.add_column(name, justify="right")
-    for name, layers, median, largest in agreement(one, other):
+    for name, layers, median, largest in analysis.agreement(one, other):
         style = "" if median <= 5 else "yellow"
         table.add_row(name, f"{layers}", Text(f"{median:.2f}", style), f"{largest:.2f}")
     return table

@@ -23,8 +23,8 @@ from convlab.shell import (
 )
 
 if TYPE_CHECKING:
-    from convlab.bench.bottlenecks import Why
     from convlab.bench.results import Results
+    from convlab.bench.roofline import Why
 
 
 def report(
@@ -99,7 +99,7 @@ def report(
 
 def _counted(results: Results) -> list[Why]:
     """What the simulator counts of the stages that were measured, if it can run here."""
-    from convlab.bench.bottlenecks import counted
+    from convlab.bench.roofline import counted
 
     found, names = [], results.names("stage")
     if names:
