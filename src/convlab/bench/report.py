@@ -269,15 +269,11 @@ def memory_table(results: Results) -> Table:
     """Workspaces in MiB, computed and measured, and the mean of all memory over the tensors'."""
     rows = []
     for one in analysis.everybody(results):
-        found = [
-            analysis.memory(row)
-            for row in results.rows.values()
-            if row.system == one.name and row.ok
-        ]
+        mine = [row for row in results.rows.values() if row.system == one.name and row.ok]
         cells = []
         for kind in (0, 1):
-            most = max((pair[kind] for pair in found if pair[kind] is not None), default=None)
-            cells.append(_number(None if most is None else most / MIB, ",.1f"))
+            known = [taken for row in mine if (taken := analysis.memory(row)[kind]) is not None]
+            cells.append(_number(max(known) / MIB, ",.1f") if known else NOTHING)
         mean = analysis.memory_ratios(results, one.name)[1]
         rows.append((f"`{one.name}`", *cells, _number(mean, ".2f")))
     head = ("system", "workspace, computed", "workspace, measured", "all memory over the tensors'")
