@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from strategies import problems
 from convlab.bench.baselines import System, pytorch, rehearsal
 from convlab.bench.baselines.pytorch import OnTorch, flags
 from convlab.bench.bounds import Checked
-from convlab.bench.harness import Outcome, measure
+from convlab.bench.harness import measure
 from convlab.bench.systems import BASELINES, baseline_named
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
@@ -27,6 +28,7 @@ torch = pytest.importorskip("torch", reason="runs baselines of PyTorch's, which 
 OF_TORCH = [
     baseline for baseline in BASELINES if baseline.family in ("pytorch", "cublas", "unfoldnd")
 ]
+TENSORS = random_tensors(TEACHING, 0, bias=False)[:2]
 LOPSIDED = ConvProblem(1, 3, 6, 7, 2, (4, 2), padding="same")
 
 
@@ -36,8 +38,12 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def check(baseline: System, problem: ConvProblem, seed: int) -> None:
-    input, weight, _ = random_tensors(problem, seed, bias=False, integers=True)
+def by_name(baseline: System) -> str:
+    return baseline.name
+
+
+def check(baseline: System, problem: ConvProblem) -> None:
+    input, weight, _ = random_tensors(problem, 0, bias=False, integers=True)
     prepared = baseline.prepare(problem, input, weight)
     prepared.poison()
     assert np.isnan(prepared.output()).all()
@@ -53,18 +59,12 @@ def check(baseline: System, problem: ConvProblem, seed: int) -> None:
         prepared.run(None)
 
 
-@pytest.mark.parametrize("problem", [TEACHING, LOPSIDED], ids=str)
 @pytest.mark.parametrize(
-    "baseline", [p for p in OF_TORCH if "compile" not in p.name], ids=lambda baseline: baseline.name
+    "baseline", [one for one in OF_TORCH if one.name != "torch_compile_tf32"], ids=by_name
 )
-def test_each_gives_the_same(baseline, problem):
-    check(baseline, problem, 0)
-
-
-def test_compiled_gives_the_same_for_one_shape_after_another():
-    (baseline,) = (baseline for baseline in OF_TORCH if baseline.name == "torch_compile_fp32")
+def test_each_gives_the_same_for_one_shape_after_another(baseline):
     for problem in (TEACHING, LOPSIDED):
-        check(baseline, problem, 0)
+        check(baseline, problem)
 
 
 @given(problem=problems(), seed=st.integers(0, 2**16))
@@ -104,9 +104,8 @@ def test_flags_stay_for_one_computation_until_another_or_its_end():
     """Nobody who calls a convolution often sets it at every call."""
     cudnn = torch.backends.cudnn
     before = (cudnn.benchmark, cudnn.allow_tf32)
-    tensors = random_tensors(TEACHING, 0, bias=False)[:2]
     exact, rough = (
-        OnTorch("a test", TEACHING, *tensors, pytorch.conv2d, tf32=tf32) for tf32 in (False, True)
+        OnTorch("a test", TEACHING, *TENSORS, pytorch.conv2d, tf32=tf32) for tf32 in (False, True)
     )
     for computation, tf32 in ((exact, False), (rough, True), (exact, False), (exact, False)):
         computation.run()
@@ -129,9 +128,7 @@ def test_one_baseline_alone_runs_without_cudnn_and_sets_it_once(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "conv2d", convolve)
     for name in ("torch_fp32", "torch_own_im2col"):
         seen[name] = []
-        prepared = baseline_named(name).prepare(
-            TEACHING, *random_tensors(TEACHING, 0, bias=False)[:2]
-        )
+        prepared = baseline_named(name).prepare(TEACHING, *TENSORS)
         for _ in range(3):
             prepared.run(None)
         prepared.close()
@@ -159,7 +156,7 @@ def test_what_pytorch_runs_on_a_gpu_without_cudnn(size):
         assert (chosen(1), chosen(2)) == ("Slow2d", "SlowDilated2d")
 
 
-@pytest.mark.parametrize("baseline", OF_TORCH, ids=lambda baseline: baseline.name)
+@pytest.mark.parametrize("baseline", OF_TORCH, ids=by_name)
 def test_a_rehearsal_runs_and_closes_each(baseline, monkeypatch):
     """On the CPU, too, where the baseline is said to be here."""
     made, close = [], OnTorch.close
@@ -168,37 +165,25 @@ def test_a_rehearsal_runs_and_closes_each(baseline, monkeypatch):
     assert [type(one) for one in made] == [OnTorch]
 
 
-def measured(error: Exception) -> Outcome:
-    """What comes of a computation that raises this in its first run."""
-
+@pytest.mark.parametrize(
+    ("error", "state", "said"),
+    [
+        (RuntimeError("Expected canUse32BitIndexMath(input)"), "unsupported", "2**31 elements"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried 9 GiB. If reserved, see docs"),
+         "out of memory", "mine: CUDA out of memory. Tried 9 GiB."),
+        (RuntimeError("something else"), "failed", "something else"),
+    ],
+)  # fmt: skip
+def test_what_the_first_run_raises_is_the_row_s_state(error, state, said):
     def make(problem, x, w):
-        def compute():
-            raise error
-
-        return compute
+        return Mock(side_effect=error)
 
     def prepare(problem, input, weight):
         return OnTorch("mine", problem, input, weight, make)
 
     chosen = replace(OF_TORCH[0], name="mine", why_absent=lambda: None, prepare=prepare)
-    tensors = random_tensors(TEACHING, 0, bias=False)[:2]
-    return measure(chosen, TEACHING, tensors, Fakes(), lambda output: Checked("fp32", 0.0))
-
-
-def test_tensors_that_pytorch_s_kernels_cannot_count_are_unsupported():
-    error = RuntimeError("Expected canUse32BitIndexMath(input) && canUse32BitIndexMath(output)")
-    outcome = measured(error)
-    assert outcome.state == "unsupported"
-    assert outcome.reason == (
-        "mine: PyTorch's kernel for it takes no tensors of 2**31 elements and more"
-    )
-    assert outcome.healthy
-    assert measured(RuntimeError("something else")).state == "failed"
-
-
-def test_too_little_memory_in_the_first_run_is_that():
-    error = torch.OutOfMemoryError("CUDA out of memory. Tried 9 GiB. If reserved, see docs")
-    outcome = measured(error)
-    assert outcome.state == "out of memory"
-    assert outcome.reason == "mine: CUDA out of memory. Tried 9 GiB."
-    assert outcome.healthy  # PyTorch goes on: no reason to load it anew
+    outcome = measure(chosen, TEACHING, TENSORS, Fakes(), lambda output: Checked("fp32", 0.0))
+    assert outcome.state == state
+    assert said in outcome.reason
+    assert "see docs" not in outcome.reason
+    assert outcome.healthy == (state != "failed")  # PyTorch goes on: no reason to load it anew

@@ -98,38 +98,26 @@ def test_what_baselines_do_wrong_is_told_and_a_stage_that_is_wrong_exits_1(lab):
     assert "among stages: stage_wrong on conv12 wrong." in result.stdout
 
 
-def test_a_second_run_measures_only_what_is_missing(lab):
-    bench(lab, "right", "sticky")
-    first = read(lab)["rows"]
-    result = bench(lab, "right", "sticky", "tf32")
-    rows = {row["system"]: row for row in read(lab)["rows"]}
-    assert rows["right"] == first[0]  # the very row, its date and all
-    assert set(rows) == {"right", "sticky", "tf32"}
-    assert "kept     1 of them" in result.stdout
-    assert len(read(lab)["commands"]) == 2
-
-
-def test_again_measures_everything_anew(lab):
-    bench(lab, "right")
-    document = read(lab)
-    document["rows"][0]["time_ms"] = 123.0
+def test_a_second_run_measures_only_what_is_missing_unless_again(lab):
+    """A smaller command leaves the other rows as they are."""
+    bench(lab, "--layer=conv11", "right", "sticky")
+    document, old = read(lab), "2026-01-01T00:00:00+00:00"
+    for row in document["rows"]:
+        row["date"] = old  # a row measured anew has another
     lab.write_text(json.dumps(document))
-    for words, time_ms in ((["right"], 123.0), (["right", "--again"], 10.0)):
-        bench(lab, *words)
-        assert read(lab)["rows"][0]["time_ms"] == time_ms
 
+    def kept():
+        found = read(lab)["rows"]
+        return [f"{one['layer']} {one['system']}" for one in found if one["date"] == old]
 
-def test_other_layers_rows_outlive_a_smaller_command(lab):
-    def of_layer(name):
-        return {row["system"]: row for row in read(lab)["rows"] if row["layer"] == name}
-
-    bench(lab, "--layer=conv11", "right", "absent", "sticky")
-    before = of_layer("conv11")
-    for words in ([], ["--again"]):
-        result = bench(lab, "right", *words)
-        assert "others   5 more rows in" in result.stdout
-        assert of_layer("conv11") == before
-        assert set(of_layer("conv12")) == {"right", "absent", "sticky"}
+    result = bench(lab, "right", "sticky", "tf32")
+    assert kept() == ["conv11 right", "conv11 sticky", "conv12 right"]
+    assert len(read(lab)["rows"]) == 5
+    assert "kept     1 of them" in result.stdout
+    assert "others   2 more rows in" in result.stdout
+    assert len(read(lab)["commands"]) == 2
+    bench(lab, "right", "--again")
+    assert kept() == ["conv11 right", "conv11 sticky"]
 
 
 def test_results_of_another_machine_or_code_are_kept_aside(lab, monkeypatch):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from bench_samples import sample, system
-from test_docs import keys
-from test_docs import rows as documented
+from test_docs import keys, listed
 
 import convlab
 from convlab.bench import results as module
@@ -279,6 +278,6 @@ def test_every_key_of_the_document_is_told():
     clocks = {"before": 1980, "after": 1980, "max": 1980}
     results.rows = {row.key: replace(row, clocks_mhz=clocks)}
     results.missing = {("conv12", 128, "s02_cin_naive"): None}
-    told = [line[0].strip("`") for line in documented("docs/json.md", "## `convlab bench --json`")]
+    told = listed("## `convlab bench --json`")
     assert len(told) == len(set(told))
     assert set(told) == set(keys(results.as_json()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -61,10 +62,10 @@ def test_warming_up_ends_once_it_took_a_tenth_of_a_second(run_ms, runs):
 
 def test_the_host_is_timed_by_its_clock():
     calls = []
-    timing = measure_host(lambda stream: time.sleep(0.2), lambda: calls.append("poisoned"), 700)
+    timing = measure_host(lambda stream: time.sleep(0.05), lambda: calls.append("poisoned"), 175)
     assert calls == ["poisoned"]
-    assert timing.median_ms == pytest.approx(200, rel=0.5)
-    assert 3 <= timing.repeats <= 20
+    assert 50 <= timing.median_ms < 500
+    assert 3 <= timing.repeats <= 4
 
 
 @pytest.mark.parametrize("as_graph", [True, False])
@@ -120,23 +121,15 @@ def test_the_host_makes_and_awaits_nothing_between_emptying_l2_and_the_work(monk
 def test_what_a_call_raises_while_it_is_captured_is_told(monkeypatch):
     """And not that the driver then has no graph to give."""
     ended = []
-    monkeypatch.setattr(
-        timer,
-        "driver",
-        SimpleNamespace(
-            CUresult=driver.CUresult,
-            CUstreamCaptureMode=driver.CUstreamCaptureMode,
-            cuStreamBeginCapture=lambda *of: (driver.CUresult.CUDA_SUCCESS,),
-            cuStreamEndCapture=lambda *of: (
-                ended.append(of) or driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
-                None,
-            ),
-        ),
+    invalidated = driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    capturing = SimpleNamespace(
+        CUresult=driver.CUresult,
+        CUstreamCaptureMode=driver.CUstreamCaptureMode,
+        cuStreamBeginCapture=lambda *of: (driver.CUresult.CUDA_SUCCESS,),
+        cuStreamEndCapture=lambda *of: (ended.append(of) or invalidated, None),
     )
-
-    def call(stream):
-        raise ValueError("the workspace is too small")
-
+    monkeypatch.setattr(timer, "driver", capturing)
+    call = Mock(side_effect=ValueError("the workspace is too small"))
     with pytest.raises(ValueError, match="too small"), timer.captured(call, Mock(handle=7)):
         pass
     assert ended == [(7,)]  # a stream that is left capturing is of no use to anybody
@@ -159,8 +152,6 @@ IDLE = Look(345, 3201, 1980, 0, 0, 143000)
     ],
 )
 def test_a_busy_gpu_is_told(change, said):
-    from dataclasses import replace
-
     assert why_busy(replace(IDLE, **change)) == said
 
 

@@ -339,13 +339,13 @@ def test_trace_counts_loads_as_compiled(tmp_path):
     assert said in result.stdout
     assert said in convlab_("trace", saved).stdout
 
-    def passes(document):
+    def wavefronts(document):
         (launch,) = document["launches"]
-        return sum(access["passes"] for access in launch["accesses"])
+        return sum(access["wavefronts"] for access in launch["accesses"])
 
     as_written = strict_json(convlab_("trace", "s05", "--json", "-").stdout)
     assert "compiled" not in as_written["about"]
-    assert 0 < passes(strict_json(saved.read_text())) < passes(as_written)
+    assert 0 < wavefronts(strict_json(saved.read_text())) < wavefronts(as_written)
 
 
 @pytest.mark.gate

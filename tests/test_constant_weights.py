@@ -9,8 +9,7 @@ import pytest
 
 import convlab
 from convlab import LADDER, ConvProblem, Tile, plans
-from convlab.engines import Engine
-from convlab.engines.base import Start
+from convlab.engines import Engine, Start
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, stages_for

@@ -23,12 +23,12 @@ def row(counted: dict[str, int], traced: dict[str, int]) -> Row:
     return Row("s01", "direct", None, None, NONE | counted, NONE | traced)
 
 
-def test_global_counts_must_be_equal_and_passes_nearly():
+def test_global_counts_must_be_equal_and_wavefronts_nearly():
     assert row({}, {}).off() == []
     assert row({"load_sectors": 1000}, {"load_sectors": 999}).off() == ["load_sectors"]
-    assert row({"shared_load_passes": 106}, {"shared_load_passes": 100}).off() == []
-    assert row({"shared_load_passes": 107}, {"shared_load_passes": 100}).off()
-    assert row({"shared_load_passes": 100}, {"shared_load_passes": 107}).off()
+    assert row({"shared_load_wavefronts": 106}, {"shared_load_wavefronts": 100}).off() == []
+    assert row({"shared_load_wavefronts": 107}, {"shared_load_wavefronts": 100}).off()
+    assert row({"shared_load_wavefronts": 100}, {"shared_load_wavefronts": 107}).off()
     assert row({}, {"store_requests": 1}).off() == ["store_requests"]
 
 
@@ -55,7 +55,8 @@ def test_ncu_watches_the_launches_that_are_traced_and_its_page_is_read(monkeypat
     assert kernel == "direct_v1"
     assert counts == {
         "load_requests": 0, "load_sectors": 1000, "store_requests": 2000, "store_sectors": 3000,
-        "atomic_requests": 4000 + 5000, "shared_load_passes": 6000, "shared_store_passes": 7000,
+        "atomic_requests": 4000 + 5000, "shared_load_wavefronts": 6000,
+        "shared_store_wavefronts": 7000,
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from warps import passes, requests, sectors
+from warps import requests, sectors, wavefronts
 
 from convlab import ConvProblem
 from convlab.engines import Engine
@@ -37,7 +37,7 @@ def test_whole_sectors_and_no_bank_conflict(depth: int, filter_size: int) -> Non
         for array, kind, indices in requests(launch, block=1):
             kinds.add((array, kind))
             if array == "shared":
-                assert passes(indices, kind == "load4") == (4 if kind == "load4" else 1)
+                assert wavefronts(indices, kind == "load4") == (4 if kind == "load4" else 1)
             elif array == "columns":
                 assert sectors(indices) == 16
             else:

@@ -41,6 +41,15 @@ def rows(page: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.split("|")[1:-1]] for row in table[0].splitlines()[2:]]
 
 
+def listed(heading: str) -> list[str]:
+    """The keys that a table of docs/json.md lists; "`a.b`, `.c`" stands for a.b and a.c."""
+    found: list[str] = []
+    for first, *_ in rows("docs/json.md", heading):
+        for key in re.findall(r"`([^`]+)`", first):
+            found.append(found[-1].rpartition(".")[0] + key if key.startswith(".") else key)
+    return found
+
+
 # Dictionaries whose keys are data, or described elsewhere: told as one.
 WHOLE = {
     "environment.packages", "environment.gpu", "environment.clocks_mhz", "packages", "[].wide",
@@ -136,7 +145,7 @@ READ_FROM_COUNTS = (
     ("s06", REQUESTS, "s05", REQUESTS, 3 / 5, 0.06),
     ("s07", SHARED, "s06", SHARED, 1 / 2, 0),
     ("s08", SHARED, "s07", SHARED, 1 / 3, 0.05),
-    ("s08", "shared_passes", "s07", "shared_passes", 3 / 4, 0.03),
+    ("s08", "shared_wavefronts", "s07", "shared_wavefronts", 3 / 4, 0.03),
     ("s09", REQUESTS, "s08", REQUESTS, 1, 0),
     ("s09", SHARED, "s08", SHARED, 1, 0),
     ("s10", "global_sectors", "s04", "global_sectors", 3, 0.2),

@@ -15,88 +15,74 @@ import convlab
 from convlab import doctor, tables
 
 
-def nvidia_smi_says(monkeypatch: pytest.MonkeyPatch, answer: str) -> list[list[str]]:
-    """An nvidia-smi that says this; returns the commands it gets."""
-    commands: list[list[str]] = []
+def raising(error: type[Exception]) -> Any:
+    def call(*arguments: Any, **options: Any) -> None:
+        raise error("not here")
 
-    def run(command: list[str], **options: Any) -> Any:
-        commands.append(command)
-        return subprocess.CompletedProcess(command, 0, answer)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    return commands
+    return call
 
 
-def no_nvidia_smi(*arguments: Any, **options: Any) -> None:
-    raise FileNotFoundError("nvidia-smi")
+@pytest.fixture
+def nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that makes nvidia-smi say something; it returns the commands given to it."""
+
+    def says(answer: str) -> list[list[str]]:
+        commands: list[list[str]] = []
+
+        def run(command: list[str], **options: Any) -> Any:
+            commands.append(command)
+            return subprocess.CompletedProcess(command, 0, answer)
+
+        monkeypatch.setattr(subprocess, "run", run)
+        return commands
+
+    return says
 
 
-def no_gpu() -> None:
-    raise RuntimeError("no driver")
+GPU = {
+    "name": "NVIDIA H200",
+    "compute_capability": "9.0",
+    "memory_bytes": 143771 * 2**20,
+    "driver": "580.65.06",
+    "cuda": "13.0",
+}
 
 
-def test_a_gpu_in_one_line():
-    line = tables._gpu_line(
-        {
-            "name": "NVIDIA H200",
-            "compute_capability": "9.0",
-            "memory_bytes": 139 * 2**30,
-            "driver": "580.1",
-            "cuda": None,
-        }
-    )
-    assert line == "NVIDIA H200, compute capability 9.0, 139 GiB, driver 580.1"
-
-
-def test_nvidia_smi_and_numba_together_describe_a_gpu(monkeypatch):
-    nvidia_smi_says(monkeypatch, "NVIDIA H200, 9.0, 143771, 580.65.06\n")
+def test_nvidia_smi_and_numba_together_describe_a_gpu(monkeypatch, nvidia_smi):
+    nvidia_smi("NVIDIA H200, 9.0, 143771, 580.65.06\n")
     monkeypatch.setattr(doctor, "_gpu_by_numba", lambda: {"cuda": "13.0"})
-    assert doctor._gpu() == {
-        "name": "NVIDIA H200",
-        "compute_capability": "9.0",
-        "memory_bytes": 143771 * 2**20,
-        "driver": "580.65.06",
-        "cuda": "13.0",
-    }
+    assert doctor._gpu() == GPU
+    line = tables._gpu_line(GPU | {"cuda": None})
+    assert line == "NVIDIA H200, compute capability 9.0, 140 GiB, driver 580.65.06"
 
 
 @pytest.mark.parametrize("answer", ["", "no devices were found\n", "a, b, c, d\n"])
-def test_an_odd_nvidia_smi(monkeypatch, answer):
-    nvidia_smi_says(monkeypatch, answer)
+def test_an_odd_nvidia_smi(nvidia_smi, answer):
+    nvidia_smi(answer)
     assert doctor._gpu_by_nvidia_smi() == {}
 
 
-def test_the_clocks_of_the_gpu_that_numba_uses(monkeypatch):
-    commands = nvidia_smi_says(monkeypatch, "1755, 3201, 1980\n")
+def test_the_clocks_of_the_gpu_that_numba_uses(monkeypatch, nvidia_smi):
+    commands = nvidia_smi("1755, 3201, 1980\n")
     device = SimpleNamespace(uuid="GPU-12")
     monkeypatch.setattr("numba.cuda.get_current_device", lambda: device)
     assert doctor._clocks() == {"sm": 1755, "memory": 3201, "max_sm": 1980}
     assert "--id=GPU-12" in commands[0]
 
 
-def test_clocks_that_nobody_knows(monkeypatch):
-    monkeypatch.setattr("numba.cuda.get_current_device", no_gpu)
-    commands = nvidia_smi_says(monkeypatch, "1755, [N/A], 1980\n")
+def test_clocks_that_nobody_knows(monkeypatch, nvidia_smi):
+    monkeypatch.setattr("numba.cuda.get_current_device", raising(RuntimeError))
+    commands = nvidia_smi("1755, [N/A], 1980\n")
     assert doctor._clocks() == {"sm": 1755, "memory": None, "max_sm": 1980}
     assert not [word for word in commands[0] if word.startswith("--id")]
-    monkeypatch.setattr(subprocess, "run", no_nvidia_smi)
+    monkeypatch.setattr(subprocess, "run", raising(FileNotFoundError))
     assert doctor._clocks() is None
 
 
 def test_convlab_has_a_version_where_it_is_not_installed(monkeypatch):
-    def not_installed(package: str) -> str:
-        raise metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(metadata, "version", not_installed)
+    monkeypatch.setattr(metadata, "version", raising(metadata.PackageNotFoundError))
     assert doctor._version("convlab") == convlab.__version__
     assert doctor._version("numpy") is None
-
-
-ENGINES = [
-    {"name": "gpu", "available": False, "device": None, "why_not": "no NVIDIA GPU was found"},
-    {"name": "cudasim", "available": True, "device": "a CPU", "why_not": None},
-]
-GPU = dict.fromkeys(("name", "compute_capability", "memory_bytes", "driver", "cuda"))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +97,8 @@ GPU = dict.fromkeys(("name", "compute_capability", "memory_bytes", "driver", "cu
 )
 def test_what_would_be_used_and_why(usable, gpu, chosen, said):
     engines = [
-        {**engine, "available": works} for engine, works in zip(ENGINES, usable, strict=True)
+        {"name": name, "available": works, "why_not": "no NVIDIA GPU was found"}
+        for name, works in zip(("gpu", "cudasim"), usable, strict=True)
     ]
     choice = doctor._would_use(engines, gpu)
     assert choice["engine"] == chosen
@@ -129,9 +116,9 @@ def test_what_would_be_used_and_why(usable, gpu, chosen, said):
 )
 def test_a_missing_compiler_is_no_fault_without_a_gpu(monkeypatch, gpu, said):
     monkeypatch.setattr(doctor, "_gpu", lambda: gpu)
-    tool = {"name": "NVVM", "found": None, "install": doctor.INSTALL_COMPILERS}
-    monkeypatch.setattr(doctor, "compilers", lambda: [tool])
+    monkeypatch.setattr(doctor, "_compiler", raising(ImportError))
     console = Console(width=200, file=io.StringIO())
     console.print(tables.doctor_table(doctor.facts()))
-    (line,) = (line for line in console.file.getvalue().splitlines() if line.startswith("NVVM "))
-    assert line.split(maxsplit=1)[1].strip() == said
+    for name in doctor.COMPILERS:
+        (line,) = (one for one in console.file.getvalue().splitlines() if one.startswith(name))
+        assert line.split(maxsplit=1)[1].strip() == said

@@ -78,13 +78,8 @@ def uninitialised_accumulator(result):
 
 
 @cuda.jit
-def one_too_far(array):
-    array[cuda.threadIdx.x + 1] = float32(0)
-
-
-@cuda.jit
-def one_too_low(array):
-    array[cuda.threadIdx.x - 1] = float32(0)
+def one_further(array, by):
+    array[cuda.threadIdx.x + by[0]] = float32(0)
 
 
 @cuda.jit
@@ -122,11 +117,10 @@ def test_memory_that_nobody_wrote_is_nan(kernel, grid: int, block: int) -> None:
     assert np.isnan(result).any()
 
 
-@pytest.mark.parametrize("kernel", [one_too_far, one_too_low], ids=lambda kernel: kernel.__name__)
-def test_an_index_out_of_bounds_raises(kernel) -> None:
-    array = np.ones(4, np.float32)
+@pytest.mark.parametrize("by", [1, -1])
+def test_an_index_out_of_bounds_raises(by: int) -> None:
     with pytest.raises(IndexError, match=r"is outside array of shape \(4,\)"):
-        run(kernel, 1, 4, array)
+        run(one_further, 1, 4, np.ones(4, np.float32), np.array([by]))
 
 
 def test_numbers_and_indices_are_a_gpus() -> None:
@@ -140,8 +134,8 @@ def test_numbers_and_indices_are_a_gpus() -> None:
 
 
 OF_WARPS = (
-    "global_requests", "global_sectors", "shared_requests", "shared_passes",
-    "sectors_per_request", "passes_per_request", "bytes_per_flop",
+    "global_requests", "global_sectors", "shared_requests", "shared_wavefronts",
+    "sectors_per_request", "wavefronts_per_request", "bytes_per_flop",
 )  # fmt: skip
 
 
@@ -149,16 +143,11 @@ def test_what_is_counted() -> None:
     array = np.arange(8, dtype=np.float32)
     with SIM.counting() as counts:
         run(reverse_in_block, 1, 8, array)
+    accesses = ("global_loads", "global_stores", "shared_loads", "shared_stores", "barriers")
     assert counts.as_dict(flops=128) == {
-        "global_loads": 8,
-        "global_stores": 8,
-        "shared_loads": 8,
-        "shared_stores": 8,
-        "barriers": 8,
-        "global_bytes": 64,
-        "flops_per_byte": 2,
+        **dict.fromkeys(accesses, 8), "global_bytes": 64, "flops_per_byte": 2,
         **dict.fromkeys(OF_WARPS),  # which Numba's simulator does not know
-    }
+    }  # fmt: skip
     with SIM.counting() as counts:
         pass
     assert counts.as_dict(flops=1)["flops_per_byte"] == 0
@@ -229,8 +218,6 @@ def test_choosing() -> None:
     expected = "gpu" if unavailable("gpu") is None else without_gpu
     assert choose("auto").name == expected
     assert choose("auto") is choose(expected)
-    with pytest.raises(
-        ValueError, match="engine is 'cpu': it must be 'auto', 'gpu', 'simulator' or"
-    ):
+    with pytest.raises(ValueError, match="engine is 'cpu': it must be 'auto', 'gpu'"):
         choose("cpu")
     assert set(ENGINE_NAMES) == {"gpu", "simulator", "cudasim"}

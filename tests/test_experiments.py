@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from bench_fakes import Fakes, InThread, Timing
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.same_in_cudasim
 SMALL = ConvProblem(1, 2, 6, 6, 3, 3)
 SLOW = {"without_microkernel": 120.0}  # ms, by system
 HOW: dict[str, str] = {}  # by system: which fake it is, if not the right one
-NAMES = pytest.mark.parametrize("name", EXPERIMENTS)
+LINES = unfold_table.LINES
 
 
 class PretendedGpu(Simulator):
@@ -48,30 +48,27 @@ class Named(Fakes):
 
 
 @pytest.fixture(autouse=True)
-def gpu(monkeypatch):
-    """A GPU; workers are threads; problems that NumPy computes at once."""
-    monkeypatch.setattr(experiments, "choose", lambda name: PretendedGpu(strict=False))
+def first_calls(monkeypatch):
+    """A GPU; workers are threads; problems that NumPy computes at once. What is returned holds an
+    entry for each process of first calls."""
+    calls = []
+    times = {name: {"ms": 9.0} for name in unfold_table.LINES}
+    monkeypatch.setattr(unfold_table, "first_calls", lambda: calls.append(1) or times)
+    monkeypatch.setattr(unfold_table, "PROBLEM", SMALL)
+    rows = EXPERIMENTS["unfold_table"]._replace(backend="test_experiments:Named")
+    monkeypatch.setitem(EXPERIMENTS, "unfold_table", rows)
+    monkeypatch.setattr("test_experiments.HOW", {})
     monkeypatch.setattr(pool, "Worker", InThread)
     monkeypatch.setattr(pool, "BACKEND", "test_experiments:Named")
-    monkeypatch.setitem(
-        EXPERIMENTS,
-        "unfold_table",
-        EXPERIMENTS["unfold_table"]._replace(backend="test_experiments:Named"),
-    )
-    monkeypatch.setattr("test_experiments.HOW", {}, raising=True)
-    monkeypatch.setattr(experiments, "PAPER_BATCH", 1)
-    monkeypatch.setattr(experiments, "LAYER_NAMES", ("conv12",))
-    monkeypatch.setattr(experiments, "PROBLEMS", {"one": SMALL, "two": replace(SMALL, batch=2)})
-    monkeypatch.setattr(experiments, "SWEEP_BASE", SMALL)
-    monkeypatch.setattr(experiments, "SWEEPS", {"size": (6, 9), "kernel_size": (1, 3)})
-    monkeypatch.setattr(unfold_table, "PROBLEM", SMALL)
-    calls: list[list[str]] = []
-
-    def first_calls(names):
-        calls.append(names)
-        return {name: {"ms": 9.0} for name in names}
-
-    monkeypatch.setattr(unfold_table, "first_calls", first_calls)
+    for name, value in {
+        "choose": lambda name: PretendedGpu(strict=False),
+        "PAPER_BATCH": 1,
+        "LAYER_NAMES": ("conv12",),
+        "SIZES": {"one": SMALL, "two": replace(SMALL, batch=2)},
+        "SWEEP_BASE": SMALL,
+        "SWEEPS": {"size": (6, 9), "kernel_size": (1, 3)},
+    }.items():
+        monkeypatch.setattr(experiments, name, value)
     return calls
 
 
@@ -83,6 +80,13 @@ def file(tmp_path):
 def run(name, file, expected=0):
     assert main([name, "--json", str(file)]) == expected
     return json.loads(file.read_text()) if file.exists() else None
+
+
+def raising(error):
+    def fail(*_):
+        raise error
+
+    return fail
 
 
 def interrupt(monkeypatch, after):
@@ -99,21 +103,18 @@ def interrupt(monkeypatch, after):
     return lambda: monkeypatch.setattr(cases, "run", whole)
 
 
+SWEPT = (SMALL, ConvProblem(1, 2, 9, 9, 3, 3), ConvProblem(1, 2, 6, 6, 3, 1))  # each once
+
+
 @pytest.mark.parametrize(
     ("name", "layers", "names"),
     [
-        ("sizes", ["one", "two"], experiments.SYSTEMS),
+        ("sizes", ["one", "two"], experiments.SIZE_SYSTEMS),
         ("ablation", ["conv12"], (systems.WHOLE, *systems.VARIANTS)),
-        # The base is in both sweeps and measured once.
-        (
-            "sweeps",
-            [str(problem) for problem in (SMALL, ConvProblem(1, 2, 9, 9, 3, 3),
-                                          ConvProblem(1, 2, 6, 6, 3, 1))],
-            experiments.SWEEP_SYSTEMS,
-        ),
-        ("unfold_table", [str(SMALL)], (*unfold_table.LINES, unfold_table.CUPY, unfold_table.OURS)),
+        ("sweeps", [*map(str, SWEPT)], experiments.SWEEP_SYSTEMS),
+        ("unfold_table", [str(SMALL)], (*unfold_table.LINES, *unfold_table.OURS)),
     ],
-)  # fmt: skip
+)
 def test_every_system_is_measured_on_every_problem(name, layers, names, file, capsys):
     document = run(name, file)
     rows = document["rows"]
@@ -162,8 +163,8 @@ def test_a_wrong_system_has_a_reason_and_exits_1(monkeypatch, file):
     assert (row["state"], row["time_ms"], row["tflops"]) == ("wrong", None, None)
 
 
-@NAMES
-def test_an_interrupted_run_goes_on_where_it_was(monkeypatch, file, capsys, name, gpu):
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_interrupted_run_goes_on_where_it_was(monkeypatch, file, capsys, name, first_calls):
     as_before = interrupt(monkeypatch, after=3)
     kept = run(name, file, expected=130)["rows"]
     assert "the same command goes on" in capsys.readouterr().err
@@ -174,7 +175,7 @@ def test_an_interrupted_run_goes_on_where_it_was(monkeypatch, file, capsys, name
     found = [(row["problem"], row["system"]) for row in document["rows"]]
     assert len(found) == len(set(found)) > 3
     assert "3 are there" in capsys.readouterr().err
-    assert len(gpu) == (name == "unfold_table")  # first calls are kept as rows are
+    assert len(first_calls) == (name == "unfold_table")  # first calls are kept as rows are
 
 
 def test_what_another_run_may_change_is_measured_again(file):
@@ -186,7 +187,7 @@ def test_what_another_run_may_change_is_measured_again(file):
     again = run("sizes", file)
     now = [row for row in again["rows"] if row["problem"] != "what it was once"]
     assert {row["state"] for row in now} == {"measured"}
-    assert len(now) == 2 * len(experiments.SYSTEMS)
+    assert len(now) == 2 * len(experiments.SIZE_SYSTEMS)
 
 
 def test_rows_of_other_code_are_put_aside_once_there_is_a_new_row(monkeypatch, file):
@@ -212,10 +213,7 @@ def test_rows_of_other_code_are_put_aside_once_there_is_a_new_row(monkeypatch, f
     ],
 )
 def test_what_stops_it_is_one_line(monkeypatch, file, capsys, error, code, said):
-    def stopped(*cases, **more):
-        raise error
-
-    monkeypatch.setattr(experiments, "documents", stopped)
+    monkeypatch.setattr(experiments, "measure", raising(error))
     assert run("sweeps", file, expected=code) is None
     err = capsys.readouterr().err
     assert said in err
@@ -236,15 +234,11 @@ def test_a_file_of_something_else_is_left_alone(tmp_path, capsys, content):
 
 
 def test_what_cannot_run_is_said_before_anything_is_measured(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(experiments, "documents", None)
+    monkeypatch.setattr(experiments, "measure", None)
     (tmp_path / "file").write_text("")
     assert main(["sizes", "--json", str(tmp_path / "file" / "results.json")]) == 2
     assert "results.json" in capsys.readouterr().err
-
-    def choose(name):
-        raise EngineUnavailable("there is none")
-
-    monkeypatch.setattr(experiments, "choose", choose)
+    monkeypatch.setattr(experiments, "choose", raising(EngineUnavailable("there is none")))
     assert main(["sizes"]) == 2
     assert "there is none" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
@@ -255,44 +249,43 @@ def test_what_cannot_run_is_said_before_anything_is_measured(monkeypatch, tmp_pa
 # Table 1 of article 002.
 
 
-def test_failed_first_calls_are_tried_again():
-    six = [name for name, line in unfold_table.LINES.items() if line.by != "convlab"]
-    assert len(six) == 6
-    whole = {"first_calls": {name: {"ms": 1.0} for name in six}}
+def test_failed_first_calls_are_tried_again(first_calls):
+    whole = {"first_calls": {name: {"ms": 1.0} for name in unfold_table.LINES}}
     assert unfold_table.first_calls_once(whole) == whole
+    assert not first_calls
     broken = {"first_calls": whole["first_calls"] | {"conv2d": {"reason": "its process ended"}}}
     for older in (None, {}, broken):
-        again = {"first_calls": {name: {"ms": 9.0} for name in six}}
-        assert unfold_table.first_calls_once(older) == again
+        times = unfold_table.first_calls_once(older)["first_calls"]
+        assert {one["ms"] for one in times.values()} == {9.0}
 
 
 def test_first_calls_tell_of_each_row_in_turn(monkeypatch):
-    reasons = {"conv2d": None, "fast_unfoldnd": "unfoldNd is not installed"}
-    monkeypatch.setattr(
-        unfold_table, "row_system", lambda name: SimpleNamespace(why_absent=lambda: reasons[name])
-    )
-    monkeypatch.setattr(unfold_table, "_tensors", lambda: [np.zeros(1), np.zeros(1)])
-    monkeypatch.setattr(unfold_table, "computation", lambda *_: lambda: None)
-    assert unfold_table.time_first_calls([*reasons], lambda call: 7.5) == {
-        "conv2d": {"ms": 7.5}, "fast_unfoldnd": {"reason": "unfoldNd is not installed"},
-    }  # fmt: skip
+    def absent(name):
+        return "not installed" if name.startswith("fast_unfoldnd") else None
+
+    systems = {name: SimpleNamespace(why_absent=partial(absent, name)) for name in LINES}
+    monkeypatch.setattr(unfold_table, "row_system", systems.__getitem__)
+    monkeypatch.setattr(unfold_table, "_tensors", lambda: [None, None])
+    monkeypatch.setattr(unfold_table, "computation", lambda line, *_: line)
+    timed = {line: float(ms) for ms, line in enumerate(LINES.values())}
+    assert unfold_table.time_first_calls(timed.__getitem__) == {
+        name: {"reason": "not installed"} if absent(name) else {"ms": timed[line]}
+        for name, line in LINES.items()
+    }
 
 
 def test_a_process_of_first_calls_that_says_nothing_is_a_reason(monkeypatch):
     monkeypatch.undo()
     ended = SimpleNamespace(stdout="", returncode=1)
     monkeypatch.setattr(unfold_table.subprocess, "run", lambda *_, **__: ended)
-    assert "IndexError" in unfold_table.first_calls(["conv2d"])["conv2d"]["reason"]
+    assert "IndexError" in unfold_table.first_calls()["conv2d"]["reason"]
 
 
 def test_where_tf32_may_round_the_row_is_checked_as_tf32():
     rounded = {
         name for name in unfold_table.LINES if unfold_table.row_system(name).precision == "tf32"
     }
-    assert rounded == {
-        "conv2d_tf32", "fast_torch_tf32", "fast_unfoldnd", "fast_unfoldnd_tf32",
-        "unfold_einsum_tf32",
-    }  # fmt: skip
+    assert rounded == {"conv2d_tf32", "fast_torch_tf32", "fast_unfoldnd", "fast_unfoldnd_tf32"}
 
 
 def test_the_rows_compute_the_convolution():

@@ -281,4 +281,4 @@ def test_a_warp_reads_a_step_in_four_wavefronts(stage: str) -> None:
     launch = trace_stage(stage, problem, tile).main
     loads = [one for one in launch.of(space="shared") if one.operation == "load"]
     blocks, warps = problem.N // tile.N_B, tile.threads // 32
-    assert launch.total("passes", loads) == 4 * blocks * warps * problem.K
+    assert launch.total("wavefronts", loads) == 4 * blocks * warps * problem.K

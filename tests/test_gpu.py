@@ -31,9 +31,10 @@ from kernels.tensor_cores import (
     tf32_gemm,
 )
 from kernels.warpgroups import make_products, random_pairs
+from numba import cuda
 from strategies import problems, tensors
 
-from convlab import ConvProblem, Stage
+from convlab import ConvProblem, Stage, api, conv2d, plan
 from convlab.bench.sanitizers import PROBLEMS as AWKWARD
 from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose, unavailable
@@ -45,6 +46,11 @@ from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
 
 if (reason := unavailable("gpu")) is not None:
     pytest.skip(f"needs a GPU: {reason}", allow_module_level=True)
+
+from cuda.bindings import driver
+
+from convlab.engines import gpu
+from convlab.timer import captured, measure
 
 pytestmark = pytest.mark.gpu
 
@@ -77,11 +83,34 @@ def layer_case(layer: str, batch: int) -> tuple[Oracle, tuple[np.ndarray, ...]]:
     return Oracle(problem, *numbers), numbers
 
 
-def check_layer(engine: Engine, stage: Stage, layer: str, batch: int) -> CheckResult:
+def poisoned(problem: ConvProblem) -> np.ndarray:
+    return np.full(problem.output_shape, np.nan, np.float32)
+
+
+def there(engine: Engine, problem: ConvProblem, numbers: Any) -> tuple[Any, ...]:
+    """Input, weight, bias and a poisoned output."""
+    return tuple(engine.to_device(tensor) for tensor in (*numbers, poisoned(problem)))
+
+
+def on_gpu(engine: Engine, problem: ConvProblem, seed: int) -> tuple[Any, ...]:
+    """The same of random numbers whose sums are exact in any order."""
+    return there(engine, problem, random_tensors(problem, seed, integers=True))
+
+
+def run_graph(graph: Any, stream: Any) -> None:
+    (error,) = driver.cuGraphLaunch(graph, int(stream.handle))
+    assert error == driver.CUresult.CUDA_SUCCESS
+    stream.synchronize()
+
+
+def check_layer(
+    engine: Engine, stage: Stage, layer: str, batch: int, limit: int | None = None
+) -> CheckResult:
     oracle, numbers = layer_case(layer, batch)
-    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
-    output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
-    Plan(oracle.problem, stage, None, engine)(input, weight, output, bias)
+    input, weight, bias, output = there(engine, oracle.problem, numbers)
+    plan = Plan(oracle.problem, stage, None, engine, limit)
+    assert limit is None or plan.workspace_bytes <= limit
+    plan(input, weight, output, bias)
     return oracle.check(engine.to_host(output), **stage.allowances(oracle.problem))
 
 
@@ -115,8 +144,6 @@ def test_production_tile_on_awkward_problems(
 def _becomes_free(engine: Engine, needed: float, seconds: float = 60) -> bool:
     """Whether so many bytes become free: other processes of the same tests have some for a while,
     and one of them may ask for as much at this moment."""
-    from numba import cuda
-
     total = cuda.current_context().get_memory_info().total
     least = 1.05 * needed  # a library may want some
     if total < least:
@@ -132,8 +159,6 @@ def _becomes_free(engine: Engine, needed: float, seconds: float = 60) -> bool:
 @stages
 def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
     """The last elements of an input and an output of more than 2**31 elements."""
-    from numba import cuda
-
     side = 2**15 + 24
     problem = ConvProblem(2, 1, side, side, 1, 1)
     assert np.prod(problem.output_shape) > 2**31
@@ -154,34 +179,19 @@ def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
 @stages
 def test_a_plan_can_be_captured_and_allocates_nothing(stage: Stage, engine: Engine) -> None:
     """The plan's very first call is captured; what the graph computes is checked."""
-    from cuda.bindings import driver
-    from numba import cuda
-
-    from convlab.timer import captured
-
     oracle, numbers = layer_case("conv12", 4)
-    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
-    output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
+    input, weight, bias, output = there(engine, oracle.problem, numbers)
     plan = Plan(oracle.problem, stage, None, engine)
     stream = cuda.stream()
     held = cuda.current_context().allocations
     before = len(held)
     with captured(lambda own: plan(input, weight, output, bias, stream=own), stream) as graph:
-        (error,) = driver.cuGraphLaunch(graph, int(stream.handle))
-        assert error == driver.CUresult.CUDA_SUCCESS
-        stream.synchronize()
+        run_graph(graph, stream)
     for _ in range(3):
         plan(input, weight, output, bias, stream=stream)
     stream.synchronize()
     assert len(held) == before
     assert oracle.check(engine.to_host(output)).ok
-
-
-def on_gpu(engine: Engine, problem: ConvProblem, seed: int) -> tuple[Any, ...]:
-    """Input, weight, bias and a poisoned output; sums of these are exact in any order."""
-    numbers = random_tensors(problem, seed, integers=True)
-    poison = np.full(problem.output_shape, np.nan, np.float32)
-    return tuple(engine.to_device(tensor) for tensor in (*numbers, poison))
 
 
 packed_stages = pytest.mark.parametrize(
@@ -202,7 +212,7 @@ def test_packed_launches_are_numbas_own(stage: Stage, problem: ConvProblem, engi
             plan(input, weight, output, added)
             packed = engine.to_host(output)
             assert np.isfinite(packed).all()
-            output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
+            output.copy_to_device(poisoned(problem))
             for step in plan.steps(input, weight, output, added):
                 step(None)
             assert np.array_equal(packed, engine.to_host(output))
@@ -220,7 +230,7 @@ def test_packed_launches_of_a_batch_in_slices(name: str, engine: Engine) -> None
     assert sliced.one_graph
     input, weight, bias, output = on_gpu(engine, problem, 3)
     expected = engine.to_host(whole(input, weight, output, bias))
-    output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
+    output.copy_to_device(poisoned(problem))
     assert np.array_equal(expected, engine.to_host(sliced(input, weight, output, bias)))
 
 
@@ -258,7 +268,7 @@ def test_packed_launches_in_cuda_cores_graph(engine: Engine) -> None:
     plan = Plan(problem, stage_named("s11"), None, engine)
     input, weight, bias, output = on_gpu(engine, problem, 3)
     expected = engine.to_host(plan(input, weight, output, bias))
-    output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
+    output.copy_to_device(poisoned(problem))
     device = Device()
     device.set_current()
     builder = device.create_graph_builder().begin_building()
@@ -279,7 +289,7 @@ def test_packed_launches_from_other_threads(engine: Engine) -> None:
         engine.to_host(plan(input, weight, output, bias)) for input, weight, bias, output in sets
     ]
     for *_, output in sets:
-        output.copy_to_device(np.full(problem.output_shape, np.nan, np.float32))
+        output.copy_to_device(poisoned(problem))
 
     def many(input: Any, weight: Any, bias: Any, output: Any) -> None:
         for _ in range(200):
@@ -370,8 +380,6 @@ def test_calls_under_way_keep_their_arrays(name: str, engine: Engine) -> None:
 
 
 def test_conv2d_again_with_other_arrays(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from convlab import api, conv2d
-
     monkeypatch.setattr(api, "_kept", api._Kept())
     problem = AWKWARD[0]
     options = {"stride": problem.stride, "padding": problem.padding, "dilation": problem.dilation}
@@ -400,11 +408,8 @@ def test_a_packed_launch_that_cannot_be_raises(engine: Engine) -> None:
 
 @stages
 def test_times_are_possible(stage: Stage, engine: Engine) -> None:
-    from convlab.timer import measure
-
     oracle, numbers = layer_case("conv12", 4)
-    input, weight, _ = (engine.to_device(tensor) for tensor in numbers)
-    output = engine.empty(oracle.problem.output_shape)
+    input, weight, _, output = there(engine, oracle.problem, numbers)
     plan = Plan(oracle.problem, stage, None, engine)
     timing = measure(lambda stream: plan(input, weight, output, stream=stream))
     assert 0 < timing.median_ms < 1000
@@ -412,8 +417,6 @@ def test_times_are_possible(stage: Stage, engine: Engine) -> None:
 
 
 def test_a_workspace_larger_than_the_gpu_is_refused(engine: Engine) -> None:
-    from convlab import plan
-
     problem = ConvProblem(4096, 512, 512, 512, 1, 3)
     with pytest.raises(MemoryError, match=r"s11_im2win_full's workspace needs [\d.]+ GiB"):
         plan(problem, "s11")
@@ -422,14 +425,8 @@ def test_a_workspace_larger_than_the_gpu_is_refused(engine: Engine) -> None:
 @pytest.mark.parametrize("name", ["s03_im2col", "s03_im2col_blas", "s03_depth_last"])
 def test_a_large_batch_in_slices(name: str, engine: Engine) -> None:
     """Conv9 in 64 MiB, the last slice smaller than the others."""
-    stage = stage_here(name)
-    oracle, numbers = layer_case("conv9", 37)
-    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
-    output = engine.to_device(np.full(oracle.problem.output_shape, np.nan, np.float32))
-    plan = Plan(oracle.problem, stage, None, engine, 2**26)
-    assert plan.workspace_bytes <= 2**26
-    plan(input, weight, output, bias)
-    assert oracle.check(engine.to_host(output)).ok
+    result = check_layer(engine, stage_here(name), "conv9", 37, 2**26)
+    assert result.ok, result
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
@@ -438,33 +435,23 @@ def test_library_calls_by_either_library(
     name: str, library: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a stream of its own, then, by the library that can, replayed from a graph."""
-    from cuda.bindings import driver
-    from numba import cuda
-
-    from convlab.engines import gpu
-    from convlab.timer import captured
-
     pytest.importorskip(library, reason=f"needs {library}, which is optional")
     monkeypatch.setattr(gpu, "_library_name", lambda: library)
     problem = AWKWARD[1]
     numbers = random_tensors(problem, 5, integers=True)
     oracle = Oracle(problem, *numbers)
-    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
-    poison = np.full(problem.output_shape, np.nan, np.float32)
+    input, weight, bias, output = there(engine, problem, numbers)
     plan = Plan(problem, stage_named(name), None, engine)
     stream = cuda.stream()
-    output = engine.to_device(poison)
     plan(input, weight, output, bias, stream=stream)
     stream.synchronize()
     assert oracle.check(engine.to_host(output)).ok
     if library == "cupy":
         return  # it refuses cuBLAS while a graph is captured: docs/engines.md
-    output = engine.to_device(poison)
+    output.copy_to_device(poisoned(problem))
     with captured(lambda own: plan(input, weight, output, bias, stream=own), stream) as graph:
         assert np.isnan(engine.to_host(output)).all()  # captured, not run
-        (error,) = driver.cuGraphLaunch(graph, int(stream.handle))
-        assert error == driver.CUresult.CUDA_SUCCESS
-        stream.synchronize()
+        run_graph(graph, stream)
     assert oracle.check(engine.to_host(output)).ok
 
 
@@ -473,8 +460,7 @@ def test_pytorch_s_calls_are_float32_where_its_user_allows_tf32(name: str, engin
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
     matmul, problem = torch.backends.cuda.matmul, TEACHING
     numbers = random_tensors(problem, 6)
-    input, weight, bias = (engine.to_device(tensor) for tensor in numbers)
-    output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+    input, weight, bias, output = there(engine, problem, numbers)
     matmul.allow_tf32 = True
     try:
         a, b = (torch.rand(64, 64, device="cuda") for _ in range(2))
@@ -488,8 +474,6 @@ def test_pytorch_s_calls_are_float32_where_its_user_allows_tf32(name: str, engin
 
 @pytest.mark.parametrize("case", [*RIGHT, *DOCUMENTED], ids=lambda case: case.name)
 def test_kernels_that_the_simulator_calls_right_are_right(case: Case) -> None:
-    from numba import cuda
-
     if case.capability not in (None, here := cuda.get_current_device().compute_capability):
         pytest.skip(f"needs a GPU of compute capability {case.capability}, and this has {here}")
     arguments = case.arguments()
@@ -502,8 +486,6 @@ def test_kernels_that_the_simulator_calls_right_are_right(case: Case) -> None:
 
 def on_the_gpu(kernel: Any, grid: Any, block: Any, *arrays: np.ndarray) -> np.ndarray:
     """The last array afterwards, which begins as NaN."""
-    from numba import cuda
-
     there = [cuda.to_device(array) for array in arrays[:-1]]
     last = cuda.to_device(np.full_like(arrays[-1], np.nan))
     kernel[grid, block](*there, last)
@@ -527,8 +509,6 @@ BITS = [
 
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_hopper_s_tensor_cores_are_the_simulator_s_to_the_bit() -> None:
-    from numba import cuda
-
     if cuda.get_current_device().compute_capability != (9, 0):
         pytest.skip("other GPUs cut terms elsewhere")
     for spread, *powers in BITS:
@@ -541,8 +521,6 @@ def test_hopper_s_tensor_cores_are_the_simulator_s_to_the_bit() -> None:
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize(("N", "groups"), [(8, 1), (24, 2), (96, 1), (256, 1)])
 def test_a_warpgroup_s_products_are_the_simulator_s_to_the_bit(N: int, groups: int) -> None:
-    from numba import cuda
-
     if (here := cuda.get_current_device().compute_capability) != (9, 0):
         pytest.skip(f"only GPUs of compute capability 9.0 have wgmma, and this has {here}")
     for seed, (spread, of_a, of_b, _) in enumerate(BITS):

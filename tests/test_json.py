@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kernels.wrong import WRONG
-from test_docs import keys, rows
+from test_docs import keys, listed
 from typer.testing import CliRunner
 
 from convlab import Trace, checking, doctor, ladder, trace, trace_stage
@@ -66,6 +66,6 @@ GPU = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
 @pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint", "check", "trace", "tune"])
 def test_every_key_is_listed(documents, verb):
-    listed = [row[0].strip("`") for row in rows("docs/json.md", f"## `convlab {verb} --json`")]
-    assert len(listed) == len(set(listed))
-    assert set(listed) == set(keys(documents[verb]))
+    told = listed(f"## `convlab {verb} --json`")
+    assert len(told) == len(set(told))
+    assert set(told) == set(keys(documents[verb]))

@@ -346,8 +346,8 @@ def test_json():
     assert right["workspace_bytes"] == 0
     assert set(right["counts"]) == {
         "global_loads", "global_stores", "shared_loads", "shared_stores", "barriers",
-        "global_bytes", "global_requests", "global_sectors", "shared_requests", "shared_passes",
-        "flops_per_byte", "sectors_per_request", "passes_per_request", "bytes_per_flop",
+        "global_bytes", "global_requests", "global_sectors", "shared_requests", "shared_wavefronts",
+        "flops_per_byte", "sectors_per_request", "wavefronts_per_request", "bytes_per_flop",
         "layout_transforms",
     }  # fmt: skip
     assert right["counts"]["layout_transforms"] is None

@@ -42,7 +42,7 @@ NARROW = {
     "stages": "problem device unfold stage kernels",
     "simulation": "problem device stage",
     "engines": "problem device stage simulation",
-    "tuned": "problem stage stages",
+    "tuned": "files problem stage stages",
     "plans": "problem stage stages engines tuned",
     "api": "arguments problem stage stages engines oracle plans",
     "shell": "files",

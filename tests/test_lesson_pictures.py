@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
 
-from convlab import ConvProblem, Tile, trace_stage
-from convlab.lessons import (
-    PretendGPU,
-    as_bars,
-    charts,
-    check_function,
-    column_of_windows,
-    diary,
-    global_traffic,
-    gpus,
-    im2col_beside_im2win,
-    im2win_orders,
-    ladder_speeds,
-    measured,
-    measured_kernels,
-    measured_memory,
-    measured_parts,
-    measured_sweep,
-    one_request,
-    one_thread,
-    part_of,
-    pipeline_stages,
-    pretended,
-    region_and_field,
-    requests,
-    side_by_side,
-    tile_of_threads,
-    timeline,
-    traced,
-    who_adds,
-    who_does_what,
-    windows_written_out,
-    workspaces,
-)  # fmt: skip
+from convlab import ConvProblem, Tile, lessons, trace_stage
+from convlab.lessons import charts, requests
 from convlab.lessons.layouts import made_of_numbers, windows_of, windows_seen
 from convlab.lessons.maps import as_matrix, threads_on
 from convlab.lessons.places import result
@@ -49,7 +18,6 @@ from convlab.lessons.timelines import ARRIVE, ASK, BARRIER, MULTIPLY, READ, SMAL
 from convlab.stages import (
     s01_direct,
     s04_implicit_gemm,
-    s05_shared_memory,
     s10_im2win,
     stage_named,
 )
@@ -62,35 +30,41 @@ FLOAT4_TILE = Tile(M_B=16, N_B=16, K_B=4, M_T=4, N_T=4)
 SCALAR_TILE = Tile(M_B=4, N_B=32, K_B=4, M_T=2, N_T=2)
 
 
+@cache
 def launched(stage, problem=PROBLEM, tile=None):
     return trace_stage(stage, problem, tile).main
 
 
+diary = cache(lessons.diary)
+
+
 S12_TILE = (ConvProblem(1, 8, 8, 16, 16, 3, padding=1), Tile(16, 64, 8, 4, 4))
 SAYS = {  # what a picture's words must have
-    "threads": (lambda: who_does_what(launched("s01")), "threads 0-47"),
-    "another plane": (lambda: who_does_what(launched("s01"), plane=(0, 1)), "threads 48-95"),
-    "corner": (lambda: one_thread(launched("s01"), 0),
+    "threads": (lambda: lessons.who_does_what(launched("s01")), "threads 0-47"),
+    "another plane": (lambda: lessons.who_does_what(launched("s01"), plane=(0, 1)),
+                      "threads 48-95"),
+    "corner": (lambda: lessons.one_thread(launched("s01"), 0),
                "reads 8 of input, reads 18 of weight, writes 1 of output"),
-    "thread": (lambda: one_thread(launched("s01"), 9), "reads 18 of input, reads 18 of weight"),
-    "field": (lambda: region_and_field(launched("s02_cin", WIDE), WIDE),
+    "thread": (lambda: lessons.one_thread(launched("s01"), 9),
+               "reads 18 of input, reads 18 of weight"),
+    "field": (lambda: lessons.region_and_field(launched("s02_cin", WIDE), WIDE),
               "fetches 12 x 36 pixels of an input channel and computes 8 x 32"),
-    "adders": (lambda: who_adds(launched("s02_cin_naive"), PROBLEM),
+    "adders": (lambda: lessons.who_adds(launched("s02_cin_naive"), PROBLEM),
                "2 grids of 6 x 8 threads", "2 threads add"),
-    "column": (lambda: column_of_windows(s04_implicit_gemm.make_kernel, "s04",
+    "column": (lambda: lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04",
                                          ConvProblem(1, 2, 5, 6, 8, 3, padding=1), column=6),
                "18 terms, 6 of them padding, the others in 12 pixels"),
-    "im2col": (lambda: windows_written_out(ConvProblem(1, 2, 3, 4, 1, 2), column=4),
+    "im2col": (lambda: lessons.windows_written_out(ConvProblem(1, 2, 3, 4, 1, 2), column=4),
                "2 channels of 3 x 4 numbered pixels", "matrix of 8 rows and 6 columns",
                "24 pixels became 48 numbers; a pixel is there up to 4 times",
                "output pixel 4 (row 1, column 1)"),
-    "figure 1": (lambda: im2col_beside_im2win(FIGURE_1), "12 x 4 = 48", "3 x 2 x 6 = 36"),
-    "orders": (lambda: im2win_orders(ConvProblem(1, 2, 3, 5, out_channels=2, kernel_size=2)),
+    "figure 1": (lambda: lessons.im2col_beside_im2win(FIGURE_1), "12 x 4 = 48", "3 x 2 x 6 = 36"),
+    "orders": (lambda: lessons.im2win_orders(ConvProblem(1, 2, 3, 5, 2, 2)),
                "2 x 4 contiguous numbers in s10 and 1 x 8 in s11"),
-    "statement": (lambda: one_request(launched("s12", *S12_TILE), "packed", number=0),
+    "statement": (lambda: lessons.one_request(launched("s12", *S12_TILE), "packed", number=0),
                   "`copy_async4(S_F, target", ", True)`"),
-    "pipeline": (lambda: pipeline_stages(diary("s12")), "at most 2."),
-    "tile": (lambda: tile_of_threads(launched("s07", tile=SCALAR_TILE), PROBLEM, 5),
+    "pipeline": (lambda: lessons.pipeline_stages(diary("s12")), "at most 2."),
+    "tile": (lambda: lessons.tile_of_threads(launched("s07", tile=SCALAR_TILE), PROBLEM, 5),
              "in 2 of the rows and 2 of the columns"),
     "scalar": (lambda: thread_in_tile(launched("s07", tile=SCALAR_TILE), PROBLEM, 5),
                "4 reads from shared memory: 2 numbers"),
@@ -100,8 +74,8 @@ SAYS = {  # what a picture's words must have
                "2 reads from shared memory, each of which brings 4 numbers: 4", "transposed"),
     "float4 reads": (lambda: reads_in_turn({"s08": launched("s08", tile=FLOAT4_TILE)}),
                      "F4 I4 F4"),
-    "bars": (lambda: as_bars({"a": 1.5}, "ms", "Said:"), "1.5"),
-    "speeds": (lambda: ladder_speeds("conv4"), "s11"),
+    "bars": (lambda: lessons.as_bars({"a": 1.5}, "ms", "Said:"), "1.5"),
+    "speeds": (lambda: lessons.ladder_speeds("conv4"), "s11"),
 }  # fmt: skip
 
 
@@ -125,70 +99,68 @@ def test_the_map_of_threads_is_the_kernel_s():
     assert reads_for_a_product(launched("s08", tile=FLOAT4_TILE)) == 2 / 16
 
 
-@pytest.mark.parametrize("number", [0, 3, 9])
-def test_a_request_s_picture_has_the_trace_s_sectors(number):
-    launch = trace_stage("s01", PROBLEM).main
+def test_a_request_s_picture_has_the_trace_s_sectors():
+    launch = launched("s01")
     loads = [one for one in launch.requests if (one.array, one.operation) == ("input", "load")]
-    picture = one_request(launch, "input", number=number)
-    assert f"lie in {loads[number].sectors} sectors" in picture.alt
-    with pytest.raises(ValueError, match="the block has"):
-        one_request(launch, "input", number=len(loads))
-    with pytest.raises(ValueError, match="the launch touches"):
-        one_request(launch, "nothing")
+    for number in (0, 3, 9):
+        picture = lessons.one_request(launch, "input", number=number)
+        assert f"lie in {loads[number].sectors} sectors" in picture.alt
+    with pytest.raises(ValueError, match="number is"):
+        lessons.one_request(launch, "input", number=len(loads))
+    with pytest.raises(ValueError, match="array is 'nothing'"):
+        lessons.one_request(launch, "nothing")
 
 
-def test_a_request_of_shared_memory_has_the_trace_s_passes():
-    launch = trace_stage("s05", PROBLEM).main
-    (first,) = [one for one in launch.requests if (one.array, one.operation) == ("S_I", "load")][:1]
-    assert f"{first.passes} wavefront" in one_request(launch, "S_I").alt
-
-
-@pytest.mark.parametrize("array", ["S_F", "S_I"])
-@pytest.mark.parametrize("operation", ["load", "store"])
-def test_wide_requests_of_shared_memory_have_the_trace_s_passes(array, operation):
-    launch = trace_stage("s08", PROBLEM).main
-    for one in launch.requests:
-        if (one.array, one.operation) != (array, operation):
-            continue
+@pytest.mark.parametrize("stage", ["s05", "s08"])  # scalar and wide
+def test_requests_of_shared_memory_have_the_trace_s_wavefronts(stage):
+    launch = launched(stage)
+    shared = [one for one in launch.requests if one.array in ("S_F", "S_I")]
+    assert {one.operation for one in shared} == {"load", "store"}
+    for one in shared:
         passes = requests._served(launch, one)[1]
-        assert len(passes) == one.passes
+        assert len(passes) == one.wavefronts
         served = {lane for words in passes for lanes in words.values() for lane in lanes}
         assert served == {*one.lanes}
         banks = [[word % 32 for word in words] for words in passes]
         assert all(len(set(row)) == len(row) for row in banks)
+    first = next(one for one in shared if (one.array, one.operation) == ("S_I", "load"))
+    assert f"{first.wavefronts} wavefront" in lessons.one_request(launch, "S_I").alt
 
 
 def test_bars_say_what_was_counted_and_measured():
-    launch = trace_stage("s01", PROBLEM).main
-    picture = side_by_side({"s01": launch}, "requests to global memory")
+    launch = launched("s01")
+    picture = lessons.side_by_side({"s01": launch}, "requests to global memory")
     assert f"{launch.total('requests'):,}" in picture.alt
+    launch = launched("s02_cin_naive")
+    picture = lessons.side_by_side({"s02": launch}, "atomic additions")
+    assert f"s02 {launch.of('output')[0].requests}" in picture.alt
     stored = {entry["name"]: entry["time_ms"] for entry in charts.stored()["stages"]}
-    picture = measured("s01", "s05")
+    picture = lessons.measured("s01", "s05")
     assert f"s05 {stored['s05_shared_memory']:.3g} ms" in picture.alt
     assert "H200" in picture.caption
 
 
 def test_what_else_was_measured_is_shown_as_stored():
     parts = {one["name"]: one["launch_ms"] for one in charts.stored()["stages"]}["s03_im2col"]
-    picture = measured_kernels("s03_im2col")
+    picture = lessons.measured_kernels("s03_im2col")
     assert f"im2col {parts['im2col']:.3g} ms" in picture.caption
     (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
     taken = layer["measured_bytes"]["s03_im2col"] / 2**20
-    assert f"s03_im2col {taken:,.0f} MiB" in measured_memory("s03_im2col").caption
+    assert f"s03_im2col {taken:,.0f} MiB" in lessons.measured_memory("s03_im2col").caption
     part = layer["workspace_bytes"]["s10_im2win"] / layer["tensor_bytes"]
-    assert f"s10 {part:.2f}" in workspaces("s10", layers=("conv9",)).alt
-    sweep = measured_sweep("kernel_size", "s02_cin")
+    assert f"s10 {part:.2f}" in lessons.workspaces("s10", layers=("conv9",)).alt
+    sweep = lessons.measured_sweep("kernel_size", "s02_cin")
     point = next(p for p in result("channel_sweeps_h200")["points"] if p["sweep"] == "kernel_size")
     times = {name: one["time_ms"] for name, one in point["stages"].items()}
     assert f"s02_cin: {times['s01_direct'] / times['s02_cin']:.2f} at {point['value']}" in sweep.alt
     for wrong in (
-        lambda: measured_sweep("nothing", "s02_cin"), lambda: measured_memory("s01"),
-        lambda: measured_sweep("size", "s12"),
-        lambda: workspaces("s12"), lambda: workspaces("s10", layers=("conv0",)),
-        lambda: measured_memory("s03_im2col", layer="conv0"),
+        lambda: lessons.measured_sweep("nothing", "s02_cin"),
+        lambda: lessons.measured_memory("s01"), lambda: lessons.measured_sweep("size", "s12"),
+        lambda: lessons.workspaces("s12"), lambda: lessons.workspaces("s10", layers=("conv0",)),
+        lambda: lessons.measured_memory("s03_im2col", layer="conv0"),
         *(
             lambda show=show: show("s02_cin", layer="conv12")
-            for show in (measured, measured_kernels, measured_parts)
+            for show in (lessons.measured, lessons.measured_kernels, lessons.measured_parts)
         ),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="measured"):
@@ -287,34 +259,18 @@ def test_what_the_lessons_say_of_the_measured_tiles():
 def test_a_kernel_tells_which_windows_it_sees(stage):
     problem = ConvProblem(2, 2, 5, 6, 3, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2))
     seen = windows_seen(stage.make_kernel, stage.STAGE.name, problem)
-    assert np.array_equal(seen, windows_matrix(problem))
-
-
-def test_a_learner_s_kernel_is_traced_in_the_stage_s_place():
-    ours = trace_stage("s05", PROBLEM).main
-    theirs = traced(s05_shared_memory.make_kernel, "s05", PROBLEM)
-    assert theirs.accesses == ours.accesses
-
-
-def windows_matrix(problem):
-    """The matrix of windows of a numbered input, K x N, by slices of it."""
-    return np.array([window.reshape(-1) for window in windows_of(problem)]).T
+    by_slices = np.array([window.reshape(-1) for window in windows_of(problem)]).T
+    assert np.array_equal(seen, by_slices)
 
 
 def test_a_column_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="column is 48: the matrix has columns 0 to 47"):
-        column_of_windows(s04_implicit_gemm.make_kernel, "s04", PROBLEM, column=48)
-
-
-def test_every_thread_that_adds_is_counted():
-    launch = launched("s02_cin_naive")
-    atomic = side_by_side({"s02": launch}, "atomic additions")
-    assert f"s02 {launch.of('output')[0].requests}" in atomic.alt
+        lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04", PROBLEM, column=48)
 
 
 @pytest.mark.parametrize("stage", ["s08", "s09", "s11", "s12"])
 def test_a_diary_has_all_that_the_thread_does(stage):
-    one = diary(stage)
+    one = lessons.diary(stage)
     slices, steps = SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B
     assert (one.slices, one.steps) == (slices, steps)
     assert len(one.of(MULTIPLY)) == SMALL.K * SMALL_TILE.M_T * SMALL_TILE.N_T
@@ -330,12 +286,12 @@ def test_only_double_buffering_multiplies_while_slices_come():
     assert ours.meanwhile() == slice_of_it * (SMALL_TILE.K_B - 1) / SMALL_TILE.K_B
     assert pipelined.meanwhile() > 1.5 * ours.meanwhile()
     assert len(before.of(BARRIER)) == 2 * len(ours.of(BARRIER))
-    assert f"does {ours.meanwhile():.0f} multiply-adds" in timeline(s09=ours).caption
+    assert f"does {ours.meanwhile():.0f} multiply-adds" in lessons.timeline(s09=ours).caption
 
 
 def test_only_asynchronous_copies_have_stages_of_a_pipeline():
     with pytest.raises(ValueError, match="no asynchronous copies"):
-        pipeline_stages(diary("s09"))
+        lessons.pipeline_stages(diary("s09"))
 
 
 def test_figure_1_is_what_the_transforms_write():
@@ -352,14 +308,14 @@ def test_no_label_becomes_too_small_to_read():
     """Wide pictures of small labels are scrolled on a phone, of 358 points; others fit on it."""
     problem = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
     launch = trace_stage("s05", problem, Tile(8, 32, 8)).main
-    assert one_request(launch, "S_I").least > 500
-    assert one_request(launch, "input").least <= 358
-    assert side_by_side({"s05": launch}, "sectors of global memory").least <= 358
+    assert lessons.one_request(launch, "S_I").least > 500
+    assert lessons.one_request(launch, "input").least <= 358
+    assert lessons.side_by_side({"s05": launch}, "sectors of global memory").least <= 358
 
 
 def test_what_launches_read_and_write():
     problem, tile = ConvProblem(1, 4, 8, 8, 16, 3, padding=1), Tile(16, 32, 4, 4, 4)
-    alt = global_traffic(s12=trace_stage("s12", problem, tile)).alt
+    alt = lessons.global_traffic(s12=trace_stage("s12", problem, tile)).alt
     assert "windows" not in alt
     kib = 4 * problem.N * problem.M / 1024
     assert re.search(rf"writes output {kib:.1f}", alt)
@@ -374,15 +330,15 @@ def test_a_part_of_a_stage_is_replaced():
         asked.append(problem)
         return original(problem)
 
-    traced(part_of("s10", make_transform=make_transform), "s10", problem)
+    lessons.traced(lessons.part_of("s10", make_transform=make_transform), "s10", problem)
     assert asked == [problem]
     assert s10_im2win.make_transform is original
     with pytest.raises(ValueError, match="no function 'nothing'"):
-        part_of("s10", nothing=None)
+        lessons.part_of("s10", nothing=None)
 
 
 def test_a_pretended_gpu_is_measured_only_with_care():
-    gpu = PretendGPU(1.0, 0.5)
+    gpu = lessons.PretendGPU(1.0, 0.5)
     gpu.launch()
     before = gpu.clock()
     gpu.wait()
@@ -390,7 +346,7 @@ def test_a_pretended_gpu_is_measured_only_with_care():
     gpu.launch()
     gpu.wait()
     assert gpu.clock() == pytest.approx(before + 1.0 + 0.01 + 0.5)
-    assert pretended(gpu, 3) == 1.0
+    assert lessons.pretended(gpu, 3) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -405,4 +361,7 @@ def test_a_pretended_gpu_is_measured_only_with_care():
     ],
 )
 def test_functions_are_checked_by_what_they_return(function, reason):
-    assert reason in check_function(function, pretended, gpus((2.0, 1.0))).headline
+    assert (
+        reason
+        in lessons.check_function(function, lessons.pretended, lessons.gpus((2.0, 1.0))).headline
+    )

@@ -9,18 +9,10 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
+from convlab import lessons
 from convlab.device import mma_tf32
 from convlab.engines.simulator import Simulator
-from convlab.lessons import (
-    bits_of_split,
-    check_accuracy,
-    check_one_warp,
-    errors_by_terms,
-    part_of,
-    side_by_side,
-    tensor_cores,
-    who_holds_what,
-)  # fmt: skip
+from convlab.lessons import tensor_cores
 from convlab.lessons.feedback import ANSWER, COUNTS
 from convlab.stages import s13_tensor_cores
 from convlab.tracing import trace
@@ -38,7 +30,7 @@ def test_the_lanes_of_the_picture_are_those_of_the_instruction():
     for lane, (a, b, _) in lanes.items():
         assert [names[float(one)] for one in a] == tensor_cores.wanted_of("a", lane)
         assert [names[float(one)] for one in b] == tensor_cores.wanted_of("b", lane)
-    picture = who_holds_what(lane=6)
+    picture = lessons.who_holds_what(lane=6)
     assert (
         "32 lanes come to the product; lane 6 (g = 1, t = 2) holds A[1, 2], A[1, 6]" in picture.alt
     )
@@ -57,8 +49,8 @@ def in_the_dark(A, B, C):
 
 
 def test_lanes_that_stay_away_are_seen_and_told():
-    assert "Lanes 24-31 do not come" in who_holds_what(in_the_dark, rows=6).caption
-    found = check_one_warp(in_the_dark, rows=(6,))
+    assert "Lanes 24-31 do not come" in lessons.who_holds_what(in_the_dark, rows=6).caption
+    found = lessons.check_one_warp(in_the_dark, rows=(6,))
     assert found.reasons == (ANSWER, "inactive lane")
     assert "what they hold of B (of columns 6-7) is missing" in found.problems[0].what
 
@@ -74,20 +66,20 @@ def without_tensor_cores(A, B, C):
 
 
 def test_a_right_product_without_the_tensor_core_is_no_answer():
-    found = check_one_warp(without_tensor_cores)
+    found = lessons.check_one_warp(without_tensor_cores)
     assert found.reasons == (COUNTS,)
     assert "0 times" in found.problems[0].what
 
 
 @pytest.mark.parametrize("made", [None, 7, print, lambda A, B, C: None])
 def test_nothing_handed_over_as_a_warp_s_kernel_raises(made):
-    assert check_one_warp(made).result == "broken"
-    assert check_accuracy(made, "s13").result == "broken"
+    assert lessons.check_one_warp(made).result == "broken"
+    assert lessons.check_accuracy(made, "s13").result == "broken"
 
 
 @pytest.mark.parametrize("value", [3.14159265, -1 / 3, 1e-20, 0.1])
 def test_both_parts_make_the_number(value):
-    alt = bits_of_split(value).alt
+    alt = lessons.bits_of_split(value).alt
     x, large, small = (
         np.uint32(int(bits, 2)).view(np.float32) for bits in re.findall("[01]{32}", alt)
     )
@@ -100,7 +92,7 @@ def test_both_parts_make_the_number(value):
 @pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
 def test_what_cannot_be_split_is_refused(value):
     with pytest.raises(ValueError, match="value is"):
-        bits_of_split(value)
+        lessons.bits_of_split(value)
 
 
 def test_what_lesson_13_says_of_errors_is_what_is_computed():
@@ -112,7 +104,7 @@ def test_what_lesson_13_says_of_errors_is_what_is_computed():
     for ours, theirs in zip(short, thread, strict=True):
         assert ours < 1.1 * theirs  # as exact as float32 in a thread, or better
     assert short[0] < alone[0] / 100
-    assert f"{short[-1]:.1e}" in errors_by_terms().caption
+    assert f"{short[-1]:.1e}" in lessons.errors_by_terms().caption
 
 
 def test_the_stage_s_own_product_passes_and_a_part_of_a_shared_file_is_replaced():
@@ -122,17 +114,17 @@ def test_the_stage_s_own_product_passes_and_a_part_of_a_shared_file_is_replaced(
         asked.append(tile)
         return original(tile)
 
-    found = check_accuracy(part_of("s13", make_multiply=make_multiply), "s13")
+    found = lessons.check_accuracy(lessons.part_of("s13", make_multiply=make_multiply), "s13")
     assert found.passed
     assert asked
     assert s13_tensor_cores.make_multiply is original
     yours, target = next((r.yours, r.target) for r in found.rows if "error" in r.unit)
     assert 0 < yours == target
     with pytest.raises(ValueError, match="no function 'nothing'"):
-        part_of("s13", nothing=None)
+        lessons.part_of("s13", nothing=None)
 
 
 def test_operations_are_counted_side_by_side():
     A, B = tensor_cores.numbered_matrices(16)
     launch = trace(tensor_cores._one_warp, 1, 32, A, B, np.zeros((16, 8), np.float32)).main
-    assert "2,048" in side_by_side({"one": launch}, "floating-point operations").alt
+    assert "2,048" in lessons.side_by_side({"one": launch}, "floating-point operations").alt

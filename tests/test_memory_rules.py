@@ -1,4 +1,4 @@
-"""Sectors and passes: against the hardware's counts, and against counting by hand."""
+"""Sectors and wavefronts: against the hardware's counts, and against counting by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convlab.simulation import memory_rules
 
 pytestmark = pytest.mark.same_in_cudasim
 
-MEASURED = json.loads((Path(__file__).parent / "data/shared_passes_h200.json").read_text())
+MEASURED = json.loads((Path(__file__).parent / "data/shared_wavefronts_h200.json").read_text())
 PATTERNS = MEASURED["patterns"]
 
 
@@ -24,22 +24,22 @@ def one(values: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros(len(values), np.int64), np.array(values, np.int64)
 
 
-def passes(pattern: dict) -> int:
+def wavefronts(pattern: dict) -> int:
     request, places = one(pattern["places"])
     width = np.full(len(places), pattern["width"])
     lanes = np.array(pattern["lanes"])
     loads = np.array([pattern["operation"] == "load"])
-    return int(memory_rules.passes(request, places * width, width, lanes, loads, 1)[0])
+    return int(memory_rules.wavefronts(request, places * width, width, lanes, loads, 1)[0])
 
 
 @pytest.mark.parametrize("kind", [("load", 4), ("load", 8), ("load", 16), ("store", 8),
                                   ("store", 16)], ids="{0[0]} {0[1]}".format)  # fmt: skip
-def test_passes_are_what_an_h200_counted(kind):
+def test_wavefronts_are_what_an_h200_counted(kind):
     chosen = [p for p in PATTERNS if (p["operation"], p["width"]) == kind]
     assert len(chosen) == 83
     assert any(len(p["lanes"]) < 32 for p in chosen)
-    assert len({p["passes"] for p in chosen}) > 3
-    assert [passes(p) for p in chosen] == [p["passes"] for p in chosen]
+    assert len({p["wavefronts"] for p in chosen}) > 3
+    assert [wavefronts(p) for p in chosen] == [p["wavefronts"] for p in chosen]
 
 
 def test_many_requests_at_once_are_counted_one_by_one():
@@ -50,8 +50,8 @@ def test_many_requests_at_once_are_counted_one_by_one():
     places = np.concatenate([p["places"] for p in chosen])
     lanes = np.concatenate([p["lanes"] for p in chosen])
     loads = np.ones(len(chosen), bool)
-    found = memory_rules.passes(request, places * width, width, lanes, loads, len(chosen))
-    assert found.tolist() == [p["passes"] for p in chosen]
+    found = memory_rules.wavefronts(request, places * width, width, lanes, loads, len(chosen))
+    assert found.tolist() == [p["wavefronts"] for p in chosen]
 
 
 @given(
@@ -76,7 +76,7 @@ def test_bytes_that_several_lanes_want_count_once():
     assert wanted.tolist() == [16]
     assert memory_rules.fewest_sectors(wanted).tolist() == [1]
     assert memory_rules.fewest_sectors(np.array([0, 32, 33])).tolist() == [0, 1, 2]
-    assert memory_rules.fewest_passes(np.array([4, 128, 129])).tolist() == [1, 1, 2]
+    assert memory_rules.fewest_wavefronts(np.array([4, 128, 129])).tolist() == [1, 1, 2]
 
 
 def test_contention_is_the_most_lanes_at_one_address():

@@ -1,4 +1,5 @@
-"""Planned calls without a GPU: what the driver is handed, beside what Numba's launch hands it."""
+"""Planned calls without a GPU: what the driver is handed, beside what Numba's launch hands it, and
+by which addresses and handles it knows anybody's arrays and streams."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from numba import cuda
 from numba.cuda.core import config
 
+from convlab.engines import handles
 from convlab.engines.gpu import Gpu, signature
 from convlab.engines.handles import address_of
 from convlab.plans import Plan, _pick
@@ -104,16 +107,20 @@ def test_every_parameter_is_what_numbas_launch_hands_over(
             fake.launches.clear()
 
 
-def test_a_part_of_a_tensor_begins_behind_its_start() -> None:
-    image = 5 * 9 * 7
-    cases: list[tuple[Argument, tuple[str, int, tuple[int, ...]]]] = [
+IMAGE = 5 * 9 * 7
+
+
+@pytest.mark.parametrize(
+    ("argument", "place"),
+    [
         ("input", ("input", 0, (3, 5, 9, 7))),
-        (Flat("input"), ("input", 0, (3 * image,))),
-        (Images("input", 1, 3), ("input", 4 * image, (2, 5, 9, 7))),
-        (Flat(Images("input", 2, 5)), ("input", 8 * image, (image,))),
-    ]
-    for argument, place in cases:
-        assert prepacked._place(argument, SHAPES) == place
+        (Flat("input"), ("input", 0, (3 * IMAGE,))),
+        (Images("input", 1, 3), ("input", 4 * IMAGE, (2, 5, 9, 7))),
+        (Flat(Images("input", 2, 5)), ("input", 8 * IMAGE, (IMAGE,))),
+    ],
+)
+def test_a_part_of_a_tensor_begins_behind_its_start(argument: Argument, place: Any) -> None:
+    assert prepacked._place(argument, SHAPES) == place
 
 
 def test_a_part_of_a_buffer_begins_behind_its_start(fake: Driver) -> None:
@@ -125,7 +132,7 @@ def test_a_part_of_a_buffer_begins_behind_its_start(fake: Driver) -> None:
     held = {"input": device_array(SHAPES["input"], 0x7000_0000_0000)}
     packed, _ = prepared(fake, replace(program, launches=(step,)), held)
     packed(*arrays_at(0x1000).values())
-    assert 0x7000_0000_0000 + 4 * 5 * 9 * 7 in fake.launches[0]["values"]
+    assert 0x7000_0000_0000 + 4 * IMAGE in fake.launches[0]["values"]
 
 
 def test_the_same_addresses_are_not_written_again(fake: Driver) -> None:
@@ -204,8 +211,8 @@ class Recording(Gpu):
 
     device = "none"  # type: ignore[assignment]
 
-    def __init__(self, surprise: Surprise | None = None) -> None:
-        self.kernel_for = surprise or Surprise()
+    def __init__(self, kernel_for: Surprise) -> None:
+        self.kernel_for = kernel_for
         self.plain: list[tuple[str, Any]] = []
         self.address = 0x7000_0000_0000
 
@@ -240,34 +247,87 @@ def test_where_numba_has_put_its_arrays_elsewhere_nothing_is_packed(
     assert prepacked.prepack([(step, kernel_of(step, program))], SHAPES, {}) is None
 
 
-@pytest.mark.parametrize("name", ["s09", "s11"])
-def test_a_plan_takes_the_packed_launches(name: str, fake: Driver) -> None:
-    engine = Recording()
-    plan = Plan(PROBLEM, stage_named(name), None, engine)
-    fake.parameters = [
-        sum(5 + 2 * kind.ndim for kind in signature(step, plan.program))
-        for step in plan.program.launches
-    ]
-    input, weight, out = (engine.empty(SHAPES[key]) for key in ("input", "weight", "output"))
-    assert plan(input, weight, out, stream=9) is out
-    assert engine.plain == []
-    assert plan.one_graph
-    assert len(fake.launches) == len(plan.program.launches)
-    handed = {value for launch in fake.launches for value in launch["values"]}
-    assert {address_of(array) for array in (input, weight, out, plan._no_bias)} <= handed
-
-
 @pytest.mark.parametrize(
-    ("name", "surprise"), [("s11", SURPRISES["no handle"]), ("s03_im2col_blas", Surprise())]
-)
-def test_a_plan_takes_numbas_launches_where_it_must(
-    name: str, surprise: Surprise, fake: Driver
+    ("name", "surprise", "packed"),
+    [
+        ("s09", Surprise(), True), ("s11", Surprise(), True),
+        ("s11", SURPRISES["no handle"], False), ("s03_im2col_blas", Surprise(), False),
+    ],
+)  # fmt: skip
+def test_a_plan_takes_the_packed_launches_or_where_it_must_numbas(
+    name: str, surprise: Surprise, packed: bool, fake: Driver
 ) -> None:
     engine = Recording(surprise)
     plan = Plan(PROBLEM, stage_named(name), None, engine)
+    steps = plan.program.launches
+    if packed:
+        fake.parameters = [
+            sum(5 + 2 * kind.ndim for kind in signature(step, plan.program)) for step in steps
+        ]
     input, weight, out = (engine.empty(SHAPES[key]) for key in ("input", "weight", "output"))
-    assert not plan.packed
-    assert not plan.one_graph
     assert plan(input, weight, out, stream=9) is out
-    assert fake.launches == []
-    assert engine.plain == [(step.name, 9) for step in plan.program.launches]
+    assert plan.packed == plan.one_graph == packed
+    assert engine.plain == ([] if packed else [(step.name, 9) for step in steps])
+    assert len(fake.launches) == (len(steps) if packed else 0)
+    if packed:
+        handed = {value for launch in fake.launches for value in launch["values"]}
+        assert {address_of(array) for array in (input, weight, out, plan._no_bias)} <= handed
+
+
+# What the driver knows arrays and streams by.
+
+
+class Tensor:
+    """As much of PyTorch's tensor as is asked."""
+
+    def __init__(self, is_cuda: bool = True) -> None:
+        self.is_cuda = is_cuda
+
+    def data_ptr(self) -> int:
+        return 0xABC0
+
+
+class Interface:
+    """Somebody's array on a GPU; CuPy's has ``data.ptr`` beside it."""
+
+    __cuda_array_interface__ = {"data": (0xABC0, False), "shape": (1,), "version": 3}  # noqa: RUF012
+
+
+class CuPys(Interface):
+    data = SimpleNamespace(ptr=0xABC0)
+
+
+@pytest.mark.parametrize("array", [device_array((1,), 0xABC0), Tensor(), Interface(), CuPys()])
+def test_where_an_array_lies(array: Any) -> None:
+    assert address_of(array) == 0xABC0
+    assert address_of(array) == 0xABC0  # by the reader that is kept
+
+
+@pytest.mark.parametrize("array", [np.ones(3, np.float32), Tensor(is_cuda=False), [1.0], None])
+def test_what_is_not_on_a_gpu_is_refused(array: Any) -> None:
+    name = type(array).__name__
+    for _ in range(2):
+        with pytest.raises(TypeError, match=f"^an array is a {name} in the host's memory: a plan"):
+            address_of(array)
+
+
+def test_a_tensor_that_moves_is_looked_at_again() -> None:
+    assert address_of(Tensor()) == 0xABC0
+    with pytest.raises(TypeError):
+        address_of(Tensor(is_cuda=False))
+    assert Tensor in handles._readers
+
+
+class Stream:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 0x55
+
+
+def test_a_stream_by_any_name() -> None:
+    numbas = cuda.cudadrv.driver.Stream(driver.CUstream(0x55))
+    default = cuda.cudadrv.driver.Stream(driver.CUstream(0))
+    for stream, handle in ((None, 0), (0, 0), (0x55, 0x55), (Stream(), 0x55), (numbas, 0x55)):
+        assert handles.stream_handle(stream) == handle
+    assert handles.stream_handle(default) == 0
+    with pytest.raises(TypeError, match=r"^stream is 'fast': it must be None, a stream's handle"):
+        handles.stream_handle("fast")

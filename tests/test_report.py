@@ -177,11 +177,11 @@ def test_counts_say_how_much_of_the_peak_they_leave():
     assert direct.tightest == ("memory instructions", 12.5)
     assert direct.limits["sectors of global memory"] == 40
     assert library.tightest is None  # a library does the work
-    assert Why("s12", 0.5, 0.1, 0.5, 0.1).limits["passes of shared memory"] == 50
+    assert Why("s12", 0.5, 0.1, 0.5, 0.1).limits["wavefronts of shared memory"] == 50
     twice = Why("s13", 0.5, 0.1, 0.5, 0.1, pace=2.0)  # of a faster arithmetic they leave less
-    assert twice.limits["passes of shared memory"] == 25
+    assert twice.limits["wavefronts of shared memory"] == 25
     by_counts = Why("s13", 0.1, 0.1, 0.125, 0.1, pace=3.0)
-    assert by_counts.tightest == ("passes of shared memory", pytest.approx(66.7, abs=0.1))
+    assert by_counts.tightest == ("wavefronts of shared memory", pytest.approx(66.7, abs=0.1))
     assert replace(by_counts, instruction=59.0).tightest == ("the instruction", 59.0)
     assert replace(by_counts, instruction=80.0).tightest == by_counts.tightest
 
@@ -204,9 +204,9 @@ def test_stages_are_counted_by_the_simulator(few_channels):
     assert (first.stage, last.stage) == ("s01_direct", "s11_im2win_full")
     assert first.requests == pytest.approx(2, rel=0.1)  # a load of each factor, little reuse
     assert last.requests < first.requests / 5
-    # 8 x 8 outputs a thread: 16 numbers in passes of 128 bytes, a quarter pass for each
+    # 8 x 8 outputs a thread: 16 numbers in wavefronts of 128 bytes, a quarter wavefront for each
     # multiply-add at the most. The tile for small problems asks for more than twice that.
-    assert 0 < last.passes < 0.25
+    assert 0 < last.wavefronts < 0.25
     assert first.tightest[1] < last.tightest[1]
 
 

@@ -242,7 +242,7 @@ def test_kernels_of_numba_s_documentation_are_traced_as_they_stand(case: Case) -
     assert launch.total("requests") > 0
     assert launch.total("lanes") <= 32 * launch.total("requests")
     assert launch.total("fewest_sectors") <= launch.total("sectors")
-    assert launch.total("fewest_passes") <= launch.total("passes")
+    assert launch.total("fewest_wavefronts") <= launch.total("wavefronts")
     assert {access.line for access in launch.accesses} <= {
         line for lines in launch.source.values() for line in lines
     }

@@ -381,7 +381,7 @@ def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
     assert tallies[2].global_requests is None  # Numba's simulator knows no warps
     of_threads = [asdict(counts) for counts in tallies]
     for counts in of_threads:
-        for name in ("global_requests", "global_sectors", "shared_requests", "shared_passes"):
+        for name in ("global_requests", "global_sectors", "shared_requests", "shared_wavefronts"):
             del counts[name]
     assert of_threads[0] == of_threads[2]
 

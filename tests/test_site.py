@@ -222,8 +222,8 @@ def test_a_picture_of_an_array_has_its_planes_side_by_side():
 
 def test_a_picture_that_would_be_wrong_is_refused():
     launch = trace_stage("s05", TEACHING).main
-    wrong = tuple(replace(one, passes=one.passes + 1) for one in launch.requests)
-    with pytest.raises(ValueError, match="passes, and its picture would have"):
+    wrong = tuple(replace(one, wavefronts=one.wavefronts + 1) for one in launch.requests)
+    with pytest.raises(ValueError, match="wavefronts, and its picture would have"):
         one_request(replace(launch, requests=wrong), "S_F", "store")
 
 

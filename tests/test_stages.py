@@ -152,6 +152,11 @@ OTHER_TILES = {
         Tile(12, 32, 8, 4, 4),
         Tile(32, 64, 8, 4, 4),  # two warps along M, two along N
     ],
+    "s11b": [Tile(32, 64, 16, 4, 4), Tile(12, 32, 8, 4, 4)],
+    "s11c": [Tile(32, 64, 16, 4, 4), Tile(32, 96, 32, 4, 4)],  # three slices of the second: no room
+    "s11d": [Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)],
+    "s11e": [Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)],
+    "s11f": [Tile(32, 64, 5, 4, 4), Tile(4, 8, 1, 4, 4), Tile(4, 8, 2, 4, 4)],
     "s12": [Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)],
 }
 

@@ -166,7 +166,7 @@ def test_no_bank_is_asked_twice(tile: Tile) -> None:
     loads = [a for a in launch.accesses if a.space == "shared" and a.operation == "load"]
     assert {a.array for a in loads} == {"S_F", "S_I"}
     assert {a.width for a in loads} == {16}
-    assert [a.passes for a in loads] == [a.fewest_passes for a in loads]
+    assert [a.wavefronts for a in loads] == [a.fewest_wavefronts for a in loads]
 
 
 # Tiles

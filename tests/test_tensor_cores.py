@@ -261,7 +261,7 @@ def test_its_trace_counts_operations_and_finds_no_bank_conflicts() -> None:
     loads = [a for a in launch.accesses if a.array in ("S_A", "S_B") and a.operation == "load"]
     warps = 4 * 2 * 2
     assert sum(a.requests for a in loads) == warps * k // 8 * (4 + 2 * 2)
-    assert [a.passes for a in loads] == [a.requests for a in loads]
+    assert [a.wavefronts for a in loads] == [a.requests for a in loads]
 
 
 @cuda.jit

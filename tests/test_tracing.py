@@ -78,7 +78,7 @@ def test_merged_loads_are_counted_as_an_h200_did(name):
     launch = trace_stage(stage.name, TEACHING, stage.tiny_tile, compiled=(9, 0)).main
     assert counters.traced_counts(launch) == hardware(stage.name, launch.kernel, str(TEACHING))
     as_written = trace_stage(stage.name, TEACHING, stage.tiny_tile).main
-    assert as_written.total("passes") > launch.total("passes")
+    assert as_written.total("wavefronts") > launch.total("wavefronts")
 
 
 def test_arithmetic_is_the_problems_where_a_stage_does_nothing_else():
@@ -217,7 +217,7 @@ def test_the_tables_say_what_was_traced():
     case = next(case for case in textbook.CASES if case.name == "transpose_shared")
     text = str(trace(case.kernel, case.grid, case.block, *case.arguments()))
     assert "4,096 (128)" in text
-    assert "worst bank conflict: 32 passes for each that is needed, tile in line" in text
+    assert "worst bank conflict: 32 wavefronts for each that is needed, tile in line" in text
     assert "global memory: 256 requests, 4.00 sectors each (fewest 4.00)" in text
     histogram = textbook.CASES[-1]
     assert "lanes of a warp at one address" in str(
@@ -238,7 +238,7 @@ def test_no_name_and_no_number_is_shortened(traced, name, width):
             (total, fewest, unit) = (
                 (access.sectors, access.fewest_sectors, "sectors")
                 if access.space == "global"
-                else (access.passes, access.fewest_passes, "passes")
+                else (access.wavefronts, access.fewest_wavefronts, "wavefronts")
             )
             lanes = f"{access.lanes / access.requests:.3g}"
             cost = f"{total:,} ({fewest:,}) {unit}"
@@ -246,7 +246,7 @@ def test_no_name_and_no_number_is_shortened(traced, name, width):
             assert re.search(row, text), row
         for array in launch.arrays:
             assert re.search(
-                rf"^{array.name} \({array.space}\)\s+.*\) (sectors|passes)$", text, re.M
+                rf"^{array.name} \({array.space}\)\s+.*\) (sectors|wavefronts)$", text, re.M
             )
         for work in launch.work:
             assert not work.flops or f"{work.flops:,} FLOP" in text

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from itertools import chain, count
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,187 +27,174 @@ pytestmark = pytest.mark.same_in_cudasim
 
 TILES = (Tile(16, 32, 4, 4, 4), Tile(32, 32, 4, 4, 4), Tile(12, 32, 3, 12, 8))
 MODEL = TILES[1]
-PROBLEM = ConvProblem(3, 5, 6, 6, 8, 3, padding=1)
-SHAPES = "3x5x6x6,8x5x3x3,p1"
+PROBLEM = ConvProblem(3, 3, 4, 4, 5, 3, padding=1)  # two blocks, one of them with a remainder
+SHAPES, ANOTHER = "3x3x4x4,5x3x3x3,p1", "1x3x4x4*5x3x3x3,stride 2"
 S12 = replace(
     s12.STAGE,
     tiles=replace(
         s12.STAGE.tiles, candidates=lambda problem: TILES, production=lambda problem, **facts: MODEL
     ),
 )
-
-
-def ladder_with(changed: stages.Stage) -> tuple[stages.Stage, ...]:
-    return tuple(changed if stage.name == changed.name else stage for stage in stages.LADDER)
+TASKS = tuning.tasks_for({"small": PROBLEM}, S12)
 
 
 class PretendedGpu(Simulator):
     name, is_gpu, device = "gpu", True, "pretended GPU"
 
-    def sm_count(self) -> int:
+    def sm_count(self):
         return 4
 
 
 @pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the timer measures next, in ms; then 1, 2, 3 and so on. It runs the work once."""
-    coming: list[float] = []
-    count = iter(range(1, 1000))
+def gpu(tmp_path, monkeypatch):
+    """A GPU on which everything takes 1.5 ms, and a cache of the test's own."""
 
-    def measure(call: Callable[[Any], None]) -> SimpleNamespace:
+    def measure(call):
         call(None)
-        time_ms = coming.pop(0) if coming else float(next(count))
-        if time_ms < 0:
-            raise KeyboardInterrupt
-        return SimpleNamespace(median_ms=time_ms, spread_percent=1.5, repeats=10)
+        return SimpleNamespace(median_ms=1.5, spread_percent=2.5, repeats=10)
 
     timer = ModuleType("convlab.timer")
     timer.measure = measure
     monkeypatch.setitem(sys.modules, "convlab.timer", timer)
-    return coming
-
-
-@pytest.fixture
-def gpu(times: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
     engine = PretendedGpu(strict=False)
     monkeypatch.setattr(tuning, "choose", lambda name: engine)
     monkeypatch.setattr(engines, "choose", lambda name: engine)
     monkeypatch.setattr(tuning, "processes", lambda engine: 1)
-    monkeypatch.setattr(stages, "LADDER", ladder_with(S12))
+    with_it = tuple(S12 if stage.name == S12.name else stage for stage in stages.LADDER)
+    monkeypatch.setattr(stages, "LADDER", with_it)
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(plans, "tuned_tile", tuned.tuned_tile)
-    tuned._entries_once.cache_clear()
+    tuned._rows_once.cache_clear()
     return engine
 
 
-def convlab(*arguments: str | Path) -> Any:
+@pytest.fixture
+def times(gpu, monkeypatch):
+    """What each tile takes, in ms, without anything computed: an error for a word, Ctrl-C for
+    None; then 1, 2, 3 and so on."""
+    coming: list[float | str | None] = []
+    after = count(1)
+
+    def measure_group(tasks):
+        found = []
+        for task in tasks:
+            ms = coming.pop(0) if coming else float(next(after))
+            if ms is None:
+                raise KeyboardInterrupt
+            wrong = isinstance(ms, str)
+            found.append(tuning.Measured(task, *((None, None, ms) if wrong else (ms, 1.5))))
+        return found
+
+    monkeypatch.setattr(tuning, "measure_group", measure_group)
+    return coming
+
+
+def convlab(*arguments):
     return CliRunner().invoke(cli.app, list(map(str, arguments)), prog_name="convlab")
-
-
-def tasks() -> list[tuning.Task]:
-    return tuning.tasks_for({"small": PROBLEM}, S12)
 
 
 # The tuner.
 
 
-@pytest.mark.parametrize(("ms", "ratio"), [([0.5, 0.25, 0.75], 1.0), ([0.5, 0.75, 0.6], 1.5)])
-def test_every_candidate_is_checked_and_timed(
-    gpu: PretendedGpu, times: list[float], ms: list[float], ratio: float
-) -> None:
-    """The ratio is the heuristic's time over the best."""
-    times += ms
-    found = tuning.tuned(list(tuning.measure_all(tasks(), 1)), S12, gpu)
-    assert [one.task.tile for one in found.measured] == list(TILES)
-    assert [one.time_ms for one in found.measured] == ms
-    assert [one.error for one in found.measured] == [None] * 3
-    assert found.best is found.measured[ms.index(min(ms))]
+def test_every_candidate_is_checked_and_timed(gpu):
+    found = list(tuning.measure_all(TASKS, 1))
+    assert found == [tuning.Measured(task, 1.5, 2.5) for task in TASKS]
+    assert [one.task.tile for one in found] == list(TILES)
+
+
+@pytest.mark.parametrize(
+    ("ms", "ratio"),
+    [
+        ([0.5, 0.25, 0.75], 1.0),
+        ([0.5, 0.75, 0.6], 1.5),
+        ([1.0, None, 2.0], None),
+        ([None] * 3, None),
+    ],
+)
+def test_the_ratio_is_the_heuristic_s_time_over_the_best(gpu, ms, ratio):
+    measured = [tuning.Measured(task, time) for task, time in zip(TASKS, ms, strict=True)]
+    found = tuning.tuned(measured, S12, gpu)
+    best = min(filter(None, ms), default=None)
+    assert found.best is (measured[ms.index(best)] if best else None)
     assert (found.model, found.model_ms, found.ratio) == (MODEL, ms[1], ratio)
     assert json.loads(json.dumps(found.as_json()))["ratio"] == ratio
 
 
 @pytest.mark.parametrize(("image", "batch"), [(0, 3), (-1, 3), (-1, 2), (0, 1)])
-def test_a_wrong_first_or_last_image_is_found(
-    image: int, batch: int, gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("run", ["checked", "timed"])
+def test_a_wrong_first_or_last_image_is_found(run, image, batch, gpu, monkeypatch):
+    """Also where only the timed runs spoil it."""
     call = plans.Plan.__call__
 
-    def spoil(plan: Any, input: Any, weight: Any, out: Any, bias: Any, **options: Any) -> None:
-        call(plan, input, weight, out, bias, **options)
-        out[image, 2, 3, 4] += 1
+    def spoil(plan, input, weight, out, bias, **options):
+        if run == "checked" or not options:
+            call(plan, input, weight, out, bias, **options)
+        if (run == "timed") == bool(options):  # only a timed call says on which stream
+            out[image, 2, 3, 3] = np.nan
 
     monkeypatch.setattr(tuning.Plan, "__call__", spoil)
-    problem = replace(PROBLEM, batch=batch)
-    (one, *_) = tuning.measure_group(tuning.tasks_for({"p": problem}, S12))
+    tasks = tuning.tasks_for({"p": replace(PROBLEM, batch=batch)}, S12)[:1]
+    (one,) = tuning.measure_group(tasks)
     assert one.time_ms is None
     assert "1 of" in str(one.error)
+    assert ("after it was timed" in str(one.error)) == (run == "timed")
 
 
-def test_what_only_the_timed_runs_spoil_is_found(
-    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call, calls = plans.Plan.__call__, []
-
-    def spoil(plan: Any, input: Any, weight: Any, out: Any, bias: Any, **options: Any) -> None:
-        call(plan, input, weight, out, bias, **options)
-        calls.append(plan)
-        if len(calls) % 2 == 0:
-            out[0] = np.nan
-
-    monkeypatch.setattr(tuning.Plan, "__call__", spoil)
-    errors = [one.error for one in tuning.measure_all(tasks(), 1)]
-    assert all(str(error).startswith("after it was timed: ") for error in errors)
-
-
-def test_a_tile_that_raises_does_not_stop_the_others(
-    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def prepare(problem: ConvProblem, tile: Tile, **_: int) -> Any:
+def test_a_tile_that_raises_does_not_stop_the_others(gpu, monkeypatch):
+    def plan(problem, stage, tile, engine):
         if tile == TILES[0]:
             raise RuntimeError("this\none is not\nfor compilers")
-        return s12.prepare(problem, tile)
+        return plans.Plan(problem, stage, tile, engine)
 
-    broken = replace(S12, prepare=prepare)
-    monkeypatch.setattr(stages, "LADDER", ladder_with(broken))
-    plans._prepared.cache_clear()
-    first, *others = tuning.measure_all(tasks(), 1)
+    monkeypatch.setattr(tuning, "Plan", plan)
+    first, second = tuning.measure_group(TASKS[:2])
     assert first.error == "RuntimeError: this one is not for compilers"
-    assert [one.error for one in others] == [None, None]
-    found = tuning.tuned([first], broken, gpu)
-    assert (found.best, found.model_ms, found.ratio) == (None, None, None)
-    plans._prepared.cache_clear()
+    assert second.error is None
 
 
-def test_a_time_beyond_the_arithmetic_is_refused(
-    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_beyond_the_arithmetic_is_refused(gpu, monkeypatch):
     monkeypatch.setattr(gpu, "peak_flops", lambda precision: 1e3)
-    assert all("its time is refused" in str(one.error) for one in tuning.measure_all(tasks(), 1))
+    (one,) = tuning.measure_all(TASKS[:1], 1)
+    assert "its time is refused" in str(one.error)
 
 
-def test_tensors_that_do_not_fit_are_every_tile_s_error(
-    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_large(*_: object) -> None:
+def test_tensors_that_do_not_fit_are_every_tile_s_error(gpu, monkeypatch):
+    def too_large(*_):
         raise MemoryError("too large")
 
     monkeypatch.setattr(tuning, "_two_images", too_large)
-    found = tuning.measure_group(tasks())
+    found = tuning.measure_group(TASKS)
     assert [one.error for one in found] == ["MemoryError: too large"] * 3
 
 
-def test_a_process_does_a_problem_where_that_leaves_none_idle() -> None:
+@pytest.mark.parametrize(("jobs", "sizes"), [(1, [1] * 15), (4, [3] * 5), (5, [1] * 15)])
+def test_a_process_does_a_problem_where_that_leaves_none_idle(jobs, sizes):
     many = {f"p{number}": replace(PROBLEM, batch=number) for number in range(1, 6)}
-    all_tasks = tuning.tasks_for(many, S12)
-    assert [len(part) for part in tuning.groups(all_tasks, 4)] == [3] * 5
-    for jobs in (1, 5, 16):
-        assert [len(part) for part in tuning.groups(all_tasks, jobs)] == [1] * 15
-    assert [task for part in tuning.groups(all_tasks, 4) for task in part] == all_tasks
+    tasks = tuning.tasks_for(many, S12)
+    parts = tuning.groups(tasks, jobs)
+    assert [len(part) for part in parts] == sizes
+    assert list(chain.from_iterable(parts)) == tasks
 
 
 @pytest.mark.parametrize(("free", "most"), [(0, 1), (5 * 2**30, 2), (2**50, 16), (None, 1)])
-def test_processes_are_as_many_as_have_room(
-    free: int | None, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_are_as_many_as_have_room(free, most, monkeypatch):
     monkeypatch.setattr(tuning.os, "sched_getaffinity", lambda _: range(64), raising=False)
     assert tuning.processes(SimpleNamespace(free_bytes=lambda: free)) == most
 
 
-def test_processes_of_their_own_hand_back_what_they_found() -> None:
+def test_processes_of_their_own_hand_back_what_they_found():
     """Two real processes; with no GPU, what they find is that there is none."""
     if engines.unavailable("gpu") is None:
         pytest.skip("there is a GPU, and these tiles would be measured on it")
-    found = list(tuning.measure_all(tasks(), 2))
-    assert [one.task for one in found] == tasks()
+    found = list(tuning.measure_all(TASKS, 2))
+    assert [one.task for one in found] == TASKS
     assert all(str(one.error).startswith("EngineUnavailable: ") for one in found)
 
 
 # The verb.
 
 
-def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(
-    gpu: PretendedGpu, times: list[float], tmp_path: Path
-) -> None:
+def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(gpu, times, tmp_path):
     times += [0.5, 0.75, 0.6]
     ran = convlab("tune", "--problem", SHAPES, "--json", tmp_path / "t.json")
     assert ran.exit_code == 0, ran.output
@@ -221,66 +206,56 @@ def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(
     document = json.loads((tmp_path / "t.json").read_text())
     assert document["multiprocessors"] == 4
     assert document["problems"][0]["ratio"] == 1.5
-    assert "remembered in" in ran.stdout
+    assert str(tuned.tiles_file()) in ran.stdout.replace("\n", "")
 
 
-def test_several_problems_are_a_line_each(gpu: PretendedGpu, times: list[float]) -> None:
+def test_several_problems_are_a_line_each(times):
     times += [1, 2, 3, 6, 4, 5]
-    ran = convlab("tune", "--problem", SHAPES, "--problem", "1x5x6x6*8x5x3x3,stride 2")
+    ran = convlab("tune", "--problem", SHAPES, "--problem", ANOTHER)
     assert ran.exit_code == 0, ran.output
-    assert [line.split()[-1] for line in ran.stdout.splitlines() if "x3x3" in line] == [
-        "2.00", "1.00",
-    ]  # fmt: skip
-    assert "The best tiles of 2 problems are" in " ".join(ran.stdout.split())
+    ratios = [line.split()[-1] for line in ran.stdout.splitlines() if "x3x3" in line]
+    assert ratios == ["2.00", "1.00"]
 
 
-def test_a_wrong_tile_is_named_and_exits_1_and_the_right_ones_count(
-    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled = tuning._compiled
-
-    def first_fails(task: tuning.Task, engine: Any) -> Any:
-        return (task, ValueError("no")) if task.tile == TILES[0] else compiled(task, engine)
-
-    monkeypatch.setattr(tuning, "_compiled", first_fails)
+def test_a_wrong_tile_is_named_and_exits_1_and_the_right_ones_count(gpu, times):
+    times += ["ValueError: no", 1, 2]
     ran = convlab("tune", "--problem", SHAPES)
     assert ran.exit_code == 1
-    assert "tile 16x32x4/4x4: ValueError: no" in ran.stdout
+    assert "16x32x4/4x4: ValueError: no" in ran.stdout
     assert plans.tile_for(PROBLEM, S12, gpu) == TILES[1]
 
 
-def test_ctrl_c_keeps_the_problems_that_are_done(
-    gpu: PretendedGpu, times: list[float], tmp_path: Path
-) -> None:
-    times += [3, 2, 1, 5, -1]
+def test_ctrl_c_keeps_the_problems_that_are_done(gpu, times, tmp_path):
+    times += [3, 2, 1, 5, None]
     file = tmp_path / "t.json"
-    ran = convlab("tune", "--problem", SHAPES, "--problem", "1x5x6x6,8x5x3x3", "--json", file)
+    ran = convlab("tune", "--problem", SHAPES, "--problem", ANOTHER, "--json", file)
     assert ran.exit_code == 130
-    assert "interrupted after 1 of 2 problems, which are remembered" in ran.stderr
+    assert "after 1 of 2 problems" in ran.stderr
+    assert ran.stdout.count("x3x3") == 2  # what was begun is shown
     assert plans.tile_for(PROBLEM, S12, gpu) == TILES[2]
-    assert plans.tile_for(replace(PROBLEM, batch=1, padding=0), S12, gpu) == MODEL
+    assert plans.tile_for(tune.problem_of(ANOTHER), S12, gpu) == MODEL
     assert not file.exists()
 
 
-def test_forgetting(gpu: PretendedGpu, times: list[float]) -> None:
+def test_forgetting(gpu, times):
     times += [1, 2, 3]
     assert convlab("tune", "--problem", SHAPES).exit_code == 0
-    assert "0 tiles are forgotten" in convlab("tune", "--forget", "--layer", "conv1").stdout
+    assert "0 tiles are" in convlab("tune", "--forget", "--layer", "conv1").stdout
     assert plans.tile_for(PROBLEM, S12, gpu) == TILES[0]
-    assert "1 tile is forgotten" in convlab("tune", "--forget", "--problem", SHAPES).stdout
+    assert "1 tile is" in convlab("tune", "--forget", "--problem", SHAPES).stdout
     assert plans.tile_for(PROBLEM, S12, gpu) == MODEL
 
 
-def test_all_are_the_layers_and_what_nobody_tuned_for(
-    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch):
     asked: list[tuning.Task] = []
+    measure_group = tuning.measure_group
 
-    def measure_all(tasks: list[tuning.Task], jobs: int) -> Iterator[tuning.Measured]:
+    def noting(tasks):
         asked.extend(tasks)
-        return (tuning.Measured(task, 1.0, 1.0) for task in tasks)
+        return measure_group(tasks)
 
-    monkeypatch.setattr(tuning, "measure_all", measure_all)
+    monkeypatch.setattr(tuning, "measure_group", noting)
+    monkeypatch.setattr(tune, "_remember", lambda *_: None)  # whole files, 93 times
     assert convlab("tune", "--all").exit_code == 0
     assert len({task.name for task in asked}) == 12 + len(UNTUNED) + len(UNSEEN) == 93
     asked.clear()
@@ -291,19 +266,19 @@ def test_all_are_the_layers_and_what_nobody_tuned_for(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--stage", "s05"], "stage is 's05_shared_memory': it has one tile for a problem"),
-        (["--stage", "s99"], "stage is 's99': it must be one of"),
+        (["--stage", "s05"], "stage is 's05_shared_memory'"),
+        (["--stage", "s99"], "stage is 's99'"),
         (["--layer", "conv13"], "layer is 'conv13'"),
-        (["--problem", "64"], "--problem is '64': it must be input and filters"),
-        (["--problem", "1x2x3x4,5x6x1x1"], "filters of 6 channels: the input has 2"),
+        (["--problem", "64"], "--problem is '64'"),
+        (["--problem", "1x2x3x4,5x6x1x1"], "filters of 6 channels"),
         (["--problem", "1x2x3x4,5x2x9x1"], "kernel_size (9, 1)"),
         (["--problem", "1x2x3x4,5x2x1x1,q3"], "--problem ends in ',q3'"),
         (["--batch", "0"], "--batch is 0"),
-        (["--all", "--batch", "1"], "--all names its problems"),
-        (["--forget", "--json", "x.json"], "--forget measures nothing"),
+        (["--all", "--batch", "1"], "--all"),
+        (["--forget", "--json", "x.json"], "--forget"),
     ],
 )
-def test_what_is_refused_in_a_line(gpu: PretendedGpu, arguments: list[str], said: str) -> None:
+def test_what_is_refused_in_a_line(gpu, arguments, said):
     ran = convlab("tune", *arguments)
     assert ran.exit_code == 2
     assert said in ran.stderr
@@ -311,8 +286,8 @@ def test_what_is_refused_in_a_line(gpu: PretendedGpu, arguments: list[str], said
     assert not tuned.tiles_file().exists()
 
 
-def test_without_a_gpu_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(name: str) -> None:
+def test_without_a_gpu_it_is_refused(monkeypatch):
+    def none(name):
         raise EngineUnavailable("there is none")
 
     monkeypatch.setattr(engines, "choose", none)
@@ -320,31 +295,34 @@ def test_without_a_gpu_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (ran.exit_code, ran.stderr) == (2, "convlab: there is none\n")
 
 
-@pytest.mark.parametrize("broken", ["cache", "cache/tiles.json"])
+@pytest.mark.parametrize(
+    ("broken", "arguments"),
+    [
+        ("cache", ["--problem", SHAPES]),  # a file in the folder's place
+        ("cache/tiles.json", ["--problem", SHAPES]),  # a folder in the file's
+        ("cache/tiles.json", ["--forget"]),
+        ("cache/tiles.json", ["--forget", "--layer", "conv9"]),
+    ],
+)
 def test_tiles_that_cannot_be_kept_are_refused_before_any_work(
-    gpu: PretendedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    """A file in the folder's place, a folder in the file's."""
-    if broken == "cache":
-        (tmp_path / broken).write_text("")
-    else:
-        (tmp_path / broken).mkdir(parents=True)
+    gpu, tmp_path, monkeypatch, broken, arguments
+):
+    path = tmp_path / broken
+    path.write_text("") if broken == "cache" else path.mkdir(parents=True)
     monkeypatch.setattr(tuning, "measure_all", lambda *_: pytest.fail("work was done"))
-    asked = [["--problem", SHAPES], ["--forget"], ["--forget", "--layer", "conv9"]]
-    for arguments in asked[: 1 if broken == "cache" else 3]:
-        ran = convlab("tune", *arguments)
-        assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
-        assert str(tmp_path / broken) in ran.stderr
-        assert "CONVLAB_CACHE" in ran.stderr
-    assert (tmp_path / broken).exists()
+    ran = convlab("tune", *arguments)
+    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
+    assert str(path) in ran.stderr
+    assert "CONVLAB_CACHE" in ran.stderr
+    assert path.exists()
 
 
 @given(problems(max_macs=10_000))
-@settings(max_examples=100)
-def test_a_problem_is_read_as_it_is_printed(problem: ConvProblem) -> None:
+@settings(max_examples=50)
+def test_a_problem_is_read_as_it_is_printed(problem):
     assert tune.problem_of(str(problem)) == problem
 
 
-def test_the_short_way_to_write_a_problem() -> None:
+def test_the_short_way_to_write_a_problem():
     expected = ConvProblem(128, 64, 56, 56, 64, (3, 5), 2, (1, 2), 1)
     assert tune.problem_of("128x64x56x56,64x64x3x5,s2,p(1,2),d1") == expected

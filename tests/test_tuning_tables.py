@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tile_choices import CLOSE, choices
@@ -26,13 +25,13 @@ ONE_IMAGE = ConvProblem(1, 256, 14, 14, 256, 3, padding=1)
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, Any]:
+def measured():
     """What tuning found on an H200."""
     file = ROOT / "docs/results/tuned_h200.json"
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def test_the_model_is_close_to_the_best_on_most(measured: dict[str, Any]) -> None:
+def test_the_model_is_close_to_the_best_on_most(measured):
     found = choices(measured)
     assert [choice.name for choice in found] == [*LAYER_NAMES, *UNTUNED, *UNSEEN]
     ratios = [choice.ratio for choice in found]
@@ -44,7 +43,7 @@ def test_the_model_is_close_to_the_best_on_most(measured: dict[str, Any]) -> Non
     assert max(ratios) < 1.25
 
 
-def test_what_is_no_candidate_any_more_was_nowhere_needed(measured: dict[str, Any]) -> None:
+def test_what_is_no_candidate_any_more_was_nowhere_needed(measured):
     for choice, row in zip(choices(measured), measured["problems"], strict=True):
         today = set(map(astuple, candidates(choice.problem)))
         times = {tuple(one["tile"]): one["time_ms"] for one in row["tiles"]}
@@ -52,7 +51,7 @@ def test_what_is_no_candidate_any_more_was_nowhere_needed(measured: dict[str, An
         assert best <= 1.02 * choice.best_ms, choice.name
 
 
-def test_nothing_measured_was_wrong(measured: dict[str, Any]) -> None:
+def test_nothing_measured_was_wrong(measured):
     assert not [one for row in measured["problems"] for one in row["tiles"] if one["error"]]
 
 
@@ -62,9 +61,7 @@ def test_nothing_measured_was_wrong(measured: dict[str, Any]) -> None:
 @pytest.mark.parametrize("filters", [1, 6, 16, 17, 33, 64, 65, 96, 100, 192, 1000])
 @pytest.mark.parametrize("images", [1, 10_000_000])
 @pytest.mark.parametrize("channels", [1, 24, 64])
-def test_there_are_candidates_for_every_problem_and_they_suit(
-    filters: int, images: int, channels: int
-) -> None:
+def test_there_are_candidates_for_every_problem_and_they_suit(filters, images, channels):
     problem = ConvProblem(images, channels, 3, 3, filters, 3)
     tiles = candidates(problem)
     assert len(set(tiles)) == len(tiles) >= 1
@@ -73,13 +70,13 @@ def test_there_are_candidates_for_every_problem_and_they_suit(
         assert estimated_cost(problem, tile) > 0
 
 
-def test_every_shape_is_somebody_s_candidate() -> None:
+def test_every_shape_is_somebody_s_candidate():
     problems = [*map(paper_layer, ("conv1", "conv8", "conv12")), *UNTUNED.values()]
     tiles = {tile for problem in problems for tile in candidates(problem)}
     assert {(tile.M_B, tile.N_B, tile.M_T, tile.N_T) for tile in tiles} == set(RATES)
 
 
-def test_more_images_never_cost_less_and_more_multiprocessors_never_more() -> None:
+def test_more_images_never_cost_less_and_more_multiprocessors_never_more():
     for tile in candidates(ONE_IMAGE):
         costs = [
             estimated_cost(ConvProblem(images, 256, 14, 14, 256, 3, padding=1), tile)
@@ -90,7 +87,7 @@ def test_more_images_never_cost_less_and_more_multiprocessors_never_more() -> No
         assert costs == sorted(costs, reverse=True)
 
 
-def test_one_image_gets_split_sums_or_small_blocks_many_large_ones() -> None:
+def test_one_image_gets_split_sums_or_small_blocks_many_large_ones():
     assert best_splits(ONE_IMAGE, best_tile(ONE_IMAGE)) >= 8
     one = best_tile(ONE_IMAGE, whole_sums=True)
     assert one.M_B * one.N_B <= 32 * 32
@@ -98,7 +95,7 @@ def test_one_image_gets_split_sums_or_small_blocks_many_large_ones() -> None:
     assert many.M_B * many.N_B == 128 * 64
 
 
-def test_channels_that_do_not_exist_cost_what_others_do() -> None:
+def test_channels_that_do_not_exist_cost_what_others_do():
     wide, narrow = (ConvProblem(128, 64, 56, 56, filters, 3) for filters in (128, 97))
     tile = best_tile(wide)
     assert estimated_cost(wide, tile) == estimated_cost(narrow, tile)

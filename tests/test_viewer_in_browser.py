@@ -68,7 +68,7 @@ def test_every_control_does_what_it_says(shown, s08):
     assert text_of(opened, "h1") == "s08_vectorized"
     assert text_of(opened, "#launches [aria-pressed=true]") == "2. vectorized"
     assert text_of(opened, "#machine-title") == "The machine"
-    assert "16 bytes of S_I each, so 8 lanes are served at a time: 4 passes" in text_of(
+    assert "16 bytes of S_I each, so 8 lanes are served at a time: 4 wavefronts" in text_of(
         opened, "#sentence"
     )
     assert number_of(opened, "#lanes .cell") == 32
@@ -184,8 +184,8 @@ def test_playing_steps_on_by_itself_and_stops_at_the_end(shown):
         ("copy", "32 lanes read 128 neighbouring bytes of source: 4 sectors, the fewest possible."),
         ("strided_copy", "4 bytes of source each, 32 bytes apart: 32 sectors, 4 would do"),
         ("offset_copy", "5 sectors, because they begin 4 bytes into a sector, 4 would do."),
-        ("transpose_shared", "they want 32 different words of bank 0, so 32 passes"),
-        ("interleaved_reduction", "they want 2 different words of each of 16 banks, so 2 passes"),
+        ("transpose_shared", "they want 32 different words of bank 0, so 32 wavefronts"),
+        ("interleaved_reduction", "they want 2 different words of each of 16 banks, so 2 wave"),
         ("histogram", "Up to 3 lanes update one element"),
     ],
 )
@@ -214,25 +214,25 @@ trace.launches.map(prepared).flatMap((launch) => launch.requests.map(unpacked)).
   const {lanes, offsets, addresses, width, operation} = one, bytes = bytesWanted(offsets, width);
   return one.array.space === 'global'
     ? [sectorsOf(lanes, addresses, width).length, 0, fewestSectors(bytes), lanes, offsets]
-    : [0, passesOf(lanes, addresses, width, operation === 'load').length, fewestPasses(bytes),
-       lanes, offsets];
+    : [0, wavefrontsOf(lanes, addresses, width, operation === 'load').length,
+       fewestWavefronts(bytes), lanes, offsets];
 })
 """
 
 
 def test_the_page_s_rules_are_the_simulator_s(shown):
-    """Sectors, passes and the fewest of each, of requests of every kind."""
+    """Sectors, wavefronts and the fewest of each, of requests of every kind."""
     launches = tuple(launch for made in of_all_kinds() for launch in made.launches)
     found = iter(shown(Trace("all", launches)).run(BY_THE_PAGE))
     for launch in launches:
         fewest = 0
         for one in launch.requests:
-            sectors, passes, least, lanes, offsets = next(found)
-            assert (sectors, passes) == (one.sectors, one.passes)
+            sectors, wavefronts, least, lanes, offsets = next(found)
+            assert (sectors, wavefronts) == (one.sectors, one.wavefronts)
             assert (lanes, offsets) == ([*one.lanes], [*one.offsets])
             fewest += least
         if launch.grid == (1, 1, 1):  # of one block the sums are those of its requests
-            assert fewest == launch.total("fewest_sectors") + launch.total("fewest_passes")
+            assert fewest == launch.total("fewest_sectors") + launch.total("fewest_wavefronts")
     assert next(found, None) is None
     assert len({one.width for launch in launches for one in launch.requests}) > 2
 
@@ -277,4 +277,4 @@ def test_elements_are_named_as_they_lie(shown):
     )
     hover = opened.run("document.querySelector('#memory .cell').dataset.hover")
     word = "staged[0, 0]\N{EN DASH}[0, 3]"
-    assert hover == f"pass 1: bank 0 gives {word} to lanes 0\N{EN DASH}3"
+    assert hover == f"wavefront 1: bank 0 gives {word} to lanes 0\N{EN DASH}3"

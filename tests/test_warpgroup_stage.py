@@ -234,7 +234,7 @@ def test_no_bank_is_asked_twice(tile: Tile, problem: ConvProblem) -> None:
     assert {(a.array, a.operation, a.width) for a in accesses} == {
         ("S_F", "store", 16), ("S_I", "store", 4), ("S_I", "load", 16),
     }  # fmt: skip
-    assert [a.passes for a in accesses] == [a.fewest_passes for a in accesses]
+    assert [a.wavefronts for a in accesses] == [a.fewest_wavefronts for a in accesses]
     slices = blocks_for(problem.K, 16) * launch.grid[0] * launch.grid[1]
     (loads,) = (a for a in accesses if a.operation == "load")
     assert loads.requests == slices * 4 * 4  # four rows of each by each of four warps

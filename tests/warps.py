@@ -73,7 +73,7 @@ def sectors(indices: list[int], numbers: int = 4) -> int:
     return len({4 * (index + e) // SECTOR for index in indices for e in range(numbers)})
 
 
-def passes(indices: list[int], by_fours: bool) -> int:
+def wavefronts(indices: list[int], by_fours: bool) -> int:
     """How often shared memory has to be asked: a pass gives each bank's number once."""
     if not by_fours:
         by_bank = defaultdict(set)
@@ -82,6 +82,6 @@ def passes(indices: list[int], by_fours: bool) -> int:
         return max(map(len, by_bank.values()))
     quarters = [indices[at : at + QUARTER] for at in range(0, WARP, QUARTER)]
     return sum(
-        passes([index + e for index in quarter for e in range(4)], by_fours=False)
+        wavefronts([index + e for index in quarter for e in range(4)], by_fours=False)
         for quarter in quarters
     )

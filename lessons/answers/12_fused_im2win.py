@@ -2,12 +2,19 @@
 
 from convlab.lessons.answers import given, right, wrong
 
-FILTER = "            fetch_filter(packed, slice_, pipe, t, S_F)\n"
-WINDOWS = "            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)\n"
-COMMIT = "        commit_copies()  # even an empty group: wait_copies counts groups\n"
-WAIT = "        wait_copies(IN_FLIGHT)  # for this thread's part of the slice,\n"
-BARRIER = "        cuda.syncthreads()  # then for all threads'; its predecessor is free\n"
-CASES = "        if {}:\n            wait_copies(1)\n        else:\n            wait_copies(0)\n"
+FILTER = "        fetch_filter(packed, slice_, pipe, t, S_F)\n"
+WINDOWS = "        fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)\n"
+IF = "            if slice_ + IN_FLIGHT < SLICES:\n"
+LOOP = "            steps(S_F, S_I, at_F"
+COMMIT = "            commit_copies()\n" + LOOP
+WAIT = "                wait_copies(IN_FLIGHT)  # lines 14-15\n"
+BARRIER = "                cuda.syncthreads()  # line 16\n"
+ONE = "wait_copies(IN_FLIGHT)  # lines 14-15"
+CASES = """                if {}:
+                    wait_copies(1)
+                else:
+                    wait_copies(0)
+"""
 
 ANSWERS = {
     "pipeline": [
@@ -15,23 +22,24 @@ ANSWERS = {
         wrong("no barrier", "shared race", (BARRIER, "")),
         wrong("the barrier first", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),
         wrong("a group only where there is a slice", "copy in flight", (COMMIT, "    " + COMMIT)),
-        wrong("no group at all", "copy in flight", (COMMIT, "")),
-        wrong("waits for one too few", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(IN_FLIGHT + 1)")),
+        wrong("no group at all", "copy in flight", (COMMIT, LOOP)),
+        wrong("waits for one too few", "copy in flight", (ONE, "wait_copies(IN_FLIGHT + 1)")),
         wrong("the windows forgotten", "answer", (WINDOWS, "")),
         wrong("the filter forgotten", "answer", (FILTER, "")),
         wrong("always into stage 0", "answer", (WINDOWS, WINDOWS.replace("pipe, t", "0, t"))),
-        wrong("waits for all, always", "counts", ("wait_copies(IN_FLIGHT)", "wait_copies(0)")),
-        right("two groups a slice: the filter is waited for early", (FILTER, FILTER + "            commit_copies()\n")),
+        wrong("the last slice forgotten", "answer", (IF, IF.replace("SLICES", "SLICES - 1"))),
+        wrong("waits for all, always", "counts", (ONE, "wait_copies(0)")),
+        right("the later slice named", (IF, "            later = slice_ + IN_FLIGHT\n            if later < SLICES:\n")),
         right("the windows first", (FILTER + WINDOWS, WINDOWS + FILTER)),
-        right("a group in both cases", (COMMIT, "            commit_copies()\n        else:\n            commit_copies()\n")),
+        right("a group in both cases", (COMMIT, "                commit_copies()\n            else:\n    " + COMMIT)),
     ],
     "impatient": [
         given("counts"),
-        wrong("all but two, always", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(2)")),
-        wrong("as many as there are slots", "copy in flight", ("wait_copies(IN_FLIGHT)", "wait_copies(DEPTH)")),
+        wrong("all but two, always", "copy in flight", (ONE, "wait_copies(2)")),
+        wrong("as many as there are slots", "copy in flight", (ONE, "wait_copies(DEPTH)")),
         wrong("not waited for", "copy in flight", (WAIT, "")),
         wrong("waits after the barrier", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),
-        wrong("waits for all a second time", "counts", (WAIT, WAIT + "        wait_copies(0)\n")),
+        wrong("waits for all a second time", "counts", (WAIT, WAIT + "                wait_copies(0)\n")),
         right("by the number in flight", (WAIT, CASES.format("IN_FLIGHT == 1"))),
         right("by the number of slots", (WAIT, CASES.format("DEPTH == 3"))),
     ],

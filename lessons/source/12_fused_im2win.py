@@ -66,16 +66,17 @@ pipeline_stages(diary("s12"))
 """
 ## Your turn
 
-Below is the kernel. It first fetches slices 0 and 1, then calls
-`multiply_slice` for one slice after the other, which is given. Two places are left for you, in `fetch` and
-in `wait_for`:
+Below is the kernel of [s11d](../src/convlab/stages/s11d_window_copies.py), the first stage without the tensor;
+the stages from there to s12 refine it. It first fetches slices 0 and 1, and waits for slice 0. Then it multiplies
+one slice after the other, while later ones arrive. Three places are left for you:
 
-- **`fetch`** starts the copies of slice `slice_` into stage `pipe`. The block's last slice is `end - 1`. Past it
-  `fetch` starts no copy, but still commits a group: `wait_copies` counts groups, so every call must make
-  one.
-- **`wait_for`** waits until slice `slice_` is there. `IN_FLIGHT` later ones may still be in flight. Your
+- **`fetch`** starts the copies of slice `slice_` into stage `pipe`.
+- **In the loop**, `slice_` is the slice to multiply next, and `free` is the stage whose slice is already
+  multiplied. Start the copies of slice `slice_ + IN_FLIGHT` into `free`. The last slice is `SLICES - 1`. Past
+  it start no copy, but still commit a group: `wait_copies` counts groups, so every round must make one.
+- **Before slice `slice_` is read**, wait until it is there. `IN_FLIGHT` later ones may still be in flight. Your
   own part of the slice is there when `wait_copies` says so. But other threads have fetched the other parts, and
-  each thread can wait only for its own copies. (The code that then reads step 0 of the slice is given.)
+  each thread can wait only for its own copies.
 
 | call | does |
 | --- | --- |
@@ -93,28 +94,32 @@ order you would know that others have *come*, and not that their copies have.
 </details>
 <details><summary>Tip: what else does the barrier do?</summary>
 
-After the barrier no thread reads the previous slice. So its stage is free, and the next round's `fetch`
-may fill it.
+After the barrier no thread reads the previous slice. So its stage is free, and the next round may fill it.
 </details>
 """
 
 # %% exercise="pipeline"
 stage_kernel(
-    "s12",
+    "s11d",
     blank(
-        "ask for both parts of the slice; in any case make a group",
+        "start both parts of the slice",
         first="fetch_filter(packed, slice_, pipe, t, S_F)",
+        last="fetch_windows(",
+    ),
+    blank(
+        "start the slice that comes IN_FLIGHT later; in any case make a group",
+        first="if slice_ + IN_FLIGHT < SLICES:",
         last="commit_copies()",
     ),
     blank(
         "wait for my copies, then for everybody",
-        first="wait_copies(IN_FLIGHT)",
+        first="wait_copies(IN_FLIGHT)  # lines 14-15",
         last="cuda.syncthreads()",
     ),
 )
 
 # %% check="pipeline"
-check_prefetch(part_of("s12", make_kernel=make_kernel), "s12")
+check_prefetch(part_of("s11d", make_kernel=make_kernel), "s11d")
 
 # %% [markdown]
 """
@@ -146,16 +151,16 @@ above. Which line keeps the copies from being two slices ahead?
 
 # %% hunt="impatient"
 stage_kernel(
-    "s12",
-    planted=(("wait_copies(IN_FLIGHT)", "wait_copies(0)"),),
+    "s11d",
+    planted=(("wait_copies(IN_FLIGHT)  # lines 14-15", "wait_copies(0)"),),
     called="make_slow",
 )
 
 # %%
-pipeline_stages(diary("s12", part_of("s12", make_kernel=make_slow)))
+pipeline_stages(diary("s11d", part_of("s11d", make_kernel=make_slow)))
 
 # %% check="impatient"
-check_prefetch(part_of("s12", make_kernel=make_slow), "s12")
+check_prefetch(part_of("s11d", make_kernel=make_slow), "s11d")
 
 # %% [markdown]
 """
@@ -181,14 +186,14 @@ packing the filter, which a network that is no longer trained needs once. Its wo
 filter, where s11 takes several times the input.
 
 The [results](../docs/results.md) compare s12 with libraries, and [how it came to be fast](../docs/notes/fast.md)
-says what was tried. That page also says why `end` is not always the last slice of all: where there are few
-outputs, blocks share the slices of each sum (split-K).
+says what was tried. What s12 adds to the kernel above: where there are few outputs, blocks share the slices of each
+sum (split-K).
 
 ## Questions
 
 Think first, then unfold.
 
-<details><summary>Why does <code>fetch</code> commit a group even when there is nothing left to fetch?</summary>
+<details><summary>Why does every round commit a group, even when there is nothing left to fetch?</summary>
 
 <code>wait_copies(1)</code> means: all groups but the last one. In the last rounds no copy is started. If
 no group were committed either, "the last one" would be the very slice that is needed, and no thread would
@@ -209,7 +214,8 @@ fetched the same rows. s11's tensor is far larger than the caches: it went to me
 
 ## Where to read on
 
-- The whole files: [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py),
+- The whole files: [s11d_window_copies.py](../src/convlab/stages/s11d_window_copies.py),
+  [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py),
   [window_copies.py](../src/convlab/kernels/window_copies.py) and how a tile is chosen for each layer,
   [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py).
 - The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:

@@ -1,4 +1,4 @@
-"""The ``convlab`` command: its verbs, each a file of ``convlab.commands``.
+"""The ``convlab`` command: its verbs are in ``convlab.commands``.
 
 Numba is imported only by the verbs that need it, when they run: it is slow.
 """
@@ -9,12 +9,11 @@ import typer
 
 from convlab.commands.bench import bench
 from convlab.commands.check import check
-from convlab.commands.doctor import doctor
 from convlab.commands.ladder import ImageAlone, ladder
 from convlab.commands.lessons import lessons
 from convlab.commands.lint import lint
 from convlab.commands.report import report
-from convlab.commands.stages import stages
+from convlab.commands.show import doctor, stages
 from convlab.commands.trace import trace
 from convlab.commands.tune import tune
 from convlab.shell import Verbs

@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import chain, groupby
+from pathlib import Path
 from typing import Any
 
 from convlab.engines.offline import (
@@ -238,16 +239,20 @@ class Difference:
     worse: tuple[str, ...]
 
 
-def stored_rows(text: str) -> list[dict[str, Any]]:
+def stored_rows(path: Path) -> list[dict[str, Any]]:
     """Rows as ``convlab lint --json`` writes them, in one list or one on each line.
 
-    Raises ``ValueError`` for anything else.
+    Raises ``ValueError`` for a file that cannot be read or holds anything else.
     """
-    begins = text.lstrip()[:1]
-    rows = json.loads(text) if begins == "[" else [json.loads(s) for s in text.splitlines() if s]
-    wanted = {*_KEY, *COMPARED}
-    if not rows or not all(isinstance(row, dict) and wanted <= row.keys() for row in rows):
-        raise ValueError(f"it must hold objects with the keys {', '.join((*_KEY, *COMPARED))}")
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+        one_list = text.startswith("[")
+        rows = json.loads(text) if one_list else [*map(json.loads, filter(None, text.split("\n")))]
+        wanted = {*_KEY, *COMPARED}
+        if not rows or not all(isinstance(row, dict) and wanted <= row.keys() for row in rows):
+            raise ValueError(f"it must hold objects with the keys {', '.join((*_KEY, *COMPARED))}")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"against is {str(path)!r}, which cannot be compared: {error}") from error
     return rows
 
 
@@ -256,7 +261,7 @@ def differences(rows: Sequence[Row], stored: Iterable[dict[str, Any]]) -> list[D
     before = {tuple(old[key] for key in _KEY): old for old in stored}
     found = []
     for row in rows:
-        now = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(row).items()}
+        now = json.loads(json.dumps(asdict(row)))  # lists for tuples, as they are stored
         old = before.get(tuple(now[key] for key in _KEY))
         if old is None:
             found.append(Difference(row, {}, ()))

@@ -59,15 +59,19 @@ class Tile:
     def __str__(self) -> str:
         return f"{self.M_B}x{self.N_B}x{self.K_B}/{self.M_T}x{self.N_T}"
 
+    def fits(self, elements: int) -> bool:
+        """Whether so many float32 fit the static shared memory of a block."""
+        return 4 * elements <= SHARED_BYTES
+
     def pipeline_depth(self, elements: int) -> int:
         """How many slices of so many elements shared memory holds for a multistage pipeline: one to
         multiply and two in flight, or one in flight where three do not fit."""
-        return 3 if 3 * 4 * elements <= SHARED_BYTES else 2
+        return 3 if self.fits(3 * elements) else 2
 
     def require_shared_memory(self, elements: int) -> None:
         """Raise ``ValueError`` when a kernel's shared arrays do not fit CUDA's 48 KiB."""
         rule = f"its slices take {4 * elements} bytes, and shared memory has {SHARED_BYTES}"
-        self.require(4 * elements <= SHARED_BYTES, rule)
+        self.require(self.fits(elements), rule)
 
     def require(self, holds: bool, rule: str) -> None:
         """Raise ``ValueError`` naming this tile and the rule unless it holds."""

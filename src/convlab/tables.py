@@ -27,7 +27,7 @@ REQUEST_COLUMNS = {
     "global\nreq.": ("global_requests", ",d"),
     "sectors\n/ req.": ("sectors_per_request", ".2f"),
     "shared\nreq.": ("shared_requests", ",d"),
-    "passes\n/ req.": ("passes_per_request", ".2f"),
+    "wave-\nfronts\n/ req.": ("wavefronts_per_request", ".2f"),
     "bytes /\nFLOP": ("bytes_per_flop", ".3f"),
 }
 ACCESS_COLUMNS = {
@@ -146,7 +146,7 @@ def ladder_legend(engine: Engine) -> Text:
     if engine.name == "simulator":
         columns = (
             "A request (req.) is one load or store of a warp's 32 threads. Global memory answers "
-            "in sectors of 32 bytes, shared memory in passes. bytes: whole sectors of global "
+            "in sectors of 32 bytes, shared memory in wavefronts. bytes: whole sectors of global "
             "memory."
         )
     else:

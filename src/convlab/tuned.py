@@ -1,8 +1,8 @@
 """Tiles that tuning found best, kept on disk per problem, GPU, stage and code.
 
-``tiles.json`` in :func:`cache_folder` holds a list of entries, which only ``convlab tune`` writes.
-A plan ignores an entry that it cannot read, or of other code (:func:`code_of`): another kernel may
-want another tile. It then takes the heuristic's.
+``tiles.json`` in :func:`cache_folder` holds a row for each problem, GPU and stage, which only
+``convlab tune`` writes. A plan ignores a row that it cannot read, or of other code
+(:func:`code_of`): another kernel may want another tile. It then takes the heuristic's.
 """
 
 from __future__ import annotations
@@ -12,40 +12,23 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Container, Iterable
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Container, Iterable
+from dataclasses import astuple
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from convlab.files import write_whole
 from convlab.problem import ConvProblem
 from convlab.stage import Stage, Tile
 
 FORMAT = 1
 SOURCE = Path(__file__).parent
 CODE = ("stage", "stages", "kernels", "device")  # what a stage is made of
-Key = tuple[str, str, str]
-Write = Callable[[Path, bytes], None]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The best tile of a problem (``str`` of it): where, by which code, in which time, and when."""
-
-    problem: str
-    gpu: str
-    stage: str
-    code: str
-    tile: tuple[int, ...]
-    time_ms: float
-    date: str  # UTC
-
-    @property
-    def key(self) -> Key:
-        """Problem, GPU and stage: there is one entry for each."""
-        return self.problem, self.gpu, self.stage
+KEY = ("problem", "gpu", "stage")
+Rows = dict[tuple[str, ...], dict[str, Any]]
 
 
 def cache_folder() -> Path:
@@ -65,66 +48,64 @@ def tiles_file() -> Path:
 def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
     """The tile that tuning found best here with this code; None where there is none."""
     try:
-        entry = _entries_once(tiles_file()).get((str(problem), gpu, stage.name))
-        if entry is None or entry.code != code_of(stage.module):
+        row = _rows_once(tiles_file()).get((str(problem), gpu, stage.name))
+        if row is None or row.get("code") != code_of(stage.module):
             return None
     except (OSError, RuntimeError, SyntaxError):  # no home folder; no source to read
         return None
-    return next((tile for tile in stage.candidates(problem) if astuple(tile) == entry.tile), None)
+    sizes = row.get("tile")
+    if not isinstance(sizes, list) or any(type(size) is not int for size in sizes):
+        return None
+    return next((tile for tile in stage.candidates(problem) if [*astuple(tile)] == sizes), None)
 
 
-def entry_for(problem: ConvProblem, stage: Stage, gpu: str, tile: Tile, time_ms: float) -> Entry:
-    """The entry of a tile that was found best with today's code."""
-    now, code = datetime.now(UTC).isoformat(timespec="seconds"), code_of(stage.module)
-    return Entry(str(problem), gpu, stage.name, code, astuple(tile), time_ms, now)
+def remember(problem: ConvProblem, stage: Stage, gpu: str, tile: Tile, time_ms: float) -> None:
+    """Keep the tile that was found best with today's code, in the place of an older one.
+
+    Raises ``OSError`` where the file cannot be written; it is written whole or not at all.
+    """
+    key = (str(problem), gpu, stage.name)
+    row = dict(zip(KEY, key, strict=True)) | {
+        "code": code_of(stage.module),
+        "tile": astuple(tile),
+        "time_ms": time_ms,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    _save((read(tiles_file()) | {key: row}).values())
 
 
-def remember(entry: Entry, write: Write) -> None:
-    """Replace the entry of the same key; ``write(file, content)`` writes a whole file."""
-    file = tiles_file()
-    _save(file, (read(file) | {entry.key: entry}).values(), write)
-
-
-def forget(problems: Container[str] | None, write: Write) -> int:
-    """Remove the entries of these problems, all for None; returns how many."""
-    file = tiles_file()
-    if not file.exists():
+def forget(problems: Container[str] | None) -> int:
+    """Remove the rows of these problems, all for None; returns how many."""
+    if not tiles_file().exists():
         return 0
-    entries = read(file).values()
-    kept = [entry for entry in entries if problems is not None and entry.problem not in problems]
-    _save(file, kept, write)
-    return len(entries) - len(kept)
+    rows = read(tiles_file()).values()
+    kept = [row for row in rows if problems is not None and row["problem"] not in problems]
+    _save(kept)
+    return len(rows) - len(kept)
 
 
-def read(file: Path) -> dict[Key, Entry]:
+def read(file: Path) -> Rows:
+    """The rows of a file; none of a file that cannot be read."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         rows: list[Any] = list(document["tiles"]) if document["format"] == FORMAT else []
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
-    entries = [entry for row in rows if (entry := _entry(row)) is not None]
-    return {entry.key: entry for entry in entries}
+    return {
+        tuple(row[name] for name in KEY): row
+        for row in rows
+        if isinstance(row, dict) and all(isinstance(row.get(name), str) for name in KEY)
+    }
 
 
-def _entry(row: Any) -> Entry | None:
-    try:
-        entry = Entry(**(row | {"tile": tuple(row["tile"])}))
-        words = (*entry.key, entry.date)
-        numbers = all(type(size) is int for size in entry.tile)
-    except (TypeError, KeyError):
-        return None
-    usable = all(isinstance(word, str) for word in words) and numbers
-    return entry if usable and isinstance(entry.time_ms, int | float) else None
-
-
-def _save(file: Path, entries: Iterable[Entry], write: Write) -> None:
-    document = {"format": FORMAT, "tiles": [asdict(entry) for entry in entries]}
-    write(file, (json.dumps(document, indent=1) + "\n").encode())
-    _entries_once.cache_clear()
+def _save(rows: Iterable[dict[str, Any]]) -> None:
+    document = {"format": FORMAT, "tiles": list(rows)}
+    write_whole(tiles_file(), (json.dumps(document, indent=1) + "\n").encode())
+    _rows_once.cache_clear()
 
 
 @lru_cache(maxsize=1)
-def _entries_once(file: Path) -> dict[Key, Entry]:
+def _rows_once(file: Path) -> Rows:
     return read(file)  # once per process, so that planning again costs nothing
 
 

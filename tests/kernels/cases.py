@@ -70,13 +70,15 @@ def edited(function: Any, name: str, edits: dict[str, Any]) -> Any:
     ``edits`` becomes the line or the lines beside it. Raises ``ValueError`` for a line that is not
     there exactly once."""
     _, *lines = inspect.getsource(function).splitlines()
-    bare = [line.strip() for line in lines]
+    body = []
+    for line in lines:
+        old, indent = line.strip(), line[: len(line) - len(line.lstrip())]
+        new = edits.get(old, old)
+        body += [indent + one for one in ((new,) if isinstance(new, str) else new)]
     for old in edits:
-        if bare.count(old) != 1:
-            raise ValueError(f"{name}: {function.__name__} has {old!r} {bare.count(old)} times")
-    new = [edits.get(line, line) for line in bare]
-    body = [line for each in new for line in ((each,) if isinstance(each, str) else each)]
-    text = "\n    ".join([f"def {name}(a, b):", *body]) + "\n"
+        if (count := [line.strip() for line in lines].count(old)) != 1:
+            raise ValueError(f"{name}: {function.__name__} has {old!r} {count} times")
+    text = "\n".join([f"def {name}(a, b):", *body]) + "\n"
     file = f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), function.__globals__, there := {})

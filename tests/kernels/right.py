@@ -160,12 +160,8 @@ def histogram_with_shared_atomics(a, b):
         b[i] = bins[i]
 
 
-@right(
-    lambda a: [a[0].sum()],
-    grid=4,
-    block=32,
-    arguments=lambda: [np.arange(100, dtype=F), np.zeros(1, F)],
-)
+@right(lambda a: [a[0].sum()], grid=4, block=32,
+       arguments=lambda: [np.arange(100, dtype=F), np.zeros(1, F)])  # fmt: skip
 def early_exit_then_atomic(a, b):
     i = cuda.grid(1)
     if i >= a.size:
@@ -191,9 +187,8 @@ def transpose_with_padding(a, b):
         b[x + ty + k, y + tx] = square[tx, ty + k]
 
 
-@right(
-    lambda a: a[0] @ a[1], grid=(2, 2), block=(8, 8), arguments=floats((16, 16), (16, 16), (16, 16))
-)
+@right(lambda a: a[0] @ a[1], grid=(2, 2), block=(8, 8),
+       arguments=floats((16, 16), (16, 16), (16, 16)))  # fmt: skip
 def double_buffered_tiles(a, b, c):
     S_A, S_B = cuda.shared.array((2, 8, 8), float32), cuda.shared.array((2, 8, 8), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -219,13 +214,8 @@ def dynamic_memory_carved_in_two(a, b):
     b[i] = first[63 - i] + second[63 - i]
 
 
-@right(
-    lambda a: [*a[0] + a[0][::-1], *a[0] + a[0][::-1]],
-    grid=2,
-    block=32,
-    arguments=floats(32, 64),
-    shared_bytes=256,
-)
+@right(lambda a: [*a[0] + a[0][::-1], *a[0] + a[0][::-1]], grid=2, block=32,
+       arguments=floats(32, 64), shared_bytes=256)  # fmt: skip
 def dynamic_memory_called_for_twice(a, b):
     first = cuda.shared.array(0, float32)
     i = cuda.threadIdx.x
@@ -408,12 +398,8 @@ def counting_barrier(a, b):
     b[i] = cuda.syncthreads_count(1 if a[i] < 32 else 0)
 
 
-@right(
-    lambda a: [a[0].max()],
-    grid=4,
-    block=16,
-    arguments=lambda: [np.arange(64, dtype=F), np.full(1, -np.inf, F)],
-)
+@right(lambda a: [a[0].max()], grid=4, block=16,
+       arguments=lambda: [np.arange(64, dtype=F), np.full(1, -np.inf, F)])  # fmt: skip
 def maximum_by_atomics(a, b):
     cuda.atomic.max(b, 0, a[cuda.grid(1)])
 
@@ -516,11 +502,8 @@ def pipeline_of_two_buffers(a, b):
     b[i] = total
 
 
-@right(
-    lambda a: np.append(a[0], [0, 0]).reshape(7, 16)[:, ::-1].sum(0),
-    block=16,
-    arguments=floats(110, 16),
-)
+@right(lambda a: np.append(a[0], [0, 0]).reshape(7, 16)[:, ::-1].sum(0), block=16,
+       arguments=floats(110, 16))  # fmt: skip
 def pipeline_of_three_buffers_with_an_edge(a, b):
     buffers = cuda.shared.array((3, 16), float32, alignment=16)
     i = cuda.threadIdx.x
@@ -583,11 +566,8 @@ def all_copy_the_same(a, b):
 # Tensor cores
 
 
-@right(
-    lambda a: np.where(np.arange(96) // 32 == 1, a[0], 8 + a[0] % 8 // 4),
-    block=96,
-    arguments=floats(96, 96),
-)
+@right(lambda a: np.where(np.arange(96) // 32 == 1, a[0], 8 + a[0] % 8 // 4), block=96,
+       arguments=floats(96, 96))  # fmt: skip
 def tensor_core_of_some_warps(a, b):
     i = cuda.threadIdx.x
     if i % 2:  # lanes part, and are together again
@@ -704,11 +684,8 @@ def product_into_a_part_of_an_array(a, b):
     b[i] = D[0] + D[5]
 
 
-@right(
-    lambda a: np.append(first_sums(a[0]), np.full(64, a[0].sum())),
-    arguments=floats(256, 192),
-    **(WARPGROUP | {"block": 192, "grid": 1}),
-)
+@right(lambda a: np.append(first_sums(a[0]), np.full(64, a[0].sum())), arguments=floats(256, 192),
+       **(WARPGROUP | {"block": 192, "grid": 1}))  # fmt: skip
 def two_warps_beside_a_warpgroup(a, b):
     S = cuda.shared.array(256, float32, alignment=16)
     L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int32, uint32
+from numba import cuda, float32, int32, uint32  # noqa: F401  for edits
 
-from convlab.device import (
+from convlab.device import (  # noqa: F401  for edits
     BYTES_16,
     commit_copies,
     copy_async,
@@ -49,272 +49,231 @@ def mistakes(right: Any, *rows: tuple[Any, ...], **launch: Any) -> None:
         wrong(kind, line, **(launch | dict(*more)))(edited(right, name, edits))
 
 
-# Out of bounds
+TWO_BLOCKS: dict[str, Any] = {"grid": 2, "arguments": floats(64, 64)}
+LARGE: dict[str, Any] = {"block": 64, "arguments": floats(64, 64)}
+BARRIER, COPY = "cuda.syncthreads()", "copy_async(S, i, a, i, True)"
+SMALL = "S = cuda.shared.array(32, float32)"
+COMMIT, WAIT, WRITE = "commit_copies()", "wait_copies(0)", "b[i] = S[i]"
 
 
-@wrong("out of bounds", "b[i] = a[i]", grid=2, block=24)
-def no_guard(a, b):
+def each_its_element(a, b):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     b[i] = a[i]
 
 
-@wrong("out of bounds", "b[y, x] = a[x, y]", block=(8, 4), arguments=floats((4, 8), (4, 8)))
-def swapped_indices(a, b):
-    x, y = cuda.grid(2)
-    b[y, x] = a[x, y]
+DO, VALUE = "b[i] = a[i]", "x = a[i]"
+MMA = "mma_tf32((x, x, x, x), (x, x), (x, x, x, x))"
+LOCK = ("while cuda.atomic.cas(a, 0, 0, 1) != 0:", "    pass", "b[0] += 1")
+LOCKED: dict[str, Any] = {"arguments": lambda: [np.zeros(1, np.int32), np.zeros(1)]}
+mistakes(
+    each_its_element,
+    ("no_guard", "out of bounds", DO, {}, {"grid": 2, "block": 24}),
+    ("swapped_indices", "out of bounds", "b[y, x] = a[x, y]",
+     {"i = cuda.grid(1)": "x, y = cuda.grid(2)", DO: "b[y, x] = a[x, y]"},
+     {"block": (8, 4), "arguments": floats((4, 8), (4, 8))}),
+    ("row_that_is_not_there", "out of bounds", "rows[4]",
+     {DO: ("rows = a", "row = rows[4]", "b[i] = row[i]")},
+     {"block": 8, "arguments": floats((4, 8), 8)}),
+    ("dynamic_part_too_short", "out of bounds", "part[8]",
+     {DO: ("part = cuda.shared.array(0, float32)[:8]", "part[8] = a[0]", "b[0] = part[8]")},
+     {"block": 1, "shared_bytes": 64}),
+    ("unsigned_below_zero", "wraps around", "uint32(i - 1)", {DO: "b[i] = a[uint32(i - 1) % 32]"}),
+    ("wide_load_off_by_one", "misaligned", "load4(a, i + 1)",
+     {DO: ("i *= 4", "store4(b, i, load4(a, i + 1))")}, {"block": 4}),
+    ("wide_load_of_an_odd_row", "misaligned", "load4(a, (1, 0))",
+     {DO: "store4(b, 0, load4(a, (1, 0)))"}, {"block": 1, "arguments": floats((4, 9), 8)}),
+    ("wide_store_in_the_middle", "misaligned", "store4(b, 6",
+     {DO: "store4(b, 6, load4(a, 4))"}, {"block": 1}),
+    ("shift_in_place", "global race", "a[i] = a[(i + 1) % 32]", {DO: "a[i] = a[(i + 1) % 32]"}),
+    ("arguments_overlap", "global race", "a[1 + i] = a[i]",
+     {DO: f"{DO}  # b is a[1:]: a[1 + i] = a[i]"}, {"arguments": lambda: views_of_one_array()}),
+    ("lock_released_with_no_fence", "global race", "b[0] += 1",
+     {DO: (*LOCK, "cuda.atomic.exch(a, 0, 0)")}, LOCKED),
+    ("fence_of_the_block_only", "global race", "b[0] += 1",
+     {DO: (*LOCK, "cuda.threadfence_block()", "cuda.atomic.exch(a, 0, 0)")},
+     {"grid": 4, "block": 1, **LOCKED}),
+    ("barriers_of_different_kind", "barrier divergence", "cuda.syncthreads_count(1)",
+     {DO: ("if i < 16:", "    b[i] = cuda.syncthreads_count(1)", "else:", f"    {BARRIER}", DO)}),
+    ("shuffle_in_a_branch", "inactive lane", "cuda.shfl_down_sync(ALL",
+     {DO: (VALUE, "if i < 16:", "    x += cuda.shfl_down_sync(ALL, x, 8)", "b[i] = x")}),
+    ("tensor_core_in_a_branch", "inactive lane", "mma_tf32((x",
+     {DO: (VALUE, "if i < 16:", f"    x = {MMA}[0]", "b[i] = x")}),
+    ("tensor_core_after_lanes_have_ended", "inactive lane", "mma_tf32((x",
+     {DO: ("if i >= 28:", "    return", VALUE, f"b[i] = {MMA}[0]")}),
+    ("tensor_core_of_half_a_warp", "inactive lane", "mma_tf32((x",
+     {DO: (VALUE, f"b[i] = {MMA}[0]")}, {"block": 48, "arguments": floats(48, 48)}),
+    ("tensor_core_at_two_places", "inactive lane", "mma_tf32((x",
+     {DO: (VALUE, "y = float32(2)", "if i % 2:", f"    total = {MMA.replace('x', 'y')}", "else:",
+           f"    total = {MMA}", "b[i] = total[0]")}),
+    ("halo_below_zero", "out of bounds", "b[i] = a[i - 1]", {DO: "b[i] = a[i - 1] + a[i]"}),
+    ("halo_past_the_end", "out of bounds", "a[i + 1]", {DO: "b[i] = a[i] + a[i + 1]"}),
+    ("guard_one_too_wide", "out of bounds", "b[i] = a[0]",
+     {DO: ("if i <= a.size:", "    b[i] = a[0]")}, {"grid": 2}),
+    ("wrong_stride", "out of bounds", "a[i * 2]", {DO: "b[i] = a[i * 2]"}),
+    ("histogram_bin_missing", "out of bounds", "cuda.atomic.add(b",
+     {DO: "cuda.atomic.add(b, int(a[i]) + 1, 1)"}),
+    ("sum_without_an_atomic", "global race", "b[0] += a[i]", {DO: "b[0] += a[i]"}),
+    ("sum_of_blocks_without_an_atomic", "global race", "b[0] += a[i]", {DO: "b[0] += a[i]"},
+     {"grid": 32, "block": 1}),
+    ("two_threads_one_output", "global race", "b[i % 16] = a[i]", {DO: "b[i % 16] = a[i]"}),
+    ("block_index_forgotten", "global race", "b[cuda.threadIdx.x] = a[i]",
+     {DO: "b[cuda.threadIdx.x] = a[i]"}, TWO_BLOCKS),
+    ("barrier_does_not_span_blocks", "global race", "b[i] = a[63 - i]",
+     {DO: ("a[i] = 1 + i", BARRIER, "b[i] = a[63 - i]")}, TWO_BLOCKS),
+    ("barrier_in_a_branch", "barrier divergence", BARRIER,
+     {DO: ("if i < 16:", f"    {BARRIER}", DO)}),
+    ("two_different_barriers", "barrier divergence", "cuda.syncthreads()  # one",
+     {DO: ("if i < 16:", f"    {BARRIER}  # one", "else:", f"    {BARRIER}  # other", DO)}),
+    ("early_exit_before_a_barrier", "barrier divergence", BARRIER,
+     {DO: ("if i >= 32:", "    return", BARRIER, DO)}, {"block": 40}),
+    ("loops_of_different_length", "barrier divergence", BARRIER,
+     {DO: ("for _ in range(1 + i % 2):", f"    {BARRIER}", DO)}),
+    ("caller_not_in_the_mask", "inactive lane", "cuda.shfl_sync(0xFFFF",
+     {DO: "b[i] = cuda.shfl_sync(0xFFFF, a[i], 0)"}),
+    ("shuffle_from_ended_lanes", "inactive lane", "cuda.shfl_down_sync(ALL",
+     {DO: ("if i >= 20:", "    return", "b[i] = cuda.shfl_down_sync(ALL, a[i], 1)")}),
+    ("shuffle_from_the_other_half", "inactive lane", "cuda.shfl_sync(half",
+     {DO: ("half = 0xFFFF if i < 16 else 0xFFFF0000", "b[i] = cuda.shfl_sync(half, a[i], 0)")}),
+    ("vote_in_a_branch", "inactive lane", "cuda.ballot_sync(ALL",
+     {DO: ("if i % 2 == 0:", "    b[i] = cuda.ballot_sync(ALL, a[i] > 3)")}),
+    ("warp_barrier_in_a_branch", "inactive lane", "cuda.syncwarp()",
+     {DO: ("if i < 8:", "    cuda.syncwarp()", BARRIER, DO)}),
+    ("divides_by_zero", "division by zero", "1 / a[i]", {DO: "b[i] = 1 / a[i]"}),
+)  # fmt: skip
 
 
-@wrong("out of bounds", "window[k]", block=1)
-def local_array_too_short(a, b):
-    window = cuda.local.array(3, float32)
+def through_local_memory(a, b):  # type: ignore[no-untyped-def]
+    S = cuda.local.array(4, float32)
     for k in range(4):
-        window[k] = a[k]
-    b[0] = window[0]
+        S[k] = a[k]
+    b[0] = S[0]
 
 
-@wrong("out of bounds", "window[k - 1]", block=1)
-def local_index_below_zero(a, b):
-    window = cuda.local.array(3, float32)
-    for k in range(3):
-        window[k] = a[k]
-    for k in range(3):
-        b[k] = window[k] - window[k - 1]
+LOCAL, FOR, LAST = "S = cuda.local.array(4, float32)", "for k in range(4):", "b[0] = S[0]"
+EIGHT = {LOCAL: "S = cuda.local.array(8, float32)", FOR: "for k in range(8):"}
+mistakes(
+    through_local_memory,
+    ("local_array_too_short", "out of bounds", "S[k]", {LOCAL: LOCAL.replace("4", "3", 1)}),
+    ("local_index_below_zero", "out of bounds", "S[k - 1]",
+     {LAST: ("for k in range(3):", "    b[k] = S[k] - S[k - 1]")}),
+    ("wide_load_with_no_alignment", "misaligned", "load4(S, 0)",
+     {LOCAL: "S = cuda.shared.array(4, float32)", LAST: "store4(b, 0, load4(S, 0))"}),
+    ("wide_load_of_local_memory_off_by_two", "misaligned", "load4(S, 2)",
+     {**EIGHT, LOCAL: "S = cuda.local.array(8, float32, alignment=16)",
+      LAST: "store4(b, 0, load4(S, 2))"}),
+    ("wide_load_of_local_memory_with_no_alignment", "misaligned", "load4(S, 4)",
+     {**EIGHT, LAST: "store4(b, 0, load4(S, 4))"}),
+    ("uninitialised_accumulator", "uninitialised", "S[0] +=", {"S[k] = a[k]": "S[0] += a[k]"}),
+    block=1,
+)  # fmt: skip
 
 
-@wrong("out of bounds", "rows[4]", arguments=floats((4, 8), 8), block=8)
-def row_that_is_not_there(a, b):
-    rows = a
-    row = rows[4]
-    b[cuda.threadIdx.x] = row[cuda.threadIdx.x]
-
-
-@wrong("out of bounds", "part[8]", block=1, shared_bytes=64)
-def dynamic_part_too_short(a, b):
-    whole = cuda.shared.array(0, float32)
-    part = whole[:8]
-    part[8] = a[0]
-    b[0] = part[8]
-
-
-@wrong("wraps around", "uint32(i - 1)")
-def unsigned_below_zero(a, b):
-    i = cuda.grid(1)
-    b[i] = a[uint32(i - 1) % 32]
-
-
-# Misaligned wide access
-
-
-@wrong("misaligned", "load4(a, i + 1)", block=4)
-def wide_load_off_by_one(a, b):
-    i = cuda.threadIdx.x * 4
-    store4(b, i, load4(a, i + 1))
-
-
-@wrong("misaligned", "load4(a, (1, 0))", block=1, arguments=floats((4, 9), 8))
-def wide_load_of_an_odd_row(a, b):
-    store4(b, 0, load4(a, (1, 0)))
-
-
-@wrong("misaligned", "load4(staged, 0)", block=1)
-def wide_load_with_no_alignment(a, b):
-    staged = cuda.shared.array(4, float32)
-    for k in range(4):
-        staged[k] = a[k]
-    store4(b, 0, load4(staged, 0))
-
-
-@wrong("misaligned", "load4(window, 2)", block=1)
-def wide_load_of_local_memory_off_by_two(a, b):
-    window = cuda.local.array(8, float32, alignment=16)
-    for k in range(8):
-        window[k] = a[k]
-    store4(b, 0, load4(window, 2))
-
-
-@wrong("misaligned", "load4(window, 4)", block=1)
-def wide_load_of_local_memory_with_no_alignment(a, b):
-    window = cuda.local.array(8, float32)
-    for k in range(8):
-        window[k] = a[k]
-    store4(b, 0, load4(window, 4))
-
-
-@wrong("misaligned", "store4(b, 6", block=1)
-def wide_store_in_the_middle(a, b):
-    store4(b, 6, load4(a, 4))
-
-
-# Uninitialised
-
-
-@wrong("uninitialised", "total[0] +=", block=1)
-def uninitialised_accumulator(a, b):
-    total = cuda.local.array(1, float32)
-    for k in range(4):
-        total[0] += a[k]
-    b[0] = total[0]
-
-
-@wrong("uninitialised", "b[cuda.blockIdx.x] = staged[0]", grid=2, block=1)
-def stale_from_the_last_block(a, b):
-    staged = cuda.shared.array(1, float32)
-    if cuda.blockIdx.x == 0:
-        staged[0] = a[0]
-    b[cuda.blockIdx.x] = staged[0]
-
-
-@wrong("uninitialised", "cuda.atomic.add(bins", block=32)
-def histogram_not_cleared(a, b):
-    bins = cuda.shared.array(4, int32)
+def through_shared_memory(a, b):  # type: ignore[no-untyped-def]
+    S = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
-    cuda.atomic.add(bins, i % 4, 1)
+    S[i] = a[i]
     cuda.syncthreads()
-    if i < 4:
-        b[i] = bins[i]
+    b[i] = S[i]
 
 
-@wrong("uninitialised", "b[i] = other[i]")
-def wrong_one_of_two_arrays(a, b):
-    one, other = cuda.shared.array(32, float32), cuda.shared.array(32, float32)
+ARRAY, PUT = "S = cuda.shared.array(64, float32)", "S[i] = a[i]"
+FOUR_BINS = "S = cuda.shared.array(4, int32)"
+OTHER = "other = cuda.shared.array(64, float32)"
+mistakes(
+    through_shared_memory,
+    ("stale_from_the_last_block", "uninitialised", "b[cuda.blockIdx.x] = S[0]",
+     {PUT: ("if cuda.blockIdx.x == 0:", "    S[0] = a[0]"), BARRIER: (),
+      WRITE: "b[cuda.blockIdx.x] = S[0]"}, {"grid": 2, "block": 1}),
+    ("histogram_not_cleared", "uninitialised", "cuda.atomic.add(S",
+     {ARRAY: FOUR_BINS, PUT: "cuda.atomic.add(S, i % 4, 1)", WRITE: ("if i < 4:", f"    {WRITE}")}),
+    ("wrong_one_of_two_arrays", "uninitialised", "b[i] = other[i]",
+     {ARRAY: (ARRAY, OTHER), WRITE: "b[i] = other[i]"}),
+    ("no_second_barrier", "shared race", "S[i] = a[i + 64 * step]",
+     {PUT: ("for step in range(2):", "    S[i] = a[i + 64 * step]", f"    {BARRIER}",
+            "    b[i + 64 * step] = S[(i + 1) % 64]"), BARRIER: (), WRITE: ()},
+     {"block": 64, "arguments": floats(128, 128)}),
+    ("reduction_without_barriers", "shared race", "S[i] += S[i + step]",
+     {WRITE: ("step = 32", "while step > 0:", "    if i < step:", "        S[i] += S[i + step]",
+              "    step //= 2", "if i == 0:", "    b[0] = S[0]")},
+     {"block": 64, "arguments": floats(64, 1)}),
+    ("scan_in_place", "shared race", "S[i] += S[i - step]",
+     {WRITE: ("step = 1", "while step < 64:", "    if i >= step:", "        S[i] += S[i - step]",
+              f"    {BARRIER}", "    step *= 2", WRITE)}, LARGE),
+    ("histogram_without_atomics", "shared race", "S[int(a[i]) % 4] += 1",
+     {ARRAY: FOUR_BINS, PUT: ("if i < 4:", "    S[i] = 0", BARRIER, "S[int(a[i]) % 4] += 1"),
+      WRITE: ("if i < 4:", f"    {WRITE}")}),
+    ("broadcast_without_barrier", "shared race", "b[i] = S[0]",
+     {PUT: ("if i == 0:", "    S[0] = a[0]"), BARRIER: (), WRITE: "b[i] = S[0]"}, LARGE),
+    ("buffers_not_swapped", "shared race", "b[i] = S[0",
+     {ARRAY: "S = cuda.shared.array((2, 64), float32)", PUT: "S[0, i] = a[i]",
+      WRITE: ("S[0, (i + 1) % 64] = a[i]", "b[i] = S[0, i]")}, LARGE),
+    ("read_beside_atomics", "shared race", "b[i] = S[0]",
+     {ARRAY: "S = cuda.shared.array(1, int32)", PUT: ("if i == 0:", "    S[0] = 0"),
+      WRITE: ("cuda.atomic.add(S, 0, 1)", "b[i] = S[0]")}, LARGE),
+    ("dynamic_arrays_overlap", "shared race", "b[i] = other[63 - i]",
+     {ARRAY: ("S = cuda.shared.array(0, float32)", "other = cuda.shared.array(0, float32)"),
+      PUT: "other[i] = 0", WRITE: (PUT, "b[i] = other[63 - i]")}, LARGE | {"shared_bytes": 256}),
+    ("race_behind_many_flags", "shared race", "b[i] = S[63 - i]",
+     {ARRAY: ("flags = cuda.shared.array(600, float32)", ARRAY), BARRIER: (),
+      PUT: ("for k in range(600):  # every thread the same: no race", "    flags[k] = float32(0)",
+            PUT), WRITE: "b[i] = S[63 - i]"}, LARGE),
+    ("race_behind_many_others", "shared race", "S[0] = i",
+     {ARRAY: ("others = cuda.shared.array(600, float32)", ARRAY), BARRIER: (), WRITE: (),
+      PUT: ("for k in range(600):", "    others[k] = i", "S[0] = i")}),
+    ("shared_halo_too_small", "out of bounds", "S[i + 1]",
+     {ARRAY: "S = cuda.shared.array(32, float32)", PUT: "S[i + 1] = a[i]",
+      WRITE: "b[i] = S[i + 1]"}),
+    ("half_filled_tile", "uninitialised", WRITE, {PUT: ("if i < 16:", f"    {PUT}")}),
+    ("no_barrier", "shared race", "b[i] = S[63 - i]", {BARRIER: (), WRITE: "b[i] = S[63 - i]"},
+     LARGE),
+    ("no_barrier_in_a_warp", "shared race", "b[i] = S[31 - i]",
+     {BARRIER: (), WRITE: "b[i] = S[31 - i]"}),
+    ("two_threads_one_cell", "shared race", "S[i // 2] = a[i]",
+     {PUT: "S[i // 2] = a[i]", WRITE: "b[i] = S[i // 2]"}),
+    ("warp_barrier_of_half_a_warp", "shared race", "b[i] = S[(i + 16) % 32]",
+     {BARRIER: "cuda.syncwarp(0xFFFF if i < 16 else 0xFFFF0000)",
+      WRITE: "b[i] = S[(i + 16) % 32]"}),
+)  # fmt: skip
+
+
+def by_asynchronous_copies(a, b):  # type: ignore[no-untyped-def]
+    S = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x
-    one[i] = a[i]
-    cuda.syncthreads()
-    b[i] = other[i]
-
-
-# Shared-memory races
-
-
-@wrong("shared race", "staged[i] = a[i + 64 * step]", block=64, arguments=floats(128, 128))
-def no_second_barrier(a, b):
-    staged = cuda.shared.array(64, float32)
-    i = cuda.threadIdx.x
-    for step in range(2):
-        staged[i] = a[i + 64 * step]
-        cuda.syncthreads()
-        b[i + 64 * step] = staged[(i + 1) % 64]
-
-
-@wrong("shared race", "sums[i] += sums[i + step]", block=64, arguments=floats(64, 1))
-def reduction_without_barriers(a, b):
-    sums = cuda.shared.array(64, float32)
-    i = cuda.threadIdx.x
-    sums[i] = a[i]
-    cuda.syncthreads()
-    step = 32
-    while step > 0:
-        if i < step:
-            sums[i] += sums[i + step]
-        step //= 2
-    if i == 0:
-        b[0] = sums[0]
-
-
-@wrong("shared race", "sums[i] += sums[i - step]", block=64, arguments=floats(64, 64))
-def scan_in_place(a, b):
-    sums = cuda.shared.array(64, float32)
-    i = cuda.threadIdx.x
-    sums[i] = a[i]
-    cuda.syncthreads()
-    step = 1
-    while step < 64:
-        if i >= step:
-            sums[i] += sums[i - step]
-        cuda.syncthreads()
-        step *= 2
-    b[i] = sums[i]
-
-
-@wrong("shared race", "bins[int(a[i]) % 4] += 1")
-def histogram_without_atomics(a, b):
-    bins = cuda.shared.array(4, int32)
-    i = cuda.threadIdx.x
-    if i < 4:
-        bins[i] = 0
-    cuda.syncthreads()
-    bins[int(a[i]) % 4] += 1
-    cuda.syncthreads()
-    if i < 4:
-        b[i] = bins[i]
-
-
-@wrong("shared race", "b[i] = turn[0]", block=64, arguments=floats(64, 64))
-def broadcast_without_barrier(a, b):
-    turn = cuda.shared.array(1, float32)
-    i = cuda.threadIdx.x
-    if i == 0:
-        turn[0] = a[0]
-    b[i] = turn[0]
-
-
-@wrong("shared race", "b[i] = buffers[0", block=64, arguments=floats(64, 64))
-def buffers_not_swapped(a, b):
-    buffers = cuda.shared.array((2, 64), float32)
-    i = cuda.threadIdx.x
-    buffers[0, i] = a[i]
-    cuda.syncthreads()
-    buffers[0, (i + 1) % 64] = a[i]
-    b[i] = buffers[0, i]
-
-
-@wrong("shared race", "b[i] = count[0]", block=64, arguments=floats(64, 64))
-def read_beside_atomics(a, b):
-    count = cuda.shared.array(1, int32)
-    i = cuda.threadIdx.x
-    if i == 0:
-        count[0] = 0
-    cuda.syncthreads()
-    cuda.atomic.add(count, 0, 1)
-    b[i] = count[0]
-
-
-@wrong("shared race", "b[i] = second[63 - i]", block=64, arguments=floats(64, 64), shared_bytes=256)
-def dynamic_arrays_overlap(a, b):
-    first = cuda.shared.array(0, float32)
-    second = cuda.shared.array(0, float32)
-    i = cuda.threadIdx.x
-    second[i] = 0
-    cuda.syncthreads()
-    first[i] = a[i]
-    b[i] = second[63 - i]
-
-
-@wrong("shared race", "b[i] = tile[63 - i]", block=64, arguments=floats(64, 64))
-def race_behind_many_flags(a, b):
-    flags = cuda.shared.array(600, float32)
-    tile = cuda.shared.array(64, float32)
-    i = cuda.threadIdx.x
-    for k in range(600):  # every thread the same: no race
-        flags[k] = float32(0)
-    tile[i] = a[i]
-    b[i] = tile[63 - i]
-
-
-@wrong("shared race", "other[0] = i", arguments=floats(32))
-def race_behind_many_others(a):
-    one = cuda.shared.array(600, float32)
-    other = cuda.shared.array(1, float32)
-    i = cuda.threadIdx.x
-    for k in range(600):
-        one[k] = i
-    other[0] = i
-
-
-# Async copies
-
-
-@wrong("copy in flight", "b[i] = second[31 - i]")
-def waits_for_the_older_group_only(a, b):
-    first, second = cuda.shared.array(32, float32), cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    copy_async(first, i, a, i, True)
+    copy_async(S, i, a, i, True)
     commit_copies()
-    copy_async(second, i, a, 31 - i, True)
-    commit_copies()
-    wait_copies(1)
-    cuda.syncthreads()
-    b[i] = second[31 - i]
+    wait_copies(0)
+    b[i] = S[i]
+
+
+FOUR = "S = cuda.shared.array(4, float32)"
+mistakes(
+    by_asynchronous_copies,
+    ("waits_for_the_older_group_only", "copy in flight", "b[i] = other[31 - i]",
+     {COPY: (OTHER, COPY, COMMIT, "copy_async(other, i, a, 31 - i, True)"),
+      WAIT: ("wait_copies(1)", BARRIER), WRITE: "b[i] = other[31 - i]"}),
+    ("next_copy_while_others_still_read", "shared race", "copy_async(S, i",
+     {COPY: ("for tile in range(4):", "    copy_async(S, i, a, tile * 32 + i, True)",
+             f"    {COMMIT}", f"    {WAIT}", f"    {BARRIER}", "    b[tile * 32 + i] = S[31 - i]"),
+      COMMIT: (), WAIT: (), WRITE: ()}, {"arguments": floats(128, 128)}),
+    ("wide_copy_from_the_second_number", "misaligned", "copy_async4(S, 0, a, 1",
+     {SMALL: FOUR.replace(")", ", alignment=16)"), COPY: "copy_async4(S, 0, a, 1, True)"},
+     {"block": 1}),
+    ("wide_copy_with_no_alignment", "misaligned", "copy_async4(S, 0, a, 0",
+     {SMALL: FOUR, COPY: "copy_async4(S, 0, a, 0, True)"}, {"block": 1}),
+    ("copy_read_before_its_wait", "copy in flight", WRITE, {WAIT: WRITE, WRITE: WAIT}),
+    ("barrier_in_place_of_a_wait", "copy in flight", "b[i] = S[31 - i]",
+     {WAIT: BARRIER, WRITE: "b[i] = S[31 - i]"}),
+    ("copy_in_no_group", "copy in flight", WRITE, {COMMIT: ()}),
+    ("cleared_while_in_flight", "copy in flight", "S[i] = float32(0)",
+     {COPY: "copy_async(S, i, a, i, i < 20)",
+      WAIT: ("if i >= 16:", "    S[i] = float32(0)", WAIT)}),
+    ("wait_without_a_barrier", "shared race", "b[i] = S[31 - i]", {WRITE: "b[i] = S[31 - i]"}),
+    ("copy_of_what_another_thread_writes", "global race", "copy_async(S, i",
+     {COPY: ("b[31 - i] = a[i]", "copy_async(S, i, b, i, True)"), WRITE: "a[i] = S[i]"}),
+    ("copy_of_half_a_tile", "uninitialised", WRITE, {COPY: ("if i < 16:", f"    {COPY}")}),
+    ("copy_past_the_end", "out of bounds", "copy_async(S, i, a, i + 1",
+     {COPY: "copy_async(S, i, a, i + 1, True)"}),
+)  # fmt: skip
 
 
 @wrong("copy in flight", "copy_async4(buffers, (0, i)", block=8, arguments=floats(128, 32))
@@ -331,64 +290,6 @@ def one_buffer_for_two_copies(a, b):
             total += buffers[0, 31 - i]
             cuda.syncthreads()
     b[i] = total
-
-
-@wrong("shared race", "copy_async(staged, i", arguments=floats(128, 128))
-def next_copy_while_others_still_read(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    for tile in range(4):
-        copy_async(staged, i, a, tile * 32 + i, True)
-        commit_copies()
-        wait_copies(0)
-        cuda.syncthreads()
-        b[tile * 32 + i] = staged[31 - i]
-
-
-@wrong("misaligned", "copy_async4(staged, 0, a, 1", block=1)
-def wide_copy_from_the_second_number(a, b):
-    staged = cuda.shared.array(4, float32, alignment=16)
-    copy_async4(staged, 0, a, 1, True)
-    commit_copies()
-    wait_copies(0)
-    b[0] = staged[0]
-
-
-@wrong("misaligned", "copy_async4(staged, 0, a, 0", block=1)
-def wide_copy_with_no_alignment(a, b):
-    staged = cuda.shared.array(4, float32)
-    copy_async4(staged, 0, a, 0, True)
-    commit_copies()
-    wait_copies(0)
-    b[0] = staged[0]
-
-
-# Global-memory races
-
-
-@wrong("global race", "a[i] = a[(i + 1) % 32]", arguments=floats(32))
-def shift_in_place(a):
-    i = cuda.grid(1)
-    a[i] = a[(i + 1) % 32]
-
-
-@wrong("global race", "a[1 + i] = a[i]", arguments=lambda: views_of_one_array())
-def arguments_overlap(a, b):
-    i = cuda.threadIdx.x
-    b[i] = a[i]  # b is a[1:]: a[1 + i] = a[i]
-
-
-def views_of_one_array() -> list[Any]:
-    whole = np.arange(33, dtype=np.float32)
-    return [whole[:32], whole[1:]]
-
-
-@wrong("global race", "b[0] += 1", arguments=lambda: [np.zeros(1, np.int32), np.zeros(1)])
-def lock_released_with_no_fence(lock, b):
-    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
-        pass
-    b[0] += 1
-    cuda.atomic.exch(lock, 0, 0)
 
 
 @wrong("global race", "total += parts[k]", grid=4, block=1,
@@ -431,182 +332,9 @@ def only_one_thread_has_asked(parts, done, b):
         b[i] = parts[0]
 
 
-@wrong("global race", "b[0] += 1", grid=4, block=1,
-       arguments=lambda: [np.zeros(1, np.int32), np.zeros(1)])  # fmt: skip
-def fence_of_the_block_only(lock, b):
-    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
-        pass
-    b[0] += 1
-    cuda.threadfence_block()
-    cuda.atomic.exch(lock, 0, 0)
-
-
-# Barrier divergence
-
-
-@wrong("barrier divergence", "cuda.syncthreads_count(1)")
-def barriers_of_different_kind(a, b):
-    i = cuda.threadIdx.x
-    if i < 16:
-        b[i] = cuda.syncthreads_count(1)
-    else:
-        cuda.syncthreads()
-    b[i] = a[i]
-
-
-# Warps
-
-
-@wrong("inactive lane", "cuda.shfl_down_sync(ALL")
-def shuffle_in_a_branch(a, b):
-    i = cuda.threadIdx.x
-    value = a[i]
-    if i < 16:
-        value += cuda.shfl_down_sync(ALL, value, 8)
-    b[i] = value
-
-
-@wrong("inactive lane", "mma_tf32((x")
-def tensor_core_in_a_branch(a, b):
-    i = cuda.threadIdx.x
-    x = a[i]
-    if i < 16:
-        x = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
-    b[i] = x
-
-
-@wrong("inactive lane", "mma_tf32((x")
-def tensor_core_after_lanes_have_ended(a, b):
-    i = cuda.threadIdx.x
-    if i >= 28:
-        return
-    x = a[i]
-    b[i] = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
-
-
-@wrong("inactive lane", "mma_tf32((x", block=48, arguments=floats(48, 48))
-def tensor_core_of_half_a_warp(a, b):
-    i = cuda.threadIdx.x
-    x = a[i]
-    b[i] = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
-
-
-@wrong("inactive lane", "mma_tf32((x")
-def tensor_core_at_two_places(a, b):
-    i = cuda.threadIdx.x
-    x, y = a[i], float32(2)
-    if i % 2:
-        total = mma_tf32((y, y, y, y), (y, y), (y, y, y, y))
-    else:
-        total = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))
-    b[i] = total[0]
-
-
-# Mistakes as edits of four right kernels
-
-TWO_BLOCKS: dict[str, Any] = {"grid": 2, "arguments": floats(64, 64)}
-LARGE: dict[str, Any] = {"block": 64, "arguments": floats(64, 64)}
-BARRIER, COPY = "cuda.syncthreads()", "copy_async(S, i, a, i, True)"
-COMMIT, WAIT, WRITE = "commit_copies()", "wait_copies(0)", "b[i] = S[i]"
-
-
-def each_its_element(a, b):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    b[i] = a[i]
-
-
-DO = "b[i] = a[i]"
-mistakes(
-    each_its_element,
-    ("halo_below_zero", "out of bounds", "b[i] = a[i - 1]", {DO: "b[i] = a[i - 1] + a[i]"}),
-    ("halo_past_the_end", "out of bounds", "a[i + 1]", {DO: "b[i] = a[i] + a[i + 1]"}),
-    ("guard_one_too_wide", "out of bounds", "b[i] = a[0]",
-     {DO: ("if i <= a.size:", "    b[i] = a[0]")}, {"grid": 2}),
-    ("wrong_stride", "out of bounds", "a[i * 2]", {DO: "b[i] = a[i * 2]"}),
-    ("histogram_bin_missing", "out of bounds", "cuda.atomic.add(b",
-     {DO: "cuda.atomic.add(b, int(a[i]) + 1, 1)"}),
-    ("sum_without_an_atomic", "global race", "b[0] += a[i]", {DO: "b[0] += a[i]"}),
-    ("sum_of_blocks_without_an_atomic", "global race", "b[0] += a[i]", {DO: "b[0] += a[i]"},
-     {"grid": 32, "block": 1}),
-    ("two_threads_one_output", "global race", "b[i % 16] = a[i]", {DO: "b[i % 16] = a[i]"}),
-    ("block_index_forgotten", "global race", "b[cuda.threadIdx.x] = a[i]",
-     {DO: "b[cuda.threadIdx.x] = a[i]"}, TWO_BLOCKS),
-    ("barrier_does_not_span_blocks", "global race", "b[i] = a[63 - i]",
-     {DO: ("a[i] = 1 + i", BARRIER, "b[i] = a[63 - i]")}, TWO_BLOCKS),
-    ("barrier_in_a_branch", "barrier divergence", BARRIER,
-     {DO: ("if i < 16:", f"    {BARRIER}", DO)}),
-    ("two_different_barriers", "barrier divergence", "cuda.syncthreads()  # one",
-     {DO: ("if i < 16:", f"    {BARRIER}  # one", "else:", f"    {BARRIER}  # other", DO)}),
-    ("early_exit_before_a_barrier", "barrier divergence", BARRIER,
-     {DO: ("if i >= 32:", "    return", BARRIER, DO)}, {"block": 40}),
-    ("loops_of_different_length", "barrier divergence", BARRIER,
-     {DO: ("for _ in range(1 + i % 2):", f"    {BARRIER}", DO)}),
-    ("caller_not_in_the_mask", "inactive lane", "cuda.shfl_sync(0xFFFF",
-     {DO: "b[i] = cuda.shfl_sync(0xFFFF, a[i], 0)"}),
-    ("shuffle_from_ended_lanes", "inactive lane", "cuda.shfl_down_sync(ALL",
-     {DO: ("if i >= 20:", "    return", "b[i] = cuda.shfl_down_sync(ALL, a[i], 1)")}),
-    ("shuffle_from_the_other_half", "inactive lane", "cuda.shfl_sync(half",
-     {DO: ("half = 0xFFFF if i < 16 else 0xFFFF0000", "b[i] = cuda.shfl_sync(half, a[i], 0)")}),
-    ("vote_in_a_branch", "inactive lane", "cuda.ballot_sync(ALL",
-     {DO: ("if i % 2 == 0:", "    b[i] = cuda.ballot_sync(ALL, a[i] > 3)")}),
-    ("warp_barrier_in_a_branch", "inactive lane", "cuda.syncwarp()",
-     {DO: ("if i < 8:", "    cuda.syncwarp()", BARRIER, DO)}),
-    ("divides_by_zero", "division by zero", "1 / a[i]", {DO: "b[i] = 1 / a[i]"}),
-)  # fmt: skip
-
-
-def through_shared_memory(a, b):  # type: ignore[no-untyped-def]
-    S = cuda.shared.array(64, float32)
-    i = cuda.threadIdx.x
-    S[i] = a[i]
-    cuda.syncthreads()
-    b[i] = S[i]
-
-
-ARRAY, PUT = "S = cuda.shared.array(64, float32)", "S[i] = a[i]"
-mistakes(
-    through_shared_memory,
-    ("shared_halo_too_small", "out of bounds", "S[i + 1]",
-     {ARRAY: "S = cuda.shared.array(32, float32)", PUT: "S[i + 1] = a[i]",
-      WRITE: "b[i] = S[i + 1]"}),
-    ("half_filled_tile", "uninitialised", WRITE, {PUT: ("if i < 16:", f"    {PUT}")}),
-    ("no_barrier", "shared race", "b[i] = S[63 - i]", {BARRIER: (), WRITE: "b[i] = S[63 - i]"},
-     LARGE),
-    ("no_barrier_in_a_warp", "shared race", "b[i] = S[31 - i]",
-     {BARRIER: (), WRITE: "b[i] = S[31 - i]"}),
-    ("two_threads_one_cell", "shared race", "S[i // 2] = a[i]",
-     {PUT: "S[i // 2] = a[i]", WRITE: "b[i] = S[i // 2]"}),
-    ("warp_barrier_of_half_a_warp", "shared race", "b[i] = S[(i + 16) % 32]",
-     {BARRIER: "cuda.syncwarp(0xFFFF if i < 16 else 0xFFFF0000)",
-      WRITE: "b[i] = S[(i + 16) % 32]"}),
-)  # fmt: skip
-
-
-def by_asynchronous_copies(a, b):  # type: ignore[no-untyped-def]
-    S = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    copy_async(S, i, a, i, True)
-    commit_copies()
-    wait_copies(0)
-    b[i] = S[i]
-
-
-mistakes(
-    by_asynchronous_copies,
-    ("copy_read_before_its_wait", "copy in flight", WRITE, {WAIT: WRITE, WRITE: WAIT}),
-    ("barrier_in_place_of_a_wait", "copy in flight", "b[i] = S[31 - i]",
-     {WAIT: BARRIER, WRITE: "b[i] = S[31 - i]"}),
-    ("copy_in_no_group", "copy in flight", WRITE, {COMMIT: ()}),
-    ("cleared_while_in_flight", "copy in flight", "S[i] = float32(0)",
-     {COPY: "copy_async(S, i, a, i, i < 20)",
-      WAIT: ("if i >= 16:", "    S[i] = float32(0)", WAIT)}),
-    ("wait_without_a_barrier", "shared race", "b[i] = S[31 - i]", {WRITE: "b[i] = S[31 - i]"}),
-    ("copy_of_what_another_thread_writes", "global race", "copy_async(S, i",
-     {COPY: ("b[31 - i] = a[i]", "copy_async(S, i, b, i, True)"), WRITE: "a[i] = S[i]"}),
-    ("copy_of_half_a_tile", "uninitialised", WRITE, {COPY: ("if i < 16:", f"    {COPY}")}),
-    ("copy_past_the_end", "out of bounds", "copy_async(S, i, a, i + 1",
-     {COPY: "copy_async(S, i, a, i + 1, True)"}),
-)  # fmt: skip
+def views_of_one_array() -> list[Any]:
+    whole = np.arange(33, dtype=np.float32)
+    return [whole[:32], whole[1:]]
 
 
 def product_of_a_warpgroup(a, b):  # type: ignore[no-untyped-def]

@@ -1,1 +1,1 @@
-"""Measuring: every stage on one problem, judged and then timed or counted."""
+"""Measuring: systems on layers, each output checked, then timed; results, reports and pages."""

@@ -94,10 +94,7 @@ def open_bench(backend: str | None = None, row_seconds: float = ROW_SECONDS) -> 
 
 
 def run(
-    cases: Sequence[Case],
-    bench: Bench,
-    *,
-    on_compiled: Callable[[], None] = lambda: None,
+    cases: Sequence[Case], bench: Bench, *, on_compiled: Callable[[], None] = lambda: None
 ) -> Iterator[Row]:
     """Compile, then measure the cases layer by layer and yield their rows."""
     for _ in bench.pool.compile([(case.problem, case.system) for case in compiled_ahead(cases)]):

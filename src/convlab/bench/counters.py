@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -53,8 +53,8 @@ METRICS = {
     "store_requests": (_global("requests", "st"), ("requests", "global", "store")),
     "store_sectors": (_global("sectors", "st"), ("sectors", "global", "store")),
     "atomic_requests": (_global("requests", "red", "atom"), ("requests", "global", "atomic")),
-    "shared_load_passes": (_shared("ld"), ("passes", "shared", "load")),
-    "shared_store_passes": (_shared("st"), ("passes", "shared", "store")),
+    "shared_load_wavefronts": (_shared("ld"), ("wavefronts", "shared", "load")),
+    "shared_store_wavefronts": (_shared("st"), ("wavefronts", "shared", "store")),
 }
 # A problem on which even the tiles of a GPU have little to do.
 SMALL = ConvProblem(1, 8, 12, 12, 64, 3, padding=1)
@@ -81,11 +81,11 @@ class Row:
 
     def off(self) -> list[str]:
         """The counts that differ by more than they may."""
+        share = {name: TOLERANCE if name.endswith("wavefronts") else 0 for name in METRICS}
         return [
             name
-            for name in METRICS
-            if abs(self.counted[name] - self.traced[name])
-            > (TOLERANCE * self.counted[name] if name.endswith("passes") else 0)
+            for name, counted in self.counted.items()
+            if abs(counted - self.traced[name]) > share[name] * counted
         ]
 
 
@@ -157,22 +157,15 @@ def trace_all(
 def traced_counts(launch: LaunchTrace) -> dict[str, int]:
     """A trace's counts by METRICS' names. The hardware does not count what asynchronous copies
     store among the stores to shared memory."""
-
-    def is_counted(name: str, access: Any) -> bool:
-        by_copy = "copy_async" in launch.source[access.file][access.line]
-        return not (name == "shared_store_passes" and by_copy)
-
-    return {
-        name: launch.total(
-            count,
-            [
-                access
-                for access in launch.of(space=space)
-                if access.operation == operation and is_counted(name, access)
-            ],
-        )
-        for name, (_, (count, space, operation)) in METRICS.items()
-    }
+    counts = {}
+    for name, (_, (count, space, operation)) in METRICS.items():
+        accesses = [access for access in launch.of(space=space) if access.operation == operation]
+        if name == "shared_store_wavefronts":
+            accesses = [
+                one for one in accesses if "copy_async" not in launch.source[one.file][one.line]
+            ]
+        counts[name] = launch.total(count, accesses)
+    return counts
 
 
 def counted_by_ncu(only: Sequence[str]) -> list[Counted]:
@@ -201,14 +194,14 @@ def parsed(page: str) -> list[Counted]:
         said = [line for line in lines if line.startswith("==ERROR==")]
         raise RuntimeError(f"ncu counted nothing: {' '.join(said) or 'it does not say why'}")
     _, *launches = csv.DictReader(lines[start:])
+
+    sums = {name: metrics for name, (metrics, _) in METRICS.items()}
+
+    def total(launch: dict[str, str], metrics: Sequence[str]) -> int:
+        return sum(int(float(launch[metric].replace(",", ""))) for metric in metrics)
+
     return [
-        (
-            launch["Kernel Name"],
-            {
-                name: sum(int(float(launch[metric].replace(",", ""))) for metric in metrics)
-                for name, (metrics, _) in METRICS.items()
-            },
-        )
+        (launch["Kernel Name"], {name: total(launch, sums[name]) for name in sums})
         for launch in launches
     ]
 

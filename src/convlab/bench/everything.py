@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from convlab.bench.measured import INTERRUPTED
 from convlab.engines import unavailable
@@ -59,10 +59,8 @@ PARTS = (
 
 
 def run(part: Part) -> int:
-    """Run a part; returns its exit code, 128 and the signal for one that a signal ended.
-
-    Raises ``KeyboardInterrupt``, once the part has ended, where Ctrl-C ended it.
-    """
+    """Run a part; returns its exit code, 128 and the signal for one that a signal ended. After
+    Ctrl-C that is :data:`INTERRUPTED`, once the part has ended."""
     program, *arguments = shlex.split(part.typed)
     # In a session of its own, so that Ctrl-C reaches it once, from here, and it can save. A shell
     # makes background processes ignore Ctrl-C, which they would inherit.
@@ -74,14 +72,13 @@ def run(part: Part) -> int:
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        _end(process)
-        raise
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
+        end(process)
+        return INTERRUPTED
     return code if code >= 0 else 128 - code
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a part to end, then end it."""
     for how, seconds in ENDINGS:
         process.send_signal(how)
         try:
@@ -95,46 +92,41 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def run_all(parts: Sequence[Part]) -> int:
     """Run the parts in turn and say how each ended; returns the exit code."""
-    codes, lines = [], []
+    failed, lines = 0, [f"{'part':56}  {'ended':30}  {'took':>7}  lies in"]
     for number, part in enumerate(parts, start=1):
-        _say(f"\n== {number} of {len(parts)}: {part.title}: {part.typed}")
+        here = f"== {number} of {len(parts)}: "
+        _say(f"\n{here}{part.title}: {part.typed}")
         started = time.monotonic()
-        try:
-            codes.append(run(part))
-        except KeyboardInterrupt:
-            codes.append(INTERRUPTED)
-        ended = ENDED.get(codes[-1], f"failed (exit code {codes[-1]})")
+        code = run(part)
+        ended = ENDED.get(code, f"failed (exit code {code})")
         took = f"{time.monotonic() - started:.0f} s"
-        _say(f"== {number} of {len(parts)}: {ended} after {took}")
+        _say(f"{here}{ended} after {took}")
         files = " ".join(file for file in part.files if Path(file).is_file()) or "-"
         lines.append(f"{part.title:56}  {ended:30}  {took:>7}  {files}")
-        if codes[-1] == INTERRUPTED:
+        failed = failed or code
+        if code == INTERRUPTED:
+            failed = code
+            lines.append(f"interrupted at part {number} of {len(parts)}: the same command goes on")
             break
-    _say("\n" + "\n".join([f"{'part':56}  {'ended':30}  {'took':>7}  lies in", *lines]))
-    if codes[-1] == INTERRUPTED:
-        _say(f"interrupted at part {len(codes)} of {len(parts)}: the same command goes on")
-        return INTERRUPTED
-    return next((code for code in codes if code), 0)
+    _say("\n" + "\n".join(lines))
+    return failed
 
 
 def _say(line: str) -> None:
     print(line, flush=True)  # before what the part prints
 
 
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 2 without a GPU, 130 after Ctrl-C."""
     about = "All that convlab measures on a GPU, in one go; the files are left in this folder."
-    parser = argparse.ArgumentParser(prog="python -m convlab.bench.everything", description=about)
+    parser = argparse.ArgumentParser("python -m convlab.bench.everything", description=about)
     parser.parse_args(arguments)
     if (reason := unavailable("gpu")) is not None:
         needs = "make bench needs a GPU, as a simulator's times mean nothing"
         print(f"convlab: {needs}: {reason}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _interrupt)  # a time limit's end is as orderly as Ctrl-C
+    # A time limit's end is as orderly as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run_all(PARTS)
     except KeyboardInterrupt:  # between two parts

@@ -17,28 +17,30 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from convlab.bench import cases as all_cases
 from convlab.bench import unfold_table
+from convlab.bench.analysis import TORCH
 from convlab.bench.cases import Case
 from convlab.bench.measured import GPU_ONLY, INTERRUPTED, write_results
 from convlab.bench.pool import WorkerDied
 from convlab.bench.rows import LASTING, WRONG_STATES
-from convlab.bench.size_tables import PROBLEMS, SYSTEMS
 from convlab.bench.systems import VARIANTS, WHOLE, system_named
 from convlab.doctor import environment
 from convlab.engines import EngineUnavailable, choose
 from convlab.files import beside, strict
 from convlab.problem import ConvProblem
-from convlab.workloads import LAYER_NAMES, PAPER_BATCH, paper_layer
+from convlab.workloads import LAYER_NAMES, PAPER_BATCH, UNSEEN, UNTUNED, paper_layer
 
 Document = Mapping[str, Any]
 
+SIZES = UNTUNED | UNSEEN
+S12 = "s12_fused_im2win"
+SIZE_SYSTEMS = (S12, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
 SWEEP_BASE = ConvProblem(1, 4, 128, 128, 16, 3)
 # Article 001 gives no sizes but a filter of 64 x 64. These keep the C++ loops at seconds.
 SWEEPS: dict[str, tuple[int, ...]] = {
@@ -91,8 +93,8 @@ def points_as_json(older: Document | None) -> dict[str, Any]:
 
 
 class Experiment(NamedTuple):
-    """A list of cases; ``more`` is what else belongs into the document, and gets an older document
-    of the same machine, versions and code, or None; ``backend`` knows systems of its own."""
+    """``more`` gives what else belongs into the document, from an older document of the same
+    machine, versions and code, or None; ``backend`` knows systems of its own."""
 
     cases: Callable[[], Sequence[Case]]
     more: Callable[[Document | None], dict[str, Any]] = lambda older: {}
@@ -100,7 +102,7 @@ class Experiment(NamedTuple):
 
 
 EXPERIMENTS = {
-    "sizes": Experiment(lambda: named(PROBLEMS, SYSTEMS)),
+    "sizes": Experiment(lambda: named(SIZES, SIZE_SYSTEMS)),
     "ablation": Experiment(ablation),
     "sweeps": Experiment(sweeps, points_as_json),
     "unfold_table": Experiment(
@@ -109,11 +111,11 @@ EXPERIMENTS = {
 }
 
 
-def documents(
-    experiment: Experiment, older: Document | None
-) -> Generator[dict[str, Any], None, None]:
-    """The machine, the versions and the rows as a document of :mod:`json`: after each row, and at
-    the end, when it says whether all is well (``ok``).
+def measure(
+    experiment: Experiment, older: Document | None, save: Callable[[Document], None]
+) -> bool:
+    """Measure what is not in ``older``; ``save`` gets the machine, the versions and the rows after
+    each row, and at the end with ``ok``: whether all is well, which is also returned.
 
     Rows of an ``older`` document with the same machine, versions and code stay. Raises
     :class:`~convlab.bench.pool.WorkerDied` where no process can measure.
@@ -144,8 +146,10 @@ def documents(
             rows.append({"problem": problems[row.key]} | strict(row.as_json()))
             said = f"{row.time_ms:.4f} ms" if row.ok else f"{row.state}: {row.reason}"
             _say(f"{number:4} of {len(todo)}  {row.layer:16} {row.system:32} {said}")
-            yield document
-    yield document | {"ok": not any(row["state"] in WRONG_STATES for row in rows)}
+            save(document)
+    document["ok"] = not any(row["state"] in WRONG_STATES for row in rows)
+    save(document)
+    return bool(document["ok"])
 
 
 def read(file: Path) -> Document | None:
@@ -173,11 +177,6 @@ def read(file: Path) -> Document | None:
     return document
 
 
-def _refused(reason: str) -> int:
-    _say(f"convlab: {reason}")
-    return 2
-
-
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -192,36 +191,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", choices=EXPERIMENTS)
     parser.add_argument("--json", metavar="FILE", type=Path, help="kept after every row")
     chosen = parser.parse_args(arguments)
-    one, file = EXPERIMENTS[chosen.name], chosen.json
+    file: Path | None = chosen.json
+    typed = f"{module} {chosen.name}" + (f" --json {shlex.quote(str(file))}" if file else "")
+
     try:
         older = None if file is None else read(file)
-        device = choose("gpu").device
-    except ValueError as error:
-        return _refused(str(error))
-    except EngineUnavailable as error:
-        return _refused(f"{error}: {GPU_ONLY}")
-    typed = f"{module} {chosen.name}" + (f" --json {shlex.quote(str(file))}" if file else "")
-    here = {"device": device, "environment": environment([]) | {"command": typed}}
-    wrong = False
+        here: Document = {
+            "device": choose("gpu").device,
+            "environment": environment([]) | {"command": typed},
+        }
+    except (ValueError, EngineUnavailable) as error:
+        why = f": {GPU_ONLY}" if isinstance(error, EngineUnavailable) else ""
+        _say(f"convlab: {error}{why}")
+        return 2
+
+    def save(document: Document) -> None:
+        nonlocal older
+        if file is None:
+            return
+        if older is not None and older["identity"] != document["identity"]:
+            other = file.with_name(f"{file.stem}-{older['identity']}{file.suffix}")
+            file.replace(other)
+            _say(f"{file} was of another machine, versions or code: it is {other} now")
+        older = None
+        write_results(file, {**document, **here})
+
     try:
-        with closing(documents(one, older)) as found:
-            for document in found:
-                wrong = not document.get("ok", True)
-                if file is None:
-                    continue
-                if older is not None and older["identity"] != document["identity"]:
-                    other = file.with_name(f"{file.stem}-{older['identity']}{file.suffix}")
-                    file.replace(other)
-                    _say(f"{file} was of another machine, versions or code: it is {other} now")
-                older = None
-                write_results(file, document | here)
+        return 0 if measure(EXPERIMENTS[chosen.name], older, save) else 1
     except WorkerDied as error:
-        return _refused(f"no process can measure here: {error}")
+        _say(f"convlab: no process can measure here: {error}")
+        return 2
     except KeyboardInterrupt:
         left = "the same command goes on" if file else "nothing was written"
         _say(f"convlab: interrupted, {left}")
         return INTERRUPTED
-    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from convlab.bench.monitor import SETTLED_PERCENT, Look
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import system_named
 from convlab.doctor import environment
+from convlab.engines import choose
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ class GpuBackend:
     those that were there, idle, before; None where they are unknown."""
 
     def __init__(self, allowed: Sequence[int] | None = None) -> None:
-        from convlab.engines import choose
-
         self._engine = choose("gpu")
         self.allowed = allowed
         self._uuid = current_gpu()
@@ -48,7 +47,6 @@ class GpuBackend:
         return {"machine": machine(self._engine).as_json(), "environment": environment([])}
 
     def free_bytes(self) -> int | None:
-        """Memory that can still be allocated."""
         return self._engine.free_bytes()
 
     def synchronize(self) -> None:

@@ -16,20 +16,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
 
-from convlab.bench import analysis, papers, plots, report, sanitizers, size_tables
-from convlab.bench.measured import RESULTS, LadderResults, Step, read_json, source, table
+from convlab.bench import analysis, papers, plots, report, sanitizers
+from convlab.bench.experiments import S12, SIZES
+from convlab.bench.measured import RESULTS, LadderResults, Step, table
 from convlab.bench.results import Results, open_results
+from convlab.bench.rows import Row
+from convlab.workloads import UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
 PICTURE, IMAGES, PICTURES = "docs/images/ladder.svg", "docs/images", "bench-"
 SAMPLE_COMMAND = ("ladder", "--engine", "simulator")
-# Files of results that one function shows, by the marker of their section.
-SHOWN = {
-    "sizes": ("sizes_h200.json", "`python -m convlab.bench.experiments sizes`", size_tables.show),
-    "sanitizers": ("sanitizers_h200.json", "`make sanitize`", sanitizers.show),
-}
 Maker = Callable[[str], str]
 
 
@@ -44,7 +44,7 @@ def generated(root: Path) -> dict[Path, str]:
         raise ValueError(f"there is no {RESULTS}/{HEADLINE}.json: convlab ladder --json writes it")
     bench = open_results(root / BENCH)
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
-    shown: dict[str, Maker] = {name: partial(_shown, root, name) for name in SHOWN}
+    shown: dict[str, Maker] = {name: partial(_shown, root, SHOWN[name]) for name in SHOWN}
     shown |= {
         "ladder": lambda _: f"\n{ladder_section(every[0])}\n",
         "sample": sample_section,
@@ -107,14 +107,9 @@ def _speedups(results: Results) -> report.Table:
     )
 
 
-def _shown(root: Path, name: str, _: str) -> str:
-    file, command, show = SHOWN[name]
-    document = read_json(root / RESULTS / file)
-    try:
-        text = show(document)
-    except (KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"{RESULTS}/{file} is no result of {command}: {error!r}") from error
-    return f"\n{text}\n{source(file, document.get('environment'), command)}\n"
+def _shown(root: Path, section: papers.Section, old: str) -> str:
+    text, _, by = papers.made(root, section)
+    return f"\n{text}\n{by}\n"
 
 
 # The ladder: README.md's table, docs/ladder.md's tables and its sample of the command.
@@ -196,6 +191,70 @@ def sample_section(stored: str) -> str:
     """The stored section where it still says what the ladder does, else a new one."""
     new = f"```text\n{sample()}```\n"
     return stored if same_but_for_rounding(stored, new) else new
+
+
+# Sizes that no tile was tuned for.
+
+
+def gemm_class(rows: Mapping[str, Row]) -> Row | None:
+    """The fastest that does every multiplication: of cuDNN's three, and PyTorch's choice."""
+    others = [
+        row
+        for name, row in rows.items()
+        if name != S12
+        and row.time_ms is not None
+        and analysis.in_gemm_class("any" if name == analysis.TORCH else "gemm", row)
+    ]
+    return min(others, key=lambda row: row.time_ms or 0.0, default=None)
+
+
+def sizes_tables(document: Mapping[str, Any]) -> papers.Shown:
+    """Two tables: how many times as fast s12 is, and the problems where it is slower. Rows of
+    problems that are no longer those of their names are left out."""
+    found: dict[str, dict[str, Row]] = {name: {} for name in SIZES}
+    for row in document["rows"]:
+        if row["problem"] == str(SIZES.get(row["layer"])):
+            found[row["layer"]][row["system"]] = Row.from_json(row)
+    means, slower = [], []
+    for words, other in (("the GEMM class", gemm_class), ("PyTorch", _pytorch)):
+        over = {}
+        for name, rows in found.items():
+            ours, theirs = rows.get(S12), other(rows)
+            if ours and theirs and ours.time_ms and theirs.time_ms:
+                ratio = over[name] = theirs.time_ms / ours.time_ms
+                if ratio < 1 and other is gemm_class:
+                    slower.append((ratio, str(SIZES[name]), _time(ours), _time(theirs)))
+        for which, names in (("fitted", UNTUNED), ("unseen", UNSEEN)):
+            if ratios := [over[name] for name in names if name in over]:
+                values = (geometric_mean(ratios), min(ratios), max(ratios))
+                below = sum(ratio < 1 for ratio in ratios)
+                cells = (str(len(ratios)), *(f"{value:.2f}" for value in values), str(below))
+                means.append((f"{words}, {which}", *cells))
+    columns = ("s12 over", "problems", "geometric mean", "least", "most", "below 1")
+    if not slower:
+        return table(columns, means), ()
+    head = ("s12 is slower than the GEMM class", "s12 ms", "GEMM class ms", "ratio")
+    lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in sorted(slower)]
+    return f"{table(columns, means)}\n{table(head, lines)}", ()
+
+
+def _pytorch(rows: Mapping[str, Row]) -> Row | None:
+    return rows.get(analysis.TORCH)
+
+
+def _time(row: Row) -> str:
+    """Milliseconds, with ~ where the runs' spread stayed above 2 %."""
+    return f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
+
+
+# Files of results that one function shows, by the marker of their section.
+SHOWN = {
+    name: papers.Section("", f"{name}_h200.json", command, show)
+    for name, command, show in (
+        ("sizes", "`python -m convlab.bench.experiments sizes`", sizes_tables),
+        ("sanitizers", "`make sanitize`", lambda document: (sanitizers.show(document), ())),
+    )
+}
 
 
 # Pictures.

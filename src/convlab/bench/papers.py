@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
 from convlab.bench.measured import RESULTS, read_json, source, table
 from convlab.bench.results import Results, open_results, tensor_bytes
+from convlab.bench.systems import WHOLE
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 GIB = 2**30
@@ -28,10 +28,10 @@ TABLE_3 = dict.fromkeys(LAYER_NAMES, "IMPLICIT_GEMM") | {
     "conv11": "WINOGRAD",
 }  # fmt: skip
 # Our systems in Figures 2 and 3 of the im2win paper, by the name in `convlab bench`.
+DIRECT = (analysis.BASELINE,)
 IM2COLS = ("torch_own_im2col", "im2col_cublas_per_image", "im2col_cublas_batched")
 CUDNN = (analysis.CUDNN, analysis.GEMM_CLASS)
-IM2WIN_SYSTEMS = (analysis.BASELINE, *IM2COLS, *CUDNN, "s11_im2win_full")
-VARIANTS = {
+GAINS = {
     "without_microkernel": "the micro-kernel",
     "without_vectorized": "vectorised access",
     "without_prefetch": "prefetching and double buffers",
@@ -50,21 +50,36 @@ TABLE_1 = {
     "fast_unfoldnd": 60.777, "fast_unfoldnd_tf32": 22.265,
 }  # fmt: skip
 
-Claim = tuple[str, str, str]
-"""Where in the paper, its words, our value."""
-Rows = dict[str, dict[str, Mapping[str, Any]]]
-"""The rows of a document, by layer and system."""
+Claim = tuple[str, str, str]  # where in the paper, its words, our value
+Rows = Mapping[str, Mapping[str, Any]]  # of one layer, by system
+Shown = tuple[str, Sequence[Claim]]  # our table, and the claims
 
 
-@dataclass(frozen=True)
-class Section:
-    """One figure or table of a paper: its title, the results that it is made again from, the
-    command that measures them, and what makes our table and the claims of them."""
+class Section(NamedTuple):
+    """One figure or table of a paper, and what shows the results in ``file``."""
 
     title: str
     file: str
     command: str
-    show: Callable[[Any], tuple[str, Sequence[Claim]]]
+    show: Callable[[Any], Shown]
+
+
+SECTIONS: list[Section] = []
+
+
+def _section(title: str, file: str, command: str) -> Callable[[Any], Any]:
+    def add(show: Callable[[Any], Shown]) -> Callable[[Any], Shown]:
+        SECTIONS.append(Section(title, file, command, show))
+        return show
+
+    return add
+
+
+BENCH = ("bench_h200.json", "`convlab bench`")
+
+
+def _experiment(name: str) -> tuple[str, str]:
+    return f"{name}_h200.json", f"`python -m convlab.bench.experiments {name}`"
 
 
 def _ratios(values: Iterable[float | None]) -> str:
@@ -78,14 +93,18 @@ def _cell(value: float | None, form: str = ".2f", settled: bool | None = True) -
     return "-" if value is None else f"{'~' if settled is False else ''}{value:{form}}"
 
 
-def _by_layer(document: Mapping[str, Any]) -> Rows:
-    found: Rows = {}
+def _rate(row: Mapping[str, Any] | None) -> str:
+    return "-" if row is None else _cell(row["tflops"], ".1f", row["settled"])
+
+
+def _by_layer(document: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in document["rows"]:
         found.setdefault(row["layer"], {})[row["system"]] = row
     return found
 
 
-def _over(systems: Mapping[str, Mapping[str, Any]], slow: str, fast: str) -> float | None:
+def _over(systems: Rows, slow: str, fast: str) -> float | None:
     """How many times as fast one system is as another, on one layer."""
     times = [systems.get(name, {}).get("time_ms") for name in (slow, fast)]
     return times[0] / times[1] if times[0] and times[1] else None
@@ -96,26 +115,31 @@ def _over(systems: Mapping[str, Mapping[str, Any]], slow: str, fast: str) -> flo
 
 def im2win_systems(results: Results) -> dict[str, Contender]:
     """The paper's systems and our fastest stage in fp32 arithmetic, by name."""
-    known = {one.name: one for one in analysis.fastest(results)}
-    known |= {name: analysis.contender(results, name) for name in results.systems}
-    found = {name: known[name] for name in IM2WIN_SYSTEMS if name in known}
+    known = {name: analysis.contender(results, name) for name in results.systems}
+    known |= {one.name: one for one in analysis.fastest(results)}
     best = analysis.best_stage(results)
-    return found if best is None else found | {best.name: best}
+    names = [*DIRECT, *IM2COLS, *CUDNN, WHOLE, *([best.name] if best else [])]
+    return {name: known[name] for name in names if name in known}
 
 
 def _ours_over(
-    systems: Mapping[str, Contender], others: Sequence[str], value: Callable[[str, str], str]
-) -> str:
-    """``value`` of each im2win stage over each of the others, in one cell."""
-    return "; ".join(
-        f"{mine[:3]} / {other}: {value(mine, other)}"
-        for mine in systems
-        for other in others
-        if mine.startswith("s1") and other in systems
-    )
+    systems: Iterable[str],
+    said: Sequence[tuple[str, str, Sequence[str]]],
+    value: Callable[[str, str], str],
+) -> list[Claim]:
+    """``value`` of each im2win stage over each of the others, a claim in a cell."""
+    ours = [name for name in systems if name.startswith("s1")]
+    return [
+        (where, words, "; ".join(
+            f"{mine[:3]} / {other}: {value(mine, other)}"
+            for mine in ours for other in others if other in systems
+        ))
+        for where, words, others in said
+    ]  # fmt: skip
 
 
-def figure_2(results: Results) -> tuple[str, Sequence[Claim]]:
+@_section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH)
+def figure_2(results: Results) -> Shown:
     """TFLOP/s on the twelve layers."""
     systems, layers = im2win_systems(results), results.layers()
 
@@ -126,17 +150,13 @@ def figure_2(results: Results) -> tuple[str, Sequence[Claim]]:
     rows = []
     for layer in layers:
         best = [one.best(results, layer) for one in systems.values()]
-        cells = ("-" if row is None else _cell(row.tflops, ".1f", row.settled) for row in best)
-        rows.append((layer[0], *cells))
-    claims = [
-        (where, words, _ours_over(systems, others, faster))
-        for where, words, others in (
-            ("4.2", '"on average 3.5x TFLOPS than that of im2col+cuBLAS"', IM2COLS),
-            ("4.2", '"5x to 155x TFLOPS compared with the direct convolution"', IM2WIN_SYSTEMS[:1]),
-            ("1, 4.2", "1.1x cuDNN on average, up to 1.8x", CUDNN),
-        )
-    ]
-    return table(("TFLOP/s", *systems), rows), claims
+        rows.append((layer[0], *(_rate(None if row is None else vars(row)) for row in best)))
+    said = (
+        ("4.2", '"on average 3.5x TFLOPS than that of im2col+cuBLAS"', IM2COLS),
+        ("4.2", '"5x to 155x TFLOPS compared with the direct convolution"', DIRECT),
+        ("1, 4.2", "1.1x cuDNN on average, up to 1.8x", CUDNN),
+    )
+    return table(("TFLOP/s", *systems), rows), _ours_over(systems, said, faster)
 
 
 def memory_bytes(results: Results, one: Contender, layer: analysis.Layer) -> int | None:
@@ -147,7 +167,8 @@ def memory_bytes(results: Results, one: Contender, layer: analysis.Layer) -> int
     return tensor_bytes(paper_layer(*layer)) + row.workspace_bytes
 
 
-def figure_3(results: Results) -> tuple[str, Sequence[Claim]]:
+@_section("im2win: Figure 3, memory on the twelve layers", *BENCH)
+def figure_3(results: Results) -> Shown:
     """GiB on the twelve layers: the tensors and the workspace that each system asks for."""
     systems, layers = im2win_systems(results), results.layers()
     needed = {
@@ -161,21 +182,19 @@ def figure_3(results: Results) -> tuple[str, Sequence[Claim]]:
         return f"{100 * sum(parts) / len(parts):+.1f} %" if parts else "not measured"
 
     rows = [
-        (layer, *(_cell(size and size / GIB) for size in (one[at] for one in needed.values())))
-        for at, (layer, _) in enumerate(layers)
+        (layer, *(_cell(size and size / GIB) for size in sizes))
+        for (layer, _), *sizes in zip(layers, *needed.values(), strict=True)
     ]
-    claims = [
-        ("4.3", words, _ours_over(systems, others, more))
-        for words, others in (
-            ('"23.1% less memory than cuBLAS", on average', IM2COLS),
-            ('"32.8% less memory than cuDNN", on average', CUDNN[:1]),
-            ('"slightly higher memory usage than the direct convolution"', IM2WIN_SYSTEMS[:1]),
-        )
-    ]
-    return table(("GiB", *systems), rows), claims
+    said = (
+        ("4.3", '"23.1% less memory than cuBLAS", on average', IM2COLS),
+        ("4.3", '"32.8% less memory than cuDNN", on average', CUDNN[:1]),
+        ("4.3", '"slightly higher memory usage than the direct convolution"', DIRECT),
+    )
+    return table(("GiB", *systems), rows), _ours_over(systems, said, more)
 
 
-def table_3(results: Results) -> tuple[str, Sequence[Claim]]:
+@_section("im2win: Table 3, what cuDNN chooses", *BENCH)
+def table_3(results: Results) -> Shown:
     """cuDNN's fastest algorithm on each layer, and those within :data:`TIE` of it."""
     rows, same = [], 0
     for layer in results.layers():
@@ -191,28 +210,26 @@ def table_3(results: Results) -> tuple[str, Sequence[Claim]]:
     return table(head, rows, left=3), (claim,)
 
 
-def figure_4(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
+@_section("im2win: Figure 4, what each technique gains", *_experiment("ablation"))
+def figure_4(document: Mapping[str, Any]) -> Shown:
     """The ablation of s11."""
-    rows, whole = _by_layer(document), "s11_im2win_full"
-    cells = []
-    for layer, systems in rows.items():
-        measured = [systems.get(name) for name in (whole, *VARIANTS)]
-        cells.append((layer, *(
-            "-" if row is None else _cell(row["tflops"], ".1f", row["settled"])
-            for row in measured
-        )))  # fmt: skip
+    rows, names = _by_layer(document), (WHOLE, *GAINS)
+    cells = [(layer, *(_rate(of.get(name)) for name in names)) for layer, of in rows.items()]
     gains = [
-        f"{words} {_ratios(_over(systems, name, whole) for systems in rows.values())}"
-        for name, words in VARIANTS.items()
+        f"{words} {_ratios(_over(systems, name, WHOLE) for systems in rows.values())}"
+        for name, words in GAINS.items()
     ]
     said = "micro-kernel gains most, then vectorised load, then prefetching"
-    return table(("TFLOP/s", whole, *VARIANTS), cells), (("4.4", said, "; ".join(gains)),)
+    return table(("TFLOP/s", *names), cells), (("4.4", said, "; ".join(gains)),)
 
 
 # The three articles.
 
 
-def sweeps(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
+@_section(
+    "Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++", *_experiment("sweeps")
+)
+def sweeps(document: Mapping[str, Any]) -> Shown:
     """Figures 1 to 4: speedups over the seven loops in C++, on one image."""
     rows, cells, best, over_cutlass = _by_layer(document), [], [0.0], [0.0]
     for point in document["points"]:
@@ -221,10 +238,11 @@ def sweeps(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
         for name in SWEEP_SYSTEMS[:3]:
             best.append(ratios[name] or 0.0)
             over_cutlass.append(_over(systems, "cutlass_optimized", name) or 0.0)
-        cells.append((
-            SWEEPS[point["sweep"]], str(point["value"]),
-            *(_cell(ratios[name], ",.0f", systems.get(name, {}).get("settled")) for name in ratios),
-        ))  # fmt: skip
+        shown = (
+            _cell(ratio, ",.0f", systems.get(name, {}).get("settled"))
+            for name, ratio in ratios.items()
+        )
+        cells.append((SWEEPS[point["sweep"]], str(point["value"]), *shown))
     claims = (
         ("abstract", '"upto a 270x speedup over our C++ baseline"', f"up to {max(best):,.0f}x"),
         ("abstract", '"upto a 2.8x speedup over a highly optimized CUTLASS kernel"',
@@ -233,7 +251,8 @@ def sweeps(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
     return table(("figure", "value", *SWEEP_SYSTEMS), cells), claims
 
 
-def unfold(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
+@_section("Faster Convolution: Table 1, unfold, einsum and fold", *_experiment("unfold_table"))
+def unfold(document: Mapping[str, Any]) -> Shown:
     """Table 1: milliseconds there, of a first call here, and on the GPU here."""
     first = {name: {"time_ms": one.get("ms")} for name, one in document["first_calls"].items()}
     (systems,) = _by_layer(document).values()
@@ -250,19 +269,21 @@ def unfold(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
         times = {"first calls": _over(first, slow, fast), "on the GPU": _over(systems, slow, fast)}
         return ", ".join(f"{words} {f'{one:.2f}x' if one else '-'}" for words, one in times.items())
 
-    claims = [
-        ("4", words, ratio(*pair))
-        for words, pair in (
-            ('conv2d_fast "more than 2x speed up compared to F.conv2d"', ("conv2d", "fast_torch")),
-            ('F.conv2d with TF32 "over 15x speedup"', ("conv2d", "conv2d_tf32")),
-            ('PyTorch\'s unfold with TF32 "~ 2x speedup"', ("fast_torch", "fast_torch_tf32")),
-            ('unfoldNd with TF32 "~ 2x speedup"', ("fast_unfoldnd", "fast_unfoldnd_tf32")),
-        )
-    ]
+    said = (
+        ('conv2d_fast "more than 2x speed up compared to F.conv2d"', "conv2d", "fast_torch"),
+        ('F.conv2d with TF32 "over 15x speedup"', "conv2d", "conv2d_tf32"),
+        ('PyTorch\'s unfold with TF32 "~ 2x speedup"', "fast_torch", "fast_torch_tf32"),
+        ('unfoldNd with TF32 "~ 2x speedup"', "fast_unfoldnd", "fast_unfoldnd_tf32"),
+    )
+    claims = [("4", words, ratio(*pair)) for words, *pair in said]
     return table(("Table 1", "there ms", "first call ms", "on the GPU ms"), rows), claims
 
 
-def im2col(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
+@_section(
+    "CUDA IM2COL Kernels Design: bandwidth by depth", "im2col_h200.json",
+    "a dated measurement that no command repeats",
+)  # fmt: skip
+def im2col(document: Mapping[str, Any]) -> Shown:
     """TB/s of its kernel for each depth pitch, beside a copy of as many bytes."""
     kinds, depths = ("depth_last", "copy", "plain", "torch_unfold"), document["depths"]
     rows = [
@@ -270,43 +291,16 @@ def im2col(document: Mapping[str, Any]) -> tuple[str, Sequence[Claim]]:
         for row in depths
     ]
     shares = [100 * row["depth_last"]["tb_per_s"] / row["copy"]["tb_per_s"] for row in depths]
-    claim = (
-        "introduction", '"coalescing memory access of each warp"; no times given',
-        f"{min(shares):.0f} to {max(shares):.0f} % of a copy's bandwidth",
-    )  # fmt: skip
-    return table(("depth pitch, TB/s", *kinds), rows), (claim,)
-
-
-BENCH = ("bench_h200.json", "`convlab bench`")
-EXPERIMENT = "`python -m convlab.bench.experiments {}`"
-SECTIONS = (
-    Section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH, figure_2),
-    Section("im2win: Figure 3, memory on the twelve layers", *BENCH, figure_3),
-    Section("im2win: Table 3, what cuDNN chooses", *BENCH, table_3),
-    Section(
-        "im2win: Figure 4, what each technique gains", "ablation_h200.json",
-        EXPERIMENT.format("ablation"), figure_4,
-    ),
-    Section(
-        "Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++",
-        "sweeps_h200.json", EXPERIMENT.format("sweeps"), sweeps,
-    ),
-    Section(
-        "Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table_h200.json",
-        EXPERIMENT.format("unfold_table"), unfold,
-    ),
-    Section(
-        "CUDA IM2COL Kernels Design: bandwidth by depth", "im2col_h200.json",
-        "a dated measurement that no command repeats", im2col,
-    ),
-)  # fmt: skip
+    said = '"coalescing memory access of each warp"; no times given'
+    ours = f"{min(shares):.0f} to {max(shares):.0f} % of a copy's bandwidth"
+    return table(("depth pitch, TB/s", *kinds), rows), (("introduction", said, ours),)
 
 
 def show(root: Path) -> str:
     """Every section as Markdown: what the paper says, our value, our table and its command."""
     parts = []
     for section in SECTIONS:
-        ours, claims, by = _made(root, section)
+        ours, claims, by = made(root, section)
         text = f"{table(('where', 'the paper', 'here'), claims, left=3)}\n{ours}\n" if ours else ""
         parts.append(f"### {section.title}\n\n{text}{by}")
     return "\n".join(parts)
@@ -316,14 +310,14 @@ def show_claims(root: Path) -> str:
     """One table for docs/papers.md: what each paper says and our value."""
     rows, sources = [], []
     for section in SECTIONS:
-        _, claims, by = _made(root, section)
+        _, claims, by = made(root, section)
         rows += [(section.title, f"{where}: {words}", here) for where, words, here in claims]
         sources.append(f"- {by}")
     head = ("figure", "the paper", "here")
     return f"{table(head, rows, left=3)}\n{''.join(dict.fromkeys(sources))}"
 
 
-def _made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
+def made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
     """A section's table, its claims and the line that names its command.
 
     Raises ``ValueError`` for a file of something else.
@@ -333,11 +327,11 @@ def _made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
         return "", (), f"Not measured yet: {section.command} on a GPU writes {section.file}.\n"
     try:
         results = open_results(file) if section.file == BENCH[0] else read_json(file)
-        ours, claims = section.show(results)
+        shown = section.show(results)
         known = results.environment if isinstance(results, Results) else results["environment"]
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{file} is no result of {section.command}: {error!r}") from error
-    return ours, claims, source(section.file, known, section.command)
+    return *shown, source(section.file, known, section.command)
 
 
 def main() -> int:

@@ -292,7 +292,7 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
             if row.system == one.stage and row.tflops and peak
         ]
         tightest = one.on(results.machine, precision).tightest
-        counts = (one.requests, one.sectors, one.passes, one.bytes_per_flop)
+        counts = (one.requests, one.sectors, one.wavefronts, one.bytes_per_flop)
         rows.append((
             f"`{one.stage}`",
             *(_number(count, ".3g") for count in counts),
@@ -300,8 +300,8 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
             f"{geometric_mean(shares):.1f} %" if shares else NOTHING,
         ))  # fmt: skip
     head = (
-        "stage", "requests / warp FMA", "sectors / warp FMA", "passes / warp FMA", "bytes / FLOP",
-        "counts allow", "measured",
+        "stage", "requests / warp FMA", "sectors / warp FMA", "wavefronts / warp FMA",
+        "bytes / FLOP", "counts allow", "measured",
     )  # fmt: skip
     return Table(head, rows)
 

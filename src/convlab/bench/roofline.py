@@ -131,7 +131,7 @@ def percent_of_roofline(
 @dataclass(frozen=True)
 class Why:
     """What a stage's main kernel asks of an SM for each multiply-add of a warp, counted on
-    :data:`PIECE`: ``requests``, ``sectors`` of global memory, ``passes`` of shared memory.
+    :data:`PIECE`: ``requests``, ``sectors`` of global memory, ``wavefronts`` of shared memory.
     ``bytes_per_flop`` is what global memory moves. None where nothing can be counted. ``pace`` is
     how many times as many multiply-adds as in fp32 the arithmetic of the stage could start,
     ``instruction`` the percent of its peak that its instruction reaches by itself."""
@@ -139,7 +139,7 @@ class Why:
     stage: str
     requests: float | None = None
     sectors: float | None = None
-    passes: float | None = None
+    wavefronts: float | None = None
     bytes_per_flop: float | None = None
     pace: float = 1.0
     instruction: float = 100.0
@@ -151,7 +151,7 @@ class Why:
         for name, count, per_clock in (
             ("memory instructions", self.requests, 1),
             ("sectors of global memory", self.sectors, SECTORS_PER_CLOCK),
-            ("passes of shared memory", self.passes, 1),
+            ("wavefronts of shared memory", self.wavefronts, 1),
         ):
             if count:
                 found[name] = min(100.0, 100 * per_clock / (PER_CLOCK * self.pace * count))
@@ -193,7 +193,7 @@ def _counted(stage: Stage) -> Why:
         stage.name,
         requests / warp_multiply_adds,
         (counts["global_sectors"] or 0) / warp_multiply_adds,
-        (counts["shared_passes"] or 0) / warp_multiply_adds,
+        (counts["shared_wavefronts"] or 0) / warp_multiply_adds,
         counts["bytes_per_flop"],
     )
 

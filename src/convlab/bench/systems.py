@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from convlab.bench.baselines import OnGpu, System, cpp, cudnn, cupy_gemm, cutlass, pytorch
+from convlab.bench.baselines import OnGpu, Singles, System, cpp, cudnn, cupy_gemm, cutlass, pytorch
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
@@ -74,7 +72,7 @@ def of_stage(stage: Stage, **switches: bool) -> System:
         for step in program.launches:  # a library's, too: that imports the library
             engine.build(step, program)
 
-    def prepare(problem: ConvProblem, input: np.ndarray, weight: np.ndarray) -> PreparedStage:
+    def prepare(problem: ConvProblem, input: Singles, weight: Singles) -> PreparedStage:
         return PreparedStage(stage, problem, input, weight, **switches)
 
     method = "direct" if stage.name.startswith(("s01", "s02")) else "gemm"
@@ -88,12 +86,7 @@ class PreparedStage(OnGpu):
     """A stage's plan with its tensors on the GPU. The bias is zeros: baselines have none."""
 
     def __init__(
-        self,
-        stage: Stage,
-        problem: ConvProblem,
-        input: np.ndarray,
-        weight: np.ndarray,
-        **switches: bool,
+        self, stage: Stage, problem: ConvProblem, input: Singles, weight: Singles, **switches: bool
     ) -> None:
         super().__init__(stage.name)
         tile = tile_by_rule(problem, stage, self._gpu, **switches)
@@ -113,7 +106,6 @@ class PreparedStage(OnGpu):
         self._plan(*self._arrays, stream=self._streams[stream] if stream else None)
 
     def close(self) -> None:
-        """Free the memory."""
         self._plan, self._arrays, self._streams = None, [], {}
         gc.collect()  # arrays and what was made of them may hold each other
         super().close()

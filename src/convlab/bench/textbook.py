@@ -5,7 +5,6 @@ Each is a :class:`Case`: a kernel and what it is launched with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,49 +121,39 @@ def histogram(values, counts):  # type: ignore[no-untyped-def]
         cuda.atomic.add(counts, values[i] % BINS, int32(1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
-    """A kernel and its launch; ``arguments()`` makes new arrays."""
+    """A kernel and its launch."""
 
     kernel: Any
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    arguments: Callable[[], list[np.ndarray]]
+    arrays: tuple[np.ndarray, ...]
 
     @property
     def name(self) -> str:
         return str(self.kernel.py_func.__name__)
 
-
-def _numbers(*shape: int) -> np.ndarray:
-    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-
-
-def _vector(size: int, source: int) -> Callable[[], list[np.ndarray]]:
-    return lambda: [_numbers(source), np.zeros(size, np.float32)]
-
-
-def _matrices() -> list[np.ndarray]:
-    return [_numbers(SIDE, SIDE), np.zeros((SIDE, SIDE), np.float32)]
+    def arguments(self) -> list[np.ndarray]:
+        """New arrays for a launch."""
+        return [array.copy() for array in self.arrays]
 
 
 SIZE = 1000  # not a multiple of a block
-LINE = (-(-SIZE // THREADS),)
-SQUARE = (SIDE // TILE, SIDE // TILE)
+LINE, THREAD = (-(-SIZE // THREADS),), (THREADS,)
+NUMBERS, RESULT = np.arange(8 * SIZE, dtype=np.float32), np.zeros(SIZE, np.float32)
+SQUARE, PART = (SIDE // TILE, SIDE // TILE), (TILE, ROWS)
+MATRICES = NUMBERS[: SIDE**2].reshape(SIDE, SIDE), np.zeros((SIDE, SIDE), np.float32)
+SUMMED = NUMBERS[:SIZE], np.zeros(LINE, np.float32)
+COUNTED = (np.arange(SIZE, dtype=np.int32) * 7) // 3, np.zeros(BINS, np.int32)
 CASES = (
-    Case(copy, LINE, (THREADS,), _vector(SIZE, SIZE)),
-    Case(strided_copy, LINE, (THREADS,), _vector(SIZE, 8 * SIZE)),
-    Case(offset_copy, LINE, (THREADS,), _vector(SIZE, SIZE + 1)),
-    Case(transpose, (SIDE // 32, SIDE // 8), (32, 8), _matrices),
-    Case(transpose_shared, SQUARE, (TILE, ROWS), _matrices),
-    Case(transpose_padded, SQUARE, (TILE, ROWS), _matrices),
-    Case(reduction, LINE, (THREADS,), lambda: [_numbers(SIZE), np.zeros(LINE, np.float32)]),
-    Case(
-        interleaved_reduction, LINE, (THREADS,),
-        lambda: [_numbers(SIZE), np.zeros(LINE, np.float32)],
-    ),
-    Case(
-        histogram, LINE, (THREADS,),
-        lambda: [(np.arange(SIZE, dtype=np.int32) * 7) // 3, np.zeros(BINS, np.int32)],
-    ),
-)  # fmt: skip
+    Case(copy, LINE, THREAD, (NUMBERS[:SIZE], RESULT)),
+    Case(strided_copy, LINE, THREAD, (NUMBERS, RESULT)),
+    Case(offset_copy, LINE, THREAD, (NUMBERS[: SIZE + 1], RESULT)),
+    Case(transpose, (SIDE // TILE, SIDE // ROWS), PART, MATRICES),
+    Case(transpose_shared, SQUARE, PART, MATRICES),
+    Case(transpose_padded, SQUARE, PART, MATRICES),
+    Case(reduction, LINE, THREAD, SUMMED),
+    Case(interleaved_reduction, LINE, THREAD, SUMMED),
+    Case(histogram, LINE, THREAD, COUNTED),
+)

@@ -32,8 +32,6 @@ MOST_PROCESSES = 16
 MEMORY_A_PROCESS = 2 * 2**30  # of the GPU: its context, beside the tensors of the one that measures
 SEED = 12
 
-Known = tuple[tuple[np.ndarray, ...], Oracle]
-
 
 @dataclass(frozen=True)
 class Task:
@@ -78,9 +76,8 @@ class Tuned:
     @property
     def ratio(self) -> float | None:
         """The time of the heuristic's tile over the best time."""
-        if self.best is None or self.best.time_ms is None or self.model_ms is None:
-            return None
-        return self.model_ms / self.best.time_ms
+        best = self.best and self.best.time_ms
+        return self.model_ms / best if self.model_ms and best else None
 
     def as_json(self) -> dict[str, Any]:
         """As ``convlab tune --json`` writes it."""
@@ -89,7 +86,7 @@ class Tuned:
             "problem": str(self.problem),
             "flops": self.problem.flops,
             "model": astuple(self.model),
-            "best": None if self.best is None else astuple(self.best.task.tile),
+            "best": self.best and astuple(self.best.task.tile),
             "ratio": self.ratio,
             "tiles": [
                 {
@@ -171,73 +168,68 @@ def _begin(lock: AbstractContextManager[Any]) -> None:
 def measure_group(tasks: Sequence[Task]) -> list[Measured]:
     """Compile the tiles of one problem, then check, time and check again. Errors are data, because
     not every exception can be sent from process to process."""
+    problem = tasks[0].problem
     try:
         engine = choose("gpu")
         plans = [_compiled(task, engine) for task in tasks]
-        known = _two_images(tasks[0].problem)
+        few, oracle = _two_images(problem)
         with _gpu:
-            measured = _measured(plans, known, engine)
+            images = np.arange(problem.batch) % len(few[0])
+            images[-1] = len(few[0]) - 1
+            tensors = [engine.to_device(tensor) for tensor in (few[0][images], *few[1:])]
+            measured = [
+                _measured(task, plan, tensors, oracle, engine)
+                for task, plan in zip(tasks, plans, strict=True)
+            ]
+            del tensors
             engine.free_bytes()  # so that the next process can have what this one has freed
         return measured
     except Exception as error:  # no GPU, or no memory for these tensors
-        return [Measured(task, error=_words(error)) for task in tasks]
+        return [_failed(task, error) for task in tasks]
 
 
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+def _failed(task: Task, error: Exception) -> Measured:
+    return Measured(task, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def _compiled(task: Task, engine: Engine) -> tuple[Task, Plan | Exception]:
+def _compiled(task: Task, engine: Engine) -> Plan | Exception:
     try:
-        return task, Plan(task.problem, stage_named(task.stage), task.tile, engine)
+        return Plan(task.problem, stage_named(task.stage), task.tile, engine)
     except Exception as error:  # what a stage or its compiler raises is that tile's result
-        return task, error
+        return error
 
 
 def _measured(
-    plans: Sequence[tuple[Task, Plan | Exception]], known: Known, engine: Engine
-) -> list[Measured]:
-    few, oracle = known
-    images = np.arange(plans[0][0].problem.batch) % len(few[0])
-    images[-1] = len(few[0]) - 1
-    tensors = [engine.to_device(tensor) for tensor in (few[0][images], *few[1:])]
-    results = []
-    for task, plan in plans:
-        try:
-            if isinstance(plan, Exception):
-                raise plan
-            results.append(_checked_and_timed(task, plan, tensors, oracle, engine))
-        except Exception as error:
-            results.append(Measured(task, error=_words(error)))
-    return results
-
-
-def _checked_and_timed(
-    task: Task, plan: Plan, tensors: Sequence[Any], oracle: Oracle, engine: Engine
+    task: Task, plan: Plan | Exception, tensors: Sequence[Any], oracle: Oracle, engine: Engine
 ) -> Measured:
     from convlab.timer import measure  # needs a GPU
 
     stage = stage_named(task.stage)
     input, weight, bias = tensors
-    output = engine.to_device(np.full(task.problem.output_shape, np.nan, np.float32))
 
     def check() -> CheckResult:
         ends = [output[:1], output[-1:]][: oracle.problem.batch]
         few = np.concatenate([engine.to_host(end) for end in ends])
         return oracle.check(few, **stage.allowances(task.problem))
 
-    plan(input, weight, output, bias)
-    if not (checked := check()).ok:
-        return Measured(task, error=str(checked))
-    timing = measure(lambda stream: plan(input, weight, output, bias, stream=stream))
-    if not (checked := check()).ok:
-        return Measured(task, error=f"after it was timed: {checked}")
-    if (refused := too_fast(task.problem.flops, timing, engine, stage)) is not None:
-        return Measured(task, error=refused)
-    return Measured(task, timing.median_ms, timing.spread_percent)
+    try:
+        if isinstance(plan, Exception):
+            raise plan
+        output = engine.to_device(np.full(task.problem.output_shape, np.nan, np.float32))
+        plan(input, weight, output, bias)
+        if not (checked := check()).ok:
+            return Measured(task, error=str(checked))
+        timing = measure(lambda stream: plan(input, weight, output, bias, stream=stream))
+        if not (checked := check()).ok:
+            return Measured(task, error=f"after it was timed: {checked}")
+        if (refused := too_fast(task.problem.flops, timing, engine, stage)) is not None:
+            return Measured(task, error=refused)
+        return Measured(task, timing.median_ms, timing.spread_percent)
+    except Exception as error:
+        return _failed(task, error)
 
 
-def _two_images(problem: ConvProblem) -> Known:
+def _two_images(problem: ConvProblem) -> tuple[tuple[np.ndarray, ...], Oracle]:
     """Input of one or two images, weight, bias, and what the convolution of these must be."""
     few = replace(problem, batch=min(problem.batch, 2))
     tensors = random_tensors(few, SEED)

@@ -211,7 +211,7 @@ def _counted(stage: Stage, program: Program, problem: ConvProblem, seed: int) ->
         "requests to global memory": launch.total("requests", launch.of(space="global")),
         "sectors of global memory": launch.total("sectors"),
         "requests to shared memory": launch.total("requests", launch.of(space="shared")),
-        "passes of shared memory": launch.total("passes"),
+        "wavefronts of shared memory": launch.total("wavefronts"),
         "threads at barriers": launch.barriers,
         "floating-point operations": launch.flops,
     }

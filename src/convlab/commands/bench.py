@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from convlab import workloads
@@ -96,9 +90,12 @@ def bench(
         from convlab.bench.cases import cases_for, open_bench, run
         from convlab.bench.pool import WorkerDied
         from convlab.bench.results import Results, open_results, set_aside
-        from convlab.engines import EngineUnavailable, choose
+        from convlab.engines import EngineUnavailable, choose, unavailable
     with refusing(ValueError, EngineUnavailable):
-        _require_gpu()
+        if (reason := unavailable("gpu")) is not None:
+            raise ValueError(
+                f"convlab bench needs a GPU, as a simulator's times mean nothing: {reason}"
+            )
         choose("gpu")
         chosen = systems.chosen(stage, baseline, quick)
         layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
@@ -119,7 +116,11 @@ def bench(
     if older is not None and older.rows and older.identity != results.identity:
         with refusing(OSError):
             aside = set_aside(Path(json_file), older)
-        console.print(_aside(older, aside, json_file), soft_wrap=True)
+        line = (
+            f"aside    {len(older.rows)} rows were in {json_file}, of another machine, other "
+            f"versions or other code: they are in {aside} now"
+        )
+        console.print(Text(line, "yellow"), soft_wrap=True)
     started = time.monotonic()
     try:
         with _bars([*todo.values()]) as (compiled, measured):
@@ -155,17 +156,6 @@ def _ended_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _require_gpu() -> None:
-    """Raise ``ValueError`` without a GPU: a simulator's times mean nothing."""
-    from convlab.engines import unavailable
-
-    reason = unavailable("gpu")
-    if reason is not None:
-        raise ValueError(
-            f"convlab bench needs a GPU, as a simulator's times mean nothing: {reason}"
-        )
-
-
 def _wait_until_idle(gpu: str | None, console: Console) -> None:
     """Refuse to measure while other processes use the GPU."""
     from convlab.bench import monitor
@@ -182,27 +172,15 @@ def _heading(
     results: Results, cases: Sequence[Case], todo: Collection[Key], json_file: str
 ) -> Text:
     layers, systems = ({getattr(case, name) for case in cases} for name in ("layer", "system"))
-    lines = [
-        f"runs on  {results.device}",
-        f"rows     {len(cases)}: {len(layers)} layers x {len(systems)} systems, batch "
-        f"{cases[0].problem.batch}",
-    ]
+    size = f"{len(layers)} layers x {len(systems)} systems, batch {cases[0].problem.batch}"
+    lines = [f"runs on  {results.device}", f"rows     {len(cases)}: {size}"]
     if kept := len(cases) - len(todo):
         lines.append(
             f"kept     {kept} of them, measured before in {json_file}; --again measures them anew"
         )
-    asked = {case.key for case in cases}
-    if others := sum(key not in asked for key in results.rows):
+    if others := len(results.rows.keys() - {case.key for case in cases}):
         lines.append(f"others   {others} more rows in {json_file} stay as they are")
     return Text("\n".join(lines))
-
-
-def _aside(older: Results, aside: Path, json_file: str) -> Text:
-    return Text(
-        f"aside    {len(older.rows)} rows were in {json_file}, of another machine, other versions "
-        f"or other code: they are in {aside} now",
-        "yellow",
-    )
 
 
 Advance = tuple[Callable[[], None], Callable[["Row"], None]]
@@ -219,17 +197,11 @@ def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
     seconds = dict(zip([case.key for case in todo], estimated, strict=True))
     ahead = len(compiled_ahead(todo))
     with Progress(
-        TextColumn("{task.description:40}"),
-        BarColumn(bar_width=24),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-        refresh_per_second=4,
+        TextColumn("{task.description:40}"), BarColumn(bar_width=24), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(),
+        console=console, transient=True, disable=not console.is_terminal, refresh_per_second=4,
         speed_estimate_period=120,
-    ) as bars:
+    ) as bars:  # fmt: skip
         compiling = bars.add_task("compiling", total=ahead, visible=ahead > 0)
         measuring = bars.add_task("measuring", total=sum(seconds.values()) or 1)
 

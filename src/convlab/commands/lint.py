@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -65,11 +65,11 @@ def lint(
             layers = workloads.LAYER_NAMES if layer.lower() == "all" else (layer.lower(),)
             problems = {name: workloads.paper_layer(name) for name in layers}
             problems |= gate.PROBLEMS if layer.lower() == "all" else {}
-        stored = None if against is None else _stored(against)
+        stored = None if against is None else gate.stored_rows(against)
         wanted = dict.fromkeys(capability("arch", sm) for sm in arch or ())
         capabilities = tuple(wanted) or gate.CAPABILITIES
     reasons = (why_too_old(chosen_stages, gpu, arch_of(gpu)) for gpu in capabilities)
-    too_old = [reason for reason in reasons if reason is not None]
+    too_old = list(filter(None, reasons))
     if stage is not None and arch and too_old:
         refuse(too_old[0])
     check_compilers("lint")
@@ -107,13 +107,3 @@ def lint(
         )
         errors += [Text(f"{one.row}: worse: {', '.join(one.worse)}") for one in worse]
     conclude(console, errors, "kernel", len(rows), "within budget")
-
-
-def _stored(path: Path) -> list[dict[str, Any]]:
-    """Raises ``ValueError`` for a file that cannot be read or holds no rows."""
-    from convlab.lint import stored_rows
-
-    try:
-        return stored_rows(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"against is {str(path)!r}, which cannot be compared: {error}") from error

@@ -43,10 +43,7 @@ def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvPr
     """The layer of that name, or the engine's default problem, with that many images."""
     from convlab.ladder import default_problem
 
-    if layer is not None:
-        problem = workloads.paper_layer(layer)
-    else:
-        problem = default_problem(engine)
+    problem = default_problem(engine) if layer is None else workloads.paper_layer(layer)
     return problem if batch is None else replace(problem, batch=batch)
 
 

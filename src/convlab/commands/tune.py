@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from concurrent.futures import BrokenExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,6 @@ from convlab.shell import (
     refuse,
     refusing,
     write_json,
-    write_whole,
 )
 
 if TYPE_CHECKING:
@@ -87,58 +87,53 @@ def tune(
         check_runs(chosen, engine)
     _check_cache()
 
-    found: list[Tuned] = []
-    waiting: list[Measured] = []
-    left = {name: sum(task.name == name for task in tasks) for name in problems}
+    measured: dict[str, list[Measured]] = {}
+    wanted = Counter(task.name for task in tasks)
+    done, stopped = 0, None
     results = tuning.measure_all(tasks, tuning.processes(engine))
     try:
         with tables.progress([f"{task.name} {task.tile}" for task in tasks]) as advance:
-            for measured in results:
-                waiting.append(measured)
-                left[measured.task.name] -= 1
-                if not left[measured.task.name]:
-                    found.append(tuning.tuned(waiting, chosen, engine))
-                    _remember(found[-1], chosen, engine)
-                    waiting = []
+            for one in results:
+                of_it = measured.setdefault(one.task.name, [])
+                of_it.append(one)
+                if len(of_it) == wanted[one.task.name]:
+                    _remember(tuning.tuned(of_it, chosen, engine), chosen, engine)
+                    done += 1
                 advance()
     except (KeyboardInterrupt, BrokenExecutor) as error:
-        done = f"after {len(found)} of {len(problems)} problems, which are remembered"
-        if isinstance(error, BrokenExecutor):
-            refuse(f"a process that compiles was ended, perhaps for want of memory, {done}")
-        begun = [tuning.tuned(waiting, chosen, engine)] if waiting else []
-        _show(console, found + begun, engine)
-        fail(f"interrupted {done}; no JSON was written", INTERRUPTED)
+        stopped = error
     finally:
         results.close()
-    document = tuning.as_json(found, chosen, engine, arguments=context.obj)
-    _show(console, found, engine)
-    write_json(json_file, document)
+    kept = f"after {done} of {len(problems)} problems, which are remembered"
+    if isinstance(stopped, BrokenExecutor):
+        refuse(f"a process that compiles was ended, perhaps for want of memory, {kept}")
+    found = [tuning.tuned(of_it, chosen, engine) for of_it in measured.values()]
+    if len(found) == 1:  # a tile a line, else a problem a line
+        console.print(Text(f"{found[0].problem} on {engine.device}"), "", sep="\n")
+        console.print(tables.tiles_table(found[0]))
+    elif found:
+        console.print(tables.tuned_table(found))
+    if stopped:
+        fail(f"interrupted {kept}; no JSON was written", INTERRUPTED)
+    write_json(json_file, tuning.as_json(found, chosen, engine, arguments=context.obj))
 
-    for one in (one for tuned in found for one in tuned.measured if one.error is not None):
+    wrong = [one for tuned in found for one in tuned.measured if one.error is not None]
+    for one in wrong:
         line = f"{one.task.name}, tile {one.task.tile}: {one.error}"
         console.print(Text(line, "red"), soft_wrap=True)
     best = sum(tuned.best is not None for tuned in found)
     tiles = "The best tile is" if best == 1 else f"The best tiles of {best} problems are"
     console.print(Text(f"{tiles} remembered in {tiles_file()}."), soft_wrap=True)
-    if any(one.error is not None for tuned in found for one in tuned.measured):
+    if wrong:
         raise typer.Exit(WRONG)
 
 
-def _show(console: Console, found: list[Tuned], engine: Engine) -> None:
-    """A tile a line of one problem, a problem a line of several."""
-    if len(found) == 1:
-        console.print(Text(f"{found[0].problem} on {engine.device}"), "", sep="\n")
-        console.print(tables.tiles_table(found[0]))
-    elif found:
-        console.print(tables.tuned_table(found))
-
-
 def _remember(tuned: Tuned, stage: Stage, engine: Engine) -> None:
-    from convlab.tuned import entry_for, remember
+    from convlab.tuned import remember
 
     if (best := tuned.best) is not None and best.time_ms is not None:
-        tile = best.task.tile
-        remember(entry_for(tuned.problem, stage, engine.device, tile, best.time_ms), write_whole)
+        with refusing(OSError):
+            remember(tuned.problem, stage, engine.device, best.task.tile, best.time_ms)
 
 
 def _check_cache() -> None:
@@ -160,7 +155,7 @@ def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Co
     if there:
         check_writable("the file of tiles", tiles_file(), OTHER_CACHE)
     with refusing(OSError, RuntimeError):
-        count = forget(set(map(str, problems.values())) or None, write_whole)
+        count = forget(set(map(str, problems.values())) or None)
     tiles = "1 tile is" if count == 1 else f"{count} tiles are"
     console.print(Text(f"{tiles} forgotten in {tiles_file()}."), soft_wrap=True)
 

@@ -6,26 +6,128 @@ quick, and ``cudasim`` Numba's.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from importlib import import_module
+from typing import Any
 
-from convlab.engines.base import Engine, EngineUnavailable
+import numpy as np
+
 from convlab.simulation.memory_rules import Counts
+from convlab.stage import Capability, Launch, LibraryCall, Program, Step
+
+__all__ = ["ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "choose", "unavailable"]
 
 _CLASSES = {"gpu": "Gpu", "simulator": "Simulator", "cudasim": "CudaSim"}  # by their modules
 ENGINE_NAMES = tuple(_CLASSES)
+Start = Callable[..., None]
 
-__all__ = ["ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "choose", "unavailable"]
+
+class EngineUnavailable(RuntimeError):
+    """The engine asked for cannot run here; the message says why and what to do."""
+
+
+class Engine:
+    """Where kernels run. The methods written out here are a simulator's: arrays are NumPy's in host
+    memory, and there is no GPU to ask. Engine ``gpu`` overrides every one; its arrays are Numba's
+    device arrays."""
+
+    name: str
+    is_gpu = False
+
+    @classmethod
+    def why_not(cls) -> str | None:
+        """Why the engine cannot run here, in one sentence; None when it can."""
+        return None
+
+    @property
+    def device(self) -> str:
+        """What runs the kernels, in words."""
+        raise NotImplementedError
+
+    def free_bytes(self) -> int | None:
+        """Memory that can still be allocated, in bytes; None where that is unknown. On the host all
+        memory there is: how much of it is free changes by the minute."""
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):  # not every system tells
+            return None
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        """An uninitialised float32 array. A simulator fills it with NaN, so that an element that no
+        kernel writes is wrong."""
+        return np.full(shape, np.nan, np.float32)
+
+    def to_device(self, host: np.ndarray) -> Any:
+        """A float32 copy of a host array, C-contiguous, in the engine's memory."""
+        return np.array(host, np.float32, order="C")
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """A host copy; waits for work in flight."""
+        return np.array(array)
+
+    def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+        """Run one launch to its end; of simulators alone."""
+        raise NotImplementedError
+
+    def build(self, step: Step, program: Program) -> Start:
+        """The compiled step, a function of its arrays and a stream. A GPU's returns before the work
+        has ended. A simulator compiles nothing, and NumPy does its library calls. Raises
+        :class:`EngineUnavailable` for a library call without a library."""
+        return partial(_call, step) if isinstance(step, LibraryCall) else partial(self.run, step)
+
+    def prepack(
+        self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
+    ) -> Any:
+        """The program's built steps as one function that starts them at less cost, or None. Its
+        ``one_graph`` says whether as one CUDA graph. ``shapes`` are the four tensors', ``held`` the
+        arrays of the buffers."""
+        return None
+
+    def why_no_library(self) -> str | None:
+        """Why there is no array library for library calls, in one sentence; None when there is."""
+        return None
+
+    def capability(self) -> Capability | None:
+        """The GPU's compute capability; None on a simulator, which runs every stage."""
+        return None
+
+    def sm_count(self) -> int | None:
+        """How many SMs share the blocks of a launch; None on a simulator."""
+        return None
+
+    def peak_flops(self, precision: str = "fp32") -> float | None:
+        """Operations per second that no kernel exceeds in ``fp32``, ``tf32`` or ``3xtf32`` (a third
+        of ``tf32``); None where unknown."""
+        return None
+
+    def synchronize(self) -> None:
+        """Wait for everything started so far."""
+
+    def counting(self) -> AbstractContextManager[Counts]:
+        """Count what the kernels inside the ``with`` do; all zero on a GPU."""
+        raise NotImplementedError
+
+
+def _call(call: LibraryCall, arrays: list[np.ndarray], stream: Any = None) -> None:
+    with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow
+        call.function(np, *arrays)
+
+
+def _class_of(name: str) -> type[Engine]:
+    """Imported when it is asked for, because a broken driver must not break the others."""
+    found: type[Engine] = getattr(import_module(f"convlab.engines.{name}"), _CLASSES[name])
+    return found
+
 
 _made: dict[str, Engine] = {}
 
 
 def unavailable(name: str) -> str | None:
     """Why an engine cannot run here, in one sentence; None when it can."""
-    if name != "gpu":
-        return None
-    from convlab.engines.gpu import why_not
-
-    return why_not()
+    return _class_of(name).why_not()
 
 
 def choose(name: str = "auto") -> Engine:
@@ -41,10 +143,8 @@ def choose(name: str = "auto") -> Engine:
         name = "gpu" if unavailable("gpu") is None else usual
     if name not in ENGINE_NAMES:
         raise ValueError(f"engine is {name!r}: it must be 'auto', 'gpu', 'simulator' or 'cudasim'")
-    reason = unavailable(name)
-    if reason is not None:
+    if (reason := unavailable(name)) is not None:
         raise EngineUnavailable(f"engine is {name!r}, which cannot run here: {reason}")
     if name not in _made:
-        module = import_module(f"convlab.engines.{name}")
-        _made[name] = getattr(module, _CLASSES[name])()
+        _made[name] = _class_of(name)()
     return _made[name]

@@ -21,7 +21,7 @@ import numpy as np
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.kernel import BlockManager, BlockThread, Dim3
 
-from convlab.engines.base import Engine
+from convlab.engines import Engine
 from convlab.simulation.launch_arguments import three
 from convlab.simulation.memory_rules import Counts
 from convlab.simulation.python_body import python_body
@@ -43,9 +43,9 @@ class CudaSim(Engine):
         """Run one launch to its end; what a kernel raises comes out as it was raised."""
         grid, block = three(launch.grid, "grid"), three(launch.block, "block")
         names = map(str, launch.arguments or [""] * len(arrays))
-        count = partial(self._tally.add, "global")
-        arguments = [_Array(array, name, count) for array, name in zip(arrays, names, strict=True)]
-        cuda = _SimulatedCuda(grid, block, self._tally)
+        tally = self._tally
+        arguments = [_Array(a, name, tally, 4) for a, name in zip(arrays, names, strict=True)]
+        cuda = _SimulatedCuda(grid, block, tally)
         body = partial(python_body(launch.kernel, cuda), *arguments)
         _Blocks(body, grid, block, cuda.shared.clear).run_all()
 
@@ -170,27 +170,22 @@ class _Tally:
     def __init__(self) -> None:
         self.counts, self._change = Counts(), Lock()
 
-    def add(self, memory: str, access: str, elements: int) -> None:
-        name = f"{memory}_{access}"
+    def add(self, name: str, global_bytes: int = 0) -> None:
         with self._change:
             setattr(self.counts, name, getattr(self.counts, name) + 1)
-            if memory == "global":
-                self.counts.global_bytes += 4 * elements
-
-    def barrier(self) -> None:
-        with self._change:
-            self.counts.barriers += 1
+            self.counts.global_bytes += global_bytes
 
 
 class _Array:
-    """An array as a kernel sees it: strict bounds; ``count(access, elements)`` of each access."""
+    """An array as a kernel sees it: strict bounds, and every access counted unless it is local. Of
+    global memory, an element counts as ``nbytes``; of shared memory as none."""
 
     def __init__(
-        self, memory: np.ndarray, name: str, count: Callable[[str, int], None] | None
+        self, memory: np.ndarray, name: str, tally: _Tally | None = None, nbytes: int = 0
     ) -> None:
         self.memory, self.shape, self.dtype = memory, memory.shape, memory.dtype
         self.ndim, self.size = memory.ndim, memory.size
-        self._name, self._count = name, count
+        self._name, self._tally, self._nbytes = name, tally, nbytes
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -219,8 +214,9 @@ class _Array:
                 inside = 0 <= entry < extent
             if not inside:
                 raise IndexError(f"index {index} is outside {self._name} of shape {self.shape}")
-        if self._count is not None:
-            self._count(access, elements)
+        if self._tally is not None:
+            memory = "global" if self._nbytes else "shared"
+            self._tally.add(f"{memory}_{access}", self._nbytes * elements)
 
 
 def _poisoned(shape: Any, dtype: Any) -> np.ndarray:
@@ -232,14 +228,14 @@ class _Local:
     """``cuda.local``."""
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> _Array:
-        return _Array(_poisoned(shape, dtype), "a local array", None)
+        return _Array(_poisoned(shape, dtype), "a local array")
 
 
 class _Shared:
     """``cuda.shared``: one array per call in the code and block."""
 
     def __init__(self, tally: _Tally) -> None:
-        self._count = partial(tally.add, "shared")
+        self._tally = tally
         self._arrays: dict[tuple[Any, int], _Array] = {}
         self._change = Lock()
         self.clear = self._arrays.clear  # when another block begins
@@ -250,7 +246,7 @@ class _Shared:
         with self._change:
             if call not in self._arrays:
                 memory = _poisoned(shape, dtype)
-                self._arrays[call] = _Array(memory, "a shared array", self._count)
+                self._arrays[call] = _Array(memory, "a shared array", self._tally)
             return self._arrays[call]
 
 
@@ -273,5 +269,5 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
         self._tally = tally
 
     def syncthreads(self) -> None:
-        self._tally.barrier()
+        self._tally.add("barriers")
         super().syncthreads()

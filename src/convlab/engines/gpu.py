@@ -13,7 +13,7 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.core import config
 
-from convlab.engines.base import Engine, EngineUnavailable, Start
+from convlab.engines import Engine, EngineUnavailable, Start
 from convlab.engines.handles import cupy_stream, stream_handle
 from convlab.simulation.memory_rules import Counts
 from convlab.stage import Capability, Flat, Launch, LibraryCall, Program, Step
@@ -24,24 +24,6 @@ TF32_LANES = {
     (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
     (10, 3): 2048, (12, 0): 128,
 }  # fmt: skip
-
-
-def why_not() -> str | None:
-    """Why there is no GPU to run on, in one sentence; None when there is one."""
-    if config.ENABLE_CUDASIM:
-        return "NUMBA_ENABLE_CUDASIM=1 turns Numba's CUDA into its simulator; unset it"
-    if not cuda.is_available():
-        return "no NVIDIA GPU with a working driver was found"
-    try:
-        from cuda.bindings import nvjitlink
-
-        nvjitlink.version()
-    except Exception as error:  # the loader's own exception types differ between versions
-        return (
-            f"the CUDA compilers are not installed ({type(error).__name__}): "
-            "make ladder installs them, or pip install -e '.[gpu-cu13]' (gpu-cu12 for CUDA 12)"
-        )
-    return None
 
 
 def signature(launch: Launch, program: Program) -> tuple[Any, ...]:
@@ -59,6 +41,23 @@ class Gpu(Engine):
 
     name = "gpu"
     is_gpu = True
+
+    @classmethod
+    def why_not(cls) -> str | None:
+        if config.ENABLE_CUDASIM:
+            return "NUMBA_ENABLE_CUDASIM=1 turns Numba's CUDA into its simulator; unset it"
+        if not cuda.is_available():
+            return "no NVIDIA GPU with a working driver was found"
+        try:
+            from cuda.bindings import nvjitlink
+
+            nvjitlink.version()
+        except Exception as error:  # the loader's own exception types differ between versions
+            return (
+                f"the CUDA compilers are not installed ({type(error).__name__}): "
+                "make ladder installs them, or pip install -e '.[gpu-cu13]' (gpu-cu12 for CUDA 12)"
+            )
+        return None
 
     @property
     def device(self) -> str:

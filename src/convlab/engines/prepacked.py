@@ -6,10 +6,9 @@ call, so everything else is done once, here, and all launches of a plan become o
 graph of three launches takes 1.7 us of the host's time instead of 12, and 0.6 us more to give one
 kernel another array.
 
-Everything that depends on how numba-cuda launches is in this module, and the module asks rather
-than assumes: Numba itself lays out the parameters of an array with a marked address, and where the
-mark turns up is where addresses go. Where anything is not as expected, :func:`prepack` returns
-None, and plans take Numba's own launch.
+Numba itself lays out the parameters of an array with a marked address, and where the mark turns up
+is where addresses go. Where numba-cuda is not as this module expects, :func:`prepack` returns None,
+and plans take Numba's own launch.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class Refused(RuntimeError):
     """The driver's error, and what it was to launch."""
 
 
-def require(error: Any, names: str) -> None:
-    """Raise :class:`Refused` where the driver says so of a launch of these kernels."""
+def _require(error: Any, names: str) -> None:
     if error:
         raise Refused(f"CUDA could not launch {names}: {error.name}")
 
@@ -72,7 +70,7 @@ class LaunchGraph:
         context_id = self._made(driver.cuCtxGetId(context))
         graph, executable = self._made(driver.cuGraphCreate(0)), None
         try:
-            self._kernels = [_kernel(launch) for launch in launches]
+            self._kernels = [launch.node_parameters() for launch in launches]
             self._nodes: list[Any] = []
             for kernel in self._kernels:
                 before = self._nodes[-1:]
@@ -91,32 +89,17 @@ class LaunchGraph:
         (error,) = driver.cuGraphExecKernelNodeSetParams(
             self._executable, self._nodes[number], self._kernels[number]
         )
-        require(error, self._launches[number].name)
+        _require(error, self._launches[number].name)
 
     def launch(self, stream: int) -> None:
         """Start all of them on the stream of that handle, one that is not captured."""
         (error,) = driver.cuGraphLaunch(self._executable, stream)
-        require(error, self._names)
+        _require(error, self._names)
 
     def _made(self, answer: tuple[Any, Any]) -> Any:
         error, thing = answer
-        require(error, self._names)
+        _require(error, self._names)
         return thing
-
-
-def is_capturing(stream: int) -> bool:
-    """Whether somebody captures a graph from that stream: no graph can be launched there."""
-    error, status = driver.cuStreamIsCapturing(stream)
-    return not error and status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-
-
-def _kernel(launch: _Packed) -> Any:
-    kernel = driver.CUDA_KERNEL_NODE_PARAMS()
-    kernel.func = launch.function
-    kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ = launch.grid
-    kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ = launch.block
-    kernel.kernelParams = launch.parameters_at
-    return kernel
 
 
 def _destroy(context: Any, context_id: int, graph: Any, executable: Any) -> None:
@@ -133,6 +116,12 @@ def _destroy(context: Any, context_id: int, graph: Any, executable: Any) -> None
     driver.cuGraphDestroy(graph)
     driver.cuCtxPopCurrent()
     driver.cuThreadExchangeStreamCaptureMode(mode)
+
+
+def _is_capturing(stream: int) -> bool:
+    """Whether somebody captures a graph from that stream: no graph can be launched there."""
+    error, status = driver.cuStreamIsCapturing(stream)
+    return not error and status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
 
 class Prepacked:
@@ -155,12 +144,8 @@ class Prepacked:
         return self._graph is not None
 
     def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
-        """Start them on a stream; only the arrays' addresses are checked.
-
-        Raises ``TypeError`` for an array in the host's memory or a wrong stream, ``ValueError`` for
-        an array that does not start at a multiple of 16 bytes, ``RuntimeError`` where another GPU
-        is current or the driver refuses a launch, with its error.
-        """
+        """Start them on a stream; only the arrays' addresses are checked. Raises as
+        :meth:`convlab.plans.Plan.__call__` does."""
         addresses = address_of(input), address_of(weight), address_of(bias), address_of(output)
         handle = stream_handle(stream)
         with self._lock:
@@ -169,33 +154,28 @@ class Prepacked:
                 for name, address in zip(TENSORS, addresses, strict=True):
                     check_aligned(name, address)
             self._have_context()
-            if self._graph is None or is_capturing(handle):
+            if self._graph is None or _is_capturing(handle):
                 for packed in self._launches:
                     packed.write(addresses)
                     packed.launch(handle)
                 return
             if others:
-                self._update(self._graph, addresses)
+                # Ctrl-C may come while some kernels take the new arrays and some do not.
+                before, self._in_graph = self._in_graph or (None,) * len(TENSORS), ()
+                moved = {tensor for tensor, now in enumerate(addresses) if before[tensor] != now}
+                for number, packed in enumerate(self._launches):
+                    if moved & packed.tensors:
+                        packed.write(addresses)
+                        self._graph.update(number)
+                self._in_graph = addresses
             self._graph.launch(handle)
-
-    def _update(self, graph: LaunchGraph, addresses: tuple[int, ...]) -> None:
-        """Have its kernels take the arrays that begin there."""
-        before, self._in_graph = self._in_graph, ()  # Ctrl-C may come while some do and some do not
-        moved = {
-            tensor for tensor, now in enumerate(addresses) if not before or before[tensor] != now
-        }
-        for number, packed in enumerate(self._launches):
-            if moved & packed.tensors:
-                packed.write(addresses)
-                graph.update(number)
-        self._in_graph = addresses
 
     def _have_context(self) -> None:
         """Make the plan's context current in a thread that has none; refuse another GPU's."""
         current = _current_context()
         if not current:
             (error,) = driver.cuCtxSetCurrent(self._context)
-            require(error, self._launches[0].name)
+            _require(error, self._launches[0].name)
         elif current != self._context:
             raise RuntimeError(
                 "the current GPU is another than this plan's: a plan runs on the one that was "
@@ -245,12 +225,20 @@ class _Packed:
         for parameter, tensor, offset in self._moving:
             values[parameter] = addresses[tensor] + offset
 
+    def node_parameters(self) -> Any:
+        """It as a node of a graph."""
+        node = driver.CUDA_KERNEL_NODE_PARAMS()
+        node.func, node.kernelParams = self.function, self.parameters_at
+        node.gridDimX, node.gridDimY, node.gridDimZ = self.grid
+        node.blockDimX, node.blockDimY, node.blockDimZ = self.block
+        return node
+
     def launch(self, stream: int) -> None:
         """Start it by itself."""
         (error,) = driver.cuLaunchKernel(
             self.function, *self.grid, *self.block, 0, stream, self.parameters_at, 0
         )
-        require(error, self.name)
+        _require(error, self.name)
 
 
 def _function(handle: Any) -> Any:

@@ -1,10 +1,10 @@
 """Engine ``simulator``: convlab's own, strict and quick, for any ``@cuda.jit`` kernel.
 
 Runs the kernel's Python function once for each CUDA thread, in this process and always in the same
-order (:mod:`convlab.simulation.greenlets`). With ``strict`` every access is written down and looked
-at (:mod:`convlab.simulation.races`), and a kernel that is wrong anywhere raises
+order (:mod:`convlab.simulation.greenlets`). With ``strict`` every access is recorded and checked
+(:mod:`convlab.simulation.races`), and a kernel that is wrong anywhere raises
 :class:`SimulationError` although its answer may be right; without, only what cannot go on is
-refused. Knows nothing of Numba's simulator.
+refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.base import Engine
+from convlab.engines import Engine
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.launch_arguments import three
 from convlab.simulation.memory_rules import Counts

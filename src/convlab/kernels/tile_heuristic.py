@@ -1,30 +1,14 @@
 """Which tile suits a problem, and among how many blocks to split its sums (split-K): a model of
-what a GPU's busiest SM has to do, with the constants of s11 to s14 as data.
-
-All blocks cost the same, so a GPU is done when the SM with the most of them is, which has
-``busiest = ceil(blocks / sm_count)``. Two things bound its time. In clocks:
+what a GPU's busiest SM has to do, with the constants of s11 to s14 as data. In clocks, with
+``busiest = ceil(blocks / sm_count)``:
 
     throughput = busiest * M_B * N_B * (K_P + overhead) / (FMA_A_CLOCK * rate)
     latency = rounds * slices * (slice + copy * copies + K_B * (step + fma * M_T * N_T))
+    split-K's price = SPLIT + ADDITION * splits * M * N
 
-Throughput counts where many warps take turns: all the multiply-adds of the SM's blocks. K_P is K
-rounded up to whole slices, ``overhead`` what a block does before and after them, in steps of k,
-``rate`` how well the tile's inner loop uses an SM when there is plenty to do.
-
-Latency counts where an SM has one block or two, as with one image: each slice costs a barrier with
-a wait, each of the thread's copies, and K_B steps of some loads and M_T x N_T multiply-adds. As
-many blocks as fit run side by side, so an SM pays this in ``rounds``. Small thread tiles win there,
-large ones elsewhere. Where both count, neither hides wholly behind the other: the time is the root
-of the sum of their squares. Memory is not in the model, because it is the same for all tiles.
-
-Split-K makes ``splits`` times as many blocks, each with so many fewer slices. The price is a launch
-that clears the output, and ``splits`` atomic additions to each element:
-
-    SPLIT + ADDITION * splits * M * N
-
-The constants of s12 are fitted to what an H200 took in 936 cases (tiles and splits worth trying on
-116 problems), those of s11 to the candidates of 55 problems, those of s13 and s14 to the paper's
-twelve layers. docs/tiles.md shows how well the model chooses where it was not fitted.
+Throughput counts where many warps take turns, latency where an SM has one block or two. Where both
+count, neither hides wholly behind the other: the time is the root of the sum of their squares.
+docs/tiles.md explains the model, what its constants are fitted to, and how well it chooses.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
-from itertools import count
-from pathlib import Path
+from itertools import count, groupby
 from typing import Any
 
 from convlab.lessons import build, places
@@ -84,6 +83,13 @@ class CheckResult:
         named = not self.answer.line or any(self.answer.line in line for line in lines)
         return self.answer.says in self.feedback.reasons and named
 
+    @property
+    def said(self) -> str:
+        """The reasons. Not whether it compiles: that is found only where compilers are installed,
+        and the page is to be the same everywhere."""
+        told = [reason for reason in self.feedback.reasons if reason != DOES_NOT_COMPILE]
+        return ", ".join(told) or PASSED
+
 
 def answers_of(lesson: str) -> dict[str, tuple[Answer, ...]]:
     """The answers of a lesson by exercise, as its file has them; none where there is no file."""
@@ -111,7 +117,7 @@ def _checked(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
         if cell.role == "setup":
             _run(cell.text, there)
         elif cell.role == "check" and cell.name != exercise.name:
-            _run(_definitions(cell.text), there)
+            _run(cell.text, there, show=False)
         elif cell == exercise:
             _run(text, there)
             feedback = _run(lesson.check_of(exercise.name).text, there)
@@ -120,24 +126,20 @@ def _checked(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
     raise ValueError(f"{lesson.name} has no exercise {exercise.name!r}")
 
 
-def _definitions(text: str) -> str:
-    """The cell without what it shows."""
-    tree = ast.parse(text)
-    return ast.unparse([node for node in tree.body if not isinstance(node, ast.Expr)])  # type: ignore[arg-type]
-
-
-def _run(text: str, there: dict[str, Any]) -> Any:
-    """Run a cell as notebooks do: its last value is what it gives, its lines can be looked up."""
+def _run(text: str, there: dict[str, Any], show: bool = True) -> Any:
+    """Run a cell as notebooks do: its last value is what it gives, its lines can be looked up.
+    Without ``show`` it is run without what it shows."""
     file = f"<answer {next(_numbers)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     tree = ast.parse(text)
+    if not show:
+        tree.body = [node for node in tree.body if not isinstance(node, ast.Expr)]
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with redirect_stdout(StringIO()):
         exec(compile(tree, file, "exec"), there)
-        if last is None:
-            return None
-        assert isinstance(last, ast.Expr)
-        return eval(compile(ast.Expression(last.value), file, "eval"), there)
+        if isinstance(last, ast.Expr):
+            return eval(compile(ast.Expression(last.value), file, "eval"), there)
+    return None
 
 
 def results_of(lesson: Lesson) -> Iterator[CheckResult]:
@@ -161,26 +163,21 @@ table; [the lessons](../../docs/lessons.md) says where the answers are.
 def table(found: Sequence[CheckResult]) -> str:
     """The page."""
     lines = [HEAD]
-    for lesson in dict.fromkeys(result.lesson for result in found):
-        lines += [f"## {lesson}", ""]
-        lines += ["| exercise | answer | the check says |", "| --- | --- | --- |"]
-        for result in found:
-            if result.lesson == lesson:
-                mark = "" if result.ok else " (NOT WHAT IT MUST)"
-                cells = result.exercise, result.answer.what, f"{_said(result)}{mark}"
-                lines.append(f"| {' | '.join(cells)} |")
+    for lesson, results in groupby(found, lambda result: result.lesson):
+        lines += [
+            f"## {lesson}",
+            "",
+            "| exercise | answer | the check says |",
+            "| --- | --- | --- |",
+        ]
+        for result in results:
+            mark = "" if result.ok else " (NOT WHAT IT MUST)"
+            lines.append(f"| {result.exercise} | {result.answer.what} | {result.said}{mark} |")
         lines.append("")
     few = sum(result.answer.says == PASSED for result in found)
     as_it_must = "each" if all(result.ok for result in found) else "NOT all"
     lines.append(f"{len(found)} answers, {few} of them right; {as_it_must} checked as it must be.")
     return "\n".join(lines) + "\n"
-
-
-def _said(result: CheckResult) -> str:
-    """The reasons. Not whether it compiles: that is found only where compilers are installed, and
-    the page is to be the same everywhere."""
-    told = [reason for reason in result.feedback.reasons if reason != DOES_NOT_COMPILE]
-    return ", ".join(told) or PASSED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -199,17 +196,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     found = []
-    for lesson in lessons:
-        for result in results_of(lesson):
-            found.append(result)
-            said = ", ".join(result.feedback.reasons) or PASSED
-            mark = "ok   " if result.ok else f"WRONG, must be {result.answer.says}:"
-            print(
-                f"{mark} {lesson.name}, {result.exercise}: {result.answer.what}: {said}",
-                flush=True,
-            )
+    for result in (one for lesson in lessons for one in results_of(lesson)):
+        found.append(result)
+        mark = "ok   " if result.ok else f"WRONG, must be {result.answer.says}:"
+        about = f"{result.lesson}, {result.exercise}: {result.answer.what}"
+        reasons = ", ".join(result.feedback.reasons) or PASSED
+        print(f"{mark} {about}: {reasons}", flush=True)
     if not options.check and not options.names:
-        page: Path = places.CHECKOUT / PAGE
+        page = places.CHECKOUT / PAGE
         page.write_text(table(found), encoding="utf-8")
         print(f"wrote {page}")
     return int(not all(result.ok for result in found))

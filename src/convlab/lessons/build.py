@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from convlab.files import write_whole
 from convlab.lessons import places
-from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Cell, Lesson, read
+from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Lesson, read
 
 CELL_SECONDS = 120
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 
 
 def sources(names: Sequence[str] = ()) -> list[Path]:
@@ -44,47 +46,28 @@ def place(lesson: str, kind: str) -> Path:
 
 
 def notebook(lesson: Lesson, kind: str) -> Any:
-    """The notebook, an ``nbformat`` one, without outputs."""
+    """The notebook, an ``nbformat`` one, without outputs; with nbgrader's metadata, version 3 of
+    its schema."""
     from nbformat import v4
 
-    made = v4.new_notebook(
-        cells=[
-            _notebook_cell(lesson, number, cell, kind) for number, cell in enumerate(lesson.cells)
-        ],
-        metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}},
-    )
-    return made
-
-
-def _notebook_cell(lesson: Lesson, number: int, cell: Cell, kind: str) -> Any:
-    from nbformat import v4
-
-    text = cell.of(kind)
-    if cell.type == "markdown":
-        # Solutions are a folder deeper.
-        if kind == SOLUTION:
+    exercises = [cell.name for cell in lesson.cells if cell.role == "exercise"]
+    cells = []
+    for number, cell in enumerate(lesson.cells):
+        text = cell.of(kind)
+        if cell.type == "markdown" and kind == SOLUTION:  # solutions are a folder deeper
             text = text.replace("](../", "](../../").replace("](solutions/", "](")
-        made = v4.new_markdown_cell(text)
-    else:
-        made = v4.new_code_cell(text)
-    made.id = f"{lesson.name.split('_')[0]}-{number:02d}"
-    if cell.role:
-        made.metadata["tags"] = [cell.role]
-    if cell.role == "exercise":
-        made.metadata["nbgrader"] = _nbgrader(lesson, cell, solution=True)
-    elif cell.role == "check" and _checked_cell(lesson, cell).role == "exercise":
-        made.metadata["nbgrader"] = _nbgrader(lesson, cell, grade=True, locked=True, points=1)
-    return made
-
-
-def _checked_cell(lesson: Lesson, check: Cell) -> Cell:
-    return next(cell for cell in lesson.exercises() if cell.name == check.name)
-
-
-def _nbgrader(lesson: Lesson, cell: Cell, **is_so: Any) -> dict[str, Any]:
-    """nbgrader's metadata, version 3 of its schema."""
-    no = dict.fromkeys(("grade", "solution", "locked", "task"), False)
-    return no | is_so | {"schema_version": 3, "grade_id": f"{cell.role}-{lesson.name}-{cell.name}"}
+        made = v4.new_markdown_cell(text) if cell.type == "markdown" else v4.new_code_cell(text)
+        made.id = f"{lesson.name.split('_')[0]}-{number:02d}"
+        if cell.role:
+            made.metadata["tags"] = [cell.role]
+        if cell.name in exercises and cell.role in ("exercise", "check"):
+            checks = cell.role == "check"
+            made.metadata["nbgrader"] = {
+                "grade": checks, "solution": not checks, "locked": checks, "task": False,
+                "schema_version": 3, "grade_id": f"{cell.role}-{lesson.name}-{cell.name}",
+            } | ({"points": 1} if checks else {})  # fmt: skip
+        cells.append(made)
+    return v4.new_notebook(cells=cells, metadata=METADATA)
 
 
 def execute(made: Any, folder: Path) -> None:
@@ -106,38 +89,26 @@ def execute(made: Any, folder: Path) -> None:
             made, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
             resources={"metadata": {"path": str(folder)}}, config=apart,
         ).execute()  # fmt: skip
-    made.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    made.metadata = METADATA
     for cell in made.cells:
         for output in cell.get("outputs", ()):
             output.get("metadata", {}).pop("transient", None)
-
-
-def as_text(made: Any) -> str:
-    """A notebook as its file's text. Raises ``nbformat.ValidationError`` for what is none."""
-    import nbformat
-
-    nbformat.validate(made)
-    return str(nbformat.writes(made)).rstrip("\n") + "\n"
 
 
 def stale(lesson: Lesson) -> list[Path]:
     """The stored notebooks whose cells are not what the source gives."""
     import nbformat
 
+    def content(cells: Any) -> list[tuple[Any, ...]]:
+        return [(one.id, one.cell_type, one.source, one.metadata.get("nbgrader")) for one in cells]
+
     found = []
     for kind in (LEARNER, SOLUTION):
         path, fresh = place(lesson.name, kind), notebook(lesson, kind)
-        if not path.is_file():
-            found.append(path)
-            continue
-        stored = nbformat.read(path, as_version=4)
-        if [_content(cell) for cell in stored.cells] != [_content(cell) for cell in fresh.cells]:
+        stored = nbformat.read(path, as_version=4).cells if path.is_file() else []
+        if content(stored) != content(fresh.cells):
             found.append(path)
     return found
-
-
-def _content(cell: Any) -> tuple[Any, ...]:
-    return cell.id, cell.cell_type, cell.source, cell.metadata.get("nbgrader")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,21 +136,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for lesson in lessons:
         if options.for_nbgrader is not None:
             folder = options.for_nbgrader / "source" / lesson.name
-            folder.mkdir(parents=True, exist_ok=True)
             _write(folder / f"{lesson.name}.ipynb", notebook(lesson, NBGRADER))
             continue
         for kind in (LEARNER, SOLUTION):
             made, path = notebook(lesson, kind), place(lesson.name, kind)
-            path.parent.mkdir(parents=True, exist_ok=True)
             execute(made, path.parent)
             _write(path, made)
     return 0
 
 
 def _write(path: Path, made: Any) -> None:
-    beside = path.with_name(f".{path.name}")
-    beside.write_text(as_text(made), encoding="utf-8")
-    beside.replace(path)
+    """Raises ``nbformat.ValidationError`` for what is no notebook."""
+    import nbformat
+
+    nbformat.validate(made)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, (str(nbformat.writes(made)).rstrip("\n") + "\n").encode())
     print(f"wrote {path}", flush=True)
 
 

@@ -25,7 +25,7 @@ COUNTS: dict[str, Callable[[LaunchTrace], float]] = {
         launch.total("sectors") / launch.total("requests", launch.of(space="global"))
     ),
     "requests to shared memory": lambda launch: launch.total("requests", launch.of(space="shared")),
-    "wavefronts of shared memory": lambda launch: launch.total("passes"),
+    "wavefronts of shared memory": lambda launch: launch.total("wavefronts"),
     "atomic additions": lambda launch: launch.total(
         "requests", [access for access in launch.accesses if access.operation == "atomic"]
     ),

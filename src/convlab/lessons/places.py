@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,19 @@ def notebooks() -> Path:
 
     Raises ``FileNotFoundError`` where the installation holds none.
     """
-    return _folder(CHECKOUT / "lessons", PACKAGE / "notebooks")
+    return _folder("lessons", "notebooks")
 
 
 def results() -> Path:
     """The folder of the measurements, ``docs/results``. Raises as :func:`notebooks`."""
-    return _folder(CHECKOUT / "docs/results", PACKAGE / "results")
+    return _folder("docs/results", "results")
+
+
+def _folder(name: str, packed: str) -> Path:
+    found = CHECKOUT / name if in_checkout() else PACKAGE / packed
+    if not found.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(found)!r}: install convlab again")
+    return found
 
 
 def result(name: str) -> dict[str, Any]:
@@ -46,13 +54,6 @@ def require_measured(kind: str, name: str, measured: Iterable[str]) -> None:
         raise ValueError(f"{kind} is {name!r}: measured were {', '.join(there)}")
 
 
-def _folder(here: Path, packed: Path) -> Path:
-    found = here if in_checkout() else packed
-    if not found.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(found)!r}: install convlab again")
-    return found
-
-
 OUT_OF_THE_FOLDER = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:docs|src)/[^)\s]*)\)")
 
 
@@ -60,31 +61,15 @@ def copies(folder: Path) -> Iterator[tuple[Path, bytes]]:
     """Every notebook: where it goes below ``folder``, and its content.
 
     Links to convlab's documentation and source lead to the checkout; where there is none, as in an
-    installed package, their words are left.
+    installed package, or it is on another drive, their words are left.
     """
     there = notebooks()
     for source in sorted(there.glob("*.ipynb")) + sorted(there.glob("solutions/*.ipynb")):
         target = folder / source.relative_to(there)
-        yield target, _relinked(source.read_text(encoding="utf-8"), target.parent).encode()
-
-
-def _relinked(text: str, folder: Path) -> str:
-    notebook = json.loads(text)
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "markdown":
-            whole = "".join(cell["source"])
-            cell["source"] = OUT_OF_THE_FOLDER.sub(
-                lambda link: _link(link, folder), whole
-            ).splitlines(keepends=True)
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-
-
-def _link(link: re.Match[str], folder: Path) -> str:
-    words, target = link.groups()
-    if not in_checkout():
-        return words
-    try:
-        root = Path(os.path.relpath(CHECKOUT, folder)).as_posix()
-    except ValueError:  # on another drive
-        return words
-    return f"[{words}]({root}/{target})"
+        link = r"\1"
+        if in_checkout():
+            with suppress(ValueError):
+                root = Path(os.path.relpath(CHECKOUT, target.parent)).as_posix()
+                root = json.dumps(root)[1:-1].replace("\\", r"\\")
+                link = rf"[\1]({root}/\2)"
+        yield target, OUT_OF_THE_FOLDER.sub(link, source.read_text(encoding="utf-8")).encode()

@@ -102,11 +102,11 @@ def _in_sectors(launch: LaunchTrace, request: Request) -> Picture:
 
 
 def _served(launch: LaunchTrace, request: Request) -> tuple[int, list[dict[int, list[int]]]]:
-    """How many lanes shared memory serves at a time, and for each pass the words it gives, with
-    the lanes that want them. Wide accesses are served some lanes after the other, as
+    """How many lanes shared memory serves at a time, and for each wavefront the words it gives,
+    with the lanes that want them. Wide accesses are served some lanes after the other, as
     :mod:`convlab.simulation.memory_rules` says."""
     for at_once in LANES_AT_ONCE[request.width]:
-        passes: list[dict[int, list[int]]] = []
+        wavefronts: list[dict[int, list[int]]] = []
         for first in range(0, 32, at_once):
             rows: list[dict[int, list[int]]] = []
             depth: dict[int, int] = defaultdict(int)
@@ -116,25 +116,27 @@ def _served(launch: LaunchTrace, request: Request) -> tuple[int, list[dict[int, 
                         rows.append({})
                     rows[depth[word % BANKS]][word] = some
                     depth[word % BANKS] += 1
-            passes += rows
-        if len(passes) == request.passes:
-            return at_once, passes
-    raise ValueError(f"a request of {request.array} in line {request.line} has {request.passes} "
-                     f"passes, and its picture would have {len(passes)}")  # fmt: skip
+            wavefronts += rows
+        if len(wavefronts) == request.wavefronts:
+            return at_once, wavefronts
+    raise ValueError(
+        f"a request of {request.array} in line {request.line} has {request.wavefronts} "
+        f"wavefronts, and its picture would have {len(wavefronts)}"
+    )
 
 
 def _in_banks(launch: LaunchTrace, request: Request) -> Picture:
     lanes = _lanes_by_word(launch, request)
-    at_once, passes = _served(launch, request)
+    at_once, wavefronts = _served(launch, request)
     grid = Grid(0.225)
     code = _head(grid, launch, request, -1.8)
     for bank in range(BANKS):
         grid.note(bank + 0.5, -0.5, str(bank), 6, ha="center")
-    for row, words in enumerate(passes):
+    for row, words in enumerate(wavefronts):
         by_bank = {word % BANKS: wanted for word, wanted in words.items()}
         for bank in range(BANKS):
             _box(grid, bank, row, by_bank.get(bank), size=6)
-    count = counted(request.passes, "wavefront")
+    count = counted(request.wavefronts, "wavefront")
     alt = (
         f"Lanes {spans(request.lanes)} of warp {request.warp} want {len(lanes)} different words of "
         f"{request.array}, which lie in {len({word % BANKS for word in lanes})} of the 32 banks: "
@@ -143,7 +145,7 @@ def _in_banks(launch: LaunchTrace, request: Request) -> Picture:
     caption = (
         f"One request for the shared array `{request.array}` in `{code}`. Columns are the 32 banks "
         "of shared memory, rows the wavefronts; a number in a box is the lane that wants it."
-        f"{_several({word: some for words in passes for word, some in words.items()})} {FOUR} "
+        f"{_several({word: some for words in wavefronts for word, some in words.items()})} {FOUR} "
         f"{count}: {_why_so_many(request, at_once)}"
     )
     return grid.finished(alt, caption)
@@ -153,8 +155,8 @@ def _why_so_many(request: Request, at_once: int) -> str:
     groups = len({lane // at_once for lane in request.lanes})
     conflict = "a bank gives one number in each wavefront, and some are asked for several."
     if groups == 1:
-        return conflict if request.passes > 1 else "no bank is asked for two different numbers."
-    if request.passes == groups:
+        return conflict if request.wavefronts > 1 else "no bank is asked for two different numbers."
+    if request.wavefronts == groups:
         conflict = "these lanes ask no bank for two different numbers."
     each = counted(request.width // WORD_BYTES, "number")
     return f"each lane wants {each}, and {at_once} lanes are served at a time; {conflict}"

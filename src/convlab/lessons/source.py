@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from convlab.stages import stage_named
 
@@ -70,8 +71,7 @@ class Lesson:
         raise ValueError(f"{self.name} has no cell with check={name!r}")
 
 
-@dataclass(frozen=True)
-class Blank:
+class Blank(NamedTuple):
     """Lines of a stage that the learner writes: from the one that holds ``first`` to the one that
     holds ``last``; ``task`` says what they do."""
 
@@ -139,29 +139,23 @@ def stage_kernel(
     """
     right = given = stage_code(stage, name, tuple(parts)).replace(f"def {name}(", f"def {called}(")
     for blank in blanks:
-        right = _marked(right, blank)
+        lines = right.splitlines()
+        found = [number for number, line in enumerate(lines) if blank.first in line]
+        if len(found) != 1:
+            raise ValueError(f"{len(found)} lines hold {blank.first!r}: there must be one")
+        last = next((n for n in range(found[0], len(lines)) if blank.last in lines[n]), None)
+        if last is None:
+            raise ValueError(f"0 lines hold {blank.last!r} after {blank.first!r}")
+        start = lines[found[0]]
+        indent = " " * (len(start) - len(start.lstrip()))
+        lines.insert(last + 1, f"{indent}{END}")
+        lines.insert(found[0], f"{indent}{BEGIN}: {blank.task}")
+        right = "\n".join(lines)
     for old, new in planted:
         if given.count(old) != 1:
             raise ValueError(f"{stage} has {given.count(old)} times {old!r}: there must be one")
         given = given.replace(old, new)
     return right, given if planted else right
-
-
-def _marked(text: str, blank: Blank) -> str:
-    lines = text.splitlines()
-    first = _only(lines, blank.first)
-    last = first + _only(lines[first:], blank.last, anywhere=True)
-    indent = " " * (len(lines[first]) - len(lines[first].lstrip()))
-    lines[last + 1 : last + 1] = [f"{indent}{END}"]
-    lines[first:first] = [f"{indent}{BEGIN}: {blank.task}"]
-    return "\n".join(lines)
-
-
-def _only(lines: Sequence[str], piece: str, anywhere: bool = False) -> int:
-    found = [number for number, line in enumerate(lines) if piece in line]
-    if len(found) == 1 or (found and anywhere):
-        return found[0]
-    raise ValueError(f"{len(found)} lines hold {piece!r}: there must be one")
 
 
 HUNTED = re.compile(
@@ -189,9 +183,8 @@ def stage_code(stage: str, name: str = "make_kernel", parts: tuple[str, ...] = (
         if one not in functions:
             raise ValueError(f"{module} has no function {one!r}")
     chosen = [functions[one] for one in (*parts, name)]
-    used = {node.id for function in chosen for part in function.body for node in ast.walk(part)
-            if isinstance(node, ast.Name)}  # fmt: skip
-    code = list(_needed(tree, lines, used - set(parts), module))
+    used = names_in(*(part for function in chosen for part in function.body)) - set(parts)
+    code = list(_needed(tree, lines, used, module))
     for function in chosen:
         arguments = ", ".join(one.arg for one in function.args.args)
         body = lines[function.body[0].lineno - 1 : function.end_lineno]
@@ -199,32 +192,35 @@ def stage_code(stage: str, name: str = "make_kernel", parts: tuple[str, ...] = (
     return "\n".join(code).strip()
 
 
+def names_in(*nodes: ast.AST) -> set[str]:
+    """The names that stand somewhere in the code."""
+    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
 def _needed(tree: ast.Module, lines: Sequence[str], used: set[str], module: str) -> Iterator[str]:
     """Imports and constants; other functions of the file are imported from it."""
-    constants: list[str] = []
+    constants = [node for node in tree.body if isinstance(node, ast.Assign)]
+    for node in constants:  # what constants are made of is used, too
+        if names_in(*node.targets) & used:
+            used |= names_in(node.value)
     own: list[str] = []
-    for node in tree.body:  # what constants are made of is used, too
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name | ast.Tuple):
-            assigned = {n.id for n in ast.walk(node.targets[0]) if isinstance(n, ast.Name)}
-            if assigned & used:
-                used |= {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
-    for node in tree.body:
-        match node:
+    for statement in tree.body:
+        match statement:
             case ast.ImportFrom(module=str(source)):
-                names = [alias.name for alias in node.names if alias.name in used]
+                names = [alias.name for alias in statement.names if alias.name in used]
                 if names:
                     yield f"from {source} import {', '.join(names)}"
             case ast.Import():
-                yield from (f"import {a.name}" for a in node.names if a.name in used)
-            case ast.Assign(targets=[target]):
-                if {n.id for n in ast.walk(target) if isinstance(n, ast.Name)} & used:
-                    constants += lines[node.lineno - 1 : node.end_lineno]
-            case ast.FunctionDef() | ast.ClassDef() if node.name in used:
-                own.append(node.name)
+                yield from (f"import {a.name}" for a in statement.names if a.name in used)
+            case ast.FunctionDef() | ast.ClassDef() if statement.name in used:
+                own.append(statement.name)
     if own:
         yield f"from {module} import {', '.join(own)}"
-    if constants:
-        yield from ["", *constants]
+    needed = [node for node in constants if names_in(*node.targets) & used]
+    if needed:
+        yield ""
+    for node in needed:
+        yield from lines[node.lineno - 1 : node.end_lineno]
 
 
 REGION = re.compile(
@@ -235,20 +231,19 @@ REGION = re.compile(
 
 def cut(text: str) -> str:
     """The learner's text: for every solution how many lines it has and what they do."""
-    return REGION.sub(_stub, text)
 
+    def stub(region: re.Match[str]) -> str:
+        inside = map(str.strip, region["inside"].splitlines())
+        count = sum(bool(line) and not line.startswith("#") for line in inside)
+        size = f"about {count} line{'s' * (count != 1)}"
+        task = f": {region['task']}" if region["task"] else ""
+        hash = f"{region['indent']}# "
+        comment = textwrap.fill(
+            f"FILL ME IN ({size}){task}", COLUMNS, initial_indent=hash, subsequent_indent=hash
+        )
+        return f"{comment}\n{region['indent']}{STUB}"
 
-def _stub(region: re.Match[str]) -> str:
-    inside = region["inside"].splitlines()
-    count = sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in inside)
-    size = f"about {count} line{'s' * (count != 1)}"
-    task = f": {region['task']}" if region["task"] else ""
-    indent = region["indent"]
-    comment = textwrap.wrap(
-        f"FILL ME IN ({size}){task}", COLUMNS, initial_indent=f"{indent}# ",
-        subsequent_indent=f"{indent}# ",
-    )  # fmt: skip
-    return "\n".join([*comment, f"{indent}{STUB}"])
+    return REGION.sub(stub, text)
 
 
 def without_marks(text: str) -> str:

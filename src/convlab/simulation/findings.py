@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, Access, AccessLog, Sites
+from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, AccessLog, Sites
 from convlab.simulation.races import Conflict
 
 Coordinates = tuple[int, int, int]
@@ -81,45 +81,22 @@ class Stop(Exception):
     """Ends a launch whose kernel cannot go on; what is wrong is among the findings."""
 
 
-class Findings:
-    """The findings of one launch: one for each kind, array and pair of lines."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[object, ...], Finding] = {}
-
-    def add(self, finding: Finding) -> None:
-        """Take one in, or count it to the one of the same kind, lines and array."""
-        f = finding
-        key = f.kind, f.file, f.line, f.other_line, f.array
-        known = self._found.get(key)
-        self._found[key] = f if known is None else replace(known, count=known.count + f.count)
-
-    def raise_any(self) -> None:
-        """Raise :class:`SimulationError` if there are any."""
-        if not self._found:
-            return
-        found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
-        message = "\n".join([f"kernel {found[0].kernel} is wrong:", *(f"- {f}" for f in found)])
-        raise SimulationError(message, found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-
 FATAL = ("out of bounds", "misaligned")  # these end a launch
 ALWAYS = (*FATAL, "wraps around", "division by zero")  # refused with no checks too
+_DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
+_BY_PRODUCT = READ + LANDED
 
 
 class Reports:
-    """The findings of one launch."""
+    """The findings of one launch: one for each kind, array and pair of lines."""
 
     def __init__(
         self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool
     ) -> None:
-        self.findings = Findings()
         self.sites = Sites(())
         self._kernel, self._strict = kernel, strict
         self._grid, self._block_shape = grid, block_shape
+        self._found: dict[tuple[object, ...], Finding] = {}
 
     def add(
         self,
@@ -138,11 +115,13 @@ class Reports:
             return
         file, line = self.sites.line(site)
         other_line = None if other is None else self.sites.line(other)[1]
-        self.findings.add(
-            Finding(
-                kind, self._kernel, file, line, what, other_line, block, self.thread(thread),
-                array, index, shape,
-            )
+        key = kind, file, line, other_line, array
+        if (known := self._found.get(key)) is not None:
+            self._found[key] = replace(known, count=known.count + 1)
+            return
+        self._found[key] = Finding(
+            kind, self._kernel, file, line, what, other_line, block, self.thread(thread), array,
+            index, shape,
         )  # fmt: skip
 
     def conflict(self, conflict: Conflict, log: AccessLog) -> None:
@@ -151,32 +130,30 @@ class Reports:
         shown = second or first
         span = log.span_at(first.address)
         index = span.index(first.address)
-        element = f"{span.name}[{', '.join(map(str, index))}]"
+        who = f"thread {self.thread(first.thread)}"
         if second is None:
-            what = f"{element} is read before anything in this block wrote to it"
+            what = "is read before anything in this block wrote to it"
         elif kind == "not fenced":
-            who = f"thread {self.thread(first.thread)}"
-            what = (
-                f"{element} is read by tensor cores, but {who}, which wrote it, has not fenced it"
-            )
+            what = f"is read by tensor cores, but {who}, which wrote it, has not fenced it"
         elif kind == "copy in flight":
-            who = f"thread {self.thread(first.thread)}"
-            what = f"{element} is {_verb(second)} while {who}'s copy to it is in flight"
-        elif first.kind == READ + LANDED:
+            what = f"is {_DONE[second.kind]} while {who}'s copy to it is in flight"
+        elif first.kind == _BY_PRODUCT:
             what = (
-                f"{element} is {_verb(second)} while tensor cores may read it: no barrier after "
+                f"is {_DONE[second.kind]} while tensor cores may read it: no barrier after "
                 "finish_product lies between"
             )
-        elif second.kind == READ + LANDED:
-            did = f"thread {self.thread(first.thread)} {_past(first)} it"
-            what = f"{element} is read by tensor cores after {did}, no barrier between"
+        elif second.kind == _BY_PRODUCT:
+            did = f"{who} had {_DONE[first.kind]} it"
+            what = f"is read by tensor cores after {did}, no barrier between"
         else:
-            who = f"thread {self.thread(first.thread)}"
             if first.block != second.block:
                 who = f"block {coordinates_of(first.block, self._grid)}"
-            what = f"{element} is {_verb(second)} after {who} {_past(first)} it, nothing between"
+            what = (
+                f"is {_DONE[second.kind]} after {who} had {_DONE[first.kind]} it, nothing between"
+            )
         self.add(
-            kind, what, shown.site, coordinates_of(shown.block, self._grid), shown.thread,
+            kind, f"{span.name}[{', '.join(map(str, index))}] {what}", shown.site,
+            coordinates_of(shown.block, self._grid), shown.thread,
             None if second is None else first.site, span.name, index, span.shape,
         )  # fmt: skip
 
@@ -185,22 +162,15 @@ class Reports:
         x, y, z = self._block_shape
         return coordinates_of(number % (x * y * z), self._block_shape)
 
+    def raise_any(self) -> None:
+        """Raise :class:`SimulationError` if there are any."""
+        if not self._found:
+            return
+        found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
+        message = "\n".join([f"kernel {found[0].kernel} is wrong:", *(f"- {f}" for f in found)])
+        raise SimulationError(message, found)
+
 
 def coordinates_of(number: int, shape: Coordinates) -> Coordinates:
     """The x, y, z of the thread of a block, or block of a grid, with that number; x runs first."""
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
-
-
-_VERBS = {
-    READ: ("read", "had read"),
-    WRITE: ("written", "had written"),
-    ATOMIC: ("updated", "had updated"),
-}
-
-
-def _verb(access: Access) -> str:
-    return _VERBS[access.kind][0]
-
-
-def _past(access: Access) -> str:
-    return _VERBS[access.kind][1]

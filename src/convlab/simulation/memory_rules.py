@@ -1,14 +1,14 @@
-"""What a GPU's memory does for one request of a warp: sectors of global memory, passes of shared.
+"""What memory does for one request of a warp: sectors of global memory, wavefronts of shared.
 
 A request is one memory instruction of one warp: up to 32 lanes, each with an address.
 
 - Global memory moves in sectors of 32 bytes that begin at multiples of 32. A request takes as many
   as its lanes touch, however few bytes of each they want (CUDA C++ Best Practices Guide,
   "Coalesced Access to Global Memory").
-- Shared memory has 32 banks, each four bytes wide: word w lies in bank w % 32. In one pass a bank
-  gives one word, to as many lanes as want it (CUDA C++ Programming Guide, "Shared Memory"). Lanes
-  of up to 4 bytes are served together; of 8 bytes, first lanes 0-15, then 16-31; of 16 bytes, a
-  quarter of the warp at a time. Loads of 8 and 16 bytes are served twice as many lanes at a time
+- Shared memory has 32 banks, each four bytes wide: word w lies in bank w % 32. In one wavefront a
+  bank gives one word, to as many lanes as want it (CUDA C++ Programming Guide, "Shared Memory").
+  Lanes of up to 4 bytes are served together; of 8 bytes, first lanes 0-15, then 16-31; of 16 bytes,
+  a quarter of the warp at a time. Loads of 8 and 16 bytes are served twice as many lanes at a time
   where each lane wants the same as its neighbour (lane ^ 1), or each the same as the next but one
   (lane ^ 2). NVIDIA documents none of the last two sentences; they are what the counters of an
   H200 showed for every one of 415 patterns (docs/notes/measurements.md).
@@ -72,7 +72,7 @@ def bytes_wanted(
     return np.bincount(request[one], width[one], minlength=total).astype(np.int64)
 
 
-def passes(
+def wavefronts(
     request: np.ndarray,
     address: np.ndarray,
     width: np.ndarray,
@@ -80,8 +80,8 @@ def passes(
     loads: np.ndarray,
     total: int,
 ) -> np.ndarray:
-    """How many passes of shared memory each of ``total`` requests takes. ``loads`` has an entry a
-    request, the other arrays an entry a lane."""
+    """How many wavefronts each of ``total`` requests takes. ``loads`` has an entry a request, the
+    other arrays an entry a lane."""
     lanes_at_once = np.where(width <= 4, 32, np.where(width <= 8, 16, 8))
     twice = (width > 4) & (loads & _in_pairs(request, address, lane, total))[request]
     lanes_at_once = np.where(twice, 2 * lanes_at_once, lanes_at_once)
@@ -108,7 +108,7 @@ def _in_pairs(request: np.ndarray, address: np.ndarray, lane: np.ndarray, total:
     return found
 
 
-def fewest_passes(bytes_wanted: np.ndarray) -> np.ndarray:
+def fewest_wavefronts(bytes_wanted: np.ndarray) -> np.ndarray:
     """How many would do without conflicts, were the different bytes wanted neighbours."""
     return -(-bytes_wanted // PASS_BYTES)
 
@@ -126,7 +126,7 @@ class Counts:
     """What kernels did. Loads, stores, barriers and ``global_bytes`` are counted per thread: one
     access is one instruction, 32 or 128 bits wide; one barrier is one thread arriving at
     ``syncthreads``. The rest is counted per request, a memory instruction of a whole warp: 32-byte
-    sectors of global memory and passes of shared memory; None from an engine that knows no warps.
+    sectors of global memory, wavefronts of shared memory; None from an engine that knows no warps.
     """
 
     global_loads: int = 0
@@ -138,32 +138,32 @@ class Counts:
     global_requests: int | None = None
     global_sectors: int | None = None
     shared_requests: int | None = None
-    shared_passes: int | None = None
+    shared_wavefronts: int | None = None
 
     def __add__(self, other: Counts) -> Counts:
         both = zip(astuple(self), astuple(other), strict=True)
         sums: Any = (None if one is None or two is None else one + two for one, two in both)
         return Counts(*sums)
 
-    def add_requests(self, far: int, sectors: int, near: int, passes: int) -> None:
-        """Count requests for global memory and their sectors, for shared memory and its passes."""
+    def add_requests(self, far: int, sectors: int, near: int, wavefronts: int) -> None:
+        """Count requests for global memory and their sectors, for shared memory and theirs."""
         self.global_requests = (self.global_requests or 0) + far
         self.global_sectors = (self.global_sectors or 0) + sectors
         self.shared_requests = (self.shared_requests or 0) + near
-        self.shared_passes = (self.shared_passes or 0) + passes
+        self.shared_wavefronts = (self.shared_wavefronts or 0) + wavefronts
 
     def as_dict(self, flops: int) -> dict[str, float | None]:
         """The counts and what follows from them: ``flops_per_byte``, the problem's arithmetic over
         the bytes that threads ask of global memory; ``sectors_per_request``,
-        ``passes_per_request``; and ``bytes_per_flop``, the bytes that global memory moves, whole
-        sectors, over the arithmetic. None where there is nothing to divide by.
+        ``wavefronts_per_request``; and ``bytes_per_flop``, the bytes of the sectors that global
+        memory moves, over the arithmetic. None where there is nothing to divide by.
         """
         moved = None if self.global_sectors is None else SECTOR_BYTES * self.global_sectors
         return {
             **asdict(self),
             "flops_per_byte": flops / self.global_bytes if self.global_bytes else 0.0,
             "sectors_per_request": _ratio(self.global_sectors, self.global_requests),
-            "passes_per_request": _ratio(self.shared_passes, self.shared_requests),
+            "wavefronts_per_request": _ratio(self.shared_wavefronts, self.shared_requests),
             "bytes_per_flop": _ratio(moved, flops),
         }
 

@@ -93,21 +93,21 @@ class Requests:
         return np.where(self.is_global, memory_rules.fewest_sectors(self.bytes_wanted), 0)
 
     @cached_property
-    def passes(self) -> np.ndarray:
-        """Passes of shared memory; 0 for requests for global memory."""
-        passes = np.zeros(len(self), np.int64)
+    def wavefronts(self) -> np.ndarray:
+        """Wavefronts of shared memory; 0 for requests for global memory."""
+        wavefronts = np.zeros(len(self), np.int64)
         near = ~self.is_global[self.request]
         if near.any():
-            passes = memory_rules.passes(
+            wavefronts = memory_rules.wavefronts(
                 self.request[near], self.address[near], self.width[near], self.lane[near],
                 self.kind == READ, len(self),
             )  # fmt: skip
-        return passes
+        return wavefronts
 
     @cached_property
-    def fewest_passes(self) -> np.ndarray:
-        """Passes that the bytes wanted take at least; 0 for requests for global memory."""
-        return np.where(self.is_global, 0, memory_rules.fewest_passes(self.bytes_wanted))
+    def fewest_wavefronts(self) -> np.ndarray:
+        """Wavefronts that the bytes wanted take at least; 0 for requests for global memory."""
+        return np.where(self.is_global, 0, memory_rules.fewest_wavefronts(self.bytes_wanted))
 
     @cached_property
     def contention(self) -> np.ndarray:
@@ -212,7 +212,10 @@ def tally(requests: Requests, counts: Counts) -> None:
     asked = requests.bytes_asked
     counts.global_bytes += int(asked[reads & far].sum() + asked[writes & far].sum())
     counts.add_requests(
-        int(far.sum()), int(requests.sectors.sum()), int((~far).sum()), int(requests.passes.sum())
+        int(far.sum()),
+        int(requests.sectors.sum()),
+        int((~far).sum()),
+        int(requests.wavefronts.sum()),
     )
 
 

@@ -166,7 +166,7 @@ class SimulatedLaunch:
         elif self.recorder is not None and self.arithmetic is not None:
             self.recorder.end(self, self.arithmetic.operations)
         try:
-            self.reports.findings.raise_any()
+            self.reports.raise_any()
         except SimulationError as found:
             raise found from error
         if error is not None:

@@ -4,11 +4,12 @@ than ``build/``, and a page that has not changed is left alone, so that a second
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-SOURCE, SITE = "build/site-source", "build/site"
+SOURCE, DOCTREES, SITE = "build/site-source", "build/site-doctrees", "build/site"
 CHECKOUT = ("docs/conf.py", "docs/README.md", "src/convlab/stages")
 
 
@@ -37,9 +38,11 @@ def build(root: Path) -> int:
 
     from convlab.site.pages import collect
 
-    collect(root, root / SOURCE)
+    if collect(root, root / SOURCE):
+        shutil.rmtree(root / SITE, ignore_errors=True)
+        shutil.rmtree(root / DOCTREES, ignore_errors=True)
     failed = sphinx([
-        "-b", "html", "-c", str(root / "docs"), "-d", str(root / "build/site-doctrees"),
+        "-b", "html", "-c", str(root / "docs"), "-d", str(root / DOCTREES),
         "-W", "--keep-going", "-n", "-q", "-j", "2", str(root / SOURCE), str(root / SITE),
     ])  # fmt: skip
     if not failed:

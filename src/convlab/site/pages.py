@@ -58,6 +58,8 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 # What no docstring can say.
 DATA = {
+    "ABLATION": "The stage s11 with some of its techniques left out, for ``bench.ablation``; it is "
+    "not on the ladder.",
     "LADDER": "All stages, in order: a tuple of :class:`Stage`.",
     "Step": "One step of a program: a :class:`Launch` or a :class:`LibraryCall`.",
     "BYTES_16": "The ``alignment=`` of a shared array that float4 loads and stores access: 16 on a "
@@ -68,8 +70,9 @@ DATA = {
 }
 
 
-def collect(root: Path, folder: Path) -> None:
-    """Put together in ``folder`` what Sphinx reads; what is no longer read is deleted."""
+def collect(root: Path, folder: Path) -> bool:
+    """Put together in ``folder`` what Sphinx reads; what is no longer read is deleted. Returns
+    whether pages that have not changed may link to what is elsewhere now, or gone."""
     traces = drawn(root)
     files = {name: path.read_bytes() for name, path in _copied(root)}
     files |= {name: text.encode() for name, text in _made(root, files, traces)}
@@ -78,14 +81,18 @@ def collect(root: Path, folder: Path) -> None:
     for text in [*files.values()]:
         linked = {match.decode() for match in re.findall(links, text)}
         files |= {name: (root / name).read_bytes() for name in linked if (root / name).is_file()}
+    moved = False
     for path in folder.rglob("*"):
         if path.is_file() and path.relative_to(folder).as_posix() not in files:
             path.unlink()
+            moved = True
     for name, content in files.items():
         path = folder / name
         if not path.is_file() or path.read_bytes() != content:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+            moved |= path.suffix == ".py"  # whose lines are the targets of links
+    return moved
 
 
 def _copied(root: Path) -> Iterator[tuple[str, Path]]:

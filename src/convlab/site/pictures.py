@@ -85,13 +85,11 @@ def line_of(launch: LaunchTrace, access: Access, file: Path) -> dict[str, Any] |
     number = alike.index(max(own, key=lambda one: len(one.lanes)))
     picture = one_request(launch, access.array, access.operation, number)
     file.write_bytes(picture.png)
-    far = access.space == "global"
     return {
         "file": Path(access.file).name, "line": access.line, "space": access.space,
         "array": access.array, "operation": access.operation, "width": access.width,
         "code": statement_of(launch, access.file, access.line), "requests": access.requests,
-        "total": access.sectors if far else access.passes,
-        "fewest": access.fewest_sectors if far else access.fewest_passes,
+        "total": access.cost.total, "fewest": access.cost.fewest,
         "picture": file.name, "points": picture.width, "alt": picture.alt,
         "caption": picture.caption,
     }  # fmt: skip

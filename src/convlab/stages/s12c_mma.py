@@ -1,4 +1,4 @@
-"""s12c: the tensor cores' instruction ``mma``. Warps multiply s12's slices, not threads.
+"""s12c: the tensor cores' instruction ``mma``. Warps multiply s11e's slices, not threads.
 
 Source: ours, beyond the paper. s12 comes close to all the multiply-adds that a GPU's ordinary units
 can do. An H200's tensor cores reach 315 TFLOP/s with TF32, a third of which is 105, where ordinary
@@ -15,16 +15,8 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import (
-    BYTES_16,
-    FLOAT4,
-    commit_copies,
-    gpu_only,
-    load4,
-    mma_tf32,
-    split_tf32,
-    wait_copies,
-)
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
+from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.kernels import window_copies
 from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
 from convlab.kernels.split_tf32 import make_fix_up
@@ -134,7 +126,7 @@ def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
+    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, S13.resident_blocks(tile), (M_T, N_T)
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
@@ -161,7 +153,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(slice_, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
+    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_filter(packed, slice_, pipe, t, S_F)
             fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
@@ -195,13 +187,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             for j in range(N_T):
                 R_O[i, j] = float32(0)
         for pipe in range(DEPTH - 1):
-            fetch(pipe, pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
+            fetch(input, packed, first, i_h, i_w, t, pipe, pipe, S_F, S_I)
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
             cuda.syncthreads()  # then for all threads'; its predecessor is free
             before = pipe - 1 if pipe > 0 else DEPTH - 1
-            fetch(slice_ + DEPTH - 1, before, input, packed, t, first, i_h, i_w, S_F, S_I)
+            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
             compute(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 
@@ -215,14 +207,15 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero."""
     check_tile(tile)
-    pack = window_copies.pack_launch(problem, tile)
-    main = Launch(
+    launch = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
     )
-    return Program((window_copies.packed_buffer(problem, tile),), (pack, main), tile)
+    buffers = (window_copies.packed_buffer(problem, tile),)
+    transforms = (window_copies.pack_launch(problem, tile),)
+    return Program(buffers, (*transforms, launch), tile)
 
 
 def check_tile(tile: Tile) -> None:
@@ -244,7 +237,7 @@ STAGE = Stage(
     __name__,
     title="mma: a warp multiplies by a tensor core, both operands split",
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
-    builds_on=("s12_fused_im2win",),
+    builds_on=("s11e_epilogue",),
     prepare=prepare,
     tiles=Tiles(
         production=S13.best_tile,

@@ -13,16 +13,8 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import (
-    BYTES_16,
-    FLOAT4,
-    commit_copies,
-    gpu_only,
-    load4,
-    mma_tf32,
-    split_tf32,
-    wait_copies,
-)
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
+from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.kernels import window_copies
 from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
 from convlab.kernels.split_tf32 import (
@@ -131,7 +123,7 @@ def make_compute(tile: Tile) -> Any:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
+    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, S13.resident_blocks(tile), (M_T, N_T)
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
@@ -158,7 +150,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(slice_, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
+    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_filter(packed, slice_, pipe, t, S_F)
             fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
@@ -192,13 +184,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             for j in range(N_T):
                 R_O[i, j] = float32(0)
         for pipe in range(DEPTH - 1):
-            fetch(pipe, pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
+            fetch(input, packed, first, i_h, i_w, t, pipe, pipe, S_F, S_I)
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
             cuda.syncthreads()  # then for all threads'; its predecessor is free
             before = pipe - 1 if pipe > 0 else DEPTH - 1
-            fetch(slice_ + DEPTH - 1, before, input, packed, t, first, i_h, i_w, S_F, S_I)
+            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
             compute(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 
@@ -212,14 +204,15 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero."""
     check_tile(tile)
-    pack = pack_launch(problem, tile, filter_layout(tile))
-    main = Launch(
+    launch = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
     )
-    return Program((packed_buffer(problem, tile),), (pack, main), tile)
+    buffers = (packed_buffer(problem, tile),)
+    transforms = (pack_launch(problem, tile, filter_layout(tile)),)
+    return Program(buffers, (*transforms, launch), tile)
 
 
 def check_tile(tile: Tile) -> None:

@@ -12,18 +12,9 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import (
-    BYTES_16,
-    FLOAT4,
-    commit_copies,
-    fence_shared,
-    finish_product,
-    gpu_only,
-    load4,
-    split_tf32,
-    start_product,
-    wait_copies,
-)
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, split_tf32
+from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.device.warpgroup import fence_shared, finish_product, start_product
 from convlab.kernels import window_copies
 from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
 from convlab.kernels.split_tf32 import (
@@ -35,17 +26,7 @@ from convlab.kernels.split_tf32 import (
 )
 from convlab.kernels.tile_heuristic import S14, WARPGROUP_K, WARPGROUP_N
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    SHARED_BYTES,
-    Flat,
-    Launch,
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-)
+from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
 MMA_K = 8  # terms that an instruction multiplies
@@ -68,7 +49,7 @@ def slice_elements(tile: Tile, padding: int) -> int:
 def padding_or_rotation(tile: Tile) -> tuple[int, int]:
     """The padding after a row of windows, or where there is no room for it by how much each row is
     rotated instead: either way the next row lies so many banks further."""
-    fits = 4 * DEPTH * slice_elements(tile, BANK_SHIFT) <= SHARED_BYTES
+    fits = tile.fits(DEPTH * slice_elements(tile, BANK_SHIFT))
     return (BANK_SHIFT, 0) if fits else (0, BANK_SHIFT)
 
 
@@ -118,7 +99,7 @@ def make_multiply(tile: Tile) -> Any:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with the problem's shapes and the tile as constants."""
+    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, S14.resident_blocks(tile), (M_T, N_T)
     PADDING, ROTATION = padding_or_rotation(tile)
@@ -144,7 +125,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(slice_, pipe, input, packed, t, first, i_h, i_w, S_F, S_I):
+    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_filter(packed, slice_, pipe, t, S_F)
             fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
@@ -175,14 +156,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             for j in range(N_T):
                 R_O[i, j] = float32(0)
         for pipe in range(AT_FIRST):
-            fetch(pipe, pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
+            fetch(input, packed, first, i_h, i_w, t, pipe, pipe, S_F, S_I)
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(0)  # this thread's copies of the slice have landed;
             fence_shared()  # tensor cores see them;
             cuda.syncthreads()  # so for all threads; the buffer before may be filled again
             if SLICES > AT_FIRST:
-                fetch(slice_ + 1, 1 - pipe, input, packed, t, first, i_h, i_w, S_F, S_I)
+                fetch(input, packed, first, i_h, i_w, t, slice_ + 1, 1 - pipe, S_F, S_I)
             multiply(S_F, S_I, pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = 1 - pipe
 
@@ -196,14 +177,15 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """As every stage's; ``relu`` replaces negative results by zero."""
     check_tile(tile)
-    pack = pack_launch(problem, tile, filter_layout(tile))
-    main = Launch(
+    launch = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
         arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
     )
-    return Program((packed_buffer(problem, tile),), (pack, main), tile)
+    buffers = (packed_buffer(problem, tile),)
+    transforms = (pack_launch(problem, tile, filter_layout(tile)),)
+    return Program(buffers, (*transforms, launch), tile)
 
 
 def check_tile(tile: Tile) -> None:

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
-from itertools import pairwise
+from itertools import count, groupby, pairwise, takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from pygments.lexers.python import PythonLexer
+from pygments.token import Token
+
 from convlab.tracing.records import Access, LaunchTrace, Request, Trace
-from convlab.tracing.table import blocks_of_threads, code_of, counted
+from convlab.tracing.table import blocks_of_threads, code_of, costs, counted, each
 
 SCRIPTS = ("requests.js", "footprints.js", "source.js", "viewer.js")
 PLACE = re.compile(r"<!--\{(\w+)\}-->")
+KINDS = {  # what the page colours, and its names there
+    Token.Comment: "comment", Token.String: "string", Token.Keyword: "keyword",
+    Token.Operator.Word: "keyword", Token.Number: "literal", Token.Name.Decorator: "gpu",
+}  # fmt: skip
 CARD_LINES = 5  # of a launch: those that ask memory for most
 
 
@@ -52,25 +61,44 @@ def _script_json(document: dict[str, Any]) -> str:
 def _document(trace: Trace) -> dict[str, Any]:
     launches = []
     for launch, document in zip(trace.launches, trace.as_json()["launches"], strict=True):
+        findings = [{"file": f.file, "line": f.line, "text": str(f)} for f in launch.findings]
         launches.append({
-            **document,
-            "source": [[file, [*lines.items()]] for file, lines in launch.source.items()],
-            "findings": [
-                {"file": finding.file, "line": finding.line, "text": str(finding)}
-                for finding in launch.findings
-            ],
-            "requests": _rows(launch),
-            "totals": _totals(launch),
-            "flops": launch.flops,
-            "bytes_moved": launch.bytes_moved,
+            **document, "source": [*_functions(launch)], "findings": findings,
+            "requests": _rows(launch), "flops": launch.flops, "bytes_moved": launch.bytes_moved,
             "bytes_per_flop": launch.bytes_per_flop,
         })  # fmt: skip
     return {"title": trace.title, "about": trace.about, "launches": launches}
 
 
+def _functions(launch: LaunchTrace) -> Iterator[dict[str, Any]]:
+    """The source by functions, which are neighbouring lines, without their indentation."""
+    for file, lines in launch.source.items():
+        for first in (line for line in lines if line - 1 not in lines):
+            own = [lines[line] for line in takewhile(lines.__contains__, count(first))]
+            text = textwrap.dedent("\n".join(own))
+            yield {"file": file, "first": first, "lines": _coloured(text)}
+
+
+def _coloured(text: str) -> list[list[tuple[str, str]]]:
+    """The lines of a text, as pieces that the page's style sheet colours: ``(kind, text)``."""
+    lines: list[list[tuple[str, str]]] = [[]]
+    gpu = False  # whether the piece before belongs to a name such as cuda.shared.array
+    for _, token, piece in PythonLexer().get_tokens_unprocessed(text):
+        gpu = piece == "cuda" or (gpu and (piece == "." or token in Token.Name))
+        kind = next((kind for one, kind in KINDS.items() if token in one), "gpu" if gpu else "")
+        for number, part in enumerate(piece.split("\n")):
+            if number:
+                lines.append([])
+            lines[-1].append((kind, part))
+    return [
+        [(kind, "".join(part for _, part in parts)) for kind, parts in groupby(line, itemgetter(0))]
+        for line in lines
+    ]
+
+
 def _rows(launch: LaunchTrace) -> list[list[Any]]:
     """The requests, short: number of the access, warp, lanes as bits, where the first lane reads,
-    how far it is from each lane to the next, sectors, passes."""
+    how far it is from each lane to the next, sectors, wavefronts."""
     numbers = {
         (one.file, one.line, one.array, one.operation, one.width): number
         for number, one in enumerate(launch.accesses)
@@ -79,7 +107,7 @@ def _rows(launch: LaunchTrace) -> list[list[Any]]:
         [
             numbers[one.file, one.line, one.array, one.operation, one.width], one.warp,
             sum(1 << lane for lane in one.lanes), one.offsets[0], _steps(one),
-            one.sectors, one.passes,
+            one.sectors, one.wavefronts,
         ]
         for one in launch.requests
     ]  # fmt: skip
@@ -90,30 +118,6 @@ def _steps(request: Request) -> int | list[int]:
     places = request.offsets
     steps = [after - before for before, after in pairwise(places)]
     return steps if len(set(steps)) > 1 else (steps or [0])[0]
-
-
-def _totals(launch: LaunchTrace) -> dict[str, Any]:
-    """Sums of requests and of what they cost, for each memory and each array."""
-
-    def sums(space: str, unit: str) -> dict[str, int]:
-        accesses = launch.of(space=space)
-        return {
-            "requests": launch.total("requests", accesses),
-            "total": launch.total(unit, accesses),
-            "fewest": launch.total(f"fewest_{unit}", accesses),
-        }
-
-    names = ("requests", "sectors", "fewest_sectors", "passes", "fewest_passes")
-    arrays = {}
-    for array in launch.arrays:
-        accesses = launch.of(array.name)
-        arrays[array.name] = {name: launch.total(name, accesses) for name in names}
-        arrays[array.name]["asked"] = launch.total("bytes_asked", accesses)
-    return {
-        "global": sums("global", "sectors"),
-        "shared": sums("shared", "passes"),
-        "arrays": arrays,
-    }
 
 
 # The card.
@@ -133,30 +137,26 @@ def card(trace: Trace) -> str:
         '<div class="convlab-trace" style="line-height: 1.5">',
         f"<b>{escape(trace.title)}</b> <span style='{_SMALL}'>{about}</span>",
         *(part for launch in trace.launches for part in _card_of(launch)),
-        f"<div style='{_SMALL}'>Sectors and passes per request, in brackets the fewest that would "
-        "do. <code>print(trace)</code> has every line, <code>write_page(trace, path)</code> from "
-        "<code>convlab.tracing</code> makes a page to step through.</div>",
+        f"<div style='{_SMALL}'>Sectors and wavefronts per request, in brackets the fewest "
+        "that would do. <code>print(trace)</code> has every line, "
+        "<code>write_page(trace, path)</code> from <code>convlab.tracing</code> makes "
+        "a page to step through.</div>",
         "</div>",
     ]
     return "\n".join(parts)
 
 
 def _card_of(launch: LaunchTrace) -> Iterator[str]:
-    facts = [
-        blocks_of_threads(launch),
-        *(
-            f"{counted(requests, f'{space} request')}, {total / requests:.2f} {unit} each "
-            f"({fewest / requests:.2f})"
-            for space, unit, requests, total, fewest in _costs(launch)
-        ),
-    ]
+    facts = [blocks_of_threads(launch)]
+    for space, cost in costs(launch):
+        facts.append(f"{counted(cost.requests, f'{space} request')}, {each(cost)}")
     if launch.bytes_per_flop is not None:
         facts.append(f"{launch.bytes_per_flop:.3g} bytes an operation")
     yield f"<div style='margin-top: 6px'><code>{escape(launch.kernel)}</code>: "
     yield f"{escape('; '.join(facts))}</div>"
     yield "<table style='border-collapse: collapse; font-size: inherit'>"
     # By cost, then in the order of the source again.
-    costly = sorted(launch.accesses, key=lambda one: -(one.sectors + one.passes))[:CARD_LINES]
+    costly = sorted(launch.accesses, key=lambda one: -one.cost.total)[:CARD_LINES]
     for access in sorted(costly, key=launch.accesses.index):
         yield _card_row(launch, access)
     yield "</table>"
@@ -164,30 +164,17 @@ def _card_of(launch: LaunchTrace) -> Iterator[str]:
         yield f"<div style='{_RED}'>{escape(str(finding))}</div>"
 
 
-def _costs(launch: LaunchTrace) -> Iterator[tuple[str, str, int, int, int]]:
-    for space, unit in (("global", "sectors"), ("shared", "passes")):
-        accesses = launch.of(space=space)
-        requests, total, fewest = (
-            launch.total(name, accesses) for name in ("requests", unit, f"fewest_{unit}")
-        )
-        if requests:
-            yield space, unit, requests, total, fewest
-
-
 def _card_row(launch: LaunchTrace, access: Access) -> str:
-    code = code_of(launch, access.file, access.line)
-    far = access.space == "global"
-    unit = "sectors" if far else "passes"
-    total, fewest = (
-        (access.sectors, access.fewest_sectors) if far else (access.passes, access.fewest_passes)
-    )
-    cost = f"{total / access.requests:.3g} {unit} ({fewest / access.requests:.3g})"
+    unit, requests, total, fewest = access.cost
     cells = (
         (f"{access.line}", _SMALL),
-        (f"<code>{escape(code)}</code>", _CODE),
+        (f"<code>{escape(code_of(launch, access.file, access.line))}</code>", _CODE),
         (f"{escape(access.array)} {access.operation}", ""),
-        (counted(access.requests, "request"), ""),
-        (cost, _RED if total >= 2 * fewest else ""),
+        (counted(requests, "request"), ""),
+        (
+            f"{total / requests:.3g} {unit} ({fewest / requests:.3g})",
+            _RED if total >= 2 * fewest else "",
+        ),
     )
     row = "".join(f"<td style='{_CELL}; {style}'>{text}</td>" for text, style in cells)
     return f"<tr style='background: none'>{row}</tr>"

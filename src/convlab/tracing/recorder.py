@@ -21,7 +21,8 @@ from convlab.tracing.records import Access, Array, Footprint, LaunchTrace, Reque
 
 OPERATIONS = {READ: "load", WRITE: "store", ATOMIC: "atomic"}
 SUMS = (
-    "requests", "lanes", "bytes_asked", "sectors", "fewest_sectors", "passes", "fewest_passes",
+    "requests", "lanes", "bytes_asked", "sectors", "fewest_sectors",
+    "wavefronts", "fewest_wavefronts",
 )  # fmt: skip
 MAXIMA = ("conflict_degree", "contention")
 MOST_REQUESTS = 20_000  # of the shown block that are kept
@@ -63,7 +64,7 @@ class Recorder:
         columns = {name: getattr(requests, name) for name in SUMS if name != "requests"}
         columns["requests"] = np.ones(len(order), np.int64)
         columns["contention"] = requests.contention
-        columns["conflict_degree"] = requests.passes / np.maximum(requests.fewest_passes, 1)
+        columns["conflict_degree"] = requests.wavefronts / np.maximum(requests.fewest_wavefronts, 1)
         found = {}
         for name, values in columns.items():
             reduce = np.maximum if name in MAXIMA else np.add
@@ -97,7 +98,7 @@ class Recorder:
             self._requests.append((
                 int(requests.site[at]), span, kind, width, int(requests.warp[at]) % WARP,
                 requests.lane[lanes].tolist(), requests.address[lanes].tolist(),
-                int(requests.sectors[at]), int(requests.passes[at]),
+                int(requests.sectors[at]), int(requests.wavefronts[at]),
             ))  # fmt: skip
 
     def _itemsize(self, span: int) -> int:
@@ -133,9 +134,9 @@ class Recorder:
         requests = [
             Request(
                 *files.line(site), names[span], OPERATIONS[kind], width, warp, tuple(lanes),
-                tuple(address - spans[span].start for address in addresses), sectors, passes,
+                tuple(address - spans[span].start for address in addresses), *costs,
             )
-            for site, span, kind, width, warp, lanes, addresses, sectors, passes in self._requests
+            for site, span, kind, width, warp, lanes, addresses, *costs in self._requests
         ]  # fmt: skip
         footprints = [
             Footprint(

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from convlab.simulation.findings import REMEDIES, Finding
 from convlab.simulation.memory_rules import SECTOR_BYTES, WARP
 
-FORMAT, VERSION = "convlab trace", 1
+FORMAT, VERSION = "convlab trace", 2
+UNITS = {"global": "sectors", "shared": "wavefronts"}  # what each memory serves requests in
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class Access:
 
     ``operation`` is ``load``, ``store`` or ``atomic``, ``width`` its bytes per lane. ``requests``
     are warp instructions, ``lanes`` their active threads. ``sectors`` (32 bytes) count for global
-    memory, ``passes`` (wavefronts) for shared memory, each with the fewest possible if the
-    requested bytes were neighbours. ``conflict_degree`` is the largest ratio of passes to fewest
-    passes in one request, ``contention`` the most lanes of an atomic at one address.
+    memory, ``wavefronts`` for shared memory, each with the fewest possible if the
+    requested bytes were neighbours. ``conflict_degree`` is the largest ratio of wavefronts to
+    the fewest in one request, ``contention`` the most lanes of an atomic at one address.
     """
 
     file: str
@@ -55,8 +56,8 @@ class Access:
     bytes_asked: int
     sectors: int
     fewest_sectors: int
-    passes: int
-    fewest_passes: int
+    wavefronts: int
+    fewest_wavefronts: int
     conflict_degree: float
     contention: int
 
@@ -64,6 +65,28 @@ class Access:
     def bytes_moved(self) -> int:
         """Bytes that global memory moves: whole sectors."""
         return SECTOR_BYTES * self.sectors
+
+    @property
+    def cost(self) -> Cost:
+        """Its sectors or wavefronts."""
+        return Cost.of([self])
+
+
+class Cost(NamedTuple):
+    """What accesses to one memory cost: ``total`` sectors or wavefronts (``unit``), and the fewest
+    that would do."""
+
+    unit: str
+    requests: int
+    total: int
+    fewest: int
+
+    @classmethod
+    def of(cls, accesses: Sequence[Access]) -> Cost:
+        """The sums. Raises ``IndexError`` where there is no access."""
+        unit = UNITS[accesses[0].space]
+        names = "requests", unit, f"fewest_{unit}"
+        return cls(unit, *(sum(getattr(one, name) for one in accesses) for name in names))
 
 
 @dataclass(frozen=True)
@@ -89,7 +112,7 @@ class Request:
     lanes: tuple[int, ...]
     offsets: tuple[int, ...]
     sectors: int
-    passes: int
+    wavefronts: int
 
 
 @dataclass(frozen=True)
@@ -175,35 +198,17 @@ class Trace:
 
     def as_json(self) -> dict[str, Any]:
         """The trace as a document of :mod:`json`."""
-        launches = []
-        for launch in self.launches:
-            document = {name: getattr(launch, name) for name in _names(LaunchTrace)}
-            for name in _TUPLES:
-                document[name] = [asdict(record) for record in document[name]]
-            launches.append(document)
-        head = {"format": FORMAT, "version": VERSION, "title": self.title, "about": self.about}
-        return {**head, "launches": launches}
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     def save(self, path: str | Path) -> None:
         """Write the trace to a file, for :func:`convlab.open_trace`."""
-        text = json.dumps(self.as_json())
-        Path(path).write_text(text, encoding="utf-8")
-
-
-_TUPLES: dict[str, Any] = {
-    "arrays": Array, "accesses": Access, "work": Work, "requests": Request,
-    "footprints": Footprint, "findings": Finding,
-}  # fmt: skip
-
-
-def _names(kind: Any) -> list[str]:
-    return [one.name for one in fields(kind)]
+        Path(path).write_text(json.dumps(self.as_json()), encoding="utf-8")
 
 
 # Opening a saved trace: what views rely on is checked here, so that they need not.
 
 MOST = 2**53  # what a page's numbers hold exactly
-OPERATIONS, SPACES = ("load", "store", "atomic"), ("global", "shared")
+OPERATIONS = ("load", "store", "atomic")
 
 
 def open_trace(path: str | Path) -> Trace:
@@ -222,17 +227,12 @@ def open_trace(path: str | Path) -> Trace:
         )
     try:
         del document["format"], document["version"]
-        return _checked(document)
+        trace: Trace = _as(Trace, document)
+        _must(trace.launches)
+        for launch in trace.launches:
+            _check(launch)
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"{str(path)!r} is a damaged trace: trace again") from None
-
-
-def _checked(document: Any) -> Trace:
-    """The trace of a document. Raises ``ValueError`` or ``TypeError`` where it is none."""
-    trace: Trace = _as(Trace, document)
-    _must(trace.launches)
-    for launch in trace.launches:
-        _check(launch)
     return trace
 
 
@@ -278,8 +278,9 @@ def _check(launch: LaunchTrace) -> None:
     _must(launch.requests_left_out >= 0)
     arrays = {array.name: array for array in launch.arrays}
     _must(len(arrays) == len(launch.arrays))
+    _must({access.array for access in launch.accesses} == {*arrays})
     for array in launch.arrays:
-        _must(array.space in SPACES and array.itemsize > 0 and array.start >= 0)
+        _must(array.space in UNITS and array.itemsize > 0 and array.start >= 0)
         _must(len(array.strides) == len(array.shape) and min(array.shape, default=1) > 0)
     known = set()
     for access in launch.accesses:
@@ -287,7 +288,7 @@ def _check(launch: LaunchTrace) -> None:
         _must(min(access.requests, access.lanes, access.width) > 0 and access.conflict_degree >= 0)
         _must(min(access.bytes_asked, access.contention) >= 0)
         _must(min(access.sectors, access.fewest_sectors) >= 0)
-        _must(min(access.passes, access.fewest_passes) >= 0)
+        _must(min(access.wavefronts, access.fewest_wavefronts) >= 0)
         known.add((access.file, access.line, access.array, access.operation, access.width))
     for work in launch.work:
         _must(min(work.flops, work.barriers) >= 0)
@@ -297,7 +298,7 @@ def _check(launch: LaunchTrace) -> None:
         lanes = request.lanes
         _must(0 < len(lanes) == len(request.offsets) and [*lanes] == sorted({*lanes}))
         _must(lanes[0] >= 0 and lanes[-1] < WARP)
-        _must(min(request.warp, request.sectors, request.passes) >= 0)
+        _must(min(request.warp, request.sectors, request.wavefronts) >= 0)
     for footprint in launch.footprints:
         size = math.prod(arrays[footprint.array].shape)
         _must(footprint.operation in OPERATIONS)

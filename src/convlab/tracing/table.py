@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
-from convlab.tracing.records import Access, LaunchTrace, Trace, Work
+from convlab.tracing.records import UNITS, Cost, LaunchTrace, Trace, Work
 
 LEGEND = (
     "A request is one load or store of a warp's 32 lanes. Global memory answers it in sectors of "
-    "32 bytes, shared memory in passes; in brackets the fewest that would do. Sectors and passes "
-    "are what the memory is asked for: caches, which answer part of it, are not simulated. FLOP "
-    "are floating-point operations as executed, of all threads; the ladder's bytes / FLOP is over "
-    "the convolution's, so it is another number than bytes an operation here. Threads at a "
-    "barrier are counted each time that one arrives, over all blocks."
+    "32 bytes, shared memory in wavefronts; in brackets the fewest that would do. Sectors and "
+    "wavefronts are what the memory is asked for: caches, which answer part of it, are not "
+    "simulated. FLOP are floating-point operations as executed, of all threads; the ladder's "
+    "bytes / FLOP is over the convolution's, so it is another number than bytes an operation here. "
+    "Threads at a barrier are counted each time that one arrives, over all blocks."
 )
 NO_SOURCE = "(no source)"
 INDENT, BETWEEN = " " * 6, 2  # before an access's label; blanks between two columns
@@ -28,8 +28,10 @@ def as_tables(trace: Trace) -> Group:
     """Every launch: its lines, its arrays, its totals."""
     parts: list[RenderableType] = []
     for launch in trace.launches:
-        parts += [_heading(launch), Text(), _lines_table(launch), Text(), _arrays_table(launch)]
-        parts += [Text(), _totals(launch), *_findings(launch), Text()]
+        heading = Text(f"{launch.kernel}: {blocks_of_threads(launch)}", "bold")
+        findings = [Text(str(finding), "bold red") for finding in launch.findings]
+        parts += [heading, Text(), _lines_table(launch), Text(), _arrays_table(launch)]
+        parts += [Text(), _totals(launch), *findings, Text()]
     return Group(*parts, Text(LEGEND, "dim"))
 
 
@@ -38,10 +40,6 @@ def as_text(trace: Trace, width: int = 100) -> str:
     file = io.StringIO()
     Console(file=file, width=width, color_system=None).print(as_tables(trace))
     return file.getvalue()
-
-
-def _heading(launch: LaunchTrace) -> Text:
-    return Text(f"{launch.kernel}: {blocks_of_threads(launch)}", "bold")
 
 
 def blocks_of_threads(launch: LaunchTrace) -> str:
@@ -131,75 +129,66 @@ class _Columns:
 
 
 def _lines_table(launch: LaunchTrace) -> _Columns:
-    work = {(one.file, one.line): one for one in launch.work}
     rows: list[Sequence[Text] | Text] = []
     for file, line in launch.lines():
         rows.append(Text(f"{line:>4}  {code_of(launch, file, line)}"))
-        done = _done(work.get((file, line)))
-        if done:
-            rows.append(Text(INDENT + done, "dim"))
+        for work in launch.work:
+            if (work.file, work.line) == (file, line):
+                rows.append(Text(INDENT + _done(work), "dim"))
         for access in launch.accesses:
             if (access.file, access.line) == (file, line):
-                rows.append([*_access_cells(access)])
-    return _Columns(("line", "requests", "lanes", "sectors or passes"), rows)
+                label = (
+                    f"{access.array}: {access.operation}, {counted(access.width, 'byte')} a lane"
+                )
+                rows.append([
+                    Text(INDENT + label, "dim"), Text(f"{access.requests:,}"),
+                    Text(f"{access.lanes / access.requests:.3g}"), _against(access.cost),
+                ])  # fmt: skip
+    return _Columns(("line", "requests", "lanes", "sectors or wavefronts"), rows)
 
 
-def _done(work: Work | None) -> str:
+def _done(work: Work) -> str:
     """What a line does beside accesses."""
-    if work is None:
-        return ""
     flops = f"{work.flops:,} FLOP" if work.flops else ""
     barrier = f"{counted(work.barriers, 'thread')} at the barrier" if work.barriers else ""
     return ", ".join(filter(None, (flops, barrier)))
 
 
-def _access_cells(access: Access) -> Iterator[Text]:
-    width = counted(access.width, "byte")
-    yield Text(f"{INDENT}{access.array}: {access.operation}, {width} a lane", "dim")
-    yield Text(f"{access.requests:,}")
-    yield Text(f"{access.lanes / access.requests:.3g}")
-    if access.space == "global":
-        yield _against(access.sectors, access.fewest_sectors, "sectors")
-    else:
-        yield _against(access.passes, access.fewest_passes, "passes")
-
-
-def _against(count: int, fewest: int, unit: str) -> Text:
+def _against(cost: Cost) -> Text:
     """A count beside the fewest that would do; red where it is twice as many or more."""
-    style = "red" if count >= 2 * fewest else "yellow" if count > 1.25 * fewest else "green"
-    return Text(f"{count:,} ({fewest:,}) {unit:<7}", style)
+    times = cost.total / max(1, cost.fewest)
+    style = "red" if times >= 2 else "yellow" if times > 1.25 else "green"
+    return Text(f"{cost.total:,} ({cost.fewest:,}) {cost.unit:<10}", style)
 
 
 def _arrays_table(launch: LaunchTrace) -> _Columns:
     rows = []
     for array in launch.arrays:
         accesses = launch.of(array.name)
-        unit = "passes" if array.space == "shared" else "sectors"
-        requests, asked, moved, count, fewest = (
-            launch.total(name, accesses)
-            for name in ("requests", "bytes_asked", "bytes_moved", unit, f"fewest_{unit}")
-        )
+        cost = Cost.of(accesses)
+        asked, moved = (launch.total(name, accesses) for name in ("bytes_asked", "bytes_moved"))
         rows.append([
             Text(f"{array.name} ({array.space})"), Text("x".join(map(str, array.shape))),
-            Text(f"{requests:,}"), Text(f"{asked:,}"),
-            Text(f"{moved:,}" if unit == "sectors" else ""), _against(count, fewest, unit),
+            Text(f"{cost.requests:,}"), Text(f"{asked:,}"),
+            Text(f"{moved:,}" if array.space == "global" else ""), _against(cost),
         ])  # fmt: skip
-    head = ("array", "shape", "requests", "bytes asked", "bytes moved", "sectors or passes")
+    head = ("array", "shape", "requests", "bytes asked", "bytes moved", "sectors or wavefronts")
     return _Columns(head, rows, spare=("bytes asked", "requests", "bytes moved", "shape"))
 
 
 def _totals(launch: LaunchTrace) -> Text:
-    far, near = (launch.of(space=space) for space in ("global", "shared"))
-    lines = [_ratio("global memory", launch, far, "sectors")]
-    if near:
-        lines.append(_ratio("shared memory", launch, near, "passes"))
-        worst = max(near, key=lambda access: access.conflict_degree)
-        if worst.conflict_degree > 1:
-            lines.append(
-                f"worst bank conflict: {worst.conflict_degree:.3g} passes for each that is needed, "
-                f"{worst.array} in line {worst.line}"
-            )
-    contended = max((one for one in launch.accesses), key=lambda one: one.contention, default=None)
+    lines = [
+        f"{space} memory: {counted(cost.requests, 'request')}, {each(cost)}"
+        + (f", {counted(launch.bytes_moved, 'byte')}" if space == "global" else "")
+        for space, cost in costs(launch)
+    ]
+    worst = max(launch.accesses, key=lambda one: one.conflict_degree, default=None)
+    if worst is not None and worst.conflict_degree > 1:
+        lines.append(
+            f"worst bank conflict: {worst.conflict_degree:.3g} wavefronts for each that is "
+            f"needed, {worst.array} in line {worst.line}"
+        )
+    contended = max(launch.accesses, key=lambda one: one.contention, default=None)
     if contended is not None and contended.contention > 1:
         lines.append(
             f"atomics: up to {contended.contention} lanes of a warp at one address, one after the "
@@ -213,18 +202,14 @@ def _totals(launch: LaunchTrace) -> Text:
     return Text("\n".join(lines))
 
 
-def _ratio(what: str, launch: LaunchTrace, accesses: list[Access], unit: str) -> str:
-    requests = launch.total("requests", accesses)
-    if not requests:
-        return f"{what}: no requests"
-    total, fewest = (launch.total(name, accesses) for name in (unit, f"fewest_{unit}"))
-    moved = f", {counted(launch.bytes_moved, 'byte')}" if unit == "sectors" else ""
-    return (
-        f"{what}: {counted(requests, 'request')}, {total / requests:.2f} {unit} each "
-        f"(fewest {fewest / requests:.2f}){moved}"
-    )
+def costs(launch: LaunchTrace) -> Iterator[tuple[str, Cost]]:
+    """What a launch costs each memory that it accesses."""
+    for space in UNITS:
+        if accesses := launch.of(space=space):
+            yield space, Cost.of(accesses)
 
 
-def _findings(launch: LaunchTrace) -> Iterator[Text]:
-    for finding in launch.findings:
-        yield Text(str(finding), "bold red")
+def each(cost: Cost) -> str:
+    """``3.94 sectors each (fewest 2.00)``."""
+    total, fewest = cost.total / cost.requests, cost.fewest / cost.requests
+    return f"{total:.2f} {cost.unit} each (fewest {fewest:.2f})"

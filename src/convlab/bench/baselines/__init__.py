@@ -161,7 +161,8 @@ def why_no_library(module: str, name: str, packages: str) -> str | None:
 class OnGpu:
     """Input, weight, output and workspace in the GPU's memory, float32 in the axis order given.
 
-    A subclass has ``run``, and calls :meth:`place` when it is made. ``name`` is the system's.
+    A subclass has ``run``, and calls :meth:`place` when it is made. ``name`` is the system's. What
+    has no description here is as :class:`Prepared` says.
     """
 
     capturable = True
@@ -198,7 +199,6 @@ class OnGpu:
         return input, weight, output
 
     def poison(self) -> None:
-        """Fill the output with NaN; done when this returns."""
         from cuda.bindings import driver
 
         self._gpu.synchronize()
@@ -209,12 +209,10 @@ class OnGpu:
         self._gpu.synchronize()
 
     def output(self) -> Singles:
-        """The output on the host, once the GPU is done."""
         self._gpu.synchronize()
         return self._gpu.to_host(self._arrays[2])
 
     def close(self) -> None:
-        """Free the memory."""
         self._arrays = []
         self._gpu.free_bytes()  # Numba frees unused memory later, unless asked
 

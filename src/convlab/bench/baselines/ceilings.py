@@ -46,7 +46,15 @@ def sgemm_tflops(size: int = SGEMM_SIZE) -> float:
         timing = measure(start)
     finally:
         cublas.cublasDestroy_v2(handle)
-    _require_product(left, right, gpu.to_host(c))
+    product = gpu.to_host(c)
+    for row, column in np.random.default_rng(1).integers(size, size=(CHECKED, 2)):
+        x, y = left[row].astype(np.float64), right[:, column].astype(np.float64)
+        bound = size * 2.0**-24 * (abs(x) @ abs(y))
+        if not abs(product[row, column] - x @ y) <= bound:
+            raise RuntimeError(
+                f"cuBLAS's product is wrong at [{row}, {column}]: {product[row, column]:.9g}, "
+                f"expected {x @ y:.9g}"
+            )
     return 2 * size**3 / timing.median_ms / 1e9
 
 
@@ -67,20 +75,6 @@ def copy_bytes_per_second(nbytes: int = COPY_BYTES) -> float:
 
     # Not through a graph: copies of this length take half as long again there.
     return 2 * copied / (float(np.median(times_ms(start, repeats=20))) / 1e3)
-
-
-def _require_product(left: np.ndarray, right: np.ndarray, product: np.ndarray) -> None:
-    """Raise ``RuntimeError`` unless ``CHECKED`` random entries of the product are right."""
-    size = len(left)
-    rng = np.random.default_rng(1)
-    for row, column in rng.integers(size, size=(CHECKED, 2)):
-        x, y = left[row].astype(np.float64), right[:, column].astype(np.float64)
-        bound = size * 2.0**-24 * (abs(x) @ abs(y))
-        if not abs(product[row, column] - x @ y) <= bound:
-            raise RuntimeError(
-                f"cuBLAS's product is wrong at [{row}, {column}]: {product[row, column]:.9g}, "
-                f"expected {x @ y:.9g}"
-            )
 
 
 def _cublas() -> Any:

@@ -24,15 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.baselines import (
-    OnGpu,
-    Singles,
-    Unsupported,
-    baseline,
-    built,
-    sizes_of,
-    times_ms,
-)
+from convlab.bench.baselines import OnGpu, Singles, Unsupported, baseline, built, sizes_of, times_ms
 from convlab.engines import unavailable
 from convlab.problem import ConvProblem
 
@@ -47,15 +39,14 @@ class Variant(NamedTuple):
     """One way to build the source."""
 
     name: str
-    title: str
     iterator: str
     precision: str
 
 
 VARIANTS = (
-    Variant("cutlass_analytic", "CUTLASS analytic, fp32", "kAnalytic", "fp32"),
-    Variant("cutlass_optimized", "CUTLASS optimized, fp32", "kOptimized", "fp32"),
-    Variant("cutlass_tf32", "CUTLASS optimized, TF32", "kOptimized", "tf32"),
+    Variant("cutlass_analytic", "kAnalytic", "fp32"),
+    Variant("cutlass_optimized", "kOptimized", "fp32"),
+    Variant("cutlass_tf32", "kOptimized", "tf32"),
 )
 _BUILDERS = ThreadPoolExecutor(len(VARIANTS))  # each waits for an nvcc
 
@@ -66,23 +57,14 @@ def why_absent() -> str | None:
         return reason
     if _capability() < FIRST_CAPABILITY:
         return "its kernels here copy asynchronously, which takes a GPU of capability 8.0 or later"
-    try:
-        tools()
-    except Unsupported as error:
-        return str(error)
-    return None
-
-
-def tools() -> tuple[str, Path]:
-    """The compiler and the folder of headers. Raises :class:`Unsupported` where one is missing."""
-    if (compiler := nvcc()) is None:
-        raise Unsupported("there is no nvcc to build it with: it comes with NVIDIA's CUDA toolkit")
-    if (folder := headers()) is None:
-        raise Unsupported(
+    if nvcc() is None:
+        return "there is no nvcc to build it with: it comes with NVIDIA's CUDA toolkit"
+    if headers() is None:
+        return (
             "its headers are not here: pip install --no-deps nvidia-cutlass, or give the folder of "
             "a clone in CUTLASS_PATH"
         )
-    return compiler, folder
+    return None
 
 
 @cache
@@ -110,7 +92,9 @@ def library(variant: Variant) -> Any:
 
     Raises :class:`Unsupported` where it cannot be built.
     """
-    compiler, folder = tools()
+    compiler, folder = nvcc(), headers()
+    if compiler is None or folder is None:
+        raise Unsupported(str(why_absent()))
     options = [
         *OPTIONS, "-arch=sm_{}{}".format(*_capability()), f"-I{folder}",
         f"-DCONVLAB_ITERATOR={variant.iterator}",
@@ -204,7 +188,9 @@ def channels_last(tensor: Singles) -> Singles:
 
 BASELINES = tuple(
     baseline(
-        variant.name, variant.title, "cutlass", why_absent, partial(Convolution, variant),
+        variant.name,
+        f"CUTLASS {variant.iterator[1:].lower()}, {variant.precision.replace('tf', 'TF')}",
+        "cutlass", why_absent, partial(Convolution, variant),
         precision=variant.precision, compile=partial(compile, variant),
     )
     for variant in VARIANTS

@@ -27,14 +27,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convlab.bench.baselines import (
-    Prepared,
-    Singles,
-    System,
-    Unsupported,
-    baseline,
-    why_no_library,
-)
+from convlab.bench.baselines import Prepared, Singles, System, Unsupported, baseline, why_no_library
 from convlab.problem import ConvProblem
 
 TOO_MANY_ELEMENTS = "canUse32BitIndexMath"  # what PyTorch says where a kernel counts in 32 bits

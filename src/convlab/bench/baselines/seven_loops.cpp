@@ -1,4 +1,4 @@
-// The C++ baseline: seven nested loops, one thread, as source 001 has it (section 3.1: "a C++
+// The C++ baseline: seven nested loops, one thread, as article 001 has it (section 3.1: "a C++
 // implementation with nested loops compiled with g++"). Padding, stride and dilation are convlab's
 // addition. Tensors as PyTorch lays them out: input [C_i, H_i, W_i], weight [C_o, C_i, H_f, W_f],
 // output [C_o, H_o, W_o]. One image a call, so that Python can stop between images; the loop over

@@ -20,12 +20,12 @@ function sectorsOf(lanes, addresses, width) {
   return [...sectors.values()].sort((a, b) => a.sector - b.sector);
 }
 
-/** How the banks of shared memory serve a request: a list of passes, each with the lanes that it
- *  could serve and what each bank gives: {from, to, given: [{bank, word, lanes, rivals}]}.
+/** How the banks of shared memory serve a request: a list of wavefronts, each with the lanes that
+ *  it could serve and what each bank gives: {from, to, given: [{bank, word, lanes, rivals}]}.
  *  `rivals` is how many words those lanes want of that bank. */
-function passesOf(lanes, addresses, width, isLoad) {
+function wavefrontsOf(lanes, addresses, width, isLoad) {
   const together = lanesAtOnce(lanes, addresses, width, isLoad);
-  const passes = [];
+  const wavefronts = [];
   for (let from = 0; from < WARP; from += together) {
     const banks = Array.from({ length: BANKS }, () => new Map()); // of each: word -> lanes
     lanes.forEach((lane, i) => {
@@ -46,10 +46,10 @@ function passesOf(lanes, addresses, width, isLoad) {
           given.push({ bank, word, lanes: words.get(word), rivals: words.size });
         }
       });
-      passes.push({ from, to: from + together - 1, given });
+      wavefronts.push({ from, to: from + together - 1, given });
     }
   }
-  return passes;
+  return wavefronts;
 }
 
 /** Lanes that are served together: fewer where each wants more than a word, except that loads are
@@ -71,8 +71,18 @@ function bytesWanted(addresses, width) {
   return new Set(addresses).size * width;
 }
 
+const UNITS = { global: "sectors", shared: "wavefronts" }; // what each memory serves requests in
+
+const sum = (records, name) => records.reduce((total, one) => total + one[name], 0);
+
+/** The sectors or wavefronts of accesses to one memory, and the fewest that would do. */
+function costOf(accesses) {
+  const unit = UNITS[accesses[0].space], requests = sum(accesses, "requests");
+  return { unit, requests, total: sum(accesses, unit), fewest: sum(accesses, `fewest_${unit}`) };
+}
+
 const fewestSectors = (bytes) => Math.ceil(bytes / SECTOR_BYTES);
-const fewestPasses = (bytes) => Math.ceil(bytes / (WORD_BYTES * BANKS));
+const fewestWavefronts = (bytes) => Math.ceil(bytes / (WORD_BYTES * BANKS));
 
 // The same request in a sentence.
 
@@ -186,40 +196,40 @@ function sectorSentence(request, array) {
 }
 
 /** The sentence of a request for shared memory. */
-function passSentence(request, array, drawn) {
-  const { lanes, offsets, width, passes } = request;
-  const wanted = bytesWanted(offsets, width), fewest = fewestPasses(wanted);
+function wavefrontSentence(request, array, drawn) {
+  const { lanes, offsets, width, wavefronts } = request;
+  const wanted = bytesWanted(offsets, width), fewest = fewestWavefronts(wanted);
   const who = `${count(lanes.length, "lane")} ${verb(request)}`;
-  const worst = drawn.flatMap((pass) => pass.given)
+  const worst = drawn.flatMap((one) => one.given)
     .reduce((a, b) => (b.rivals > a.rivals ? b : a));
   const different = new Set(offsets).size;
-  const groups = new Set(drawn.map((pass) => pass.from)).size;
+  const groups = new Set(drawn.map((one) => one.from)).size;
   const atOnce = drawn[0].to - drawn[0].from + 1;
   let sentence;
-  if (worst.rivals > 1 && worst.rivals === passes) {
+  if (worst.rivals > 1 && worst.rivals === wavefronts) {
     sentence = `${who} ${array.name}: they want ${rivalry(drawn, worst, wanted)}, so ` +
-      `${count(passes, "pass")}, one after the other; ` +
-      (fewest < passes ? `${number(fewest)} would do.` : "no fewer would do.");
+      `${count(wavefronts, "wavefront")}, one after the other; ` +
+      (fewest < wavefronts ? `${number(fewest)} would do.` : "no fewer would do.");
   } else if (different === 1) {
-    sentence = `${who} the same ${bytes(width)} of ${array.name}: ${count(passes, "pass")}, ` +
+    sentence = `${who} the same ${bytes(width)} of ${array.name}: ${count(wavefronts, "wavefront")}, ` +
       "a bank gives its word to all who want it.";
   } else if (groups > 1 || width > 4) {
-    const enough = passes === fewest ? "the fewest possible"
+    const enough = wavefronts === fewest ? "the fewest possible"
       : `${number(fewest)} would do for ${number(wanted)} different bytes`;
     sentence = `${who} ${bytes(width)} of ${array.name} each, so ${atOnce} lanes are served at a ` +
-      `time: ${count(passes, "pass")}, ${enough}` +
+      `time: ${count(wavefronts, "wavefront")}, ${enough}` +
       (worst.rivals > 1 ? `; bank ${worst.bank} has ${worst.rivals} words to give.` : ".");
   } else {
     const shared = different < lanes.length ? " (lanes that want the same word share it)" : "";
     sentence = `${who} ${number(different)} different elements of ${array.name}, no two words in ` +
-      `one bank${shared}: ${count(passes, "pass")}.`;
+      `one bank${shared}: ${count(wavefronts, "wavefront")}.`;
   }
   return sentence + contentionSentence(request) + idleSentence(lanes);
 }
 
 /** How many words of how many banks stand in each other's way. */
 function rivalry(drawn, { bank, rivals }, wanted) {
-  const banks = new Set(drawn.flatMap((pass) => pass.given)
+  const banks = new Set(drawn.flatMap((one) => one.given)
     .filter((one) => one.rivals === rivals).map((one) => one.bank)).size;
   const words = `${number(rivals)} different words of`;
   if (banks * rivals * WORD_BYTES !== wanted) return `up to ${words} a bank`;

@@ -45,11 +45,12 @@ function prepared(launch) {
   }
   for (const finding of launch.findings) lineOf(finding).findings.push(finding);
   const arrays = new Map(launch.arrays.map((array) => [array.name, array]));
-  const requests = launch.requests.map(([access, warp, mask, first, steps, sectors, passes]) => {
-    const { operation, width, array } = launch.accesses[access];
+  const requests = launch.requests.map(([number_, ...rest]) => {
+    const [warp, mask, first, steps, sectors, wavefronts] = rest;
+    const access = launch.accesses[number_], { operation, width } = access;
     return {
-      access: launch.accesses[access], array: arrays.get(array), operation, width, warp, sectors,
-      passes, mask, first, steps,
+      access, array: arrays.get(access.array), operation, width, warp, sectors, wavefronts, mask,
+      first, steps,
     };
   });
   return { ...launch, lines, requests };
@@ -89,7 +90,7 @@ function pickLaunch(place) {
 /** Where there is most to see: the access that is furthest above its fewest, else the commonest. */
 function mostWasteful(launch) {
   const shown = new Set(launch.requests.map((request) => request.access));
-  const waste = (one) => one.sectors + one.passes - one.fewest_sectors - one.fewest_passes;
+  const waste = (one) => costOf([one]).total - costOf([one]).fewest;
   return [...shown].sort((a, b) => waste(b) - waste(a) || b.requests - a.requests)[0];
 }
 
@@ -155,7 +156,7 @@ function extent(shape) {
 const several = (shape, noun) => (shape.every((size) => size === 1) ? noun : noun + plural(noun));
 
 function drawTotals() {
-  const { launch } = state, { totals } = launch;
+  const { launch } = state;
   const tile = (value, label, note = "", grade = "") =>
     make("div", { class: `tile ${grade}` }, [
       make("b", { text: value }), make("span", { text: label }),
@@ -165,17 +166,16 @@ function drawTotals() {
     extent(launch.grid), `${several(launch.grid, "block")} of ${extent(launch.block)} ` +
       several(launch.block, "thread"), launch.kernel,
   )];
-  const ratio = (space, noun) => {
-    const { requests, total, fewest } = totals[space];
-    if (!requests) return;
+  for (const space of Object.keys(UNITS)) {
+    const accesses = launch.accesses.filter((one) => one.space === space);
+    if (!accesses.length) continue;
+    const { requests, total, fewest, unit } = costOf(accesses);
     tiles.push(tile(
-      (total / requests).toFixed(2), `${noun} a ${space} request`,
+      (total / requests).toFixed(2), `${unit} a ${space} request`,
       `fewest ${(fewest / requests).toFixed(2)}; ${count(requests, "request")}`,
       graded(total, fewest),
     ));
-  };
-  ratio("global", "sectors");
-  ratio("shared", "passes");
+  }
   const moved = `${bytes(launch.bytes_moved)} moved`;
   if (launch.flops) {
     const each = Number(launch.bytes_per_flop.toPrecision(3));
@@ -244,8 +244,8 @@ function drawRequest() {
   const far = array.space === "global";
   const drawn = far ? drawSectors(request) : drawBanks(request);
   $("sentence").textContent = far
-    ? sectorSentence(request, array) : passSentence(request, array, drawn);
-  const recorded = far ? request.sectors : request.passes;
+    ? sectorSentence(request, array) : wavefrontSentence(request, array, drawn);
+  const recorded = far ? request.sectors : request.wavefronts;
   $("machine").dataset.agrees = drawn.length === recorded;
   if (drawn.length !== recorded) { // the rules here and the simulator's would have come apart
     $("sentence").textContent += ` (The picture shows ${drawn.length}, the trace ${recorded}.)`;
@@ -349,31 +349,32 @@ function drawSectors({ lanes, addresses, width, array, sectors: recorded, offset
   return sectors;
 }
 
-function drawBanks({ lanes, addresses, width, array, operation, passes: recorded, offsets }) {
-  const passes = passesOf(lanes, addresses, width, operation === "load");
-  const least = fewestPasses(bytesWanted(offsets, width));
+function drawBanks({ lanes, addresses, width, array, operation, wavefronts: recorded, offsets }) {
+  const wavefronts = wavefrontsOf(lanes, addresses, width, operation === "load");
+  const least = fewestWavefronts(bytesWanted(offsets, width));
   $("memory-title").textContent = "Shared memory";
   $("memory-note").textContent =
-    `banks across, ${count(recorded, "pass")} down (fewest ${least}); numbers are lanes`;
+    `banks across, ${count(recorded, "wavefront")} down (fewest ${least}); numbers are lanes`;
   const rivals = new Array(BANKS).fill(1);
-  for (const { given } of passes) {
+  for (const { given } of wavefronts) {
     for (const one of given) rivals[one.bank] = Math.max(rivals[one.bank], one.rivals);
   }
-  const parts = [make("span", { class: "pass", style: "grid-row: 1", text: "bank" })];
+  const parts = [make("span", { class: "wavefront", style: "grid-row: 1", text: "bank" })];
   rivals.forEach((words, bank) => parts.push(make("span", {
     class: words > 1 ? "bank conflict" : "bank", text: bank, style: `grid-area: 1 / ${bank + 2}`,
     "data-hover": words > 1
-      ? `bank ${bank}: lanes want ${words} different words of it, a pass for each`
+      ? `bank ${bank}: lanes want ${words} different words of it, a wavefront for each`
       : `bank ${bank}`,
   })));
-  passes.forEach(({ given }, turn) => {
+  wavefronts.forEach(({ given }, turn) => {
     const row = turn + 2;
-    parts.push(make("span", { class: "pass", style: `grid-row: ${row}`, text: `pass ${turn + 1}` }));
-    parts.push(make("span", { class: "track", style: `grid-row: ${row}` }));
+    const style = `grid-row: ${row}`, name = `wavefront ${turn + 1}`;
+    parts.push(make("span", { class: "wavefront", style, text: name }));
+    parts.push(make("span", { class: "track", style }));
     for (const { bank, word, lanes: served, rivals: words } of given) {
       const element = elementsAt(array, word * WORD_BYTES - array.start, WORD_BYTES);
       const one = cell(
-        served, `pass ${turn + 1}: bank ${bank} gives ${element} to ${laneWords(served)}`,
+        served, `${name}: bank ${bank} gives ${element} to ${laneWords(served)}`,
         words > 1 ? "conflict" : "",
       );
       one.style.gridArea = `${row} / ${bank + 2}`;
@@ -382,7 +383,7 @@ function drawBanks({ lanes, addresses, width, array, operation, passes: recorded
   });
   $("memory").className = "banks";
   $("memory").replaceChildren(...parts);
-  return passes;
+  return wavefronts;
 }
 
 /** The request as a table, for those who read it rather than see it. */
@@ -421,21 +422,20 @@ function drawFootprints() {
 
 function drawArrays() {
   const { launch } = state;
-  const against = (total, fewest) => make("td", {
-    class: graded(total, fewest), text: `${number(total)} (${number(fewest)})`,
-  });
   const rows = launch.arrays.map((array) => {
-    const { requests, asked, sectors, fewest_sectors, passes, fewest_passes } =
-      launch.totals.arrays[array.name];
-    const far = array.space === "global";
+    const accesses = launch.accesses.filter((one) => one.array === array.name);
+    const { requests, total, fewest } = costOf(accesses), far = array.space === "global";
+    const against = make("td", {
+      class: graded(total, fewest), text: `${number(total)} (${number(fewest)})`,
+    });
     return [
-      array.name, array.space, array.shape.join(" × "), number(requests), number(asked),
-      far ? number(sectors * SECTOR_BYTES) : "",
-      far ? against(sectors, fewest_sectors) : "", far ? "" : against(passes, fewest_passes),
+      array.name, array.space, array.shape.join(" × "), number(requests),
+      number(sum(accesses, "bytes_asked")), far ? number(total * SECTOR_BYTES) : "",
+      ...(far ? [against, ""] : ["", against]),
     ];
   });
   const head = [
-    "array", "memory", "shape", "requests", "bytes asked", "bytes moved", "sectors", "passes",
+    "array", "memory", "shape", "requests", "bytes asked", "bytes moved", "sectors", "wavefronts",
   ];
   $("arrays").replaceChildren(table(head, rows));
 }

@@ -1,4 +1,4 @@
-"""Windows dealt among a warp's lanes, in s12, s13 and s14: where outputs are stored one by one."""
+"""Windows interleaved across a warp's lanes, in s12, s13 and s14: outputs stored as scalars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``convlab doctor``."""
+"""``convlab doctor`` and ``convlab stages``: what is here, and the ladder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rich.text import Text
 
 from convlab import tables
 from convlab.commands.shared import JsonFile
-from convlab.shell import console_for, refuse, write_json
+from convlab.shell import console_for, numba_needed, refuse, write_json
 
 
 def doctor(json_file: JsonFile = None) -> None:
@@ -21,3 +21,13 @@ def doctor(json_file: JsonFile = None) -> None:
     write_json(json_file, found)
     if found["would_use"]["engine"] is None:
         refuse("no engine works here: the lines above say why")
+
+
+def stages(json_file: JsonFile = None) -> None:
+    """The ladder as a table: every stage, its idea, its source and what it builds on."""
+    console = console_for(json_file)
+    with numba_needed():
+        from convlab.stages import LADDER
+    console.print(tables.stages_table(LADDER))
+    keys = ("name", "title", "source", "builds_on", "module")
+    write_json(json_file, [{key: getattr(stage, key) for key in keys} for stage in LADDER])
