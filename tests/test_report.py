@@ -641,8 +641,9 @@ def test_a_stage_that_is_no_longer_there_is_not_counted(file, tmp_path, undrawn,
         (["none.json"], "'none.json' cannot be read: No such file or directory"),
         (["{file}", "--html", "{file}"], "--html is .*, the results themselves"),
         (["{file}", "--html", "no/such/r.html"], "there is no folder"),
-        (["{file}", "--json", "{file}"], "--json is .*, which is taken"),
-        (["{file}", "--html", "r.md", "--markdown", "./r.md"], "--html and --markdown are both"),
+        (["{file}", "--json", "{file}"], "--json is .*, the results themselves"),
+        (["{file}", "--html", "r.md", "--markdown", "./r.md"], "--markdown is .* of --html"),
+        (["{file}", "--html", "r.md", "--json", "r.md"], "--json is .*, the file of --html"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(file, words, said):

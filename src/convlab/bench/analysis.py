@@ -88,9 +88,8 @@ def selected(results: Results) -> list[Contender]:
     """Few enough for one plot: s01, im2col with BLAS, the last three stages, the fastest
     baselines."""
     names = results.names("stage")
-    few = [name for name in names if name in (BASELINE, "s03_im2col_blas")] + names[-3:]
-    chosen = [Contender(name, name, (name,)) for name in dict.fromkeys(few)]
-    return [*chosen, *fastest(results)]
+    few = {BASELINE, "s03_im2col_blas", *names[-3:]}
+    return [*(Contender(name, name, (name,)) for name in names if name in few), *fastest(results)]
 
 
 def cudnn_algorithms(results: Results) -> Contender:
@@ -228,18 +227,21 @@ def by_batch(results: Results) -> dict[int, Results]:
 def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, Any]:
     """What a report says, as a document of :mod:`json`: each batch's speedups, roofline shares and
     reasons, and how far ``others`` agree with these results."""
-    told = ("environment", "identity", "finished")
     columns = ("system", "layers", "median_percent", "largest_percent")
+
+    def told(one: Results) -> dict[str, Any]:
+        return {name: getattr(one, name) for name in ("environment", "identity", "finished")}
+
     return {
         "device": results.device,
-        **{name: getattr(results, name) for name in told},
+        **told(results),
         "batches": [_batch_json(one, batch) for batch, one in by_batch(results).items()],
         "other_runs": [
-            {name: getattr(other, name) for name in told}
-            | {
+            {
+                **told(other),
                 "systems": [
-                    dict(zip(columns, found, strict=True)) for found in agreement(results, other)
-                ]
+                    dict(zip(columns, row, strict=True)) for row in agreement(results, other)
+                ],
             }
             for other in others
         ],
@@ -272,7 +274,5 @@ def _layer_json(
         "layer": layer[0],
         **{name: getattr(row, name, None) for name in told},
         "percent_of_roofline": percent(results, row),
-        "speedup_over": {
-            other.name: speedup(results, one, other, layer) for other in over
-        },
-    }  # fmt: skip
+        "speedup_over": {other.name: speedup(results, one, other, layer) for other in over},
+    }

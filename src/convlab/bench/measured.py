@@ -55,11 +55,9 @@ def run_module(
     except KeyboardInterrupt:
         print("convlab: interrupted, nothing was written", file=sys.stderr)
         return INTERRUPTED
-    except EngineUnavailable as error:  # one of what is measured, on an older GPU
-        print(f"convlab: {error}", file=sys.stderr)
-        return 2
-    except WorkerDied as error:
-        print(f"convlab: no process can measure here: {error}", file=sys.stderr)
+    except (EngineUnavailable, WorkerDied) as error:  # of an older GPU, of a process that measures
+        why = "no process can measure here: " if isinstance(error, WorkerDied) else ""
+        print(f"convlab: {why}{error}", file=sys.stderr)
         return 2
     document["device"] = None if engine is None else engine.device
     document["environment"] = None if engine is None else environment([]) | {"command": typed}
@@ -88,9 +86,8 @@ def source(file: str, environment: Mapping[str, Any] | None, command: str) -> st
     date and the versions."""
     known = environment or {}
     packages = known.get("packages") or {}
-    when = [str(known.get("date") or "")[:10]]
-    when += [f"{name} {packages[name]}" for name in VERSIONS if packages.get(name)]
-    words = ", ".join(filter(None, when))
+    versions = (f"{name} {packages[name]}" for name in VERSIONS if packages.get(name))
+    words = ", ".join(filter(None, (str(known.get("date") or "")[:10], *versions)))
     return f"{command}{f' ({words})' if words else ''}: [{file}](results/{file}).\n"
 
 
@@ -174,20 +171,15 @@ class LadderResults:
             raise ValueError(f"{path} is not a result of the ladder: {error!r}") from error
 
     @property
-    def layer(self) -> str | None:
-        """``Conv9``: the paper's layer with these shapes, if any."""
-        keys = ("input_shape", "weight_shape", "output_shape")
-        for name in LAYER_NAMES:
-            problem = paper_layer(name, self.problem["batch"])
-            if all(list(getattr(problem, key)) == self.problem[key] for key in keys):
-                return name.capitalize()
-        return None
-
-    @property
     def title(self) -> str:
-        """``Conv9, batch 128, on an NVIDIA H200``"""
-        layer = self.layer or "x".join(map(str, self.problem["input_shape"]))
-        return f"{layer}, batch {self.problem['batch']}, on an {self.device}"
+        """``Conv9, batch 128, on an NVIDIA H200``; of another problem its shape first."""
+        batch, shapes = self.problem["batch"], ("input_shape", "weight_shape", "output_shape")
+        layer = "x".join(map(str, self.problem["input_shape"]))
+        for name in LAYER_NAMES:
+            problem = paper_layer(name, batch)
+            if all(list(getattr(problem, key)) == self.problem[key] for key in shapes):
+                layer = name.capitalize()
+        return f"{layer}, batch {batch}, on an {self.device}"
 
     @property
     def shapes(self) -> str:

@@ -71,12 +71,11 @@ class Machine:
 
 
 def least_flops(problem: ConvProblem, method: str) -> float:
-    """The operations that a method cannot do without.
+    """The operations that a method cannot do without: all of them in a product over windows.
 
-    A product over windows does all of them. Fourier and Winograd algorithms do fewer
-    multiplications, but none does fewer than one for each output, input channel and filter: F(m, r)
-    takes m + r - 1 for m outputs (Winograd, Arithmetic Complexity of Computations, 1980), a Fourier
-    transform more; so by ``H_f * W_f`` fewer at the most.
+    Fourier and Winograd algorithms do at least one for each output, input channel and filter, so at
+    most ``H_f * W_f`` times fewer: F(m, r) takes m + r - 1 for m outputs (Winograd, Arithmetic
+    Complexity of Computations, 1980), a Fourier transform more.
     """
     if method in EVERY_MULTIPLICATION:
         return float(problem.flops)
@@ -148,13 +147,13 @@ class Why:
     def limits(self) -> dict[str, float]:
         """How much of the arithmetic peak each leaves, in percent, the tightest first."""
         found = {} if self.instruction >= 100 else {"the instruction": self.instruction}
-        for name, count, per_clock in (
-            ("memory instructions", self.requests, 1),
-            ("sectors of global memory", self.sectors, SECTORS_PER_CLOCK),
-            ("wavefronts of shared memory", self.wavefronts, 1),
+        for name, count in (
+            ("memory instructions", self.requests),
+            ("sectors of global memory", self.sectors and self.sectors / SECTORS_PER_CLOCK),
+            ("wavefronts of shared memory", self.wavefronts),
         ):
             if count:
-                found[name] = min(100.0, 100 * per_clock / (PER_CLOCK * self.pace * count))
+                found[name] = min(100.0, 100 / (PER_CLOCK * self.pace * count))
         return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
     @property
@@ -175,8 +174,7 @@ class Why:
 
 def counted(names: Sequence[str]) -> Iterator[Why]:
     """Count each stage of these names on :data:`PIECE`, with the tile that a GPU takes for the
-    whole layer, by the strict simulator. Results may name stages that no longer exist: these are
-    left out."""
+    whole layer, by the strict simulator; stages that no longer exist are left out."""
     there = {stage.name: stage for stage in LADDER}
     return (_counted(there[name]) for name in names if name in there)
 
@@ -185,15 +183,16 @@ def counted(names: Sequence[str]) -> Iterator[Why]:
 def _counted(stage: Stage) -> Why:
     tensors = random_tensors(PIECE, SEED)
     (result,) = ladder.run(PIECE, [_as_on_a_gpu(stage)], choose("simulator"), tensors)
-    counts, warp_multiply_adds = result.counts, PIECE.flops / 2 / WARP
-    if counts is None or not counts["global_requests"]:
+    counts = {name: count or 0 for name, count in (result.counts or {}).items()}
+    if not counts.get("global_requests"):
         return Why(stage.name)
-    requests = (counts["global_requests"] or 0) + (counts["shared_requests"] or 0)
+    warp_multiply_adds = PIECE.flops / 2 / WARP
+    requests = counts["global_requests"] + counts["shared_requests"]
     return Why(
         stage.name,
         requests / warp_multiply_adds,
-        (counts["global_sectors"] or 0) / warp_multiply_adds,
-        (counts["shared_wavefronts"] or 0) / warp_multiply_adds,
+        counts["global_sectors"] / warp_multiply_adds,
+        counts["shared_wavefronts"] / warp_multiply_adds,
         counts["bytes_per_flop"],
     )
 
