@@ -29,27 +29,22 @@ GPU_ONLY = "its times mean nothing without one"
 def run_module(
     module: str,
     about: str,
-    measure: Callable[[Engine | None], dict[str, Any]],
+    measure: Callable[[Engine], dict[str, Any]],
     show: Callable[[dict[str, Any]], str],
     arguments: Sequence[str] | None,
-    *,
-    needs_gpu: bool,
-    without: str = GPU_ONLY,
+    why_gpu: str,
 ) -> int:
-    """Measure, show, and write ``--json FILE``; returns the exit code: 1 where something measured
-    is wrong (``ok`` false), 2 where it cannot run, 130 after Ctrl-C. ``without`` says why
-    it needs a GPU."""
+    """Measure on a GPU, show, and write ``--json FILE``; returns the exit code: 1 where something
+    measured is wrong (``ok`` false), 2 where it cannot run, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
-    chosen = parser.parse_args(arguments)
-    engine: Engine | None = None
+    file = parser.parse_args(arguments).json
+    typed = f"python -m {module}" + (f" --json {file}" if file else "")
     try:
         engine = choose("gpu")
     except EngineUnavailable as error:
-        if needs_gpu:
-            print(f"convlab: {error}: {without}", file=sys.stderr)
-            return 2
-    typed = f"python -m {module}" + (f" --json {chosen.json}" if chosen.json else "")
+        print(f"convlab: {error}: {why_gpu}", file=sys.stderr)
+        return 2
     try:
         document = measure(engine)
     except KeyboardInterrupt:
@@ -59,11 +54,11 @@ def run_module(
         why = "no process can measure here: " if isinstance(error, WorkerDied) else ""
         print(f"convlab: {why}{error}", file=sys.stderr)
         return 2
-    document["device"] = None if engine is None else engine.device
-    document["environment"] = None if engine is None else environment([]) | {"command": typed}
+    document["device"] = engine.device
+    document["environment"] = environment([]) | {"command": typed}
     print(show(document))
-    if chosen.json is not None:
-        write_results(chosen.json, document)
+    if file is not None:
+        write_results(file, document)
     return 0 if document.get("ok", True) else 1
 
 
