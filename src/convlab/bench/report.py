@@ -163,7 +163,6 @@ def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
     best, over = analysis.best_stage(results), analysis.comparators(results)
     stages = analysis.stages(results)
     groups = [one for one in over if one.name not in results.systems]
-    missing = analysis.numberless(results)
     return {
         "of": of,
         "suffix": of.replace(", batch ", "-"),
@@ -178,8 +177,10 @@ def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
         "roofline": by_layer(results, ROOFLINE),
         "memory": memory_table(results),
         "why": why_table(results, why),
-        "missing": numberless_table(results, missing),
-        "beyond_limits": any("may make" in entry["reason"] for entry in missing),
+        "missing": [
+            {**one, "layers": analysis.layers_in_words(one["layers"], len(results.layers()))}
+            for one in analysis.numberless(results)
+        ],
     }
 
 
@@ -304,19 +305,6 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
         "bytes / FLOP", "counts allow", "measured",
     )  # fmt: skip
     return Table(head, rows)
-
-
-def numberless_table(results: Results, missing: Sequence[dict[str, Any]]) -> Table:
-    """What has no number, where, and why."""
-    layers = len(results.layers())
-    rows = [
-        (
-            f"`{entry['system']}`", analysis.layers_in_words(entry["layers"], layers),
-            entry["state"], entry["reason"].replace("*", r"\*"),
-        )
-        for entry in missing
-    ]  # fmt: skip
-    return Table(("system", "layers", "what", "why"), rows, left=4)
 
 
 # Whole runs: was one interrupted, and how far do two agree?
