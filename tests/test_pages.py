@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from convlab.bench import ladder_results, pages, papers, plots
+from convlab.bench import pages, papers, plots
 from convlab.bench.analysis import TORCH
 from convlab.bench.experiments import S12
+from convlab.bench.measured import LadderResults
 from convlab.bench.rows import Row
 from convlab.workloads import UNTUNED, paper_layer
 
@@ -63,7 +64,7 @@ def document():
 def read(tmp_path, document):
     path = tmp_path / f"{pages.HEADLINE}.json"
     path.write_text(json.dumps(document))
-    return ladder_results.Results.read(path)
+    return LadderResults.read(path)
 
 
 def test_the_ladder_s_tables(tmp_path, document):

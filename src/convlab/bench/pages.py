@@ -16,13 +16,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from convlab.bench import analysis, papers, plots, report, sanitizers
 from convlab.bench.experiments import S12, SIZES
-from convlab.bench.ladder_results import Results as LadderResults
-from convlab.bench.ladder_results import Step
-from convlab.bench.measured import RESULTS, table
+from convlab.bench.measured import RESULTS, LadderResults, Step, table
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
 from convlab.workloads import UNSEEN, UNTUNED
@@ -215,7 +214,7 @@ def sizes_tables(document: Mapping[str, Any]) -> papers.Shown:
                     slower.append((ratio, str(SIZES[name]), _time(ours), _time(theirs)))
         for which, names in (("fitted", UNTUNED), ("unseen", UNSEEN)):
             if ratios := [over[name] for name in names if name in over]:
-                values = (analysis.geometric_mean(ratios), min(ratios), max(ratios))
+                values = (geometric_mean(ratios), min(ratios), max(ratios))
                 below = sum(ratio < 1 for ratio in ratios)
                 cells = (str(len(ratios)), *(f"{value:.2f}" for value in values), str(below))
                 means.append((f"{words}, {which}", *cells))

@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from convlab.bench import analysis
-from convlab.bench.analysis import Contender, geometric_mean
+from convlab.bench.analysis import Contender
 from convlab.bench.measured import RESULTS, read_json, source, table
 from convlab.bench.results import Results, open_results, tensor_bytes
 from convlab.bench.systems import WHOLE

@@ -254,10 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["runs"]:
         return run_stages(words[1:])
     about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
-    return run_module(
-        MODULE, about, measure, show, words,
-        needs_gpu=True, without="its tools watch a GPU's kernels",
-    )  # fmt: skip
+    return run_module(MODULE, about, measure, show, words, "its tools watch a GPU's kernels")
 
 
 if __name__ == "__main__":
