@@ -13,33 +13,31 @@ from test_docs import keys, listed
 
 import convlab
 from convlab.bench import results as module
+from convlab.bench.analysis import agreement
 from convlab.bench.results import (
     Results,
-    agreement,
     code_fingerprint,
     identity,
     open_results,
     set_aside,
 )
-from convlab.bench.rows import STATES, Row
+from convlab.bench.rows import STATES
 
 pytestmark = pytest.mark.same_in_cudasim
 
 
-def test_a_document_reads_back_the_same():
-    document = json.loads(json.dumps(sample().as_json(), allow_nan=False))
-    assert Results.from_json(document).as_json() == document
+def read_again(results: Results) -> Results:
+    return Results.from_json(json.loads(json.dumps(results.as_json(), allow_nan=False)))
 
 
-def test_infinite_errors_survive():
-    results = sample(layers=["conv12"])
+def test_a_document_reads_back_the_same_infinite_errors_too():
+    results = sample()
     row = results.row("conv12", 128, "cupy_fp32")
-    results.rows[row.key] = replace(
-        row, state="wrong", reason="it wrote nothing", error_over_bound=float("inf")
-    )
-    text = json.dumps(results.as_json(), allow_nan=False)
-    again = Results.from_json(json.loads(text))
-    assert again.rows[row.key].error_over_bound == float("inf")
+    wrong = {"state": "wrong", "reason": "it wrote nothing", "error_over_bound": float("inf")}
+    results.rows[row.key] = replace(row, **wrong)
+    again = read_again(results)
+    assert again.as_json() == results.as_json()
+    assert again.rows == results.rows
 
 
 @pytest.mark.parametrize(
@@ -71,15 +69,15 @@ def test_other_documents_are_refused_in_a_sentence(tmp_path, change, said):
     assert str(file) in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["name", "title", "kind", "family", "precision", "method"])
 @pytest.mark.parametrize("value", [None, 3, "left out"])
-def test_systems_that_do_not_say_what_they_are_are_refused(key, value):
-    document = sample(layers=["conv12"]).as_json()
-    document["systems"][0] |= {key: value}
-    if value == "left out":
-        del document["systems"][0][key]
-    with pytest.raises(ValueError, match=f"{key} of its system .* must be a string"):
-        Results.from_json(document)
+def test_systems_that_do_not_say_what_they_are_are_refused(value):
+    for key in ("name", "title", "kind", "family", "precision", "method"):
+        document = sample(layers=["conv12"]).as_json()
+        document["systems"][0] |= {key: value}
+        if value == "left out":
+            del document["systems"][0][key]
+        with pytest.raises(ValueError, match=f"{key} of its system .* must be a string"):
+            Results.from_json(document)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +102,14 @@ def test_rows_of_what_cannot_be_are_refused(keys, values, rule):
             Results.from_json(json.loads(json.dumps(document)))
 
 
-def test_a_missing_file_and_no_json_are_told(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read: No such file"):
-        open_results(tmp_path / "none.json")
-    (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(ValueError, match="is no file of results"):
-        open_results(tmp_path / "bad.json")
+@pytest.mark.parametrize(
+    ("text", "said"), [(None, "cannot be read: No such file"), ("{", "is no file of results")]
+)
+def test_a_missing_file_and_no_json_are_told(tmp_path, text, said):
+    if text is not None:
+        (tmp_path / "bench.json").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        open_results(tmp_path / "bench.json")
 
 
 def with_states() -> Results:
@@ -134,25 +134,21 @@ def again(older: Results, **changed) -> Results:
     return replace(older, rows={}, systems={}, commands=["convlab bench again"], **changed)
 
 
-def test_an_interrupted_run_is_taken_up_but_accidents_are_tried_again():
+@pytest.mark.parametrize(
+    ("asked", "anew", "left"),
+    [
+        (STATES, False, {"unsteady", "busy", "out of memory", "absent", "failed"}),
+        (("measured", "busy"), False, {"busy"}),
+        (("measured", "busy"), True, {"measured", "busy"}),
+    ],
+)
+def test_a_run_is_taken_up_but_accidents_are_tried_again(asked, anew, left):
     older = with_states()
     new = again(older)
-    left = new.take_up(older, older.rows)
-    states = {older.rows[key].state for key in left}
-    assert states == {"unsteady", "busy", "out of memory", "absent", "failed"}
-    assert new.rows == older.rows  # until there are new ones
+    keys = new.take_up(older, [key for key in older.rows if older.rows[key].state in asked], anew)
+    assert {older.rows[key].state for key in keys} == left
+    assert (new.rows, new.systems) == (older.rows, older.systems)  # until there are new ones
     assert new.commands == ["convlab bench", "convlab bench again"]
-
-
-def test_what_is_not_asked_for_stays_also_where_all_is_measured_anew():
-    older = with_states()
-    asked = [key for key in older.rows if older.rows[key].state in ("measured", "busy")]
-    for anew in (False, True):
-        new = again(older)
-        left = new.take_up(older, asked, anew)
-        assert new.rows == older.rows
-        assert new.systems == older.systems
-        assert [older.rows[key].state for key in left] == ["measured", "busy"][not anew :]
 
 
 def test_another_machine_version_or_code_is_measured_again():
@@ -183,7 +179,7 @@ def test_a_run_is_finished_when_nothing_that_was_asked_for_is_missing(whole):
     run = again(results)
     run.take_up(None, results.rows)
     added(run, [first], results, systems)  # and then it is interrupted
-    read = Results.from_json(json.loads(json.dumps(run.as_json())))
+    read = read_again(run)
     assert list(read.missing) == rest
     assert read.finished is None
 
@@ -221,11 +217,14 @@ def test_an_earlier_file_is_kept_beside_under_a_free_name(tmp_path):
     assert (tmp_path / "bench-one.json").read_text() == "first"
 
 
-def test_systems_are_in_their_order_whoever_asked_first():
-    results = sample(layers=["conv12"])
-    results.systems = dict(reversed(results.systems.items()))
-    assert results.names("stage") == sample().names("stage")
+def test_systems_and_layers_are_in_their_order_whoever_asked_first():
+    results = sample()
+    for name in ("systems", "rows"):
+        setattr(results, name, dict(reversed(getattr(results, name).items())))
+    assert results.names("stage") == sample(layers=["conv12"]).names("stage")
     assert results.names("stage")[0] == "s01_direct"
+    layers = [layer["layer"] for layer in results.as_json()["layers"]]
+    assert layers == [f"conv{number}" for number in range(1, 13)]
 
 
 ENVIRONMENT = {
@@ -234,37 +233,28 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-def test_identity_changes_with_machine_and_versions():
+def test_identity_changes_with_machine_versions_and_code_and_nothing_else(monkeypatch):
     known = identity(ENVIRONMENT, "GPU-1")
+    assert identity(ENVIRONMENT | {"date": "later", "command": "other"}, "GPU-1") == known
     assert identity(ENVIRONMENT, "GPU-2") != known
     for change in (
         {"gpu": {"name": "a GPU", "driver": "2"}}, {"python": "3.12.4"},
         {"packages": {"numba": "2"}}, {"packages": {"numba": "1", "torch": "2.11"}},
     ):  # fmt: skip
         assert identity(ENVIRONMENT | change, "GPU-1") != known
-
-
-def test_identity_changes_with_the_code_and_nothing_else(monkeypatch):
-    before = identity(ENVIRONMENT, None)
-    assert identity(ENVIRONMENT | {"date": "later", "command": "other"}, None) == before
     monkeypatch.setattr(module, "code_fingerprint", lambda: "other")
-    assert identity(ENVIRONMENT, None) != before
+    assert identity(ENVIRONMENT, "GPU-1") != known
 
 
-def test_the_fingerprint_is_of_the_source(tmp_path):
+def test_the_fingerprint_is_of_the_source_that_times_depend_on(tmp_path):
     (tmp_path / "stages").mkdir()
-    kernel = tmp_path / "stages/s01.py"
-    kernel.write_text("a = 1\n")
-    (tmp_path / "plans.py").write_text("b = 1\n")
-    (tmp_path / "tables.py").write_text("c = 1\n")
-    parts = ("stages", "plans.py")
-    before = code_fingerprint(tmp_path, parts)
-    (tmp_path / "tables.py").write_text("c = 2\n")  # times do not depend on it
-    assert code_fingerprint(tmp_path, parts) == before
-    kernel.write_text("a = 2\n")
-    assert code_fingerprint(tmp_path, parts) != before
-    kernel.write_text("a = 1\n")
-    assert code_fingerprint(tmp_path, parts) == before
+    found = []
+    for kernel, table in (("a = 1", "c = 1"), ("a = 1", "c = 2"), ("a = 2", "c = 2")):
+        (tmp_path / "stages/s01.py").write_text(kernel)
+        (tmp_path / "plans.py").write_text("b = 1")
+        (tmp_path / "tables.py").write_text(table)
+        found.append(code_fingerprint(tmp_path, ("stages", "plans.py")))
+    assert found[0] == found[1] != found[2]
 
 
 def test_what_times_depend_on_is_there():
@@ -276,18 +266,10 @@ def test_agreement_is_the_median_over_layers_of_each_system():
     one, other = sample(), sample(slower=1.03)
     worse = other.rows["conv4", 128, "s01_direct"]
     other.rows[worse.key] = replace(worse, time_ms=2 * worse.time_ms)
-    found = {
-        name: (layers, median, largest) for name, layers, median, largest in agreement(one, other)
-    }
-    assert found["s01_direct"] == pytest.approx((12, 3.0, 106.0))
+    found = {name: numbers for name, *numbers in agreement(one, other)}
+    assert found["s01_direct"] == pytest.approx([12, 3.0, 106.0])
     assert found["cudnn_fft"][0] == 8
     assert "cupy_fp32" not in found
-
-
-def test_rows_are_in_the_order_of_the_layers():
-    layers = [layer["layer"] for layer in sample().as_json()["layers"]]
-    assert layers == [f"conv{number}" for number in range(1, 13)]
-    assert isinstance(next(iter(sample().rows.values())), Row)
 
 
 def test_every_key_of_the_document_is_told():

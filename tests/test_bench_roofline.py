@@ -34,23 +34,21 @@ def test_what_is_refused_is_what_is_below_the_floor(layer, precision):
     assert "above the roofline" in too_fast(problem, 0.999 * floor, NO_CACHE, precision, "gemm")
 
 
-def test_arithmetic_and_bytes_each_refuse():
-    assert "TFLOP/s" in too_fast(CONV9, 0.40, H200_LIKE, "fp32", "gemm")
-    assert "TB/s" in too_fast(CONV7, 0.30, H200_LIKE, "tf32", "gemm")
-
-
-def test_tensor_cores_have_a_peak_of_their_own():
-    assert too_fast(CONV9, 0.2, H200_LIKE, "fp32", "gemm")
-    assert too_fast(CONV9, 0.2, H200_LIKE, "tf32", "gemm") is None
-
-
-def test_three_products_for_one_have_a_third_of_that_peak():
-    assert H200_LIKE.peak_flops("3xtf32") == pytest.approx(535e12 / 3)
+@pytest.mark.parametrize(
+    ("problem", "time_ms", "precision", "said"),
+    [
+        (CONV9, 0.40, "fp32", "TFLOP/s"),
+        (CONV7, 0.30, "tf32", "TB/s"),
+        (CONV9, 0.20, "tf32", None),  # tensor cores have a peak of their own
+        (CONV9, 0.20, "3xtf32", None),
+        (CONV9, 0.15, "3xtf32", "can do 178.3 in 3xtf32 at most"),  # and three products a third
+        (CONV9, 0.15, "tf32", None),
+    ],
+)
+def test_arithmetic_of_each_precision_and_bytes_refuse(problem, time_ms, precision, said):
+    refused = too_fast(problem, time_ms, H200_LIKE, precision, "gemm")
+    assert refused is None if said is None else said in refused
     assert Machine("a new GPU", fp32_flops=1e12).peak_flops("3xtf32") is None
-    assert too_fast(CONV9, 0.2, H200_LIKE, "3xtf32", "gemm") is None
-    refused = too_fast(CONV9, 0.15, H200_LIKE, "3xtf32", "gemm")
-    assert "can do 178.3 in 3xtf32 at most" in refused
-    assert too_fast(CONV9, 0.15, H200_LIKE, "tf32", "gemm") is None
 
 
 @pytest.mark.parametrize("method", ["fft", "winograd", "any"])

@@ -228,7 +228,7 @@ def test_they_are_absent_from_benchmarks(
     def measure(engine: Any) -> dict[str, Any]:
         return {"plan": Plan(PROBLEM, stage_named("s12"), None, engine)}
 
-    assert measured.run_module("here", "", measure, str, [], needs_gpu=True) == 2
+    assert measured.run_module("here", "", measure, str, [], "") == 2
     assert capsys.readouterr().err.startswith(f"convlab: {reason('s12')}")
 
 

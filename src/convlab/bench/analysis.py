@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean, median
 from typing import Any
 
-from convlab.bench.results import Results, agreement, tensor_bytes
+from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.roofline import EVERY_MULTIPLICATION, percent_of_roofline
 from convlab.bench.rows import Row
 from convlab.workloads import paper_layer
@@ -33,14 +34,10 @@ class Contender:
 
     def best(self, results: Results, layer: Layer) -> Row | None:
         """The fastest member's row on a layer; None where none has a number."""
-        rows = [results.row(*layer, member) for member in self.members]
-        timed = [
-            row
-            for row in rows
-            if row is not None
-            and row.time_ms is not None
-            and (not self.gemm_class or in_gemm_class(results.systems[row.system]["method"], row))
-        ]
+        rows = (results.row(*layer, member) for member in self.members)
+        timed = [row for row in rows if row is not None and row.ok]
+        if self.gemm_class:
+            timed = [r for r in timed if in_gemm_class(results.systems[r.system]["method"], r)]
         return min(timed, key=lambda row: row.time_ms or math.inf, default=None)
 
     def time_ms(self, results: Results, layer: Layer) -> float | None:
@@ -91,9 +88,8 @@ def selected(results: Results) -> list[Contender]:
     """Few enough for one plot: s01, im2col with BLAS, the last three stages, the fastest
     baselines."""
     names = results.names("stage")
-    few = [name for name in names if name in (BASELINE, "s03_im2col_blas")] + names[-3:]
-    chosen = [Contender(name, name, (name,)) for name in dict.fromkeys(few)]
-    return [*chosen, *fastest(results)]
+    few = {BASELINE, "s03_im2col_blas", *names[-3:]}
+    return [*(Contender(name, name, (name,)) for name in names if name in few), *fastest(results)]
 
 
 def cudnn_algorithms(results: Results) -> Contender:
@@ -138,12 +134,6 @@ def mean_speedup(results: Results, one: Contender, over: Contender) -> tuple[flo
     return (geometric_mean(known), len(known)) if known else None
 
 
-def geometric_mean(values: Iterable[float]) -> float:
-    """Of numbers above zero."""
-    logarithms = [math.log(value) for value in values]
-    return math.exp(math.fsum(logarithms) / len(logarithms))
-
-
 def percent(results: Results, row: Row | None) -> float | None:
     """How near a row comes to the roofline of its precision; above 100 only where an algorithm does
     fewer multiplications than the convolution has."""
@@ -164,29 +154,28 @@ def memory_ratios(results: Results, system: str) -> tuple[float | None, ...]:
     """All memory of a system over that of the tensors, computed and measured: geometric means over
     the layers that it can do."""
     found: tuple[list[float], list[float]] = ([], [])
-    for layer in results.layers():
-        row = results.row(*layer, system)
-        if row is None or not row.ok:
-            continue
-        own = tensor_bytes(paper_layer(*layer))
-        for values, workspace in zip(found, memory(row), strict=True):
-            if workspace is not None and own + workspace > 0:
-                values.append((own + workspace) / own)
-    return tuple(geometric_mean(values) if values else None for values in found)
+    for row in results.rows.values():
+        if row.system == system and row.ok:
+            own = tensor_bytes(paper_layer(row.layer, row.batch))
+            for ratios, workspace in zip(found, memory(row), strict=True):
+                if workspace is not None and own + workspace > 0:
+                    ratios.append((own + workspace) / own)
+    return tuple(geometric_mean(ratios) if ratios else None for ratios in found)
 
 
 def best_stage(results: Results, precision: str = "fp32") -> Contender | None:
-    """The stage of a precision with the highest geometric mean over s01, of those on all its
-    layers. ``fp32`` is the arithmetic of the baselines; ``3xtf32`` is as accurate."""
-    every = stages(results)
-    first = next((one for one in every if one.name == BASELINE), None)
-    if first is None:
+    """The stage of a precision with the highest geometric mean over s01, of those on most layers.
+    ``fp32`` is the arithmetic of the baselines; ``3xtf32`` is as accurate."""
+    every = {one.name: one for one in stages(results)}
+    if BASELINE not in every:
         return None
-    of_it = [one for one in every if results.systems[one.name]["precision"] == precision]
-    means = [(mean_speedup(results, one, first), one) for one in of_it]
-    most = max((mean[1] for mean, _ in means if mean), default=0)
-    complete = [(mean[0], one) for mean, one in means if mean and mean[1] == most]
-    return max(complete, key=lambda pair: pair[0])[1] if complete else None
+    ranked = [
+        (mean[1], mean[0], one.name)
+        for one in every.values()
+        if results.systems[one.name]["precision"] == precision
+        and (mean := mean_speedup(results, one, every[BASELINE]))
+    ]
+    return every[max(ranked)[2]] if ranked else None
 
 
 def numberless(results: Results, rows: Iterable[Row] | None = None) -> list[dict[str, Any]]:
@@ -200,6 +189,24 @@ def numberless(results: Results, rows: Iterable[Row] | None = None) -> list[dict
         {"system": system, "state": state, "reason": reason, "layers": layers}
         for (system, state, reason), layers in found.items()
     ]
+
+
+def agreement(one: Results, other: Results) -> list[tuple[str, int, float, float]]:
+    """How far two runs agree, for each system that both measured: its name, on how many layers, and
+    median and largest difference over these, in percent of the first's time."""
+    found = []
+    for name in one.systems:
+        differences = [
+            100 * abs(again.time_ms - row.time_ms) / row.time_ms
+            for key, row in one.rows.items()
+            if row.system == name
+            and row.time_ms
+            and (again := other.rows.get(key)) is not None
+            and again.time_ms
+        ]
+        if differences:
+            found.append((name, len(differences), median(differences), max(differences)))
+    return found
 
 
 def layers_in_words(names: Sequence[str], of: int) -> str:
@@ -220,18 +227,21 @@ def by_batch(results: Results) -> dict[int, Results]:
 def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, Any]:
     """What a report says, as a document of :mod:`json`: each batch's speedups, roofline shares and
     reasons, and how far ``others`` agree with these results."""
-    told = ("environment", "identity", "finished")
     columns = ("system", "layers", "median_percent", "largest_percent")
+
+    def told(one: Results) -> dict[str, Any]:
+        return {name: getattr(one, name) for name in ("environment", "identity", "finished")}
+
     return {
         "device": results.device,
-        **{name: getattr(results, name) for name in told},
+        **told(results),
         "batches": [_batch_json(one, batch) for batch, one in by_batch(results).items()],
         "other_runs": [
-            {name: getattr(other, name) for name in told}
-            | {
+            {
+                **told(other),
                 "systems": [
-                    dict(zip(columns, found, strict=True)) for found in agreement(results, other)
-                ]
+                    dict(zip(columns, row, strict=True)) for row in agreement(results, other)
+                ],
             }
             for other in others
         ],
@@ -264,7 +274,5 @@ def _layer_json(
         "layer": layer[0],
         **{name: getattr(row, name, None) for name in told},
         "percent_of_roofline": percent(results, row),
-        "speedup_over": {
-            other.name: speedup(results, one, other, layer) for other in over
-        },
-    }  # fmt: skip
+        "speedup_over": {other.name: speedup(results, one, other, layer) for other in over},
+    }

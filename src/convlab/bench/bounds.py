@@ -120,15 +120,13 @@ class Checker:
         return Checked(FP32, max(by_norm, result.error_over_bound), reason)
 
     def _by_norm(self, output: Singles, bound: str) -> Checked:
-        allowed = limit(self.problem, bound)
-        sums = each(
-            lambda image: squared_errors(output[image], self._oracle.expected[image]),
-            range(self.problem.batch),
-            self._oracle.workers,
-        )
+        allowed, images = limit(self.problem, bound), range(self.problem.batch)
+        expected, workers = self._oracle.expected, self._oracle.workers
+        sums = each(lambda image: squared_errors(output[image], expected[image]), images, workers)
         errors, sizes = (math.fsum(one[place] for one in sums) for place in (0, 1))
-        largest = max(one[2] for one in sums) if math.isfinite(errors) else math.inf
-        errors = errors if math.isfinite(errors) else math.inf
+        largest = max(one[2] for one in sums)
+        if not math.isfinite(errors):
+            errors = largest = math.inf
         of_norm = _part(math.sqrt(errors), math.sqrt(sizes))
         of_mean = _part(largest, math.sqrt(sizes / output.size))
         over = max(of_norm, of_mean / LARGEST) / allowed

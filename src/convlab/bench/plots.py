@@ -10,14 +10,12 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from convlab.bench import analysis
-from convlab.bench.ladder_results import Results as LadderResults
-from convlab.bench.ladder_results import Step
+from convlab.bench.measured import LadderResults, Step
 from convlab.bench.results import Results
 from convlab.image import PlotsMissing
 from convlab.stages import family
@@ -25,6 +23,7 @@ from convlab.workloads import paper_layer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Annotation
 
 LIGHT = {"panel": "#ffffff", "ink": "#1f2328", "quiet": "#59636e", "line": "#d1d9e0"}
 DARK = {"panel": "#1c2129", "ink": "#e4e8ef", "quiet": "#98a2b5", "line": "#303743"}
@@ -87,10 +86,18 @@ def _figure(name: str, about: str, heights: tuple[float, float], draw: Draw) -> 
 def svg(
     salt: str, width: float, height: float, draw: Callable[[Axes], None], size: float = 9.5
 ) -> str:
-    """One picture in inches, its font ``size`` in points; the same bytes for the same ``salt``."""
-    with _style({"svg.hashsalt": salt, "font.size": size}):
-        from matplotlib.figure import Figure as Canvas
+    """One picture in inches, its font ``size`` in points; the same bytes for the same ``salt``.
 
+    Raises :class:`~convlab.image.PlotsMissing` where matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure as Canvas
+    except ImportError as error:
+        raise PlotsMissing(
+            "plots need matplotlib: run make report, or python -m pip install -e '.[plots]'"
+        ) from error
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt, "font.size": size}):
         figure = Canvas(figsize=(width, height))
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
         draw(figure.add_subplot())
@@ -101,19 +108,6 @@ def svg(
     used = set(re.findall(r"#([\w.-]+)", text))  # several pictures on a page: no id twice
     text = re.sub(r' id="([\w.-]+)"', lambda found: found[0] * (found[1] in used), text)
     return "\n".join(line.rstrip() for line in text[text.index("<svg") :].splitlines()) + "\n"
-
-
-@contextmanager
-def _style(settings: Any) -> Iterator[None]:
-    """These pictures' settings. Raises :class:`~convlab.image.PlotsMissing`."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise PlotsMissing(
-            "plots need matplotlib: run make report, or python -m pip install -e '.[plots]'"
-        ) from error
-    with matplotlib.rc_context(STYLE | settings):
-        yield
 
 
 def with_dark_mode(picture: str) -> str:
@@ -129,6 +123,20 @@ def with_dark_mode(picture: str) -> str:
     return f"{head}{end}\n{style}{rest}"
 
 
+def _note(
+    axes: Axes, at: tuple[float, float], text: str, away: tuple[float, float] = (0, 0), **style: Any
+) -> Annotation:
+    """Words beside a point, ``away`` from it in points; they may lie outside the axes."""
+    style = {"fontsize": "small", "color": QUIET, "annotation_clip": False, **style}
+    return axes.annotate(text, at, xytext=away, textcoords="offset points", **style)
+
+
+def _level(axes: Axes, height: float, text: str) -> None:
+    """A note on a level, at its right end outside the axes: inside there are points."""
+    at = axes.get_yaxis_transform()
+    _note(axes, (1, height), text, (4, 0), xycoords=at, va="center")
+
+
 def _legend_below(axes: Axes, columns: int) -> None:
     axes.figure.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns,
@@ -136,57 +144,48 @@ def _legend_below(axes: Axes, columns: int) -> None:
     )  # fmt: skip
 
 
-def _beside(axes: Axes, height: float, text: str) -> None:
-    """A note on a level, at its right end outside the axes: inside there are points."""
-    axes.annotate(
-        text, (1, height), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
-        xytext=(4, 0), va="center", fontsize="small", color=QUIET, annotation_clip=False,
-    )  # fmt: skip
-
-
-def _note(
-    axes: Axes, at: tuple[float, float], text: str, away: tuple[float, float], **style: Any
-) -> None:
-    style = {"fontsize": "small", "color": QUIET} | style
-    axes.annotate(text, at, textcoords="offset points", xytext=away, **style)
-
-
-def _powers_of_two(low: float, high: float, step: int = 1) -> list[float]:
-    return [2.0**power for power in range(math.ceil(low), math.floor(high) + 1, step)]
-
-
-def _log2_axis(axes: Axes, ticks: Sequence[float]) -> None:
+def _log2_axis(axes: Axes, low: float, high: float, step: int = 1) -> None:
+    """A logarithmic x axis with every ``step``-th power of two from 2**low to 2**high."""
+    ticks = [2.0**power for power in range(math.ceil(low), math.floor(high) + 1, step)]
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 
 
+def _series(
+    axes: Axes, results: Results, shown: Sequence[analysis.Contender], x: Sequence[float], line: str
+) -> list[float]:
+    """TFLOP/s of each system at the ``x`` of each layer, each with a colour and a marker of its
+    own; returns the TFLOP/s."""
+    reached = []
+    for number, one in enumerate(shown):
+        rows = (one.best(results, layer) for layer in results.layers())
+        points = [(at, row.tflops) for at, row in zip(x, rows, strict=True) if row and row.tflops]
+        reached += [height for _, height in points]
+        if points:
+            axes.plot(
+                *zip(*points, strict=True), label=one.title.partition(":")[0], linestyle=line,
+                color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
+                linewidth=0.9, alpha=0.9,
+            )  # fmt: skip
+    return reached
+
+
 def throughput(results: Results, name: str = "throughput") -> Figure:
     """TFLOP/s by layer of the systems that matter most."""
     layers, shown = results.layers(), analysis.selected(results)
+    peak = (results.machine.fp32_flops or 0) / 1e12
+    in_fp32 = [
+        row.tflops or 0
+        for row in results.rows.values()
+        if results.systems[row.system]["precision"] == "fp32"
+    ]
 
     def draw(axes: Axes, narrow: bool) -> None:
-        for number, one in enumerate(shown):
-            points = [
-                (place, row.tflops)
-                for place, layer in enumerate(layers)
-                if (row := one.best(results, layer)) is not None and row.tflops
-            ]
-            if points:
-                axes.plot(
-                    *zip(*points, strict=True), label=one.title.partition(":")[0],
-                    color=COLOURS[number % len(COLOURS)], marker=MARKERS[number], linewidth=0.9,
-                    alpha=0.95,
-                )  # fmt: skip
-        peak = (results.machine.fp32_flops or 0) / 1e12
-        in_fp32 = [
-            row.tflops or 0
-            for row in results.rows.values()
-            if results.systems[row.system]["precision"] == "fp32"
-        ]
+        _series(axes, results, shown, range(len(layers)), "-")
         if peak and peak < 2 * max(in_fp32, default=0):
             axes.axhline(peak, color=INK, linewidth=0.9, linestyle="--")
-            _beside(axes, peak, f"fp32 peak\n{peak:.1f}")
+            _level(axes, peak, f"fp32 peak\n{peak:.1f}")
         axes.set_xticks(range(len(layers)), [layer.removeprefix("conv") for layer, _ in layers])
         axes.set_xlabel("layer: Conv ..." if narrow else "layer (Conv1 to Conv12 of the paper)")
         axes.set_ylabel("TFLOP/s" if narrow else "TFLOP/s of the convolution as defined")
@@ -205,54 +204,40 @@ def throughput(results: Results, name: str = "throughput") -> Figure:
 
 def roofline(results: Results, name: str = "roofline") -> Figure:
     """Every stage on every layer, below the GPU's two roofs."""
-    layers, machine = results.layers(), results.machine
-    intensity = {layer: paper_layer(*layer).flops_per_byte for layer in layers}
-    peak, bandwidth = machine.fp32_flops, machine.memory_bytes_per_second
+    machine = results.machine
+    intensity = [paper_layer(*layer).flops_per_byte for layer in results.layers()]
+    peak, bandwidth = machine.fp32_flops or 0, machine.memory_bytes_per_second or 0
     precisions = {results.systems[name]["precision"] for name in results.names("stage")}
-    split = machine.peak_flops("3xtf32") if "3xtf32" in precisions else None
+    split = (machine.peak_flops("3xtf32") or 0) if "3xtf32" in precisions else 0
+    stages = [replace(one, title=one.name) for one in analysis.stages(results)]
 
     def draw(axes: Axes, narrow: bool) -> None:
-        reached = []
-        for number, one in enumerate(analysis.stages(results)):
-            points = [
-                (intensity[layer], row.tflops)
-                for layer in layers
-                if (row := one.best(results, layer)) is not None and row.tflops
-            ]
-            reached += [height for _, height in points]
-            if points:
-                axes.plot(
-                    *zip(*points, strict=True), label=one.name, linestyle="none", alpha=0.9,
-                    color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
-                )  # fmt: skip
-        low, high = min(intensity.values()) / 2, max(intensity.values()) * 2
+        reached = _series(axes, results, stages, intensity, "none")
+        low, high = min(intensity) / 2, max(intensity) * 2
         if peak and bandwidth:
             low = min(low, peak / bandwidth / 8)
-        if bandwidth:
-            for words, roof, digits in (("fp32", peak, 1), ("3xTF32", split, 0)):
-                if roof:
-                    ridge = roof / bandwidth
-                    heights = [one / 1e12 for one in (low * bandwidth, roof, roof)]
-                    axes.plot([low, ridge, high], heights, color=INK, linewidth=1.2)
-                    _beside(axes, roof / 1e12, f"{words} peak\n{roof / 1e12:.{digits}f}")
-        if peak and bandwidth:
-            text = f"memory {bandwidth / 1e12:.1f} TB/s"
-            _note(axes, (peak / bandwidth, peak / 1e12), text, (-8, 2), ha="right")
+            memory = f"memory {bandwidth / 1e12:.1f} TB/s"
+            _note(axes, (peak / bandwidth, peak / 1e12), memory, (-8, 2), ha="right")
+        for words, roof, digits in (("fp32", peak, 1), ("3xTF32", split, 0)):
+            if roof and bandwidth:
+                heights = [one / 1e12 for one in (low * bandwidth, roof, roof)]
+                axes.plot([low, roof / bandwidth, high], heights, color=INK, linewidth=1.2)
+                _level(axes, roof / 1e12, f"{words} peak\n{roof / 1e12:.{digits}f}")
         if sgemm := machine.sgemm_tflops:
             first = 1e12 * sgemm / bandwidth if bandwidth else low
             axes.plot([first, high], [sgemm] * 2, color=QUIET, linewidth=0.9, linestyle="--")
             # Where it begins: at its other end are the points of the fastest stage.
             _note(axes, (first, sgemm), f"cuBLAS SGEMM {sgemm:.1f} TFLOP/s", (6, -10))
         bottom = min(reached, default=1.0) / 2
-        top = 3 * max([*reached, (peak or 0) / 1e12, (split or 0) / 1e12, 1.0])
+        top = 3 * max(*reached, peak / 1e12, split / 1e12, 1.0)
         axes.set(yscale="log", ylim=(bottom, top))
-        _log2_axis(axes, _powers_of_two(math.log2(low), math.log2(high)))
+        _log2_axis(axes, math.log2(low), math.log2(high))
         axes.set_xlim(low, high)
         steps = [step * 10.0**power for power in range(-4, 4) for step in (1, 2, 5)]
         heights = [step for step in steps if bottom <= step <= top][:: 2 if narrow else 1]
         axes.set_yticks(heights, [f"{height:g}" for height in heights])
         if not narrow:
-            _layer_names(axes, intensity, top)
+            _layer_names(axes, results.layers(), intensity, top)
         numbers = "" if narrow else "; at the top the layer, Conv ..."
         axes.set_xlabel(f"FLOP per byte that has to move{numbers}")
         axes.set_ylabel("TFLOP/s")
@@ -266,15 +251,15 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
     return _figure(name, about, (5.2, 4.4), draw)
 
 
-def _layer_names(axes: Axes, intensity: dict[analysis.Layer, float], top: float) -> None:
+def _layer_names(
+    axes: Axes, layers: Sequence[analysis.Layer], intensity: Sequence[float], top: float
+) -> None:
     """The layers' numbers above their columns; layers of nearly the same intensity share one."""
     groups: list[list[tuple[float, str]]] = []
-    for (layer, _), value in sorted(intensity.items(), key=lambda pair: pair[1]):
-        one = (value, layer.removeprefix("conv"))
-        if groups and value < 1.12 * groups[-1][-1][0]:
-            groups[-1].append(one)
-        else:
-            groups.append([one])
+    for value, (layer, _) in sorted(zip(intensity, layers, strict=True)):
+        if not groups or value >= 1.12 * groups[-1][-1][0]:
+            groups.append([])
+        groups[-1].append((value, layer.removeprefix("conv")))
     for group in groups:
         middle = math.sqrt(group[0][0] * group[-1][0])
         names = "\n".join(name for _, name in group)
@@ -285,12 +270,15 @@ def speedups(results: Results, name: str = "speedups") -> Figure:
     """The best stage over the others: each layer a dot, their geometric mean a stroke."""
     layers, one = results.layers(), analysis.best_stage(results)
     assert one is not None
-    known: list[tuple[str, float, list[float]]] = []
-    for other in analysis.comparators(results):
-        mean = analysis.mean_speedup(results, one, other)
-        if mean is not None and other.name != one.name:
-            ratios = [analysis.speedup(results, one, other, layer) for layer in layers]
-            known.append((other.name, mean[0], [ratio for ratio in ratios if ratio]))
+    known = [
+        (
+            other.name,
+            mean[0],
+            [ratio for layer in layers if (ratio := analysis.speedup(results, one, other, layer))],
+        )
+        for other in analysis.comparators(results)
+        if other.name != one.name and (mean := analysis.mean_speedup(results, one, other))
+    ]
 
     def draw(axes: Axes, narrow: bool) -> None:
         dots: Any = {"color": COLOURS[0], "alpha": DOTS, "markersize": 4, "markeredgewidth": 0}
@@ -303,7 +291,7 @@ def speedups(results: Results, name: str = "speedups") -> Figure:
         every = [1.0, *(ratio for *_, ratios in known for ratio in ratios)]
         first = math.floor(math.log2(min(every)))
         last = max(first + 1, math.ceil(math.log2(max(every))))
-        _log2_axis(axes, _powers_of_two(first, last, 1 + (last - first) // (6 if narrow else 11)))
+        _log2_axis(axes, first, last, 1 + (last - first) // (6 if narrow else 11))
         axes.set_xlim(2.0**first / 1.06, 2.0**last * 1.06)  # a dot at the end is whole
         axes.set_yticks(range(len(known)), [other for other, *_ in known])
         axes.set_ylim(len(known) - 0.4, -0.8)
@@ -319,28 +307,29 @@ def speedups(results: Results, name: str = "speedups") -> Figure:
 
 def memory(results: Results, name: str = "memory") -> Figure:
     """Device memory in all over that of the tensors alone, computed and measured."""
-    ratios = []
-    for one in analysis.everybody(results):
-        means = analysis.memory_ratios(results, one.name)
-        if any(means):
-            ratios.append((one.name, means))
+    every = {
+        one.name: analysis.memory_ratios(results, one.name) for one in analysis.everybody(results)
+    }
+    ratios = {name: means for name, means in every.items() if any(means)}
 
     def draw(axes: Axes, narrow: bool) -> None:
         strokes: Any = {"color": INK, "markersize": 12, "markeredgewidth": 2}
         dots: Any = {"color": COLOURS[1], "markersize": 5, "markeredgewidth": 0}
-        for number, (words, marker, style) in enumerate(
-            (("computed", "|", strokes), ("measured", "o", dots))
-        ):
-            values = [(means[number], place) for place, (_, means) in enumerate(ratios)]
-            points = [(value, place) for value, place in values if value]
+        kinds = (("computed", "|", strokes), ("measured", "o", dots))
+        for number, (words, marker, style) in enumerate(kinds):
+            points = [
+                (value, place)
+                for place, means in enumerate(ratios.values())
+                if (value := means[number])
+            ]
             if points:
                 axes.plot(*zip(*points, strict=True), marker, label=words, alpha=0.9, **style)
-        axes.set_yticks(range(len(ratios)), [one for one, _ in ratios])
+        axes.set_yticks(range(len(ratios)), ratios)
         axes.set_ylim(len(ratios) - 0.4, -0.6)
         axes.axvline(1, color=QUIET, linewidth=0.9)
-        most = max((value for _, means in ratios for value in means if value), default=2.0)
+        most = max((value for means in ratios.values() for value in means if value), default=2.0)
         last = max(1, math.ceil(math.log2(most)))
-        _log2_axis(axes, _powers_of_two(0, last))
+        _log2_axis(axes, 0, last)
         axes.set_xlim(0.9, 2.0**last * 1.1)
         wide = "memory in all, over the tensors' (1: no workspace)"
         axes.set_xlabel("over the tensors'" if narrow else wide)
@@ -368,11 +357,10 @@ def ladder(results: LadderResults) -> str:
     lines = [line for text in paragraphs for line in textwrap.wrap(text, 92)]
 
     def draw(axes: Axes) -> None:
-        longest = max((step.reach for step in steps if step.reach), default=1.0)
-        for row, step in enumerate(steps):
-            _bar(axes, row, step, [one.stage.name for one in steps[:row]])
         from matplotlib.patches import Patch
 
+        for row, step in enumerate(steps):
+            _bar(axes, row, step, [one.stage.name for one in steps[:row]])
         shown = {"plain", "im2win"} | {family(step.stage) for step in steps}
         keys = [
             Patch(color=colour, label=f"reads {words}")
@@ -380,6 +368,7 @@ def ladder(results: LadderResults) -> str:
             if kind in shown
         ]
         keys.append(Patch(color=FAMILIES["im2win"][1], alpha=PALE, label="main kernel alone"))
+        longest = max((step.reach for step in steps if step.reach), default=1.0)
         axes.set(xlim=(0, 1.35 * longest), ylim=(len(steps) - 0.6, -0.8))
         axes.set_axis_off()
         title = f"From seven loops to im2win: one convolution in {len(steps)} stages\n"
@@ -399,33 +388,22 @@ def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:
     base = [one for one in step.stage.builds_on if one in above]
     if base and above[-1] not in base:
         idea += f" (starts again from {', '.join(one.partition('_')[0] for one in base)})"
-    heading: Any = {"va": "baseline", "annotation_clip": False}
-    first = axes.annotate(
-        f"{step.stage.name.partition('_')[0]} {name}", (0, row - 0.3), fontweight="bold", **heading
-    )
-    axes.annotate(
-        idea, (1, 0), xycoords=first, xytext=(6, 0), textcoords="offset points", color=QUIET,
-        va="bottom", fontsize="small", annotation_clip=False,
-    )  # fmt: skip
+    strong: Any = {"fontsize": "medium", "fontweight": "bold", "color": INK}
+    heading = f"{step.stage.name.partition('_')[0]} {name}"
+    first = _note(axes, (0, row - 0.3), heading, va="baseline", **strong)
+    _note(axes, (1, 0), idea, (6, 0), xycoords=first, va="bottom")
     if step.tflops is None or step.reach is None:
-        axes.text(0, row, "failed", color=BAD, fontweight="bold", va="center")
+        _note(axes, (0, row), "failed", va="center", **strong | {"color": BAD})
         return
-    colour = FAMILIES[family(step.stage)][1]
+    colour, said = FAMILIES[family(step.stage)][1], f"{_brief(step.tflops)} TFLOP/s"
     if step.reach > step.tflops:
         axes.barh(row, step.reach, 0.36, color=colour, alpha=PALE)
-    axes.barh(row, step.tflops, 0.36, color=colour)
-    said = f"{_brief(step.tflops)} TFLOP/s"
-    if step.reach > step.tflops:
         said += f" ({_brief(step.reach)} alone)"
-    rate = axes.annotate(
-        said, (step.reach, row), xytext=(6, 0), textcoords="offset points", va="center"
-    )
+    axes.barh(row, step.tflops, 0.36, color=colour)
+    rate = _note(axes, (step.reach, row), said, (6, 0), va="center", color=INK, fontsize="medium")
     if step.speedup is not None:
-        axes.annotate(
-            f"{_brief(step.speedup)}{TIMES}", (1, 0.5), xycoords=rate, xytext=(8, 0),
-            textcoords="offset points", va="center", fontweight="bold",
-            color=BAD if step.speedup < 1 else INK, annotation_clip=False,
-        )  # fmt: skip
+        times, strong["color"] = f"{_brief(step.speedup)}{TIMES}", BAD if step.speedup < 1 else INK
+        _note(axes, (1, 0.5), times, (8, 0), xycoords=rate, va="center", **strong)
 
 
 def _brief(value: float) -> str:

@@ -12,24 +12,26 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from importlib.resources import files
+from statistics import geometric_mean
 from typing import Any
 
 from convlab.bench import analysis, plots
 from convlab.bench.analysis import Contender
-from convlab.bench.bottlenecks import PIECE, Why
 from convlab.bench.measured import table
-from convlab.bench.results import Results, agreement
+from convlab.bench.results import Results
+from convlab.bench.roofline import PIECE, Why
 from convlab.bench.rows import Row
 from convlab.image import PlotsMissing
 from convlab.stages import short_name
 
 TITLE = "Convolution on a GPU: stages and baselines"
 NOTHING = "-"
+ROOFLINE = "percent of the roofline"
 SHORT = {"out of memory": "memory", "unsupported": NOTHING, "absent": NOTHING}
 PACKAGES = ("convlab", "numba-cuda", "numba", "numpy", "torch")
 ENVIRONMENT = ("gpu", "packages", "clocks_mhz")
 CLOCK_SHARE = 0.97  # of the highest clock: a lower one is told
-MIB, TB = 2**20, 1e12
+MIB = 2**20
 TILE = re.compile(r"tilesize(\d+(?:x\d+)+)")
 
 
@@ -37,8 +39,8 @@ TILE = re.compile(r"tilesize(\d+(?:x\d+)+)")
 class Table:
     """Cells as text; the first ``left`` columns hold words, the others numbers."""
 
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    head: Sequence[str]
+    rows: Sequence[tuple[str, ...]]
     left: int = 1
 
     def __str__(self) -> str:
@@ -161,7 +163,6 @@ def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
     best, over = analysis.best_stage(results), analysis.comparators(results)
     stages = analysis.stages(results)
     groups = [one for one in over if one.name not in results.systems]
-    missing = analysis.numberless(results)
     return {
         "of": of,
         "suffix": of.replace(", batch ", "-"),
@@ -173,11 +174,13 @@ def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
         "speedups": None if best is None else speedup_table(results, best, over),
         "means": mean_table(results, stages, over),
         "group_means": mean_table(results, stages, groups),
-        "roofline": roofline_table(results),
+        "roofline": by_layer(results, ROOFLINE),
         "memory": memory_table(results),
         "why": why_table(results, why),
-        "missing": numberless_table(results, missing),
-        "beyond_limits": any("may make" in entry["reason"] for entry in missing),
+        "missing": [
+            {**one, "layers": analysis.layers_in_words(one["layers"], len(results.layers()))}
+            for one in analysis.numberless(results)
+        ],
     }
 
 
@@ -188,46 +191,42 @@ def headline(results: Results) -> list[tuple[str, str]]:
         return []
     found = []
     for over in analysis.comparators(results):
-        mean = analysis.mean_speedup(results, best, over)
         important = over.name == analysis.BASELINE or over.name not in results.systems
-        if mean is not None and over.name != best.name and important:
-            few = _of_few(mean, results)
-            title = over.title.partition(":")[0]
-            found.append((f"{mean[0]:.2f} x{few}", f"`{best.name}` over {title}"))
-    split = analysis.best_stage(results, "3xtf32")
-    gain = None if split is None else analysis.mean_speedup(results, split, best)
-    if split is not None and gain is not None:
-        found.append((f"{gain[0]:.2f} x", f"`{split.name}` over `{best.name}`, as accurate"))
-    rows = [best.best(results, layer) for layer in results.layers()]
-    fastest = max((row.tflops for row in rows if row is not None and row.tflops), default=None)
-    if fastest is not None:
-        found.append((f"{fastest:.1f}", f"TFLOP/s of `{best.name}` at most"))
-    return found
+        if important and over.name != best.name:
+            mean = analysis.mean_speedup(results, best, over)
+            found.append((mean, f"`{best.name}` over {over.title.partition(':')[0]}"))
+    if split := analysis.best_stage(results, "3xtf32"):
+        mean = analysis.mean_speedup(results, split, best)
+        found.append((mean, f"`{split.name}` over `{best.name}`, as accurate"))
+    told = [(f"{mean[0]:.2f} x{_of_few(mean, results)}", what) for mean, what in found if mean]
+    speeds = [row.tflops for row in results.rows.values() if row.system == best.name and row.tflops]
+    return [*told, (f"{max(speeds):.1f}", f"TFLOP/s of `{best.name}` at most")]
+
+
+def _number(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)
 
 
 def _layer_head(results: Results, *first: str) -> tuple[str, ...]:
     return (*first, *(layer.replace("conv", "Conv") for layer, _ in results.layers()))
 
 
-def by_layer(results: Results, cell: str) -> Table:
-    """``tflops`` or ``time_ms`` of every system on every layer."""
-    rows = tuple(
-        (
-            f"`{one.name}`",
-            *(_cell(results.row(*layer, one.name), cell) for layer in results.layers()),
-        )
+def by_layer(results: Results, what: str) -> Table:
+    """``tflops``, ``time_ms`` or the percent of the roofline of every system on every layer."""
+
+    def cell(row: Row | None) -> str:
+        if what == ROOFLINE:
+            return _number(analysis.percent(results, row), ".0f")
+        value = getattr(row, what, None)
+        if row is None or value is None:
+            return NOTHING if row is None else SHORT.get(row.state, row.state)
+        return f"{'' if row.settled else '~'}{digits(value)}"
+
+    rows = [
+        (f"`{one.name}`", *(cell(results.row(*layer, one.name)) for layer in results.layers()))
         for one in analysis.everybody(results)
-    )
-    return Table(_layer_head(results, "system"), rows)
-
-
-def _cell(row: Row | None, name: str) -> str:
-    if row is None:
-        return NOTHING
-    value = getattr(row, name)
-    if value is None:
-        return SHORT.get(row.state, row.state)
-    return f"{'' if row.settled else '~'}{digits(value)}"
+    ]
+    return Table(_layer_head(results, what if what == ROOFLINE else "system"), rows)
 
 
 def digits(value: float) -> str:
@@ -242,10 +241,10 @@ def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -
     for other in over:
         mean = analysis.mean_speedup(results, one, other)
         if mean is not None and other.name != one.name:
-            ratios = [analysis.speedup(results, one, other, at) for at in results.layers()]
-            cells = (NOTHING if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+            ratios = (analysis.speedup(results, one, other, at) for at in results.layers())
+            cells = (_number(ratio, ".2f") for ratio in ratios)
             rows.append((f"`{other.name}`", f"**{mean[0]:.2f}**{_of_few(mean, results)}", *cells))
-    return Table(_layer_head(results, f"{one.name} over", "mean"), tuple(rows))
+    return Table(_layer_head(results, f"{one.name} over", "mean"), rows)
 
 
 def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Contender]) -> Table:
@@ -257,9 +256,9 @@ def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Con
             cells = (
                 f"{mean[0]:.2f}{_of_few(mean, results)}" if mean else NOTHING
                 for mean in means.values()
-            )  # fmt: skip
+            )
             rows.append((f"`{other.name}`", *cells))
-    return Table(("over", *(short_name(one.name) for one in stages)), tuple(rows))
+    return Table(("over", *(short_name(one.name) for one in stages)), rows)
 
 
 def _of_few(mean: tuple[float, int], results: Results) -> str:
@@ -267,32 +266,19 @@ def _of_few(mean: tuple[float, int], results: Results) -> str:
     return "" if mean[1] == len(results.layers()) else f" ({mean[1]})"
 
 
-def roofline_table(results: Results) -> Table:
-    """Percent of the roofline of every system on every layer."""
-    rows = []
-    for one in analysis.everybody(results):
-        rows_of_it = [results.row(*layer, one.name) for layer in results.layers()]
-        shares = [analysis.percent(results, row) for row in rows_of_it]
-        cells = (NOTHING if share is None else f"{share:.0f}" for share in shares)
-        rows.append((f"`{one.name}`", *cells))
-    return Table(_layer_head(results, "percent of the roofline"), tuple(rows))
-
-
 def memory_table(results: Results) -> Table:
     """Workspaces in MiB, computed and measured, and the mean of all memory over the tensors'."""
     rows = []
     for one in analysis.everybody(results):
-        found = [row for row in results.rows.values() if row.system == one.name and row.ok]
-        kinds = zip(*map(analysis.memory, found), strict=True) if found else ((), ())
-        known = [[value for value in kind if value is not None] for kind in kinds]
+        mine = [row for row in results.rows.values() if row.system == one.name and row.ok]
+        cells = []
+        for kind in (0, 1):
+            known = [taken for row in mine if (taken := analysis.memory(row)[kind]) is not None]
+            cells.append(_number(max(known) / MIB, ",.1f") if known else NOTHING)
         mean = analysis.memory_ratios(results, one.name)[1]
-        rows.append((
-            f"`{one.name}`",
-            *(f"{max(values) / MIB:,.1f}" if values else NOTHING for values in known),
-            f"{mean:.2f}" if mean else NOTHING,
-        ))  # fmt: skip
+        rows.append((f"`{one.name}`", *cells, _number(mean, ".2f")))
     head = ("system", "workspace, computed", "workspace, measured", "all memory over the tensors'")
-    return Table(head, tuple(rows))
+    return Table(head, rows)
 
 
 def why_table(results: Results, why: Sequence[Why]) -> Table:
@@ -301,37 +287,24 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
     for one in why:
         precision = results.systems.get(one.stage, {}).get("precision", "fp32")
         peak = results.machine.peak_flops(precision)
-        tightest = one.on(results.machine, precision).tightest
         shares = [
-            100 * row.tflops * TB / peak
-            for layer in results.layers()
-            if (row := results.row(*layer, one.stage)) is not None and row.tflops and peak
+            1e14 * row.tflops / peak
+            for row in results.rows.values()
+            if row.system == one.stage and row.tflops and peak
         ]
+        tightest = one.on(results.machine, precision).tightest
         counts = (one.requests, one.sectors, one.wavefronts, one.bytes_per_flop)
         rows.append((
             f"`{one.stage}`",
-            *(NOTHING if count is None else f"{count:.3g}" for count in counts),
+            *(_number(count, ".3g") for count in counts),
             NOTHING if tightest is None else f"{tightest[1]:.0f} %",
-            f"{analysis.geometric_mean(shares):.1f} %" if shares else NOTHING,
+            f"{geometric_mean(shares):.1f} %" if shares else NOTHING,
         ))  # fmt: skip
     head = (
         "stage", "requests / warp FMA", "sectors / warp FMA", "wavefronts / warp FMA",
         "bytes / FLOP", "counts allow", "measured",
     )  # fmt: skip
-    return Table(head, tuple(rows))
-
-
-def numberless_table(results: Results, missing: Sequence[dict[str, Any]]) -> Table:
-    """What has no number, where, and why."""
-    layers = len(results.layers())
-    rows = tuple(
-        (
-            f"`{entry['system']}`", analysis.layers_in_words(entry["layers"], layers),
-            entry["state"], entry["reason"].replace("*", r"\*"),
-        )
-        for entry in missing
-    )  # fmt: skip
-    return Table(("system", "layers", "what", "why"), rows, left=4)
+    return Table(head, rows)
 
 
 # Whole runs: was one interrupted, and how far do two agree?
@@ -376,18 +349,18 @@ def _slow_clocks(results: Results) -> list[str]:
 def _run(number: int, results: Results, other: Results) -> dict[str, Any]:
     """Another run beside this one: what differs between the two, how far their times agree, and
     where a library chose another kernel."""
-    agreed = tuple(
+    agreed = [
         (f"`{name}`", str(layers), f"{median:.2f}", f"{largest:.2f}")
-        for name, layers, median, largest in agreement(results, other)
-    )
+        for name, layers, median, largest in analysis.agreement(results, other)
+    ]
     head = ("system", "layers", "median difference, %", "largest difference, %")
     kernels = ("system", "layer", "here", "there", "the other's time, %")
     return {
         "heading": {2: "A second run", 3: "A third run"}.get(number, f"Run {number}"),
-        "changes": Table(("", "this run", "that run"), tuple(_changes(results, other)), left=3),
+        "changes": Table(("", "this run", "that run"), [*_changes(results, other)], left=3),
         "interrupted": interrupted(other),
         "agreement": Table(head, agreed),
-        "kernels": Table(kernels, tuple(_other_kernels(results, other)), left=4),
+        "kernels": Table(kernels, [*_other_kernels(results, other)], left=4),
     }
 
 
@@ -397,11 +370,12 @@ def _changes(results: Results, other: Results) -> Iterator[tuple[str, str, str]]
     for name in dict.fromkeys((*here, *there)):
         if here.get(name) != there.get(name):
             yield name, here.get(name) or NOTHING, there.get(name) or NOTHING
-    for one, two in ((results, other), (other, results)):
-        names = ", ".join(f"`{name}`" for name in one.systems if name not in two.systems)
-        if names:
-            cells = (names, NOTHING) if one is results else (NOTHING, names)
-            yield "systems of one run alone", *cells
+    here_only, there_only = (
+        ", ".join(f"`{name}`" for name in one.systems if name not in two.systems)
+        for one, two in ((results, other), (other, results))
+    )
+    if here_only or there_only:
+        yield "systems of one run alone", here_only or NOTHING, there_only or NOTHING
 
 
 def _facts(one: Results) -> dict[str, str | None]:
@@ -418,12 +392,12 @@ def _facts(one: Results) -> dict[str, str | None]:
 def _other_kernels(results: Results, other: Results) -> Iterator[tuple[str, ...]]:
     for key, row in results.rows.items():
         again = other.rows.get(key)
-        if again is None or not (row.time_ms and again.time_ms):
-            continue
-        if results.systems[row.system]["kind"] != "baseline":
+        baseline = results.systems[row.system]["kind"] == "baseline"
+        if not (baseline and again and row.time_ms and again.time_ms):
             continue
         here, there = _kernels(row.algorithm), _kernels(again.algorithm)
-        if here[0] != there[0] or (here[1] in there[1:] and there[1] in here[1:]):
+        swapped = here[1] in there[1:] and there[1] in here[1:]
+        if here[0] != there[0] or swapped:
             continue
         change = 100 * (again.time_ms / row.time_ms - 1)
         yield f"`{row.system}`", row.layer, here[1], there[1], f"{change:+.1f}"

@@ -6,12 +6,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from itertools import chain, count
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import convlab
@@ -70,8 +70,11 @@ class Results:
 
     def layers(self) -> list[tuple[str, int]]:
         """Layer and batch, in the paper's order."""
-        ordered = sorted(self.rows.values(), key=_order)
-        return list(dict.fromkeys((row.layer, row.batch) for row in ordered))
+<<<<<<< HEAD
+        return sorted({key[:2] for key in self.rows}, key=_order)
+=======
+        return list(dict.fromkeys(row.key[:2] for row in sorted(self.rows.values(), key=_order)))
+>>>>>>> q-report
 
     def row(self, layer: str, batch: int, system: str) -> Row | None:
         """The row of that case; None where it was not tried."""
@@ -118,7 +121,10 @@ class Results:
             "missing": [list(key) for key in self.missing],
             "layers": [_layer_json(layer, batch) for layer, batch in self.layers()],
             "systems": list(self.systems.values()),
-            "rows": [row.as_json() for row in sorted(self.rows.values(), key=_order)],
+            "rows": [
+                self.rows[key].as_json()
+                for key in sorted(self.rows, key=lambda key: _order(key[:2]))
+            ],
         }
         told: dict[str, Any] = strict(document)
         return told
@@ -127,14 +133,14 @@ class Results:
     def from_json(cls, document: Any) -> Results:
         """What :meth:`as_json` wrote. Raises ``ValueError`` saying what is wrong with it."""
         try:
-            if document["format"] != FORMAT:
-                raise ValueError(f"its format is {document['format']!r}, not {FORMAT!r}")
-            if document["version"] != VERSION:
-                raise ValueError(f"its version is {document['version']}, not {VERSION}")
+            for name, known in (("format", FORMAT), ("version", VERSION)):
+                if document[name] != known:
+                    raise ValueError(f"its {name} is {document[name]!r}, not {known!r}")
             _check(document)
             rows = [Row.from_json(row) for row in document["rows"]]
+            machine = {one.name for one in fields(Machine)} & document["machine"].keys()
             results = cls(
-                _machine(document["machine"]),
+                Machine(**{name: document["machine"][name] for name in machine}),
                 document["environment"],
                 document["identity"],
                 {row.key: row for row in rows},
@@ -153,37 +159,27 @@ class Results:
         return results
 
 
-# What is read of a document beside its rows.
+# What is read of a document beside its rows, and of each of its systems.
 _KINDS = {
-    "an object": ("machine", "environment"),
-    "a string": ("identity",),
-    "a list": ("systems", "rows", "commands"),
-    "a string or null": ("finished",),
-}
+    "machine": "an object", "environment": "an object", "identity": "a string", "systems": "a list",
+    "rows": "a list", "commands": "a list", "finished": "a string or null",
+}  # fmt: skip
 _OF_A_SYSTEM = ("name", "title", "kind", "family", "precision", "method")
 
 
 def _check(document: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` where something is not what those who read results expect."""
-    for kind, names in _KINDS.items():
-        for name in names:
-            require(document[name], kind, f"its {name}")
+    for name, kind in _KINDS.items():
+        require(document[name], kind, f"its {name}")
+    for name in {one.name for one in fields(Machine)} & document["machine"].keys():
+        kind = "a string" if name == "device" else "a finite number or null"
+        require(document["machine"][name], kind, f"its machine.{name}")
     for name in ("gpu", "packages", "clocks_mhz"):
-        value = document["environment"].get(name)
-        require(value, "an object or null", f"its environment.{name}")
+        require(document["environment"].get(name), "an object or null", f"its environment.{name}")
     for system in document["systems"]:
         require(system, "an object", "its system")
         for name in _OF_A_SYSTEM:
             require(system.get(name), "a string", f"{name} of its system {system}")
-
-
-def _machine(document: Mapping[str, Any]) -> Machine:
-    names = {one.name for one in fields(Machine)}
-    known = {name: value for name, value in document.items() if name in names}
-    for name, value in known.items():
-        kind = "a string" if name == "device" else "a finite number or null"
-        require(value, kind, f"its machine.{name}")
-    return Machine(**known)
 
 
 def open_results(path: Path) -> Results:
@@ -209,16 +205,18 @@ def set_aside(path: Path, older: Results) -> Path:
     return aside
 
 
-def _order(row: Row) -> tuple[int, str, int]:
-    digits = row.layer.removeprefix("conv")
-    return (int(digits) if digits.isdecimal() else 0, row.layer, row.batch)
+def _order(key: tuple[str, int]) -> tuple[int, str, int]:
+    layer, batch = key
+    digits = layer.removeprefix("conv")
+    return (int(digits) if digits.isdecimal() else 0, layer, batch)
 
 
 def _layer_json(layer: str, batch: int) -> dict[str, Any]:
     problem = paper_layer(layer, batch)
-    told = {name: getattr(problem, name) for name in ("flops", "least_bytes")}
-    own = {"tensor_bytes": tensor_bytes(problem)}
-    return {"layer": layer, "batch": batch, "problem": str(problem)} | told | own
+    return {
+        "layer": layer, "batch": batch, "problem": str(problem), "flops": problem.flops,
+        "least_bytes": problem.least_bytes, "tensor_bytes": tensor_bytes(problem),
+    }  # fmt: skip
 
 
 def tensor_bytes(problem: ConvProblem) -> int:
@@ -231,10 +229,8 @@ def library_versions() -> dict[str, str | None]:
     """The versions of the baselines' libraries, those that are here."""
     found: dict[str, str | None] = {}
     for name in LIBRARIES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -263,21 +259,3 @@ def code_fingerprint(root: Path | None = None, parts: Iterable[str] = MEASURED_B
                 digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
                 digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()[:SHORT]
-
-
-def agreement(one: Results, other: Results) -> list[tuple[str, int, float, float]]:
-    """How far two runs agree, for each system that both measured: its name, on how many layers, and
-    median and largest difference over these, in percent of the first's time."""
-    found = []
-    for name in one.systems:
-        differences = sorted(
-            100 * abs(again.time_ms - row.time_ms) / row.time_ms
-            for key, row in one.rows.items()
-            if row.system == name
-            and row.time_ms
-            and (again := other.rows.get(key)) is not None
-            and again.time_ms
-        )
-        if differences:
-            found.append((name, len(differences), median(differences), differences[-1]))
-    return found

@@ -12,8 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from convlab.bench import analysis
-from convlab.bench.results import Results, agreement
+from convlab.bench.results import Results
 from convlab.bench.rows import WRONG_STATES, Row
+
+LEGEND = Text(
+    "TFLOP/s: of the convolution as defined, median time; ~ where the spread stayed above 2 %. "
+    "over s01: geometric mean of the speedups.",
+    "dim",
+)
 
 
 def summary(results: Results, rows: Sequence[Row] | None = None, width: int = 80) -> Group:
@@ -27,39 +33,33 @@ def summary(results: Results, rows: Sequence[Row] | None = None, width: int = 80
     for batch, of_it in batches.items():
         mine = [row for row in shown if row.batch == batch]
         title = f"TFLOP/s, batch {batch}" if len(batches) > 1 else "TFLOP/s"
-        parts += [*([""] if parts else []), *_of_one_batch(of_it, mine, width, title)]
+        parts += [*([""] if parts else []), _speeds(of_it, mine, width, title), LEGEND]
+        parts += _reasons(of_it, mine)
     return Group(*parts)
 
 
-def _of_one_batch(
-    results: Results, shown: Sequence[Row], width: int, title: str
-) -> list[RenderableType]:
-    """The table of the rows of one batch, and the reasons."""
+def _speeds(results: Results, shown: Sequence[Row], width: int, title: str) -> Table:
+    """The table of the rows of one batch."""
     layers = results.layers()
     names = list(dict.fromkeys(row.system for row in shown))
     by_layer = max(map(len, [*names, title])) + 7 + 6 * len(layers) <= width
-    head = ["over s01", "layers", "lowest", "median", "highest"]
-    if by_layer:
-        head = ["over s01", *(layer for layer, _ in layers)]
+    few = ("layers", "lowest", "median", "highest")
     table = _table(title)
-    for column in head:
+    for column in ("over s01", *((layer for layer, _ in layers) if by_layer else few)):
         table.add_column(column, justify="right", no_wrap=True)
-    stages = {one.name: one for one in analysis.stages(results)}
-    first = stages.get(analysis.BASELINE)
+    first = next((one for one in analysis.stages(results) if one.name == analysis.BASELINE), None)
     for name in names:
         mine = [results.row(*layer, name) for layer in layers]
-        speeds = sorted(row.tflops for row in mine if row is not None and row.tflops is not None)
-        if speeds:
-            mean = first and analysis.mean_speedup(
-                results, analysis.contender(results, name), first
-            )
-            cells = [*map(_cell, mine)]
-            if not by_layer:
-                spread = (speeds[0], statistics.median(speeds), speeds[-1])
-                cells = [Text(f"{len(speeds)}"), *map(_number, spread)]
-            table.add_row(name, "-" if not mean else f"{mean[0]:.2f}", *cells)
-    reasons = _reasons(results, shown, len(layers))
-    return [table, Text(LEGEND, "dim"), *reasons]
+        speeds = [row.tflops for row in mine if row is not None and row.tflops is not None]
+        if not speeds:
+            continue
+        mean = first and analysis.mean_speedup(results, analysis.contender(results, name), first)
+        cells = [*map(_cell, mine)]
+        if not by_layer:
+            spread = (min(speeds), statistics.median(speeds), max(speeds))
+            cells = [Text(f"{len(speeds)}"), *map(_number, spread)]
+        table.add_row(name, "-" if not mean else f"{mean[0]:.2f}", *cells)
+    return table
 
 
 def _table(first: str) -> Table:
@@ -72,29 +72,25 @@ def _number(tflops: float) -> Text:
     return Text(f"{tflops:.{1 if tflops >= 10 else 2}f}")
 
 
-LEGEND = (
-    "TFLOP/s: of the convolution as defined, median time; ~ where the spread stayed above 2 %. "
-    "over s01: geometric mean of the speedups."
-)
-
-
 def _cell(row: Row | None) -> Text:
     if row is None:
         return Text("")
     if row.tflops is None:
-        return Text("-", "bold red" if row.state in WRONG_STATES else "yellow")
+        return Text("-", _style(row.state))
     return Text("" if row.settled else "~").append_text(_number(row.tflops))
 
 
-def _reasons(results: Results, rows: Sequence[Row], layers: int) -> list[Text]:
+def _style(state: str) -> str:
+    return "bold red" if state in WRONG_STATES else "yellow"
+
+
+def _reasons(results: Results, rows: Sequence[Row]) -> list[Text]:
     lines = []
     for entry in analysis.numberless(results, rows):
-        style = "bold red" if entry["state"] in WRONG_STATES else "yellow"
-        where = analysis.layers_in_words(entry["layers"], layers)
+        where = analysis.layers_in_words(entry["layers"], len(results.layers()))
+        state = (entry["state"], _style(entry["state"]))
         said = "" if entry["state"] == entry["reason"] else f": {entry['reason']}"
-        lines.append(
-            Text.assemble(f"{entry['system']} on {where}: ", (entry["state"], style), said)
-        )
+        lines.append(Text.assemble(f"{entry['system']} on {where}: ", state, said))
     return [Text(), *lines] if lines else []
 
 
@@ -110,7 +106,7 @@ def agreement_table(one: Results, other: Results) -> Table:
     table = _table("system")
     for name in ("layers", "median\ndifference %", "largest\ndifference %"):
         table.add_column(name, justify="right")
-    for name, layers, median, largest in agreement(one, other):
+    for name, layers, median, largest in analysis.agreement(one, other):
         style = "" if median <= 5 else "yellow"
         table.add_row(name, f"{layers}", Text(f"{median:.2f}", style), f"{largest:.2f}")
     return table

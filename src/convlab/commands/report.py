@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -21,10 +21,6 @@ from convlab.shell import (
     write_json,
     write_whole,
 )
-
-if TYPE_CHECKING:
-    from convlab.bench.bottlenecks import Why
-    from convlab.bench.results import Results
 
 
 def report(
@@ -52,23 +48,22 @@ def report(
     Without --html and --markdown, a table here.
     """
     files = results_files or [Path(DEFAULT_FILE)]
-    for option, file in (("--html", html_file), ("--markdown", markdown_file)):
+    taken = {file.resolve(): "the results themselves" for file in files}
+    json_path = None if json_file in (None, STANDARD_OUTPUT) else Path(str(json_file))
+    for option, file in (
+        ("--html", html_file), ("--markdown", markdown_file), ("--json", json_path)
+    ):  # fmt: skip
         if file is not None:
             check_writable(option, file)
-            if file.resolve() in {one.resolve() for one in files}:
-                refuse(f"{option} is {str(file)!r}, the results themselves: give another file")
-    if html_file is not None and markdown_file is not None:
-        if html_file.resolve() == markdown_file.resolve():
-            refuse(f"--html and --markdown are both {str(html_file)!r}: give two files")
-    if json_file not in (None, STANDARD_OUTPUT):
-        for file in (*files, html_file, markdown_file):
-            if file is not None and file.resolve() == Path(json_file).resolve():
-                refuse(f"--json is {json_file!r}, which is taken: give another file")
+            if whose := taken.get(file.resolve()):
+                refuse(f"{option} is {str(file)!r}, {whose}: give another file")
+            taken[file.resolve()] = f"the file of {option}"
     console = console_for(json_file)
     with numba_needed():
         from convlab.bench import analysis
         from convlab.bench import report as reports
         from convlab.bench.results import open_results
+        from convlab.bench.roofline import counted
         from convlab.commands.bench_summary import agreement_table, summary
         from convlab.image import PlotsMissing
     with refusing(ValueError):
@@ -83,7 +78,12 @@ def report(
         for other in others:
             console.print("", agreement_table(first, other), sep="\n")
         return
-    why = _counted(first) if counts else []
+    why = []
+    if counts and (names := first.names("stage")):
+        with tables.progress(names) as advance:
+            for one in counted(names):
+                why.append(one)
+                advance()
     pictures = "" if markdown_file is None else f"{markdown_file.stem}-"
     with refusing(PlotsMissing):
         made = reports.make(first, others, why, pictures=pictures)
@@ -95,16 +95,3 @@ def report(
             write_whole(markdown_file.with_name(name), picture.encode())
         write_whole(markdown_file, made.markdown.encode())
         console.print(Text(f"The tables are in {markdown_file}, the plots beside it"))
-
-
-def _counted(results: Results) -> list[Why]:
-    """What the simulator counts of the stages that were measured, if it can run here."""
-    from convlab.bench.bottlenecks import counted
-
-    found, names = [], results.names("stage")
-    if names:
-        with tables.progress(names) as advance:
-            for why in counted(names):
-                found.append(why)
-                advance()
-    return found
