@@ -70,11 +70,7 @@ class Results:
 
     def layers(self) -> list[tuple[str, int]]:
         """Layer and batch, in the paper's order."""
-<<<<<<< HEAD
         return sorted({key[:2] for key in self.rows}, key=_order)
-=======
-        return list(dict.fromkeys(row.key[:2] for row in sorted(self.rows.values(), key=_order)))
->>>>>>> q-report
 
     def row(self, layer: str, batch: int, system: str) -> Row | None:
         """The row of that case; None where it was not tried."""
