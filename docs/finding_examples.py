@@ -1,4 +1,4 @@
-"""A faulty kernel for each kind of finding, and the edit that mends the kernel.
+"""A faulty kernel for each kind of finding, and the edit that corrects it.
 
 The page "Every finding, shown" of the site runs both. It prints what an :class:`Example` says
 beside the kernel's source, so kernels have no docstrings here.
@@ -32,7 +32,7 @@ EXAMPLES: list[Example] = []
 @dataclass(frozen=True)
 class Example:
     """A faulty kernel of two arrays of ``sizes`` elements. ``edits`` are pairs of source text, what
-    is wrong and what stands there instead in the mended kernel."""
+    is wrong and its replacement in the corrected kernel."""
 
     kind: str
     kernel: Any
@@ -47,14 +47,14 @@ class Example:
         """New arrays for a launch."""
         return [np.arange(size, dtype=np.float32) for size in self.sizes]
 
-    def mended(self) -> Any:
+    def corrected(self) -> Any:
         """The kernel with the edits made. Raises ``ValueError`` for an edit of no line."""
         source = inspect.getsource(self.kernel.py_func)
         for wrong, right in self.edits:
             if source.count(wrong) != 1:
                 raise ValueError(f"{wrong!r} occurs {source.count(wrong)} times in {self.kind!r}")
             source = source.replace(wrong, right)
-        file = f"<{self.kind}, mended>"
+        file = f"<{self.kind}, corrected>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         names = dict(globals())
         exec(compile(source, file, "exec"), names)
@@ -143,8 +143,8 @@ def staged_copy(a, b):
 
 EXAMPLES.append(Example(
     "copy in flight", staged_copy,
-    "A thread starts an asynchronous copy and goes on. A barrier waits for threads, not for their "
-    "copies.",
+    "A thread starts an asynchronous copy and continues. A barrier waits for threads, not for "
+    "their copies.",
     "Each thread waits for its own copies before the barrier.",
     (("    cuda.syncthreads", "    wait_copies(0)\n    cuda.syncthreads"),),
     (64, 64), block=64,
@@ -257,8 +257,7 @@ def share_of_each(a, b):
 
 EXAMPLES.append(Example(
     "division by zero", share_of_each,
-    "Python raises an error. A GPU goes on with infinity or NaN, which shows far from here, if at "
-    "all.",
+    "Python raises an error. A GPU continues with infinity or NaN, which may show much later.",
     "A condition guards the division.",
     (("    b[i]", "    if a[0] != 0:\n        b[i]"),),
     (32, 32),

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
 from multiprocessing import Pipe
@@ -22,7 +20,6 @@ from convlab.bench.monitor import Look
 from convlab.bench.pool import WorkerDied
 from convlab.bench.roofline import Machine
 from convlab.convolution import reference
-from convlab.problem import ConvProblem
 
 GIB = 2**30
 MACHINE = Machine("a fake GPU", 60e12, 400e12, 4e12, 0, 100)
@@ -90,7 +87,7 @@ def wrong_later(output, run):
     return one_wrong(output, run) if run > 3 else output
 
 
-def noisy(size: float) -> Callable[[np.ndarray, int], np.ndarray]:
+def noisy(size):
     def spoil(output, run):
         errors = np.random.default_rng(run).standard_normal(output.shape)
         return (output + size * np.sqrt((output**2).mean()) * errors).astype(np.float32)
@@ -98,7 +95,7 @@ def noisy(size: float) -> Callable[[np.ndarray, int], np.ndarray]:
     return spoil
 
 
-def raising(error: Exception):
+def raising(error):
     def spoil(output, run):
         raise error
 
@@ -150,19 +147,19 @@ TIMES = {
 class Fakes:
     """The backend."""
 
-    def __init__(self, allowed: Sequence[int] | None = None) -> None:
+    def __init__(self, allowed=None):
         self.allowed, self.taken, self.current = allowed, 0, ""
         self.timed = self.looks = 0
 
     def facts(self):
         return {"machine": MACHINE.as_json(), "environment": ENVIRONMENT}
 
-    def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
+    def compile(self, name, problem):
         if name == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         return self.system_named(name).compile(problem)
 
-    def system_named(self, name: str) -> System:
+    def system_named(self, name):
         self.current, self.timed, self.looks = name, 0, 0
         spoil, stage = SPOILED[name], name in ("right", "crash", "stage_wrong")
 
@@ -212,7 +209,7 @@ class Fakes:
 class InThread:
     """A worker without a process, for what is not about processes: quick to start."""
 
-    def __init__(self, backend: str, log: Any) -> None:
+    def __init__(self, backend, log):
         self.number = id(self)
         module, _, name = backend.partition(":")
         self._connection, theirs = Pipe()
@@ -220,21 +217,21 @@ class InThread:
         self._thread = Thread(target=serve, args=(opened, theirs), daemon=True)
         self._thread.start()
 
-    def send(self, **command: Any) -> None:
+    def send(self, **command):
         self._connection.send(command)
 
-    def answer(self, deadline: float) -> dict[str, Any]:
+    def answer(self, deadline):
         if not self._connection.poll(max(0.0, deadline - time.monotonic())):
             raise WorkerDied("gave no answer in time")
         return self._connection.recv()
 
-    def dismiss(self) -> None:
+    def dismiss(self):
         self._connection.close()
 
-    def end(self) -> None:
+    def end(self):
         self.dismiss()
         self._thread.join()
 
 
-def system(name: str, /, **changed: Any) -> System:
+def system(name, /, **changed):
     return replace(Fakes().system_named(name), **changed)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from cuda.bindings import driver
 from numba.cuda import dispatcher
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
@@ -18,7 +16,6 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from convlab.engines import prepacked
 from convlab.engines.gpu import signature
 from convlab.problem import ConvProblem
-from convlab.stage import Launch, Program
 from convlab.stages import stage_named
 
 PROBLEM = ConvProblem(3, 5, 9, 7, 6, (3, 2), stride=(2, 1), padding=1)
@@ -37,14 +34,14 @@ INVALIDATED = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
 OUT_OF_RESOURCES = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
 
 
-def device_array(shape: tuple[int, ...], address: int) -> DeviceNDArray:
+def device_array(shape, address):
     """An array of Numba's that says it lies there."""
     memory = SimpleNamespace(device_ctypes_pointer=ctypes.c_size_t(address))
     strides = [4 * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return DeviceNDArray(shape, strides, np.float32, gpu_data=memory)
 
 
-def kernel_of(step: Launch, program: Program) -> Any:
+def kernel_of(step, program):
     """Numba's compiled kernel of a launch, but for the machine code."""
     kernel = object.__new__(dispatcher._Kernel)
     kernel.debug = kernel.cooperative = kernel.launch_config_sensitive = False
@@ -65,12 +62,12 @@ class Driver:
     )  # fmt: skip
     done = driver.CUresult.CUDA_SUCCESS
 
-    def cuKernelGetFunction(self, kernel: Any) -> tuple[Any, Any]:
+    def cuKernelGetFunction(self, kernel):
         known = int(kernel) == KERNEL
         error = "CUDA_SUCCESS" if known else "CUDA_ERROR_INVALID_HANDLE"
         return getattr(driver.CUresult, error), driver.CUfunction(HANDLE if known else 0)
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.launches: list[dict[str, Any]] = []
         self.alone = 0  # how many of them were in no graph
         self.answers: dict[str, list[Any]] = {}  # to which call, instead of CUDA_SUCCESS
@@ -81,18 +78,18 @@ class Driver:
         self.gone: list[Any] = []
         self.finalizers: list[Any] = []
 
-    def _answer(self, call: str) -> Any:
+    def _answer(self, call):
         answers = self.answers.get(call)
         return answers.pop(0) if answers else self.done
 
-    def _launch(self, which: int, function: Any, shape: Any, pointers: int) -> dict[str, Any]:
+    def _launch(self, which, function, shape, pointers):
         assert int(function) == HANDLE
         count = self.parameters[which % len(self.parameters)]
         places = (ctypes.c_void_p * count).from_address(pointers)
         values = [ctypes.c_uint64.from_address(place).value for place in places]
         return {"grid": tuple(shape[:3]), "block": tuple(shape[3:]), "values": values}
 
-    def cuLaunchKernel(self, function: Any, *numbers: int) -> tuple[Any]:
+    def cuLaunchKernel(self, function, *numbers):
         *shape, shared, stream, pointers, extra = numbers
         assert (shared, extra) == (0, 0)
         launch = self._launch(self.alone, function, shape, pointers)
@@ -100,12 +97,10 @@ class Driver:
         self.launches.append(launch | {"stream": stream})
         return (self._answer("cuLaunchKernel"),)
 
-    def cuGraphCreate(self, flags: int) -> tuple[Any, Any]:
+    def cuGraphCreate(self, flags):
         return self._answer("cuGraphCreate"), SimpleNamespace(nodes=[])
 
-    def cuGraphAddKernelNode(
-        self, graph: Any, before: list[int], count: int, kernel: Any
-    ) -> tuple[Any, Any]:
+    def cuGraphAddKernelNode(self, graph, before, count, kernel):
         node = len(graph.nodes)
         assert before == ([node - 1] if node else []), "each after the one before it"
         assert count == len(before)
@@ -118,79 +113,79 @@ class Driver:
         )
         return self._answer("cuGraphAddKernelNode"), node
 
-    def _shape(self, kernel: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _shape(self, kernel):
         assert kernel.sharedMemBytes == 0
         return (
             (kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ),
             (kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ),
         )
 
-    def cuGraphInstantiate(self, graph: Any, flags: int) -> tuple[Any, Any]:
+    def cuGraphInstantiate(self, graph, flags):
         return self._answer("cuGraphInstantiate"), SimpleNamespace(graph=graph)
 
-    def _unsafe(self) -> None:
+    def _unsafe(self):
         assert self.context, "a driver without a context crashes here"
         assert not self.capturing or self.mode == RELAXED, "that ends a capture"
 
-    def cuGraphExecKernelNodeSetParams(self, made: Any, node: int, kernel: Any) -> tuple[Any]:
+    def cuGraphExecKernelNodeSetParams(self, made, node, kernel):
         self._unsafe()
         grid, block = self._shape(kernel)
         launch = self._launch(node, kernel.func, grid + block, int(kernel.kernelParams))
         made.graph.nodes[node] = launch
         return (self._answer("cuGraphExecKernelNodeSetParams"),)
 
-    def cuGraphLaunch(self, made: Any, stream: int) -> tuple[Any]:
+    def cuGraphLaunch(self, made, stream):
         assert self.context, "a driver without a context crashes here"
         assert stream not in self.capturing
         self.launches += [launch | {"stream": stream} for launch in made.graph.nodes]
         return (self._answer("cuGraphLaunch"),)
 
-    def cuStreamIsCapturing(self, stream: int) -> tuple[Any, Any]:
+    def cuStreamIsCapturing(self, stream):
         error = self._answer("cuStreamIsCapturing")
         none = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
         return error, None if error else self.capturing.get(stream, none)
 
-    def cuCtxGetCurrent(self) -> tuple[Any, Any]:
+    def cuCtxGetCurrent(self):
         return self.done, driver.CUcontext(self.context)
 
-    def cuCtxSetCurrent(self, context: int) -> tuple[Any]:
+    def cuCtxSetCurrent(self, context):
         error = self._answer("cuCtxSetCurrent")
         if not error:
             self.context = int(context)
         return (error,)
 
-    def cuCtxGetId(self, context: Any) -> tuple[Any, Any]:
+    def cuCtxGetId(self, context):
         assert int(context) == 1
         error = self._answer("cuCtxGetId")
         return error, None if error else self.name
 
-    def cuCtxPushCurrent(self, context: Any) -> tuple[Any]:
+    def cuCtxPushCurrent(self, context):
         self.below, self.context = self.context, int(context)
         return (self.done,)
 
-    def cuCtxPopCurrent(self) -> tuple[Any, Any]:
+    def cuCtxPopCurrent(self):
         self.context = self.below
         return self.done, None
 
-    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> tuple[Any, Any]:
+    def cuThreadExchangeStreamCaptureMode(self, mode):
         self.mode, before = mode, self.mode
         return self.done, before
 
-    def cuGraphDestroy(self, graph: Any) -> None:
+    def cuGraphDestroy(self, graph):
         self._unsafe()
         self.gone.append("graph")
 
-    def cuGraphExecDestroy(self, made: Any) -> None:
+    def cuGraphExecDestroy(self, made):
         self._unsafe()
         self.gone.append("executable")
 
 
-def pretended_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+def pretended_driver(monkeypatch):
     """As long as a test's fixture lasts."""
     fake = Driver()
     monkeypatch.setattr(prepacked, "driver", fake)
 
-    def finalize(*arguments: Any) -> Any:
+    def finalize(*arguments):
         fake.finalizers.append(weakref.finalize(*arguments))
         return fake.finalizers[-1]
 
@@ -200,9 +195,7 @@ def pretended_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
         finalizer.detach()  # what outlives the test has no driver to go to
 
 
-def prepared(
-    fake: Driver, program: Program, held: dict[str, Any]
-) -> tuple[prepacked.Prepacked, list[tuple[Launch, Any]]]:
+def prepared(fake, program, held):
     """A program's launches, packed, and their kernels."""
     launches = [(step, kernel_of(step, program)) for step in program.launches]
     shapes = SHAPES | {buffer.name: buffer.shape for buffer in program.buffers}
@@ -213,7 +206,7 @@ def prepared(
     return packed, launches
 
 
-def stage_packed(fake: Driver, name: str) -> tuple[prepacked.Prepacked, Program]:
+def stage_packed(fake, name):
     stage = stage_named(name)
     program = stage.prepare(PROBLEM, stage.production_tile(PROBLEM))
     held = {
@@ -223,12 +216,12 @@ def stage_packed(fake: Driver, name: str) -> tuple[prepacked.Prepacked, Program]
     return prepared(fake, program, held)[0], program
 
 
-def s01(fake: Driver) -> prepacked.Prepacked:
+def s01(fake):
     stage = stage_named("s01")
     return prepared(fake, stage.prepare(PROBLEM, None), {})[0]
 
 
-def arrays_at(base: int) -> dict[str, DeviceNDArray]:
+def arrays_at(base):
     return {
         name: device_array(shape, base + 0x10000 * place)
         for place, (name, shape) in enumerate(SHAPES.items())

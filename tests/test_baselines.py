@@ -22,17 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
 
-from convlab.bench import baselines
-from convlab.bench.baselines import (
-    System,
-    Unsupported,
-    ceilings,
-    cpp,
-    cudnn,
-    cupy_gemm,
-    cutlass,
-    pytorch,
-)
+from convlab.bench import baselines, gpu_backend
+from convlab.bench.baselines import Unsupported, cpp, cudnn, cupy_gemm, cutlass, pytorch
 from convlab.bench.bounds import Checked
 from convlab.bench.harness import measure
 from convlab.bench.systems import BASELINES, baseline_named
@@ -50,7 +41,7 @@ TENSORS = random_tensors(TEACHING, 0, bias=False)[:2]
 some_problems = pytest.mark.parametrize("problem", SOME, ids=str)
 
 
-def checked(baseline: System, problem: ConvProblem, stream: int | None = None) -> Any:
+def checked(baseline, problem, stream=None):
     """Prepare, poison, run and check; and poison again, so that the poison is seen to work."""
     input, weight, _ = random_tensors(problem, 0, bias=False, integers=True)
     prepared = baseline.prepare(problem, input, weight)
@@ -88,7 +79,7 @@ def test_names_are_keys_and_the_documentation_has_a_row_for_each():
 def test_importing_baselines_imports_none_of_their_libraries():
     code = (
         "import sys\n"
-        "from convlab.bench.baselines import ceilings, cpp, cudnn, cupy_gemm, cutlass, pytorch\n"
+        "from convlab.bench.baselines import cpp, cudnn, cupy_gemm, cutlass, pytorch\n"
         "print(sorted({'torch', 'cupy', 'unfoldNd', 'cutlass_library'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -114,7 +105,7 @@ def packages(monkeypatch, _forget):
     """What is importable: names to modules that stand in for them, or to what importing raises."""
     there: dict[str, Any] = {}
 
-    def find(name: str) -> Any:
+    def find(name):
         return there.get(name)
 
     for module in (baselines, cutlass):
@@ -246,7 +237,7 @@ def test_what_cannot_be_built_says_why_and_leaves_nothing(compiler, tmp_path):
         baselines.built(source, compiler.path, [])
 
 
-def fields(source: Path) -> list[str]:
+def fields(source):
     """The fields of ``struct Sizes``, in order."""
     (found,) = re.findall(
         r"struct Sizes \{.*?\bint ([^;]*);", source.read_text(encoding="utf-8"), re.DOTALL
@@ -272,7 +263,7 @@ def test_both_sides_agree_on_the_order_of_sizes():
 class Rehearsed:
     """A baseline that writes down what is done with it."""
 
-    def __init__(self, error: Exception | None) -> None:
+    def __init__(self, error):
         self.done: list[str] = []
         self.error = error
 
@@ -345,7 +336,7 @@ def test_the_baseline_is_poisoned_and_closed(problem):
 
 
 class HostArray:
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array):
         self.array, self.size = array, array.size
         self.__cuda_array_interface__ = {"data": (array.ctypes.data, False)}
 
@@ -372,7 +363,7 @@ class HostGpu:
 
 
 @pytest.fixture
-def gpu(monkeypatch) -> HostGpu:
+def gpu(monkeypatch):
     from cuda.bindings import driver
 
     def memset(address, value, count):
@@ -385,7 +376,7 @@ def gpu(monkeypatch) -> HostGpu:
     return made
 
 
-def at(address: int, shape: tuple[int, ...]) -> np.ndarray:
+def at(address, shape):
     """The float32 numbers that lie there."""
     count = int(np.prod(shape))
     return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address)).reshape(shape)
@@ -398,14 +389,14 @@ class FakeCudnn:
     """cuDNN's functions as its API reference has them, on the host. Descriptors hold what they
     were set to; ``made`` are those not destroyed yet."""
 
-    def __init__(self, workspace: int = 20, refuses: int = 0, at_run: int = 0) -> None:
+    def __init__(self, workspace=20, refuses=0, at_run=0):
         self.made: dict[int, list[int]] = {}
         self.workspace, self.refuses, self.at_run = workspace, refuses, at_run
         self.asked: list[int] = []
         self.streams: list[int | None] = []
         self.given_workspace: tuple[int | None, int] | None = None
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if re.fullmatch(r"cudnnCreate\w*", name):
             return self._create
         if re.fullmatch(r"cudnnDestroy\w*", name):
@@ -433,7 +424,7 @@ class FakeCudnn:
     def cudnnGetLastErrorString(self, text, size):
         text.value = b"no engine\nfits"
 
-    def _problem(self, x, w, convolution, y) -> ConvProblem:
+    def _problem(self, x, w, convolution, y):
         x, w, c, y = (self.made[made.value] for made in (x, w, convolution, y))
         nchw, float32, cross_correlation, fma = 0, 0, 1, 3
         assert x[:2] == y[:2] == [nchw, float32]
@@ -525,7 +516,7 @@ def test_what_cudnn_refuses_is_said_and_nothing_is_kept(fake_cudnn, settings, er
 class FakeCutlass:
     """The library that cutlass_conv.cu makes, with three tiles: two that can, one that cannot."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ran: list[tuple[int, Any]] = []
 
     def convlab_choices(self):
@@ -682,8 +673,6 @@ class FakeCublas:
 def test_the_ceilings_are_rates(monkeypatch, gpu):
     from cuda.bindings import driver
 
-    from convlab import timer
-
     def measure(start):
         start(SimpleNamespace(handle=0))
         return SimpleNamespace(median_ms=2.0)
@@ -693,13 +682,15 @@ def test_the_ceilings_are_rates(monkeypatch, gpu):
         return (driver.CUresult.CUDA_SUCCESS,)
 
     cublas = FakeCublas()
-    monkeypatch.setattr("convlab.engines.choose", lambda name: gpu)
-    monkeypatch.setattr(ceilings, "_cublas", lambda: cublas)
-    monkeypatch.setattr(ceilings, "times_ms", lambda start, repeats: [start(None) or 0.5, 0.1, 9])
+    monkeypatch.setattr(gpu_backend, "choose", lambda name: gpu)
+    monkeypatch.setattr(gpu_backend, "_cublas", lambda: cublas)
+    monkeypatch.setattr(
+        gpu_backend, "times_ms", lambda start, repeats: [start(None) or 0.5, 0.1, 9]
+    )
     monkeypatch.setattr(driver, "cuMemcpyDtoDAsync", copy)
-    monkeypatch.setattr(timer, "measure", measure)
-    assert ceilings.sgemm_tflops(100) == pytest.approx(2 * 100**3 / 2e-3 / 1e12)
-    assert ceilings.copy_bytes_per_second(4000) == pytest.approx(8000 / 0.5e-3)
+    monkeypatch.setattr(gpu_backend.timer, "measure", measure)
+    assert gpu_backend.sgemm_tflops(100) == pytest.approx(2 * 100**3 / 2e-3 / 1e12)
+    assert gpu_backend.copy_bytes_per_second(4000) == pytest.approx(8000 / 0.5e-3)
     for cublas.wrong in (1.0, np.nan):
         with pytest.raises(RuntimeError, match="cuBLAS's product is wrong at"):
-            ceilings.sgemm_tflops(100)
+            gpu_backend.sgemm_tflops(100)

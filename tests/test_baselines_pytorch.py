@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
 
-from convlab.bench.baselines import System, pytorch, rehearsal
+from convlab.bench.baselines import pytorch, rehearsal
 from convlab.bench.baselines.pytorch import OnTorch, flags
 from convlab.bench.bounds import Checked
 from convlab.bench.harness import measure
@@ -33,16 +33,16 @@ LOPSIDED = ConvProblem(1, 3, 6, 7, 2, (4, 2), padding="same")
 
 
 @pytest.fixture(autouse=True)
-def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_gpu(monkeypatch):
     """What PyTorch does on a GPU is tested there, in test_baselines_gpu."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def by_name(baseline: System) -> str:
+def by_name(baseline):
     return baseline.name
 
 
-def check(baseline: System, problem: ConvProblem) -> None:
+def check(baseline, problem):
     input, weight, _ = random_tensors(problem, 0, bias=False, integers=True)
     prepared = baseline.prepare(problem, input, weight)
     prepared.poison()
@@ -144,7 +144,7 @@ def test_what_pytorch_runs_on_a_gpu_without_cudnn(size):
     """Asked of PyTorch about tensors that are only said to be on a GPU."""
     fake = pytest.importorskip("torch._subclasses.fake_tensor")
 
-    def chosen(dilation: int) -> str:
+    def chosen(dilation):
         both = [dilation, dilation]
         return torch._C._select_conv_backend(
             x, w, None, [1, 1], [0, 0], both, False, [0, 0], 1

@@ -9,7 +9,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from threading import Barrier
-from typing import ClassVar
 from unittest.mock import Mock
 
 import numpy as np
@@ -187,79 +186,61 @@ def test_what_may_have_passed_is_measured_once_more_at_the_end_of_its_layer(turn
     ]
 
 
-def test_made_ready_ahead_are_all_kernels_and_each_library_once():
+def test_compiled_ahead_are_all_kernels_and_each_library_once():
     library = system("wrong", name="built", compile=lambda problem: None)
     systems = [system("right"), library, system("wrong")]
     cases = cases_for(["conv11", "conv12"], 1, systems)
     ahead = [(case.layer, case.system.name) for case in compiled_ahead(cases)]
     assert ahead == [("conv11", "right"), ("conv12", "right"), ("conv12", "built")]
-
-
-def test_every_baseline_on_the_gpu_is_made_ready_ahead():
     for one in chosen(["none"], ["all"]):
         assert (one.compile is not None) == one.on_gpu, one.name
 
 
-class Written:
-    """A worker that writes down what it is sent, by process; its answers are handed in."""
+def test_kernels_compile_in_several_processes_and_a_family_of_baselines_in_its_own(
+    monkeypatch,
+):
+    """A library that fails is measured in a new process; a stage's process stays, with the kernels
+    that compiled."""
+    log = []
 
-    log: ClassVar[list[tuple[str, str]]] = []
-    fails: ClassVar[set[str]] = set()
+    class Written:
+        """A worker that writes down what it is sent, by process; its answers are handed in."""
 
-    def __init__(self, backend, log):
-        self.name, self.number = log.stem, len(log.stem)
+        def __init__(self, backend, file):
+            self.name, self.number = file.stem, len(file.stem)
 
-    def send(self, **command):
-        self.log.append((self.name, " ".join(command["systems"])))
+        def send(self, **command):
+            log.append((self.name, " ".join(command["systems"])))
 
-    def answer(self, deadline):
-        return {"error": "ImportError"} if self.name in self.fails else {"compiled": True}
+        def answer(self, deadline):
+            fails = self.name in ("convlab-0", "pytorch")
+            return {"error": "ImportError"} if fails else {"compiled": True}
 
-    def dismiss(self):
-        self.log.append((self.name, "dismissed"))
+        def dismiss(self):
+            log.append((self.name, "dismissed"))
 
-    def end(self):
-        self.log.append((self.name, "ended"))
+        def end(self):
+            log.append((self.name, "ended"))
 
-
-def compiled_by(monkeypatch, stages, baselines, fails=()):
-    """What processes are asked and told where these fakes are made ready and the pool is closed."""
-    monkeypatch.setattr(Written, "log", [])
-    monkeypatch.setattr(Written, "fails", set(fails))
     monkeypatch.setattr(pool, "Worker", Written)
-    systems = [system("right", name=name) for name in stages]
-    for name, family in baselines:
+    systems = [system("right", name=name) for name in ("s1", "s2")]
+    for name, family in (("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")):
         systems.append(system("tf32", name=name, family=family))
+    ahead = compiled_ahead(cases_for(("conv11", "conv12"), 1, systems))
     workers = WorkerPool("bench_fakes:Fakes", compilers=2)
-    wanted = [
-        (case.problem, case.system)
-        for case in compiled_ahead(cases_for(("conv11", "conv12"), 1, systems))
-    ]
-    assert len(list(workers.compile(wanted))) == len(wanted)
-    Written.log.append(("pool", "closes"))
+    compiled = workers.compile([(case.problem, case.system) for case in ahead])
+    assert len(list(compiled)) == len(ahead)
+    log.append("the pool closes")
     workers.close()
-    return Written.log
-
-
-def test_baselines_are_made_ready_in_their_family_s_process_and_kernels_in_several(monkeypatch):
-    libraries = [("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")]
-    names = ["convlab-0", "convlab-1", "pytorch", "cublas"]
-    assert compiled_by(monkeypatch, ["s1", "s2"], libraries) == [
+    names = ["convlab-0", "convlab-1", "cublas"]
+    assert log == [
         ("convlab-0", "s1"), ("convlab-0", "s1"), ("convlab-1", "s2"), ("convlab-1", "s2"),
         ("pytorch", "torch_a torch_b"), ("cublas", "blas"),
-        ("pool", "closes"),
+        ("pytorch", "ended"),
+        "the pool closes",
         *((name, "dismissed") for name in names),  # all, so that they end side by side
         *((name, "ended") for name in names),
     ]  # fmt: skip
-
-
-def test_a_library_that_cannot_be_made_ready_is_measured_in_a_new_process(monkeypatch):
-    libraries = [("blas", "cublas"), ("torch_a", "pytorch")]
-    log = compiled_by(monkeypatch, ["s1"], libraries, fails=("cublas", "convlab-0"))
-    closes = log.index(("pool", "closes"))
-    # A stage's kernels are kept, with those that compiled.
-    assert [name for name, did in log[:closes] if did == "ended"] == ["cublas"]
-    assert "cublas" not in [name for name, _ in log[closes:]]
 
 
 def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
@@ -354,19 +335,15 @@ def test_a_backend_that_cannot_open_is_reported_and_nothing_is_left(tmp_path, mo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_left_behind(tmp_path, monkeypatch):
+def test_nothing_is_left_behind_also_of_a_layer_that_was_interrupted(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "FAST_FOLDER", tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run(["right", "wrong"])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_pool_that_closes_in_the_middle_of_a_layer_removes_its_tensors(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "FAST_FOLDER", tmp_path)
     workers = WorkerPool("bench_fakes:Fakes")
     layer = workers.layer(paper_layer("conv12", 1), (np.zeros(1, "f4"), np.zeros(1, "f4")))
     layer.__enter__()
-    assert list(tmp_path.iterdir())
+    assert [*tmp_path.glob("*/output.npy")]
     workers.close()
     assert list(tmp_path.iterdir()) == []
 

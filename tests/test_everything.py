@@ -24,12 +24,19 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty folder, and a GPU."""
+def run_all(tmp_path, monkeypatch, capfd):
+    """Runs parts in an empty folder, on a GPU; returns the exit code, and what was said. A part may
+    be a shell's, which starts sooner than Python."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(everything, "unavailable", lambda name: None)
     monkeypatch.setattr(everything.signal, "signal", lambda *_: None)  # the tests' own process
-    return tmp_path
+    monkeypatch.setitem(everything.PROGRAMS, "sh", ["sh"])
+
+    def run(*parts):
+        monkeypatch.setattr(everything, "PARTS", parts)
+        return everything.main([]), capfd.readouterr().out
+
+    return run
 
 
 def shell(text):
@@ -42,24 +49,11 @@ def leaving(file, code):
     return Part(f"makes {file}", shell(text), (file,))
 
 
-@pytest.fixture(autouse=True)
-def shells(monkeypatch):
-    """A part may be a shell's: it starts sooner than Python."""
-    monkeypatch.setitem(everything.PROGRAMS, "sh", ["sh"])
-
-
-def run_all(monkeypatch, capfd, *parts):
-    """The exit code, and what was said."""
-    monkeypatch.setattr(everything, "PARTS", parts)
-    return everything.main([]), capfd.readouterr().out
-
-
-def test_a_part_that_fails_is_said_and_the_others_go_on(here, monkeypatch, capfd):
+def test_a_part_that_fails_is_said_and_the_others_go_on(run_all, tmp_path):
     parts = tuple(leaving(f"{code}.json", code) for code in (0, 2, 7, 1))
-    killed = Part("dies", shell("kill -9 $$"), ("absent.json",))
-    code, said = run_all(monkeypatch, capfd, *parts, killed)
+    code, said = run_all(*parts, Part("dies", shell("kill -9 $$"), ("absent.json",)))
     assert code == 2  # the first failure's
-    assert all((here / part.files[0]).read_text() == "x" for part in parts)
+    assert all((tmp_path / part.files[0]).read_text() == "x" for part in parts)
     ended = re.findall(r"^== \d of 5: (.*) after \d+ s$", said, re.MULTILINE)
     assert ended == [
         "done", "refused", "failed (exit code 7)", "done, and something was wrong",
@@ -71,15 +65,11 @@ def test_a_part_that_fails_is_said_and_the_others_go_on(here, monkeypatch, capfd
     assert [line.split()[-1] for line in summary] == [*(part.files[0] for part in parts), "-"]
 
 
-def test_all_well_is_exit_0(here, monkeypatch, capfd):
-    assert run_all(monkeypatch, capfd, leaving("a.json", 0))[0] == 0
-
-
-def test_a_part_that_was_interrupted_ends_all(here, monkeypatch, capfd):
-    parts = leaving("z.json", 2), leaving("a.json", 130), leaving("b.json", 0)
-    code, said = run_all(monkeypatch, capfd, *parts)
+def test_a_part_that_was_interrupted_ends_all(run_all, tmp_path):
+    assert run_all(leaving("a.json", 0))[0] == 0
+    code, said = run_all(*(leaving(f"{code}.json", code) for code in (2, 130, 1)))
     assert code == 130
-    assert not (here / "b.json").exists()
+    assert not (tmp_path / "1.json").exists()
     assert said.endswith("interrupted at part 2 of 3: the same command goes on\n")
 
 

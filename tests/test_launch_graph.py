@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from cuda.bindings import driver
@@ -25,7 +23,6 @@ from pretended_driver import (
     PROBLEM,
     SHAPES,
     STRICT,
-    Driver,
     arrays_at,
     device_array,
     prepared,
@@ -36,20 +33,20 @@ from pretended_driver import (
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+def fake(monkeypatch):
     yield from pretended_driver(monkeypatch)
 
 
-def test_only_what_takes_another_array_is_updated(fake: Driver) -> None:
+def test_only_what_takes_another_array_is_updated(fake):
     """s09 packs the weight and then takes all but that."""
     call, _ = stage_packed(fake, "s09")
     updated, plain = [], fake.cuGraphExecKernelNodeSetParams
 
-    def noted(made: Any, node: int, kernel: Any) -> tuple[Any]:
+    def noted(made, node, kernel):
         updated.append(node)
         return plain(made, node, kernel)
 
-    fake.cuGraphExecKernelNodeSetParams = noted  # type: ignore[method-assign]
+    fake.cuGraphExecKernelNodeSetParams = noted
     arrays = arrays_at(0x1000)
     for name, nodes in (("input", [0, 1]), ("output", [1]), ("weight", [0]), ("bias", [1])):
         updated.clear()
@@ -66,9 +63,7 @@ def test_only_what_takes_another_array_is_updated(fake: Driver) -> None:
 @pytest.mark.parametrize("name", ["s01", "s09", "s11"])
 @pytest.mark.parametrize("how", ["Ctrl-C before", "Ctrl-C after", "refused"])
 @pytest.mark.parametrize("captured", [False, True])
-def test_a_call_that_ends_half_way_harms_no_later_one(
-    name: str, how: str, captured: bool, fake: Driver
-) -> None:
+def test_a_call_that_ends_half_way_harms_no_later_one(name, how, captured, fake):
     """While some kernels take the new arrays and some still the old ones."""
     call, program = stage_packed(fake, name)
     first, second = arrays_at(0x1000_0000), arrays_at(0x2000_0000)
@@ -80,7 +75,7 @@ def test_a_call_that_ends_half_way_harms_no_later_one(
         right = list(fake.launches)
         left = [last]
 
-        def half(place: int, left: list[int] = left) -> None:
+        def half(place, left=left):
             left[0] -= 1
             if left[0] < 0 and how == "Ctrl-C before":
                 raise KeyboardInterrupt
@@ -90,10 +85,10 @@ def test_a_call_that_ends_half_way_harms_no_later_one(
             if left[0] < 0:
                 raise KeyboardInterrupt
 
-        call._graph.update = half  # type: ignore[method-assign]
+        call._graph.update = half
         with pytest.raises((KeyboardInterrupt, RuntimeError)):
             call(*second.values(), 7)
-        call._graph.update = update  # type: ignore[method-assign]
+        call._graph.update = update
         fake.launches.clear()
         fake.capturing = {7: CAPTURED} if captured else {}
         call(*first.values(), 7)
@@ -102,7 +97,7 @@ def test_a_call_that_ends_half_way_harms_no_later_one(
 
 
 @pytest.mark.parametrize("call", ["cuGraphLaunch", "cuGraphExecKernelNodeSetParams"])
-def test_a_launch_that_the_driver_refuses_raises(call: str, fake: Driver) -> None:
+def test_a_launch_that_the_driver_refuses_raises(call, fake):
     fake.answers = {call: [OUT_OF_RESOURCES]}
     refused = "^CUDA could not launch direct: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES$"
     launch, arrays = s01(fake), arrays_at(0x1000)
@@ -113,7 +108,7 @@ def test_a_launch_that_the_driver_refuses_raises(call: str, fake: Driver) -> Non
     assert address_of(arrays["input"]) in fake.launches[-1]["values"]
 
 
-def test_an_error_names_the_kernels_of_a_graph_once_each(fake: Driver) -> None:
+def test_an_error_names_the_kernels_of_a_graph_once_each(fake):
     call, _ = stage_packed(fake, "s09")
     fake.answers = {"cuGraphLaunch": [OUT_OF_RESOURCES]}
     with pytest.raises(RuntimeError, match=r"^CUDA could not launch pack_filter, double_buffer: "):
@@ -131,9 +126,7 @@ def test_an_error_names_the_kernels_of_a_graph_once_each(fake: Driver) -> None:
         assert str(refused.value).count(step.name) == 1
 
 
-def test_a_thread_without_a_context_gets_the_plan_s_and_another_gpu_s_is_refused(
-    fake: Driver,
-) -> None:
+def test_a_thread_without_a_context_gets_the_plan_s_and_another_gpu_s_is_refused(fake):
     call, arrays = s01(fake), arrays_at(0x1000)
     for launches in (1, 2):  # in the second call there is nothing to write
         fake.context = 0
@@ -155,9 +148,7 @@ def test_a_thread_without_a_context_gets_the_plan_s_and_another_gpu_s_is_refused
 
 @pytest.mark.parametrize("stream", [0, 2, 7])
 @pytest.mark.parametrize("status", [CAPTURED, INVALIDATED])
-def test_a_captured_stream_gets_launches_of_their_own(
-    stream: int, status: Any, fake: Driver
-) -> None:
+def test_a_captured_stream_gets_launches_of_their_own(stream, status, fake):
     """A graph cannot be launched while another is captured, nor may it be updated. What the
     capture's arrays were is none of a later call's, and the other way round."""
     call, program = stage_packed(fake, "s11")
@@ -181,7 +172,7 @@ def test_a_captured_stream_gets_launches_of_their_own(
         call(*first.values(), stream)
 
 
-def test_where_a_stream_cannot_be_asked_the_graph_is_tried(fake: Driver) -> None:
+def test_where_a_stream_cannot_be_asked_the_graph_is_tried(fake):
     """The default one, while another that blocks it is captured."""
     fake.answers = {"cuStreamIsCapturing": [driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT]}
     s01(fake)(*arrays_at(0x1000).values())
@@ -189,7 +180,7 @@ def test_where_a_stream_cannot_be_asked_the_graph_is_tried(fake: Driver) -> None
 
 
 @pytest.mark.parametrize("call", ["cuGraphCreate", "cuGraphAddKernelNode", "cuGraphInstantiate"])
-def test_where_the_driver_makes_no_graph_launches_go_singly(call: str, fake: Driver) -> None:
+def test_where_the_driver_makes_no_graph_launches_go_singly(call, fake):
     fake.answers = {call: [OUT_OF_RESOURCES]}
     launch, arrays = s01(fake), arrays_at(0x1000)
     assert fake.gone == ([] if call == "cuGraphCreate" else ["graph"])
@@ -200,9 +191,7 @@ def test_where_the_driver_makes_no_graph_launches_go_singly(call: str, fake: Dri
 
 @pytest.mark.parametrize("context", [0, 1, 2])
 @pytest.mark.parametrize("capturing", [{}, {7: CAPTURED}])
-def test_a_graph_goes_with_what_launches_it(
-    context: int, capturing: dict[int, Any], fake: Driver
-) -> None:
+def test_a_graph_goes_with_what_launches_it(context, capturing, fake):
     """In whichever thread: without a context, in another's, while a graph is captured."""
     call = s01(fake)
     call(*arrays_at(0x1000).values())
@@ -214,9 +203,7 @@ def test_a_graph_goes_with_what_launches_it(
 
 
 @pytest.mark.parametrize("another", [False, True])
-def test_a_graph_has_gone_with_its_context_and_is_left_where_python_ends(
-    another: bool, fake: Driver
-) -> None:
+def test_a_graph_has_gone_with_its_context_and_is_left_where_python_ends(another, fake):
     """Even where another context has taken its place; at Python's end there may be no driver."""
     call = s01(fake)
     assert [finalizer.atexit for finalizer in fake.finalizers] == [False]
@@ -230,16 +217,16 @@ def test_a_graph_has_gone_with_its_context_and_is_left_where_python_ends(
     assert (fake.context, fake.mode) == (1, STRICT)
 
 
-def test_threads_do_not_mix_their_arrays(fake: Driver) -> None:
+def test_threads_do_not_mix_their_arrays(fake):
     """One thread is inside a launch, its addresses written, while another calls."""
     plain, inside = fake.cuGraphLaunch, threading.Event()
 
-    def slow(*arguments: Any) -> tuple[Any]:
+    def slow(*arguments):
         inside.set()
         time.sleep(0.1)  # the driver lets other threads run, too
         return plain(*arguments)
 
-    fake.cuGraphLaunch = slow  # type: ignore[method-assign]
+    fake.cuGraphLaunch = slow
     call = s01(fake)
     first = threading.Thread(target=call, args=tuple(arrays_at(0x1000_0000).values()))
     first.start()

@@ -117,11 +117,11 @@ def test_requests_of_shared_memory_have_the_trace_s_wavefronts(stage):
     shared = [one for one in launch.requests if one.array in ("S_F", "S_I")]
     assert {one.operation for one in shared} == {"load", "store"}
     for one in shared:
-        passes = requests._served(launch, one)[1]
-        assert len(passes) == one.wavefronts
-        served = {lane for words in passes for lanes in words.values() for lane in lanes}
+        wavefronts = requests._served(launch, one)[1]
+        assert len(wavefronts) == one.wavefronts
+        served = {lane for words in wavefronts for lanes in words.values() for lane in lanes}
         assert served == {*one.lanes}
-        banks = [[word % 32 for word in words] for words in passes]
+        banks = [[word % 32 for word in words] for words in wavefronts]
         assert all(len(set(row)) == len(row) for row in banks)
     first = next(one for one in shared if (one.array, one.operation) == ("S_I", "load"))
     assert f"{first.wavefronts} wavefront" in lessons.one_request(launch, "S_I").alt

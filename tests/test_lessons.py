@@ -19,44 +19,15 @@ from numba.cuda.core import config
 from test_docs import headings, keys, listed, rows
 from typer.testing import CliRunner
 
-from convlab import ConvProblem, trace, trace_stage
+from convlab import ConvProblem, lessons, trace, trace_stage
 from convlab.checking import checker
 from convlab.cli import app
 from convlab.commands import lessons as command
 from convlab.kernels import im2col
-from convlab.lessons import (
-    On,
-    answers,
-    build,
-    charts,
-    check,
-    check_im2col,
-    check_kernel,
-    exercises,
-    feedback,
-    places,
-    side_by_side,
-    traced,
-    what_is_wrong,
-    who_does_what,
-    with_field,
-)  # fmt: skip
+from convlab.lessons import answers, build, charts, exercises, feedback, places, source
 from convlab.lessons.feedback import PASSED, UNFILLED
-from convlab.lessons.source import (
-    LEARNER,
-    NBGRADER,
-    SOLUTION,
-    STUB,
-    Blank,
-    cut,
-    read,
-    stage_kernel,
-    without_marks,
-)  # fmt: skip
-from convlab.stages import (
-    s01_direct,
-    s02_cin_naive,
-)
+from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, read
+from convlab.stages import s01_direct, s02_cin_naive
 
 ROOT = Path(__file__).parents[1]
 SOURCES = build.sources()
@@ -170,22 +141,25 @@ def test_a_stub_says_how_many_lines_there_are_and_what_they_do():
     inside = "    # why\n    b = 1\n\n    c = 2\n"
     text = f"a\n    ### BEGIN SOLUTION: add\n{inside}    ### END SOLUTION\nd"
     stub = f"a\n    # FILL ME IN (about 2 lines): add\n    {STUB}\nd"
-    assert cut(text) == stub
-    assert without_marks(text) == f"a\n{inside}d"
+    assert source.cut(text) == stub
+    assert source.without_marks(text) == f"a\n{inside}d"
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: stage_kernel("s01", Blank("t", "no such line", "x")), "no such line"),
-        (lambda: stage_kernel("s01", Blank("t", "range(", "x")), "3 lines hold"),
-        (lambda: stage_kernel("s01", planted=[("float32", "x")]), "3 times"),
-        (lambda: stage_kernel("s01", name="nobody"), "nobody"),
-        (lambda: stage_kernel("s99"), "s99"),
-        (lambda: check(s01_direct.make_kernel, "s99"), "s99"),
+        (
+            lambda: source.stage_kernel("s01", source.Blank("t", "no such line", "x")),
+            "no such line",
+        ),
+        (lambda: source.stage_kernel("s01", source.Blank("t", "range(", "x")), "3 lines hold"),
+        (lambda: source.stage_kernel("s01", planted=[("float32", "x")]), "3 times"),
+        (lambda: source.stage_kernel("s01", name="nobody"), "nobody"),
+        (lambda: source.stage_kernel("s99"), "s99"),
+        (lambda: lessons.check(s01_direct.make_kernel, "s99"), "s99"),
         (lambda: build.sources(["99_nothing"]), "99_nothing"),
         (lambda: charts.stored("conv99"), "conv99"),
-        (lambda: side_by_side({}, "nothing"), "nothing"),
+        (lambda: lessons.side_by_side({}, "nothing"), "nothing"),
         (lambda: answers.wrong("x", "answer", ("gone", "")).of("text"), "gone"),
     ],
 )
@@ -285,11 +259,11 @@ def test_the_table_says_where_a_result_is_not_as_it_must_be(capsys, monkeypatch)
     ],
 )  # fmt: skip
 def test_nothing_that_a_learner_hands_over_raises(made):
-    found = check(made, "s01")
+    found = lessons.check(made, "s01")
     assert found.result == "broken"
     assert not found.passed
     assert "Traceback" not in str(found)
-    assert check_kernel(made, np.copy, []).result == "broken"
+    assert lessons.check_kernel(made, np.copy, []).result == "broken"
 
 
 def test_an_unfilled_cell_is_told_without_running_it():
@@ -297,7 +271,7 @@ def test_an_unfilled_cell_is_told_without_running_it():
         # FILL ME IN
         raise NotImplementedError()
 
-    found = check(make_kernel, "s01")
+    found = lessons.check(make_kernel, "s01")
     assert found.result == UNFILLED
     (line,) = found.problems[0].lines
     assert line.code == STUB
@@ -309,13 +283,13 @@ def test_an_unfilled_cell_is_told_without_running_it():
 
 
 def test_a_race_is_told_with_both_lines_and_what_mends_it(tmp_path):
-    source = (ROOT / "src/convlab/stages/s05_shared_memory.py").read_text(encoding="utf-8")
+    text = (ROOT / "src/convlab/stages/s05_shared_memory.py").read_text(encoding="utf-8")
     barrier = "cuda.syncthreads()  # nobody fetches the next slice over what others still read"
     file = tmp_path / "mine.py"
-    file.write_text(source.replace(barrier, "pass"), encoding="utf-8")
+    file.write_text(text.replace(barrier, "pass"), encoding="utf-8")
     there: dict = {"__name__": "mine"}
     exec(compile(file.read_text(), str(file), "exec"), there)
-    found = check(there["make_kernel"], "s05")
+    found = lessons.check(there["make_kernel"], "s05")
     assert "shared race" in found.reasons
     codes = {line.code for problem in found.problems for line in problem.lines}
     assert any(code.startswith("total += S_F") for code in codes)
@@ -323,19 +297,13 @@ def test_a_race_is_told_with_both_lines_and_what_mends_it(tmp_path):
     assert "syncthreads" in str(found)
 
 
+@cuda.jit
+def writes_nothing(input, weight, bias, output):
+    pass
+
+
 def test_wrong_outputs_come_with_a_picture():
-    def make_kernel(problem):
-        @cuda.jit
-        def zeros(input, weight, bias, output):
-            i = cuda.grid(1)
-            if i < output.size:
-                p = problem
-                n, m, rest = i % p.W_o, i // p.W_o % p.H_o, i // (p.W_o * p.H_o)
-                output[rest // p.C_o, rest % p.C_o, m, n] = float32(0)
-
-        return zeros
-
-    found = check(make_kernel, "s01")
+    found = lessons.check(writes_nothing, "s01")
     assert found.result == "answer"
     assert found.picture is not None
     assert found.picture.png.startswith(b"\x89PNG")
@@ -346,20 +314,20 @@ def test_float64_is_told_and_not_punished(monkeypatch):
     from convlab.checking.records import Machine
 
     monkeypatch.setattr(checker, "compiled", lambda *a: Machine(float64=("DFMA",)))
-    found = check(s01_direct.make_kernel, "s01")
+    found = lessons.check(s01_direct.make_kernel, "s01")
     assert found.passed
     assert any("float32(0)" in what for what in found.right)
     monkeypatch.setattr(checker, "compiled", lambda *a: Machine(error="no such function"))
-    assert check(s01_direct.make_kernel, "s01").result == feedback.DOES_NOT_COMPILE
+    assert lessons.check(s01_direct.make_kernel, "s01").result == feedback.DOES_NOT_COMPILE
 
 
 def test_where_nbgrader_grades_what_does_not_pass_raises(monkeypatch):
     monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
     with pytest.raises(AssertionError, match="Not yet"):
-        check(None, "s01")
-    assert check(s01_direct.make_kernel, "s01").passed
+        lessons.check(None, "s01")
+    assert lessons.check(s01_direct.make_kernel, "s01").passed
     monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
-    assert not check(None, "s01").passed
+    assert not lessons.check(None, "s01").passed
 
 
 def test_what_a_checked_kernel_gets_is_its_own_copy():
@@ -371,7 +339,7 @@ def test_what_a_checked_kernel_gets_is_its_own_copy():
         a[i] = 0
         out[i] = 0
 
-    found = check_kernel(greedy, np.zeros_like, [On(1, 4, inputs)])
+    found = lessons.check_kernel(greedy, np.zeros_like, [lessons.On(1, 4, inputs)])
     assert found.reasons == (exercises.INPUT,)
     assert inputs[0].all()
 
@@ -390,10 +358,12 @@ def past_the_end(a, out):
 
 
 def test_a_finding_shows_the_line():
-    found = what_is_wrong(past_the_end, 1, 32, np.ones(8, np.float32), np.ones(8, np.float32))
+    found = lessons.what_is_wrong(
+        past_the_end, 1, 32, np.ones(8, np.float32), np.ones(8, np.float32)
+    )
     assert found.result == "out of bounds"
     assert found.problems[0].lines[0].code == "out[i] = a[i]"
-    clean = what_is_wrong(shifted, 1, 8, np.ones(8, np.float32), np.ones(8, np.float32))
+    clean = lessons.what_is_wrong(shifted, 1, 8, np.ones(8), np.ones(8))
     assert clean.passed
     assert "nothing wrong" in clean.headline
 
@@ -404,57 +374,48 @@ def test_a_finding_shows_the_line():
 PROBLEM = ConvProblem(1, 2, 6, 8, 4, 3, padding=1)
 
 
-def in_numpy(input, problem):
+def test_im2col_passes_and_what_is_wrong_is_told():
     there: dict = {}
-    lesson = lesson_of(build.sources(["03_im2col"])[0])
-    for cell in lesson.cells:
+    for cell in lesson_of(build.sources(["03_im2col"])[0]).cells:
         if cell.role == "setup":
             exec(cell.text, there)
-    return there["im2col_in_numpy"](input, problem)
+    in_numpy = there["im2col_in_numpy"]
 
+    @cuda.jit
+    def zeros(input, columns):
+        e = cuda.grid(1)
+        if e < columns.size:
+            columns[e] = float32(0)
 
-def test_the_stages_im2col_passes_and_nothing_that_is_handed_over_raises():
-    assert check_im2col(im2col.make_im2col, in_numpy).passed
+    assert lessons.check_im2col(im2col.make_im2col, in_numpy).passed
     for made in (None, 7, print, lambda *sizes: None, lambda *sizes: 1 / 0, lambda: None):
-        found = check_im2col(made, in_numpy)
+        found = lessons.check_im2col(made, in_numpy)
         assert found.result == "broken"
         assert "Traceback" not in str(found)
-
-
-def test_a_wrong_im2col_is_told_the_problem():
-    def make_im2col(problem, WIDTH, BY_IMAGE):
-        @cuda.jit
-        def zeros(input, columns):
-            e = cuda.grid(1)
-            if e < columns.size:
-                columns[e] = float32(0)
-
-        return zeros
-
-    found = check_im2col(make_im2col, in_numpy)
+    found = lessons.check_im2col(lambda *sizes: zeros, in_numpy)
     assert found.result == "answer"
     assert "On 'a single pixel' (" in found.problems[0].what
     assert "the kernel wrote 0, wanted is 1." in found.problems[0].what
 
 
 def test_a_kernel_for_a_field_is_made_from_the_problem_alone():
-    made = with_field(s02_cin_naive.make_kernel)
-    assert check(made, "s02_cin_naive").passed
+    made = lessons.with_field(s02_cin_naive.make_kernel)
+    assert lessons.check(made, "s02_cin_naive").passed
     ours = trace_stage("s02_cin_naive", PROBLEM).main
-    assert traced(made, "s02_cin_naive", PROBLEM).accesses == ours.accesses
-    assert check(with_field(None), "s02_cin_naive").result == "broken"
+    assert lessons.traced(made, "s02_cin_naive", PROBLEM).accesses == ours.accesses
+    assert lessons.check(lessons.with_field(None), "s02_cin_naive").result == "broken"
 
     def unfilled(problem, field):
         raise NotImplementedError()
 
-    assert check(with_field(unfilled), "s02_cin_naive").result == UNFILLED
+    assert lessons.check(lessons.with_field(unfilled), "s02_cin_naive").result == UNFILLED
 
 
 def test_pictures_and_feedback_show_themselves_in_notebooks(monkeypatch):
     shown = []
     display = "IPython.display.display"
     monkeypatch.setattr(display, lambda what, **more: shown.append((what, more)))
-    picture = who_does_what(trace(shifted, 1, 8, np.ones(8), np.ones(8)).main, "out")
+    picture = lessons.who_does_what(trace(shifted, 1, 8, np.ones(8), np.ones(8)).main, "out")
     picture._ipython_display_()
     (bundle, _), (caption, _) = shown
     assert base64.b64encode(picture.png).decode() in bundle["text/html"]
@@ -462,7 +423,7 @@ def test_pictures_and_feedback_show_themselves_in_notebooks(monkeypatch):
     assert bundle["text/plain"] == picture.alt
     assert picture.caption in caption.data
     shown.clear()
-    check(None, "s01")._ipython_display_()
+    lessons.check(None, "s01")._ipython_display_()
     assert shown[0][0].keys() == {"text/html", "text/plain"}
 
 
@@ -479,6 +440,9 @@ def test_notebooks_are_copied_and_nobody_s_work_is_touched(tmp_path):
     code, said, _ = run(folder, "--no-open")
     assert code == 0
     assert f"Copied {2 * len(NAMES)} notebooks" in said
+    for copy in (*folder.glob("*.ipynb"), *folder.glob("solutions/*.ipynb")):
+        for link in LINK.findall(markdown_of(nbformat.read(copy, as_version=4))):
+            assert "://" in link or (copy.parent / link.partition("#")[0]).exists(), link
     work = folder / f"{NAMES[0]}.ipynb"
     work.write_text("my work")
     (folder / f"{NAMES[1]}.ipynb").unlink()
@@ -491,21 +455,11 @@ def test_notebooks_are_copied_and_nobody_s_work_is_touched(tmp_path):
     assert set(listed("## `convlab lessons --json`")) == set(keys(told))
 
 
-def test_links_of_copies_lead_to_the_checkout(tmp_path):
-    run(tmp_path, "--no-open")
-    for copy in (*tmp_path.glob("*.ipynb"), *tmp_path.glob("solutions/*.ipynb")):
-        for link in LINK.findall(markdown_of(nbformat.read(copy, as_version=4))):
-            assert "://" in link or (copy.parent / link.partition("#")[0]).exists(), link
-
-
-def test_a_file_is_no_folder(tmp_path):
+def test_what_cannot_be_copied_to_or_opened_is_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     code, _, said = run(tmp_path / "file", "--no-open")
     assert code == 2
     assert "give a folder" in said
-
-
-def test_without_jupyterlab_nothing_is_copied_and_it_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(command.util, "find_spec", lambda name: None)
     code, _, said = run(tmp_path / "mine")
     assert code == 2

@@ -45,7 +45,7 @@ class PretendedGpu(Simulator):
 
 
 @pytest.fixture
-def tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def tell(monkeypatch, tmp_path):
     """``tell("findings=2", stage, tools)``: what else the pretended program does, in sh."""
     told, program = tmp_path / "told", tmp_path / "bin" / sanitizers.PROGRAM
     told.mkdir()
@@ -57,21 +57,21 @@ def tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(sanitizers, "STAGES", (LADDER[0], LADDER[-1]))
     monkeypatch.setattr(sanitizers, "processes", lambda engine: 4)
 
-    def tell(what: str, stage: str, *tools: str) -> None:
+    def tell(what, stage, *tools):
         for tool in tools:
             (told / f"{stage}-{tool}").write_text(what + "\n")
 
     return tell
 
 
-def run(tmp_path: Path, expected: int) -> dict[str, Any]:
+def run(tmp_path, expected):
     file = tmp_path / "said.json"
     assert sanitizers.main(["--json", str(file)]) == expected
     found: dict[str, Any] = json.loads(file.read_text())
     return found
 
 
-def test_every_tool_watches_every_stage(tell: Any, tmp_path: Path, capsys: Any) -> None:
+def test_every_tool_watches_every_stage(tell, tmp_path, capsys):
     document = run(tmp_path, expected=0)
     assert [(row["stage"], row["tool"]) for row in document["rows"]] == [
         (stage, tool) for stage in (FIRST, LAST) for tool in sanitizers.TOOLS
@@ -98,9 +98,7 @@ def test_every_tool_watches_every_stage(tell: Any, tmp_path: Path, capsys: Any) 
         ("findings=", "fails"),  # nobody watched
     ],
 )
-def test_what_is_not_well_is_said_and_kept(
-    tell: Any, tmp_path: Path, capsys: Any, told: str, cell: str
-) -> None:
+def test_what_is_not_well_is_said_and_kept(tell, tmp_path, capsys, told, cell):
     wrong = [(LAST, "memcheck"), (LAST, "racecheck")]
     tell(told, LAST, "memcheck", "racecheck")
     document = run(tmp_path, expected=1)
@@ -112,9 +110,7 @@ def test_what_is_not_well_is_said_and_kept(
     assert all(row["printed"].endswith("\n") for row in rows)  # the end of it is kept
 
 
-def test_what_takes_long_is_waited_for_and_of_much_the_end_is_kept(
-    tell: Any, tmp_path: Path
-) -> None:
+def test_what_takes_long_is_waited_for_and_of_much_the_end_is_kept(tell, tmp_path):
     tell("sleep 0.5", FIRST, "memcheck")
     tell(f"code=1 runs=first{5000 * '-'}last", FIRST, "synccheck")
     rows = {row["tool"]: row for row in run(tmp_path, expected=1)["rows"] if row["stage"] == FIRST}
@@ -124,12 +120,12 @@ def test_what_takes_long_is_waited_for_and_of_much_the_end_is_kept(
     assert "first" not in rows["synccheck"]["printed"]
 
 
-def hang(file: Path) -> str:
+def hang(file):
     """A program that the tool starts, which never ends."""
     return f"sh -c 'echo $$ >> {file}; echo printed before it hung; exec sleep 60'"
 
 
-def gone(process: int) -> bool:
+def gone(process):
     """Whether it has ended: at once, or as soon as it is noticed."""
     until = time.monotonic() + 10
     while time.monotonic() < until:
@@ -150,9 +146,7 @@ needs_proc = pytest.mark.skipif(
 
 
 @needs_proc
-def test_what_hangs_ends_with_all_that_it_started(
-    tell: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_what_hangs_ends_with_all_that_it_started(tell, tmp_path, monkeypatch, capsys):
     file = tmp_path / "processes"
     tell(hang(file), FIRST, "memcheck")
     monkeypatch.setattr(sanitizers, "PATIENCE_SECONDS", 2)
@@ -163,15 +157,13 @@ def test_what_hangs_ends_with_all_that_it_started(
 
 
 @needs_proc
-def test_ctrl_c_ends_what_runs_and_begins_no_more(
-    tell: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_ctrl_c_ends_what_runs_and_begins_no_more(tell, tmp_path, monkeypatch, capsys):
     file = tmp_path / "processes"
     for stage in (FIRST, LAST):
         tell(hang(file), stage, *sanitizers.TOOLS)
     monkeypatch.setattr(sanitizers, "processes", lambda engine: 2)
 
-    def interrupt() -> None:
+    def interrupt():
         until = time.monotonic() + 30
         while not (file.exists() and file.read_text().count("\n") == 2):
             assert time.monotonic() < until
@@ -194,24 +186,20 @@ def test_ctrl_c_ends_what_runs_and_begins_no_more(
     assert all(gone(int(process)) for process in begun)
 
 
-def test_what_a_gpu_cannot_run_is_left_out_and_said(
-    tell: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_what_a_gpu_cannot_run_is_left_out_and_said(tell, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(PretendedGpu, "capability", lambda self: (7, 5))
     assert {row["stage"] for row in run(tmp_path, expected=0)["rows"]} == {FIRST}
     said = f"Left out: stage {LAST} needs a GPU of compute capability 9.0, no other"
     assert said in capsys.readouterr().out
 
 
-def test_without_the_program_or_a_gpu_nothing_runs(
-    tell: Any, monkeypatch: Any, tmp_path: Path, capsys: Any
-) -> None:
+def test_without_the_program_or_a_gpu_nothing_runs(tell, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert sanitizers.main(["--json", str(tmp_path / "said.json")]) == 2
     assert capsys.readouterr().err.startswith("convlab: there is no compute-sanitizer on the path")
     assert not (tmp_path / "said.json").exists()
 
-    def absent(name: str) -> Any:
+    def absent(name):
         raise EngineUnavailable("there is no GPU here")
 
     monkeypatch.setattr(measured, "choose", absent)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError, asdict
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import numba
 import numpy as np
 import pytest
+from kernels.cases import kernel_function
 from numba import cuda, float32, float64, int8, int32, int64, uint32
 
 from convlab import LADDER, ConvProblem
@@ -19,6 +20,7 @@ from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
 from convlab.simulation.findings import NotSimulated, SimulationError
 
+F = np.float32
 SIM = Simulator()
 ALL = 0xFFFFFFFF
 WEIGHTS = np.array([2.0, 3.0], np.float32)
@@ -86,35 +88,29 @@ def test_a_copy_lands_when_it_is_waited_for() -> None:
         assert "is read while thread (0, 0, 0)'s copy to it is in flight" in str(finding)
 
 
-@cuda.jit
-def copies_to_global_memory(a, out):
-    copy_async(out, 0, a, 0, True)
+def kernel(arguments: str, *lines: str) -> Any:
+    """A kernel of these lines, the first of which is line 2."""
+    return cuda.jit(kernel_function("kernel", arguments, [*lines], run))
 
 
-@cuda.jit
-def copies_from_shared_memory(a, out):
-    staged = cuda.shared.array(4, float32)
-    copy_async(staged, 0, staged, 1, True)
-
-
-@cuda.jit
-def copies_to_local_memory(a, out):
-    own = cuda.local.array(4, float32)
-    copy_async(own, 0, a, 0, True)
-
-
+@pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(
-    ("kernel", "what"),
+    ("target", "source", "what"),
     [
-        (copies_to_global_memory, "out: an async copy goes to shared memory"),
-        (copies_from_shared_memory, "staged: an async copy comes from global memory"),
-        (copies_to_local_memory, "own: an async copy goes to shared memory"),
+        ("out", "a", "out: an async copy goes to shared memory"),
+        ("S", "S", "S: an async copy comes from global memory"),
+        ("own", "a", "own: an async copy goes to shared memory"),
     ],
 )
-def test_copies_go_from_global_to_shared_memory(kernel: Any, what: str) -> None:
-    for engine in (SIM, Simulator(strict=False)):
-        with pytest.raises(TypeError, match=what):
-            engine.launch(kernel, 1, 1, np.zeros(4, np.float32), np.zeros(4, np.float32))
+def test_copies_go_from_global_to_shared_memory(
+    target: str, source: str, what: str, strict: bool
+) -> None:
+    copies = kernel(
+        "a, out", "S = cuda.shared.array(4, float32)", "own = cuda.local.array(4, float32)",
+        f"copy_async({target}, 0, {source}, 1, True)",
+    )  # fmt: skip
+    with pytest.raises(TypeError, match=what):
+        Simulator(strict).launch(copies, 1, 1, np.zeros(4, F), np.zeros(4, F))
 
 
 @cuda.jit
@@ -129,13 +125,6 @@ def casts(x, out):
     out[7] = numba.float32(x)
 
 
-def test_number_types_cast() -> None:
-    out = np.zeros(8)
-    run(casts, 1, 1, 3.7, out)
-    near = float(np.float32(3.7))
-    assert out.tolist() == [near, 3.7, 3, 3, 44, -3, near + 1, near]
-
-
 @cuda.jit
 def bits(x, out):
     out[0] = cuda.popc(x)
@@ -146,12 +135,6 @@ def bits(x, out):
     out[5] = cuda.fma(2, 3, 4)
 
 
-def test_bit_operations() -> None:
-    out = np.zeros(6, np.int64)
-    run(bits, 1, 1, 0b10110, out)
-    assert out.tolist() == [3, 27, 0b01101 << 27, 2, 1, 10]
-
-
 @cuda.jit
 def mathematics(x, out):
     out[0] = math.sqrt(x[0])
@@ -159,15 +142,6 @@ def mathematics(x, out):
     out[2] = math.log(x[2])
     out[3] = np.sqrt(x[3]) + cuda.cbrt(x[4]) + math.pi
     out[4] = x[1] * x[1] * x[1] * x[1] * x[1]
-
-
-def test_mathematics_as_on_a_gpu_never_raises() -> None:
-    out = np.zeros(5, np.float32)
-    run(mathematics, 1, 1, np.array([-1, 1e9, 0, 4, 27], np.float32), out)
-    assert np.isnan(out[0])
-    assert out[1:3].tolist() == [np.inf, -np.inf]
-    assert out[3] == np.float32(5 + math.pi)
-    assert np.isinf(out[4])
 
 
 @cuda.jit
@@ -186,12 +160,6 @@ def atomics(a):
     cuda.atomic.nanmax(a, 12, 5)
     cuda.atomic.nanmin(a, 13, 5)
     cuda.atomic.compare_and_swap(a[14:], 13, 98)
-
-
-def test_atomics() -> None:
-    a = np.full(15, 13, np.int32)
-    run(atomics, 1, 1, a)
-    assert a.tolist() == [18, 8, 50, 13, 4, 15, 11, 77, 0, 10, 99, 13, 13, 5, 98]
 
 
 @cuda.jit
@@ -236,10 +204,26 @@ def block_votes(out):
     out[2, i] = cuda.syncthreads_or(i < 5)
 
 
-def test_barriers_that_count() -> None:
-    out = np.zeros((3, 40), np.int32)
-    run(block_votes, 1, 40, out)
-    assert (out == [[5], [0], [1]]).all()
+NEAR, INF = float(F(3.7)), math.inf
+RESULTS = [
+    (casts, 1, [3.7, np.zeros(8)], [NEAR, 3.7, 3, 3, 44, -3, NEAR + 1, NEAR]),
+    (bits, 1, [0b10110, np.zeros(6, np.int64)], [3, 27, 0b01101 << 27, 2, 1, 10]),
+    (
+        mathematics, 1, [np.array([-1, 1e9, 0, 4, 27], F), np.zeros(5, F)],
+        [math.nan, INF, -INF, F(5 + math.pi), INF],
+    ),
+    (
+        atomics, 1, [np.full(15, 13, np.int32)],
+        [18, 8, 50, 13, 4, 15, 11, 77, 0, 10, 99, 13, 13, 5, 98],
+    ),
+    (block_votes, 40, [np.zeros((3, 40), np.int32)], np.repeat([[5], [0], [1]], 40, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "block", "arguments", "expected"), RESULTS)
+def test_what_a_kernel_computes(kernel: Any, block: int, arguments: list, expected: Any) -> None:
+    run(kernel, 1, block, *arguments)
+    np.testing.assert_array_equal(arguments[-1], expected)
 
 
 @cuda.jit
@@ -276,24 +260,20 @@ def test_arrays_of_any_layout_and_constants() -> None:
         assert (out == view * 3).all()
 
 
-@cuda.jit
-def unknown(a):
-    a[0] = cuda.libdevice_of_tomorrow(1)
-
-
-@cuda.jit
-def unknown_atomic(a):
-    cuda.atomic.multiply(a, 0, 1)
+UNKNOWN = kernel("a", "a[0] = cuda.libdevice_of_tomorrow(1)")
+ROWS = "S = cuda.local.array((2, 2), float32)", "S[1, 1] = a[0]", "a[0] = S[1][1]"
 
 
 @pytest.mark.parametrize(
-    ("kernel", "name"),
-    [(unknown, "libdevice_of_tomorrow"), (unknown_atomic, "atomic.multiply")],
-    ids=lambda value: getattr(value, "__name__", ""),
+    ("kernel", "what", "line"),
+    [
+        (UNKNOWN, "cuda.libdevice_of_tomorrow", 2),
+        (kernel("a", "cuda.atomic.multiply(a, 0, 1)"), "cuda.atomic.multiply", 2),
+        (kernel("a", *ROWS), "S", 4),
+    ],
 )
-def test_what_is_not_known_is_refused_by_name_and_line(kernel, name: str) -> None:
-    line = kernel.py_func.__code__.co_firstlineno + 2
-    with pytest.raises(NotSimulated, match=rf"cuda.{name} is not simulated, .*:{line}"):
+def test_what_is_not_known_is_refused_by_name_and_line(kernel: Any, what: str, line: int) -> None:
+    with pytest.raises(NotSimulated, match=rf"{what}.* not simulated, <kernel>:{line}"):
         SIM.launch(kernel, 1, 1, np.zeros(1))
 
 
@@ -350,40 +330,31 @@ def test_only_what_cannot_go_on_is_refused_without_checks() -> None:
             engine.launch(out_of_bounds, 1, 4, a)
 
 
-@cuda.jit
-def not_right_in_python(a):
-    a[cuda.threadIdx.x] = a.no_such_thing
-
-
 def test_another_error_says_which_thread_had_it() -> None:
     with pytest.raises(AttributeError) as caught:
-        SIM.launch(not_right_in_python, 1, 1, np.zeros(1))
+        SIM.launch(kernel("a", "a[cuda.threadIdx.x] = a.no_such_thing"), 1, 1, np.zeros(1))
     assert "block (0, 0, 0), thread (0, 0, 0)" in caught.value.__notes__[0]
-
-
-def test_a_block_that_is_too_large_is_refused() -> None:
-    with pytest.raises(ValueError, match="are 2048 threads: a block has 1 to 1024"):
-        SIM.launch(out_of_bounds, 1, 2048, np.zeros((1, 1)))
 
 
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
     problem = ConvProblem(2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
     input, weight, bias = random_tensors(problem, 1)
+    engines = [CudaSim(), SIM]
+    if stage in (LADDER[0], LADDER[-1]):
+        engines.append(Simulator(strict=False))
     tallies = []
-    for engine in (SIM, Simulator(strict=False), CudaSim()):
+    for engine in engines:
         output = np.full(problem.output_shape, np.nan, np.float32)
         with engine.counting() as counts:
             Plan(problem, stage, stage.tiny_tile, engine)(input, weight, output, bias)
         tallies.append(counts)
         assert Oracle(problem, input, weight, bias).check(output).ok
-    assert tallies[0] == tallies[1]
-    assert tallies[2].global_requests is None  # Numba's simulator knows no warps
-    of_threads = [asdict(counts) for counts in tallies]
-    for counts in of_threads:
-        for name in ("global_requests", "global_sectors", "shared_requests", "shared_wavefronts"):
-            del counts[name]
-    assert of_threads[0] == of_threads[2]
+    assert tallies[1] == tallies[-1]
+    unknown = dict.fromkeys(
+        ("global_requests", "global_sectors", "shared_requests", "shared_wavefronts")
+    )
+    assert replace(tallies[1], **unknown) == tallies[0]  # Numba's simulator knows no warps
 
 
 def test_two_launches_do_the_same() -> None:
@@ -394,18 +365,6 @@ def test_two_launches_do_the_same() -> None:
     assert first == second
 
 
-@cuda.jit
-def view_of_local_memory(a):
-    rows = cuda.local.array((2, 2), float32)
-    rows[1, 1] = a[0]
-    a[0] = rows[1][1]
-
-
-def test_views_of_local_memory_are_refused() -> None:
-    with pytest.raises(NotSimulated, match=r"rows.* not simulated, .*test_simulator.py:\d+"):
-        SIM.launch(view_of_local_memory, 1, 1, np.zeros(1))
-
-
 def test_arrays_of_records_are_refused() -> None:
     with pytest.raises(NotSimulated, match=r"a is an array of .*, which is not simulated"):
-        SIM.launch(view_of_local_memory, 1, 1, np.zeros(1, [("x", "f4")]))
+        SIM.launch(UNKNOWN, 1, 1, np.zeros(1, [("x", "f4")]))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from urllib.parse import unquote
 
+import browser
 import numpy as np
 import pytest
 from numba.cuda.core import config
@@ -152,6 +155,62 @@ def test_a_listing_has_every_line_and_links_find_names(site):
     assert f"src/convlab/stage.html#L-{line}" in text_of(site / "contributing.html")
 
 
+# In a browser: it fits a phone, finds what is searched for, and is quiet.
+
+PHONE, DESKTOP = (390, 800), (1280, 900)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    try:
+        browser.find()
+    except browser.BrowserMissing as missing:
+        pytest.skip(str(missing))
+    with browser.Browser() as opened:
+        yield opened
+
+
+@needs_a_build
+def test_no_page_is_wider_than_its_window(site, chromium):
+    too_wide = {}
+    for path in sorted(site.rglob("*.html")):
+        chromium.window(*PHONE)
+        chromium.open(path)
+        # A page turns dark and grows where it is: it need not be read again.
+        for size, dark in product((PHONE, DESKTOP), (False, True)):
+            chromium.window(*size, dark=dark)
+            wide = chromium.run("document.documentElement.scrollWidth")
+            if wide > size[0]:
+                too_wide[path.relative_to(site).as_posix(), size, dark] = wide
+    assert too_wide == {}
+    assert chromium.errors == []
+    assert [one for one in chromium.asked_for if not one.startswith("file:")] == []
+
+
+@needs_a_build
+def test_the_ladder_can_be_read_on_a_phone(site, chromium):
+    chromium.window(*PHONE)
+    chromium.open(site / "index.html")
+    hidden = chromium.run(
+        "[...document.querySelectorAll('td:nth-child(2) a')].filter(one => "
+        f"one.getBoundingClientRect().right > {PHONE[0]}).map(one => one.textContent)"
+    )
+    assert hidden == []
+    # Not with the mouse: the theme scrolls smoothly, and a middle that moves cannot be hit.
+    chromium.run("document.querySelector('td a[href*=s05_shared_memory]').click()")
+    chromium.wait("document.title.startsWith('s05_shared_memory')")
+
+
+@needs_a_build
+def test_the_search_finds_pages(site, chromium):
+    chromium.window(*DESKTOP)
+    chromium.open(site / "index.html")
+    chromium.run("location.href = 'search.html?q=coalesced'")
+    chromium.wait("document.querySelectorAll('#search-results ul.search li').length > 0")
+    chromium.wait("document.querySelector('#search-results').innerText.includes('Glossary')")
+    assert chromium.errors == []
+
+
 # What needs no build.
 
 
@@ -170,7 +229,7 @@ def test_every_public_name_says_what_it_is(module):
 def test_the_simulator_finds_what_the_examples_show():
     assert [example.kind for example in EXAMPLES] == [*REMEDIES]
     for example in EXAMPLES:
-        said, _ = pages.shown_example(example)  # which runs the mended kernel too
+        said, _ = pages.shown_example(example)  # which runs the corrected kernel too
         assert all(line.startswith(f"- {example.kind}, ") for line in str(said).splitlines()[1:])
 
 

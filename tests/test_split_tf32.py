@@ -43,7 +43,14 @@ def _where_it_runs(request: pytest.FixtureRequest) -> None:
 
 
 def test_every_rung_of_the_tensor_cores_is_here() -> None:
-    assert [stage.name.split("_")[0] for stage in STAGES] == ["s12c", "s13", "s13b", "s13c", "s14"]
+    assert [stage.name.split("_")[0] for stage in STAGES] == [
+        "s12c",
+        "s13",
+        "s13b",
+        "s13c",
+        "s13d",
+        "s14",
+    ]
     for stage in STAGES:
         assert stage.allowances(FEW) == {"atomic_additions": 0, "split_products": True}
     assert stage_named("s12").precision == "fp32"

@@ -274,6 +274,7 @@ def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch):
         (["--problem", "1x2x3x4,5x2x9x1"], "kernel_size (9, 1)"),
         (["--problem", "1x2x3x4,5x2x1x1,q3"], "--problem ends in ',q3'"),
         (["--batch", "0"], "--batch is 0"),
+        (["--forget", "--batch", "0"], "--batch is 0"),
         (["--all", "--batch", "1"], "--all"),
         (["--forget", "--json", "x.json"], "--forget"),
     ],

@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 from kernels.cases import edited, findings_of
 from kernels.right import RIGHT
-from kernels.warpgroups import fill, make_products, multiplied, random_pairs
-from kernels.wrong import (
+from kernels.warpgroups import (
     FINISH,
     MATRIX,
     RESULT,
     START,
     STORE,
-    WRONG,
+    fill,
+    make_products,
+    multiplied,
     product_of_a_warpgroup,
+    random_pairs,
 )
+from kernels.wrong import WRONG
 from numba import cuda, float32, float64, int32
 from numba.cuda.core import config
 

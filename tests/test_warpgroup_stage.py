@@ -141,11 +141,11 @@ def test_it_computes_what_its_arithmetic_says_to_the_bit(width: int, tile: Tile)
     windows, filters = input.reshape(75, -1).T, weight.reshape(18, 75).T
     wanted = in_slices(windows, filters)
     np.testing.assert_array_equal(output.reshape(18, -1), wanted.T)
-    # In the order of mma it would not be the same, so the test can tell: s13b and s13c have that.
+    # In the order of mma it would not be the same, so the test can tell: s13b to s13d have that.
     of_mma = [(a, b, k) for k in (0, 8) for a, b, _ in (SIX[0], SIX[1], SIX[4])]
     other = in_slices(windows, filters, of_mma)
     assert (other != wanted).any()
-    for name in ("s13b", "s13c"):
+    for name in ("s13b", "s13c", "s13d"):
         output = computed(
             stage_named(name), choose("simulator"), problem, (input, weight, None), tile
         )

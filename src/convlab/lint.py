@@ -89,6 +89,7 @@ REGISTER_BUDGET: dict[str, int] = {
     "warpgroups": 255,
     "swapped_operands": 255,
     "warpgroup_tile": 255,
+    "whole_slice": 255,
 }
 USUAL_BUDGET = 128  # of every other kernel
 # Layout transforms that must have 128-bit accesses; of main kernels ``Stage.vectorized`` says so.

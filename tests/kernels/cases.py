@@ -78,8 +78,14 @@ def edited(function: Any, name: str, edits: dict[str, Any]) -> Any:
     for old in edits:
         if (count := [line.strip() for line in lines].count(old)) != 1:
             raise ValueError(f"{name}: {function.__name__} has {old!r} {count} times")
-    text = "\n".join([f"def {name}(a, b):", *body]) + "\n"
+    return kernel_function(name, "a, b", [line[4:] for line in body], function)
+
+
+def kernel_function(name: str, arguments: str, lines: list[str], beside: Any) -> Any:
+    """A function of these lines, with the globals of the function ``beside``; its file, ``<name>``,
+    can be read by :mod:`linecache`."""
+    text = "\n    ".join([f"def {name}({arguments}):", *lines]) + "\n"
     file = f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    exec(compile(text, file, "exec"), function.__globals__, there := {})
+    exec(compile(text, file, "exec"), beside.__globals__, there := {})
     return there[name]

@@ -12,18 +12,26 @@ from convlab.device import (
     commit_copies,
     copy_async,
     copy_async4,
-    fence_shared,
-    finish_product,
     load4,
     mma_tf32,
-    start_product,
     store4,
     to_tf32,
     wait_copies,
 )
-from kernels.cases import Case, F, floats, row_and
+from kernels.cases import Case, F, edited, floats, row_and
 from kernels.tensor_cores import gemm_shape, tf32_gemm
-from kernels.warpgroups import fill, first_sums
+from kernels.warpgroups import (
+    BARRIER,
+    FENCE,
+    FINISH,
+    MATRIX,
+    PAIR,
+    RESULT,
+    START,
+    STORE,
+    first_sums,
+    product_of_a_warpgroup,
+)
 
 RIGHT: list[Case] = []
 ALL = 0xFFFFFFFF
@@ -599,128 +607,70 @@ def sums_of_slices(numbers: Any) -> Any:
     return sum(map(first_sums, numbers.reshape(-1, 256)))
 
 
-@right(lambda a: sums_of_slices(a[0]), arguments=floats(1024, 128), **WARPGROUP)
-def other_slot_filled_while_tensor_cores_read(a, b):
-    S = cuda.shared.array(512, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    total = float32(0)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    for k in range(4):
-        now, other = k % 2 * 256, (k + 1) % 2 * 256
-        fence_shared()
-        cuda.syncthreads()
-        start_product(D, L, T, S, now, 8)
-        if k < 3:
-            S[other + i] = a[256 * (k + 1) + i]
-            S[other + i + 128] = a[256 * (k + 1) + i + 128]
-        finish_product(D, 8)
-        total += D[0]
-    b[i] = total
+def right_product(name: str, result: Any, edits: dict[str, Any], **launch: Any) -> None:
+    """Put an edit of the right product into the table."""
+    more = {"arguments": floats(256, 128), **WARPGROUP} | launch
+    right(result, **more)(edited(product_of_a_warpgroup, name, edits))
 
 
-@right(lambda a: sums_of_slices(a[0]), arguments=floats(1024, 128), **WARPGROUP)
-def copies_into_the_other_slot_across_barriers(a, b):
-    S = cuda.shared.array(512, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    total = float32(0)
-    for k in range(5):
-        slot, last = k % 2 * 256, (k + 1) % 2 * 256
-        if k < 4:
-            copy_async(S, slot + i, a, 256 * k + i, True)
-            copy_async(S, slot + i + 128, a, 256 * k + i + 128, True)
-        commit_copies()
-        if k > 0:
-            start_product(D, L, T, S, last, 8)
-        wait_copies(0)
-        fence_shared()
-        cuda.syncthreads()  # while the product is under way
-        if k > 0:
-            finish_product(D, 8)
-            total += D[0]
-        cuda.syncthreads()  # everybody's is done: the next copies may come
-    b[i] = total
-
-
-@right(lambda a: first_sums(a[0], 6, 3), arguments=floats(256, 128), **WARPGROUP)
-def two_products_into_two_arrays(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D, E = cuda.local.array(4, float32), cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    start_product(E, T, L, S, 0, 8)
-    finish_product(D, 8)
-    finish_product(E, 8)
-    cuda.syncthreads()
-    S[i] = float32(0)  # nobody reads any more
-    b[i] = D[0] + E[0]
-
-
-@right(lambda a: first_sums(a[0]) + 7, arguments=floats(256, 128), **WARPGROUP)
-def product_into_a_part_of_an_array(a, b):
-    S = cuda.shared.array(300, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(6, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[44 + i], S[44 + i + 128] = a[i], a[i + 128]
-    D[5] = float32(7)
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 44, 8)
-    if i < 44:
-        S[i] = D[5]  # beside what tensor cores read and write
-    finish_product(D, 8)
-    b[i] = D[0] + D[5]
-
-
-@right(lambda a: np.append(first_sums(a[0]), np.full(64, a[0].sum())), arguments=floats(256, 192),
-       **(WARPGROUP | {"block": 192, "grid": 1}))  # fmt: skip
-def two_warps_beside_a_warpgroup(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    if i >= 128:
-        for k in range(i - 128, 256, 64):
-            S[k] = a[k]
-        fence_shared()
-    cuda.syncthreads()
-    if i < 128:
-        fill(L, T)
-        start_product(D, L, T, S, 0, 8)
-        finish_product(D, 8)
-        b[i] = D[0]
-    else:
-        total = float32(0)
-        for k in range(256):  # tensor cores read it too
-            total += S[k]
-        b[i] = total
-
-
-@right(lambda a: first_sums(a[0]), arguments=floats(256, 128), **WARPGROUP)
-def fenced_once_for_two_barriers(a, b):
-    S = cuda.shared.array(256, float32, alignment=16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    S[i] = float32(0)  # written anew: what counts is the fence after the last one
-    cuda.syncthreads()
-    S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]
-    cuda.syncthreads()
-    fence_shared()  # after a barrier, and before another
-    fill(L, T)
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
+TWO_SLOTS = {MATRIX: MATRIX.replace("256", "512"), RESULT: "b[i] = total"}
+SLICES: dict[str, Any] = {"arguments": floats(1024, 128)}
+TOTAL = "total = float32(0)"
+right_product(
+    "other_slot_filled_while_tensor_cores_read", lambda a: sums_of_slices(a[0]),
+    {**TWO_SLOTS,
+     STORE: (TOTAL, STORE, "for k in range(4):",
+             "    now, other = k % 2 * 256, (k + 1) % 2 * 256"),
+     FENCE: f"    {FENCE}", BARRIER: f"    {BARRIER}",
+     START: ("    start_product(D, L, T, S, now, 8)",
+             "    if k < 3:",
+             "        S[other + i] = a[256 * (k + 1) + i]",
+             "        S[other + i + 128] = a[256 * (k + 1) + i + 128]"),
+     FINISH: (f"    {FINISH}", "    total += D[0]")}, **SLICES,
+)  # fmt: skip
+right_product(
+    "copies_into_the_other_slot_across_barriers", lambda a: sums_of_slices(a[0]),
+    {**TWO_SLOTS,
+     STORE: (TOTAL, "for k in range(5):",
+             "    slot, last = k % 2 * 256, (k + 1) % 2 * 256",
+             "    if k < 4:",
+             "        copy_async(S, slot + i, a, 256 * k + i, True)",
+             "        copy_async(S, slot + i + 128, a, 256 * k + i + 128, True)",
+             "    commit_copies()",
+             "    if k > 0:",
+             "        start_product(D, L, T, S, last, 8)",
+             "    wait_copies(0)"),
+     FENCE: f"    {FENCE}", BARRIER: f"    {BARRIER}  # while the product is under way",
+     START: "    if k > 0:",
+     FINISH: (f"        {FINISH}", "        total += D[0]",
+              f"    {BARRIER}  # everybody's is done: the next copies may come")}, **SLICES,
+)  # fmt: skip
+right_product(
+    "two_products_into_two_arrays", lambda a: first_sums(a[0], 6, 3),
+    {STORE: ("E = cuda.local.array(4, float32)", PAIR),
+     START: (START, "start_product(E, T, L, S, 0, 8)"),
+     FINISH: (FINISH, "finish_product(E, 8)", BARRIER, "S[i] = float32(0)"),
+     RESULT: "b[i] = D[0] + E[0]"},
+)  # fmt: skip
+right_product(
+    "product_into_a_part_of_an_array", lambda a: first_sums(a[0]) + 7,
+    {MATRIX: MATRIX.replace("256", "300"),
+     "D = cuda.local.array(4, float32)": "D = cuda.local.array(6, float32)",
+     STORE: ("S[44 + i], S[44 + i + 128] = a[i], a[i + 128]", "D[5] = float32(7)"),
+     START: ("start_product(D, L, T, S, 44, 8)",
+             "if i < 44:", "    S[i] = D[5]  # beside what tensor cores read and write"),
+     RESULT: "b[i] = D[0] + D[5]"},
+)  # fmt: skip
+right_product(
+    "two_warps_beside_a_warpgroup", lambda a: np.append(first_sums(a[0]), np.full(64, a[0].sum())),
+    {STORE: ("if i >= 128:", "    for k in range(i - 128, 256, 64):", "        S[k] = a[k]"),
+     FENCE: f"    {FENCE}", START: ("if i < 128:", f"    {START}"), FINISH: f"    {FINISH}",
+     RESULT: (f"    {RESULT}", "else:", f"    {TOTAL}",
+              "    for k in range(256):  # tensor cores read it too", "        total += S[k]",
+              "    b[i] = total")}, block=192, arguments=floats(256, 192),
+)  # fmt: skip
+right_product(
+    "fenced_once_for_two_barriers", lambda a: first_sums(a[0]),
+    # Written anew: what counts is the fence after the last one, which stands between barriers.
+    {STORE: ("S[i] = float32(0)", BARRIER, PAIR, BARRIER)},
+)  # fmt: skip

@@ -14,17 +14,15 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from convlab.doctor import environment
 from convlab.simulation.findings import REMEDIES
-from kernels.cases import Case, findings_of
+from kernels.cases import findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
@@ -35,7 +33,7 @@ PATIENCE_SECONDS, AT_ONCE = 60, 8
 BEGIN, END = "<!-- wrong:begin -->", "<!-- wrong:end -->"
 
 
-def run_on_gpu(name: str) -> None:
+def run_on_gpu(name):
     """One wrong kernel, for compute-sanitizer to watch."""
     case = next(case for case in WRONG if case.name == name)
     arrays = [
@@ -46,11 +44,11 @@ def run_on_gpu(name: str) -> None:
     cuda.synchronize()
 
 
-def sanitize_all() -> dict[str, Any]:
+def sanitize_all():
     """What each tool says of every wrong kernel: ``found``, ``nothing``, ``hangs`` or ``fails``."""
     from convlab.bench.sanitizers import TOOLS, watched
 
-    def said(pair: tuple[str, str]) -> str:
+    def said(pair):
         name, tool = pair
         command = ("-W", "ignore", "-m", "kernels.sanitized", "--run", name)
         return watched(tool, command, PATIENCE_SECONDS)[0]
@@ -64,12 +62,12 @@ def sanitize_all() -> dict[str, Any]:
     return {"environment": environment([]) | {"command": command}, "results": found}
 
 
-def found_kinds(case: Case) -> set[str]:
+def found_kinds(case):
     """The kinds of the strict simulator's findings."""
     return {finding.kind for finding in findings_of(case)}
 
 
-def table(document: dict[str, Any]) -> str:
+def table(document):
     """For each kind of mistake: how many kernels, and how many of them each checker finds."""
     said = document["results"]
     tools = list(next(iter(said.values())))
@@ -95,14 +93,14 @@ def table(document: dict[str, Any]) -> str:
     ])  # fmt: skip
 
 
-def page(text: str) -> str:
+def page(text):
     """The page with its table made anew."""
     before, _, rest = text.partition(BEGIN)
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
     return f"{before}{BEGIN}\n\n{table(document)}\n\n{END}{rest.partition(END)[2]}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments=None):
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sanitize", action="store_true", help="run the wrong ones on a GPU first")

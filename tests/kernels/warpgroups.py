@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, uint32
 
-from convlab.device import BYTES_16, fence_shared, finish_product, split_tf32, start_product
+from convlab.device import (  # noqa: F401  for edits
+    BYTES_16,
+    commit_copies,
+    copy_async,
+    fence_shared,
+    finish_product,
+    split_tf32,
+    start_product,
+    wait_copies,
+)
 from convlab.device.products import multiply_add
 from kernels.tensor_cores import F32, split
 
@@ -86,6 +95,29 @@ def random_pairs(count: int, N: int, seed: int, spread: int = 0) -> tuple[Any, A
 def fill(L, T):
     for k in range(8):
         L[k], T[k] = float32(1), float32(2)
+
+
+def product_of_a_warpgroup(a, b):  # type: ignore[no-untyped-def]
+    S = cuda.shared.array(256, float32, alignment=BYTES_16)
+    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    D = cuda.local.array(4, float32)
+    i = cuda.threadIdx.x
+    fill(L, T)
+    S[i], S[i + 128] = a[i], a[i + 128]
+    fence_shared()
+    cuda.syncthreads()
+    start_product(D, L, T, S, 0, 8)
+    finish_product(D, 8)
+    b[i] = D[0]
+
+
+# Its lines, for edits.
+BARRIER, FENCE = "cuda.syncthreads()", "fence_shared()"
+MATRIX = "S = cuda.shared.array(256, float32, alignment=BYTES_16)"
+STORE = "S[i], S[i + 128] = a[i], a[i + 128]"
+PAIR = "S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]"
+START, FINISH = "start_product(D, L, T, S, 0, 8)", "finish_product(D, 8)"
+RESULT = "b[i] = D[0]"
 
 
 def first_sums(numbers: Any, of_large: int = 3, of_small: int = 1) -> Any:

@@ -22,7 +22,17 @@ from convlab.device import (  # noqa: F401  for edits
     wait_copies,
 )
 from kernels.cases import Case, edited, floats
-from kernels.warpgroups import fill
+from kernels.warpgroups import (
+    BARRIER,
+    FENCE,
+    FINISH,
+    MATRIX,
+    PAIR,
+    RESULT,
+    START,
+    STORE,
+    product_of_a_warpgroup,
+)
 
 WRONG: list[Case] = []
 ALL = 0xFFFFFFFF
@@ -51,7 +61,7 @@ def mistakes(right: Any, *rows: tuple[Any, ...], **launch: Any) -> None:
 
 TWO_BLOCKS: dict[str, Any] = {"grid": 2, "arguments": floats(64, 64)}
 LARGE: dict[str, Any] = {"block": 64, "arguments": floats(64, 64)}
-BARRIER, COPY = "cuda.syncthreads()", "copy_async(S, i, a, i, True)"
+COPY = "copy_async(S, i, a, i, True)"
 SMALL = "S = cuda.shared.array(32, float32)"
 COMMIT, WAIT, WRITE = "commit_copies()", "wait_copies(0)", "b[i] = S[i]"
 
@@ -337,27 +347,9 @@ def views_of_one_array() -> list[Any]:
     return [whole[:32], whole[1:]]
 
 
-def product_of_a_warpgroup(a, b):  # type: ignore[no-untyped-def]
-    S = cuda.shared.array(256, float32, alignment=BYTES_16)
-    L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    D = cuda.local.array(4, float32)
-    i = cuda.threadIdx.x
-    fill(L, T)
-    S[i], S[i + 128] = a[i], a[i + 128]
-    fence_shared()
-    cuda.syncthreads()
-    start_product(D, L, T, S, 0, 8)
-    finish_product(D, 8)
-    b[i] = D[0]
-
-
-MATRIX = "S = cuda.shared.array(256, float32, alignment=BYTES_16)"
-STORE = "S[i], S[i + 128] = a[i], a[i + 128]"
-PAIR = "S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]"
 COPIES = (COPY, "copy_async(S, i + 128, a, i + 128, True)", COMMIT)
-FENCE, START, FINISH = "fence_shared()", "start_product(D, L, T, S, 0, 8)", "finish_product(D, 8)"
-RESULT, CLEAR, CLEAR_PAIR = "b[i] = D[0]", "S[i] = float32(0)", "S[2 * i] = float32(0)"
 GUARDED = {FINISH: f"    {FINISH}", RESULT: f"    {RESULT}"}
+CLEAR, CLEAR_PAIR = "S[i] = float32(0)", "S[2 * i] = float32(0)"
 mistakes(
     product_of_a_warpgroup,
     ("no_fence_after_stores", "not fenced", START, {FENCE: ()}),

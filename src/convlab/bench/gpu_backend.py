@@ -1,26 +1,36 @@
-"""The GPU on which systems are measured, as one worker process sees it."""
+"""The GPU on which systems are measured, as one worker process sees it, and its ceilings.
+
+No program reaches the datasheet's peaks, so a convolution's speed is also compared with what a
+library reaches: cuBLAS's SGEMM, and a copy in GPU memory. Both go through C interfaces.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from ctypes import byref, c_float, c_void_p
+from typing import Any
 from uuid import UUID
 
+import numpy as np
+
+from convlab import timer
 from convlab.bench import monitor
-from convlab.bench.baselines import Prepared, System
+from convlab.bench.baselines import Prepared, System, pointer, times_ms
 from convlab.bench.monitor import SETTLED_PERCENT, Look
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import system_named
 from convlab.doctor import environment
 from convlab.engines import choose
 from convlab.problem import ConvProblem
+from convlab.timer import Timing
 
-if TYPE_CHECKING:
-    from convlab.timer import Timing
-
+SGEMM_SIZE = 8192
+COPY_BYTES = 2**31
+CHECKED = 64  # entries of the product, by a sum in float64
 CALLED_AT_MOST_MS = 500.0  # of ordinary calls, which are timed beside the graph's replays
 
 
@@ -55,8 +65,6 @@ class GpuBackend:
 
     def time(self, prepared: Prepared, on_gpu: bool) -> Timing:
         """Time its ``run``, its output poisoned before the timed runs."""
-        from convlab import timer
-
         if not on_gpu:
             return timer.measure_host(prepared.run, prepared.poison)
         return timer.measure(
@@ -68,8 +76,6 @@ class GpuBackend:
 
     def time_called(self, prepared: Prepared) -> Timing:
         """Time its ``run`` without a graph, so that the host's launch time shows."""
-        from convlab import timer
-
         return timer.measure(
             lambda stream: prepared.run(int(stream.handle)),
             as_graph=False,
@@ -105,13 +111,11 @@ def machine(engine: Any) -> Machine:
     """The current GPU's ceilings; of those that a library measures, None where it cannot."""
     from numba import cuda
 
-    from convlab.bench.baselines import ceilings
-
     device = cuda.get_current_device()
     # Two transfers per clock: GPU memory has double data rate.
     bandwidth = 2e3 * device.MEMORY_CLOCK_RATE * device.GLOBAL_MEMORY_BUS_WIDTH / 8
     measured: list[float | None] = [None, None]
-    for place, measure in enumerate((ceilings.sgemm_tflops, ceilings.copy_bytes_per_second)):
+    for place, measure in enumerate((sgemm_tflops, copy_bytes_per_second)):
         with suppress(Exception):  # the library is missing or broken
             measured[place] = float(measure())
     return Machine(
@@ -123,3 +127,67 @@ def machine(engine: Any) -> Machine:
         int(device.MULTIPROCESSOR_COUNT),
         *measured,
     )
+
+
+def sgemm_tflops(size: int = SGEMM_SIZE) -> float:
+    """TFLOP/s of cuBLAS's fp32 matrix product of ``size`` x ``size`` random matrices.
+
+    Raises ``RuntimeError`` where cuBLAS fails or its product is wrong.
+    """
+    gpu, cublas = choose("gpu"), _cublas()
+    rng = np.random.default_rng(0)
+    left, right = (rng.standard_normal((size, size), np.float32) for _ in range(2))
+    a, b, c = gpu.to_device(left), gpu.to_device(right), gpu.empty((size, size))
+    one, zero = c_float(1), c_float(0)
+    handle = c_void_p()
+    _check(cublas.cublasCreate_v2(byref(handle)))
+    try:
+
+        def start(stream: Any) -> None:
+            _check(cublas.cublasSetStream_v2(handle, c_void_p(int(stream.handle))))
+            # Column by column to cuBLAS, so that it sees all three transposed: C' = B' A'.
+            x, y, z = (c_void_p(pointer(matrix)) for matrix in (b, a, c))
+            n, alpha, beta = size, byref(one), byref(zero)
+            _check(cublas.cublasSgemm_v2(handle, 0, 0, n, n, n, alpha, x, n, y, n, beta, z, n))
+
+        timing = timer.measure(start)
+    finally:
+        cublas.cublasDestroy_v2(handle)
+    product = gpu.to_host(c)
+    for row, column in np.random.default_rng(1).integers(size, size=(CHECKED, 2)):
+        x, y = left[row].astype(np.float64), right[:, column].astype(np.float64)
+        bound = size * 2.0**-24 * (abs(x) @ abs(y))
+        if not abs(product[row, column] - x @ y) <= bound:
+            raise RuntimeError(
+                f"cuBLAS's product is wrong at [{row}, {column}]: {product[row, column]:.9g}, "
+                f"expected {x @ y:.9g}"
+            )
+    return 2 * size**3 / timing.median_ms / 1e9
+
+
+def copy_bytes_per_second(nbytes: int = COPY_BYTES) -> float:
+    """Bytes that a copy within the GPU's memory reads and writes in a second."""
+    from cuda.bindings import driver
+
+    gpu = choose("gpu")
+    source, target = (gpu.empty((nbytes // 4,)) for _ in range(2))
+    copied = 4 * (nbytes // 4)
+
+    def start(stream: int | None) -> None:
+        (error,) = driver.cuMemcpyDtoDAsync(pointer(target), pointer(source), copied, stream or 0)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"CUDA driver: {error.name} while copying")
+
+    # Not through a graph: copies of this length take half as long again there.
+    return 2 * copied / (float(np.median(times_ms(start, repeats=20))) / 1e3)
+
+
+def _cublas() -> Any:
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    return ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise RuntimeError(f"cuBLAS: status {status}")

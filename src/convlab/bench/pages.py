@@ -28,8 +28,7 @@ from convlab.workloads import UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
-PICTURE, IMAGES, PICTURES = "docs/images/ladder.svg", "docs/images", "bench-"
-SAMPLE_COMMAND = ("ladder", "--engine", "simulator")
+PICTURE, PICTURES = "docs/images/ladder.svg", "bench-"
 Maker = Callable[[str], str]
 
 
@@ -38,40 +37,34 @@ def generated(root: Path) -> dict[Path, str]:
 
     Raises ``ValueError`` saying which file is missing or is no result.
     """
-    every = [LadderResults.read(file) for file in sorted((root / RESULTS).glob("ladder_*.json"))]
-    every.sort(key=lambda results: results.name != HEADLINE)  # that one first
-    if not every or every[0].name != HEADLINE:
-        raise ValueError(f"there is no {RESULTS}/{HEADLINE}.json: convlab ladder --json writes it")
+    headline = root / RESULTS / f"{HEADLINE}.json"
+    if not headline.is_file():
+        raise ValueError(f"there is no {headline}: convlab ladder --json writes it")
+    ladder = LadderResults.read(headline)
     bench = open_results(root / BENCH)
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
     shown: dict[str, Maker] = {name: partial(_shown, root, SHOWN[name]) for name in SHOWN}
     shown |= {
-        "ladder": lambda _: f"\n{ladder_section(every[0])}\n",
+        "ladder": lambda _: f"\n{ladder_section(ladder)}\n",
         "sample": sample_section,
         "bench": lambda _: f"\n{brief.markdown}\n",
         "papers": lambda _: f"\n{papers.show_claims(root)}\n",
     }
     readme: dict[str, Maker] = {
-        "ladder": lambda _: f"\n{ladder_table(every[0])}\n",
+        "ladder": lambda _: f"\n{ladder_table(ladder)}\n",
         "bench": lambda _: f"\n{_speedups(bench)}\n",
     }
-    pictures = {root / PICTURE: (plots.ladder(every[0]), (root / RESULTS / f"{HEADLINE}.json"))}
+    files = {root / PICTURE: _kept(root / PICTURE, plots.ladder(ladder), headline)}
     for name, text in brief.files().items():
-        pictures[root / "docs" / name] = (text, root / BENCH)
-    files = {file: _kept(file, *drawn) for file, drawn in pictures.items()}
+        picture = root / "docs" / name
+        files[picture] = _kept(picture, text, root / BENCH)
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
-        files |= _page(page, readme if page.name == "README.md" and page.parent == root else shown)
+        makers = readme if page == root / "README.md" else shown
+        try:
+            files[page] = filled(page.read_text(encoding="utf-8"), makers)
+        except ValueError as error:
+            raise ValueError(f"{page}: {error}") from error
     return files
-
-
-def _page(page: Path, makers: Mapping[str, Maker]) -> dict[Path, str]:
-    text = page.read_text(encoding="utf-8")
-    if not set(makers) & set(sections_of(text)):
-        return {}
-    try:
-        return {page: filled(text, makers)}
-    except ValueError as error:
-        raise ValueError(f"{page}: {error}") from error
 
 
 def filled(text: str, makers: Mapping[str, Maker]) -> str:
@@ -90,11 +83,6 @@ def filled(text: str, makers: Mapping[str, Maker]) -> str:
         old, tail = rest.split(end)
         text = f"{head}{begin}{make(old)}{end}{tail}"
     return text
-
-
-def sections_of(text: str) -> list[str]:
-    """The names of the sections that a page has."""
-    return re.findall(r"^<!-- ([\w-]+):begin -->$", text, re.MULTILINE)
 
 
 def _speedups(results: Results) -> report.Table:
@@ -166,7 +154,7 @@ def sample(json_file: Path | None = None) -> str:
     more = () if json_file is None else ("--json", str(json_file))
     code = "from convlab.cli import main; main()"
     output = subprocess.run(
-        [sys.executable, "-c", code, *SAMPLE_COMMAND, *more],
+        [sys.executable, "-c", code, "ladder", "--engine", "simulator", *more],
         env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
         check=True,
         capture_output=True,

@@ -159,22 +159,19 @@ def figure_2(results: Results) -> Shown:
     return table(("TFLOP/s", *systems), rows), _ours_over(systems, said, faster)
 
 
-def memory_bytes(results: Results, one: Contender, layer: analysis.Layer) -> int | None:
-    """Input, filter, output and workspace of the fastest there; None where it is not known."""
-    row = one.best(results, layer)
-    if row is None or row.workspace_bytes is None:
-        return None
-    return tensor_bytes(paper_layer(*layer)) + row.workspace_bytes
-
-
 @_section("im2win: Figure 3, memory on the twelve layers", *BENCH)
 def figure_3(results: Results) -> Shown:
     """GiB on the twelve layers: the tensors and the workspace that each system asks for."""
     systems, layers = im2win_systems(results), results.layers()
-    needed = {
-        name: [memory_bytes(results, one, layer) for layer in layers]
-        for name, one in systems.items()
-    }
+    needed: dict[str, list[int | None]] = {}
+    for name, one in systems.items():
+        best = [one.best(results, layer) for layer in layers]
+        needed[name] = [
+            None
+            if row is None or row.workspace_bytes is None
+            else row.workspace_bytes + tensor_bytes(paper_layer(*layer))
+            for row, layer in zip(best, layers, strict=True)
+        ]
 
     def more(mine: str, other: str) -> str:
         pairs = zip(needed[mine], needed[other], strict=True)

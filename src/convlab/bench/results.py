@@ -70,7 +70,7 @@ class Results:
 
     def layers(self) -> list[tuple[str, int]]:
         """Layer and batch, in the paper's order."""
-        return list(dict.fromkeys(row.key[:2] for row in sorted(self.rows.values(), key=_order)))
+        return sorted({key[:2] for key in self.rows}, key=_order)
 
     def row(self, layer: str, batch: int, system: str) -> Row | None:
         """The row of that case; None where it was not tried."""
@@ -117,7 +117,10 @@ class Results:
             "missing": [list(key) for key in self.missing],
             "layers": [_layer_json(layer, batch) for layer, batch in self.layers()],
             "systems": list(self.systems.values()),
-            "rows": [row.as_json() for row in sorted(self.rows.values(), key=_order)],
+            "rows": [
+                self.rows[key].as_json()
+                for key in sorted(self.rows, key=lambda key: _order(key[:2]))
+            ],
         }
         told: dict[str, Any] = strict(document)
         return told
@@ -198,9 +201,10 @@ def set_aside(path: Path, older: Results) -> Path:
     return aside
 
 
-def _order(row: Row) -> tuple[int, str, int]:
-    digits = row.layer.removeprefix("conv")
-    return (int(digits) if digits.isdecimal() else 0, row.layer, row.batch)
+def _order(key: tuple[str, int]) -> tuple[int, str, int]:
+    layer, batch = key
+    digits = layer.removeprefix("conv")
+    return (int(digits) if digits.isdecimal() else 0, layer, batch)
 
 
 def _layer_json(layer: str, batch: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numba.cuda.core import config
 
 from convlab import workloads
-from convlab.checking.loading import Maker, maker, title_of
+from convlab.checking.loading import Maker, maker, raised_by, title_of
 from convlab.checking.records import SPOILED, Answer, Check, Count, Machine
 from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
 from convlab.engines.simulator import Simulator
@@ -141,13 +141,13 @@ def _try(
     except SimulationError as error:
         return Answer(name, problem, None, "it could not go on", ended=False), error.findings
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
-        return Answer(name, problem, None, _raised(error), ended=False), ()
+        return Answer(name, problem, None, raised_by(error), ended=False), ()
     try:
         _run(stage, program, problem, tensors, strict=True)
     except SimulationError as error:
         return answer, error.findings
     except (Exception, SystemExit) as error:
-        return replace(answer, failed=_raised(error), ended=False), ()
+        return replace(answer, failed=raised_by(error), ended=False), ()
     return answer, ()
 
 
@@ -164,22 +164,11 @@ def check_tile(
     return _try(with_tile(step, tile), maker(kernel, step), name, problem, seed)
 
 
-def _raised(error: BaseException) -> str:
-    """What the kernel raised, and the thread, file and line, which the simulator notes."""
-    notes = getattr(error, "__notes__", ())
-    return ", ".join([f"it raised {type(error).__name__}: {error}", *notes])
-
-
 def _run(
-    stage: Stage,
-    program: Program,
-    problem: ConvProblem,
-    tensors: Tensors,
-    strict: bool,
+    stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, strict: bool
 ) -> tuple[np.ndarray, str | None]:
     """The output, and the name of a read-only tensor that was written to."""
-    engine = Simulator(strict=strict)
-    ready = Plan(problem, stage, program.tile, engine, program=program)
+    ready = Plan(problem, stage, program.tile, Simulator(strict=strict), program=program)
     input, weight, bias = (tensor.copy() for tensor in tensors)
     output = np.full(problem.output_shape, np.nan, np.float32)
     ready(input, weight, output, bias)

@@ -129,6 +129,12 @@ def _in_words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {said}".removesuffix(": ").split())
 
 
+def raised_by(error: BaseException) -> str:
+    """What a kernel raised, and the thread, file and line, which the simulator notes."""
+    notes = getattr(error, "__notes__", ())
+    return ", ".join([f"it raised {type(error).__name__}: {error}", *notes])
+
+
 def _place_of(error: BaseException, file: str) -> str:
     """``FILE:LINE``: the innermost line of ``file`` in the traceback; for a syntax error the line
     that has it, in whichever file."""

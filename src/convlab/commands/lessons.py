@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from convlab.commands.shared import JsonFile
 from convlab.shell import console_for, refuse, refusing, write_json, write_whole
 
 FIRST = "00_start_here.ipynb"
@@ -24,12 +25,7 @@ def lessons(
         Path, typer.Argument(metavar="FOLDER", help="Where the notebooks are copied to.")
     ] = Path("my-lessons"),
     no_open: Annotated[bool, typer.Option("--no-open", help="Copy them, and no more.")] = False,
-    json_file: Annotated[
-        str | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Also write JSON to FILE; - is standard output."
-        ),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """The lessons: copies the notebooks to a folder of yours and opens them in JupyterLab.
 
@@ -40,10 +36,11 @@ def lessons(
     if not no_open and util.find_spec("jupyterlab") is None:
         refuse(f"JupyterLab is not installed: {INSTALL}; --no-open does without")
     written, kept = _copy(folder)
-    if written:
-        console.print(Text(f"Copied {_notebooks(written)} to {folder}."))
-    if kept:
-        console.print(Text(f"Kept {_notebooks(kept)} that {_were(kept)} there already."))
+    if (count := len(written)) > 0:
+        console.print(Text(f"Copied {count} notebook{'s' * (count != 1)} to {folder}."))
+    if (count := len(kept)) > 0:
+        which = "notebooks that were" if count != 1 else "notebook that was"
+        console.print(Text(f"Kept {count} {which} there already."))
     document = {
         "folder": str(folder),
         "written": [path.relative_to(folder).as_posix() for path in written],
@@ -74,14 +71,6 @@ def _copy(folder: Path) -> tuple[list[Path], list[Path]]:
     return written, kept
 
 
-def _notebooks(paths: list[Path]) -> str:
-    return f"{len(paths)} notebook{'s' * (len(paths) != 1)}"
-
-
-def _were(paths: list[Path]) -> str:
-    return "were" if len(paths) != 1 else "was"
-
-
 def _open(folder: Path, console: Console) -> None:
     """Run JupyterLab until it is stopped. Its root is the checkout where the folder is in it, so
     that links to source and documentation can be followed."""
@@ -97,15 +86,11 @@ def _open(folder: Path, console: Console) -> None:
         sys.executable, "-m", "jupyterlab", *allow, f"--ServerApp.root_dir={root}",
         str(there / FIRST),
     ]  # fmt: skip
-    code = _waited_for(subprocess.Popen(command))
-    if code:
-        raise typer.Exit(code)
-
-
-def _waited_for(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code. Ctrl-C reaches it, too, and it asks whether it shall end: wait on."""
+    process = subprocess.Popen(command)
     while True:
         try:
-            return process.wait()
-        except KeyboardInterrupt:
+            if code := process.wait():
+                raise typer.Exit(code)
+            return
+        except KeyboardInterrupt:  # it reaches JupyterLab, too, which asks whether it shall end
             continue

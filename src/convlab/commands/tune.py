@@ -38,7 +38,7 @@ FOUR = r"(\d+)x(\d+)x(\d+)x(\d+)"
 SHAPES = re.compile(rf"\s*{FOUR}\s*[*,]\s*{FOUR}\s*(.*)", re.DOTALL)
 OPTION = re.compile(r",\s*(s|stride|p|padding|d|dilation)\s*(\d+|\([\d\s,()]+\))\s*")
 NAMES = {"s": "stride", "p": "padding", "d": "dilation"}
-OTHER_CACHE = "remove it, or set CONVLAB_CACHE to another folder"
+TILES, OTHER_CACHE = "the file of tiles", "remove it, or set CONVLAB_CACHE to another folder"
 
 
 def tune(
@@ -72,20 +72,22 @@ def tune(
     if forget:
         _forget(problems, json_file, console)
         return
-    problems = problems or _named(["conv9"], batch)
+    problems = problems or _problems(["conv9"], None, False, batch)
 
     with numba_needed():
         from convlab.bench import tuning
         from convlab.engines import EngineUnavailable, choose
         from convlab.plans import check_runs
         from convlab.stages import stage_named
-        from convlab.tuned import tiles_file
+        from convlab.tuned import cache_folder, tiles_file
     with refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)
         tasks = tuning.tasks_for(problems, chosen)
         engine = choose("gpu")
         check_runs(chosen, engine)
-    _check_cache()
+    with refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+    check_writable(TILES, tiles_file(), OTHER_CACHE)
 
     measured: dict[str, list[Measured]] = {}
     wanted = Counter(task.name for task in tasks)
@@ -136,15 +138,6 @@ def _remember(tuned: Tuned, stage: Stage, engine: Engine) -> None:
             remember(tuned.problem, stage, engine.device, best.task.tile, best.time_ms)
 
 
-def _check_cache() -> None:
-    """Refuse, before any work is done, where nothing could be remembered."""
-    from convlab.tuned import cache_folder, tiles_file
-
-    with refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):
-        cache_folder().mkdir(parents=True, exist_ok=True)
-    check_writable("the file of tiles", tiles_file(), OTHER_CACHE)
-
-
 def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Console) -> None:
     if json_file is not None:
         refuse("--forget measures nothing: leave out --json")
@@ -153,7 +146,7 @@ def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Co
     with refusing(OSError, RuntimeError):
         there = tiles_file().exists()
     if there:
-        check_writable("the file of tiles", tiles_file(), OTHER_CACHE)
+        check_writable(TILES, tiles_file(), OTHER_CACHE)
     with refusing(OSError, RuntimeError):
         count = forget(set(map(str, problems.values())) or None)
     tiles = "1 tile is" if count == 1 else f"{count} tiles are"
@@ -164,27 +157,20 @@ def _problems(
     layers: list[str] | None, texts: list[str] | None, every: bool, batch: int | None
 ) -> dict[str, ConvProblem]:
     """The problems asked for by their names; of one given by its shapes that is its name."""
-    if every:
-        if layers or texts or batch is not None:
-            refuse("--all names its problems: leave out --layer, --problem and --batch")
-        return _named(workloads.LAYER_NAMES, None) | workloads.UNTUNED | workloads.UNSEEN
+    if every and (layers or texts or batch is not None):
+        refuse("--all names its problems: leave out --layer, --problem and --batch")
     if batch is not None and batch < 1:
         refuse(f"--batch is {batch}: it must be at least 1")
-    problems = _named(layers or (), batch)
-    for text in texts or ():
-        with refusing(ValueError, TypeError):
-            given = problem_of(text)
-        given = given if batch is None else replace(given, batch=batch)
-        problems[str(given)] = given
-    return problems
-
-
-def _named(layers: list[str] | tuple[str, ...], batch: int | None) -> dict[str, ConvProblem]:
-    with refusing(ValueError):
-        return {
+    with refusing(ValueError, TypeError):
+        problems = {
             name.lower(): workloads.paper_layer(name, batch or workloads.PAPER_BATCH)
-            for name in layers
+            for name in (workloads.LAYER_NAMES if every else layers or ())
         }
+        for text in texts or ():
+            given = problem_of(text)
+            given = given if batch is None else replace(given, batch=batch)
+            problems[str(given)] = given
+    return problems | workloads.UNTUNED | workloads.UNSEEN if every else problems
 
 
 def problem_of(text: str) -> ConvProblem:

@@ -22,7 +22,12 @@ from typing import Any
 
 from numba.cuda.core import config
 
-from convlab.device.codegen import assembly, element_pointer, is_float32_c_array
+from convlab.device.codegen import (
+    assembly,
+    element_pointer,
+    is_float32_c_array,
+    statement,
+)
 from convlab.device.emulation import register_emulations
 from convlab.device.vector import emulated_load4, emulated_store4
 
@@ -38,12 +43,10 @@ def _emulated_copy_async4(target: Any, index: Any, source: Any, at: Any, valid: 
     emulated_store4(target, index, emulated_load4(source, at) if valid else (0.0, 0.0, 0.0, 0.0))
 
 
-def _emulated_commit_copies() -> None:
-    pass
+def _emulated_commit_copies() -> None: ...
 
 
-def _emulated_wait_copies(groups: int) -> None:
-    pass
+def _emulated_wait_copies(groups: int) -> None: ...
 
 
 if config.ENABLE_CUDASIM:
@@ -98,24 +101,14 @@ else:
     @intrinsic
     def commit_copies(typing_context):  # type: ignore[no-untyped-def]
         """Makes a group of this thread's copies that are in none yet."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            assembly(builder, "cp.async.commit_group;", "")
-            return context.get_dummy_value()
-
-        return types.void(), generate
+        return types.void(), statement("cp.async.commit_group;")
 
     @intrinsic
     def wait_copies(typing_context, groups):  # type: ignore[no-untyped-def]
         """Waits until no more than that many of this thread's groups are in flight."""
         if not isinstance(groups, types.IntegerLiteral) or groups.literal_value < 0:
             return None  # part of the instruction: it cannot come from a register
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            assembly(builder, f"cp.async.wait_group {groups.literal_value};", "")
-            return context.get_dummy_value()
-
-        return types.void(groups), generate
+        return types.void(groups), statement(f"cp.async.wait_group {groups.literal_value};")
 
 
 register_emulations(

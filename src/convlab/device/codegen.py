@@ -61,3 +61,13 @@ def assembly(
         constraints = ",".join(filter(None, [constraints, "~{memory}"]))
     code = ir.InlineAsm(kind, text, constraints, side_effect=side_effect)
     return builder.call(code, args, attrs=("convergent", "nounwind") if convergent else ())
+
+
+def statement(text: str) -> Any:
+    """What generates an intrinsic that is this PTX, with no operands."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        assembly(builder, text, "")
+        return context.get_dummy_value()
+
+    return generate

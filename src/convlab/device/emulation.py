@@ -37,14 +37,6 @@ _POLL_SECONDS = 0.05
 _changed = threading.Condition()
 
 
-class _Block:
-    """The threads of a block that wait for lanes of their warp."""
-
-    def __init__(self) -> None:
-        self.meetings: dict[Any, _Meeting] = {}
-        self.waiting: set[Any] = set()
-
-
 class _Meeting:
     """The lanes of a warp that have come to one call, once."""
 
@@ -74,31 +66,34 @@ def together(
     caller = sys._getframe(2)
     call = warp, caller.f_code, caller.f_lasti
     with _changed:
-        block: _Block = vars(manager).setdefault("convlab_block", _Block())
-        meeting = block.meetings.setdefault(call, _Meeting())
+        meetings, waiting = vars(manager).setdefault("convlab_meetings", ({}, set()))
+        meeting: _Meeting = meetings.setdefault(call, _Meeting())
         meeting.threads.append(thread)
         meeting.brought[lane] = brought
-        block.waiting.add(thread)
+        waiting.add(thread)
         if len(meeting.brought) < WARP:
-            _wait(name, thread, meeting, block)
+            _wait(name, thread, meeting, waiting)
         else:
-            del block.meetings[call]  # the next time that they come is another
-            block.waiting.difference_update(meeting.threads)
+            del meetings[call]  # the next time that they come is another
+            waiting.difference_update(meeting.threads)
             meeting.results = compute(meeting.brought)
             _changed.notify_all()
     assert meeting.results is not None
     return meeting.results[lane]
 
 
-def _wait(name: str, thread: Any, meeting: _Meeting, block: _Block) -> None:
+def _wait(name: str, thread: Any, meeting: _Meeting, waiting: set[Any]) -> None:
     """Until all have come, or it is clear that they never will."""
     idle, known = 0.0, 0
     while meeting.results is None:
         _changed.wait(_POLL_SECONDS)
         if thread.abort:  # another thread raised
             raise RuntimeError(f"{name}: the launch was stopped")
-        living = [one for one in threading.enumerate() if _manager_of(one) is _manager_of(thread)]
-        stuck = len(living) == known and all(_waits(one, block) for one in living)
+        living: list[Any] = [
+            one for one in threading.enumerate() if _manager_of(one) is _manager_of(thread)
+        ]
+        wait = all(one in waiting or bool(one.syncthreads_blocked) for one in living)
+        stuck = len(living) == known and wait
         idle, known = idle + _POLL_SECONDS if stuck else 0.0, len(living)
         if meeting.results is None and idle > PATIENCE_SECONDS:
             absent = [lane for lane in range(WARP) if lane not in meeting.brought]
@@ -107,7 +102,3 @@ def _wait(name: str, thread: Any, meeting: _Meeting, block: _Block) -> None:
 
 def _manager_of(thread: Any) -> Any:
     return getattr(thread, "_manager", None)
-
-
-def _waits(thread: Any, block: _Block) -> bool:
-    return thread in block.waiting or bool(thread.syncthreads_blocked)

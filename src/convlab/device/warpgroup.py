@@ -43,15 +43,19 @@ from typing import Any
 import numpy as np
 from numba.cuda.core import config
 
-from convlab.device.codegen import assembly, element_pointer, is_float32_c_array
+from convlab.device.codegen import (
+    assembly,
+    element_pointer,
+    is_float32_c_array,
+    statement,
+)
 from convlab.device.emulation import register_emulations, together
 from convlab.device.products import TERMS, check_width, warp_product
 
 _started = threading.local()  # in Numba's simulator a thread's: its products under way
 
 
-def _emulated_fence_shared() -> None:
-    pass
+def _emulated_fence_shared() -> None: ...
 
 
 def _emulated_start_product(D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
@@ -128,12 +132,7 @@ else:
     def fence_shared(typing_context):  # type: ignore[no-untyped-def]
         """What this thread has put in shared memory, by stores or by copies that have landed, is
         there for tensor cores, once a barrier lies between."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            assembly(builder, "fence.proxy.async.shared::cta;", "")
-            return context.get_dummy_value()
-
-        return types.void(), generate
+        return types.void(), statement("fence.proxy.async.shared::cta;")
 
     @intrinsic
     def start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untyped-def]

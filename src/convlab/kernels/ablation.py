@@ -56,11 +56,8 @@ def make_kernel(
     F_SLICES, I_SLICES, O_SHAPE = BUFFERS * K_B * M_B, BUFFERS * K_B * PITCH, (M_T, N_T)
     K_4, K_P = K_B // FLOAT4, blocks_for(K_W, K_B) * K_B
     SLICES, F_ALL, I_ALL = K_P // K_B, K_B * M_B // FLOAT4, N_B * K_4
-    F_FETCHED, I_FETCHED = (
-        (blocks_for(F_ALL, THREADS), FLOAT4),
-        (blocks_for(I_ALL, THREADS), FLOAT4),
-    )
-    I_FLOAT4S = I_FETCHED[0]
+    F_FLOAT4S, I_FLOAT4S = blocks_for(F_ALL, THREADS), blocks_for(I_ALL, THREADS)
+    F_FETCHED, I_FETCHED = (F_FLOAT4S, FLOAT4), (I_FLOAT4S, FLOAT4)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def load(array, at, fetched, f):
@@ -72,7 +69,7 @@ def make_kernel(
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I):
-        for f in range(F_FETCHED[0]):
+        for f in range(F_FLOAT4S):
             if t + f * THREADS < F_ALL:
                 at = first_F + slice_ * (K_B * M_B) + f * (THREADS * FLOAT4)
                 load(packed, at, fetched_F, f)
@@ -86,7 +83,7 @@ def make_kernel(
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def store(fetched_F, fetched_I, t, k0, S_F, S_I):
-        for f in range(F_FETCHED[0]):
+        for f in range(F_FLOAT4S):
             e = t + f * THREADS
             if e < F_ALL:
                 if VECTORIZED:
@@ -103,19 +100,17 @@ def make_kernel(
                     S_I[at] = fetched_I[f, c]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read_row(S, at, row, apart, R):
+        for i in range(0, len(R), VECTOR):
+            if VECTOR == FLOAT4:
+                R[i], R[i + 1], R[i + 2], R[i + 3] = load4(S, at + (row + i * apart))
+            else:
+                R[i] = S[at + (row + i * apart)]
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
-        for i in range(0, M_T, VECTOR):
-            at = at_F + (k * M_B + i * ROWS)
-            if VECTOR == FLOAT4:
-                R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = load4(S_F, at)
-            else:
-                R_F[i] = S_F[at]
-        for j in range(0, N_T, VECTOR):
-            at = at_I + (k * PITCH + j * COLUMNS)
-            if VECTOR == FLOAT4:
-                R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = load4(S_I, at)
-            else:
-                R_I[j] = S_I[at]
+        read_row(S_F, at_F, k * M_B, ROWS, R_F)
+        read_row(S_I, at_I, k * PITCH, COLUMNS, R_I)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(R_F, R_I, R_O):

@@ -116,11 +116,7 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
 
 def as_bars(values: dict[str, float], unit: str, caption: str) -> Picture:
     """Numbers as bars, each with its name."""
-    return _chart(_one_each(values), unit, f"{caption} {{}}.", label=_three, high=0.34)
-
-
-def _three(value: float) -> str:
-    return f"{value:.3g}"
+    return _chart(_one_each(values), unit, f"{caption} {{}}.", label="{:.3g}".format, high=0.34)
 
 
 def global_traffic(**traces: Trace) -> Picture:
@@ -148,7 +144,7 @@ def global_traffic(**traces: Trace) -> Picture:
         f"{', '.join(totals)}."
     )
     colours = {"other arrays": COLOURS[0], "im2win tensor": COLOURS[1]}
-    return _chart(bars, "KiB", caption, colours, size=8.5, label=lambda size: f"{size:.1f}")
+    return _chart(bars, "KiB", caption, colours, size=8.5, label="{:.1f}".format)
 
 
 def stored(layer: str = "conv9") -> dict[str, Any]:
@@ -223,7 +219,7 @@ def _parts(layer: str, where: str, bars: Bars, kinds: Iterable[str], more: str) 
     colours = dict(zip(kinds, COLOURS, strict=False))
     title = f"milliseconds for {layer.capitalize()}"
     caption = f"Milliseconds of each part alone, on {where}. {{}}. {more}"
-    return _chart(bars, title, caption, colours, unit=" ms", label=_three)
+    return _chart(bars, title, caption, colours, unit=" ms", label="{:.3g}".format)
 
 
 def _memory(
@@ -280,7 +276,7 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
     figure, (panel,) = sheet(7.4, 0.14 * len(bars) + 0.9)
     colours = dict(zip(found[0][2], COLOURS, strict=False))
     title = "workspace / (input + filter + output)"
-    _draw_bars(panel, bars[:-1], title, lambda part: f"{part:.2f}", colours, size=8)
+    _draw_bars(panel, bars[:-1], title, "{:.2f}".format, colours, size=8)
     panel.axvline(1, color=INK, linewidth=1, linestyle=":")
     caption = (
         "What a stage stores in global memory beside input, filter and output, divided by the "

@@ -19,7 +19,6 @@ from convlab.lessons.feedback import (
     AS_FEW,
     Feedback,
     Problem,
-    Stopped,
     broken,
     checked_by_counts,
     feedback_on,
@@ -54,17 +53,16 @@ def check(
     raises; an unknown stage does (``ValueError``).
     """
     step = stage_named(stage)
-    title = f"your kernel as {step.name}"
-    ready(title, made)
+    ready(made)
     try:
         found = checked(made, step.name, seed=seed, model=MODEL)
     except ValueError as error:
-        return broken(title, str(error))
+        raise broken(str(error)) from error
     if found.ok and also is not None:
         answer, findings = check_tile(made, step.name, also, seed)
         answers = found.answers if answer.ok else (*found.answers, answer)
         found = replace(found, answers=answers, findings=findings)
-    return feedback_on(title, found, short_name(step.name), at_most)
+    return feedback_on(found, short_name(step.name), at_most)
 
 
 class On(NamedTuple):
@@ -91,19 +89,18 @@ def check_kernel(
     what they want, with ``each_once`` its threads must access as many elements as inputs and
     output have, both give or take a quarter. Nothing that is wrong with the kernel raises.
     """
-    title = "your kernel"
-    ready(title, kernel, is_kernel)
+    ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
     traces: list[LaunchTrace] = []
     for launch in on:
         right = np.asarray(wanted(*launch.inputs))
-        with running(title):
+        with running():
             made, wrong, _ = tried(kernel, launch, right)
         problems = problems | wrong | problems  # the first of each kind
         traces.append(made)
     answers = (f"the answer is what NumPy gives, on {len(traces)} launches",)
     if problems:
-        return with_problems(title, problems.values(), () if ANSWER in problems else answers)
+        return with_problems(problems.values(), () if ANSWER in problems else answers)
     rows = []
     if fewest_sectors:
         counts = [[one.total(unit) for one in traces] for unit in ("sectors", "fewest_sectors")]
@@ -112,7 +109,7 @@ def check_kernel(
         there = sum(math.prod(array.shape) for launch in traces for array in launch.arrays)
         yours = sum(launch.total("lanes") for launch in traces)
         rows.append(row_of("elements read and written", yours, there))
-    return checked_by_counts(title, answers, rows)
+    return checked_by_counts(answers, rows)
 
 
 def tried(
@@ -155,7 +152,7 @@ def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedba
     )
     places = f"in {len(problems)} place{'s' * (len(problems) != 1)}"
     headline = f"something wrong, {places}" if problems else "nothing wrong"
-    return Feedback("your kernel", f"The simulator found {headline}.", problems)
+    return Feedback(f"The simulator found {headline}.", problems)
 
 
 @graded
@@ -171,13 +168,12 @@ def check_function(
     remember what was done to them are given to one function only. Nothing that is wrong with the
     function raises."""
     name = getattr(function, "__name__", "your function")
-    title = f"your {name}"
-    ready(title, function)
+    ready(function)
     theirs, ours = (list(cases()) if callable(cases) else list(cases) for _ in range(2))
     for arguments, same in zip(theirs, ours, strict=True):
         said = f"{name}({', '.join(map(_brief, arguments))})"
         right = np.atleast_1d(np.asarray(wanted(*same), float))
-        with running(title, f"{said}: "):
+        with running(f"{said}: "):
             got = function(*arguments)
         try:
             numbers = np.atleast_1d(np.asarray(got, float))
@@ -185,8 +181,8 @@ def check_function(
             numbers = np.array([])
         if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
             what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
-            return with_problems(title, [Problem(ANSWER, what)])
-    return Feedback(title, "Passed.", (), (f"right on {len(ours)} cases",))
+            return with_problems([Problem(ANSWER, what)])
+    return Feedback("Passed.", (), (f"right on {len(ours)} cases",))
 
 
 def _brief(value: Any) -> str:
@@ -262,8 +258,7 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
     """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
     write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
     the stages' own does. Nothing that is wrong with it raises."""
-    title = "your im2col kernel"
-    ready(title, made)
+    ready(made)
     problems: dict[Any, Problem] = {}
     counts = np.zeros((2, 2), int)
     # Nothing is computed with the numbers; what is counted has to have long rows.
@@ -277,13 +272,13 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
         rows = np.pad(matrix, ((0, 0), (0, width - problem.N)))
         by_image = matrix.reshape(problem.K, problem.N_i, -1).transpose(1, 0, 2)
         for right, layout in ((rows, (width, False)), (by_image, (problem.N, True))):
-            with running(title, f"{made.__name__}: "):
+            with running(f"{made.__name__}: "):
                 kernel = made(problem, *layout)
             if not is_kernel(kernel):
                 what = f"{made.__name__} returned {kernel!r}: it must be a kernel"
-                raise Stopped(broken(title, what))
+                raise broken(what)
             launch = On(blocks_for(right.size, THREADS), THREADS, (input,))
-            with running(title):
+            with running():
                 theirs, wrong, _ = tried(kernel, launch, right.reshape(-1))
             if ANSWER in wrong:
                 wrong_on.add(name)
@@ -296,9 +291,7 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
     if problems:
         right_on = count - len(wrong_on)
         said = f"the matrix is right on {right_on} of {count} problems"
-        return with_problems(title, problems.values(), (said,) * bool(right_on))
+        return with_problems(problems.values(), (said,) * bool(right_on))
     units = ("requests to global memory", "sectors of global memory")
     table = [row_of(unit, *pair) for unit, pair in zip(units, counts.T.tolist(), strict=True)]
-    return checked_by_counts(
-        title, (f"the matrix is what NumPy gives, on {count} problems",), table
-    )
+    return checked_by_counts((f"the matrix is what NumPy gives, on {count} problems",), table)

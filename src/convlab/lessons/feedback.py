@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, ParamSpec
 import numpy as np
 
 from convlab.checking import Check
+from convlab.checking.loading import raised_by
 from convlab.checking.records import SPOILED, Answer
 from convlab.lessons.pictures import RIGHT, WRONG, Grid, Picture
 from convlab.simulation.findings import Finding, NotSimulated
@@ -69,7 +70,6 @@ class Feedback:
     """The result of a check, which a notebook shows. ``result`` is ``passed`` or the first
     problem's reason; ``right`` says what is right already."""
 
-    title: str
     headline: str
     problems: tuple[Problem, ...] = ()
     right: tuple[str, ...] = ()
@@ -169,16 +169,14 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
 
 
 @contextmanager
-def running(title: str, what: str = "") -> Iterator[None]:
+def running(what: str = "") -> Iterator[None]:
     """Inside runs what a learner wrote: whatever that raises ends the check, and is its result."""
     try:
         yield
     except NotSimulated as error:
-        raise Stopped(broken(title, str(error))) from error
+        raise broken(str(error)) from error
     except (Exception, SystemExit) as error:
-        notes = getattr(error, "__notes__", ())  # the simulator's: thread, file and line
-        told = ", ".join([f"{what}it raised {type(error).__name__}: {error}", *notes])
-        raise Stopped(broken(title, told)) from error
+        raise broken(f"{what}{raised_by(error)}") from error
 
 
 def function_of(made: Any) -> FunctionType | None:
@@ -207,7 +205,7 @@ def unfilled(made: Any) -> tuple[Line, ...]:
     return tuple(sorted(found))
 
 
-def ready(title: str, made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
+def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
     """Raise :class:`Stopped` for what cannot be checked: a function with lines still to be filled
     in, and what is not one, by ``is_one``."""
     if lines := unfilled(made):
@@ -217,17 +215,17 @@ def ready(title: str, made: Any, is_one: Callable[[Any], Any] = function_of) -> 
             "this one again (Shift+Enter)."
         )
         problem = Problem(UNFILLED, what, lines[:MOST_LINES])
-        raise Stopped(Feedback(title, "Not filled in yet: your turn.", (problem,)))
+        raise Stopped(Feedback("Not filled in yet: your turn.", (problem,)))
     if not is_one(made):
         rule = "hand over the function, without calling it"
         if is_one is not function_of:
             rule = "it must be a kernel, a function below @cuda.jit"
-        raise Stopped(broken(title, f"this is {made!r}: {rule}"))
+        raise broken(f"this is {made!r}: {rule}")
 
 
-def broken(title: str, what: str) -> Feedback:
-    """Of what could not be run, and why."""
-    return Feedback(title, "Not yet: it could not be run.", (_error(what),))
+def broken(what: str) -> Stopped:
+    """The end of a check of what could not be run, and why."""
+    return Stopped(Feedback("Not yet: it could not be run.", (_error(what),)))
 
 
 # What beginners' mistakes raise, by what the message says, and what they mean.
@@ -271,7 +269,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def feedback_on(title: str, found: Check, stage: str, at_most: float) -> Feedback:
+def feedback_on(found: Check, stage: str, at_most: float) -> Feedback:
     """What ``convlab.check`` found, against ``at_most`` times the stage's counts."""
     problems = [of_finding(finding) for finding in found.findings]
     wrong = [answer for answer in found.answers if not answer.ok]
@@ -290,7 +288,7 @@ def feedback_on(title: str, found: Check, stage: str, at_most: float) -> Feedbac
         what = f"Numba cannot compile it: {error}."
         problems.append(Problem(DOES_NOT_COMPILE, what, advice=_hint(error)))
     if problems:
-        return with_problems(title, problems, right, picture)
+        return with_problems(problems, right, picture)
     right.append("no race, no access out of bounds, no read of uninitialised memory")
     if found.float64:
         right.append(
@@ -298,7 +296,7 @@ def feedback_on(title: str, found: Check, stage: str, at_most: float) -> Feedbac
         )
     counts = [count for count in found.counts if count.unit != NOT_CHECKED]
     rows = [row_of(count.unit, count.yours, count.stages, at_most) for count in counts]
-    return checked_by_counts(title, right, rows)
+    return checked_by_counts(right, rows)
 
 
 def _wrong_answer(found: Check, wrong: Sequence[Answer], telling: Answer) -> Problem:
@@ -318,21 +316,21 @@ def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> R
     return Row(unit, yours, target, yours <= at_most * target)
 
 
-def checked_by_counts(title: str, right: Sequence[str], rows: Sequence[Row]) -> Feedback:
+def checked_by_counts(right: Sequence[str], rows: Sequence[Row]) -> Feedback:
     """Of a right kernel: whether its memory traffic is as low as it should be."""
     rows = [row for row in rows if row.yours or row.target]
     many = [row for row in rows if not row.ok]
     if not many:
         more = " right, with no more memory traffic than it should have."
         headline = f"Passed:{more}" if rows else "Passed."
-        return Feedback(title, headline, (), tuple(right), tuple(rows))
+        return Feedback(headline, (), tuple(right), tuple(rows))
     told = ", ".join(
         f"{row.unit} ({row.yours / row.target:.1f} times the target)" if row.target else row.unit
         for row in many
     )
     headline = "Right, but not there yet: it causes more memory traffic than it should."
     problem = Problem(COUNTS, f"Too many {told}.")
-    return Feedback(title, headline, (problem,), tuple(right), tuple(rows))
+    return Feedback(headline, (problem,), tuple(right), tuple(rows))
 
 
 HEADLINES = {
@@ -344,13 +342,13 @@ ON_A_GPU = "Not yet: the answer came out right here, but on a GPU it may not."
 
 
 def with_problems(
-    title: str, problems: Iterable[Problem], right: Sequence[str] = (),
+    problems: Iterable[Problem], right: Sequence[str] = (),
     picture: Picture | None = None,
 ) -> Feedback:  # fmt: skip
     """The feedback of what is wrong, with a wrong answer first."""
     found = tuple(sorted(problems, key=lambda one: one.reason not in (ANSWER, BROKEN)))
     headline = HEADLINES.get(found[0].reason, ON_A_GPU)
-    return Feedback(title, headline, found, tuple(right), picture=picture)
+    return Feedback(headline, found, tuple(right), picture=picture)
 
 
 def of_finding(finding: Finding, file: str | None = None) -> Problem:

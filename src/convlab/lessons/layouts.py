@@ -29,28 +29,22 @@ def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
     ready = Plan(problem, step, step.tiny_tile, Simulator(strict=False))
     weight, bias = np.zeros(problem.weight_shape, np.float32), np.zeros(problem.M, np.float32)
     tensors = numbered(problem), weight, np.zeros(problem.output_shape, np.float32), bias
-    bound = ready.bound(*tensors)
-    passes = [n for n, (one, _) in enumerate(bound[:-1]) if "input" in map(str, one.arguments)]
-    if not passes:
-        raise ValueError(f"stage is {step.name}, which has no layout transform of the input")
-    ready.steps(*tensors)[passes[0]](None)
-    launch, arrays = bound[passes[0]]
     shapes = {buffer.name: buffer.shape for buffer in ready.program.buffers}
-    return np.asarray(arrays[-1]).reshape(shapes[str(launch.arguments[-1])]).astype(int)
+    for (launch, arrays), start in zip(ready.bound(*tensors), ready.steps(*tensors), strict=True):
+        made = str(launch.arguments[-1])
+        if "input" in map(str, launch.arguments) and made in shapes:
+            start(None)
+            return np.asarray(arrays[-1]).reshape(shapes[made]).astype(int)
+    raise ValueError(f"stage is {step.name}, which has no layout transform of the input")
 
 
-def windows_of(problem: ConvProblem) -> list[np.ndarray]:
-    """The numbers that each output's window holds, channels one after the other."""
+def windows_of(problem: ConvProblem) -> np.ndarray:
+    """The numbers that each output's window holds: [output, channel, filter row, filter column]."""
     p = problem
     padded = np.pad(numbered(p).astype(int), ((0, 0), (0, 0), *p.padding))
-    return [
-        padded[
-            i, :,
-            m * p.s_h : m * p.s_h + p.H_f * p.d_h : p.d_h,
-            n * p.s_w : n * p.s_w + p.W_f * p.d_w : p.d_w,
-        ]
-        for i in range(p.N_i) for m in range(p.H_o) for n in range(p.W_o)
-    ]  # fmt: skip
+    windows = np.lib.stride_tricks.sliding_window_view(padded, p.window_shape, axis=(2, 3))
+    windows = windows[:, :, :: p.s_h, :: p.s_w, :: p.d_h, :: p.d_w]
+    return windows.transpose(0, 2, 3, 1, 4, 5).reshape(p.N, p.C_i, p.H_f, p.W_f)
 
 
 def _coloured(grid: Grid, left: float, top: float, pixels: np.ndarray, W_i: int) -> None:

@@ -7,8 +7,7 @@ computed on the simulator, whose tensor cores give what an H200's give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -44,7 +43,6 @@ from convlab.simulation import greenlets
 from convlab.stages import stage_named
 from convlab.tracing import LaunchTrace
 
-TITLE = "your kernel for one warp"
 STOPPED = "Not yet: it could not be run to its end."
 ONE_WARP = "once by each lane, for all that a warp has to do here"
 Place = tuple[str, int, int]  # of an element: matrix, row, column
@@ -76,23 +74,11 @@ def numbered_matrices(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return numbers[: rows * K].reshape(rows, K), numbers[rows * K :].reshape(K, N)
 
 
-@contextmanager
-def products_heard() -> Iterator[list[dict[int, Any]]]:
-    """Inside, what lanes bring to each call of ``mma_tf32`` is appended to the list."""
-    calls: list[dict[int, Any]] = []
-
-    def listening(lanes: Any) -> Any:
-        calls.append(dict(lanes))
-        return warp_mma(lanes)
-
-    with mock.patch.object(greenlets, "warp_mma", listening):
-        yield calls
-
-
 def products_of(kernel: Any, A: np.ndarray, B: np.ndarray) -> Products:
     """Launch ``kernel(A, B, C)`` with one warp, and listen. Raises whatever it raises."""
-    with products_heard() as calls:
-        return Products(*tried(kernel, On(1, WARP, (A, B)), A @ B), calls)
+    with mock.patch.object(greenlets, "warp_mma", wraps=warp_mma) as heard:
+        launch, wrong, output = tried(kernel, On(1, WARP, (A, B)), A @ B)
+    return Products(launch, wrong, output, [call.args[0] for call in heard.call_args_list])
 
 
 def wanted_of(name: str, lane: int) -> list[Place]:
@@ -159,7 +145,7 @@ def _names(A: np.ndarray, B: np.ndarray) -> dict[float, Place]:
     return {float(v): (name, *place) for name, x in both for place, v in np.ndenumerate(x)}
 
 
-def _said(place: Place) -> str:
+def _said(place: tuple[Any, ...]) -> str:
     return f"{place[0]}[{place[1]}, {place[2]}]"
 
 
@@ -168,36 +154,33 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
     """Check ``kernel(A, B, C)``, launched with one warp: it must write ``A @ B`` for A of these
     numbers of rows, in one call of ``mma_tf32``, and the simulator find nothing. Nothing that is
     wrong with it raises."""
-    ready(TITLE, kernel, is_kernel)
+    ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
     stopped = False  # before anything was computed
-    for A, B in [pair for count in rows for pair in _tries(count)]:
-        with running(TITLE):
+    random = np.random.default_rng(0)
+    tries = []
+    for count in rows:  # numbered matrices first, because of these one can say what went wrong
+        A, B = random.integers(-9, 10, (count, K)), random.integers(-9, 10, (K, N))
+        tries += [numbered_matrices(count), (A.astype(np.float32), B.astype(np.float32))]
+    for A, B in tries:
+        with running():
             found = products_of(kernel, A, B)
         stopped = bool(found.launch.findings and not found.calls)
         for key, problem in found.wrong.items():
             if key != ANSWER:
                 problems.setdefault(key, problem)
             elif not stopped:
-                problems.setdefault(key, next(_told(found, A, B), problem))
+                problems.setdefault(key, _told(found, A, B) or problem)
         if len(found.calls) != 1 and not found.wrong:
             what = f"The warp comes to mma_tf32 {len(found.calls)} times; it must come {ONE_WARP}."
             problems.setdefault(COUNTS, Problem(COUNTS, what))
     if problems:
-        feedback = with_problems(TITLE, problems.values())
+        feedback = with_problems(problems.values())
         early = stopped and ANSWER not in problems
         return replace(feedback, headline=STOPPED) if early else feedback
     said = ", ".join(map(str, rows))
     right = (f"C is A @ B, for A of {said} rows", "every lane brings and writes what is its own")
-    return Feedback(TITLE, "Passed.", (), right)
-
-
-def _tries(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Numbered matrices first, because of these one can say what went wrong."""
-    yield numbered_matrices(rows)
-    random = np.random.default_rng(0)
-    A, B = random.integers(-9, 10, (rows, K)), random.integers(-9, 10, (K, N))
-    yield A.astype(np.float32), B.astype(np.float32)
+    return Feedback("Passed.", (), right)
 
 
 HOW = {
@@ -208,21 +191,19 @@ HOW = {
 }
 
 
-def _told(found: Products, A: np.ndarray, B: np.ndarray) -> Iterator[Problem]:
+def _told(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
     """Why the answer is wrong: what lanes bring, then what they start from, then what they do
     with the sums."""
     if not found.calls:
-        yield Problem(ANSWER, "No lane comes to mma_tf32.")
-        return
-    names, (lanes, *_) = _names(A, B), found.calls
+        return Problem(ANSWER, "No lane comes to mma_tf32.")
+    names, lanes = _names(A, B), found.calls[0]
     if missing := sorted(set(range(WARP)) - set(lanes)):
         columns = spans([lane // 4 for lane in missing])
         what = (
             f"Lanes {spans(missing)} do not come to mma_tf32, so what they hold of B (of columns "
             f"{columns}) is missing in everybody's sums."
         )
-        yield Problem(ANSWER, what)
-        return
+        return Problem(ANSWER, what)
     of = {"A": A, "B": B}
     for which, number in [("a", n) for n in range(4)] + [("b", n) for n in range(2)]:
         wrong = []
@@ -232,11 +213,28 @@ def _told(found: Products, A: np.ndarray, B: np.ndarray) -> Iterator[Problem]:
             if row < len(of[matrix]) and got != of[matrix][row, column]:
                 wrong.append((lane, got, (matrix, row, column)))
         if wrong and len(names) == A.size + B.size:
-            yield _wrong_number(f"{which}[{number}]", wrong, names, len(lanes), HOW[which])
-    if starts := [one for one in lanes.items() if any(value != 0 for value in one[1][2])]:
-        lane, (_, _, c) = starts[0]
-        yield Problem(ANSWER, f"Lane {lane} begins its sums with {c[0]:g}: they begin with zeros.")
-    yield from _wrongly_written(found.output, A @ B)
+            return _wrong_number(f"{which}[{number}]", wrong, names, len(lanes), HOW[which])
+    for lane, (_, _, c) in lanes.items():
+        if any(value != 0 for value in c):
+            what = f"Lane {lane} begins its sums with {c[0]:g}: they begin with zeros."
+            return Problem(ANSWER, what)
+    output, right = found.output, A @ B
+    places = [place for place in np.ndindex(right.shape) if output[place] != right[place]]
+    if not places:
+        return None
+    value = output[places[0]]
+    where = np.argwhere(right == value).tolist()
+    if np.isnan(value):
+        said = "holds nothing: no lane wrote it, or a lane wrote NaN"
+    elif len(where) == 1:
+        said = f"holds what belongs into {_said(('C', *where[0]))}"
+    else:
+        said = f"is {value:g}, wanted is {right[places[0]]:g}"
+    what = (
+        f"The lanes bring what they must, but {len(places)} of {right.size} sums are wrong: "
+        f"{_said(('C', *places[0]))} {said}."
+    )
+    return Problem(ANSWER, what, advice=HOW["c"])
 
 
 def _wrong_number(
@@ -255,26 +253,6 @@ def _wrong_number(
     elif all(found[1:] == (place[2], place[1]) for found, place in pairs):
         how = "Rows and columns are exchanged."
     return Problem(ANSWER, what, advice=how)
-
-
-def _wrongly_written(output: np.ndarray, right: np.ndarray) -> Iterator[Problem]:
-    wrong = [place for place in np.ndindex(right.shape) if output[place] != right[place]]
-    if not wrong:
-        return
-    row, column = wrong[0]
-    got = output[row, column]
-    where = [place for place in np.ndindex(right.shape) if right[place] == got]
-    if np.isnan(got):
-        said = "holds nothing: no lane wrote it, or a lane wrote NaN"
-    elif len(where) == 1:
-        said = f"holds what belongs into C[{where[0][0]}, {where[0][1]}]"
-    else:
-        said = f"is {got:g}, wanted is {right[row, column]:g}"
-    what = (
-        f"The lanes bring what they must, but {len(wrong)} of {right.size} sums are wrong: "
-        f"C[{row}, {column}] {said}."
-    )
-    yield Problem(ANSWER, what, advice=HOW["c"])
 
 
 ACCURACY = "accuracy"
@@ -408,10 +386,10 @@ def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, 
     tensors = input, weight, np.zeros(problem.C_o, np.float32)
     tile = stage_named(stage).tiny_tile
     main, arrays = ready_for(made, stage, problem, tile, tensors, output)
-    with products_heard() as calls:
+    with mock.patch.object(greenlets, "warp_mma", wraps=warp_mma) as heard:
         Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
     exact = reference(problem, input, weight)
-    return ((output - exact) / exact).reshape(problem.M, problem.N), len(calls)
+    return ((output - exact) / exact).reshape(problem.M, problem.N), heard.call_count
 
 
 @graded
@@ -422,7 +400,7 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
     if found.result not in ("passed", ANSWER):
         return found
     try:
-        with running(found.title):
+        with running():
             errors, products = errors_of(made, stage, LONG)
             before, once = (_mean(errors_of(made, stage, one)[0]) for one in (SHORT, ONE_STEP))
     except Stopped:

@@ -220,11 +220,9 @@ class Sites:
 
     def line(self, site: int) -> tuple[str, int]:
         """File and line."""
-        start = max((i for i in self._codes if i <= site), default=None)
-        if start is None:
+        if (code := self._code(site)) is None:
             return "?", 0
-        code = self._codes[start]
-        return code.co_filename, line_at(code, site - start)
+        return code.co_filename, line_at(code, site - id(code))
 
     def knows(self, code: CodeType) -> bool:
         """Whether sites in this code are found."""
@@ -236,8 +234,11 @@ class Sites:
         return np.array([self._one(int(site)) for site in known], np.int64)[inverse]
 
     def _one(self, site: int) -> int:
-        start = max((i for i in self._codes if i <= site), default=None)
-        return site if start is None else start + instruction(self._codes[start], site - start)
+        code = self._code(site)
+        return site if code is None else id(code) + instruction(code, site - id(code))
+
+    def _code(self, site: int) -> CodeType | None:
+        return self._codes.get(max((i for i in self._codes if i <= site), default=0))
 
 
 @cache

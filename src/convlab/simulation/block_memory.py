@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from functools import lru_cache
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from convlab.simulation.checked_array import (
     Memory,
     check,
     checked,
+    indexed_class,
     show,
     whole_index,
 )
@@ -193,63 +192,24 @@ class LocalArray(Array):
             self.store_part(key, value, site)
 
 
-_LOCAL_TEMPLATE = """
-class Array(LocalArray):
-    __slots__ = ()
-    shape, strides, dtype, alignment, wide = SHAPE, STRIDES, DTYPE, ALIGNMENT, WIDE
-
-    def __getitem__(self, index):
-        try:
-            {names} = index
-            if {inside}:
-                value = self.cells[{cell}]
-                if value is not None:
-                    return {load}
-        except (TypeError, ValueError):
-            pass
-        return self.part(index, site_of(1))
-
-    def __setitem__(self, index, value):
-        try:
-            {names} = index
-            if {inside}:
-                CELL[0] = value
-                self.cells[{cell}] = CELL[0]
-                return
-        except (TypeError, ValueError):
-            pass
-        self.store_part(index, value, site_of(1))
-"""
-
-
 def local_class(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     number: Callable[[Any], Any] | None,
     alignment: int | None,
 ) -> Any:
-    """The class of local arrays of that shape. ``number`` is what loads are handed through, if
-    anything."""
-    names = {
-        "LocalArray": LocalArray, "SHAPE": shape, "DTYPE": dtype, "site_of": site_of,
-        "CELL": quick(np.zeros(1, dtype)), "number": number, "WIDE": dtype == np.float32,
-        "STRIDES": c_strides(shape, dtype.itemsize), "ALIGNMENT": alignment or dtype.itemsize,
-    }  # fmt: skip
-    exec(_local_code(shape, number is not None), names)
-    return names["Array"]
-
-
-@lru_cache(maxsize=1000)
-def _local_code(shape: tuple[int, ...], counted: bool) -> CodeType:
-    """Sizes are written into the code."""
-    letters = [f"i{axis}" for axis in range(len(shape))]
-    cell = letters[0]
-    for letter, extent in zip(letters[1:], shape[1:], strict=True):
-        cell = f"({cell}) * {extent} + {letter}"
-    source = _LOCAL_TEMPLATE.format(
-        names=letters[0] if len(shape) == 1 else ", ".join(letters),
-        inside=" and ".join(f"0 <= {i} < {n}" for i, n in zip(letters, shape, strict=True)),
-        cell=cell,
-        load="number(value)" if counted else "value",
-    )
-    return compile(source, "<local array>", "exec")
+    """The class of local arrays of that shape; sizes are written into its code. ``number`` is what
+    loads are handed through, if anything."""
+    strides = c_strides(shape, dtype.itemsize)
+    steps = enumerate(c_strides(shape, 1))
+    cell = " + ".join(f"i{axis} * {n}" if n > 1 else f"i{axis}" for axis, n in steps)
+    made, _ = indexed_class(
+        LocalArray, len(shape), " and ".join(f"0 <= i{axis} < {n}" for axis, n in enumerate(shape)),
+        f"self.cells[{cell}]",
+        f"if value is not None: return {'value' if number is None else 'number(value)'}",
+        f"CELL[0] = value; self.cells[{cell}] = CELL[0]; return",
+        {"CELL": quick(np.zeros(1, dtype)), "number": number},
+    )  # fmt: skip
+    made.shape, made.strides, made.dtype, made.wide = shape, strides, dtype, dtype == np.float32
+    made.alignment = alignment or dtype.itemsize
+    return made

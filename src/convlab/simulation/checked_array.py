@@ -91,18 +91,30 @@ class Memory:
         fixed: tuple[int, tuple[int, ...]] | None = None,
         data: Any = None,
     ) -> Any:
-        """A class of arrays; with ``fixed``, base and strides, and ``data`` it is for one."""
-        names: dict[str, Any] = {
-            "CheckedArray": CheckedArray, "getframe": sys._getframe, "site_of": site_of,
-            "DATA": data, "number": number,
-        }  # fmt: skip
+        """A class of arrays. With ``fixed``, base and strides, and ``data`` it is for one array,
+        whose address and data are constants of the class; without, for views, attributes."""
+        base: object = "self.base"
+        strides: Sequence[object] = [f"self.strides[{axis}]" for axis in range(ndim)]
+        if fixed is not None:
+            base, strides = fixed
+        steps = [f"i{axis} * {stride}" for axis, stride in enumerate(strides)]
+        log = f"frame = getframe(1); log_address({' + '.join([str(base), *steps])}); log_site("
+        log += "id(frame.f_code) + frame.f_lasti"
+        read, written = "return value", "return"
+        names: dict[str, Any] = {"DATA": data, "getframe": sys._getframe, "number": number}
         if self.log is not None:
+            read, written = f"{log}); {read}", f"{log} + 1); log_value(value); {written}"
             names["log_address"] = self.log.addresses.append
             names["log_site"] = self.log.sites.append
             names["log_value"] = self.log.values.append
-        exec(_array_code(ndim, self.log is not None, number is not None, fixed), names)
-        self._namespaces.append(names)
-        return names["Array"]
+        element = "self.data[index]" if fixed is None else "DATA[index]"
+        made, namespace = indexed_class(
+            CheckedArray, ndim, " and ".join(f"i{axis} >= 0" for axis in range(ndim)) or "True",
+            element if number is None else f"number({element})", read,
+            f"{element} = value; {written}", names,
+        )  # fmt: skip
+        self._namespaces.append(namespace)
+        return made
 
     def let_go(self) -> None:
         """Forget the arrays: their classes, which refer to themselves, refer to the data too."""
@@ -328,9 +340,8 @@ def checked(
     return array
 
 
-# With {fixed} addresses and data are constants of the class; without, for views, attributes.
 _TEMPLATE = """
-class Array(CheckedArray):
+class Made(Base):
     __slots__ = ()
 
     def __getitem__(self, index):
@@ -338,8 +349,7 @@ class Array(CheckedArray):
             {names} = index
             if {inside}:
                 value = {load}
-                {log_read}
-                return value
+                {read}
         except (IndexError, TypeError, ValueError):
             pass
         return self.part(index, site_of(1))
@@ -348,37 +358,29 @@ class Array(CheckedArray):
         try:
             {names} = index
             if {inside}:
-                {data}[index] = value
-                {log_write}
-                return
+                {store}
         except (IndexError, TypeError, ValueError):
             pass
         self.store_part(index, value, site_of(1))
 """
 
 
+def indexed_class(
+    base: type, ndim: int, inside: str, load: str, read: str, store: str, names: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """A class of arrays with quick access to an element, written out of these pieces of code in
+    terms of ``index`` and of its entries ``i0``, ``i1``, ...; and its namespace. ``read`` and
+    ``store`` return where all is well."""
+    namespace = {**names, "Base": base, "site_of": site_of}
+    exec(_code(ndim, inside, load, read, store), namespace)
+    return namespace["Made"], namespace
+
+
 @lru_cache(maxsize=1000)
-def _array_code(
-    ndim: int, logged: bool, counted: bool, fixed: tuple[int, tuple[int, ...]] | None
-) -> CodeType:
-    letters = [f"i{axis}" for axis in range(ndim)]
-    base: object = "self.base"
-    strides: Sequence[object] = [f"self.strides[{axis}]" for axis in range(ndim)]
-    if fixed is not None:
-        base, strides = fixed
-    address = " + ".join(
-        [str(base), *(f"{i} * {n}" for i, n in zip(letters, strides, strict=True))]
-    )
-    log = f"frame = getframe(1); log_address({address}); log_site(id(frame.f_code) + frame.f_lasti"
-    data = "self.data" if fixed is None else "DATA"
-    source = _TEMPLATE.format(
-        names=letters[0] if ndim == 1 else f"[{', '.join(letters)}]",
-        inside=" and ".join(f"{i} >= 0" for i in letters) or "True",
-        data=data,
-        load=f"number({data}[index])" if counted else f"{data}[index]",
-        log_read=f"{log})" if logged else "pass",
-        log_write=f"{log} + 1); log_value(value)" if logged else "pass",
-    )
+def _code(ndim: int, inside: str, load: str, read: str, store: str) -> CodeType:
+    letters = ", ".join(f"i{axis}" for axis in range(ndim))
+    names = letters if ndim == 1 else f"[{letters}]"
+    source = _TEMPLATE.format(names=names, inside=inside, load=load, read=read, store=store)
     return compile(source, "<array>", "exec")
 
 

@@ -20,7 +20,7 @@ from convlab.simulation.access_log import WARP
 from convlab.simulation.findings import Coordinates
 from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Request
 
-Complain = Callable[[str, str, int, int | None, int], None]  # kind, what, site, other site, thread
+Complain = Callable[..., None]  # kind, what, site, thread, perhaps another site
 
 
 class Thread:
@@ -162,14 +162,14 @@ class Block:
         other = next((t for t in threads if t.request.site != first.site), None)
         if other is not None:
             what = "threads of one block wait at two different barriers"
-            sites = first.site, other.request.site
-            self._complain("barrier divergence", what, *sites, other.number)
+            where = other.number, other.request.site
+            self._complain("barrier divergence", what, first.site, *where)
         elif len(threads) < self._size:
             ended = self._size - len(threads)
             what = f"{ended} of {self._size} threads ended before this barrier"
             gone = {thread.number for thread in threads}
             one = next(number for number in range(self._size) if number not in gone)
-            self._complain("barrier divergence", what, first.site, None, one)
+            self._complain("barrier divergence", what, first.site, one)
 
     def _call(self, threads: list[Thread], mask: int | None, living: int) -> list[Thread]:
         """Carry out what the lanes of a warp, or the threads of a warpgroup, asked for together."""
@@ -207,11 +207,11 @@ class Block:
             if request.kind in (PRODUCT, PRODUCT_DONE):
                 who = _lanes(absent).replace("lane", "thread")
                 what = f"{request.kind} needs the whole warpgroup, but its {who} never come to it"
-            self._complain("inactive lane", what, request.site, None, first.number)
+            self._complain("inactive lane", what, request.site, first.number)
         if strangers := present & ~mask:
             what = f"{request.kind} is called by {_lanes(strangers)}, which its mask does not name"
             outside = next(thread for thread in threads if strangers >> thread.lane & 1)
-            self._complain("inactive lane", what, request.site, None, outside.number)
+            self._complain("inactive lane", what, request.site, outside.number)
 
     def _shuffled(self, thread: Thread, present: dict[int, Thread]) -> Any:
         value, source = thread.request.value
@@ -221,7 +221,7 @@ class Block:
             if self._complain is not None:
                 what = f"{thread.request.kind} reads lane {source}, which does not take part"
                 site = thread.request.site
-                self._complain("inactive lane", what, site, None, thread.number)
+                self._complain("inactive lane", what, site, thread.number)
             return value
         return present[source].request.value[0]
 

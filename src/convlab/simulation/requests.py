@@ -50,36 +50,18 @@ class Requests:
     def __len__(self) -> int:
         return len(self.site)
 
-    @cached_property
-    def starts(self) -> np.ndarray:
-        """Where each request's lanes begin."""
-        return np.asarray(np.searchsorted(self.request, np.arange(len(self))))
-
-    @cached_property
-    def is_global(self) -> np.ndarray:
-        """Whether a request is for global memory, else for shared."""
-        return np.asarray(self.address[self.starts] >= GLOBAL)
-
-    @cached_property
-    def widest(self) -> np.ndarray:
-        """Bytes a lane."""
-        return np.asarray(self.width[self.starts])
-
-    @cached_property
-    def lanes(self) -> np.ndarray:
-        """How many take part."""
-        return np.asarray(np.bincount(self.request, minlength=len(self)))
-
-    @cached_property
-    def bytes_asked(self) -> np.ndarray:
-        """Of all lanes together."""
-        found: np.ndarray = np.bincount(self.request, self.width, minlength=len(self))
-        return found.astype(np.int64)
-
-    @cached_property
-    def bytes_wanted(self) -> np.ndarray:
-        """The different ones among them."""
-        return memory_rules.bytes_wanted(self.request, self.address, self.width, len(self))
+    # Columns with an entry a request: where its lanes begin, whether it is for global memory, bytes
+    # a lane, lanes that take part, bytes of all lanes together, the different ones among them.
+    starts = cached_property(lambda r: np.searchsorted(r.request, np.arange(len(r))))
+    is_global = cached_property(lambda r: r.address[r.starts] >= GLOBAL)
+    widest = cached_property(lambda r: r.width[r.starts])
+    lanes = cached_property(lambda r: np.bincount(r.request, minlength=len(r)))
+    bytes_asked = cached_property(
+        lambda r: np.bincount(r.request, r.width, minlength=len(r)).astype(np.int64)
+    )
+    bytes_wanted = cached_property(
+        lambda r: memory_rules.bytes_wanted(r.request, r.address, r.width, len(r))
+    )
 
     @cached_property
     def sectors(self) -> np.ndarray:
@@ -87,7 +69,7 @@ class Requests:
         found = memory_rules.sectors(self.request, self.address, self.width, len(self))
         return np.where(self.is_global, found, 0)
 
-    @cached_property
+    @property
     def fewest_sectors(self) -> np.ndarray:
         """Sectors that would hold the bytes wanted; 0 for requests for shared memory."""
         return np.where(self.is_global, memory_rules.fewest_sectors(self.bytes_wanted), 0)
@@ -95,21 +77,19 @@ class Requests:
     @cached_property
     def wavefronts(self) -> np.ndarray:
         """Wavefronts of shared memory; 0 for requests for global memory."""
-        wavefronts = np.zeros(len(self), np.int64)
         near = ~self.is_global[self.request]
-        if near.any():
-            wavefronts = memory_rules.wavefronts(
-                self.request[near], self.address[near], self.width[near], self.lane[near],
-                self.kind == READ, len(self),
-            )  # fmt: skip
-        return wavefronts
+        request, address, width, lane = (
+            column[near] for column in (self.request, self.address, self.width, self.lane)
+        )
+        loads = self.kind == READ
+        return memory_rules.wavefronts(request, address, width, lane, loads, len(self))
 
-    @cached_property
+    @property
     def fewest_wavefronts(self) -> np.ndarray:
         """Wavefronts that the bytes wanted take at least; 0 for requests for global memory."""
         return np.where(self.is_global, 0, memory_rules.fewest_wavefronts(self.bytes_wanted))
 
-    @cached_property
+    @property
     def contention(self) -> np.ndarray:
         """Of atomics the most lanes at one address; 0 for other requests."""
         found = memory_rules.contention(self.request, self.address, len(self))

@@ -96,7 +96,7 @@ class SimulatedLaunch:
         self.sites = self.reports.sites = Sites(self.codes)
         used = copier.used.union(*map(names_used, self.codes))
         self.waits = bool(used & BLOCKING) or self.together
-        counted = self.arithmetic.counted if self.arithmetic else _as_it_is
+        counted = self.arithmetic.counted if self.arithmetic else lambda number: number
         self.arguments = as_seen(self.body, arguments, self.memory, counted)
         self.race = Race()
         self.thread, self.block, self.block_number = 0, (0, 0, 0), 0
@@ -190,7 +190,7 @@ class SimulatedLaunch:
             if self.paths is not None:
                 self.paths.new_block()
             if self.waits:
-                complain = self._complain if self.strict else None
+                complain = self._add if self.strict else None
                 Block(
                     self.body, self.arguments, thread_indices, enter, self._barrier,
                     self._warp_barrier, complain,
@@ -207,31 +207,20 @@ class SimulatedLaunch:
 
     def _enterer(self) -> Callable[[int, Coordinates], None]:
         """What is done before each switch to a thread: often, so with everything at hand."""
-        cuda, index, log, epochs = self.cuda, self.cuda.threadIdx, self.log, self.epochs
+        cuda, index, epochs, paths = self.cuda, self.cuda.threadIdx, self.epochs, self.paths
+        addresses = None if self.log is None else self.log.addresses
+        mark = None if self.log is None else self.log.marks.extend
 
         def enter(number: int, thread_index: Coordinates) -> None:
             index.x, index.y, index.z = thread_index
             cuda.laneid = number & 31
             self.thread = number
+            if mark is not None and addresses is not None:
+                mark((len(addresses), self.first + number, self.phase, epochs[number]))
+                if paths is not None:
+                    paths.enter(number)
 
-        if log is None:
-            return enter
-        addresses, mark, paths = log.addresses, log.marks.extend, self.paths
-
-        def enter_logged(number: int, thread_index: Coordinates) -> None:
-            index.x, index.y, index.z = thread_index
-            cuda.laneid = number & 31
-            self.thread = number
-            mark((len(addresses), self.first + number, self.phase, epochs[number]))
-
-        if paths is None:
-            return enter_logged
-
-        def enter_counted(number: int, thread_index: Coordinates) -> None:
-            enter_logged(number, thread_index)
-            paths.enter(number)
-
-        return enter_counted
+        return enter
 
     def _barrier(self, threads: int, site: int) -> None:
         self.phase += 1
@@ -307,9 +296,6 @@ class SimulatedLaunch:
         if kind in FATAL:
             raise Stop
 
-    def _complain(self, kind: str, what: str, site: int, other: int | None, thread: int) -> None:
-        self._add(kind, what, site, thread, other)
-
     def _add(self, kind: str, what: str, site: int, thread: int, *more: Any) -> None:
         self.reports.add(kind, what, site, self.block, thread, *more)
 
@@ -339,7 +325,3 @@ class SimulatedLaunch:
         if getattr(meant, "dtype", None) is None:
             return self.arithmetic.function(meant)
         return self.arithmetic.cast(meant) if meant.dtype.kind == "f" else meant
-
-
-def _as_it_is(value: Any) -> Any:
-    return value

@@ -142,7 +142,7 @@ def _made(root: Path, files: dict[str, bytes], traces: Path) -> Iterator[tuple[s
 
 def ladder_results(root: Path) -> dict[str, dict[str, Any]]:
     """What ``convlab ladder --json`` measured on a GPU, by the layer's name: the layer with the
-    most stages first, and of several such the one that the ladder takes by itself."""
+    most stages first, and among equals the ladder's default problem."""
     found = {}
     for path in (root / "docs/results").glob("ladder_*.json"):
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -225,14 +225,14 @@ def examples(root: Path) -> ModuleType:
 
 
 def shown_example(example: Any) -> tuple[str | None, str]:
-    """What the simulator says of an example's kernel, and the mended kernel's source.
+    """What the simulator says of an example's kernel, and the corrected kernel's source.
 
     Raises ``AssertionError`` for an example that does not hold."""
     said = run(example, example.kernel)
-    mended = example.mended()
+    corrected = example.corrected()
     assert f"- {example.kind}, " in str(said), (example.kind, said)
-    assert run(example, mended) is None, example.kind
-    return said, inspect.getsource(mended.py_func)
+    assert run(example, corrected) is None, example.kind
+    return said, inspect.getsource(corrected.py_func)
 
 
 def run(example: Any, kernel: Any) -> str | None:

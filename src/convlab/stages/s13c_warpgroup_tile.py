@@ -1,7 +1,7 @@
 """s13c: the tile of a warpgroup. Four warps side by side have 128 windows, and all channels each.
 
-Source: ours, beyond the paper. A slice is 16 terms, what the tensor cores add up before they begin
-again. Each of the four warps loads the whole slice of the filter: s14 ends that.
+Source: ours, beyond the paper. Each of the four warps loads the whole slice of the filter: s14 ends
+that. With 128 channels shared memory has no room for padding: there rows are rotated instead.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
 MMA_K = 8  # terms that an instruction multiplies
-DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
-MOST_CHANNELS = 128  # of a block: with more, sums leave the registers
+MOST_CHANNELS = 128  # of a block: with more, sums leave registers and two slices do not fit
 
 
 def filter_layout(tile: Tile) -> Layout:
@@ -46,16 +45,21 @@ def slice_elements(tile: Tile, padding: int) -> int:
 def padding_or_rotation(tile: Tile) -> tuple[int, int]:
     """The padding after a row of windows, or where there is no room for it by how much each row is
     rotated instead: either way the next row lies so many banks further."""
-    fits = tile.fits(DEPTH * slice_elements(tile, BANK_SHIFT))
+    fits = tile.fits(2 * slice_elements(tile, BANK_SHIFT))
     return (BANK_SHIFT, 0) if fits else (0, BANK_SHIFT)
 
 
+def chain(tile: Tile) -> int:
+    """Steps of 8 terms whose products the tensor cores add up before they begin again."""
+    return 2 if tile.K_B % (2 * MMA_K) == 0 else 1
+
+
 def make_multiply(tile: Tile) -> Any:
-    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms. The lane's
-    own numbers begin at ``at_F`` and ``at_I``. ``L_`` are large parts, ``T_`` small ones, their
-    tails."""
+    """``multiply(S_F, S_I, at_F, at_I, k, R_O)``: adds the products of terms k to k + 7, or k + 15,
+    of a slice. The lane's own numbers begin at ``at_F`` and ``at_I``. ``L_`` are large parts,
+    ``T_`` small ones, their tails."""
     PITCH = tile.N_B + padding_or_rotation(tile)[0]
-    M_B, M_T, N_T, CHAIN = tile.M_B, tile.M_T, tile.N_T, WARPGROUP_K // MMA_K
+    M_B, M_T, N_T, CHAIN = tile.M_B, tile.M_T, tile.N_T, chain(tile)
     I_SHAPE, F_SHAPE = (N_T // 2, 4 * CHAIN), (CHAIN, 2)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -68,20 +72,20 @@ def make_multiply(tile: Tile) -> Any:
             L_I[1, 2 * half + 1], T_I[1, 2 * half + 1] = split_tf32(w)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read_filter(S_F, at, i, L_F, T_F):
+    def read_filter(S_F, at, k, i, L_F, T_F):
         for c in range(CHAIN):
             for n in range(2):  # terms t and t + 4 of column g
-                of_step = at + ((c * MMA_K + n * 2) * (2 * M_B) + i // 2 * 32)
+                of_step = at + ((k + c * MMA_K + n * 2) * (2 * M_B) + i // 2 * 32)
                 L_F[c, n], T_F[c, n] = S_F[of_step], S_F[of_step + MMA_K * M_B]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def multiply(S_F, S_I, at_F, at_I, R_O):
+    def multiply(S_F, S_I, at_F, at_I, k, R_O):
         L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
         L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
         zero = float32(0)
-        read_windows(S_I, at_I, L_I, T_I)
+        read_windows(S_I, at_I + k * PITCH, L_I, T_I)
         for i in range(0, M_T, 2):
-            read_filter(S_F, at_F, i, L_F, T_F)
+            read_filter(S_F, at_F, k, i, L_F, T_F)
             for j in range(N_T // 2):
                 part = (zero, zero, zero, zero)
                 for c in range(CHAIN):
@@ -100,12 +104,32 @@ def make_multiply(tile: Tile) -> Any:
     return multiply
 
 
+def make_compute(tile: Tile) -> Any:
+    """All of a slice. Each step is a call with its own k, a constant, because the compiler does not
+    unroll a loop of this size."""
+    multiply, STEP = make_multiply(tile), MMA_K * chain(tile)
+
+    def steps_from(k: int) -> Any:
+        following = steps_from(k + STEP) if k + STEP < tile.K_B else None
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_O):
+            multiply(S_F, S_I, at_F, at_I, k, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_O)
+
+        return step
+
+    return steps_from(0)
+
+
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, S14.resident_blocks(tile), (M_T, N_T)
     PADDING, ROTATION = padding_or_rotation(tile)
-    SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
+    SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile, PADDING))
+    PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     LANES = interleaved_lanes(problem, LANES_N)
@@ -114,7 +138,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES, ROTATION)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
     window_at = window_copies.make_window_at(LANES)
-    multiply = make_multiply(tile)
+    compute = make_compute(tile)
     filter_number = make_filter_number(problem, tile, filter_layout(tile))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -161,11 +185,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             fetch(input, packed, first, i_h, i_w, t, pipe, pipe, S_F, S_I)
         pipe = 0
         for slice_ in range(SLICES):
-            wait_copies(0)  # for this thread's part of the slice,
+            wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
             cuda.syncthreads()  # then for all threads'; its predecessor is free
-            fetch(input, packed, first, i_h, i_w, t, slice_ + 1, 1 - pipe, S_F, S_I)
-            multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
-            pipe = 1 - pipe
+            before = pipe - 1 if pipe > 0 else DEPTH - 1
+            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
+            compute(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
+            pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 
         m0, n0 = m0 + row, n0 + window_at(column)
         if write(R_O, bias, output, m0, n0):
@@ -207,7 +232,7 @@ def check_tile(tile: Tile) -> None:
 
 STAGE = Stage(
     __name__,
-    title="A warpgroup's tile: four warps side by side, 128 windows x 16 terms",
+    title="A warpgroup's tile: four warps side by side have 128 windows",
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("s13b_swapped_operands",),
     prepare=prepare,

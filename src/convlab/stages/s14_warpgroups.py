@@ -54,9 +54,9 @@ def padding_or_rotation(tile: Tile) -> tuple[int, int]:
 
 
 def make_multiply(tile: Tile) -> Any:
-    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms. The filter
-    begins at ``at_F``, the lane's own windows at ``at_I``. ``L`` are large parts, ``T`` small
-    ones, their tails."""
+    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
+    The filter begins at ``at_F``, the lane's own windows at ``at_I``.
+    ``L_`` are large parts, ``T_`` small ones, their tails."""
     PITCH = tile.N_B + padding_or_rotation(tile)[0]
     M_B, M_T = tile.M_B, tile.M_T
     X_SHAPE, D_SHAPE = (WARPGROUP_K // 4, FLOAT4), M_B // 2
@@ -208,8 +208,8 @@ def check_tile(tile: Tile) -> None:
 STAGE = Stage(
     __name__,
     title="Warpgroups: four warps multiply, from shared memory",
-    source="im2win paper (000), Algorithm 3, by Hopper's tensor cores; ours",
-    builds_on=("s13c_warpgroup_tile",),
+    source="im2win paper (000), Algorithm 3, by tensor cores; ours",
+    builds_on=("s13d_whole_slice",),
     prepare=prepare,
     tiles=Tiles(
         production=S14.best_tile,

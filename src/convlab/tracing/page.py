@@ -64,6 +64,7 @@ def _document(trace: Trace) -> dict[str, Any]:
         findings = [{"file": f.file, "line": f.line, "text": str(f)} for f in launch.findings]
         launches.append({
             **document, "source": [*_functions(launch)], "findings": findings,
+            "size": blocks_of_threads(launch),
             "requests": _rows(launch), "flops": launch.flops, "bytes_moved": launch.bytes_moved,
             "bytes_per_flop": launch.bytes_per_flop,
         })  # fmt: skip
@@ -84,7 +85,7 @@ def _coloured(text: str) -> list[list[tuple[str, str]]]:
     lines: list[list[tuple[str, str]]] = [[]]
     gpu = False  # whether the piece before belongs to a name such as cuda.shared.array
     for _, token, piece in PythonLexer().get_tokens_unprocessed(text):
-        gpu = piece == "cuda" or (gpu and (piece == "." or token in Token.Name))
+        gpu = piece.lstrip("@") == "cuda" or (gpu and (piece == "." or token in Token.Name))
         kind = next((kind for one, kind in KINDS.items() if token in one), "gpu" if gpu else "")
         for number, part in enumerate(piece.split("\n")):
             if number:

@@ -167,7 +167,7 @@ class LaunchTrace:
 
     @cached_property
     def bytes_moved(self) -> int:
-        """Bytes of the sectors that the L1 cache is asked for."""
+        """Bytes of the sectors that requests touch, before any cache."""
         return SECTOR_BYTES * self.total("sectors")
 
     @cached_property
@@ -205,7 +205,7 @@ class Trace:
         Path(path).write_text(json.dumps(self.as_json()), encoding="utf-8")
 
 
-# Opening a saved trace: what views rely on is checked here, so that they need not.
+# Opening a saved trace: everything that views rely on is checked here.
 
 MOST = 2**53  # what a page's numbers hold exactly
 OPERATIONS = ("load", "store", "atomic")
@@ -272,7 +272,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _check(launch: LaunchTrace) -> None:
-    """What is said in two places must agree, and be possible."""
+    """Records that name each other must agree, and every number must be possible."""
     _must(min(*launch.grid, *launch.block) > 0)
     _must(all(0 <= at < n for at, n in zip(launch.block_shown, launch.grid, strict=True)))
     _must(launch.requests_left_out >= 0)

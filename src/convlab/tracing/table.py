@@ -14,11 +14,10 @@ from convlab.tracing.records import UNITS, Cost, LaunchTrace, Trace, Work
 
 LEGEND = (
     "A request is one load or store of a warp's 32 lanes. Global memory answers it in sectors of "
-    "32 bytes, shared memory in wavefronts; in brackets the fewest that would do. Sectors and "
-    "wavefronts are what the memory is asked for: caches, which answer part of it, are not "
-    "simulated. FLOP are floating-point operations as executed, of all threads; the ladder's "
-    "bytes / FLOP is over the convolution's, so it is another number than bytes an operation here. "
-    "Threads at a barrier are counted each time that one arrives, over all blocks."
+    "32 bytes, shared memory in wavefronts; in brackets the fewest that would do. Caches are not "
+    "simulated. FLOP are the floating-point operations that all threads execute; the ladder "
+    "divides its bytes by the convolution's FLOP instead. Threads at a barrier are arrivals, "
+    "over all blocks."
 )
 NO_SOURCE = "(no source)"
 INDENT, BETWEEN = " " * 6, 2  # before an access's label; blanks between two columns
@@ -71,7 +70,7 @@ def code_of(launch: LaunchTrace, file: str, line: int) -> str:
 
 
 def statement_of(launch: LaunchTrace, file: str, line: int) -> str:
-    """The same, with the lines after it that its call goes on over."""
+    """A line of the source with the lines that complete its call."""
     code, lines = code_of(launch, file, line), launch.source.get(file, {})
     while code.count("(") > code.count(")") and (line := line + 1) in lines:
         more = lines[line].strip()
@@ -80,9 +79,9 @@ def statement_of(launch: LaunchTrace, file: str, line: int) -> str:
 
 
 class _Columns:
-    """A label and right-aligned columns, of which nothing is ever cut. Where the columns are too
-    wide, those in ``spare`` are left out, the first first; a label that is still too long gets rows
-    of its own. A ``Text`` among the rows goes across all columns."""
+    """A label and right-aligned columns, which are never cut. Columns in ``spare`` are left out, in
+    their order, while the table is too wide; a label that is still too long gets a row of its own.
+    A ``Text`` among the rows spans all columns."""
 
     def __init__(
         self, head: Sequence[str], rows: Sequence[Sequence[Text] | Text], spare: Sequence[str] = ()

@@ -1,8 +1,7 @@
 """The C++ baseline of article 001: seven nested loops, compiled with g++ -O3, one thread.
 
-Article 001's speedups are relative to it. It is no measure of what a CPU can do: no blocking, no
-OpenMP, and no vector instructions beyond what g++ finds (none in the inner loops, because without
-``-ffast-math`` g++ may not reorder the sums).
+It is no measure of what a CPU can do: no blocking, and no vector instructions in the inner loops,
+because without ``-ffast-math`` g++ may not reorder the sums.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """CuPy: im2col by strides and cuBLAS.
 
-CuPy has no convolution for neural networks (CuPy 14 dropped its cuDNN wrapper), so its users write
-this: a view of the padded input with an axis for each position in the window, copied into a matrix
-for each image, and one batched ``matmul``. A graph cannot capture its launches, so the times of
-small layers include launch time.
+CuPy has no convolution for neural networks, so its users write this: a view of the padded input
+with an axis for each position in the window, copied into a matrix for each image, and one batched
+``matmul``. A graph cannot capture its launches.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """CUTLASS's implicit GEMM convolution, built here with nvcc from the headers that its wheel ships.
 
 Article 001 compares with two of its kernels: *analytic* computes every pixel's address anew and
-takes any filter; *optimized* keeps increments and masks and takes filters of at most 32 x 32. Both
-are fp32 on CUDA cores here; a third baseline is TF32 on Ampere's tensor cores. CUTLASS has only the
-channels-last layout for these, so input and filters lie in memory that way before the clock starts,
-and so does the output.
-
-Each baseline takes the fastest of several tiles (cutlass_conv.cu) for the problem, as cuDNN's
-benchmark mode and CUTLASS's own profiler do; the time does not include the search.
+takes any filter; *optimized* keeps increments and masks and takes filters of at most 32 x 32. All
+tensors are channels-last. Each baseline takes the fastest of several tiles (cutlass_conv.cu), as
+cuDNN's benchmark mode and CUTLASS's own profiler do.
 """
 
 from __future__ import annotations

@@ -1,19 +1,9 @@
 """PyTorch's baselines: ``conv2d``, ``torch.compile``, and convolution from a matrix product.
 
-``conv2d`` runs with ``torch.backends.cudnn.benchmark``: PyTorch tries cuDNN's kernels (at most ten)
-and keeps the fastest. ``torch.compile`` has its default mode: for a lone convolution it calls what
-``conv2d`` calls, but its own kernels may make the tensors channels-last around it, at each call.
-
-im2col + cuBLAS is the im2win paper's baseline, "the im2col-based convolution in PyTorch using
-cuBLAS". ``torch_own_im2col`` is *PyTorch's own*: ``conv2d`` with cuDNN switched off runs
-``aten::_slow_conv2d_forward``, which as Caffe makes one matrix and one product for each image in
-turn, in C++. A 1 x 1 filter with stride 1 and no padding needs no matrix; with dilation PyTorch
-runs ``aten::slow_conv_dilated2d``, which always makes it. *Per image* does the same in a Python
-loop, so that its ordinary calls include Python's time. *Batched* makes the matrix of all images and
-one batched product. All three use PyTorch's im2col kernel, once per image, and cuBLAS's SGEMM.
-
-unfoldNd is the unfold of Faster Convolution (article 002): a grouped convolution with one-hot
-filters, then einsum; the package's own function where it is installed, else the same few lines.
+``torch_own_im2col`` is the im2win paper's baseline, "the im2col-based convolution in PyTorch using
+cuBLAS": ``conv2d`` with cuDNN switched off, which makes one matrix and one product for each image.
+The other two make the same calls from Python, image by image or batched. unfoldNd is the unfold of
+Faster Convolution (article 002): a grouped convolution with one-hot filters, then einsum.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ function pickLaunch(place) {
   if (item) $("source").scrollTop = item.offsetTop - 130;
 }
 
-/** Where there is most to see: the access that is furthest above its fewest, else the commonest. */
+/** The access that is furthest above its fewest, else the one with the most requests. */
 function mostWasteful(launch) {
   const shown = new Set(launch.requests.map((request) => request.access));
   const waste = (one) => costOf([one]).total - costOf([one]).fewest;
@@ -111,7 +111,7 @@ function go(at) {
   drawRequest();
 }
 
-/** The next line up or down that asks memory for something. */
+/** Picks the next line up or down that makes requests. */
 function pickNeighbour(step) {
   const keys = [...document.querySelectorAll("#source li[data-line]")]
     .map((item) => item.dataset.line).filter((key) => state.launch.lines.get(key).requests);
@@ -146,15 +146,6 @@ function stop() {
 
 // Drawing.
 
-function extent(shape) {
-  const sizes = [...shape];
-  while (sizes.length > 1 && sizes[sizes.length - 1] === 1) sizes.pop();
-  return sizes.map(number).join(" × ");
-}
-
-/** A noun for that many. */
-const several = (shape, noun) => (shape.every((size) => size === 1) ? noun : noun + plural(noun));
-
 function drawTotals() {
   const { launch } = state;
   const tile = (value, label, note = "", grade = "") =>
@@ -162,10 +153,8 @@ function drawTotals() {
       make("b", { text: value }), make("span", { text: label }),
       make("small", { class: "muted", text: note }),
     ]);
-  const tiles = [tile(
-    extent(launch.grid), `${several(launch.grid, "block")} of ${extent(launch.block)} ` +
-      several(launch.block, "thread"), launch.kernel,
-  )];
+  const [, blocks, ofThreads] = launch.size.match(/(.*) (block.*)/); // 8 x 4 blocks of 64 threads
+  const tiles = [tile(blocks, ofThreads, launch.kernel)];
   for (const space of Object.keys(UNITS)) {
     const accesses = launch.accesses.filter((one) => one.space === space);
     if (!accesses.length) continue;
@@ -219,9 +208,8 @@ function drawRequest() {
   const place = state.launch.block_shown.slice(0, 3).join(", ");
   const packed = current(), total = state.sequence.length;
   $("previous").disabled = state.at <= 0;
-  $("next").disabled = $("play").disabled = state.at >= total - 1;
-  if (state.timer || total > 1) $("play").disabled = false;
-  $("slider").disabled = total < 2;
+  $("next").disabled = state.at >= total - 1;
+  $("play").disabled = $("slider").disabled = total < 2;
   $("picture").hidden = $("as-table").hidden = !packed;
   $("hover").textContent = "";
   markSource(packed);
@@ -247,7 +235,7 @@ function drawRequest() {
     ? sectorSentence(request, array) : wavefrontSentence(request, array, drawn);
   const recorded = far ? request.sectors : request.wavefronts;
   $("machine").dataset.agrees = drawn.length === recorded;
-  if (drawn.length !== recorded) { // the rules here and the simulator's would have come apart
+  if (drawn.length !== recorded) { // requests.js and the simulator disagree
     $("sentence").textContent += ` (The picture shows ${drawn.length}, the trace ${recorded}.)`;
   }
   if ($("as-table").open) drawTable(request);
@@ -294,14 +282,12 @@ function drawLanes({ lanes, offsets, array, width }) {
   const idle = WARP - lanes.length;
   $("lanes-note").textContent = idle
     ? `${lanes.length} take part, ${idle} ${idle === 1 ? "does" : "do"} not` : "all 32 take part";
-  const cells = [...Array(WARP).keys()].map((lane) => {
+  $("lanes").replaceChildren(...[...Array(WARP).keys()].map((lane) => {
     const i = lanes.indexOf(lane);
-    if (i < 0) {
-      return make("span", { class: "cell idle", "data-hover": `lane ${lane} sits this out` });
-    }
-    return cell([lane], `lane ${lane} wants ${wish(array, offsets[i], width)}`);
-  });
-  $("lanes").replaceChildren(...cells);
+    return i < 0
+      ? make("span", { class: "cell idle", "data-hover": `lane ${lane} does not take part` })
+      : cell([lane], `lane ${lane} wants ${wish(array, offsets[i], width)}`);
+  }));
 }
 
 /** What a lane wants: its element, or its first and last. */
@@ -408,8 +394,7 @@ function table(head, rows) {
 
 function drawFootprints() {
   const { launch } = state;
-  const place = launch.block_shown.join(", ");
-  $("footprint-title").textContent = `What block (${place}) touches`;
+  $("footprint-title").textContent = `What block (${launch.block_shown.join(", ")}) touches`;
   const width = $("footprints").clientWidth - 2;
   footprints = launch.arrays
     .map((array) => [array, launch.footprints.filter((one) => one.array === array.name)])
@@ -434,15 +419,14 @@ function drawArrays() {
       ...(far ? [against, ""] : ["", against]),
     ];
   });
-  const head = [
+  $("arrays").replaceChildren(table([
     "array", "memory", "shape", "requests", "bytes asked", "bytes moved", "sectors", "wavefronts",
-  ];
-  $("arrays").replaceChildren(table(head, rows));
+  ], rows));
 }
 
 // Controls.
 
-/** Lights up all that has to do with the lanes pointed at, and says what it is. */
+/** Highlights the cells of the lanes pointed at, and names the element. */
 function light(target) {
   const found = target && target.closest("[data-hover]");
   const lanes = new Set(found && found.dataset.lanes ? found.dataset.lanes.split(" ") : []);
@@ -473,7 +457,9 @@ const KEYS = {
 function start() {
   $("title").textContent = trace.title;
   const { problem, tile, idea, compiled } = trace.about;
-  $("about").textContent = [idea, problem, tile && `tile ${tile}`, compiled && `compiled for ${compiled}`].filter(Boolean).join(" · ");
+  $("about").textContent = [
+    idea, problem, tile && `tile ${tile}`, compiled && `compiled for ${compiled}`,
+  ].filter(Boolean).join(" · ");
   trace.launches.forEach((launch, i) => {
     const button = make("button", { type: "button", text: `${i + 1}. ${launch.kernel}` });
     button.addEventListener("click", () => pickLaunch(i));

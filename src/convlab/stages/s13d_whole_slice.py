@@ -1,0 +1,225 @@
+"""s13d: a slice is what the tensor cores add up before they begin again: 16 terms, in one go.
+
+Source: ours, beyond the paper. The loop over a slice's terms is gone. Two slices are in shared
+memory, so that two or three blocks share an SM.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
+from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.kernels import window_copies
+from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
+from convlab.kernels.split_tf32 import (
+    Layout,
+    make_filter_number,
+    make_fix_up,
+    pack_launch,
+    packed_buffer,
+)
+from convlab.kernels.tile_heuristic import S14, WARPGROUP_K, WARPGROUP_N
+from convlab.problem import ConvProblem
+from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
+MMA_K = 8  # terms that an instruction multiplies
+DEPTH = 2  # slices in shared memory: the one computed and the one in flight
+BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
+MOST_CHANNELS = 128  # of a block: with more, sums leave registers and two slices do not fit
+
+
+def filter_layout(tile: Tile) -> Layout:
+    """Core matrices: 8 columns of 4 terms, ``[k // 8, part, k // 4 % 2, column, k % 4]``. Channel c
+    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are four apart all through."""
+    return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=MMA_K * tile.M_B)
+
+
+def slice_elements(tile: Tile, padding: int) -> int:
+    """Elements of a slice in shared memory."""
+    return tile.K_B * (2 * tile.M_B + tile.N_B + padding)
+
+
+def padding_or_rotation(tile: Tile) -> tuple[int, int]:
+    """The padding after a row of windows, or where there is no room for it by how much each row is
+    rotated instead: either way the next row lies so many banks further."""
+    fits = tile.fits(DEPTH * slice_elements(tile, BANK_SHIFT))
+    return (BANK_SHIFT, 0) if fits else (0, BANK_SHIFT)
+
+
+def make_multiply(tile: Tile) -> Any:
+    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
+    The lane's own numbers begin at ``at_F`` and ``at_I``.
+    ``L_`` are large parts, ``T_`` small ones, their tails."""
+    PITCH = tile.N_B + padding_or_rotation(tile)[0]
+    M_B, M_T = tile.M_B, tile.M_T
+    N_T, CHAIN = tile.N_T, WARPGROUP_K // MMA_K
+    I_SHAPE, F_SHAPE = (N_T // 2, 4 * CHAIN), (CHAIN, 2)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read_windows(S_I, at, L_I, T_I):
+        for half in range(2 * CHAIN):  # of a step: rows t and t + 4 of its eight
+            x, y, z, w = load4(S_I, at + 4 * half * PITCH)
+            L_I[0, 2 * half], T_I[0, 2 * half] = split_tf32(x)
+            L_I[0, 2 * half + 1], T_I[0, 2 * half + 1] = split_tf32(y)
+            L_I[1, 2 * half], T_I[1, 2 * half] = split_tf32(z)
+            L_I[1, 2 * half + 1], T_I[1, 2 * half + 1] = split_tf32(w)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read_filter(S_F, at, i, L_F, T_F):
+        for c in range(CHAIN):
+            for n in range(2):  # terms t and t + 4 of column g
+                of_step = at + ((c * MMA_K + n * 2) * (2 * M_B) + i // 2 * 32)
+                L_F[c, n], T_F[c, n] = S_F[of_step], S_F[of_step + MMA_K * M_B]
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(S_F, S_I, at_F, at_I, R_O):
+        L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
+        L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
+        zero = float32(0)
+        read_windows(S_I, at_I, L_I, T_I)
+        for i in range(0, M_T, 2):
+            read_filter(S_F, at_F, i, L_F, T_F)
+            for j in range(N_T // 2):
+                part = (zero, zero, zero, zero)
+                for c in range(CHAIN):
+                    large_f, small_f = (L_F[c, 0], L_F[c, 1]), (T_F[c, 0], T_F[c, 1])
+                    n = 4 * c  # rows g and g + 8 of term t, then of t + 4
+                    large_i = L_I[j, n], L_I[j, n + 1], L_I[j, n + 2], L_I[j, n + 3]
+                    small_i = T_I[j, n], T_I[j, n + 1], T_I[j, n + 2], T_I[j, n + 3]
+                    part = mma_tf32(small_i, large_f, part)
+                    part = mma_tf32(large_i, small_f, part)
+                    part = mma_tf32(large_i, large_f, part)
+                R_O[i, 2 * j] += part[0]
+                R_O[i + 1, 2 * j] += part[1]
+                R_O[i, 2 * j + 1] += part[2]
+                R_O[i + 1, 2 * j + 1] += part[3]
+
+    return multiply
+
+
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+    """The kernel with all sizes as constants."""
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, BLOCKS, O_SHAPE = tile.threads, S14.resident_blocks(tile), (M_T, N_T)
+    PADDING, ROTATION = padding_or_rotation(tile)
+    SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
+    AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # slices fetched before the loop
+    F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
+    F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
+    LANES = interleaved_lanes(problem, LANES_N)
+    _, TIMES = window_copies.fetching_columns(tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES, ROTATION)
+    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    window_at = window_copies.make_window_at(LANES)
+    multiply = make_multiply(tile)
+    filter_number = make_filter_number(problem, tile, filter_layout(tile))
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_of(i):
+        """How far channel i of a lane is from its first one."""
+        return i * LANES_M
+
+    write = make_write(problem, tile, relu, row_of, WARP_GROUPS, LANES)
+    fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
+        if slice_ < SLICES:
+            fetch_filter(packed, slice_, pipe, t, S_F)
+            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+        commit_copies()  # even an empty group: wait_copies counts groups
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
+    def whole_slice(input, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        first = cuda.local.array(TIMES, int64)
+        i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
+        t = uint32(cuda.threadIdx.x)
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        windows_of_thread(n0, t, first, i_h, i_w)
+
+        # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
+        # the windows, twice. Which window is which row is free: its four are neighbours in shared
+        # memory, one load.
+        warp, lane = t // 32, t % 32
+        g, thread_in_group = lane // 4, lane % 4
+        row, column = thread_in_group, warp * LANES_N * FLOAT4 + g * FLOAT4
+        at_F = lane
+        at_I = row * PITCH + (column + row * ROTATION) % N_B
+
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        for pipe in range(AT_FIRST):
+            fetch(input, packed, first, i_h, i_w, t, pipe, pipe, S_F, S_I)
+        pipe = 0
+        for slice_ in range(SLICES):
+            wait_copies(0)  # this thread's copies of the slice have landed;
+            cuda.syncthreads()  # so for all threads; the buffer before may be filled again
+            if SLICES > AT_FIRST:
+                fetch(input, packed, first, i_h, i_w, t, slice_ + 1, 1 - pipe, S_F, S_I)
+            multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
+            pipe = 1 - pipe
+
+        m0, n0 = m0 + row, n0 + window_at(column)
+        if write(R_O, bias, output, m0, n0):
+            fix_up(input, packed, bias, output, m0, n0)
+
+    return whole_slice
+
+
+def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
+    """As every stage's; ``relu`` replaces negative results by zero."""
+    check_tile(tile)
+    launch = Launch(
+        make_kernel(problem, tile, relu),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
+    )
+    buffers = (packed_buffer(problem, tile),)
+    transforms = (pack_launch(problem, tile, filter_layout(tile)),)
+    return Program(buffers, (*transforms, launch), tile)
+
+
+def check_tile(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile that does not suit the kernel."""
+    tile.require(
+        tile.M_T % 2 == 0 and tile.N_T == 4,
+        "M_T must be a multiple of 2 and N_T 4, because a warp multiplies so many at a time",
+    )
+    tile.require(
+        tile.M_B % (LANES_M * tile.M_T) == tile.N_B % (LANES_N * tile.N_T) == 0,
+        f"M_B must be a multiple of {LANES_M} * M_T, N_B of {LANES_N} * N_T, the lanes of a warp",
+    )
+    tile.require(
+        tile.N_B == WARPGROUP_N and tile.K_B == WARPGROUP_K and tile.threads == 128,
+        f"N_B must be {WARPGROUP_N}, K_B {WARPGROUP_K} and M_T M_B / 4, the tile of a warpgroup",
+    )
+    tile.require(tile.M_B <= MOST_CHANNELS, f"M_B must be at most {MOST_CHANNELS}")
+
+
+STAGE = Stage(
+    __name__,
+    title="A slice in one go: its 16 terms are one chain of products",
+    source="im2win paper (000), Algorithm 3, by tensor cores; ours",
+    builds_on=("s13c_warpgroup_tile",),
+    prepare=prepare,
+    tiles=Tiles(
+        production=S14.best_tile,
+        tiny=Tile(M_B=8, N_B=128, K_B=16, M_T=2, N_T=4),
+        model=Tile(M_B=32, N_B=128, K_B=16, M_T=8, N_T=4),
+        candidates=S14.candidates,
+    ),
+    precision="3xtf32",
+    requires=Requirement((8, 0), "asynchronous copies"),
+)
