@@ -22,7 +22,7 @@ suppress_warnings = ["myst.header"]  # generated tables choose the size of their
 # Modules have no pages, docs/design.md tells of them; other projects' pages are not at hand.
 nitpick_ignore_regex = [
     ("py:mod", ".*"),
-    ("py:.*", r"(collections|contextlib|pathlib|numpy)\..*"),
+    ("py:.*", r"(collections|contextlib|pathlib|numpy|rich)\..*"),
 ]
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

@@ -75,59 +75,45 @@ def test_a_package_has_one_version_range_wherever_it_is_named(extra):
         assert entry.specifier == core.get(entry.name, entry.specifier), entry
 
 
-def cuda_of(entry: Requirement) -> set[str]:
-    """The CUDA that a requirement is built for, such as ``{"12"}``: what its name or an extra of it
-    says."""
-    words = [entry.name, *entry.extras]
-    return {major for word in words for major in re.findall(r"(?:-cuda|^cu)(\d+)x?$", word)}
-
-
 @pytest.mark.parametrize("extra", sorted(EXTRAS))
 def test_cuda_extras_do_not_mix(extra):
     """CUDA 12 where the extra's name says so, 13 wherever else it needs one."""
-    found = set().union(*map(cuda_of, resolved(extra)))
-    assert found <= ({"12"} if extra.endswith("-cu12") else {"13"})
-    if extra.endswith(("-cu12", "-cu13")):
-        assert found
-        assert extra.endswith(found.pop())
+    words = [word for entry in resolved(extra) for word in (entry.name, *entry.extras)]
+    found = {major for word in words for major in re.findall(r"(?:-cuda|^cu)(\d+)x?$", word)}
+    wanted = {"12"} if extra.endswith("-cu12") else {"13"}
+    assert found == wanted if extra.endswith(("-cu12", "-cu13")) else found <= wanted
 
 
 def test_both_cudas_have_the_same_baselines():
-    """Those of `baselines`, and CuPy."""
+    """Those of `baselines`, which the table of 002 calls, and CuPy."""
     names = [
         {re.sub("cuda1[23]x", "cuda", entry.name) for entry in resolved(extra)}
         for extra in ("baselines-cu12", "baselines-cu13")
     ]
     assert names[0] == names[1]
-    assert names[0] - {entry.name for entry in resolved("baselines")} == {"cupy-cuda", "numba-cuda"}
+    baselines = {entry.name for entry in resolved("baselines")}
+    assert names[0] - baselines == {"cupy-cuda", "numba-cuda"}
+    assert baselines >= {"torch", "unfoldNd", "array-api-compat"}
 
 
-def test_pytorch_is_built_for_the_same_cuda():
-    """On the package index 2.10 is the last for CUDA 12; its requirements do not tell the two
-    apart, so the ranges must."""
-    for extra, taken, left in (
-        ("baselines-cu12", "2.10.0", "2.11.0"),
-        ("baselines-cu13", "2.11.0", "2.10.0"),
-    ):
-        ranges = [entry.specifier for entry in resolved(extra) if entry.name == "torch"]
-        assert all(one.contains(taken) for one in ranges), extra
-        assert not all(one.contains(left) for one in ranges), extra
-
-
-def test_the_baselines_bring_what_002_s_table_calls():
-    names = {entry.name for entry in resolved("baselines")}
-    assert names >= {"torch", "unfoldNd", "array-api-compat"}
-
-
+# On the package index PyTorch 2.10 is the last for CUDA 12; its requirements do not tell the two
+# apart, so the ranges must. numba-cuda is pinned to one minor version, which cannot import NumPy
+# 2.5.
 @pytest.mark.parametrize(
-    ("package", "inside", "outside"),
-    [("numba-cuda", ["0.30.4", "0.30.99"], "0.31.0"), ("numpy", [], "2.5.0")],
+    ("extra", "package", "inside", "outside"),
+    [
+        ("baselines-cu12", "torch", "2.10.0", "2.11.0"),
+        ("baselines-cu13", "torch", "2.11.0", "2.10.0"),
+        (None, "numba-cuda", "0.30.4", "0.31.0"),
+        (None, "numba-cuda", "0.30.99", "0.31.0"),
+        (None, "numpy", None, "2.5.0"),
+    ],
 )
-def test_versions_that_numba_cuda_needs(package, inside, outside):
-    """numba-cuda is pinned to one minor version, which cannot import NumPy 2.5."""
-    (pin,) = (entry.specifier for entry in CORE if entry.name == package)
-    assert all(pin.contains(version) for version in inside)
-    assert not pin.contains(outside)
+def test_versions_that_fit_each_other(extra, package, inside, outside):
+    entries = CORE if extra is None else resolved(extra)
+    ranges = [entry.specifier for entry in entries if entry.name == package]
+    assert inside is None or all(one.contains(inside) for one in ranges)
+    assert not all(one.contains(outside) for one in ranges)
 
 
 def test_the_version_stands_in_one_place():
@@ -137,7 +123,7 @@ def test_the_version_stands_in_one_place():
 
 
 def imported_at_once(tree: ast.Module) -> Iterator[str]:
-    """Top-level packages that come with a module: not those that a function or a type asks for."""
+    """Top-level packages that come with a module: not those that a function or a type needs."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         match waiting.pop():

@@ -163,47 +163,45 @@ def test_a_handle_of_a_function_is_taken_as_it_is(fake: Driver) -> None:
         assert int(prepacked._function(handle)) == HANDLE
 
 
-class Surprise:
-    """A kernel of a numba-cuda that is not as expected."""
-
-    def __init__(self, **changed: Any) -> None:
-        self.changed = changed
-
-    def __call__(self, step: Launch, program: Program) -> Any:
-        kernel = kernel_of(step, program)
-        for name, value in self.changed.items():
-            setattr(kernel, name, value)
-        return kernel
+def code_library(**function: Any) -> SimpleNamespace:
+    return SimpleNamespace(get_cufunc=lambda: SimpleNamespace(**function))
 
 
-SURPRISES = {
-    "no code library": Surprise(_codelibrary=None),
-    "no handle": Surprise(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace())),
-    "another handle": Surprise(
-        _codelibrary=SimpleNamespace(
-            get_cufunc=lambda: SimpleNamespace(handle=driver.CUkernel(KERNEL + 1))
-        )
-    ),
-    "no such method": Surprise(_prepare_args=None),
-    "other arguments": Surprise(_prepare_args=lambda kind, value: None),
-    "no address": Surprise(_prepare_args=lambda *a: a[-1].extend([0, 0, 1, 4, 7, 1, 4])),
-    "two addresses": Surprise(_prepare_args=lambda *a: a[-1].extend(2 * [prepacked.MARK])),
-    "not numbers": Surprise(
-        _prepare_args=lambda *a: a[-1].extend([prepacked.MARK, ctypes.c_uint32(4)])
-    ),
-    "debug": Surprise(debug=True),
-    "cooperative": Surprise(cooperative=True),
-    "sensitive": Surprise(launch_config_sensitive=True),
-    "extensions": Surprise(extensions=[object()]),
+# What a kernel of a numba-cuda that is not as expected may have.
+SURPRISES: dict[str, dict[str, Any]] = {
+    "no code library": {"_codelibrary": None},
+    "no handle": {"_codelibrary": code_library()},
+    "another handle": {"_codelibrary": code_library(handle=driver.CUkernel(KERNEL + 1))},
+    "no such method": {"_prepare_args": None},
+    "other arguments": {"_prepare_args": lambda kind, value: None},
+    "no address": {"_prepare_args": lambda *a: a[-1].extend([0, 0, 1, 4, 7, 1, 4])},
+    "two addresses": {"_prepare_args": lambda *a: a[-1].extend(2 * [prepacked.MARK])},
+    "not numbers": {"_prepare_args": lambda *a: a[-1].extend([prepacked.MARK, ctypes.c_uint32(4)])},
+    "debug": {"debug": True},
+    "cooperative": {"cooperative": True},
+    "sensitive": {"launch_config_sensitive": True},
+    "extensions": {"extensions": [object()]},
 }
 
 
+def surprising(step: Launch, program: Program, changed: dict[str, Any]) -> Any:
+    kernel = kernel_of(step, program)
+    for name, value in changed.items():
+        setattr(kernel, name, value)
+    return kernel
+
+
 @pytest.mark.parametrize("surprise", SURPRISES)
-def test_where_numba_is_not_as_expected_nothing_is_packed(surprise: str, fake: Driver) -> None:
+def test_where_numba_is_not_as_expected_nothing_is_packed(
+    surprise: str, fake: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = stage_named("s01").prepare(PROBLEM, None)
     (step,) = program.launches
-    assert prepacked.prepack([(step, kernel_of(step, program))], SHAPES, {}) is not None
-    assert prepacked.prepack([(step, SURPRISES[surprise](step, program))], SHAPES, {}) is None
+    usual, other = kernel_of(step, program), surprising(step, program, SURPRISES[surprise])
+    assert prepacked.prepack([(step, usual)], SHAPES, {}) is not None
+    assert prepacked.prepack([(step, other)], SHAPES, {}) is None
+    monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv.devicearray", None)
+    assert prepacked.prepack([(step, usual)], SHAPES, {}) is None
 
 
 class Recording(Gpu):
@@ -211,8 +209,8 @@ class Recording(Gpu):
 
     device = "none"  # type: ignore[assignment]
 
-    def __init__(self, kernel_for: Surprise) -> None:
-        self.kernel_for = kernel_for
+    def __init__(self, changed: dict[str, Any]) -> None:
+        self.changed = changed
         self.plain: list[tuple[str, Any]] = []
         self.address = 0x7000_0000_0000
 
@@ -234,28 +232,19 @@ class Recording(Gpu):
 
     def build(self, step: Any, program: Program) -> Any:
         if isinstance(step, Launch):
-            step.kernel.compile = lambda _: self.kernel_for(step, program)
+            step.kernel.compile = lambda _: surprising(step, program, self.changed)
         return lambda arrays, stream=None: self.plain.append((step.name, stream))
-
-
-def test_where_numba_has_put_its_arrays_elsewhere_nothing_is_packed(
-    fake: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = stage_named("s01").prepare(PROBLEM, None)
-    (step,) = program.launches
-    monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv.devicearray", None)
-    assert prepacked.prepack([(step, kernel_of(step, program))], SHAPES, {}) is None
 
 
 @pytest.mark.parametrize(
     ("name", "surprise", "packed"),
     [
-        ("s09", Surprise(), True), ("s11", Surprise(), True),
-        ("s11", SURPRISES["no handle"], False), ("s03_im2col_blas", Surprise(), False),
+        ("s09", {}, True), ("s11", {}, True), ("s11", SURPRISES["no handle"], False),
+        ("s03_im2col_blas", {}, False),
     ],
 )  # fmt: skip
 def test_a_plan_takes_the_packed_launches_or_where_it_must_numbas(
-    name: str, surprise: Surprise, packed: bool, fake: Driver
+    name: str, surprise: dict[str, Any], packed: bool, fake: Driver
 ) -> None:
     engine = Recording(surprise)
     plan = Plan(PROBLEM, stage_named(name), None, engine)

@@ -55,41 +55,22 @@ PROBLEMS: dict[str, ConvProblem] = {
 # decides s07's budget, all of a thread's loads in flight that of cin_parallel, and on tensor cores
 # up to 128 accumulators and both TF32 parts of the operands.
 REGISTER_BUDGET: dict[str, int] = {
-    "direct": 64,
-    "fill_with_bias": 40,
-    "cin_naive": 64,
-    "cin_parallel": 80,
-    "cout_parallel": 64,
-    "im2col": 40,
-    "to_depth_last": 40,
-    "im2col_by_runs": 64,
-    "implicit_gemm": 40,
-    "shared_memory": 64,
-    "microkernel": 160,
-    "prefetch": 136,
-    "double_buffer": 136,
-    "im2win": 40,
-    "warp_tile": 168,
-    "im2win_full": 168,
-    "async_copies": 168,
-    "multistage": 168,
-    "copied_windows": 168,
-    "fused_epilogue": 168,
-    "any_depth": 168,
-    "fused_im2win": 168,
-    "clear": 40,
-    "im2win_transform": 40,
-    "im2win_transform_by_pixels": 48,  # 46 on conv12, where it runs at nearly a copy's speed
-    "im2win_transform_by_groups": 48,
-    "pack_filter_by_squares": 40,
-    "pack_filter": 40,
-    "mma": 255,
-    "tensor_cores": 255,  # 16 x 8 sums a thread, and both parts of what it multiplies
-    "split_filter": 48,
-    "warpgroups": 255,
-    "swapped_operands": 255,
-    "warpgroup_tile": 255,
-    "whole_slice": 255,
+    kernel: registers
+    for registers, kernels in {
+        40: "fill_with_bias im2col to_depth_last implicit_gemm im2win clear im2win_transform "
+        "pack_filter_by_squares pack_filter",
+        # On conv12 by_pixels takes 46, and runs at nearly a copy's speed.
+        48: "im2win_transform_by_pixels im2win_transform_by_groups split_filter",
+        64: "direct cin_naive cout_parallel im2col_by_runs shared_memory",
+        80: "cin_parallel",
+        136: "prefetch double_buffer",
+        160: "microkernel",
+        168: "warp_tile im2win_full async_copies multistage copied_windows fused_epilogue "
+        "any_depth fused_im2win",
+        # On tensor cores 16 x 8 sums a thread, and both parts of what it multiplies.
+        255: "mma tensor_cores warpgroups swapped_operands warpgroup_tile whole_slice",
+    }.items()
+    for kernel in kernels.split()
 }
 USUAL_BUDGET = 128  # of every other kernel
 # Layout transforms that must have 128-bit accesses; of main kernels ``Stage.vectorized`` says so.
@@ -215,9 +196,8 @@ def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for opcode, times in opcodes.items():
         kind, *modifiers = opcode.split(".")
-        for part in ("LDG", "STS") if kind == "LDGSTS" else (kind,):
-            if "128" in modifiers and part in ("LDG", "STG", "LDS", "STS"):
-                counts[part] += times
+        if "128" in modifiers and kind in ("LDG", "STG", "LDS", "STS", "LDGSTS"):
+            counts.update(dict.fromkeys(("LDG", "STS") if kind == "LDGSTS" else (kind,), times))
     return dict(sorted(counts.items()))
 
 

@@ -7,8 +7,8 @@ quick, and ``cudasim`` Numba's.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -36,6 +36,7 @@ class Engine:
 
     name: str
     is_gpu = False
+    _counts: Counts | None = None  # where somebody counts
 
     @classmethod
     def why_not(cls) -> str | None:
@@ -106,9 +107,15 @@ class Engine:
     def synchronize(self) -> None:
         """Wait for everything started so far."""
 
-    def counting(self) -> AbstractContextManager[Counts]:
-        """Count what the kernels inside the ``with`` do; all zero on a GPU."""
-        raise NotImplementedError
+    @contextmanager
+    def counting(self) -> Iterator[Counts]:
+        """Count what the kernels inside the ``with`` do; all zero on a GPU. Counting in counting
+        counts only the inner."""
+        outer, self._counts = self._counts, Counts()
+        try:
+            yield self._counts
+        finally:
+            self._counts = outer
 
 
 def _call(call: LibraryCall, arrays: list[np.ndarray], stream: Any = None) -> None:

@@ -11,8 +11,7 @@ is accepted. All use of the simulator's internals is in this file and in ``devic
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from threading import Event, Lock
 from typing import Any
@@ -36,27 +35,15 @@ class CudaSim(Engine):
     name = "cudasim"
     device = "Numba's CUDA simulator on the CPU"
 
-    def __init__(self) -> None:
-        self._tally = _Tally()
-
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end; what a kernel raises comes out as it was raised."""
         grid, block = three(launch.grid, "grid"), three(launch.block, "block")
         names = map(str, launch.arguments or [""] * len(arrays))
-        tally = self._tally
-        arguments = [_Array(a, name, tally, 4) for a, name in zip(arrays, names, strict=True)]
-        cuda = _SimulatedCuda(grid, block, tally)
+        counts = self._counts
+        arguments = [_Array(a, name, counts, 4) for a, name in zip(arrays, names, strict=True)]
+        cuda = _SimulatedCuda(grid, block, counts)
         body = partial(python_body(launch.kernel, cuda), *arguments)
         _Blocks(body, grid, block, cuda.shared.clear).run_all()
-
-    @contextmanager
-    def counting(self) -> Iterator[Counts]:
-        """Count what kernels inside the ``with`` do."""
-        outer, self._tally = self._tally, _Tally()
-        try:
-            yield self._tally.counts
-        finally:
-            self._tally = outer
 
 
 class _Blocks(BlockManager):  # type: ignore[misc]
@@ -164,16 +151,15 @@ class _Thread(BlockThread):  # type: ignore[misc]
             raise RuntimeError("the launch was stopped")
 
 
-class _Tally:
-    """The counts of one ``counting`` block, which many threads add to."""
+_counting = Lock()
 
-    def __init__(self) -> None:
-        self.counts, self._change = Counts(), Lock()
 
-    def add(self, name: str, global_bytes: int = 0) -> None:
-        with self._change:
-            setattr(self.counts, name, getattr(self.counts, name) + 1)
-            self.counts.global_bytes += global_bytes
+def _count(counts: Counts | None, name: str, global_bytes: int = 0) -> None:
+    """Many threads add to one launch's counts."""
+    if counts is not None:
+        with _counting:
+            setattr(counts, name, getattr(counts, name) + 1)
+            counts.global_bytes += global_bytes
 
 
 class _Array:
@@ -181,11 +167,11 @@ class _Array:
     global memory, an element counts as ``nbytes``; of shared memory as none."""
 
     def __init__(
-        self, memory: np.ndarray, name: str, tally: _Tally | None = None, nbytes: int = 0
+        self, memory: np.ndarray, name: str, counts: Counts | None = None, nbytes: int = 0
     ) -> None:
         self.memory, self.shape, self.dtype = memory, memory.shape, memory.dtype
         self.ndim, self.size = memory.ndim, memory.size
-        self._name, self._tally, self._nbytes = name, tally, nbytes
+        self._name, self._counts, self._nbytes = name, counts, nbytes
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -214,9 +200,8 @@ class _Array:
                 inside = 0 <= entry < extent
             if not inside:
                 raise IndexError(f"index {index} is outside {self._name} of shape {self.shape}")
-        if self._tally is not None:
-            memory = "global" if self._nbytes else "shared"
-            self._tally.add(f"{memory}_{access}", self._nbytes * elements)
+        memory = "global" if self._nbytes else "shared"
+        _count(self._counts, f"{memory}_{access}", self._nbytes * elements)
 
 
 def _poisoned(shape: Any, dtype: Any) -> np.ndarray:
@@ -234,8 +219,8 @@ class _Local:
 class _Shared:
     """``cuda.shared``: one array per call in the code and block."""
 
-    def __init__(self, tally: _Tally) -> None:
-        self._tally = tally
+    def __init__(self, counts: Counts | None) -> None:
+        self._counts = counts
         self._arrays: dict[tuple[Any, int], _Array] = {}
         self._change = Lock()
         self.clear = self._arrays.clear  # when another block begins
@@ -246,7 +231,7 @@ class _Shared:
         with self._change:
             if call not in self._arrays:
                 memory = _poisoned(shape, dtype)
-                self._arrays[call] = _Array(memory, "a shared array", self._tally)
+                self._arrays[call] = _Array(memory, "a shared array", self._counts)
             return self._arrays[call]
 
 
@@ -263,11 +248,11 @@ class _Atomic(kernelapi.FakeCUDAAtomic):  # type: ignore[misc]
 class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
     """What ``cuda`` means inside a simulated kernel, for one block after the other."""
 
-    def __init__(self, grid: Sizes, block: Sizes, tally: _Tally) -> None:
+    def __init__(self, grid: Sizes, block: Sizes, counts: Counts | None) -> None:
         super().__init__(grid, block, 0)
-        self._shared, self._local, self._atomic = _Shared(tally), _Local(), _Atomic()
-        self._tally = tally
+        self._shared, self._local, self._atomic = _Shared(counts), _Local(), _Atomic()
+        self._counts = counts
 
     def syncthreads(self) -> None:
-        self._tally.add("barriers")
+        _count(self._counts, "barriers")
         super().syncthreads()

@@ -15,7 +15,6 @@ from numba.cuda.core import config
 
 from convlab.engines import Engine, EngineUnavailable, Start
 from convlab.engines.handles import cupy_stream, stream_handle
-from convlab.simulation.memory_rules import Counts
 from convlab.stage import Capability, Flat, Launch, LibraryCall, Program, Step
 
 # Dense TF32 multiply-adds per SM and clock, by compute capability: the TFLOP/s of NVIDIA's papers
@@ -139,10 +138,6 @@ class Gpu(Engine):
 
     def synchronize(self) -> None:
         cuda.synchronize()
-
-    @contextmanager
-    def counting(self) -> Iterator[Counts]:
-        yield Counts()
 
 
 # The array library for a stage's library calls is PyTorch or CuPy; kernels need neither. Arrays are

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-_readers: dict[type, Callable[[Any], int]] = {}
+_readers: dict[type, Callable[[Any], int | None]] = {}
 
 
 def address_of(array: Any) -> int:
@@ -20,33 +20,26 @@ def address_of(array: Any) -> int:
     kind = type(array)
     if kind not in _readers:
         _readers[kind] = _reader_for(array)
-    return _readers[kind](array)
+    address = _readers[kind](array)
+    if address is None:
+        raise TypeError(
+            f"an array is a {kind.__name__} in the host's memory: a plan on a GPU takes arrays in "
+            "the GPU's"
+        )
+    return address
 
 
-def _reader_for(array: Any) -> Callable[[Any], int]:
-    """The fastest way to read the address of an array of this type."""
+def _reader_for(array: Any) -> Callable[[Any], int | None]:
+    """The fastest way to read the address of an array of this type; None for one on the host."""
     if hasattr(array, "device_ctypes_pointer"):
         return lambda numbas: int(numbas.device_ctypes_pointer.value)
     if hasattr(array, "data_ptr") and hasattr(array, "is_cuda"):
-        return _address_of_tensor
+        return lambda tensor: int(tensor.data_ptr()) if tensor.is_cuda else None
     if not hasattr(array, "__cuda_array_interface__"):
-        raise _not_there(array)
+        return lambda host: None
     if hasattr(getattr(array, "data", None), "ptr"):
         return lambda cupys: int(cupys.data.ptr)
     return lambda other: int(other.__cuda_array_interface__["data"][0])
-
-
-def _address_of_tensor(tensor: Any) -> int:
-    if not tensor.is_cuda:
-        raise _not_there(tensor)
-    return int(tensor.data_ptr())
-
-
-def _not_there(array: Any) -> TypeError:
-    return TypeError(
-        f"an array is a {type(array).__name__} in the host's memory: a plan on a GPU takes arrays "
-        "in the GPU's"
-    )
 
 
 def check_aligned(name: str, address: int) -> None:

@@ -104,6 +104,22 @@ def instructions_of(cubins: Sequence[Cubin]) -> list[list[str]]:
     return parts
 
 
+def _machine_code(cubin: bytes) -> bytes:
+    """The instructions' bytes: the ELF file's sections .text, one for each function."""
+    begin, (size, count, names) = *_at("<Q", cubin, 0x28), _at("<3H", cubin, 0x3A)
+    # Of each section: where its name is, its offset in the file, its size.
+    sections = [
+        (_at("<I", cubin, begin + size * n)[0], *_at("<2Q", cubin, begin + size * n + 0x18))
+        for n in range(count)
+    ]
+    strings = sections[names][1]
+    return b"".join(
+        cubin[start : start + length]
+        for name, start, length in sections
+        if cubin[strings + name :].startswith(b".text.")
+    )
+
+
 def main_loop(code: Sequence[str]) -> list[str]:
     """The loop with the most multiply-adds of a kernel's :func:`instructions_of`; of several, the
     shortest. Empty where no loop has any."""
@@ -121,22 +137,6 @@ def multiply_adds(code: Sequence[str]) -> int:
     """How many of the instructions multiply and add float32 or TF32: of a thread, a warp (HMMA) or
     a warpgroup (HGMMA)."""
     return sum(line.split(None, 1)[0].split(".")[0] in MULTIPLY_ADDS for line in code)
-
-
-def _machine_code(cubin: bytes) -> bytes:
-    """The instructions' bytes: the ELF file's sections .text, one for each function."""
-    begin, (size, count, names) = *_at("<Q", cubin, 0x28), _at("<3H", cubin, 0x3A)
-    # Of each section: where its name is, its offset in the file, its size.
-    sections = [
-        (_at("<I", cubin, begin + size * n)[0], *_at("<2Q", cubin, begin + size * n + 0x18))
-        for n in range(count)
-    ]
-    strings = sections[names][1]
-    return b"".join(
-        cubin[start : start + length]
-        for name, start, length in sections
-        if cubin[strings + name :].startswith(b".text.")
-    )
 
 
 def arch_of(capability: Capability) -> str:

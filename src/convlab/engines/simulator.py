@@ -9,8 +9,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import numpy as np
 from convlab.engines import Engine
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.launch_arguments import three
-from convlab.simulation.memory_rules import Counts
 from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
 from convlab.stage import Launch
 
@@ -33,7 +31,6 @@ class Simulator(Engine):
 
     def __init__(self, strict: bool = True, recorder: Recorder | None = None) -> None:
         self.strict, self.recorder = strict, recorder
-        self._counts: Counts | None = None
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end."""
@@ -56,12 +53,3 @@ class Simulator(Engine):
         SimulatedLaunch(
             kernel, *sizes, arguments, shared_bytes, self.strict, self._counts, self.recorder
         ).run()  # fmt: skip
-
-    @contextmanager
-    def counting(self) -> Iterator[Counts]:
-        """Count what kernels inside the ``with`` do; counting in counting counts only the inner."""
-        outer, self._counts = self._counts, Counts()
-        try:
-            yield self._counts
-        finally:
-            self._counts = outer

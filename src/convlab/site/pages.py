@@ -51,7 +51,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "convlab.engines": (),
     "convlab.plans": ("PlanForWeight",),
     "convlab.stage": ("Flat", "Images"),
-    "convlab.tracing.records": ("Access", "Array", "Footprint", "Request", "Work"),
+    "convlab.tracing.records": ("Access", "Array", "Cost", "Footprint", "Request", "Work"),
     "convlab.checking.records": ("Machine",),
     "convlab.simulation.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.oracle": ("Oracle", "CheckResult"),
