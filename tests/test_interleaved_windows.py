@@ -94,9 +94,9 @@ def test_who_deals() -> None:
     ],
     ids=str,
 )
-def test_s12(tile: Tile, splits: int, problem: ConvProblem, judged: Any) -> None:
+def test_s12(tile: Tile, splits: int, problem: ConvProblem, checked: Any) -> None:
     numbers = random_tensors(problem, splits, integers=True)
-    assert judged(problem, S12, numbers, tile, splits=splits).ok
+    assert checked(problem, S12, numbers, tile, splits=splits).ok
 
 
 @pytest.mark.parametrize("problem", [ODD, TAIL, EVEN], ids=["odd", "odd with tails", "even"])
@@ -110,8 +110,8 @@ def test_s12(tile: Tile, splits: int, problem: ConvProblem, judged: Any) -> None
     ],
     ids=str,
 )
-def test_s13(tile: Tile, problem: ConvProblem, judged: Any) -> None:
-    verdict = judged(problem, S13, random_tensors(problem, 2, integers=True), tile)
+def test_s13(tile: Tile, problem: ConvProblem, checked: Any) -> None:
+    verdict = checked(problem, S13, random_tensors(problem, 2, integers=True), tile)
     assert verdict.ok, verdict
 
 
@@ -119,8 +119,8 @@ def test_s13(tile: Tile, problem: ConvProblem, judged: Any) -> None:
     S14 not in stages_for(choose(), (S14,))[0], reason=str(stages_for(choose(), (S14,))[1])
 )
 @pytest.mark.parametrize("problem", [ODD, TAIL, EVEN], ids=["odd", "odd with tails", "even"])
-def test_s14(problem: ConvProblem, judged: Any) -> None:
-    verdict = judged(problem, S14, random_tensors(problem, 2, integers=True), S14.tiny_tile)
+def test_s14(problem: ConvProblem, checked: Any) -> None:
+    verdict = checked(problem, S14, random_tensors(problem, 2, integers=True), S14.tiny_tile)
     assert verdict.ok, verdict
 
 

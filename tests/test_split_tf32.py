@@ -36,7 +36,7 @@ stages = pytest.mark.parametrize("stage", RUN, ids=lambda stage: stage.name)
 def _where_it_runs(request: pytest.FixtureRequest) -> None:
     """On a GPU, the stages that it can run."""
     stage = request.node.callspec.params.get("stage") if hasattr(request.node, "callspec") else None
-    if stage is not None and {"engine", "judged"} & set(request.fixturenames):
+    if stage is not None and {"engine", "checked"} & set(request.fixturenames):
         able, reason = stages_for(choose(), (stage,))
         if stage not in able:
             pytest.skip(str(reason))
@@ -58,21 +58,21 @@ def test_every_rung_of_the_tensor_cores_is_here() -> None:
 
 @stages
 @pytest.mark.parametrize("problem", SHAPES.values(), ids=SHAPES.keys())
-def test_shapes(problem: ConvProblem, stage: Stage, judged: Any) -> None:
+def test_shapes(problem: ConvProblem, stage: Stage, checked: Any) -> None:
     for with_bias in (True, False):
         numbers = random_tensors(problem, 1, with_bias, integers=True)
-        result = judged(problem, stage, numbers, stage.tiny_tile)
+        result = checked(problem, stage, numbers, stage.tiny_tile)
         assert result.ok, result
 
 
 @stages
 def test_places_that_do_not_fit_constant_memory_are_computed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, judged: Any
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
     monkeypatch.setattr(window_copies, "TABLE_BYTES", 0)
     for problem in (many(16), FEW):
         plans._prepared.cache_clear()  # programs are kept
-        assert judged(problem, stage, random_tensors(problem, 2), stage.tiny_tile).ok
+        assert checked(problem, stage, random_tensors(problem, 2), stage.tiny_tile).ok
 
 
 @cuda.jit(device=True)
@@ -86,11 +86,11 @@ def large_part_alone(value):
     + [(stage, split_tf32) for stage in RUN if stage is not S12C],
     ids=lambda one: one.__name__ if isinstance(one, ModuleType) else one.name,
 )
-def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, judged: Any) -> None:
+def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, checked: Any) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "split_tf32", large_part_alone)
         plans._prepared.cache_clear()  # programs are kept
-        result = judged(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
+        result = checked(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
     plans._prepared.cache_clear()
     assert not result.ok
     assert result.error_over_bound > 10

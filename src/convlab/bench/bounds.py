@@ -1,4 +1,4 @@
-"""How a benchmark's outputs are checked: element by element, and by norm (docs/judging.md has the
+"""How a benchmark's outputs are checked: element by element, and by norm (docs/checking.md has the
 reasons and the sources).
 
 The oracle's bound on an element holds for every order of a float32 sum. With thousands of terms
