@@ -66,9 +66,8 @@ def test_who_deals() -> None:
         by_warps = tile.rows % 4 == tile.columns % 8 == 0
         lanes = 8 if by_warps else 1
         assert window_copies.fetching_columns(tile)[0] % (4 * lanes) == 0
-        assert s12_fused_im2win.lanes_of(TAIL, tile, 1) == lanes
-        assert s12_fused_im2win.lanes_of(EVEN, tile, 1) == 1
-        assert s12_fused_im2win.lanes_of(EVEN, tile, 2) == lanes  # added one by one
+        assert interleaved_lanes(TAIL, lanes) == lanes
+        assert interleaved_lanes(EVEN, lanes) == 1
     for M_B, N_B, M_T, N_T in tile_heuristic.S13.rates:
         assert window_copies.fetching_columns(Tile(M_B, N_B, 8, M_T, N_T))[0] % (4 * 4) == 0
     assert window_copies.fetching_columns(S14.tiny_tile)[0] % (4 * 8) == 0
