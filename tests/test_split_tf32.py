@@ -97,8 +97,8 @@ def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, check
 def test_what_is_not_finite_and_what_is_nearly_not(
     whole_runs: bool, where: str, stage: Stage, engine: Engine
 ) -> None:
-    """Right without ReLU, by the oracle; with it, the same and no negative numbers. Each value is in
-    an image or a filter of its own, so that no other hides what becomes of it."""
+    """Right without ReLU, by the oracle; with it, the same and no negative numbers. Each value is
+    in an image or a filter of its own, so that no other hides what becomes of it."""
     problem = ConvProblem(len(VALUES), 3, 4, 4 if whole_runs else 3, 5, 3, padding=1)
     numbers = dict(zip(PLACES, random_tensors(problem, 3), strict=True))
     for number, value in enumerate(VALUES):
