@@ -86,7 +86,7 @@ def both_parts(stage: Stage, problem: ConvProblem, tile: Tile, weight: Any) -> n
     """``[part, m, k]``, with k in the order of the slices, zeros beyond M and K: by arithmetic."""
     (buffer,) = stage.prepare(problem, tile).buffers
     ordered = np.zeros((buffer.shape[0] * tile.M_B, buffer.shape[1]), F)
-    group = window_copies.group_size(problem, tile)
+    group = window_copies.channel_group(problem, tile)
     by_groups = weight.reshape(problem.M, -1, group, problem.H_f * problem.W_f)
     ordered[: problem.M, : problem.K] = by_groups.swapaxes(2, 3).reshape(problem.M, problem.K)
     with np.errstate(over="ignore", invalid="ignore"):

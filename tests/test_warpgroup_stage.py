@@ -64,11 +64,11 @@ def _where_it_runs(request: pytest.FixtureRequest) -> None:
 @widths
 def test_every_way_to_fetch(tile: Tile, checked: Any) -> None:
     problem = many(16)
-    assert window_copies.group_size(problem, tile) == 16
+    assert window_copies.channel_group(problem, tile) == 16
     result = checked(problem, S14, random_tensors(problem, 1), tile)
     assert result.ok, result
     for few in (FEW, ODD):
-        assert window_copies.group_size(few, tile) == 1
+        assert window_copies.channel_group(few, tile) == 1
         result = checked(few, S14, random_tensors(few, 2, integers=True), tile)
         assert result.ok, result
 

@@ -217,8 +217,8 @@ class Stage:
 
     ``prepare(problem, tile)`` makes the :class:`Program`. Its further arguments say what else the
     stage can do: techniques to switch off are True by default (``switches``), ``options`` False;
-    ``workspace_limit``, in bytes, takes fewer images at a time (``in_slices``); ``sm_count`` splits
-    sums among the blocks of a GPU of so many SMs (``splits_sums``).
+    ``workspace_limit``, in bytes, takes fewer images at a time (``in_slices``); with ``sm_count``
+    the stage may split sums, to fill so many SMs (``splits_sums``).
 
     ``vectorized`` claims 128-bit accesses of the main kernel. ``precision`` is ``fp32`` or
     ``3xtf32``. ``atomic_additions(problem)`` is how often each output is added to atomically, where

@@ -66,8 +66,8 @@ else:
         return builder.ptrtoint(near, integer)
 
     def _copy(signature: Any, cache: str, count: int) -> Any:
-        """The signature and code of a copy of that many floats. ``cg`` passes by the L1 cache,
-        which is never read again, and takes 16 bytes alone; ``ca`` takes less too."""
+        """The signature and code of a copy of that many floats. ``cg`` bypasses the L1
+        cache and takes only 16 bytes; ``ca`` also takes 4 or 8."""
         target, _, source, _, _ = signature.args
         if not (is_float32_c_array(target) and is_float32_c_array(source)):
             return None

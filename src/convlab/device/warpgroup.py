@@ -9,8 +9,8 @@
 One product is 64 x 16 by 16 x N, to float32 accuracy by three products of TF32. A, on the left, is
 in registers, split in two (:func:`convlab.device.split_tf32`): ``L`` its large parts, ``T`` what
 they leave. B, on the right, is in shared memory, in both parts too, and the tensor cores read it
-there by themselves. So they read less for each product than with ``mma``, and no lane loads what
-all four warps multiply with.
+there by themselves. The tensor cores read less for each product than with ``mma``, and no lane
+loads B.
 
 Warp w of the four has rows 16 * w to 16 * w + 15. With ``g = cuda.laneid // 4`` and
 ``t = cuda.laneid % 4`` a lane holds, of its warp's 16 rows,
@@ -24,7 +24,7 @@ B is ``32 * N`` numbers from ``S[at]`` on: of terms 0 to 7 the large parts, of t
 then of terms 8 to 15; each as core matrices, ``[k // 4 % 2, n, k % 4]``.
 
 From ``start_product`` to ``finish_product`` nobody may change that part of ``S``, and ``D`` is
-nobody's. All four warps read all of ``S``: who writes there next needs a barrier after
+nobody's. All four warps read all of B: whoever overwrites it needs a barrier after
 ``finish_product``. All 128 threads have to come to both calls, a warpgroup beginning at a multiple
 of 128 threads, with the same ``at``. A GPU checks none of this. Needs compute capability 9.0 and no
 other: later GPUs multiply in other ways.

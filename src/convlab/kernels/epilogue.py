@@ -1,11 +1,11 @@
-"""The epilogue of s12, s13 and s14: a thread adds the bias to its sums, and stores them or, with
+"""The epilogue from s11e on: a thread adds the bias to its sums, and stores them or, with
 split-K, adds them to what is there. Where tensor cores multiply, the caller recomputes sums
 that are not finite (:mod:`split_tf32`).
 
 Where the outputs of an image are a multiple of four, a thread's windows are neighbours and four
-outputs are one 128-bit store. Elsewhere stores are scalar, and windows are interleaved across lanes
-of a warp (:mod:`window_copies`): the lanes' stores touch neighbours, where they would touch four
-sectors of memory and write a quarter of each.
+outputs are one 128-bit store. Elsewhere, and with split-K, stores are scalar, and windows are
+interleaved across lanes of a warp (:mod:`window_copies`): the lanes' stores touch neighbours, where
+they would touch four sectors of memory and write a quarter of each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convlab.stage import Flat, Launch, Tile, blocks_for
 
 INFINITY = np.float32(np.inf)
 CLEARING = 256  # threads of a block that clears
-WARP_GROUPS = 4  # with mma: from a lane's float4 of windows to its next, in float4s
+FLOAT4_STEP = 4  # with mma: from a lane's float4 of windows to its next, in float4s
 
 
 def interleaved_lanes(problem: ConvProblem, lanes: int) -> int:
@@ -45,16 +45,16 @@ def make_write(
     problem: ConvProblem, tile: Tile, relu: bool, row_of: Any, COLUMNS: int, LANES: int
 ) -> Any:
     """``write(R_O, bias, output, m0, n0)``: a thread's outputs, from its first channel and window
-    on. Channel i is ``row_of(i)`` further; float4s of windows are ``4 * COLUMNS`` apart, the
-    windows of one ``LANES``. Returns whether some sum is not finite.
+    on. Channel i is ``row_of(i)`` further; float4s lie ``4 * COLUMNS`` windows
+    apart; within a float4, windows are ``LANES`` apart. Returns whether some sum is not finite.
 
     Scalar stores go channel after channel: the next store of the same lanes writes the rest of
     their sectors. Indices are unsigned, which removes Numba's wraparound for negative indices."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T = tile.M_T, tile.N_T
-    WHOLE_RUNS = PIXELS % FLOAT4 == 0  # no float4 crosses into the next image
+    ALIGNED = PIXELS % FLOAT4 == 0  # no float4 crosses into the next image
     WHOLE_ROWS, WHOLE_COLUMNS = M % tile.M_B == 0, N % tile.N_B == 0
-    STEP = FLOAT4 if WHOLE_RUNS else 1
+    STEP = FLOAT4 if ALIGNED else 1
     finish = make_finish(relu)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -72,9 +72,9 @@ def make_write(
                 if WHOLE_ROWS or m0 + row < M:
                     b = bias[m0 + row]
                     for c in range(0, FLOAT4, STEP):
-                        if WHOLE_COLUMNS or WHOLE_RUNS or n0 + j * COLUMNS + c * LANES < N:
+                        if WHOLE_COLUMNS or ALIGNED or n0 + j * COLUMNS + c * LANES < N:
                             at = first[c] + uint64(row * PIXELS)
-                            if WHOLE_RUNS:
+                            if ALIGNED:
                                 x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
                                 z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)
                                 store4(output, at, (x, y, z, w))

@@ -29,8 +29,8 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import FLOAT4, gpu_only, split_tf32, store4
-from convlab.kernels.epilogue import INFINITY, WARP_GROUPS, make_finish
-from convlab.kernels.window_copies import group_size
+from convlab.kernels.epilogue import FLOAT4_STEP, INFINITY, make_finish
+from convlab.kernels.window_copies import channel_group
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
 
@@ -48,7 +48,7 @@ class Layout:
     m8: int  # m // 8 % 2
     m16: int  # m // 16
     k1: int  # k % 4
-    k4: int  # k // 4
+    k4: int  # k // 4 % 2
     small: int
 
 
@@ -90,14 +90,19 @@ def pack_launch(problem: ConvProblem, tile: Tile, layout: Layout) -> Launch:
 def steps_of_warp(problem: ConvProblem, tile: Tile) -> int:
     """How many steps of 8 terms a warp packs. Where slices are channels of one place: the same 8
     channels at every place of the filter, which are neighbours in memory."""
-    return problem.H_f * problem.W_f if group_size(problem, tile) > 1 else 1
+    return problem.H_f * problem.W_f if channel_group(problem, tile) > 1 else 1
 
 
 def make_pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
     """``packed[address(m, k)]`` and its small part, zeros beyond K and M. A number that TF32 cannot
     hold, an infinity or one next to the largest, has infinity as its large part and itself as its
     small one: nothing is lost."""
-    M, K, PLACES, GROUP = problem.M, problem.K, problem.H_f * problem.W_f, group_size(problem, tile)
+    M, K, PLACES, GROUP = (
+        problem.M,
+        problem.K,
+        problem.H_f * problem.W_f,
+        channel_group(problem, tile),
+    )
     M_P = blocks_for(M, tile.M_B) * tile.M_B
     STEPS, GROUP_STEPS = steps_of_warp(problem, tile), max(1, GROUP // 8)
     BLOCKS_K = blocks_for(K, tile.K_B) * tile.K_B // 8 // STEPS
@@ -145,7 +150,7 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
 
 def make_filter_number(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
     """``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and places."""
-    GROUP, PLACES = group_size(problem, tile), problem.H_f * problem.W_f
+    GROUP, PLACES = channel_group(problem, tile), problem.H_f * problem.W_f
     SMALL, address = layout.small, make_address(problem, tile, layout)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -159,11 +164,12 @@ def make_filter_number(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
 
 
 def make_fix_up(
-    problem: ConvProblem, tile: Tile, relu: bool, filter_number: Any, ROWS: int, LANES: int
+    problem: ConvProblem, tile: Tile, relu: bool, filter_number: Any, CHANNEL_STEP: int, LANES: int
 ) -> Any:
-    """The fix-up: computes those of a lane's outputs again that are not finite, as s01 does. The
-    filter's numbers come from ``packed``, by ``filter_number(packed, m, e)``, because ``weight``
-    may have changed since it was packed."""
+    """The fix-up: computes again, as s01 does, the outputs of a lane that are not finite and, with
+    ReLU, those that are zero, because minus infinity became zero too. The filter's numbers come
+    from ``packed``, by ``filter_number(packed, m, e)``, because ``weight`` may have changed since
+    it was packed."""
     p = problem
     M, N, PIXELS, K = p.M, p.N, p.H_o * p.W_o, p.K
     C_i, H_i, W_i, H_f, W_f, W_o = p.C_i, p.H_i, p.W_i, p.H_f, p.W_f, p.W_o
@@ -175,12 +181,15 @@ def make_fix_up(
     def fix_up(input, packed, bias, output, m0, n0):
         for e in range(M_T * N_T):
             i, j = uint32(e) // N_T, uint32(e) % N_T
-            m, n = m0 + i * ROWS, n0 + j // FLOAT4 * (FLOAT4 * WARP_GROUPS) + j % FLOAT4 * LANES
+            m, n = (
+                m0 + i * CHANNEL_STEP,
+                n0 + j // FLOAT4 * (FLOAT4 * FLOAT4_STEP) + j % FLOAT4 * LANES,
+            )
             if m >= M or n >= N:
                 continue
             i_n, pixel = n // PIXELS, n % PIXELS
             at = (i_n * M + m) * PIXELS + pixel
-            zero = relu and output[at] == float32(0)  # which minus infinity became too
+            zero = relu and output[at] == float32(0)  # ReLU also makes minus infinity zero
             if abs(output[at]) < INFINITY and not zero:
                 continue
             total = float32(0)

@@ -1,16 +1,16 @@
 """Asynchronous copies of windows: slices of the window-ordered matrix, straight from the input, and
-the filter in the same order. s12, s13 and s14 have them in place of the im2win tensor.
+the filter in the same order. From s11d on they replace the im2win tensor.
 
 Neighbouring threads fetch the same element of neighbouring windows, so that in every row of the
 slice they read along a row of the input. Asynchronous copies put it where it belongs, with zeros
 for what lies in the padding.
 
-With no tensor to lay out, the order of a window's K elements is free. It is: channels in groups of
-``group_size``; for each group the filter's places (u, v), row by row; for each place the channels
-of the group. If K_B divides C_i, a group has K_B channels and a slice is one place of one group:
-where it lies is looked up once for all its elements. If not (three input channels), a group is one
-channel, and every element is looked up. Either way the slices that follow one another read almost
-the same rows, which are still in L1: the whole window of one group comes before the next group.
+With no tensor to lay out, the order of a window's K elements is free. It is: channels in groups;
+for each group the filter's places (u, v), row by row; for each place the channels of the group. If
+K_B divides C_i, a group has K_B channels, and a slice is one place of one group: its position is
+looked up once for all its elements. If not (three input channels), a group is one channel, and
+every element is looked up. Either way successive slices read almost the same rows, which are still
+in L1: the whole window of one group comes before the next group.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def check_tile(tile: Tile) -> None:
     )
 
 
-def group_size(problem: ConvProblem, tile: Tile) -> int:
+def channel_group(problem: ConvProblem, tile: Tile) -> int:
     """Channels of a group."""
     return tile.K_B if problem.C_i % tile.K_B == 0 else 1
 
 
 def make_locate(problem: ConvProblem, tile: Tile) -> Any:
-    """``locate(at)``: how far from its window's first element lies the first channel of place
-    ``at``, counted through all groups: in rows, in columns and in memory."""
+    """``locate(at)``: how far the first channel of place ``at`` is from its window's first element,
+    in rows, in columns and in memory. Places are counted through all groups."""
     p = problem
-    GROUP, H_f, W_f = group_size(p, tile), p.H_f, p.W_f
+    GROUP, H_f, W_f = channel_group(p, tile), p.H_f, p.W_f
     d_h, d_w, ROW, CHANNELS = p.d_h, p.d_w, p.W_i, GROUP * p.H_i * p.W_i
 
     def computed(at: Any) -> Any:
@@ -155,7 +155,7 @@ def make_fetch_windows(
     PITCH, N_B, K_B = tile.N_B + padding, tile.N_B, tile.K_B
     AT_A_TIME, TIMES = fetching_columns(tile)
     STEP = tile.threads // AT_A_TIME  # rows of the slice that are fetched at a time
-    ROWS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
+    TURNS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
     ALL_INSIDE, TAIL = p.padding == ((0, 0), (0, 0)), K % K_B != 0
     locate, column = make_locate(problem, tile), make_interleave(lanes)
     index = int32 if p.N_i * p.C_i * p.H_i * p.W_i < 2**31 else int64  # the shorter is quicker
@@ -177,7 +177,7 @@ def make_fetch_windows(
             source = first[c] + offset + k0 * PLANE
             near = column(t % AT_A_TIME) + c * AT_A_TIME
             target = (pipe * K_B + k0) * PITCH + near
-            for f in range(ROWS):
+            for f in range(TURNS):
                 if EVEN or k0 + f * STEP < K_B:
                     at = target + f * STEP * PITCH + rotated(k0 + f * STEP, near)
                     copy_async(S_I, at, input, source + f * STEP * PLANE, valid)
@@ -188,7 +188,7 @@ def make_fetch_windows(
         k0 = int64(0) if STEP == 1 else int64(t // AT_A_TIME)
         near = column(t % AT_A_TIME)
         target = (pipe * K_B + k0) * PITCH + near
-        for f in range(ROWS):
+        for f in range(TURNS):
             if EVEN or k0 + f * STEP < K_B:
                 k = uint32(slice_ * K_B + k0) + uint32(f * STEP)
                 down, across, offset = locate(k)
@@ -200,7 +200,7 @@ def make_fetch_windows(
                     at += rotated(k, near + c * AT_A_TIME)
                     copy_async(S_I, at, input, index(first[c] + offset), valid)
 
-    return one_place if group_size(p, tile) == K_B else place_by_place
+    return one_place if channel_group(p, tile) == K_B else place_by_place
 
 
 def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
@@ -231,7 +231,7 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int, SIDE:
     """
     p = problem
     M, K, PLACES, M_B = p.M, p.K, p.H_f * p.W_f, tile.M_B
-    GROUP = group_size(p, tile)
+    GROUP = channel_group(p, tile)
     SQUARE, STEP = (SIDE, SIDE + 1), SIDE // 4  # a column lies in as many banks as a row
     SQUARES = blocks_for(K_P, SIDE)  # along k
 

@@ -1,4 +1,6 @@
-"""The ladder: every file ``sNN_name.py`` or ``sNNb_name.py`` here is a stage, found by its name."""
+"""The ladder: every file ``sNN_name.py`` or ``sNNb_name.py`` here is a stage, found by its name.
+
+In a kernel, a comment such as ``line 8`` names a line of the im2win paper's Algorithm 3."""
 
 from __future__ import annotations
 

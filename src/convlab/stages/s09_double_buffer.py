@@ -1,14 +1,14 @@
 """s09: double buffering. Slices and operands exist twice: one is read while the other is filled.
 
 Source: im2win paper (000), section 3.3 ("Double buffer and prefetching") and Algorithm 3. With two
-buffers in shared memory one barrier per slice is enough. With two in registers a thread loads the
-operands of step k + 1 before it uses those of step k. (The paper loads the next slice after the
-inner loop, line 13; here, as in s08b, the whole slice hides the latency.)
+buffers in shared memory one barrier per slice is enough: all threads have read the buffer that is
+filled before the last barrier. With two in registers a thread reads step k + 1 before it multiplies
+step k. (The paper loads the next slice in line 13; here, as in s08b, the whole slice hides it.)
 
     round 0        load 0                                  store 0   barrier
     round 1        load 1   multiply 0 but its last step   store 1   barrier   last step of 0
     ...
-    round SLICES            multiply the last slice                            its last step
+    round SLICES            multiply the last slice but its last step          its last step
 
 Round 0 is the prologue of Algorithm 3 (lines 3-7), which has nothing to overlap with.
 """
@@ -83,7 +83,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # row of shared memory where the slice to multiply begins: 0 or K_B
+        k0 = K_B  # row where the slice to multiply begins; the first store flips it
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
                 for f in range(F_FETCHED[0]):
@@ -107,7 +107,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-            if slice_ < SLICES:  # lines 3-4 and 14-15: to the buffer that all have read
+            if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS
@@ -159,7 +159,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 
 STAGE = Stage(
     __name__,
-    title="Double buffering: the next slice is fetched while this one is multiplied",
+    title="Double buffering: two buffers, one barrier for each slice",
     source="im2win paper (000), 3.3, Algorithm 3",
     builds_on=("s08b_prefetch",),
     prepare=prepare,

@@ -86,7 +86,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # row of shared memory where the slice to multiply begins: 0 or K_B
+        k0 = K_B  # row where the slice to multiply begins; the first store flips it
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
                 for f in range(F_FETCHED[0]):
@@ -107,7 +107,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-            if slice_ < SLICES:  # lines 3-4 and 14-15: to the buffer that all have read
+            if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS

@@ -142,14 +142,14 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = uint32(K_B)  # row of shared memory where the slice to multiply begins: 0 or K_B
+        k0 = uint32(K_B)  # row where the slice to multiply begins; the first store flips it
         at_F, at_I = uint32(0), uint32(0)  # this thread's part of the slice
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
             if slice_ > 0:
                 steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
-            if slice_ < SLICES:  # lines 3-4 and 14-15: to the buffer that all have read
+            if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 at_F = uint32(k0 * M_B + ty * FLOAT4)
                 at_I = uint32(k0 * PITCH + tx * FLOAT4)

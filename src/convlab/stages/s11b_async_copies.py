@@ -192,7 +192,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 STAGE = Stage(
     __name__,
     title="Asynchronous copies: global memory to shared memory, past the registers",
-    source="im2win paper (000), Algorithm 3",
+    source="im2win paper (000), Algorithm 3; ours",
     builds_on=("s11_im2win_full",),
     prepare=prepare,
     tiles=Tiles(

@@ -1,9 +1,10 @@
 """s11e: an epilogue that adds the bias, applies ReLU and stores whole sectors.
 
 Source: ours, beyond the paper. Where the outputs of an image are no multiple of four, a thread
-stores scalars: four neighbours, one after the other, of which each store touches a sector and
-writes a quarter of it. Here the windows of a warp are interleaved across its lanes, so that the
-lanes' stores touch neighbours (:mod:`epilogue`). With ``relu=True`` negative results become zero.
+stores scalars: four neighbours, one after the other. A store of eight lanes then touches four
+sectors and writes a quarter of each. Here the windows of a warp are interleaved across its lanes,
+so that the lanes' stores touch neighbours (:mod:`epilogue`). With ``relu=True`` negative
+results become zero.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2
+    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES = blocks_for(problem.K, K_B)
     LANES = interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
@@ -123,7 +124,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
         for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
-            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice is multiplied
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice has been multiplied
             if slice_ + IN_FLIGHT < SLICES:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + IN_FLIGHT, free, S_F, S_I)
             commit_copies()
@@ -143,7 +144,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """As every stage's; ``relu`` replaces negative results by zero."""
+    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
     tile.require(
         tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
         "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",

@@ -1,4 +1,4 @@
-"""s11f: slices of any depth. No part of a slice is padding where K is small.
+"""s11f: slices of any depth. Little of the last slice is padding where K is small.
 
 Source: ours, beyond the paper. K is rounded up to whole slices, which wastes work where it is
 small: three channels and a 3 x 3 filter make K = 27, which is three slices of 9 or four of 8. After
@@ -30,7 +30,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2
+    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES = blocks_for(problem.K, K_B)
     ODD = K_B % 2 == 1
@@ -124,7 +124,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
         for slice_ in range(1, SLICES + 1, 2 if ODD else 1):  # line 8: slice_ is the next one
-            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice is multiplied
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice has been multiplied
             if slice_ + IN_FLIGHT < SLICES:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + IN_FLIGHT, free, S_F, S_I)
             commit_copies()
@@ -139,10 +139,10 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
                     read(S_F, S_I, at_F, at_I, 0, R_F1, R_I1)
                 else:
                     read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
-            if not ODD:
-                multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
-            else:
+            if ODD:
                 multiply(R_F0, R_I0, R_O)
+            else:
+                multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
             if ODD and slice_ < SLICES:  # the second slice, with the buffers' roles exchanged
                 free = pipe - 1 if pipe > 0 else DEPTH - 1
                 if slice_ + 1 + IN_FLIGHT < SLICES:
@@ -164,7 +164,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """As every stage's; ``relu`` replaces negative results by zero."""
+    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
     tile.require(
         tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0,
         "M_T and N_T must be multiples of 4, because four numbers move at a time",

@@ -2,8 +2,8 @@
 
 Source: ours, beyond the paper. One image has too few tiles for all SMs, so the blocks along z share
 the slices of a tile: ``output`` begins as zeros, and every block adds its part atomically. The
-order of the additions is not fixed, so with three parts or more the last bits may differ from call
-to call; ``whole_sums=True`` never splits.
+order of the additions is not fixed, so the last bits may differ from call to call with three parts
+or more (two parts onto zero give the same sum in either order); ``whole_sums=True`` never splits.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2
+    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES, BLOCKS = blocks_for(problem.K, K_B), S12.resident_blocks(tile)
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     ODD = K_B % 2 == 1
     LANES = LANES_N if BY_WARPS else 1
-    LANES = LANES if splits > 1 else interleaved_lanes(problem, LANES)
+    LANES = LANES if splits > 1 else interleaved_lanes(problem, LANES)  # additions are scalar
     _, TIMES = window_copies.fetching_columns(tile)
     fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
     fetch_windows = window_copies.make_fetch_windows(problem, tile, lanes=LANES)
@@ -132,7 +132,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
         for slice_ in range(begin + 1, end + 1, 2 if ODD else 1):  # line 8: slice_ is the next one
-            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice is multiplied
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice has been multiplied
             if slice_ + IN_FLIGHT < end:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + IN_FLIGHT, free, S_F, S_I)
             commit_copies()
@@ -147,10 +147,10 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
                     read(S_F, S_I, at_F, at_I, 0, R_F1, R_I1)
                 else:
                     read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
-            if not ODD:
-                multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
-            else:
+            if ODD:
                 multiply(R_F0, R_I0, R_O)
+            else:
+                multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
             if ODD and slice_ < end:  # the second slice, with the buffers' roles exchanged
                 free = pipe - 1 if pipe > 0 else DEPTH - 1
                 if slice_ + 1 + IN_FLIGHT < end:
@@ -179,10 +179,10 @@ def prepare(
     splits: int | None = None,
     sm_count: int = H200_SMS,
 ) -> Program:
-    """As every stage's; ``relu`` replaces negative results by zero. ``splits`` is the number
-    of blocks that share each sum. By default the model chooses it for a GPU of so many SMs, or it
-    is 1 with ``whole_sums`` and with ``relu``, which needs whole sums. Raises ``ValueError`` for
-    ``relu`` with more splits than one."""
+    """The stage made ready for a problem; ``relu`` replaces negative results by zero. ``splits`` is
+    the number of blocks that share each sum. By default the cost model of :mod:`tile_heuristic`
+    chooses it for a GPU of so many SMs, or it is 1 with ``whole_sums`` and with ``relu``, which
+    needs whole sums. Raises ``ValueError`` for ``relu`` with more splits than one."""
     tile.require(
         tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0,
         "M_T and N_T must be multiples of 4, because four numbers move at a time",
@@ -211,7 +211,7 @@ def prepare(
 
 STAGE = Stage(
     __name__,
-    title="Fused im2win: blocks share the sums of few outputs (split-K)",
+    title="Split-K: blocks share the sums of few outputs",
     source="im2win paper (000), Algorithm 3, without its tensor; ours",
     builds_on=("s11f_any_depth",),
     prepare=prepare,

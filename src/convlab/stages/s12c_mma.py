@@ -18,7 +18,7 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
+from convlab.kernels.epilogue import FLOAT4_STEP, interleaved_lanes, make_write
 from convlab.kernels.split_tf32 import make_fix_up
 from convlab.kernels.tile_heuristic import S13
 from convlab.problem import ConvProblem
@@ -49,7 +49,7 @@ def make_multiply(tile: Tile) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
-        for half in range(2 * CHAIN):  # of a step: rows t and t + 4 of its eight
+        for half in range(2 * CHAIN):  # of a step: rows i and i + 4; i: thread in group
             for j in range(0, N_T // 2, FLOAT4):
                 x, y, z, w = load4(S_I, at + (4 * half * PITCH + j * LANES_M))
                 L_I[half, j], T_I[half, j] = split_tf32(x)
@@ -60,7 +60,7 @@ def make_multiply(tile: Tile) -> Any:
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_filter(S_F, at, k, i, L_F, T_F):
         for c in range(CHAIN):
-            for n in range(4):  # rows g and g + 8 of terms t and t + 4
+            for n in range(4):  # rows g and g + 8 of terms i and i + 4
                 one = S_F[at + ((k + c * MMA_K + n // 2 * 4) * M_B + (i + n % 2) * LANES_M)]
                 L_F[c, n], T_F[c, n] = split_tf32(one)
 
@@ -114,7 +114,7 @@ def make_compute(tile: Tile) -> Any:
 def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
     """``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and places."""
     M_B, K_P = tile.M_B, blocks_for(problem.K, tile.K_B) * tile.K_B
-    GROUP, PLACES = window_copies.group_size(problem, tile), problem.H_f * problem.W_f
+    GROUP, PLACES = window_copies.channel_group(problem, tile), problem.H_f * problem.W_f
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def filter_number(packed, m, e):
@@ -149,7 +149,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         """How far channel i of a lane is from its first one."""
         return i * LANES_M
 
-    write = make_write(problem, tile, relu, row_of, WARP_GROUPS, LANES)
+    write = make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -191,7 +191,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-            cuda.syncthreads()  # then for all threads'; its predecessor is free
+            cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
             before = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
             compute(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
@@ -205,7 +205,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """As every stage's; ``relu`` replaces negative results by zero."""
+    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
     check_tile(tile)
     launch = Launch(
         make_kernel(problem, tile, relu),

@@ -13,7 +13,7 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
+from convlab.kernels.epilogue import FLOAT4_STEP, interleaved_lanes, make_write
 from convlab.kernels.split_tf32 import (
     Layout,
     make_filter_number,
@@ -32,7 +32,7 @@ PADDING = 8  # elements after a row of windows: lanes of four rows read four gro
 
 def filter_layout(tile: Tile) -> Layout:
     """Core matrices: 8 columns of 4 terms, ``[k // 8, part, k // 4 % 2, column, k % 4]``. Channel c
-    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are four apart all through."""
+    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are i, i + 4, i + 8, ..."""
     return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=MMA_K * tile.M_B)
 
 
@@ -56,7 +56,7 @@ def make_multiply(tile: Tile) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
-        for half in range(2 * CHAIN):  # of a step: rows t and t + 4 of its eight
+        for half in range(2 * CHAIN):  # of a step: rows i and i + 4; i: thread in group
             x, y, z, w = load4(S_I, at + 4 * half * PITCH)
             L_I[0, 2 * half], T_I[0, 2 * half] = split_tf32(x)
             L_I[0, 2 * half + 1], T_I[0, 2 * half + 1] = split_tf32(y)
@@ -66,7 +66,7 @@ def make_multiply(tile: Tile) -> Any:
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_filter(S_F, at, k, i, L_F, T_F):
         for c in range(CHAIN):
-            for n in range(2):  # terms t and t + 4 of column g
+            for n in range(2):  # terms i and i + 4 of column g
                 of_step = at + ((k + c * MMA_K + n * 2) * (2 * M_B) + i // 2 * 32)
                 L_F[c, n], T_F[c, n] = S_F[of_step], S_F[of_step + MMA_K * M_B]
 
@@ -82,7 +82,7 @@ def make_multiply(tile: Tile) -> Any:
                 part = (zero, zero, zero, zero)
                 for c in range(CHAIN):
                     large_f, small_f = (L_F[c, 0], L_F[c, 1]), (T_F[c, 0], T_F[c, 1])
-                    n = 4 * c  # rows g and g + 8 of term t, then of t + 4
+                    n = 4 * c  # rows g and g + 8 of term i, then of i + 4
                     large_i = L_I[j, n], L_I[j, n + 1], L_I[j, n + 2], L_I[j, n + 3]
                     small_i = T_I[j, n], T_I[j, n + 1], T_I[j, n + 2], T_I[j, n + 3]
                     part = mma_tf32(small_i, large_f, part)
@@ -139,7 +139,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         """How far channel i of a lane is from its first one."""
         return i * LANES_M
 
-    write = make_write(problem, tile, relu, row_of, WARP_GROUPS, LANES)
+    write = make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -179,7 +179,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-            cuda.syncthreads()  # then for all threads'; its predecessor is free
+            cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
             before = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
             compute(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
@@ -193,7 +193,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """As every stage's; ``relu`` replaces negative results by zero."""
+    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
     check_tile(tile)
     launch = Launch(
         make_kernel(problem, tile, relu),

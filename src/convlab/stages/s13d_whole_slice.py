@@ -1,7 +1,8 @@
-"""s13d: a slice is what the tensor cores add up before they begin again: 16 terms, in one go.
+"""s13d: two slices in shared memory, each one step of 16 terms.
 
-Source: ours, beyond the paper. The loop over a slice's terms is gone. Two slices are in shared
-memory, so that two or three blocks share an SM.
+Source: ours, beyond the paper. 16 terms are what the tensor cores add up before they begin again:
+one step, so the loop over steps goes. Two slices instead of three leave room for more blocks on an
+SM. A sum of at most two slices is fetched whole before the loop.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
+from convlab.kernels.epilogue import FLOAT4_STEP, interleaved_lanes, make_write
 from convlab.kernels.split_tf32 import (
     Layout,
     make_filter_number,
@@ -29,12 +30,12 @@ LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of th
 MMA_K = 8  # terms that an instruction multiplies
 DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
-MOST_CHANNELS = 128  # of a block: with more, sums leave registers and two slices do not fit
+MOST_CHANNELS = 128  # of a block: with more, sums spill and two slices do not fit
 
 
 def filter_layout(tile: Tile) -> Layout:
     """Core matrices: 8 columns of 4 terms, ``[k // 8, part, k // 4 % 2, column, k % 4]``. Channel c
-    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are four apart all through."""
+    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are i, i + 4, i + 8, ..."""
     return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=MMA_K * tile.M_B)
 
 
@@ -61,7 +62,7 @@ def make_multiply(tile: Tile) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
-        for half in range(2 * CHAIN):  # of a step: rows t and t + 4 of its eight
+        for half in range(2 * CHAIN):  # of a step: rows i and i + 4; i: thread in group
             x, y, z, w = load4(S_I, at + 4 * half * PITCH)
             L_I[0, 2 * half], T_I[0, 2 * half] = split_tf32(x)
             L_I[0, 2 * half + 1], T_I[0, 2 * half + 1] = split_tf32(y)
@@ -71,7 +72,7 @@ def make_multiply(tile: Tile) -> Any:
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_filter(S_F, at, i, L_F, T_F):
         for c in range(CHAIN):
-            for n in range(2):  # terms t and t + 4 of column g
+            for n in range(2):  # terms i and i + 4 of column g
                 of_step = at + ((c * MMA_K + n * 2) * (2 * M_B) + i // 2 * 32)
                 L_F[c, n], T_F[c, n] = S_F[of_step], S_F[of_step + MMA_K * M_B]
 
@@ -87,7 +88,7 @@ def make_multiply(tile: Tile) -> Any:
                 part = (zero, zero, zero, zero)
                 for c in range(CHAIN):
                     large_f, small_f = (L_F[c, 0], L_F[c, 1]), (T_F[c, 0], T_F[c, 1])
-                    n = 4 * c  # rows g and g + 8 of term t, then of t + 4
+                    n = 4 * c  # rows g and g + 8 of term i, then of i + 4
                     large_i = L_I[j, n], L_I[j, n + 1], L_I[j, n + 2], L_I[j, n + 3]
                     small_i = T_I[j, n], T_I[j, n + 1], T_I[j, n + 2], T_I[j, n + 3]
                     part = mma_tf32(small_i, large_f, part)
@@ -124,7 +125,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         """How far channel i of a lane is from its first one."""
         return i * LANES_M
 
-    write = make_write(problem, tile, relu, row_of, WARP_GROUPS, LANES)
+    write = make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -132,7 +133,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         if slice_ < SLICES:
             fetch_filter(packed, slice_, pipe, t, S_F)
             fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
-        commit_copies()  # even an empty group: wait_copies counts groups
+        commit_copies()  # one group for each slice
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def whole_slice(input, packed, bias, output):
@@ -152,9 +153,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         # memory, one load.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
-        row, column = thread_in_group, warp * LANES_N * FLOAT4 + g * FLOAT4
+        column = warp * LANES_N * FLOAT4 + g * FLOAT4
         at_F = lane
-        at_I = row * PITCH + (column + row * ROTATION) % N_B
+        at_I = thread_in_group * PITCH + (column + thread_in_group * ROTATION) % N_B
 
         for i in range(M_T):
             for j in range(N_T):
@@ -164,13 +165,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(0)  # this thread's copies of the slice have landed;
-            cuda.syncthreads()  # so for all threads; the buffer before may be filled again
+            cuda.syncthreads()  # so for all threads; the slice before may be overwritten
             if SLICES > AT_FIRST:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + 1, 1 - pipe, S_F, S_I)
             multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = 1 - pipe
 
-        m0, n0 = m0 + row, n0 + window_at(column)
+        m0, n0 = m0 + thread_in_group, n0 + window_at(column)
         if write(R_O, bias, output, m0, n0):
             fix_up(input, packed, bias, output, m0, n0)
 
@@ -178,7 +179,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """As every stage's; ``relu`` replaces negative results by zero."""
+    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
     check_tile(tile)
     launch = Launch(
         make_kernel(problem, tile, relu),
@@ -210,7 +211,7 @@ def check_tile(tile: Tile) -> None:
 
 STAGE = Stage(
     __name__,
-    title="A slice in one go: its 16 terms are one chain of products",
+    title="Two slices in shared memory, each one step of 16 terms",
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("s13c_warpgroup_tile",),
     prepare=prepare,

@@ -1,9 +1,8 @@
 """s14: warpgroups. Four warps multiply together, and the tensor cores read the filter themselves.
 
-Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32; only
-``wgmma`` reaches all 535 (:mod:`convlab.device.warpgroup`), which only compute capability 9.0 has.
-It multiplies 64 windows at a time; while the first 64 multiply, threads split the second 64.
-While the threads add, the tensor cores work for another block: two or three share an SM.
+Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32, with
+``wgmma`` (:mod:`convlab.device.warpgroup`; compute capability 9.0 only) 535. It multiplies 64
+windows while the threads split the other 64. While threads add, another block's products run.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, split_tf32
 from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.device.warpgroup import fence_shared, finish_product, start_product
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import WARP_GROUPS, interleaved_lanes, make_write
+from convlab.kernels.epilogue import FLOAT4_STEP, interleaved_lanes, make_write
 from convlab.kernels.split_tf32 import (
     Layout,
     make_filter_number,
@@ -32,12 +31,12 @@ LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of th
 MMA_K = 8  # terms that an instruction multiplies
 DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
-MOST_CHANNELS = 128  # of a block: with more, sums leave registers and two slices do not fit
+MOST_CHANNELS = 128  # of a block: with more, sums spill and two slices do not fit
 
 
 def filter_layout(tile: Tile) -> Layout:
     """Core matrices: 8 columns of 4 terms, ``[k // 8, part, k // 4 % 2, column, k % 4]``. Channel c
-    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are four apart all through."""
+    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are i, i + 4, i + 8, ..."""
     return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=MMA_K * tile.M_B)
 
 
@@ -63,7 +62,7 @@ def make_multiply(tile: Tile) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_I, at, X):
-        for row in range(WARPGROUP_K // 4):  # rows t, t + 4, ...; t: thread in group
+        for row in range(WARPGROUP_K // 4):  # rows i, i + 4, ...; i: thread in group
             X[row, 0], X[row, 1], X[row, 2], X[row, 3] = load4(S_I, at + 4 * row * PITCH)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -121,7 +120,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         """How far channel i of a lane is from its first one."""
         return i * LANES_M
 
-    write = make_write(problem, tile, relu, row_of, WARP_GROUPS, LANES)
+    write = make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -129,7 +128,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         if slice_ < SLICES:
             fetch_filter(packed, slice_, pipe, t, S_F)
             fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
-        commit_copies()  # even an empty group: wait_copies counts groups
+        commit_copies()  # one group for each slice
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def warpgroups(input, packed, bias, output):
@@ -149,8 +148,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         # memory, one load.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
-        row, column = thread_in_group, warp * LANES_N * FLOAT4 + g * FLOAT4
-        at_I = row * PITCH + (column + row * ROTATION) % N_B
+        column = warp * LANES_N * FLOAT4 + g * FLOAT4
+        at_I = thread_in_group * PITCH + (column + thread_in_group * ROTATION) % N_B
 
         for i in range(M_T):
             for j in range(N_T):
@@ -161,13 +160,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         for slice_ in range(SLICES):
             wait_copies(0)  # this thread's copies of the slice have landed;
             fence_shared()  # tensor cores see them;
-            cuda.syncthreads()  # so for all threads; the buffer before may be filled again
+            cuda.syncthreads()  # so for all threads; the slice before may be overwritten
             if SLICES > AT_FIRST:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + 1, 1 - pipe, S_F, S_I)
             multiply(S_F, S_I, pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = 1 - pipe
 
-        m0, n0 = m0 + row, n0 + window_at(column)
+        m0, n0 = m0 + thread_in_group, n0 + window_at(column)
         if write(R_O, bias, output, m0, n0):
             fix_up(input, packed, bias, output, m0, n0)
 
@@ -175,7 +174,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """As every stage's; ``relu`` replaces negative results by zero."""
+    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
     check_tile(tile)
     launch = Launch(
         make_kernel(problem, tile, relu),
