@@ -59,23 +59,23 @@ def site() -> Path:
     return root / SITE
 
 
-Judge = Callable[..., CheckResult]
+Checked = Callable[..., CheckResult]
 
 
 @pytest.fixture(scope="session")
-def judged(engine: Engine) -> Judge:
-    """Run a stage on tensors, its output poisoned with NaN first, and judge the result."""
-    return partial(_run_and_judge, engine)
+def checked(engine: Engine) -> Checked:
+    """Run a stage on tensors, its output poisoned with NaN first, and check the result."""
+    return partial(_run_and_check, engine)
 
 
 @pytest.fixture(scope="session")
-def judged_in_simulator() -> Judge:
+def checked_in_simulator() -> Checked:
     """The same in the strict simulator, where a kernel that goes astray raises; on a GPU it may
     take every later test with it."""
-    return partial(_run_and_judge, choose("simulator"))
+    return partial(_run_and_check, choose("simulator"))
 
 
-def _run_and_judge(
+def _run_and_check(
     engine: Engine,
     problem: ConvProblem,
     stage: Stage,
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(items):
     """The gate compiles; Numba as its simulator cannot. What asks for the engine of this run is not
     the same with another."""
     for item in items:
-        asked = {"engine", "judged"} & set(item.fixturenames)
+        asked = {"engine", "checked"} & set(item.fixturenames)
         if asked and item.get_closest_marker("same_in_cudasim") is not None:
             raise pytest.UsageError(f"{item.nodeid} is marked same_in_cudasim, but takes {asked}")
     if config.ENABLE_CUDASIM:

@@ -11,9 +11,9 @@ from convlab.device import (
     commit_copies,
     copy_async,
     copy_async4,
-    emulation,
     emulation_of,
     gpu_only,
+    intrinsics,
     issue_loads,
     load4,
     mma_tf32,
@@ -179,7 +179,7 @@ def multiplied_by_a_part(a, b):
 def test_cudasim_does_not_wait_for_lanes_that_never_come(
     threads: int, size: int, says: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr(emulation, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(intrinsics, "PATIENCE_SECONDS", 0.5)
     a, b = np.ones(1, np.float32), np.zeros(size, np.float32)
     with pytest.raises(RuntimeError, match=says):
         run(multiplied_by_a_part, threads, a, b)

@@ -51,24 +51,24 @@ FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0))
     ],
     ids=str,
 )
-def test_every_way_to_fetch(tile: Tile, problem: ConvProblem, judged: Any) -> None:
+def test_every_way_to_fetch(tile: Tile, problem: ConvProblem, checked: Any) -> None:
     tensors = random_tensors(problem, seed=tile.K_B)
-    assert judged(problem, S12, tensors, tile).ok
+    assert checked(problem, S12, tensors, tile).ok
 
 
-def test_a_window_shorter_than_the_ring(judged: Any) -> None:
+def test_a_window_shorter_than_the_ring(checked: Any) -> None:
     problem = ConvProblem(2, 4, 5, 5, 5, 1)
-    assert judged(problem, S12, random_tensors(problem, 1), Tile(16, 32, 4, 4, 4)).ok
+    assert checked(problem, S12, random_tensors(problem, 1), Tile(16, 32, 4, 4, 4)).ok
 
 
 def test_places_that_do_not_fit_constant_memory_are_computed(
-    monkeypatch: pytest.MonkeyPatch, judged: Any
+    monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
     monkeypatch.setattr(window_copies, "TABLE_BYTES", 0)
     for problem, depth in ((MANY, 4), (FEW, 3)):
         tile = Tile(16, 32, depth, 4, 4)
         plans._prepared.cache_clear()  # programs are kept
-        assert judged(problem, S12, random_tensors(problem, 2), tile).ok
+        assert checked(problem, S12, random_tensors(problem, 2), tile).ok
 
 
 @pytest.mark.same_in_cudasim
@@ -112,10 +112,10 @@ def test_s12_takes_as_many_channels_as_rows_of_its_largest_blocks() -> None:
 @pytest.mark.parametrize("splits", [2, 3, 5, 100])
 @pytest.mark.parametrize("tile", [Tile(16, 32, 4, 4, 4), Tile(8, 16, 3, 4, 4)], ids=str)
 def test_sums_split_among_blocks(
-    tile: Tile, splits: int, problem: ConvProblem, judged: Any
+    tile: Tile, splits: int, problem: ConvProblem, checked: Any
 ) -> None:
     tensors = random_tensors(problem, seed=splits)
-    assert judged(problem, S12, tensors, tile, splits=splits).ok
+    assert checked(problem, S12, tensors, tile, splits=splits).ok
 
 
 def test_relu_with_split_sums_is_refused() -> None:
@@ -245,7 +245,7 @@ def test_sums_are_not_split_where_there_are_many_outputs() -> None:
 
 
 @pytest.mark.parametrize("multiprocessors", [24, 108, H200_SMS, 264])
-def test_no_tile_and_no_gpu_splits_more_often_than_the_judge_knows(multiprocessors: int) -> None:
+def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(multiprocessors: int) -> None:
     for problem in FEW_OUTPUTS:
         for M_B, N_B, M_T, N_T in RATES:
             for K_B in (4, 8, 16, 32):

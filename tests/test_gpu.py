@@ -70,9 +70,9 @@ def stage_here(name: str) -> Stage:
 @given(problem=problems(max_macs=200_000), seed=st.integers(0, 2**16))
 @settings(max_examples=15)
 def test_production_tile_on_any_problem(
-    stage: Stage, problem: ConvProblem, seed: int, judged
+    stage: Stage, problem: ConvProblem, seed: int, checked
 ) -> None:
-    result = judged(problem, stage, random_tensors(problem, seed, integers=True))
+    result = checked(problem, stage, random_tensors(problem, seed, integers=True))
     assert result.ok, f"{stage.name} on {problem}: {result}"
 
 
@@ -135,10 +135,10 @@ def test_s11_on_the_papers_layers_at_the_papers_batch(layer: str, engine: Engine
 @pytest.mark.parametrize("kind", ["normal", "nan", "infinities", "denormals", "huge"])
 @pytest.mark.parametrize("problem", AWKWARD, ids=str)
 def test_production_tile_on_awkward_problems(
-    stage: Stage, problem: ConvProblem, kind: str, judged
+    stage: Stage, problem: ConvProblem, kind: str, checked
 ) -> None:
     """More rows than one tile, remainders, padding and dilation at production size."""
-    result = judged(problem, stage, tensors(problem, kind, 9, bias=True))
+    result = checked(problem, stage, tensors(problem, kind, 9, bias=True))
     assert result.ok, result
 
 

@@ -66,9 +66,8 @@ def test_who_deals() -> None:
         by_warps = tile.rows % 4 == tile.columns % 8 == 0
         lanes = 8 if by_warps else 1
         assert window_copies.fetching_columns(tile)[0] % (4 * lanes) == 0
-        assert s12_fused_im2win.lanes_of(TAIL, tile, 1) == lanes
-        assert s12_fused_im2win.lanes_of(EVEN, tile, 1) == 1
-        assert s12_fused_im2win.lanes_of(EVEN, tile, 2) == lanes  # added one by one
+        assert interleaved_lanes(TAIL, lanes) == lanes
+        assert interleaved_lanes(EVEN, lanes) == 1
     for M_B, N_B, M_T, N_T in tile_heuristic.S13.rates:
         assert window_copies.fetching_columns(Tile(M_B, N_B, 8, M_T, N_T))[0] % (4 * 4) == 0
     assert window_copies.fetching_columns(S14.tiny_tile)[0] % (4 * 8) == 0
@@ -94,9 +93,9 @@ def test_who_deals() -> None:
     ],
     ids=str,
 )
-def test_s12(tile: Tile, splits: int, problem: ConvProblem, judged: Any) -> None:
+def test_s12(tile: Tile, splits: int, problem: ConvProblem, checked: Any) -> None:
     numbers = random_tensors(problem, splits, integers=True)
-    assert judged(problem, S12, numbers, tile, splits=splits).ok
+    assert checked(problem, S12, numbers, tile, splits=splits).ok
 
 
 @pytest.mark.parametrize("problem", [ODD, TAIL, EVEN], ids=["odd", "odd with tails", "even"])
@@ -110,8 +109,8 @@ def test_s12(tile: Tile, splits: int, problem: ConvProblem, judged: Any) -> None
     ],
     ids=str,
 )
-def test_s13(tile: Tile, problem: ConvProblem, judged: Any) -> None:
-    verdict = judged(problem, S13, random_tensors(problem, 2, integers=True), tile)
+def test_s13(tile: Tile, problem: ConvProblem, checked: Any) -> None:
+    verdict = checked(problem, S13, random_tensors(problem, 2, integers=True), tile)
     assert verdict.ok, verdict
 
 
@@ -119,8 +118,8 @@ def test_s13(tile: Tile, problem: ConvProblem, judged: Any) -> None:
     S14 not in stages_for(choose(), (S14,))[0], reason=str(stages_for(choose(), (S14,))[1])
 )
 @pytest.mark.parametrize("problem", [ODD, TAIL, EVEN], ids=["odd", "odd with tails", "even"])
-def test_s14(problem: ConvProblem, judged: Any) -> None:
-    verdict = judged(problem, S14, random_tensors(problem, 2, integers=True), S14.tiny_tile)
+def test_s14(problem: ConvProblem, checked: Any) -> None:
+    verdict = checked(problem, S14, random_tensors(problem, 2, integers=True), S14.tiny_tile)
     assert verdict.ok, verdict
 
 

@@ -74,7 +74,7 @@ SAYS = {  # what a picture's words must have
                "2 reads from shared memory, each of which brings 4 numbers: 4", "transposed"),
     "float4 reads": (lambda: reads_in_turn({"s08": launched("s08", tile=FLOAT4_TILE)}),
                      "F4 I4 F4"),
-    "bars": (lambda: lessons.as_bars({"a": 1.5}, "ms", "Said:"), "1.5"),
+    "bars": (lambda: lessons.as_bars({"a": 1.5}, "ms", "Said:", 2.0), "1.5"),
     "speeds": (lambda: lessons.ladder_speeds("conv4"), "s11"),
 }  # fmt: skip
 

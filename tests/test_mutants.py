@@ -1,4 +1,4 @@
-"""Stages that are wrong on purpose: the tests' way of judging must catch every one.
+"""Stages that are wrong on purpose: the tests' way of checking must catch every one.
 
 A mutant is a stage with one piece of its source replaced, run and checked like any stage.
 """
@@ -278,13 +278,13 @@ def _changed(module: str, old: str, new: str, folder: Path) -> ModuleType:
     return changed
 
 
-def survives(stage: Stage, judged) -> bool:
+def survives(stage: Stage, checked) -> bool:
     """Whether a stage is right on numbers of every kind, with nothing raised."""
     instead = (INSTEAD[start] for start in INSTEAD if stage.name.startswith(start))
     problems = next(instead, (PROBLEM,))
     try:
         return all(
-            judged(problem, stage, numbers_for(problem)[kind], stage.tiny_tile).ok
+            checked(problem, stage, numbers_for(problem)[kind], stage.tiny_tile).ok
             for kind in range(4)
             for problem in problems
         )
@@ -301,12 +301,12 @@ def survives(stage: Stage, judged) -> bool:
     ],
 )
 def test_mutant_is_caught(
-    name: str, old: str, new: str, judged_in_simulator, tmp_path: Path
+    name: str, old: str, new: str, checked_in_simulator, tmp_path: Path
 ) -> None:
-    assert not survives(mutant(name, old, new, tmp_path), judged_in_simulator)
+    assert not survives(mutant(name, old, new, tmp_path), checked_in_simulator)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_the_original_is_not(name: str, judged_in_simulator, tmp_path: Path) -> None:
+def test_the_original_is_not(name: str, checked_in_simulator, tmp_path: Path) -> None:
     """Or the mutants would be caught for nothing."""
-    assert survives(mutant(name, "", "", tmp_path), judged_in_simulator)
+    assert survives(mutant(name, "", "", tmp_path), checked_in_simulator)

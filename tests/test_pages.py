@@ -24,7 +24,7 @@ pytestmark = pytest.mark.same_in_cudasim
 ROOT = Path(__file__).parents[1]
 FLOPS = 2_000_000_000
 SAMPLE = """\
-stage              judged    bound   loads
+stage              checked   bound   loads
 s01_direct         OK       0.0495   6,930
 s04_implicit_gemm  OK        0.05      150
 s03_im2col_blas    OK       0.0568       -

@@ -47,12 +47,13 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(plots, "svg", lambda salt, *rest: f'<svg id="{salt}"></svg>')
 
 
-@pytest.fixture
-def few_channels(monkeypatch):
+@pytest.fixture(scope="module")
+def few_channels():
     """A quarter of the piece that is counted, so a quarter of the time."""
     roofline._counted.cache_clear()
-    monkeypatch.setattr(roofline, "PIECE", replace(roofline.PIECE, in_channels=4))
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roofline, "PIECE", replace(roofline.PIECE, in_channels=4))
+        yield
     roofline._counted.cache_clear()
 
 

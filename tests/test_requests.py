@@ -226,6 +226,28 @@ def test_whiles_of_a_kernel_that_closes_over_something():
     assert [(access.requests, access.lanes) for access in launch.accesses] == [(8, 8), (8, 8)]
 
 
+@cuda.jit
+def while_with_an_else(a, out):
+    i = cuda.threadIdx.x
+    k = 0
+    while k < i % 3:
+        out[i] = a[k]
+        if i > 29:
+            break
+        k += 1
+    else:
+        out[i] = a[3]
+
+
+def test_the_else_of_a_while_is_left_out_by_break():
+    a, out = np.arange(4, dtype=np.float32), zeros(32)
+    lanes = requests(while_with_an_else, 1, 32, a, out)
+    # Lanes end after 0, 1 or 2 iterations, so that the else is executed three times.
+    assert [(line, number) for line, array, _, number in lanes if array == "a"] == [(5, 2), (10, 3)]
+    assert out[:3].tolist() == [3, 3, 3]
+    assert out[31] == 0
+
+
 def test_a_while_with_no_source_is_traced_all_the_same():
     names = {"cuda": cuda}
     text = "def kernel(a):\n k = 0\n while k < 3:\n  a[k] = k\n  k += 1\n"

@@ -116,7 +116,7 @@ def test_every_page_of_the_documentation_is_there(site):
     for path in (ROOT / "docs").glob("*.md"):
         assert (site / f"{path.stem.replace('README', 'index')}.html").is_file(), path
     index = text_of(site / "searchindex.js")
-    for word in ("coalesc", "im2win", "judging", "stages/s05_shared_memory"):
+    for word in ("coalesc", "im2win", "checking", "stages/s05_shared_memory"):
         assert word in index
 
 
@@ -251,8 +251,8 @@ def test_the_python_of_getting_started_runs(capsys):
 @pytest.mark.parametrize(
     ("link", "becomes"),
     [
-        ("[why](judging.md#the-bound)", "[why](judging.md#the-bound)"),
-        ("[judging.md](judging.md)", "[](judging.md)"),
+        ("[why](checking.md#the-bound)", "[why](checking.md#the-bound)"),
+        ("[checking.md](checking.md)", "[](checking.md)"),
         ("[index](README.md)", "[index](index.md)"),
         ("[s05](../src/convlab/stages/s05_x.py)", "[s05](/stages/s05_x.md)"),
         ("[x](../../src/convlab/lint.py#Row)", "[x](/src/convlab/lint.py#Row)"),

@@ -36,21 +36,15 @@ stages = pytest.mark.parametrize("stage", RUN, ids=lambda stage: stage.name)
 def _where_it_runs(request: pytest.FixtureRequest) -> None:
     """On a GPU, the stages that it can run."""
     stage = request.node.callspec.params.get("stage") if hasattr(request.node, "callspec") else None
-    if stage is not None and {"engine", "judged"} & set(request.fixturenames):
+    if stage is not None and {"engine", "checked"} & set(request.fixturenames):
         able, reason = stages_for(choose(), (stage,))
         if stage not in able:
             pytest.skip(str(reason))
 
 
 def test_every_rung_of_the_tensor_cores_is_here() -> None:
-    assert [stage.name.split("_")[0] for stage in STAGES] == [
-        "s12c",
-        "s13",
-        "s13b",
-        "s13c",
-        "s13d",
-        "s14",
-    ]
+    numbers = " ".join(stage.name.split("_")[0] for stage in STAGES)
+    assert numbers == "s12c s13 s13b s13c s13d s14"
     for stage in STAGES:
         assert stage.allowances(FEW) == {"atomic_additions": 0, "split_products": True}
     assert stage_named("s12").precision == "fp32"
@@ -58,21 +52,21 @@ def test_every_rung_of_the_tensor_cores_is_here() -> None:
 
 @stages
 @pytest.mark.parametrize("problem", SHAPES.values(), ids=SHAPES.keys())
-def test_shapes(problem: ConvProblem, stage: Stage, judged: Any) -> None:
-    for with_bias in (True, False):
+def test_shapes(problem: ConvProblem, stage: Stage, checked: Any) -> None:
+    for with_bias in (True, False) if problem in [*SHAPES.values()][:2] else (True,):
         numbers = random_tensors(problem, 1, with_bias, integers=True)
-        result = judged(problem, stage, numbers, stage.tiny_tile)
+        result = checked(problem, stage, numbers, stage.tiny_tile)
         assert result.ok, result
 
 
 @stages
 def test_places_that_do_not_fit_constant_memory_are_computed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, judged: Any
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
     monkeypatch.setattr(window_copies, "TABLE_BYTES", 0)
     for problem in (many(16), FEW):
         plans._prepared.cache_clear()  # programs are kept
-        assert judged(problem, stage, random_tensors(problem, 2), stage.tiny_tile).ok
+        assert checked(problem, stage, random_tensors(problem, 2), stage.tiny_tile).ok
 
 
 @cuda.jit(device=True)
@@ -86,11 +80,11 @@ def large_part_alone(value):
     + [(stage, split_tf32) for stage in RUN if stage is not S12C],
     ids=lambda one: one.__name__ if isinstance(one, ModuleType) else one.name,
 )
-def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, judged: Any) -> None:
+def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, checked: Any) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "split_tf32", large_part_alone)
         plans._prepared.cache_clear()  # programs are kept
-        result = judged(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
+        result = checked(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
     plans._prepared.cache_clear()
     assert not result.ok
     assert result.error_over_bound > 10
@@ -98,16 +92,17 @@ def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, judge
 
 
 @stages
-@pytest.mark.parametrize("value", VALUES, ids=str)
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("whole_runs", WRITTEN, ids=WRITTEN.get)
 def test_what_is_not_finite_and_what_is_nearly_not(
-    whole_runs: bool, where: str, value: float, stage: Stage, engine: Engine
+    whole_runs: bool, where: str, stage: Stage, engine: Engine
 ) -> None:
-    """Right without ReLU, by the oracle; with it, the same and no negative numbers."""
-    problem = ConvProblem(2, 3, 4, 4 if whole_runs else 3, 5, 3, padding=1)
+    """Right without ReLU, by the oracle; with it, the same and no negative numbers. Each value is
+    in an image or a filter of its own, so that no other hides what becomes of it."""
+    problem = ConvProblem(len(VALUES), 3, 4, 4 if whole_runs else 3, 5, 3, padding=1)
     numbers = dict(zip(PLACES, random_tensors(problem, 3), strict=True))
-    numbers[where].reshape(-1)[2] = value
+    for number, value in enumerate(VALUES):
+        numbers[where][number : number + 1].reshape(-1)[2 if where != "bias" else 0] = value
     plain = computed(stage, engine, problem, numbers.values())
     result = Oracle(problem, *numbers.values()).check(plain, split_products=True)
     assert result.ok, result

@@ -57,19 +57,19 @@ AWKWARD = {
 @given(case=cases(MOST_MACS))
 @settings(max_examples=EXAMPLES)
 def test_any_problem_and_any_values(
-    stage: Stage, case: tuple[ConvProblem, Tensors], judged
+    stage: Stage, case: tuple[ConvProblem, Tensors], checked
 ) -> None:
     problem, numbers = case
-    result = judged(problem, stage, numbers, stage.tiny_tile)
+    result = checked(problem, stage, numbers, stage.tiny_tile)
     assert result.ok, f"{stage.name} on {problem}: {result}"
 
 
 @stages
 @pytest.mark.parametrize("problem", AWKWARD.values(), ids=AWKWARD.keys())
-def test_awkward_problem(stage: Stage, problem: ConvProblem, judged) -> None:
+def test_awkward_problem(stage: Stage, problem: ConvProblem, checked) -> None:
     # Whole numbers: float32 sums them exactly, so that any wrong term shows.
     numbers = random_tensors(problem, 1, integers=True)
-    result = judged(problem, stage, numbers, stage.tiny_tile)
+    result = checked(problem, stage, numbers, stage.tiny_tile)
     assert result.ok, f"{stage.name}: {result}"
 
 
@@ -84,11 +84,11 @@ def test_awkward_problem(stage: Stage, problem: ConvProblem, judged) -> None:
     ids=["far taps", "a wide filter", "far pixels"],
 )
 def test_a_field_larger_than_shared_memory_is_taken_in_parts(
-    name: str, problem: ConvProblem, parts: int, judged
+    name: str, problem: ConvProblem, parts: int, checked
 ) -> None:
     field = field_for(problem, 8)
     assert (field.parts(problem), 4 * prod(field.shape) <= 48 * 1024) == (parts, True)
-    result = judged(problem, stage_named(name), random_tensors(problem, 1, integers=True))
+    result = checked(problem, stage_named(name), random_tensors(problem, 1, integers=True))
     assert result.ok, result
 
 
@@ -99,9 +99,9 @@ def test_a_number_that_is_several_stages_is_refused_with_their_names() -> None:
 
 @stages
 @pytest.mark.parametrize("kind", ["nan", "infinities", "denormals", "huge", "negative zeros"])
-def test_values_that_float_arithmetic_treats_specially(stage: Stage, kind: str, judged) -> None:
+def test_values_that_float_arithmetic_treats_specially(stage: Stage, kind: str, checked) -> None:
     problem = ConvProblem(2, 3, 5, 6, 5, (2, 3), stride=(1, 2), padding=1)
-    result = judged(problem, stage, tensors(problem, kind, 7, bias=True), stage.tiny_tile)
+    result = checked(problem, stage, tensors(problem, kind, 7, bias=True), stage.tiny_tile)
     assert result.ok, f"{stage.name}: {result}"
 
 
@@ -114,12 +114,12 @@ def test_values_that_float_arithmetic_treats_specially(stage: Stage, kind: str, 
     ids=lambda switches: "+".join(name for name, on in switches.items() if on) or "nothing",
 )
 @pytest.mark.parametrize("tile", [Tile(8, 4, 4, 4, 4), Tile(4, 24, 4, 4, 4)], ids=str)
-def test_ablation_is_right_too(switches: dict[str, bool], tile: Tile, judged) -> None:
+def test_ablation_is_right_too(switches: dict[str, bool], tile: Tile, checked) -> None:
     # Slices enough for both buffers to be used again, even where each is 16 deep. With the second
     # tile two threads of six have no float4 of the filter.
     problem = ConvProblem(1, 4, 9, 9, 9, 3, (2, 1), (1, 2), (3, 2))
     numbers = random_tensors(problem, 2, integers=True)
-    result = judged(problem, ABLATION, numbers, tile, **switches)
+    result = checked(problem, ABLATION, numbers, tile, **switches)
     assert result.ok, result
 
 
@@ -166,9 +166,9 @@ OTHER_TILES = {
     [(name, tile) for name, tiles in OTHER_TILES.items() for tile in tiles],
     ids=str,
 )
-def test_tiles_are_parameters(name: str, tile: Tile, judged) -> None:
+def test_tiles_are_parameters(name: str, tile: Tile, checked) -> None:
     problem = ConvProblem(2, 3, 5, 4, 9, (2, 3), padding=1, stride=(1, 2))
-    result = judged(problem, stage_named(name), random_tensors(problem, 3, integers=True), tile)
+    result = checked(problem, stage_named(name), random_tensors(problem, 3, integers=True), tile)
     assert result.ok, result
 
 

@@ -52,14 +52,14 @@ TRIED = [tile for tile in TILES if tile.threads * tile.K_B <= 512 or not config.
 
 
 @pytest.mark.parametrize("tile", TRIED, ids=str)
-def test_every_way_to_fetch_and_multiply(tile: Tile, judged: Any) -> None:
+def test_every_way_to_fetch_and_multiply(tile: Tile, checked: Any) -> None:
     problem = many(tile.K_B)
     assert window_copies.group_size(problem, tile) == tile.K_B
-    result = judged(problem, S13, random_tensors(problem, 1), tile)
+    result = checked(problem, S13, random_tensors(problem, 1), tile)
     assert result.ok, result
     assert window_copies.group_size(FEW, tile) == 1
     for few in (FEW, ODD):
-        result = judged(few, S13, random_tensors(few, 2, integers=True), tile)
+        result = checked(few, S13, random_tensors(few, 2, integers=True), tile)
         assert result.ok, result
 
 

@@ -57,25 +57,25 @@ LONG_ODD = ConvProblem(9, 3, 4, 5, 20, (2, 1))
 @pytest.fixture(autouse=True)
 def _where_it_runs(request: pytest.FixtureRequest) -> None:
     """On a GPU, 9.0 alone."""
-    if LEFT_OUT is not None and {"engine", "judged"} & set(request.fixturenames):
+    if LEFT_OUT is not None and {"engine", "checked"} & set(request.fixturenames):
         pytest.skip(LEFT_OUT)
 
 
 @widths
-def test_every_way_to_fetch(tile: Tile, judged: Any) -> None:
+def test_every_way_to_fetch(tile: Tile, checked: Any) -> None:
     problem = many(16)
     assert window_copies.group_size(problem, tile) == 16
-    result = judged(problem, S14, random_tensors(problem, 1), tile)
+    result = checked(problem, S14, random_tensors(problem, 1), tile)
     assert result.ok, result
     for few in (FEW, ODD):
         assert window_copies.group_size(few, tile) == 1
-        result = judged(few, S14, random_tensors(few, 2, integers=True), tile)
+        result = checked(few, S14, random_tensors(few, 2, integers=True), tile)
         assert result.ok, result
 
 
-def test_groups_of_channels_follow_one_another(judged: Any) -> None:
+def test_groups_of_channels_follow_one_another(checked: Any) -> None:
     problem = ConvProblem(1, 48, 3, 4, 9, (2, 1))
-    result = judged(problem, S14, random_tensors(problem, 3, integers=True), S14.tiny_tile)
+    result = checked(problem, S14, random_tensors(problem, 3, integers=True), S14.tiny_tile)
     assert result.ok, result
 
 
@@ -95,10 +95,10 @@ def test_several_blocks_with_tails_both_ways(
 
 
 @pytest.mark.parametrize("depth", [1, 15, 16, 17, 32, 33, 48, 49])
-def test_sums_of_one_slice_and_of_some(depth: int, judged: Any) -> None:
+def test_sums_of_one_slice_and_of_some(depth: int, checked: Any) -> None:
     """Up to 32 terms are two slices, asked for at once."""
     problem = ConvProblem(1, depth, 1, 3, 5, 1)
-    result = judged(problem, S14, random_tensors(problem, depth, integers=True), S14.tiny_tile)
+    result = checked(problem, S14, random_tensors(problem, depth, integers=True), S14.tiny_tile)
     assert result.ok, result
 
 

@@ -23,28 +23,22 @@ __all__ = [
 # Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
 # and `convlab doctor` must start where Numba cannot be imported, to say so.
 _HOME = {
-    "LADDER": "convlab.stages",
-    "ConvProblem": "convlab.problem",
-    "EngineUnavailable": "convlab.engines",
-    "Plan": "convlab.plans",
-    "Stage": "convlab.stages",
-    "Tile": "convlab.stages",
-    "Check": "convlab.checking",
-    "check": "convlab.checking",
-    "conv2d": "convlab.api",
-    "plan": "convlab.plans",
-    "Trace": "convlab.tracing",
-    "open_trace": "convlab.tracing",
-    "trace": "convlab.tracing",
-    "trace_stage": "convlab.tracing",
-    "unfold_einsum": "convlab.unfold",
+    "api": ("conv2d",),
+    "checking": ("Check", "check"),
+    "engines": ("EngineUnavailable",),
+    "plans": ("Plan", "plan"),
+    "problem": ("ConvProblem",),
+    "stages": ("LADDER", "Stage", "Tile"),
+    "tracing": ("Trace", "open_trace", "trace", "trace_stage"),
+    "unfold": ("unfold_einsum",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'convlab' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"convlab.{module}"), name)
+    raise AttributeError(f"module 'convlab' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -78,7 +78,8 @@ def unfold_one_hot(
     kernel = _each("kernel_size", kernel_size, len(size), at_least=1)
     out = _out_of(input, kernel, stride, padding, dilation)
     places = math.prod(kernel)
-    one_hot = xp.reshape(_eye(xp, places, input), (places, *kernel))
+    eye = xp.eye(places, dtype=input.dtype, **_on(input))
+    one_hot = xp.reshape(eye, (places, *kernel))
     padded = pad(input, padding)
     unfolded = _zeros(xp, (N, C, places, *out), input)
     for offset, tap in taps(kernel, out, stride, dilation):
@@ -182,10 +183,6 @@ def _check(input: Any, weight: Any, bias: Any) -> None:
 
 def _zeros(xp: Any, shape: Sequence[int], like: Any) -> Any:
     return xp.zeros(tuple(shape), dtype=like.dtype, **_on(like))
-
-
-def _eye(xp: Any, size: int, like: Any) -> Any:
-    return xp.eye(size, dtype=like.dtype, **_on(like))
 
 
 def _on(like: Any) -> dict[str, Any]:

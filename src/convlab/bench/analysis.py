@@ -49,12 +49,11 @@ class Contender:
 def in_gemm_class(method: str, row: Row) -> bool:
     """Whether a row's kernels do every multiplication of the convolution, as cuDNN's GEMM and
     direct algorithms do. Where the library chooses (``any``), the names of the kernels that ran
-    tell; a row without names is not accepted."""
+    decide; a row without names is not accepted."""
     if method != "any":
         return method in EVERY_MULTIPLICATION
-    if row.algorithm is None:
-        return False
-    return not any(sign in row.algorithm.lower() for sign in FEWER_MULTIPLICATIONS)
+    names = (row.algorithm or FEWER_MULTIPLICATIONS[0]).lower()
+    return not any(sign in names for sign in FEWER_MULTIPLICATIONS)
 
 
 def contender(results: Results, name: str) -> Contender:
@@ -85,8 +84,7 @@ def comparators(results: Results) -> list[Contender]:
 
 
 def selected(results: Results) -> list[Contender]:
-    """Few enough for one plot: s01, im2col with BLAS, the last three stages, the fastest
-    baselines."""
+    """What one plot has room for: s01, im2col with BLAS, the last stages, the fastest baselines."""
     names = results.names("stage")
     few = {BASELINE, "s03_im2col_blas", *names[-3:]}
     return [*(Contender(name, name, (name,)) for name in names if name in few), *fastest(results)]
@@ -98,9 +96,8 @@ def cudnn_algorithms(results: Results) -> Contender:
 
 
 def fastest(results: Results) -> list[Contender]:
-    """The fastest of PyTorch; of cuDNN, by its own API or as PyTorch has chosen; and of those of
-    cuDNN's kernels that do every multiplication as we do. In fp32; only those of which something
-    has a number."""
+    """The fastest of PyTorch, of cuDNN (by its own API or as PyTorch chose), and of cuDNN's kernels
+    that do every multiplication as the stages do. In fp32; a group without a number is left out."""
     cudnn = (*_of(results, "cudnn"), TORCH)
     title = "the fastest of cuDNN's GEMM class, fp32"
     groups = (

@@ -1,12 +1,9 @@
-"""How a benchmark's outputs are checked: element by element, and by norm. docs/judging.md has the
-reasons and the sources.
+"""How a benchmark's outputs are checked: element by element, and by norm (docs/checking.md has the
+reasons and the sources).
 
-The oracle's bound holds for every order of a float32 sum, and so it is wide where there are
-thousands of terms: TF32 would pass. Norms are sharper, because the benchmark's numbers are random
-and rounding errors then cancel. So float32 has to meet both; what computes another sum than a
-float32 dot product has to meet a norm of its own.
-
-One :class:`Checker` holds the float64 answer to a layer, worked out once.
+The oracle's bound on an element holds for every order of a float32 sum. With thousands of terms
+that bound is so wide that TF32 would pass. A norm is sharper, because rounding errors of random
+numbers cancel. A float32 sum must meet both; TF32, Fourier and Winograd meet a norm of their own.
 """
 
 from __future__ import annotations
@@ -35,8 +32,8 @@ FFT_ETA = 6.7  # of a radix-2 butterfly, in units of roundoff: 1 + 4 * sqrt(2)
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of checking one output: by which ``bound``, its largest error as a part of that,
-    and what is wrong, in a sentence; None when nothing is."""
+    """The result of checking one output: the ``bound`` that it was checked by, its largest error as
+    a part of that, and what is wrong, in a sentence; None when nothing is."""
 
     bound: str
     error_over_bound: float
@@ -44,7 +41,6 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether the output met its bound."""
         return self.reason is None
 
 
@@ -61,21 +57,21 @@ def bounds_for(precision: str, method: str) -> tuple[str, ...]:
 
 def limit(problem: ConvProblem, bound: str) -> float:
     """The relative error in the 2-norm that a rule allows."""
-    if bound == FP32:
-        return FP32_SHARE * math.sqrt(problem.K) * ROUNDOFF
-    if bound == "tf32":
-        return TF32_LIMIT
-    if bound == "winograd":
-        return WINOGRAD_LIMIT
-    if bound == "fft":
-        points = math.prod(1 << (size - 1).bit_length() for size in problem.padded_shape)
-        transforms = 3 * math.log2(max(points, 2)) * FFT_ETA
-        return (transforms + problem.C_i + 2) * ROUNDOFF
-    raise ValueError(f"bound is {bound!r}: it must be one of {', '.join(RULES)}")
+    points = math.prod(1 << (size - 1).bit_length() for size in problem.padded_shape)
+    transforms = 3 * math.log2(max(points, 2)) * FFT_ETA
+    limits = {
+        FP32: FP32_SHARE * math.sqrt(problem.K) * ROUNDOFF,
+        "tf32": TF32_LIMIT,
+        "winograd": WINOGRAD_LIMIT,
+        "fft": (transforms + problem.C_i + 2) * ROUNDOFF,
+    }
+    if bound not in limits:
+        raise ValueError(f"bound is {bound!r}: it must be one of {', '.join(RULES)}")
+    return limits[bound]
 
 
 class Checker:
-    """The answer to one convolution without bias, to check any number of outputs against.
+    """The float64 answer to one convolution without bias, which any number of outputs are held to.
 
     Raises ``MemoryError`` where the host has no room for it: 16 bytes an output, and up to as much
     again while it is worked out.
@@ -141,10 +137,10 @@ class Checker:
 
     def _unwritten(self, output: Singles) -> str | None:
         """A sentence about the NaN that is left in an output, if any is."""
-        left = sum(
-            each(lambda image: int(np.count_nonzero(np.isnan(image))), output, self._oracle.workers)
+        counts = each(
+            lambda one: int(np.count_nonzero(np.isnan(one))), output, self._oracle.workers
         )
-        if left == output.size:
+        if (left := sum(counts)) == output.size:
             return "it wrote nothing: every output still holds the NaN that it was filled with"
         if left:
             return f"{left:,} of {output.size:,} outputs are NaN: not written, or not numbers"

@@ -324,10 +324,8 @@ def interrupted(results: Results) -> str | None:
     tried = f"{_count(len(systems), 'system')} on {_count(len(layers), 'layer')}"
     if not missing:
         return f"**The run did not come to its end**, but of {tried} no row is missing."
-    are = "is" if missing == 1 else "are"
-    return (
-        f"**The run was interrupted**, with {tried} so far: {_count(missing, 'row')} {are} missing."
-    )
+    rows = f"{_count(missing, 'row')} {'is' if missing == 1 else 'are'} missing"
+    return f"**The run was interrupted**, with {tried} so far: {rows}."
 
 
 def _count(number: int, word: str) -> str:
@@ -335,11 +333,11 @@ def _count(number: int, word: str) -> str:
 
 
 def _slow_clocks(results: Results) -> list[str]:
-    """The rows where the GPU's clock was seen below its highest as timing began or ended."""
+    """The rows where the GPU's clock was below its highest as timing began or ended."""
     found = []
     for row in results.rows.values():
         clocks = row.clocks_mhz or {}
-        seen = [clock for clock in (clocks.get("before"), clocks.get("after")) if clock]
+        seen = [clock for name in ("before", "after") if (clock := clocks.get(name))]
         most = clocks.get("max")
         if row.ok and seen and most and min(seen) < CLOCK_SHARE * most:
             found.append(f"`{row.system}` on {row.layer} ({min(seen)} of {most} MHz)")

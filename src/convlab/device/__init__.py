@@ -5,8 +5,7 @@ problems, stages or engines.
 """
 
 from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
-from convlab.device.codegen import gpu_only
-from convlab.device.emulation import emulation_of
+from convlab.device.intrinsics import emulation_of, gpu_only
 from convlab.device.tensor_core import mma_tf32, split_tf32, to_tf32
 from convlab.device.vector import (
     BYTES_16,

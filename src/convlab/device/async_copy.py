@@ -22,13 +22,13 @@ from typing import Any
 
 from numba.cuda.core import config
 
-from convlab.device.codegen import (
+from convlab.device.intrinsics import (
     assembly,
     element_pointer,
     is_float32_c_array,
+    register_emulations,
     statement,
 )
-from convlab.device.emulation import register_emulations
 from convlab.device.vector import emulated_load4, emulated_store4
 
 # A copy that lands at once is one that no right kernel can tell from a later one. Where convlab's

@@ -18,8 +18,7 @@ from typing import Any
 
 from numba.cuda.core import config
 
-from convlab.device.codegen import assembly
-from convlab.device.emulation import register_emulations, together
+from convlab.device.intrinsics import assembly, register_emulations, together
 from convlab.device.products import (
     SIZES,
     checked_fragments,

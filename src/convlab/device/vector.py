@@ -26,8 +26,7 @@ from typing import Any
 from numba import cuda
 from numba.cuda.core import config
 
-from convlab.device.codegen import element_pointer, is_float32_c_array
-from convlab.device.emulation import register_emulations
+from convlab.device.intrinsics import element_pointer, is_float32_c_array, register_emulations
 
 Four = tuple[Any, Any, Any, Any]
 

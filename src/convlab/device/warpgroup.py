@@ -43,13 +43,14 @@ from typing import Any
 import numpy as np
 from numba.cuda.core import config
 
-from convlab.device.codegen import (
+from convlab.device.intrinsics import (
     assembly,
     element_pointer,
     is_float32_c_array,
+    register_emulations,
     statement,
+    together,
 )
-from convlab.device.emulation import register_emulations, together
 from convlab.device.products import TERMS, check_width, warp_product
 
 _started = threading.local()  # in Numba's simulator a thread's: its products under way

@@ -5,7 +5,7 @@ works in a process with or without ``NUMBA_ENABLE_CUDASIM=1``: the simulator's t
 copy of the kernel's Python function (:mod:`convlab.simulation.python_body`). Stricter than Numba's:
 indices out of bounds or negative raise, as do stores to a kernel's sources; shared and local memory
 start as NaN in every block, each call of ``shared.array`` is an array of its own, and ``alignment``
-is accepted. All use of the simulator's internals is in this file and in ``device/emulation.py``.
+is accepted. All use of the simulator's internals is in this file and in ``device/intrinsics.py``.
 """
 
 from __future__ import annotations

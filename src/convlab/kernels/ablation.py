@@ -49,6 +49,7 @@ def make_kernel(
     BY_WARPS = MICROKERNEL and ROWS % LANES_M == COLUMNS % LANES_N == 0
     WARPS_N = max(1, COLUMNS // LANES_N)
     PITCH, BUFFERS = N_B + (FLOAT4 if MICROKERNEL else 1), 2 if PREFETCH else 1
+    FIRST = 1 if PREFETCH else 0  # the slice that the loop begins to fetch with
     AHEAD = MICROKERNEL and PREFETCH  # operands are read a step before they are used
     VECTOR = FLOAT4 if MICROKERNEL and VECTORIZED else 1  # neighbours that a thread computes
     ALIGNED = PIXELS % VECTOR == 0
@@ -163,24 +164,26 @@ def make_kernel(
                 R_O[i, j] = float32(0)
         k0 = uint32(0)
         at_F, at_I = uint32(ty * VECTOR), uint32(tx * VECTOR)
-        fetch(windows, packed, first_F, first_I, t, 0, fetched_F, fetched_I)
-        store(fetched_F, fetched_I, t, k0, S_F, S_I)
-        cuda.syncthreads()  # all threads have filled the slice
+        if PREFETCH:
+            fetch(windows, packed, first_F, first_I, t, 0, fetched_F, fetched_I)
+            store(fetched_F, fetched_I, t, k0, S_F, S_I)
+            cuda.syncthreads()  # all threads have filled the slice
         if AHEAD:
             read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)
-        for slice_ in range(int32(1), int32(SLICES + 1)):
-            if PREFETCH and slice_ < SLICES:
+        for slice_ in range(int32(FIRST), int32(SLICES + FIRST)):
+            if not PREFETCH or slice_ < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
                 if AHEAD:
                     issue_loads()
+            if not PREFETCH:
+                store(fetched_F, fetched_I, t, k0, S_F, S_I)
+                cuda.syncthreads()  # all threads have filled the slice
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)
-            if slice_ < SLICES:
-                if PREFETCH:
-                    k0 = uint32(K_B - k0)  # the other buffer's turn
-                    at_F, at_I = uint32(k0 * M_B + ty * VECTOR), uint32(k0 * PITCH + tx * VECTOR)
-                else:
-                    cuda.syncthreads()  # all threads have read the slice
-                    fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
+            if not PREFETCH:
+                cuda.syncthreads()  # all threads have read the slice
+            elif slice_ < SLICES:
+                k0 = uint32(K_B - k0)  # the other buffer's turn
+                at_F, at_I = uint32(k0 * M_B + ty * VECTOR), uint32(k0 * PITCH + tx * VECTOR)
                 store(fetched_F, fetched_I, t, k0, S_F, S_I)
                 cuda.syncthreads()  # all threads have filled the slice
                 if AHEAD:

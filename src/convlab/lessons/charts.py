@@ -75,13 +75,16 @@ def _draw_bars(
 
 def _chart(
     bars: Bars, title: str, caption: str, colours: Mapping[str, str] | None = None, *,
-    unit: str = "", label: Callable[[float], str] = _brief, high: float = 0.3, size: float = 9.5,
+    unit: str = "", label: Callable[[float], str] = _brief, line: float | None = None,
+    high: float = 0.3, size: float = 9.5,
 ) -> Picture:  # fmt: skip
     """One panel of bars as a picture, whose words have all its numbers in place of the caption's
-    ``{}``. ``high`` inches are for each bar."""
+    ``{}``. ``line`` is where a dotted line is drawn, ``high`` inches are for each bar."""
     legend = 0.35 * bool(colours and len(colours) > 1)
     figure, (panel,) = sheet(7.4, high * len(bars) + 0.55 + legend)
     _draw_bars(panel, bars, title, label, colours, size)
+    if line is not None:
+        panel.axvline(line, color=INK, linewidth=1, linestyle=":")
     said = "; ".join(
         f"{name}{':' * (len(parts) > 1)} "
         + ", ".join(
@@ -114,9 +117,12 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
     return finished(figure, f"Bars. {said}", f"Counted by the simulator; less is better. {said}.")
 
 
-def as_bars(values: dict[str, float], unit: str, caption: str) -> Picture:
-    """Numbers as bars, each with its name."""
-    return _chart(_one_each(values), unit, f"{caption} {{}}.", label="{:.3g}".format, high=0.34)
+def as_bars(
+    values: dict[str, float], unit: str, caption: str, right: float | None = None
+) -> Picture:
+    """Numbers as bars, each with its name; a dotted line at ``right``."""
+    label, caption = "{:.3g}".format, f"{caption} {{}}."
+    return _chart(_one_each(values), unit, caption, label=label, line=right, high=0.34)
 
 
 def global_traffic(**traces: Trace) -> Picture:

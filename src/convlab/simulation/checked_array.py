@@ -341,7 +341,7 @@ def checked(
 
 
 _TEMPLATE = """
-class Made(Base):
+class Array(Base):
     __slots__ = ()
 
     def __getitem__(self, index):
@@ -373,7 +373,7 @@ def indexed_class(
     ``store`` return where all is well."""
     namespace = {**names, "Base": base, "site_of": site_of}
     exec(_code(ndim, inside, load, read, store), namespace)
-    return namespace["Made"], namespace
+    return namespace["Array"], namespace
 
 
 @lru_cache(maxsize=1000)

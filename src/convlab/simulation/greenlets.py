@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from greenlet import greenlet
@@ -23,16 +24,15 @@ from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Reques
 Complain = Callable[..., None]  # kind, what, site, thread, perhaps another site
 
 
+@dataclass(slots=True, eq=False)
 class Thread:
     """A CUDA thread: its number in the block, its index in the block, and what it waits for."""
 
-    __slots__ = ("greenlet", "index", "number", "request", "result")
-
-    def __init__(self, number: int, index: Coordinates, body: Callable[..., Any]) -> None:
-        self.number, self.index = number, index
-        self.greenlet = greenlet(body)
-        self.request: Any = None
-        self.result: tuple[Any, ...] = ()
+    number: int
+    index: Coordinates
+    greenlet: Any
+    request: Any = None
+    result: tuple[Any, ...] = ()
 
     @property
     def lane(self) -> int:
@@ -66,7 +66,9 @@ class Block:
     ) -> None:
         self._enter, self._complain = enter, complain
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
-        self._threads = [Thread(number, index, body) for number, index in enumerate(indices)]
+        self._threads = [
+            Thread(number, index, greenlet(body)) for number, index in enumerate(indices)
+        ]
         self._size = len(self._threads)
         self._arguments = arguments
 

@@ -167,13 +167,15 @@ class _Counter(ast.NodeTransformer):
 
     def visit_While(self, node: ast.While) -> ast.stmt:
         self.generic_visit(node)
-        if node.orelse:  # which a `break` would leave out
-            return node
+        parts = [part for statement in node.orelse for part in ast.walk(statement)]
+        if any(isinstance(part, ast.Break | ast.Continue) for part in parts):
+            return node  # they are of a loop further out
         self.loops += 1
         text = f"for {ENDLESS}{self.loops} in {ENDLESS}():\n if not condition: break"
         loop, leave = (made := ast.parse(text).body[0]), made.body[0]  # type: ignore[attr-defined]
         for part in ast.walk(loop):
             ast.copy_location(part, node)
         leave.test.operand = node.test
+        leave.body[:0] = node.orelse
         loop.body += node.body  # type: ignore[attr-defined]
         return loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -243,11 +244,7 @@ def _unless_nan(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 _ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda old, value: old + value,
-    "sub": lambda old, value: old - value,
-    "and_": lambda old, value: old & value,
-    "or_": lambda old, value: old | value,
-    "xor": lambda old, value: old ^ value,
+    **{name: getattr(operator, name) for name in ("add", "sub", "and_", "or_", "xor")},
     "exch": lambda old, value: value,
     "inc": lambda old, value: 0 if old >= value else old + 1,
     "dec": lambda old, value: value if old == 0 or old > value else old - 1,

@@ -1,4 +1,4 @@
-"""One launch of the strict simulator: threads are run, accesses judged, findings collected."""
+"""One launch of the strict simulator: threads are run, accesses checked, findings collected."""
 
 from __future__ import annotations
 

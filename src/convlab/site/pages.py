@@ -31,7 +31,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
     ),
     "Measured": (
-        "measuring", "judging", "results", "baselines", "papers", "measurements", "tiles",
+        "measuring", "checking", "results", "baselines", "papers", "measurements", "tiles",
         "compile-gate",
     ),
     "Reference": ("api", "json", "design", "contributing"),
