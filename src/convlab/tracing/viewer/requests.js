@@ -113,7 +113,7 @@ function elementAt(array, offset) {
   return isWithin(array, offset) ? `a gap in ${array.name}` : `outside of ${array.name}`;
 }
 
-/** Which elements lie in some bytes: `name[i, j]`, or `name[i, j]–[k, l]` where there are several. */
+/** Which elements lie in some bytes: `name[i, j]`, or `name[i, j]–[k, l]` for several. */
 function elementsAt(array, offset, length) {
   const places = [...Array(length).keys()].map((byte) => offset + byte)
     .filter((place) => indexAt(array, place));
@@ -174,7 +174,8 @@ function sectorSentence(request, array) {
   if (different.length === 1) {
     const same = lanes.length > 1 ? "the same " : "";
     const once = lanes.length > 1 ? ", which serves all of them" : "";
-    sentence = `${who} ${same}${bytes(width)} of ${array.name}: ${count(sectors, "sector")}${once}.`;
+    const one = `${same}${bytes(width)} of ${array.name}`;
+    sentence = `${who} ${one}: ${count(sectors, "sector")}${once}.`;
   } else if (neighbours) {
     const start = (array.start + different[0]) % SECTOR_BYTES;
     const why = sectors > fewest && start
@@ -211,8 +212,8 @@ function wavefrontSentence(request, array, drawn) {
       `${count(wavefronts, "wavefront")}, one after the other; ` +
       (fewest < wavefronts ? `${number(fewest)} would do.` : "no fewer would do.");
   } else if (different === 1) {
-    sentence = `${who} the same ${bytes(width)} of ${array.name}: ${count(wavefronts, "wavefront")}, ` +
-      "a bank gives its word to all who want it.";
+    sentence = `${who} the same ${bytes(width)} of ${array.name}: ` +
+      `${count(wavefronts, "wavefront")}, ` + "a bank gives its word to all who want it.";
   } else if (groups > 1 || width > 4) {
     const enough = wavefronts === fewest ? "the fewest possible"
       : `${number(fewest)} would do for ${number(wanted)} different bytes`;

@@ -261,8 +261,9 @@ function markSource(request) {
 /** A lane's colour, and the one that can be read on it: from blue over green to yellow. */
 function laneStyle(lane) {
   const stops = [[52, 62, 128], [42, 110, 160], [56, 147, 145], [140, 190, 104], [243, 213, 104]];
-  const at = (lane / (WARP - 1)) * (stops.length - 1), i = Math.min(Math.floor(at), stops.length - 2);
-  const mixed = stops[i].map((value, c) => Math.round(value + (at - i) * (stops[i + 1][c] - value)));
+  const last = stops.length - 1, at = (lane / (WARP - 1)) * last;
+  const i = Math.min(Math.floor(at), last - 1), [from, to] = [stops[i], stops[i + 1]];
+  const mixed = from.map((value, c) => Math.round(value + (at - i) * (to[c] - value)));
   return `--lane: rgb(${mixed.join(" ")}); --ink: ${lane < 13 ? "#fff" : "#111"}`;
 }
 
@@ -440,7 +441,7 @@ function light(target) {
 function theme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   $("theme").textContent = dark ? "Light" : "Dark";
-  $("theme").setAttribute("aria-label", dark ? "Switch to light colours" : "Switch to dark colours");
+  $("theme").setAttribute("aria-label", `Switch to ${dark ? "light" : "dark"} colours`);
   $("theme").setAttribute("aria-pressed", dark);
   footprints.forEach((one) => one.draw());
   if (current()) footprints.forEach((one) => one.mark(unpacked(current())));
@@ -471,7 +472,9 @@ function start() {
   $("next").addEventListener("click", KEYS.ArrowRight);
   $("play").addEventListener("click", play);
   $("slider").addEventListener("input", () => { stop(); go(Number($("slider").value)); });
-  $("as-table").addEventListener("toggle", () => { if (current()) drawTable(unpacked(current())); });
+  $("as-table").addEventListener("toggle", () => {
+    if (current()) drawTable(unpacked(current()));
+  });
   $("picture").addEventListener("pointerover", (event) => light(event.target));
   $("picture").addEventListener("pointerleave", () => light(null));
   document.addEventListener("keydown", (event) => {
