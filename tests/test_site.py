@@ -91,6 +91,7 @@ def test_a_planted_mistake_is_found(pattern, html):
     assert not pattern.search('<a href="https://example.org"><img src="a.png" alt="words"></a>')
 
 
+@needs_a_build
 def test_sphinx_finds_planted_mistakes(tmp_path, capsys):
     pytest.importorskip("myst_nb", reason="the site needs Sphinx: make site installs it")
     from sphinx.cmd.build import main as sphinx
@@ -262,6 +263,7 @@ def test_the_python_of_getting_started_runs(capsys):
         ("![bars](images/ladder.svg)", "![bars](images/ladder.svg)"),
     ],
 )
+@needs_a_build
 def test_links_are_made_to_suit_the_site(link, becomes):
     pytest.importorskip("sphinx", reason="the site needs Sphinx: make site installs it")
     rewrite = runpy.run_path(str(ROOT / "docs/sphinx_ext.py"))["rewrite_links"]
