@@ -131,7 +131,8 @@ def make_windows_of_thread(problem: ConvProblem, tile: Tile) -> Any:
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
     AT_A_TIME, TIMES = fetching_columns(tile)
 
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    # Inlined by Numba, before LLVM: by forceinline, s13 spills registers on Conv3.
+    @cuda.jit(device=True, **gpu_only(inline="always"))
     def windows_of_thread(n0, t, first, i_h, i_w):
         for c in range(TIMES):
             window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)
