@@ -122,17 +122,18 @@ def make_window_at(LANES: int) -> Any:
     return window_at
 
 
-def make_windows_of_thread(problem: ConvProblem, tile: Tile) -> Any:
+def make_windows_of_thread(problem: ConvProblem, tile: Tile, by_llvm: bool = False) -> Any:
     """``windows_of_thread(n0, t, first, i_h, i_w)``: where the windows begin that a thread fetches
     from: in memory, in rows, in columns. Past the last window it is the last one again, whose
-    results are not written."""
+    results are not written. Numba inlines it, or with ``by_llvm`` LLVM: that allocates registers in
+    another way, and with the other one s12c spills on Conv8 and s13 on Conv3."""
     p = problem
     N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
     AT_A_TIME, TIMES = fetching_columns(tile)
+    inlined = gpu_only(forceinline=True) if by_llvm else gpu_only(inline="always")
 
-    # Inlined by Numba, before LLVM: by forceinline, s13 spills registers on Conv3.
-    @cuda.jit(device=True, **gpu_only(inline="always"))
+    @cuda.jit(device=True, **inlined)
     def windows_of_thread(n0, t, first, i_h, i_w):
         for c in range(TIMES):
             window = min(n0 + t % AT_A_TIME + c * AT_A_TIME, N - 1)

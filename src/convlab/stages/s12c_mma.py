@@ -139,7 +139,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     _, TIMES = window_copies.fetching_columns(tile)
     fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
     fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
-    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    windows_of_thread = window_copies.make_windows_of_thread(problem, tile, by_llvm=True)
     window_at = window_copies.make_window_at(LANES)
     compute = make_compute(tile)
     filter_number = make_filter_number(problem, tile)
