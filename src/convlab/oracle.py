@@ -31,7 +31,6 @@ from convlab.convolution import (
     magnitude,
     reference,
     require_shape,
-    require_shapes,
     workers_for,
 )
 from convlab.problem import ConvProblem
@@ -52,7 +51,6 @@ Singles = NDArray[np.float32]
 
 OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
 MANY_OUTPUTS = 2**20  # from here on compiled threads check: fewer take less time than compiling
-PIECE = 2**15  # outputs checked at once: few enough for a core's cache
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class CheckResult:
     error_over_bound: float
     wrong: int  # elements, of ``total``
     total: int
-    first: tuple[int, int, int, int] | None = None  # wrong: image, channel, row, column
+    first: tuple[int, ...] | None = None  # wrong: image, channel, row, column
     got: float | None = None  # there
     expected: float | None = None  # there, in float64
 
@@ -128,7 +126,6 @@ class Oracle:
             _require_float32(name, tensor)
         if workers is not None and workers < 1:
             raise ValueError(f"workers is {workers}: it must be at least 1")
-        require_shapes(problem, input, weight, bias)
         self.problem = problem
         many = max(input.size, math.prod(problem.output_shape)) >= MANY_OUTPUTS
         self.workers = (workers or workers_for(problem)) if many else 1
@@ -188,25 +185,16 @@ class Oracle:
 
     def _look(
         self, output: Singles, bound: Bound, image: int
-    ) -> tuple[float, int, tuple[int, int, int, int] | None]:
+    ) -> tuple[float, int, tuple[int, ...] | None]:
         """Of an image the largest error, how many elements are wrong, where the first is."""
         whole = output[image], self.expected[image], self.magnitude[image]
         if output.size >= MANY_OUTPUTS and (largest := largest_error(*whole, bound)) <= 1:
             return largest, 0, None
-        # Few outputs, or something is wrong or no number.
-        largest, wrong, first = 0.0, 0, None
-        _, C_o, H_o, W_o = self.problem.output_shape
-        channels = max(1, PIECE // (H_o * W_o))
-        for start in range(0, C_o, channels):
-            piece = (image, slice(start, start + channels))
-            errors = self._error_over_bound(piece, output[piece], bound)
-            largest = max(largest, float(errors.max()))
-            are_wrong = errors > 1
-            if first is None and are_wrong.any():
-                channel, row, column = np.unravel_index(are_wrong.argmax(), are_wrong.shape)
-                first = (image, start + int(channel), int(row), int(column))
-            wrong += int(np.count_nonzero(are_wrong))
-        return largest, wrong, first
+        # Few outputs, or one that is wrong or not finite.
+        errors = self._error_over_bound(image, output[image], bound)
+        wrong = np.argwhere(errors > 1)
+        first = (image, *map(int, wrong[0])) if wrong.size else None
+        return float(errors.max()), len(wrong), first
 
     def is_wrong(
         self, image: int, output: Singles, atomic_additions: int = 0, split_products: bool = False
@@ -215,19 +203,16 @@ class Oracle:
         bound = self._bound(atomic_additions, split_products)
         return np.asarray(self._error_over_bound(image, output, bound) > 1)
 
-    def _error_over_bound(
-        self, where: int | tuple[int, slice], output: Singles, allowed: Bound
-    ) -> Doubles:
-        """Each element's error as a multiple of its bound, never NaN; ``where`` they are: an image,
-        and some of its channels."""
-        expected, magnitude = self.expected[where], self.magnitude[where]
+    def _error_over_bound(self, image: int, output: Singles, allowed: Bound) -> Doubles:
+        """The error of each element of an image as a multiple of its bound, never NaN."""
+        expected, magnitude = self.expected[image], self.magnitude[image]
         bound = bound_at(magnitude, allowed)
         compared = np.isfinite(output) & np.isfinite(expected)
         error = np.abs(np.subtract(output, expected, out=np.zeros_like(expected), where=compared))
         exact_or_not = np.where(error == 0, 0.0, np.inf)
         over: Doubles = np.divide(error, bound, out=exact_or_not, where=bound > 0)
         if not compared.all():
-            excused = _same_or_overflowed(output, expected, self._finite[where], magnitude, bound)
+            excused = _same_or_overflowed(output, expected, self._finite[image], magnitude, bound)
             over[~compared] = np.where(excused, 0.0, np.inf)[~compared]
         return over
 

@@ -302,4 +302,5 @@ class Stage:
 
 
 def blocks_for(total: int, per_block: int) -> int:
-    return -(-total // per_block)  # rounded up
+    """How many blocks cover ``total`` elements: the quotient, rounded up."""
+    return -(-total // per_block)

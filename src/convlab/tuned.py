@@ -42,6 +42,7 @@ def cache_folder() -> Path:
 
 
 def tiles_file() -> Path:
+    """Where tuned tiles are kept on this machine. Raises ``RuntimeError`` without a home folder."""
     return cache_folder() / "tiles.json"
 
 

@@ -76,16 +76,11 @@ def unfold_one_hot(
     one difference: an infinity or NaN spoils its whole window, because zero times it is NaN."""
     xp, (N, C, *size) = namespace(input), input.shape
     kernel = _each("kernel_size", kernel_size, len(size), at_least=1)
-    out = _out_of(input, kernel, stride, padding, dilation)
-    places = math.prod(kernel)
-    eye = xp.eye(places, dtype=input.dtype, **_on(input))
-    one_hot = xp.reshape(eye, (places, *kernel))
-    padded = pad(input, padding)
-    unfolded = _zeros(xp, (N, C, places, *out), input)
-    for offset, tap in taps(kernel, out, stride, dilation):
-        factors = xp.reshape(one_hot[(slice(None), *offset)], (1, 1, places, *[1] * len(out)))
-        unfolded = unfolded + factors * xp.reshape(padded[(..., *tap)], (N, C, 1, *out))
-    return xp.reshape(unfolded, (N, C * places, math.prod(out)))
+    elements = math.prod(kernel)
+    eye = xp.eye(elements, dtype=input.dtype, **_on(input))
+    planes, one_hot = xp.reshape(input, (N * C, 1, *size)), xp.reshape(eye, (elements, 1, *kernel))
+    unfolded = unfold_einsum(planes, one_hot, None, stride, padding, dilation)
+    return xp.reshape(unfolded, (N, C * elements, math.prod(unfolded.shape[2:])))
 
 
 def fold(columns: Any, out: Sequence[int]) -> Any:

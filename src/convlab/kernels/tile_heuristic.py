@@ -35,6 +35,7 @@ Shape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
 
 
 def shape_of(tile: Tile) -> Shape:
+    """The sizes that decide a tile's speed: (M_B, N_B, M_T, N_T)."""
     return tile.M_B, tile.N_B, tile.M_T, tile.N_T
 
 
