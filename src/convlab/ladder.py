@@ -97,7 +97,8 @@ class Result:
 def run(
     problem: ConvProblem, stages: Iterable[Stage], engine: Engine, tensors: Tensors
 ) -> Iterator[Result]:
-    """Run and check each stage in turn; a stage that raises gets a failed result, the next go on.
+    """Run and check the stages one after the other. A stage that raises gets a failed result, and
+    the next one runs.
 
     ``tensors`` are input, weight and bias on the host.
     """
@@ -212,7 +213,8 @@ def _main_and_others(
 
 
 def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | None:
-    """What is wrong with a time in which no GPU of this kind can do the arithmetic."""
+    """A sentence that refuses a time in which this GPU cannot do the arithmetic; None for a
+    possible time."""
     peak, rate = engine.peak_flops(stage.precision), flops / timing.median_ms * 1e3
     if peak is None or rate <= peak:
         return None
@@ -223,8 +225,8 @@ def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | 
 
 
 def _one_line(error: Exception, stage: Stage) -> str:
-    """What a stage raised and, if possible, where: the innermost call in the stage's file, or else
-    in a file that it shares with other stages."""
+    """The error that a stage raised and, if possible, its line: that of the innermost call in the
+    stage's file, or else in a file that stages share."""
     calls = [(Path(call.filename), call.lineno) for call in extract_tb(error.__traceback__)]
     own = [call for call in calls if call[0] == STAGES / f"{stage.name}.py"]
     shared = [call for call in calls if call[0].parent in (STAGES, KERNELS)]

@@ -1,8 +1,8 @@
 """The compile gate: what every stage's machine code must look like, checked with no GPU.
 
 Each kernel is built the way Numba really builds it (:mod:`convlab.engines.offline`) and held to
-its budget: no spills, no stack, no float64 arithmetic, at most so many registers, and 128-bit
-accesses where the stage claims them.
+its budget: no spills, no stack, no float64 arithmetic, no more registers than its budget, and
+128-bit accesses where the stage claims them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def lint_stage(
 def _row(
     cubin: Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
 ) -> Row:
-    """What the machine code of a kernel is like, and what is wrong with it."""
+    """The facts about a kernel's machine code, and its faults."""
     opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
     if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")

@@ -1,7 +1,5 @@
-"""The oracle: whether a float32 output is what a convolution may be, element by element.
-
-What is right is :mod:`convlab.convolution`'s subject, how far off rounding may lead
-:mod:`convlab.rounding`'s.
+"""The oracle checks every element of a float32 output. :mod:`convlab.convolution` computes the
+exact answer, :mod:`convlab.rounding` bounds the rounding errors.
 
 Infinities and NaN
 ------------------
@@ -55,7 +53,7 @@ MANY_OUTPUTS = 2**20  # from here on compiled threads check: fewer take less tim
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What the oracle says of one output; ``str`` says it in a sentence."""
+    """The result of checking one output; ``str`` gives it as a sentence."""
 
     ok: bool  # every element is within its bound
     # The largest error as a multiple of its element's bound: at most 1 is right, 0 exact; infinite
@@ -141,7 +139,7 @@ class Oracle:
         self._with_bias = bias is not None
         self._integers = all_of_them.integers
         self._largest_factor = max(inputs.largest, weights.largest)
-        # The most that a product may lose of a number too small for TF32.
+        # The most that a product loses where TF32 cannot hold a number's small part.
         self._too_small = TF32_DENORMAL * (
             inputs.some_small * weights.largest + weights.some_small * inputs.largest
         )
@@ -186,7 +184,7 @@ class Oracle:
     def _look(
         self, output: Singles, bound: Bound, image: int
     ) -> tuple[float, int, tuple[int, ...] | None]:
-        """Of an image the largest error, how many elements are wrong, where the first is."""
+        """An image's largest error, how many of its elements are wrong, and the first of them."""
         whole = output[image], self.expected[image], self.magnitude[image]
         if output.size >= MANY_OUTPUTS and (largest := largest_error(*whole, bound)) <= 1:
             return largest, 0, None
@@ -220,10 +218,10 @@ class Oracle:
 def _same_or_overflowed(
     output: Singles, expected: Doubles, finite: Doubles, magnitude: Doubles, bound: Doubles
 ) -> NDArray[np.bool_]:
-    """Where a NaN or an infinity is what it must be or may be; see the head of this module.
+    """Where a NaN or an infinity is right or allowed; the head of this module has the rules.
 
-    ``finite`` and ``magnitude`` are what the finite terms and their sizes sum to: half the sum of
-    the two is the sum of the positive terms, half the difference is that of the negative ones.
+    ``finite`` and ``magnitude`` are the sums of the finite terms and of their sizes. Half of their
+    sum is the sum of the positive terms; half of their difference is the sum of the negative terms.
     """
     up = ((magnitude + finite) / 2 + bound >= OVERFLOW) | (expected == np.inf)
     down = ((magnitude - finite) / 2 + bound >= OVERFLOW) | (expected == -np.inf)

@@ -1,4 +1,4 @@
-"""How far from a convolution's exact result float32 rounding may lead.
+"""How far float32 rounding may lead from a convolution's exact result.
 
 The bound
 ---------
@@ -60,7 +60,7 @@ _Size = TypeVar("_Size", float, NDArray[np.float64])
 
 
 class Bound(NamedTuple):
-    """What one problem's outputs may be off by, as a function of their ``magnitude``."""
+    """The largest error allowed in one problem's outputs, as a function of their ``magnitude``."""
 
     gamma: float
     underflow: float
@@ -89,8 +89,8 @@ def rounding_bound(
 ) -> Bound:
     """The bound of a problem's float32 outputs; see the head of this module.
 
-    ``integers`` says that every tensor holds integers only, ``least`` is how many roundings a sum
-    is worth that has fewer terms, ``always`` what else may be lost, unless all are integers.
+    ``integers`` says that every tensor holds integers only, ``least`` is the least number of
+    roundings to allow, ``always`` a further loss that is allowed unless all are integers.
 
     Raises ``ValueError`` from ``n = 2**24`` roundings on, where gamma_n means nothing.
     """
@@ -125,8 +125,8 @@ def squared_errors(
     output: NDArray[np.float32], expected: NDArray[np.float64]
 ) -> tuple[float, float, float]:
     """The sum of squared errors, the sum of squares of what was expected, and the largest error.
-    Where something is no finite number the first is none either, and the largest means nothing.
-    Compiled likewise."""
+    Where an element is not finite, the first result is not finite either, and the largest error
+    means nothing. This is compiled too."""
     errors, sizes, largest = _compiled()[1](
         np.asarray(output).reshape(-1), np.asarray(expected).reshape(-1)
     )

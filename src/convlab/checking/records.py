@@ -87,7 +87,7 @@ class Count:
 
     @property
     def compared(self) -> str:
-        """The same in words."""
+        """The count compared with the stage's, in words."""
         if self.yours == self.stages:
             return "the same"
         if not self.stages:

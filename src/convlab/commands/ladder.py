@@ -167,9 +167,9 @@ def ladder(
 def _stages_that_run(
     names: Sequence[str] | None, engine: Engine
 ) -> tuple[tuple[Stage, ...], str | None]:
-    """The stages asked for, and what is left out of the whole ladder because it cannot run here.
+    """The stages asked for that can run here, and a sentence about those that cannot, or None.
 
-    Raises ``EngineUnavailable`` where one was asked for by name that cannot.
+    Raises ``EngineUnavailable`` if a stage asked for by name cannot run.
     """
     from convlab.engines import EngineUnavailable
     from convlab.plans import stages_for

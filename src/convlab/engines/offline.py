@@ -50,7 +50,7 @@ class Cubin:
         return instructions_of([self])[0]
 
     def instructions(self) -> list[str]:
-        """This kernel's of :func:`instructions_of`."""
+        """The instructions of this kernel; :func:`instructions_of` describes them."""
         return self._instructions
 
     def opcodes(self) -> Counter[str]:
@@ -71,7 +71,7 @@ def compile_launch(launch: Launch, program: Program, capability: Capability) -> 
 
 
 def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) -> Cubin:
-    """Build any kernel whose arguments have those types of Numba's; raises likewise."""
+    """Build any kernel for arguments of those Numba types; raises the same errors."""
     code, log = _built(kernel, types, capability)
     registers, stack, stores, loads, shared = (
         int((re.findall(pattern, log) or [0])[-1])

@@ -226,7 +226,7 @@ class _Packed:
             values[parameter] = addresses[tensor] + offset
 
     def node_parameters(self) -> Any:
-        """It as a node of a graph."""
+        """The launch as a node of a graph."""
         node = driver.CUDA_KERNEL_NODE_PARAMS()
         node.func, node.kernelParams = self.function, self.parameters_at
         node.gridDimX, node.gridDimY, node.gridDimZ = self.grid

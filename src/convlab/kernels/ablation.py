@@ -216,7 +216,7 @@ def prepare(
     vectorized: bool = True,
     prefetch: bool = True,
 ) -> Program:
-    """As s11's; each switch leaves a technique out. Without the micro-kernel the tile is
+    """s11's program; each switch leaves a technique out. Without the micro-kernel the tile is
     :func:`one_output_a_thread`'s instead."""
     tile.require(
         tile.M_B % FLOAT4 == tile.N_B % FLOAT4 == tile.K_B % FLOAT4 == 0,

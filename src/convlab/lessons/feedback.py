@@ -317,7 +317,7 @@ def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> R
 
 
 def checked_by_counts(right: Sequence[str], rows: Sequence[Row]) -> Feedback:
-    """Of a right kernel: whether its memory traffic is as low as it should be."""
+    """Feedback on a right kernel: whether its memory traffic is as low as it should be."""
     rows = [row for row in rows if row.yours or row.target]
     many = [row for row in rows if not row.ok]
     if not many:

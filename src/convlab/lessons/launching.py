@@ -90,7 +90,7 @@ def part_of(stage: str, **parts: Any) -> Any:
     its module's, as in ``part_of("s11", make_fetch=make_fetch)``, or of a module whose functions
     that one uses: what checks and pictures take for a ``make_kernel``.
 
-    Raises ``ValueError`` for a function that none of them has.
+    Raises ``ValueError`` for a function that no stage has.
     """
     step = stage_named(stage)
     ((name, made),) = parts.items()

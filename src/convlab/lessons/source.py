@@ -60,7 +60,7 @@ class Lesson:
     cells: tuple[Cell, ...]
 
     def exercises(self) -> tuple[Cell, ...]:
-        """What is checked: exercises and hunts, in order."""
+        """The parts of a lesson that are checked, in order: exercises and hunts."""
         return tuple(cell for cell in self.cells if cell.role in ("exercise", "hunt"))
 
     def check_of(self, name: str) -> Cell:

@@ -434,7 +434,7 @@ def _ours(stage: str) -> tuple[float, int]:
 
 
 def _where_to_look(errors: np.ndarray, once: float) -> str:
-    """What is told of wrong sums of ``LONG``, one tile of s13's, from which of them are wrong;
+    """The hint for wrong sums of ``LONG``, one tile of s13's, by which of them are wrong;
     ``once`` is how far those of one step are off."""
     if once < RIGHT < _mean(errors):
         return (

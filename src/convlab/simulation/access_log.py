@@ -111,11 +111,11 @@ class Accesses(NamedTuple):
         return np.asarray((self.kind & 3 == READ) & (self.kind & LANDED != 0))
 
     def take(self, chosen: np.ndarray) -> Accesses:
-        """Those at these positions, or where this mask is true."""
+        """The accesses at these positions, or where this mask is true."""
         return Accesses(*(column[chosen] for column in self))
 
     def rows(self, indices: Any) -> Iterator[Access]:
-        """Those at these positions, one by one, with a ``kind`` of two bits."""
+        """The accesses at these positions, one by one, with a ``kind`` of two bits."""
         for row in zip(*(column[indices].tolist() for column in self), strict=True):
             access = Access(*row)
             yield access._replace(kind=access.kind & 3)

@@ -143,7 +143,8 @@ class Array:
         return self.shape[0]
 
     def __getattr__(self, name: str) -> Any:
-        """Of what a simulated array lacks; NumPy's arrays may have it."""
+        """Raise an error about an attribute that NumPy arrays may have and simulated arrays
+        lack."""
         if not name.startswith("__") and hasattr(np.ndarray, name):
             raise NotSimulated(f"{self.name}.{name} is not simulated")
         raise AttributeError(f"{self.name} is an array, which has no {name}")
@@ -321,7 +322,7 @@ class CheckedArray(Array):
         return old
 
     def loaded(self, value: Any) -> Any:
-        """What a load gives."""
+        """The value that a load returns."""
         number = self.memory.number(self.dtype)
         return value if number is None else number(value)
 

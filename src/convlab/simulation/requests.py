@@ -91,7 +91,7 @@ class Requests:
 
     @property
     def contention(self) -> np.ndarray:
-        """Of atomics the most lanes at one address; 0 for other requests."""
+        """The most lanes at one address, for atomics; 0 for other requests."""
         found = memory_rules.contention(self.request, self.address, len(self))
         return np.where(self.kind == ATOMIC, found, 0)
 

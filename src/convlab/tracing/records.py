@@ -68,7 +68,7 @@ class Access:
 
     @property
     def cost(self) -> Cost:
-        """Its sectors or wavefronts."""
+        """The sectors or wavefronts of the request."""
         return Cost.of([self])
 
 
