@@ -217,7 +217,7 @@ def test_a_broken_stage_is_named(few, prepare, status, said, wrong):
     ("arguments", "said", "unsaid"),
     [
         (("--layer", "conv9"), ("days", "--yes", "GPU"), "--batch 1"),  # one image takes hours
-        (("--batch", "500"), ("minutes: use --batch 1 (about 3 seconds), the default",), "days"),
+        (("--batch", "500"), ("minutes: use --batch 1 (about ", " seconds), the default"), "days"),
     ],
 )
 def test_too_much_for_a_simulator_is_refused_with_what_to_do(arguments, said, unsaid):
