@@ -59,25 +59,31 @@ def each(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
     return (value,) * axes if isinstance(value, int) else value
 
 
+def correlation(padded: np.ndarray, weight: np.ndarray, strides: Any, dilations: Any) -> np.ndarray:
+    """In float64, of ``[N, C_i, *S]`` with ``[C_o, C_i, *kernel]``: SciPy's dense correlations of
+    dilated filters, of which strides leave some."""
+    spans = ((k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True))
+    dilated = np.zeros((*weight.shape[:2], *spans))
+    dilated[(..., *(slice(None, None, d) for d in dilations))] = weight
+    dense = [[correlate(image, one, "valid", "direct")[0] for one in dilated] for image in padded]
+    return np.array(dense)[(..., *(slice(None, None, s) for s in strides))]
+
+
 def by_definition(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Each output as the float64 sum of its terms, and of their sizes, by SciPy."""
+    """Each output as the float64 sum of its terms, and of their sizes."""
     input, weight, bias = case.tensors()
     axes = input.ndim - 2
     strides, paddings, dilations = (
         each(value, axes) for value in (case.stride, case.padding, case.dilation)
     )
     padded = np.pad(input.astype(float), ((0, 0), (0, 0), *((p, p) for p in paddings)))
-    spans = ((k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True))
-    dilated = np.zeros((*weight.shape[:2], *spans))
-    dilated[(..., *(slice(None, None, d) for d in dilations))] = weight
-
-    def correlated(images: np.ndarray, filters: np.ndarray, added: np.ndarray) -> np.ndarray:
-        planes = [[correlate(i, f, "valid", "direct")[0] for f in filters] for i in images]
-        strided = np.array(planes)[(..., *(slice(None, None, s) for s in strides))]
-        return strided + added.reshape(-1, *[1] * axes)
-
     added = np.zeros(len(weight)) if bias is None else bias
-    return correlated(padded, dilated, added), correlated(*map(abs, (padded, dilated, added)))
+    sums, sizes = (
+        correlation(taken(padded), taken(weight), strides, dilations)
+        + taken(added).reshape(-1, *[1] * axes)
+        for taken in (np.asarray, np.abs)
+    )
+    return sums, sizes
 
 
 def assert_right(got: np.ndarray, case: Case) -> None:
