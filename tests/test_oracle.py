@@ -145,7 +145,7 @@ def in_float32(problem, input, weight, bias, rng):
 
 
 @given(cases(), st.integers(0, 2**16))
-@settings(max_examples=250)
+@settings(max_examples=150)
 def test_float32_passes_in_any_order_on_any_numbers(case, seed):
     problem, (input, weight, bias) = case
     for part in (input, weight, bias):
@@ -441,7 +441,7 @@ AWKWARD = {
 @pytest.mark.parametrize("chain", [1, 2])
 @pytest.mark.parametrize("left", AWKWARD)
 def test_split_products_are_within_the_bound(left, chain):
-    for right, K in product(AWKWARD, (1, 2, 7, 8, 9, 16, 17, 25, 32, 47, 48, 49)):
+    for right, K in product(AWKWARD, (1, 7, 9, 16, 25, 48, 49)):
         rng = np.random.default_rng(5 + K)
         a, b = (AWKWARD[kind](rng, shape).astype(np.float32)
                 for kind, shape in ((left, (24, K)), (right, (K, 16))))  # fmt: skip
@@ -552,7 +552,7 @@ SPECIAL = [0.0, -0.0, 0.1, -3.3, 1e-45, -1e-40, 1e-30, 3e38, -3e38, inf, -inf, n
     st.integers(0, 23),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 def test_many_outputs_are_checked_as_few_are(x, w, mistakes, off, split):
     """By threads and a compiled pass; NaN, infinities, denormals and overflow may be among them,
     and one output is next to the right one."""
