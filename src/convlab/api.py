@@ -103,7 +103,7 @@ _kept = _Kept()
 
 
 def _ready(problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine) -> Plan:
-    """The problem's plan: on a GPU the one that is kept, if it is."""
+    """The problem's plan; on a GPU an earlier call may have kept it."""
     asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
     if not (engine.is_gpu and asked):
         # On a simulator each call gets a fresh workspace of NaN, because that finds mistakes.

@@ -57,8 +57,8 @@ class Machine:
     copy_bytes_per_second: float | None = None
 
     def peak_flops(self, precision: str) -> float | None:
-        """The operations a second that no kernel can exceed: of the tensor cores for ``tf32``, a
-        third of it for ``3xtf32``, which does three for each."""
+        """The operations a second that no kernel can exceed: that of the tensor cores for ``tf32``,
+        and a third of it for ``3xtf32``, which multiplies three times."""
         if precision == "tf32":
             return self.tf32_flops
         if precision == "3xtf32":

@@ -146,7 +146,8 @@ class Check:
 
     @property
     def float64(self) -> tuple[str, ...]:
-        """The float64 instructions of its machine code, if the stage's has none."""
+        """The float64 instructions of the kernel's machine code; empty if the stage's kernel has
+        some too."""
         return self.machine.float64 if self.machine else ()
 
     def as_json(self) -> dict[str, Any]:

@@ -131,8 +131,8 @@ else:
 
     @intrinsic
     def fence_shared(typing_context):  # type: ignore[no-untyped-def]
-        """What this thread has put in shared memory, by stores or by copies that have landed, is
-        there for tensor cores, once a barrier lies between."""
+        """After a barrier, tensor cores see what this thread stored to shared memory before the
+        call, and its copies that had landed."""
         return types.void(), statement("fence.proxy.async.shared::cta;")
 
     @intrinsic

@@ -27,7 +27,7 @@ from convlab.tracing import LaunchTrace, trace
 
 
 def where() -> str:
-    """Where :func:`run` runs kernels, in words."""
+    """A sentence that says where :func:`run` runs kernels."""
     if choose().is_gpu:
         return f"Kernels run on your GPU, {choose().device}."
     return "There is no GPU here, and none is needed: kernels run on convlab's simulator."

@@ -123,7 +123,7 @@ class Memory:
 
 
 class Array:
-    """What arrays of a kernel have in common. ``wide`` says whether wide accesses take it."""
+    """What all arrays of a kernel share. ``wide`` says whether wide accesses take it."""
 
     __slots__ = ("memory", "name")
     memory: Memory
@@ -371,7 +371,7 @@ def indexed_class(
 ) -> tuple[Any, dict[str, Any]]:
     """A class of arrays with quick access to an element, written out of these pieces of code in
     terms of ``index`` and of its entries ``i0``, ``i1``, ...; and its namespace. ``read`` and
-    ``store`` return where all is well."""
+    ``store`` return if the access is right."""
     namespace = {**names, "Base": base, "site_of": site_of}
     exec(_code(ndim, inside, load, read, store), namespace)
     return namespace["Array"], namespace

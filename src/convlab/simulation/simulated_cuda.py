@@ -165,13 +165,13 @@ class SimulatedCuda:
     # Fences, and letting others run.
 
     def threadfence(self) -> None:
-        """The whole GPU sees the accesses before it before those after it."""
+        """All threads of the GPU see the accesses before the fence before those after it."""
         self.on_fence(True)
 
     threadfence_system = threadfence
 
     def threadfence_block(self) -> None:
-        """The same for the threads of the block."""
+        """A fence for the threads of the block."""
         self.on_fence(False)
 
     def nanosleep(self, nanoseconds: int) -> None:
