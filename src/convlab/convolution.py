@@ -86,11 +86,7 @@ def magnitude(
 ) -> Doubles:
     """``sum |x||w| + |bias|`` for each output, in float64: what rounding errors grow with. NaN and
     infinities count as 0, because they cause no rounding."""
-
-    def sizes(array: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.abs(finite_part(array)))
-
-    return convolution(problem, input, weight, bias, sizes, workers)
+    return convolution(problem, input, weight, bias, lambda a: np.abs(finite_part(a)), workers)
 
 
 def finite_part(array: NDArray[Any]) -> NDArray[Any]:

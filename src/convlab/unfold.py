@@ -95,7 +95,8 @@ def pad(input: Any, padding: IntOrEach) -> Any:
     if not any(before):
         return input
     padded_size = [n + 2 * p for n, p in zip(size, before, strict=True)]
-    padded = _zeros(namespace(input), (*input.shape[:2], *padded_size), input)
+    shape = (*input.shape[:2], *padded_size)
+    padded = namespace(input).zeros(shape, dtype=input.dtype, **_on(input))
     padded[(..., *(slice(p, p + n) for n, p in zip(size, before, strict=True)))] = input
     return padded
 
@@ -174,10 +175,6 @@ def _check(input: Any, weight: Any, bias: Any) -> None:
         )
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ValueError(f"bias has shape {tuple(bias.shape)}: it must be ({weight.shape[0]},)")
-
-
-def _zeros(xp: Any, shape: Sequence[int], like: Any) -> Any:
-    return xp.zeros(tuple(shape), dtype=like.dtype, **_on(like))
 
 
 def _on(like: Any) -> dict[str, Any]:
