@@ -17,7 +17,7 @@ from convlab import LADDER, ConvProblem, Trace, open_trace, trace, trace_stage
 from convlab.bench import counters, textbook
 from convlab.simulation.findings import NotSimulated
 from convlab.stages import stage_named
-from convlab.tracing import card, page
+from convlab.tracing import page
 from convlab.tracing.table import as_text
 from convlab.workloads import TEACHING
 
@@ -261,7 +261,6 @@ def test_one_of_a_kind_and_no_source():
     assert "a: load, 1 byte a lane" in text
     launch = replace(made.main, source={})
     assert f"{launch.accesses[0].line:>4}  (no source)\n" in str(Trace("t", (launch,)))
-    assert "<code>(no source)</code>" in card(Trace("t", (launch,)))
 
 
 @cuda.jit

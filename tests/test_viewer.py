@@ -83,14 +83,11 @@ def test_what_a_kernel_says_stays_text():
     assert "alert" not in re.sub(r"<script id=.*?</script>", "", text, flags=re.DOTALL)
 
 
-def test_a_card_shows_the_launches_and_stays_text(s08, wrong):
+def test_a_card_shows_the_tables_and_stays_text(s08, wrong):
     assert s08._repr_html_() == card(s08)
-    shown = card(s08)
-    for words in ("pack_filter", "vectorized", "S_I load", "4 wavefronts (2)", "an operation"):
-        assert words in shown
-    tags = {"div", "b", "span", "code", "table", "tr", "td"}
-    assert {*Elements(card(awkward_trace())).tags} <= tags
-    assert "&lt;awkward&gt;" in card(awkward_trace())
+    for words in ("pack_filter", "S_I: load", "wavefronts", "bytes an operation"):
+        assert words in card(s08)
+    assert {*Elements(card(awkward_trace())).tags} == {"div", "pre", "span"}
     assert wrong.main.findings[0].what.split("<")[0] in card(wrong)
 
 

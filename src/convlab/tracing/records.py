@@ -185,7 +185,7 @@ class LaunchTrace:
 
 @dataclass(frozen=True)
 class Trace:
-    """The traced launches in order. ``print`` shows tables, a notebook a card."""
+    """The traced launches in order. ``print`` and a notebook show tables."""
 
     title: str
     launches: tuple[LaunchTrace, ...]
