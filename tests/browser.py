@@ -29,8 +29,8 @@ def find() -> str:
 
 
 class Browser:
-    """One browser with one page. ``errors`` are what its console complained of, ``asked_for`` the
-    addresses that the page wanted beside its own."""
+    """One browser with one page, Playwright's ``page``. ``errors`` are what its console complained
+    of, ``asked_for`` the addresses that the page wanted beside its own."""
 
     def __init__(self) -> None:
         program = find()
@@ -79,19 +79,3 @@ class Browser:
     def run(self, script: str) -> Any:
         """What a JavaScript expression gives; a promise is waited for."""
         return self.page.evaluate(script)
-
-    def press(self, key: str) -> None:
-        """Press and release a key, ``ArrowRight`` or ``p``."""
-        self.page.keyboard.press(key)
-
-    def point(self, selector: str) -> None:
-        """Move the mouse to the middle of an element."""
-        self.page.hover(selector)
-
-    def click(self, selector: str) -> None:
-        """Click in the middle of an element, as a person would."""
-        self.page.click(selector)
-
-    def screenshot(self) -> bytes:
-        """What the window shows, as PNG."""
-        return self.page.screenshot()

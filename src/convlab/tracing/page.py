@@ -99,15 +99,11 @@ def _coloured(text: str) -> list[list[tuple[str, str]]]:
 def _rows(launch: LaunchTrace) -> list[list[Any]]:
     """The requests, short: number of the access, warp, lanes as bits, where the first lane reads,
     how far it is from each lane to the next, sectors, wavefronts."""
-    numbers = {
-        (one.file, one.line, one.array, one.operation, one.width): number
-        for number, one in enumerate(launch.accesses)
-    }
+    numbers = {one.key: number for number, one in enumerate(launch.accesses)}
     return [
         [
-            numbers[one.file, one.line, one.array, one.operation, one.width], one.warp,
-            sum(1 << lane for lane in one.lanes), one.offsets[0], _steps(one),
-            one.sectors, one.wavefronts,
+            numbers[one.key], one.warp, sum(1 << lane for lane in one.lanes), one.offsets[0],
+            _steps(one), one.sectors, one.wavefronts,
         ]
         for one in launch.requests
     ]  # fmt: skip
