@@ -16,6 +16,8 @@ from convlab.lessons import tensor_cores
 from convlab.lessons.feedback import ANSWER, COUNTS
 from convlab.tracing import trace
 
+pytestmark = pytest.mark.same_in_cudasim
+
 
 def test_the_lanes_of_the_picture_are_those_of_the_instruction():
     """A tensor core multiplies right only what lies in the right lanes."""
