@@ -4,20 +4,22 @@
 
 const SECTOR_BYTES = 32, WORD_BYTES = 4, BANKS = 32, WARP = 32;
 
+/** The list that a map has for a key, put there if it is new. */
+const listAt = (map, key) => map.get(key) ?? map.set(key, []).get(key);
+
 /** The sectors of global memory that a request touches, in order, each with the bytes wanted:
  *  {sector, wanted: Map(byte within the sector -> lanes)}. */
 function sectorsOf(lanes, addresses, width) {
-  const sectors = new Map();
+  const lanesAt = new Map(); // address -> lanes
   lanes.forEach((lane, i) => {
-    for (let address = addresses[i]; address < addresses[i] + width; address++) {
-      const number = Math.floor(address / SECTOR_BYTES);
-      if (!sectors.has(number)) sectors.set(number, { sector: number, wanted: new Map() });
-      const wanted = sectors.get(number).wanted, byte = address - number * SECTOR_BYTES;
-      if (!wanted.has(byte)) wanted.set(byte, []);
-      wanted.get(byte).push(lane);
-    }
+    for (let byte = 0; byte < width; byte++) listAt(lanesAt, addresses[i] + byte).push(lane);
   });
-  return [...sectors.values()].sort((a, b) => a.sector - b.sector);
+  const sectors = new Map();
+  for (const [address, some] of [...lanesAt].sort(([a], [b]) => a - b)) {
+    const sector = Math.floor(address / SECTOR_BYTES);
+    listAt(sectors, sector).push([address - sector * SECTOR_BYTES, some]);
+  }
+  return [...sectors].map(([sector, bytes]) => ({ sector, wanted: new Map(bytes) }));
 }
 
 /** How the banks of shared memory serve a request: a list of wavefronts, each with the lanes that
@@ -32,19 +34,15 @@ function wavefrontsOf(lanes, addresses, width, isLoad) {
       if (lane < from || lane >= from + together) return;
       const first = Math.floor(addresses[i] / WORD_BYTES);
       for (let word = first; word < first + Math.ceil(width / WORD_BYTES); word++) {
-        const bank = banks[word % BANKS];
-        if (!bank.has(word)) bank.set(word, []);
-        bank.get(word).push(lane);
+        listAt(banks[word % BANKS], word).push(lane);
       }
     });
     const most = Math.max(...banks.map((words) => words.size));
     for (let turn = 0; turn < most; turn++) {
       const given = [];
       banks.forEach((words, bank) => {
-        const word = [...words.keys()][turn];
-        if (word !== undefined) {
-          given.push({ bank, word, lanes: words.get(word), rivals: words.size });
-        }
+        const [word, served] = [...words][turn] ?? [];
+        if (served) given.push({ bank, word, lanes: served, rivals: words.size });
       });
       wavefronts.push({ from, to: from + together - 1, given });
     }
@@ -248,8 +246,8 @@ const pieces = (offsets, width) =>
 function contentionSentence({ operation, offsets }) {
   if (operation !== "atomic") return "";
   const at = new Map();
-  for (const offset of offsets) at.set(offset, (at.get(offset) || 0) + 1);
-  const most = Math.max(...at.values());
+  for (const offset of offsets) listAt(at, offset).push(offset);
+  const most = Math.max(...[...at.values()].map((some) => some.length));
   return most > 1
     ? ` Up to ${most} lanes update one element: atomics there go one after the other.`
     : " Each lane has an element of its own: no waiting.";
