@@ -18,6 +18,7 @@ from convlab.bench import counters, textbook
 from convlab.simulation.findings import NotSimulated
 from convlab.stages import stage_named
 from convlab.tracing import page
+from convlab.tracing.recorder import SUMS
 from convlab.tracing.table import as_text
 from convlab.workloads import TEACHING
 
@@ -207,15 +208,14 @@ def test_a_file_that_holds_no_trace_is_refused(tmp_path, text, said):
 def with_long_numbers(name: str) -> Trace:
     """A stage's trace whose counts are a thousand times as large as they were."""
     made = trace_stage(name, TEACHING, stage_named(name).tiny_tile)
-    counts = ("requests", "lanes", "bytes_asked", "sectors", "fewest_sectors", "wavefronts",
-              "fewest_wavefronts")  # fmt: skip
-    return replace(made, launches=tuple(
+    launches = [
         replace(launch, accesses=tuple(
-            replace(one, **{count: 1000 * getattr(one, count) for count in counts})
+            replace(one, **{name: 1000 * getattr(one, name) for name in SUMS})
             for one in launch.accesses
         ))
         for launch in made.launches
-    ))  # fmt: skip
+    ]  # fmt: skip
+    return replace(made, launches=tuple(launches))
 
 
 def test_the_tables_say_what_was_traced():

@@ -127,9 +127,8 @@ def test_every_control_does_what_it_says(shown, s08):
     assert text_of(opened, "h1") == "s08_vectorized"
     assert text_of(opened, "#launches [aria-pressed=true]") == "2. vectorized"
     assert text_of(opened, "#machine-title") == "The machine"
-    assert "16 bytes of S_I each, so 8 lanes are served at a time: 4 wavefronts" in text_of(
-        opened, "#sentence"
-    )
+    said = "of S_I: 4 wavefronts, 2 would do; 8 lanes are served at a time."
+    assert said in text_of(opened, "#sentence")
     assert number_of(opened, "#lanes .cell") == 32
 
     # Buttons, keys and the slider step through the line's requests.
@@ -168,7 +167,7 @@ def test_every_control_does_what_it_says(shown, s08):
     opened.run(f"document.querySelector('#source li[data-line$=\":{bias}\"] .line').focus()")
     opened.page.keyboard.press("Enter")
     assert text_of(opened, "#what").startswith(f"Line {bias}")
-    assert "read 8 bytes of bias, in 2 pieces: 1 sector" in text_of(opened, "#sentence")
+    assert "read 8 different bytes of bias: 1 sector" in text_of(opened, "#sentence")
     opened.page.click(f"#source li[data-line$=':{stores}'] .access")
     assert text_of(opened, "#what").startswith(f"Line {stores}")
     assert number_of(opened, "#source .access[aria-pressed=true]") == 1
@@ -234,12 +233,12 @@ def test_playing_steps_on_by_itself_and_stops_at_the_end(shown):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("copy", "32 lanes read 128 neighbouring bytes of source: 4 sectors, the fewest possible."),
-        ("strided_copy", "4 bytes of source each, 32 bytes apart: 32 sectors, 4 would do"),
-        ("offset_copy", "5 sectors, because they begin 4 bytes into a sector, 4 would do."),
-        ("transpose_shared", "they want 32 different words of bank 0, so 32 wavefronts"),
-        ("interleaved_reduction", "they want 2 different words of each of 16 banks, so 2 wave"),
-        ("histogram", "Up to 3 lanes update one element"),
+        ("copy", "32 lanes read 128 different bytes of source: 4 sectors, the fewest possible;"),
+        ("strided_copy", "source: 32 sectors, 4 would do; 1,024 bytes move."),
+        ("offset_copy", "5 sectors, 4 would do; they begin 4 bytes into a sector; 160 bytes move."),
+        ("transpose_shared", "32 wavefronts, 1 would do; up to 32 different words of one bank are"),
+        ("interleaved_reduction", "2 wavefronts, 1 would do; up to 2 different words of one bank"),
+        ("histogram", "; up to 3 lanes at one element."),
     ],
 )
 def test_a_request_in_plain_words(shown, name, said):

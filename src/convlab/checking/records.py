@@ -115,9 +115,11 @@ class Check:
 
     @property
     def telling(self) -> Answer | None:
-        """The wrong answer with the smallest wrong part, which shows the mistake best."""
+        """The wrong answer that shows the mistake best: on ordinary numbers where there is one, and
+        with the smallest part wrong."""
         wrong = [answer for answer in self.answers if not answer.ok]
-        return min(wrong, key=Answer.part_wrong, default=None)
+        ordinary = [answer for answer in wrong if answer.name != SPOILED]
+        return min(ordinary or wrong, key=Answer.part_wrong, default=None)
 
     @property
     def advice(self) -> str | None:

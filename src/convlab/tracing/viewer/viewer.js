@@ -217,10 +217,8 @@ function drawRequest() {
   $("what").textContent = `Line ${access.line}, warp ${request.warp} of block (${place}): ` +
     `${NOUNS[access.operation]} of ${array.name}, ${count(request.width, "byte")} a lane${kept}`;
   drawLanes(request);
-  const far = array.space === "global";
-  const drawn = far ? drawSectors(request) : drawBanks(request);
-  $("sentence").textContent = far
-    ? sectorSentence(request, array) : wavefrontSentence(request, array, drawn);
+  const drawn = array.space === "global" ? drawSectors(request) : drawBanks(request);
+  $("sentence").textContent = sentenceOf(request, drawn);
   if ($("as-table").open) drawTable(request);
 }
 
