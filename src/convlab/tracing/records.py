@@ -119,7 +119,10 @@ class Request:
     sectors: int
     wavefronts: int
 
-    key = Access.key  # of the access that it belongs to
+    @property
+    def key(self) -> tuple[str, int, str, str, int]:
+        """That of the access that it belongs to."""
+        return self.file, self.line, self.array, self.operation, self.width
 
 
 @dataclass(frozen=True)
