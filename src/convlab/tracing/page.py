@@ -12,11 +12,12 @@ import textwrap
 from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
-from itertools import count, groupby, pairwise, takewhile
-from operator import itemgetter
+from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
+from pygments import highlight
+from pygments.formatters.html import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 from pygments.token import Token
 
@@ -25,10 +26,11 @@ from convlab.tracing.table import blocks_of_threads
 
 SCRIPTS = ("requests.js", "footprints.js", "source.js", "viewer.js")
 PLACE = re.compile(r"<!--\{(\w+)\}-->")
-KINDS = {  # what the page colours, and its names there
-    Token.Comment: "comment", Token.String: "string", Token.Keyword: "keyword",
-    Token.Operator.Word: "keyword", Token.Number: "literal", Token.Name.Decorator: "gpu",
-}  # fmt: skip
+# What a page colours beside Python's own words.
+GPU_NAMES = (
+    "cuda", "threadIdx", "blockIdx", "blockDim", "gridDim", "shared", "local", "atomic",
+    "syncthreads",
+)  # fmt: skip
 
 
 def page(trace: Trace) -> str:
@@ -79,21 +81,11 @@ def _functions(launch: LaunchTrace) -> Iterator[dict[str, Any]]:
             yield {"file": file, "first": first, "lines": _coloured(text)}
 
 
-def _coloured(text: str) -> list[list[tuple[str, str]]]:
-    """The lines of a text, as pieces that the page's style sheet colours: ``(kind, text)``."""
-    lines: list[list[tuple[str, str]]] = [[]]
-    gpu = False  # whether the piece before belongs to a name such as cuda.shared.array
-    for _, token, piece in PythonLexer().get_tokens_unprocessed(text):
-        gpu = piece.lstrip("@") == "cuda" or (gpu and (piece == "." or token in Token.Name))
-        kind = next((kind for one, kind in KINDS.items() if token in one), "gpu" if gpu else "")
-        for number, part in enumerate(piece.split("\n")):
-            if number:
-                lines.append([])
-            lines[-1].append((kind, part))
-    return [
-        [(kind, "".join(part for _, part in parts)) for kind, parts in groupby(line, itemgetter(0))]
-        for line in lines
-    ]
+def _coloured(text: str) -> list[str]:
+    """The lines of a text as HTML, whose classes the page's style sheet colours."""
+    lexer = PythonLexer(stripnl=False, ensurenl=False)
+    lexer.add_filter("highlight", names=GPU_NAMES, tokentype=Token.Name.Builtin.Pseudo)
+    return highlight(text, lexer, HtmlFormatter(nowrap=True)).removesuffix("\n").split("\n")
 
 
 def _rows(launch: LaunchTrace) -> list[list[Any]]:
