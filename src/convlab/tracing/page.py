@@ -85,7 +85,7 @@ def _coloured(text: str) -> list[str]:
     """The lines of a text as HTML, whose classes the page's style sheet colours."""
     lexer = PythonLexer(stripnl=False, ensurenl=False)
     lexer.add_filter("highlight", names=GPU_NAMES, tokentype=Token.Name.Builtin.Pseudo)
-    return highlight(text, lexer, HtmlFormatter(nowrap=True)).removesuffix("\n").split("\n")
+    return str(highlight(text, lexer, HtmlFormatter(nowrap=True))).removesuffix("\n").split("\n")
 
 
 def _rows(launch: LaunchTrace) -> list[list[Any]]:
