@@ -133,7 +133,7 @@ class _Scribe(Counter[int]):
             self.columns = self.log.columns()
 
     def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
-        pass
+        """Nothing more is noted."""
 
 
 def diary(stage: str, made: Any = None) -> Diary:
