@@ -317,12 +317,6 @@ def test_arguments_have_the_types_that_instructions_need(wrong, says: str) -> No
         compiled(kernel)
 
 
-def test_what_was_linked_before_tells_of_its_registers_again() -> None:
-    first, again = compiled(splits), compiled(splits)
-    assert first.registers == again.registers > 0
-    assert first.opcodes() == again.opcodes()
-
-
 def test_what_is_lowered_once_is_compiled_for_each_gpu() -> None:
     """The machine code for a GPU is the same whichever GPU its kernel was compiled for before."""
 
