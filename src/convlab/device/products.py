@@ -18,6 +18,7 @@ MULTIPLY_ADDS = M * N * K  # of one instruction, by all lanes together
 WARPGROUP = 4 * WARP
 ROWS, TERMS = 16, 16  # of a warp's matrix on the left of a warpgroup's product
 MOST_COLUMNS = 256
+_SHAPES = (M, K), (K, N), (M, N)
 SIZES = {"a": 4, "b": 2, "c": 4}  # how many numbers a lane has of each
 
 # What PTX calls groupID and threadID_in_group, by lane.
@@ -55,9 +56,13 @@ def checked_fragments(a: Any, b: Any, c: Any) -> Fragments:
 def warp_mma(lanes: Mapping[int, Fragments]) -> dict[int, tuple[float, ...]]:
     """Each lane's numbers of D. What a lane would bring that is not there is NaN."""
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
+        brought = np.array([(*a, *b, *c) for a, b, c in lanes.values()], np.float64)
+        parts = np.split(brought, (SIZES["a"], SIZES["a"] + SIZES["b"]), axis=1)
         left, right, total = (
-            _matrix(shape, where, {lane: brought[which] for lane, brought in lanes.items()})
-            for which, shape, where in ((0, (M, K), _A), (1, (K, N), _B), (2, (M, N), _C))
+            _matrix(shape, where, list(lanes), part)
+            for shape, where, part in zip(
+                ((M, K), (K, N), (M, N)), (_A, _B, _C), parts, strict=True
+            )
         )
         result = multiply_add(left, right, total)[_C]
     return {lane: tuple(result[lane].tolist()) for lane in lanes}
@@ -103,12 +108,11 @@ def split_into_tf32(value: Any) -> tuple[np.float32, np.float32]:
     return np.float32(large), np.float32(number - large)
 
 
-def _matrix(shape: tuple[int, int], where: Any, brought: Mapping[int, Any]) -> Any:
-    """The matrix of numbers that lanes hold."""
+def _matrix(shape: tuple[int, int], where: Any, lanes: list[int], numbers: Any) -> Any:
+    """The matrix whose numbers these lanes hold."""
     matrix = np.full(shape, np.nan, np.float32)
-    lanes = list(brought)
     rows, columns = (axis[lanes] for axis in where)
-    matrix[rows, columns] = [[float(number) for number in brought[lane]] for lane in lanes]
+    matrix[rows, columns] = numbers
     return matrix
 
 
@@ -137,11 +141,12 @@ def check_width(N: int) -> None:
 def warp_product(lanes: Mapping[int, Brought]) -> dict[int, list[float]]:
     """Each lane's numbers of the product. A lane brings its large parts, its small ones, and the
     numbers of B, which is the first lane's; what a lane would bring that is not there is NaN."""
-    lefts = {lane: (large, small) for lane, (large, small, _) in lanes.items()}
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
         large, small = (
-            _matrix((ROWS, TERMS), _LEFT, {lane: numbers[which] for lane, numbers in lefts.items()})
-            for which in (0, 1)
+            _matrix(
+                (ROWS, TERMS), _LEFT, list(lanes), [brought[part] for brought in lanes.values()]
+            )
+            for part in (0, 1)
         )
         right = next(iter(lanes.values()))[2]
         columns = right.size // (2 * TERMS)
