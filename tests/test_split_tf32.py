@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 from numba.cuda.core import config
-from split_products import FEW, INF, MOST, NAN, SHAPES, F, computed, many
+from split_products import FEW, INF, MOST, NAN, F, computed, many
 
 from convlab import ConvProblem, Stage, Tile, plan, plans
 from convlab.device import to_tf32
@@ -28,7 +28,6 @@ S12C, S13, S14 = map(stage_named, ("s12c", "s13", "s14"))
 RUN = [S13, S14] if config.ENABLE_CUDASIM else STAGES
 VALUES = [INF, NAN] if config.ENABLE_CUDASIM else [INF, -INF, NAN, MOST, -MOST]
 WRITTEN = {True: "float4"} | ({} if config.ENABLE_CUDASIM else {False: "scalar"})
-PLACES = ("input", "weight", "bias")
 stages = pytest.mark.parametrize("stage", RUN, ids=lambda stage: stage.name)
 
 
@@ -48,15 +47,6 @@ def test_every_rung_of_the_tensor_cores_is_here() -> None:
     for stage in STAGES:
         assert stage.allowances(FEW) == {"atomic_additions": 0, "split_products": True}
     assert stage_named("s12").precision == "fp32"
-
-
-@stages
-@pytest.mark.parametrize("problem", SHAPES.values(), ids=SHAPES.keys())
-def test_shapes(problem: ConvProblem, stage: Stage, checked: Any) -> None:
-    for with_bias in (True, False) if problem in [*SHAPES.values()][:2] else (True,):
-        numbers = random_tensors(problem, 1, with_bias, integers=True)
-        result = checked(problem, stage, numbers, stage.tiny_tile)
-        assert result.ok, result
 
 
 @stages
@@ -92,21 +82,23 @@ def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, check
 
 
 @stages
-@pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("whole_runs", WRITTEN, ids=WRITTEN.get)
 def test_what_is_not_finite_and_what_is_nearly_not(
-    whole_runs: bool, where: str, stage: Stage, engine: Engine
+    whole_runs: bool, stage: Stage, engine: Engine
 ) -> None:
     """Right without ReLU, by the oracle; with it, the same and no negative numbers. Each value is
-    in an image or a filter of its own, so that no other hides what becomes of it."""
-    problem = ConvProblem(len(VALUES), 3, 4, 4 if whole_runs else 3, 5, 3, padding=1)
-    numbers = dict(zip(PLACES, random_tensors(problem, 3), strict=True))
+    in the input of an image, in the weight of a filter and in the bias of another; and one image
+    and one filter have none, so that no other value hides what becomes of it."""
+    several = len(VALUES)
+    problem = ConvProblem(several + 1, 3, 4, 4 if whole_runs else 3, 2 * several + 1, 3, padding=1)
+    input, weight, bias = numbers = random_tensors(problem, 3)
     for number, value in enumerate(VALUES):
-        numbers[where][number : number + 1].reshape(-1)[2 if where != "bias" else 0] = value
-    plain = computed(stage, engine, problem, numbers.values())
-    result = Oracle(problem, *numbers.values()).check(plain, split_products=True)
+        input[number].reshape(-1)[2] = weight[number].reshape(-1)[2] = value
+        bias[several + number] = value
+    plain = computed(stage, engine, problem, numbers)
+    result = Oracle(problem, *numbers).check(plain, split_products=True)
     assert result.ok, result
-    clipped = computed(stage, engine, problem, numbers.values(), relu=True)
+    clipped = computed(stage, engine, problem, numbers, relu=True)
     np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
 
 
@@ -135,24 +127,22 @@ def test_a_sum_that_overflows_is_added_in_another_order(stage: Stage, engine: En
 
 
 @stages
-@pytest.mark.parametrize("relu", [False, True])
-def test_a_constant_weight(relu: bool, stage: Stage, engine: Engine) -> None:
+def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
     """What is computed again is, too, of the weight that was there."""
     problem = ConvProblem(1, 8, 4, 6, 5, (2, 3), padding=(1, 0))
-    _, weight, bias = random_tensors(problem, 7)
+    input, weight, bias = random_tensors(problem, 7)
     weight[1, 2, 0, 1] = INF
     on = engine.to_device
     kept = on(weight)
-    chosen = plan(problem, stage.name, stage.tiny_tile, engine.name, relu=relu)
-    ready = chosen.for_weight(kept, on(bias))
+    ready = plan(problem, stage.name, stage.tiny_tile, engine.name).for_weight(kept, on(bias))
     kept[:] = 0
-    for seed in (8, 9):
-        other = random_tensors(problem, seed)[0]
-        output = on(np.full(problem.output_shape, NAN, F))
-        ready(on(other), output)
-        wanted = computed(stage, engine, problem, (other, weight, bias), relu=relu)
-        np.testing.assert_array_equal(engine.to_host(output), wanted)
-    assert np.isnan(wanted).any()
+    output = on(np.full(problem.output_shape, NAN, F))
+    ready(on(input), output)
+    result = Oracle(problem, input, weight, bias).check(
+        found := engine.to_host(output), split_products=True
+    )
+    assert result.ok, result
+    assert np.isnan(found).any()
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
