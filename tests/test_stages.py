@@ -103,7 +103,7 @@ def test_values_that_float_arithmetic_treats_specially(stage: Stage, checked) ->
     """An image and a filter of each kind, so that each kind meets each."""
     kinds = ("nan", "infinities", "denormals", "huge", "negative zeros")
     one = ConvProblem(1, 3, 4, 6, 1, (2, 3), stride=(1, 2), padding=1)
-    each = [tensors(one, kind, seed, bias=True) for seed, kind in enumerate(kinds, 7)]
+    each = [tensors(one, kind, seed, bias=True) for seed, kind in enumerate(kinds, 3)]
     numbers = tuple(np.concatenate(parts) for parts in zip(*each, strict=True))
     problem = replace(one, batch=len(kinds), out_channels=len(kinds))
     result = checked(problem, stage, numbers, stage.tiny_tile)
