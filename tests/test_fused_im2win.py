@@ -140,30 +140,6 @@ def test_relu_keeps_nan_and_what_is_positive(engine: Engine) -> None:
     np.testing.assert_array_equal(clipped, np.where(plain < 0, np.float32(0), plain))
 
 
-def test_the_workspace_is_the_filter_alone() -> None:
-    for layer in LAYER_NAMES:
-        problem = paper_layer(layer)
-        tile = S12.production_tile(problem)
-        program = S12.prepare(problem, tile)
-        rows = -(-problem.M // tile.M_B) * tile.M_B
-        depth = -(-problem.K // tile.K_B) * tile.K_B
-        assert program.workspace_bytes == 4 * rows * depth
-        assert program.workspace_bytes <= 1.4 * 4 * problem.M * problem.K
-
-
-@pytest.mark.parametrize(
-    ("sizes", "rule"),
-    [
-        ((16, 32, 4, 2, 4), "multiples of 4"),
-        ((24, 32, 4, 4, 4), "a multiple or a divisor of N_B"),
-        ((128, 128, 32, 8, 8), "shared memory"),
-    ],
-)
-def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
-        S12.prepare(MANY, Tile(*sizes))
-
-
 def test_the_ring_holds_three_slices_where_they_fit() -> None:
     assert Tile(128, 128, 16, 8, 8).pipeline_depth(16 * (128 + 128)) == 3
     assert Tile(128, 128, 20, 8, 8).pipeline_depth(20 * (128 + 128)) == 2

@@ -4,6 +4,7 @@ are not finite."""
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -11,19 +12,32 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 from numba.cuda.core import config
-from split_products import FEW, INF, MOST, NAN, F, computed, many
+from split_products import (
+    FEW,
+    INF,
+    MOST,
+    NAN,
+    ODD,
+    F,
+    awkward_weight,
+    both_parts,
+    computed,
+    many,
+    numbers_had_back,
+    packed_filter,
+)  # fmt: skip
 
 from convlab import ConvProblem, Stage, Tile, plan, plans
 from convlab.device import to_tf32
 from convlab.engines import Engine, choose
 from convlab.kernels import split_tf32, window_copies
-from convlab.oracle import Oracle, random_tensors
+from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.plans import stages_for
 from convlab.stages import LADDER, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
-S12E, S13, S14 = map(stage_named, ("s12e", "s13", "s14"))
+S12, S12E, S13, S14 = map(stage_named, ("s12", "s12e", "s13", "s14"))
 UNPACKED = [stage_named(name) for name in ("s12b", "s12c", "s12d")]  # split what they read
 # Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
 RUN = [STAGES[0], S13, S14] if config.ENABLE_CUDASIM else STAGES
@@ -52,6 +66,48 @@ def test_every_rung_of_the_tensor_cores_is_here() -> None:
     for stage in STAGES:
         assert stage.allowances(FEW) == {"atomic_additions": 0, "split_products": True}
     assert stage_named("s12").precision == "fp32"
+
+
+# How they fetch
+
+WARP_TILES = [
+    Tile(16, 32, 8, 2, 8),  # one warp
+    Tile(32, 32, 8, 2, 8),  # two along M, which fetch two rows of a slice at a time
+    Tile(16, 64, 8, 2, 8),  # two along N
+    Tile(64, 64, 8, 4, 8),  # two along both
+    Tile(48, 32, 8, 6, 8),
+    Tile(16, 64, 8, 2, 16),  # twice as many windows as threads
+    Tile(128, 32, 8, 16, 8),
+    Tile(16, 32, 16, 2, 8),  # chains of 16 terms
+    Tile(32, 64, 24, 4, 8),  # of 8, for 16 does not divide 24
+    Tile(16, 32, 32, 2, 8),
+]
+TRIED = [tile for tile in WARP_TILES if tile.threads * tile.K_B <= 512 or not config.ENABLE_CUDASIM]
+WIDTHS = [8, 24, 64, 128]
+if config.ENABLE_CUDASIM:
+    WIDTHS = WIDTHS[:2]
+elif choose().is_gpu:
+    WIDTHS += [16, 40, 96, 120]
+
+
+def warpgroup_tile(channels: int) -> Tile:
+    return Tile(channels, 128, 16, channels // 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("stage", "tile"),
+    [*((S13, tile) for tile in TRIED), *((S14, warpgroup_tile(width)) for width in WIDTHS)],
+    ids=str,
+)
+def test_every_way_to_fetch_and_multiply(stage: Stage, tile: Tile, checked: Any) -> None:
+    problem = many(tile.K_B)
+    assert window_copies.channel_group(problem, tile) == tile.K_B
+    result = checked(problem, stage, random_tensors(problem, 1), tile)
+    assert result.ok, result
+    for few in (FEW, ODD):
+        assert window_copies.channel_group(few, tile) == 1
+        result = checked(few, stage, random_tensors(few, 2, integers=True), tile)
+        assert result.ok, result
 
 
 @pytest.mark.parametrize("stage", [S13, S14], ids=lambda stage: stage.name)
@@ -109,6 +165,16 @@ def test_what_is_not_finite_and_what_is_nearly_not(
     np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
 
 
+@pytest.mark.parametrize(
+    ("stage", "problem", "tile"),
+    [(S13, FEW, Tile(32, 32, 16, 4, 8)), (S14, ODD, warpgroup_tile(16))],
+)
+def test_all_infinite(stage: Stage, problem: ConvProblem, tile: Tile, engine: Engine) -> None:
+    input, weight, bias = random_tensors(problem, 6)
+    numbers = np.full_like(input, INF), abs(weight), bias
+    assert check_output(problem, computed(stage, engine, problem, numbers, tile), *numbers).ok
+
+
 @stages
 def test_padding_with_an_infinite_weight_is_nan(stage: Stage, engine: Engine) -> None:
     problem = ConvProblem(1, 8, 4, 4, 2, 3, padding=1)
@@ -152,12 +218,54 @@ def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
     assert np.isnan(found).any()
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", [S12, *STAGES], ids=lambda stage: stage.name)
 def test_the_workspace_is_the_filter_once_or_twice(stage: Stage) -> None:
     for layer in LAYER_NAMES:
         problem = paper_layer(layer)
         tile = stage.production_tile(problem)
         assert isinstance(tile, Tile)
         rows, depth = -(-problem.M // tile.M_B) * tile.M_B, -(-problem.K // tile.K_B) * tile.K_B
-        parts = 0 if stage.name == "s12b_mma" else 1 if stage in (S12E, *UNPACKED) else 2
+        assert rows * depth <= 1.4 * problem.M * problem.K
+        parts = 0 if stage.name == "s12b_mma" else 1 if stage in (S12, S12E, *UNPACKED) else 2
         assert stage.prepare(problem, tile).workspace_bytes == parts * 4 * rows * depth
+
+
+# How the filter lies
+
+# By stage: axes of (part, row block, m, k), m and k split in two or three, and their order. s13:
+# 16 channels, upper half, g; s14: 8 channels, c // 4, c % 4; both: 8 terms, second half, t.
+LAYOUTS = {
+    "s13": (16, (2, 8), (1, 5, 2, 0, 4, 7, 6, 3)),
+    "s14": (8, (2, 4), (1, 5, 0, 6, 2, 4, 3, 7)),
+}
+
+
+@pytest.mark.parametrize(
+    ("stage", "problem", "tile"),
+    [
+        (S13, many(16), Tile(32, 32, 16, 2, 8)),
+        (S13, many(24), Tile(16, 32, 24, 2, 8)),
+        (S13, FEW, S13.tiny_tile),
+        (S14, many(16), warpgroup_tile(8)),
+        (S14, many(32), warpgroup_tile(16)),
+        (S14, replace(many(16), out_channels=70), warpgroup_tile(24)),  # three rows of blocks
+        (S14, FEW, S14.tiny_tile),
+    ],
+    ids=str,
+)
+def test_the_filter_lies_as_it_is_said_to_and_can_be_had_back(
+    stage: Stage, problem: ConvProblem, tile: Tile, engine: Engine
+) -> None:
+    weight = awkward_weight(problem)
+    found = engine.to_host(packed_filter(stage, problem, tile, weight, engine))
+    parts = both_parts(stage, problem, tile, weight)
+    channels, within, order = LAYOUTS[stage.name[:3]]
+    seen = parts.reshape(2, -1, tile.M_B // channels, *within, parts.shape[2] // 8, 2, 4)
+    np.testing.assert_array_equal(found, seen.transpose(order).reshape(-1))
+    if stage is S14:
+        # Rounded as others, they would be an infinity and a zero; the second is a GPU's own NaN.
+        weight.reshape(problem.M, -1)[4, :2].view(np.uint32)[:] = 0x7F800001, 0x7FFFFFFF
+    module = sys.modules[stage.module]
+    np.testing.assert_array_equal(
+        numbers_had_back(stage, module, problem, tile, weight, engine), weight
+    )

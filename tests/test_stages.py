@@ -215,6 +215,31 @@ UNSUITED_TILES = {
         (Tile(16, 64, 8, 2, 16), "a multiple of N_B"),
         (Tile(128, 128, 48, 8, 8), "take 50880 bytes"),
     ],
+    "s12": [
+        (Tile(16, 32, 4, 2, 4), "multiples of 4"),
+        (Tile(24, 32, 4, 4, 4), "a multiple or a divisor of N_B"),
+        (Tile(128, 128, 32, 8, 8), "shared memory"),
+    ],
+    "s13": [
+        (Tile(16, 32, 8, 1, 8), "M_T must be a multiple of 2"),
+        (Tile(16, 32, 8, 2, 4), "N_T of 8"),
+        (Tile(12, 32, 8, 2, 8), "M_B must be a multiple of 8"),
+        (Tile(16, 48, 8, 2, 8), "N_B of 4 "),
+        (Tile(16, 32, 12, 2, 8), "K_B must be a multiple of 8"),
+        (Tile(16, 32, 4, 2, 8), "K_B must be a multiple of 8"),
+        (Tile(48, 64, 8, 2, 16), "a multiple or a divisor of N_B"),
+        (Tile(128, 64, 24, 8, 8), "shared memory"),
+    ],
+    "s14": [
+        (Tile(8, 64, 16, 2, 4), "N_B must be 128"),
+        (Tile(8, 256, 16, 2, 4), "N_B must be 128"),
+        (Tile(8, 128, 8, 2, 4), "K_B 16"),
+        (Tile(8, 128, 32, 2, 4), "K_B 16"),
+        (Tile(12, 128, 16, 3, 4), "M_T must be a multiple of 2"),
+        (Tile(136, 128, 16, 34, 4), "at most 128"),
+        (Tile(32, 128, 16, 4, 4), "M_T M_B / 4"),
+        (Tile(32, 128, 16, 8, 8), "N_T must be 4"),
+    ],
 }
 
 

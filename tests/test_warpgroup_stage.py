@@ -1,6 +1,6 @@
-"""s14: every way in which it fetches, what is not finite, its arithmetic, its filter and tiles.
-
-In Numba's own simulator a block is 128 threads of the system: there, few and small problems."""
+"""s14: tails, what is not finite, its arithmetic, memory and tiles. What it shares with other
+stages of tensor cores is in test_split_tf32.py.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.tensor_cores import split
-from numba.cuda.core import config
-from split_products import (
-    FEW,
-    INF,
-    ODD,
-    F,
-    awkward_weight,
-    both_parts,
-    computed,
-    many,
-    numbers_had_back,
-    packed_filter,
-)
+from split_products import FEW, INF, ODD, F, computed, many
+from split_products import warpgroup_tile as tile_of
 
 from convlab import ConvProblem, Tile
 from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose
-from convlab.kernels import tile_heuristic, window_copies
+from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import H200_SMS
-from convlab.oracle import Oracle, check_output, random_tensors
+from convlab.oracle import Oracle, random_tensors
 from convlab.plans import stages_for
 from convlab.stage import GRID_LIMIT, SHARED_BYTES, blocks_for
 from convlab.stages import s14_warpgroups as s14
@@ -42,19 +31,6 @@ HEURISTIC = tile_heuristic.S14
 _, LEFT_OUT = stages_for(choose(), (S14,))
 
 
-def tile_of(channels: int) -> Tile:
-    return Tile(channels, 128, 16, channels // 4, 4)
-
-
-ON_GPU = choose().is_gpu
-WIDTHS = (
-    [8, 16, 24, 40, 64, 96, 120, 128]
-    if ON_GPU
-    else [8, 24]
-    if config.ENABLE_CUDASIM
-    else [8, 24, 64, 128]
-)
-widths = pytest.mark.parametrize("tile", [tile_of(width) for width in WIDTHS], ids=str)
 # More than a block's windows, and a tail: two of eighteen and of nine images. Three rows of blocks
 # of eight channels, and a tail.
 LONG = ConvProblem(18, 3, 4, 3, 20, (2, 1), padding=((0, 1), (0, 0)))
@@ -66,18 +42,6 @@ def _where_it_runs(request: pytest.FixtureRequest) -> None:
     """On a GPU, 9.0 alone."""
     if LEFT_OUT is not None and {"engine", "checked"} & set(request.fixturenames):
         pytest.skip(LEFT_OUT)
-
-
-@widths
-def test_every_way_to_fetch(tile: Tile, checked: Any) -> None:
-    problem = many(16)
-    assert window_copies.channel_group(problem, tile) == 16
-    result = checked(problem, S14, random_tensors(problem, 1), tile)
-    assert result.ok, result
-    for few in (FEW, ODD):
-        assert window_copies.channel_group(few, tile) == 1
-        result = checked(few, S14, random_tensors(few, 2, integers=True), tile)
-        assert result.ok, result
 
 
 def test_groups_of_channels_follow_one_another(checked: Any) -> None:
@@ -173,46 +137,7 @@ def test_the_last_window_of_a_tail_is_computed_again_too(
     assert not np.isfinite(output[-1]).all()
 
 
-def test_all_infinite(engine: Engine) -> None:
-    input, weight, bias = random_tensors(ODD, 6)
-    numbers = np.full_like(input, INF), abs(weight), bias
-    output = computed(S14, engine, ODD, numbers, tile_of(16))
-    assert check_output(ODD, output, *numbers).ok
-
-
 # The filter
-
-
-packings = pytest.mark.parametrize(
-    ("problem", "tile"),
-    [
-        (many(16), tile_of(8)),
-        (many(32), tile_of(16)),
-        (replace(many(16), out_channels=70), tile_of(24)),
-        (FEW, S14.tiny_tile),
-    ],
-    ids=["a group", "two groups", "three rows of blocks", "no groups"],
-)
-
-
-@packings
-def test_the_filter_lies_as_it_is_said_to(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
-    weight = awkward_weight(problem)
-    found = engine.to_host(packed_filter(S14, problem, tile, weight, engine))
-    parts = both_parts(S14, problem, tile, weight)
-    # part, row block, 8 channels, c // 4, c % 4, 8 terms, second half, term
-    seen = parts.reshape(2, -1, tile.M_B // 8, 2, 4, parts.shape[2] // 8, 2, 4)
-    wanted = seen.transpose(1, 5, 0, 6, 2, 4, 3, 7)
-    np.testing.assert_array_equal(found, wanted.reshape(-1))
-
-
-@packings
-def test_every_number_can_be_had_back(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
-    weight = awkward_weight(problem)
-    # Rounded as others are, they would be an infinity and a zero; the second is a GPU's own NaN.
-    weight.reshape(problem.M, -1)[4, :2].view(np.uint32)[:] = 0x7F800001, 0x7FFFFFFF
-    found = numbers_had_back(S14, s14, problem, tile, weight, engine)
-    np.testing.assert_array_equal(found, weight)
 
 
 def test_a_gpu_s_own_nan_stays_one(engine: Engine) -> None:
@@ -260,24 +185,6 @@ def test_no_bank_is_asked_twice_and_the_filter_is_written_by_neighbours(
 
 
 # Tiles
-
-
-@pytest.mark.parametrize(
-    ("sizes", "rule"),
-    [
-        ((8, 64, 16, 2, 4), "N_B must be 128"),
-        ((8, 256, 16, 2, 4), "N_B must be 128"),
-        ((8, 128, 8, 2, 4), "K_B 16"),
-        ((8, 128, 32, 2, 4), "K_B 16"),
-        ((12, 128, 16, 3, 4), "M_T must be a multiple of 2"),
-        ((136, 128, 16, 34, 4), "at most 128"),
-        ((32, 128, 16, 4, 4), "M_T M_B / 4"),
-        ((32, 128, 16, 8, 8), "N_T must be 4"),
-    ],
-)
-def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
-        S14.prepare(FEW, Tile(*sizes))
 
 
 def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
