@@ -33,6 +33,10 @@ def many(channels: int) -> ConvProblem:
     return ConvProblem(2, channels, 5, 5, 17, (3, 2), (1, 2), (1, 2), (2, 1))
 
 
+def warpgroup_tile(channels: int) -> Tile:
+    return Tile(channels, 128, 16, channels // 4, 4)
+
+
 def computed(
     stage: Stage,
     engine: Engine,

@@ -1,5 +1,8 @@
-"""What s12b to s14 share: sums of split numbers, to float32 accuracy, and the fix-up of sums that
-are not finite."""
+"""What s12b to s14 share: how they fetch, sums of split numbers, to float32 accuracy, the fix-up of
+sums that are not finite, and their packed filters.
+
+In Numba's own simulator a block is a thread of the system for each: there, few and small problems.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from split_products import (
     many,
     numbers_had_back,
     packed_filter,
+    warpgroup_tile,
 )  # fmt: skip
 
 from convlab import ConvProblem, Stage, Tile, plan, plans
@@ -88,10 +92,6 @@ if config.ENABLE_CUDASIM:
     WIDTHS = WIDTHS[:2]
 elif choose().is_gpu:
     WIDTHS += [16, 40, 96, 120]
-
-
-def warpgroup_tile(channels: int) -> Tile:
-    return Tile(channels, 128, 16, channels // 4, 4)
 
 
 @pytest.mark.parametrize(
