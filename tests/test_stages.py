@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from numba.cuda.core import config
 from strategies import Tensors, cases, tensors
 
 from convlab import LADDER, ConvProblem, Stage, Tile
@@ -21,8 +22,9 @@ from convlab.stages import ABLATION, family, stage_named
 
 STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run on a GPU
 ON_GPU = choose().is_gpu
-# A GPU compiles for each, a simulator crawls through each; they are others each time.
-EXAMPLES, MOST_MACS = (25, 1500) if ON_GPU else (10, 1000)
+# A GPU compiles for each, a simulator crawls through each, Numba's the most; they are others each
+# time.
+EXAMPLES, MOST_MACS = (25, 1500) if ON_GPU else (3 if config.ENABLE_CUDASIM else 10, 1000)
 
 # As docs/README.md lists them.
 SOURCES = (

@@ -87,6 +87,7 @@ def test_the_parts_of_an_infinite_number() -> None:
 # Memory
 
 
+@pytest.mark.same_in_cudasim
 @pytest.mark.parametrize("tile", [Tile(32, 64, 16, 4, 8), Tile(32, 64, 8, 2, 16)], ids=str)
 def test_no_bank_is_asked_twice(tile: Tile) -> None:
     launch = trace_stage("s13", many(16), tile).main
