@@ -4,10 +4,10 @@ An entry is an address and a site. Addresses are of the simulator's own making: 
 on, then every global array at addresses of its own, with the same distances as in real memory. A
 site is the address of the instruction, ``id(code) + offset``, plus 1 for a store: since Python 3.11
 the instructions lie inside the code object and two bytes apart, so that this is one number for
-each, and cheap. Entries of atomics, of async copies and of wide accesses have negative sites:
-:func:`special`. Which thread it was stands in ``marks``, once for each time that a thread is
-switched to, and on which path in ``path_marks``. Both are numbers in a row: tuples by the million
-would take longer to keep and to read.
+each, and cheap. Entries of atomics, of async copies and of wide accesses have negative sites, which
+hold the kind and how many elements too: :meth:`AccessLog.add`. Which thread it was stands in
+``marks``, once for each time that a thread is switched to, and on which path in ``path_marks``.
+Both are numbers in a row: tuples by the million would take longer to keep and to read.
 """
 
 from __future__ import annotations
@@ -127,11 +127,6 @@ def joined(parts: Sequence[Accesses]) -> Accesses:
     return Accesses(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def special(site: int, kind: int, count: int = 1) -> int:
-    """The site of an entry that is no plain load or store of one element: all three in one."""
-    return -(site << 13 | count << 6 | kind)
-
-
 @dataclass
 class AccessLog:
     """The accesses of a launch since it was last cleared; ``start`` came before."""
@@ -158,7 +153,7 @@ class AccessLog:
         """An entry of any kind, of ``count`` elements; the values of a store are the caller's to
         add. Arrays write usual loads and stores themselves, to be quick."""
         self.addresses.append(address)
-        self.sites.append(-(site << 13 | count << 6 | kind))  # `special`, written out
+        self.sites.append(-(site << 13 | count << 6 | kind))
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""

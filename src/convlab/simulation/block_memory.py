@@ -16,11 +16,11 @@ from convlab.simulation.checked_array import (
     Memory,
     check,
     checked,
-    indexed_class,
     show,
     whole_index,
 )
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.indexing import indexed_class
 from convlab.simulation.scalars import converted, poison, poisoned, quick
 
 STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
@@ -134,7 +134,7 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
 
 
 # A thread's own arrays stand for registers, and kernels touch them most. So their code is written
-# out for each shape, as :mod:`convlab.simulation.checked_array` does for the others.
+# out for each shape, as for the others: :mod:`convlab.simulation.indexing`.
 
 
 class LocalArray(Array):
