@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from split_products import ODD
 
-from convlab import ConvProblem, Tile, plans
+from convlab import ConvProblem, Stage, Tile, plans
 from convlab.engines import choose
 from convlab.kernels import tile_heuristic, window_copies
 from convlab.kernels.epilogue import interleaved_lanes
@@ -78,38 +78,30 @@ def test_who_deals() -> None:
 # What comes out
 
 
-@pytest.mark.parametrize("problem", [ODD, TAIL], ids=["odd", "odd with tails"])
 @pytest.mark.parametrize(
-    ("tile", "splits"),
+    ("stage", "tile", "options"),
     [
-        (Tile(16, 32, 8, 4, 4), 1),
-        (Tile(16, 64, 8, 4, 4), 1),  # two warps side by side
-        (Tile(16, 64, 4, 4, 8), 1),  # twice as many windows as threads
-        (Tile(8, 16, 3, 4, 4), 1),  # not dealt
-        (Tile(16, 32, 4, 4, 4), 2),
-        (Tile(16, 64, 4, 4, 8), 3),
-        (Tile(8, 16, 3, 4, 4), 2),  # not dealt
+        (S12, Tile(16, 32, 8, 4, 4), {}),
+        (S12, Tile(16, 64, 8, 4, 4), {}),  # two warps side by side
+        (S12, Tile(16, 64, 4, 4, 8), {}),  # twice as many windows as threads
+        (S12, Tile(8, 16, 3, 4, 4), {}),  # not dealt
+        (S12, Tile(16, 32, 4, 4, 4), {"splits": 2}),
+        (S12, Tile(16, 64, 4, 4, 8), {"splits": 3}),
+        (S12, Tile(8, 16, 3, 4, 4), {"splits": 2}),  # not dealt
+        (S13, Tile(16, 32, 8, 2, 8), {}),
+        (S13, Tile(16, 64, 8, 2, 8), {}),  # two warps side by side
+        (S13, Tile(16, 64, 8, 2, 16), {}),  # twice as many windows as threads
+        (S13, Tile(32, 32, 8, 2, 8), {}),
     ],
     ids=str,
 )
-def test_s12(tile: Tile, splits: int, problem: ConvProblem, checked: Any) -> None:
-    numbers = random_tensors(problem, splits, integers=True)
-    assert checked(problem, S12, numbers, tile, splits=splits).ok
-
-
-@pytest.mark.parametrize(
-    "tile",
-    [
-        Tile(16, 32, 8, 2, 8),
-        Tile(16, 64, 8, 2, 8),  # two warps side by side
-        Tile(16, 64, 8, 2, 16),  # twice as many windows as threads
-        Tile(32, 32, 8, 2, 8),
-    ],
-    ids=str,
-)
-def test_s13(tile: Tile, checked: Any) -> None:
-    result = checked(TAIL, S13, random_tensors(TAIL, 2, integers=True), tile)
-    assert result.ok, result
+def test_tails_of_interleaved_windows(
+    stage: Stage, tile: Tile, options: dict[str, Any], checked: Any
+) -> None:
+    for problem in (ODD, TAIL) if stage is S12 else (TAIL,):
+        numbers = random_tensors(problem, 2, integers=True)
+        result = checked(problem, stage, numbers, tile, **options)
+        assert result.ok, result
 
 
 # What it is for

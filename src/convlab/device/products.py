@@ -18,7 +18,6 @@ MULTIPLY_ADDS = M * N * K  # of one instruction, by all lanes together
 WARPGROUP = 4 * WARP
 ROWS, TERMS = 16, 16  # of a warp's matrix on the left of a warpgroup's product
 MOST_COLUMNS = 256
-_SHAPES = (M, K), (K, N), (M, N)
 SIZES = {"a": 4, "b": 2, "c": 4}  # how many numbers a lane has of each
 
 # What PTX calls groupID and threadID_in_group, by lane.
@@ -33,6 +32,7 @@ _SUBNORMAL, _LEAST, _NONE = -126, -133, -1000
 _A = np.stack([_GROUP, _GROUP + 8] * 2, 1), np.stack([_THREAD] * 2 + [_THREAD + 4] * 2, 1)
 _B = np.stack([_THREAD, _THREAD + 4], 1), np.stack([_GROUP] * 2, 1)
 _C = np.stack([_GROUP] * 2 + [_GROUP + 8] * 2, 1), np.stack([2 * _THREAD, 2 * _THREAD + 1] * 2, 1)
+_MATRICES = ((M, K), _A), ((K, N), _B), ((M, N), _C)
 # The same for the eight numbers of a warpgroup's matrix on the left.
 _LEFT = (
     np.stack([_GROUP, _GROUP + 8] * 4, 1),
@@ -59,13 +59,11 @@ def warp_mma(lanes: Mapping[int, Fragments]) -> dict[int, tuple[float, ...]]:
         brought = np.array([(*a, *b, *c) for a, b, c in lanes.values()], np.float64)
         parts = np.split(brought, (SIZES["a"], SIZES["a"] + SIZES["b"]), axis=1)
         left, right, total = (
-            _matrix(shape, where, list(lanes), part)
-            for shape, where, part in zip(
-                ((M, K), (K, N), (M, N)), (_A, _B, _C), parts, strict=True
-            )
+            _matrix(shape, where, [*lanes], part)
+            for (shape, where), part in zip(_MATRICES, parts, strict=True)
         )
-        result = multiply_add(left, right, total)[_C]
-    return {lane: tuple(result[lane].tolist()) for lane in lanes}
+        result = multiply_add(left, right, total)[_C].tolist()
+    return {lane: tuple(result[lane]) for lane in lanes}
 
 
 def multiply_add(left: Any, right: Any, total: Any) -> Any:
@@ -143,9 +141,7 @@ def warp_product(lanes: Mapping[int, Brought]) -> dict[int, list[float]]:
     numbers of B, which is the first lane's; what a lane would bring that is not there is NaN."""
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
         large, small = (
-            _matrix(
-                (ROWS, TERMS), _LEFT, list(lanes), [brought[part] for brought in lanes.values()]
-            )
+            _matrix((ROWS, TERMS), _LEFT, [*lanes], [one[part] for one in lanes.values()])
             for part in (0, 1)
         )
         right = next(iter(lanes.values()))[2]
