@@ -18,7 +18,7 @@ import numpy as np
 
 from convlab.checking import Check
 from convlab.checking.loading import raised_by
-from convlab.checking.records import SPOILED, Answer
+from convlab.checking.records import Answer
 from convlab.lessons.pictures import RIGHT, WRONG, Grid, Picture
 from convlab.simulation.findings import Finding, NotSimulated
 
@@ -273,9 +273,7 @@ def feedback_on(found: Check, stage: str, at_most: float) -> Feedback:
     """What ``convlab.check`` found, against ``at_most`` times the stage's counts."""
     problems = [of_finding(finding) for finding in found.findings]
     wrong = [answer for answer in found.answers if not answer.ok]
-    # What shows most: ordinary numbers, and the smallest part wrong.
-    ordinary = [answer for answer in wrong if answer.name != SPOILED]
-    telling = min(ordinary or wrong, key=Answer.part_wrong, default=None)
+    telling = found.telling
     raised = [one.failed for one in wrong if one.failed and "it raised" in one.failed]
     picture = None
     right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)

@@ -133,7 +133,7 @@ class _Scribe(Counter[int]):
             self.columns = self.log.columns()
 
     def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
-        pass
+        """Nothing more is noted."""
 
 
 def diary(stage: str, made: Any = None) -> Diary:
@@ -149,6 +149,7 @@ def diary(stage: str, made: Any = None) -> Diary:
     end = len(columns.address)
     for at in np.flatnonzero((columns.thread == 0) & (columns.kind & WIDE == 0)).tolist():
         address, kind = int(columns.address[at]), int(columns.kind[at])
+        at = int(columns.position[at])
         if any(span.start <= address < span.end for span in after):
             end = at
             break

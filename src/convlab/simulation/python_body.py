@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -63,14 +63,7 @@ class Copier:
         self.used: set[str] = set()
         self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
         self._modules: dict[int, _Module] = {}
-        cuda = sys.modules["numba.cuda"]
-        self._cuda = cuda
-        # `from numba.cuda import threadIdx`
-        self._names = {
-            id(value): name
-            for name, value in vars(cuda).items()
-            if str(getattr(value, "__module__", "")).startswith(_STUBS)
-        }
+        self._cuda, self._names = sys.modules["numba.cuda"], _imported_names()
 
     def copy(self, function: FunctionType) -> FunctionType:
         """The function with its globals and closure replaced."""
@@ -148,6 +141,16 @@ class Copier:
             return getattr(self.fake_cuda, name)
         except NotSimulated as error:
             return Unknown(str(error))
+
+
+@cache
+def _imported_names() -> dict[int, str]:
+    """Of `from numba.cuda import threadIdx` the name, by the id of what is imported."""
+    return {
+        id(value): name
+        for name, value in vars(sys.modules["numba.cuda"]).items()
+        if str(getattr(value, "__module__", "")).startswith(_STUBS)
+    }
 
 
 class Unknown:

@@ -38,7 +38,7 @@ class Dim3:
     z: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """What a thread waits for. A plain ``syncthreads()`` is no request but an empty switch."""
 

@@ -150,7 +150,7 @@ class TensorCores:
         if self._log is not None:
             share = count // WARPGROUP
             mine = address + now.in_block % WARPGROUP * share * S.itemsize
-            self._log.add_run(mine, S.itemsize, share, site, READ + LANDED)
+            self._log.add(mine, site, READ + LANDED, share)
         if self._arithmetic is not None:
             self._arithmetic.count(2 * INSTRUCTIONS * ROWS * TERMS // 2 * N // WARP)
         key = now.in_block // WARPGROUP, site
