@@ -3,11 +3,11 @@
 An entry is an address and a site. Addresses are of the simulator's own making: shared memory from 0
 on, then every global array at addresses of its own, with the same distances as in real memory. A
 site is the address of the instruction, ``id(code) + offset``, plus 1 for a store: since Python 3.11
-the instructions lie inside the code object and two bytes apart, so that this is one number for
-each, and cheap. Entries of atomics, of async copies and of wide accesses have negative sites, which
-hold the kind and how many elements too: :meth:`AccessLog.add`. Which thread it was stands in
-``marks``, once for each time that a thread is switched to, and on which path in ``path_marks``.
-Both are numbers in a row: tuples by the million would take longer to keep and to read.
+the instructions lie two bytes apart inside the code object, so each gets its own number at little
+cost. Entries of atomics, of async copies and of wide accesses have negative sites, which hold the
+kind and how many elements too: :meth:`AccessLog.add`. Which thread it was stands in ``marks``, once
+for each time that a thread is switched to, and on which path in ``path_marks``. Both are numbers in
+a row: tuples by the million would take longer to keep and to read.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ class Accesses(NamedTuple):
         return np.asarray((self.kind & 3 == READ) & (self.kind & LANDED != 0))
 
     def take(self, chosen: np.ndarray) -> Accesses:
-        """Those at these positions, or where this mask is true."""
+        """The accesses at these positions, or where this mask is true."""
         return Accesses(*(column[chosen] for column in self))
 
     def rows(self, indices: Any) -> Iterator[Access]:
-        """Those at these positions, one by one, with a ``kind`` of two bits."""
+        """The accesses at these positions, one by one, with a ``kind`` of two bits."""
         for row in zip(*(column[indices].tolist() for column in self), strict=True):
             access = Access(*row)
             yield access._replace(kind=access.kind & 3)
@@ -195,8 +195,8 @@ class AccessLog:
         return Accesses._make([*columns, value])
 
     def span_at(self, address: int) -> Span:
-        """The array that the address is in: the last of several views, of those with an element
-        there if there are such."""
+        """The array that holds the address. Of several views it is the last, preferably one with an
+        element there."""
         around = [span for span in reversed(self.spans) if span.start <= address < span.end]
         return next((span for span in around if span.has_element(address)), around[0])
 

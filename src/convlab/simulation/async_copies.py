@@ -96,7 +96,7 @@ class AsyncCopies:
         self._groups[number].append(self._since_commit.pop(number, []))
 
     def wait(self, groups: int) -> None:
-        """``wait_copies``: the thread's groups land, the oldest first, until ``groups`` are left.
+        """``wait_copies``: land the thread's oldest groups until ``groups`` remain in flight.
 
         Raises ``ValueError`` for a number below zero.
         """

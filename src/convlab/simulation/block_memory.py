@@ -91,7 +91,7 @@ class Shared:
         return array
 
     def new_block(self) -> None:
-        """Nothing is left of what the last block wrote."""
+        """Forget everything that the last block wrote."""
         self._dynamic.fill(NOBODY_WROTE)
         for array in self._static:
             array.host[...] = poisoned((), array.dtype)

@@ -36,7 +36,7 @@ class Thread:
 
     @property
     def lane(self) -> int:
-        """Its number in its warp, 0 to 31."""
+        """The thread's number in its warp, 0 to 31."""
         return self.number % WARP
 
     def waits_for(self) -> Request:

@@ -32,7 +32,8 @@ Meaning = Callable[[Any], Any]
 
 def python_body(kernel: Any, fake_cuda: Any) -> Callable[..., Any]:
     """A copy of the kernel's function in which ``cuda`` is ``fake_cuda``, intrinsics are their
-    emulations, device functions are copied likewise and Numba's number types cast with NumPy."""
+    emulations, device functions are copied in the same way, and Numba's number types cast with
+    NumPy."""
     return Copier(fake_cuda, _numpy_numbers).copy(kernel.py_func)
 
 
@@ -103,7 +104,7 @@ class Copier:
             yield from _nested(copy.__code__)
 
     def replaced(self, value: Any, attributes: Iterable[str] = ()) -> Any:
-        """What stands for a global's or closure's value, or for that of a module's attribute.
+        """The replacement for the value of a global, a closure variable or a module's attribute.
         ``attributes`` are what the function may ask of it: what it calls is copied beforehand."""
         if value is self._cuda:
             return self.fake_cuda
@@ -132,7 +133,7 @@ class Copier:
         return value
 
     def _imported(self, name: str) -> Any:
-        """What `from numba.cuda import name` is."""
+        """The value of ``from numba.cuda import name``."""
         self.used.add(name)
         if name == "laneid":  # a number, which changes
             return Unknown("laneid imported by its name is not simulated: write cuda.laneid")
