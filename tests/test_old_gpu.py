@@ -122,9 +122,10 @@ def test_which_gpus_run_them(
 
 
 def test_the_reason_names_the_stages_what_they_need_and_the_gpu() -> None:
-    older, other = reason().split("; ")
-    for words in (*COPYING, "capability 8.0 or higher", "copies", "Tesla T4 has 7.5"):
+    older, other = reason(*COPYING[:2], ALONE).split("; ")
+    for words in (*COPYING[:2], "capability 8.0 or higher", "copies", "Tesla T4 has 7.5"):
         assert words in older
+    assert all(name in reason() for name in TOO_NEW)
     for words in (ALONE, "capability 9.0, no other", "wgmma", "Tesla T4 has 7.5"):
         assert words in other
     assert reason(gpu="B200", capability=(10, 0)) == other.replace(
