@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from bench_fakes import SPOILED, InThread, system
+from bench_fakes import SPOILED, InThread, small_layer, system
 from typer.testing import CliRunner
 
-from convlab.bench import gpu_backend, monitor, pool, systems
+from convlab.bench import cases, gpu_backend, monitor, pool, systems
 from convlab.bench.systems import DEFAULT_STAGES, QUICK_STAGES, chosen
 from convlab.cli import app
 from convlab.engines import unavailable
@@ -45,6 +45,7 @@ def lab(monkeypatch, tmp_path):
     monkeypatch.setattr("convlab.engines._made", {"gpu": object()})
     monkeypatch.setattr(pool, "BACKEND", "bench_fakes:Fakes")
     monkeypatch.setattr(pool, "Worker", InThread)
+    monkeypatch.setattr(cases, "paper_layer", small_layer)
     monkeypatch.setattr(gpu_backend, "current_gpu", lambda: "GPU-1")
     idle = monitor.Look(1980, 3200, 1980, 0, 0, 1000)
     monkeypatch.setattr(monitor, "look", lambda gpu: lambda: idle)
@@ -221,7 +222,7 @@ def test_a_time_limit_s_kill_leaves_no_process_and_no_tensors(tmp_path):
     try:
         until = time.monotonic() + 60
         while not (file.exists() and len(with_word(word)) >= 3) and time.monotonic() < until:
-            time.sleep(0.05)  # until the first row is in, and the second one's process is there
+            time.sleep(0.2)  # until the first row is in, and the second one's process is there
         assert list(folder.iterdir())
         command.terminate()
         _, errors = command.communicate(timeout=30)

@@ -13,13 +13,15 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, system
+from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, small_layer, system
 
+from convlab.bench import cases as all_cases
 from convlab.bench import harness, pool
 from convlab.bench.bounds import Checked, Checker
 from convlab.bench.cases import PASSING, Bench, cases_for, compiled_ahead, weights
 from convlab.bench.cases import run as run_cases
 from convlab.bench.pool import Worker, WorkerDied, WorkerPool
+from convlab.bench.roofline import Machine
 from convlab.bench.rows import NUMBERS, Row
 from convlab.bench.systems import chosen
 from convlab.oracle import random_tensors
@@ -30,10 +32,10 @@ pytestmark = pytest.mark.same_in_cudasim
 FULL = OSError(errno.ENOSPC, "No space left on device")
 EXPECTED = {
     "right": ("measured", None),
-    "wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
-    "stage_wrong": ("wrong", "1 of 12800 outputs is wrong|the error is"),
+    "wrong": ("wrong", "1 of 400 outputs is wrong|the error is"),
+    "stage_wrong": ("wrong", "1 of 400 outputs is wrong|the error is"),
     "writes_nothing": ("wrong", "it wrote nothing"),
-    "skips_one": ("wrong", "1 of 12,800 outputs are NaN"),
+    "skips_one": ("wrong", "1 of 400 outputs are NaN"),
     "wrong_later": ("wrong", "after it was timed, "),
     "tf32": ("measured", None),
     "tf32_too_wrong": ("wrong", "what tf32 may make"),
@@ -56,26 +58,32 @@ EXPECTED = {
 }
 
 
+def on(workers):
+    return Bench(workers, Machine(**MACHINE), {}, "same")
+
+
 def run(names, fakes="bench_fakes:Fakes", **options):
     """The rows by system; a name that no fake has is a system that its worker does not know."""
     workers = WorkerPool(fakes, compilers=1, **options)
     systems = [system(name) if name in SPOILED else system("right", name=name) for name in names]
     cases = cases_for(["conv12"], 1, systems)
     try:
-        return {row.system: row for row in run_cases(cases, Bench(workers, MACHINE, {}, "same"))}
+        return {row.system: row for row in run_cases(cases, on(workers))}
     finally:
         workers.close()
 
 
 @pytest.fixture(autouse=True)
-def _threads(monkeypatch):
+def _quick(monkeypatch):
     monkeypatch.setattr(pool, "Worker", InThread)
+    monkeypatch.setattr(all_cases, "paper_layer", small_layer)
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Row]:
     """A row of every fake. Processes are there where one ends or hangs."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(all_cases, "paper_layer", small_layer)
         patch.setattr(pool, "Worker", Worker)
         in_processes = run(["crash", "right"]) | run(["hang"], row_seconds=1.0)
         patch.setattr(pool, "Worker", InThread)
@@ -108,7 +116,7 @@ def test_a_row_says_what_it_was_measured_with(rows):
     row = rows["right"]
     assert row.key == ("conv12", 1, "right")
     assert (row.time_ms, row.time_spread, row.repeats, row.settled) == (10.0, 0.5, 20, True)
-    assert row.tflops == pytest.approx(paper_layer("conv12", 1).flops / 10 / 1e9)
+    assert row.tflops == pytest.approx(small_layer("conv12", 1).flops / 10 / 1e9)
     assert row.bound == "fp32"
     assert 0 < row.error_over_bound < 1
     assert row.clocks_mhz == {"before": 1980, "after": 1980, "max": 1980}
@@ -142,7 +150,7 @@ def test_no_row_has_a_number_and_a_reason(state, change):
 
 def test_unsteady_measurements_are_tried_again_and_then_given_up(monkeypatch):
     place = Fakes()
-    problem = paper_layer("conv12", 1)
+    problem = small_layer("conv12", 1)
     tensors = random_tensors(problem, 0, bias=False)[:2]
     for name, tries in (("right", 1), ("steady_at_last", 3), ("unsteady", 3), ("busy", 3)):
         chosen = place.system_named(name)
@@ -177,7 +185,7 @@ def test_what_may_have_passed_is_measured_once_more_at_the_end_of_its_layer(turn
     """A GPU that was too hot for one row: the row is the second turn's, and there is one of it."""
     measurers = Recovering({"right": "unsteady", "tf32": "busy"}, turns)
     cases = cases_for(["conv12"], 1, [system(name) for name in ("right", "tf32", "any")])
-    rows = list(run_cases(cases, Bench(measurers, MACHINE, {}, "same")))
+    rows = list(run_cases(cases, on(measurers)))
     assert measurers.asked == ["layer", "right", "tf32", "any", "right", "tf32"]
     assert [(row.system, row.state, row.reason) for row in rows] == [
         ("any", "measured", None),
@@ -262,7 +270,7 @@ def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
     workers = WorkerPool("bench_fakes:Told", compilers=1, foreign=(77,))
     names = ("absent", "right", "sticky", "wrong", "tf32")
     cases = cases_for(["conv12"], 1, [system(name) for name in names])
-    states = [row.state for row in run_cases(cases, Bench(workers, MACHINE, {}, "same"))]
+    states = [row.state for row in run_cases(cases, on(workers))]
     assert states == ["absent", "measured", "failed", "wrong", "measured"]
     ours = [worker.number for worker in workers._workers.values()]
     assert (len(ours), len(opened)) == (2, 3)
@@ -303,7 +311,7 @@ def test_starting_up_may_take_longer_than_a_row(monkeypatch):
     monkeypatch.setattr("bench_fakes.Slow", Slow, raising=False)
     workers = WorkerPool("bench_fakes:Slow", row_seconds=0.01)
     assert workers.facts()["machine"]["device"] == "a fake GPU"
-    assert list(workers.compile([(paper_layer("conv12", 1), system("tf32"))])) == [None]
+    assert list(workers.compile([(small_layer("conv12", 1), system("tf32"))])) == [None]
     assert "fakes" in workers._workers  # it has not been ended for being slow
     workers.close()
 

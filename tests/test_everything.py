@@ -1,5 +1,5 @@
-"""`make bench`: the parts in turn, what becomes of failures and of Ctrl-C; and what the Makefile
-makes of it. The parts here are small programs."""
+"""`make bench`: the commands in turn, what becomes of failures and of Ctrl-C; and what the Makefile
+makes of it. The commands here are a shell's, which starts sooner than Python."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import shlex
 import signal
 import stat
 import subprocess
-import sys
 import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from convlab.bench import everything, experiments
-from convlab.bench.everything import Part
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -25,112 +24,83 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def run_all(tmp_path, monkeypatch, capfd):
-    """Runs parts in an empty folder, on a GPU; returns the exit code, and what was said. A part may
-    be a shell's, which starts sooner than Python."""
+    """Runs commands in an empty folder, on a GPU; returns the exit code, and what was said."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(everything, "unavailable", lambda name: None)
-    monkeypatch.setattr(everything.signal, "signal", lambda *_: None)  # the tests' own process
     monkeypatch.setitem(everything.PROGRAMS, "sh", ["sh"])
+    before = {number: signal.getsignal(number) for number in everything.ENDINGS[:2]}
 
-    def run(*parts):
-        monkeypatch.setattr(everything, "PARTS", parts)
+    def run(*scripts):
+        typed = [f"sh -c {shlex.quote(script)}" for script in scripts]
+        monkeypatch.setattr(everything, "COMMANDS", typed)
         return everything.main([]), capfd.readouterr().out
 
-    return run
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def shell(text):
-    return f"sh -c {shlex.quote(text)}"
+def leaving(code):
+    """A command that writes a file and ends with this code."""
+    return f"printf x >> {code}.json; echo it is {code}.json; exit {code}"
 
 
-def leaving(file, code):
-    """A part that writes its file and ends with this code."""
-    text = f"printf x >> {file}; echo it is {file}; exit {code}"
-    return Part(f"makes {file}", shell(text), (file,))
-
-
-def test_a_part_that_fails_is_said_and_the_others_go_on(run_all, tmp_path):
-    parts = tuple(leaving(f"{code}.json", code) for code in (0, 2, 7, 1))
-    code, said = run_all(*parts, Part("dies", shell("kill -9 $$"), ("absent.json",)))
+def test_a_command_that_fails_is_said_and_the_others_go_on(run_all, tmp_path):
+    code, said = run_all(*map(leaving, (0, 2, 7, 1)), "kill -9 $$")
     assert code == 2  # the first failure's
-    assert all((tmp_path / part.files[0]).read_text() == "x" for part in parts)
-    ended = re.findall(r"^== \d of 5: (.*) after \d+ s$", said, re.MULTILINE)
-    assert ended == [
+    assert all((tmp_path / f"{number}.json").read_text() == "x" for number in (0, 2, 7, 1))
+    ended = [
         "done", "refused", "failed (exit code 7)", "done, and something was wrong",
         "failed (exit code 137)",
     ]  # fmt: skip
-    assert said.index("== 2 of 5: makes 2.json: sh -c") < said.index("it is 2.json")
-    assert said.index("it is 2.json") < said.index("== 2 of 5: refused")
-    summary = said.split("lies in\n")[1].splitlines()
-    assert [line.split()[-1] for line in summary] == [*(part.files[0] for part in parts), "-"]
+    *each, summary = said.split("\n\n")
+    assert re.findall(r"^== \d of 5: (.*)$", said, re.MULTILINE)[1::2] == ended
+    assert [line[:30].strip() for line in summary.splitlines()] == ended
+    assert each[1].startswith("== 2 of 5: sh -c 'printf x >> 2.json")
+    assert each[1].endswith("it is 2.json\n== 2 of 5: refused")
 
 
-def test_a_part_that_was_interrupted_ends_all(run_all, tmp_path):
-    assert run_all(leaving("a.json", 0))[0] == 0
-    code, said = run_all(*(leaving(f"{code}.json", code) for code in (2, 130, 1)))
+def test_a_command_that_was_interrupted_ends_all(run_all, tmp_path):
+    assert run_all(leaving(0))[0] == 0
+    code, said = run_all(*map(leaving, (2, 130, 1)))
     assert code == 130
     assert not (tmp_path / "1.json").exists()
-    assert said.endswith("interrupted at part 2 of 3: the same command goes on\n")
+    assert said.endswith("interrupted at 2 of 3: the same command goes on\n")
 
 
-SLOW = """
-trap 'sleep 0.3; printf x >> saved; exit 130' INT
-touch started
-while :; do sleep 0.05; done
-"""
-ALL = """
-import sys
-from convlab.bench import everything
-everything.unavailable = lambda name: None
-everything.PROGRAMS["sh"] = ["sh"]
-everything.PARTS = (
-    everything.Part("slow", {slow!r}, ("saved",)), everything.Part("next", {then!r}, ("next",)),
-)
-sys.exit(everything.main([]))
-"""
+SAVES = "trap 'sleep 0.2; printf x >> saved; exit 1' INT"  # whatever its exit code
 
 
 @pytest.mark.parametrize(
-    ("how", "ctrl_c"),
+    ("trap", "signals", "saved"),
     [
-        (signal.SIGINT, signal.SIG_DFL),
-        (signal.SIGTERM, signal.SIG_IGN),  # as a shell starts what is to run in the background
+        (SAVES, [signal.SIGINT], ["saved"]),
+        (SAVES, [signal.SIGTERM], ["saved"]),  # a time limit's
+        ("trap '' INT TERM", [signal.SIGINT] * 3, []),  # what is deaf is killed at last
     ],
 )
-def test_ctrl_c_ends_all_once_the_part_has_saved(tmp_path, how, ctrl_c):
-    source = ALL.format(slow=shell(SLOW), then=shell("touch next"))
-    process = subprocess.Popen(
-        [sys.executable, "-c", source],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
-    )
-    until = time.monotonic() + 60
-    while not (tmp_path / "started").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    process.send_signal(how)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert (tmp_path / "saved").read_text() == "x"
-    assert not (tmp_path / "next").exists()
-    assert "== 1 of 2: interrupted after" in out
+def test_ctrl_c_ends_all_once_the_command_has_saved(run_all, tmp_path, trap, signals, saved):
+    def interrupt():
+        until = time.monotonic() + 60
+        while not (tmp_path / "started").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        for number in signals:
+            os.kill(os.getpid(), number)
+            time.sleep(0.1)
 
-
-def test_what_does_not_end_when_asked_is_ended(monkeypatch):
-    monkeypatch.setattr(everything, "ENDINGS", ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.2)))
-    deaf = ["sh", "-c", "trap '' INT TERM; echo; sleep 60 & wait; sleep 60"]
-    process = subprocess.Popen(deaf, start_new_session=True, stdout=subprocess.PIPE)
-    process.stdout.readline()
-    everything.end(process)
-    assert process.returncode == -signal.SIGKILL
-    os.killpg(process.pid, signal.SIGKILL)  # its sleep
-    process.stdout.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts what runs in the background
+    thread = Thread(target=interrupt)
+    thread.start()
+    code, said = run_all(f"{trap}\ntouch started\nwhile :; do sleep 0.05; done", "touch next")
+    thread.join()
+    assert code == 130
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*saved, "started"]
+    assert "== 1 of 2: interrupted\n" in said
 
 
 def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys):
     monkeypatch.setattr(everything, "unavailable", lambda name: "there is no driver")
-    monkeypatch.setattr(everything, "PARTS", None)  # nothing is begun
+    monkeypatch.setattr(everything, "COMMANDS", None)  # nothing is begun
     assert everything.main([]) == 2
     out, err = capsys.readouterr()
     assert not out
@@ -138,17 +108,11 @@ def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys):
     assert err.count("\n") == 1
 
 
-def test_the_parts_are_what_the_papers_figures_need():
-    first, *measured, last = [shlex.split(part.typed) for part in everything.PARTS]
-    assert first == ["convlab", "bench"]
-    assert {typed[2] for typed in measured} == {"convlab.bench.experiments"}
+def test_the_papers_figures_are_measured_into_files_that_git_ignores():
+    first, *measured, last = [shlex.split(typed) for typed in everything.COMMANDS]
+    assert (first, last[:2]) == (["convlab", "bench"], ["convlab", "report"])
     assert {typed[3] for typed in measured} == experiments.EXPERIMENTS.keys() - {"sizes"}
-    assert last[:2] == ["convlab", "report"]
-    assert {"--html", "--markdown"} <= {*last}
-
-
-def test_what_the_parts_leave_is_ignored_by_git():
-    files = {file for part in everything.PARTS for file in part.files}
+    files = {"bench.json", last[3], last[5], *(typed[5] for typed in measured)}
     aside = {f"{Path(file).stem}-0123456789ab.json" for file in files if file.endswith("json")}
     done = subprocess.run(
         ["git", "-C", str(ROOT), "check-ignore", *files, *aside], capture_output=True, text=True

@@ -8,7 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from bench_fakes import Fakes, InThread, Timing
+from bench_fakes import Fakes, InThread, Timing, small_layer
 
 from convlab.bench import cases, experiments, pool, systems, unfold_table
 from convlab.bench.experiments import EXPERIMENTS, main
@@ -63,6 +63,7 @@ def first_calls(monkeypatch):
     for name, value in {
         "choose": lambda name: PretendedGpu(strict=False),
         "PAPER_BATCH": 1,
+        "paper_layer": small_layer,
         "LAYER_NAMES": ("conv12",),
         "SIZES": {"one": SMALL, "two": replace(SMALL, batch=2)},
         "SWEEP_BASE": SMALL,
