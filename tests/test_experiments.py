@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from bench_fakes import Fakes, InThread, Timing, small_layer
 
-from convlab.bench import cases, experiments, pool, systems, unfold_table
+from convlab.bench import cases, experiments, pool, systems
+from convlab.bench.baselines import unfold_table
 from convlab.bench.experiments import EXPERIMENTS, main
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
@@ -52,11 +53,9 @@ def first_calls(monkeypatch):
     """A GPU; workers are threads; problems that NumPy computes at once. What is returned holds an
     entry for each process of first calls."""
     calls = []
-    times = {name: {"ms": 9.0} for name in unfold_table.LINES}
+    times = {name: {"ms": 9.0} for name in LINES}
     monkeypatch.setattr(unfold_table, "first_calls", lambda: calls.append(1) or times)
     monkeypatch.setattr(unfold_table, "PROBLEM", SMALL)
-    rows = EXPERIMENTS["unfold_table"]._replace(backend="test_experiments:Named")
-    monkeypatch.setitem(EXPERIMENTS, "unfold_table", rows)
     monkeypatch.setattr("test_experiments.HOW", {})
     monkeypatch.setattr(pool, "Worker", InThread)
     monkeypatch.setattr(pool, "BACKEND", "test_experiments:Named")
@@ -65,6 +64,7 @@ def first_calls(monkeypatch):
         "PAPER_BATCH": 1,
         "paper_layer": small_layer,
         "LAYER_NAMES": ("conv12",),
+        "UNFOLDED": SMALL,
         "SIZES": {"one": SMALL, "two": replace(SMALL, batch=2)},
         "SWEEP_BASE": SMALL,
         "SWEEPS": {"size": (6, 9), "kernel_size": (1, 3)},
@@ -113,7 +113,7 @@ SWEPT = (SMALL, ConvProblem(1, 2, 9, 9, 3, 3), ConvProblem(1, 2, 6, 6, 3, 1))  #
         ("sizes", ["one", "two"], experiments.SIZE_SYSTEMS),
         ("ablation", ["conv12"], (systems.WHOLE, *systems.VARIANTS)),
         ("sweeps", [*map(str, SWEPT)], experiments.SWEEP_SYSTEMS),
-        ("unfold_table", [str(SMALL)], (*unfold_table.LINES, *unfold_table.OURS)),
+        ("unfold_table", [str(SMALL)], experiments.UNFOLD_SYSTEMS),
     ],
 )
 def test_every_system_is_measured_on_every_problem(name, layers, names, file, capsys):
@@ -251,7 +251,7 @@ def test_what_cannot_run_is_said_before_anything_is_measured(monkeypatch, tmp_pa
 
 
 def test_failed_first_calls_are_tried_again(first_calls):
-    whole = {"first_calls": {name: {"ms": 1.0} for name in unfold_table.LINES}}
+    whole = {"first_calls": {name: {"ms": 1.0} for name in LINES}}
     assert unfold_table.first_calls_once(whole) == whole
     assert not first_calls
     broken = {"first_calls": whole["first_calls"] | {"conv2d": {"reason": "its process ended"}}}
@@ -265,7 +265,7 @@ def test_first_calls_tell_of_each_row_in_turn(monkeypatch):
         return "not installed" if name.startswith("fast_unfoldnd") else None
 
     systems = {name: SimpleNamespace(why_absent=partial(absent, name)) for name in LINES}
-    monkeypatch.setattr(unfold_table, "row_system", systems.__getitem__)
+    monkeypatch.setattr(unfold_table, "ROWS", systems)
     monkeypatch.setattr(unfold_table, "_tensors", lambda: [None, None])
     monkeypatch.setattr(unfold_table, "computation", lambda line, *_: line)
     timed = {line: float(ms) for ms, line in enumerate(LINES.values())}
@@ -283,9 +283,7 @@ def test_a_process_of_first_calls_that_says_nothing_is_a_reason(monkeypatch):
 
 
 def test_where_tf32_may_round_the_row_is_checked_as_tf32():
-    rounded = {
-        name for name in unfold_table.LINES if unfold_table.row_system(name).precision == "tf32"
-    }
+    rounded = {name for name in LINES if systems.system_named(name).precision == "tf32"}
     assert rounded == {"conv2d_tf32", "fast_torch_tf32", "fast_unfoldnd", "fast_unfoldnd_tf32"}
 
 
@@ -296,7 +294,7 @@ def test_the_rows_compute_the_convolution():
 
     input, weight, _ = random_tensors(SMALL, 0, bias=False)
     oracle = Oracle(SMALL, input, weight)
-    for name, line in unfold_table.LINES.items():
+    for name, line in LINES.items():
         if line.by == "unfoldnd":
             pytest.importorskip("unfoldNd")
         tensors = [torch.from_numpy(array) for array in (input, weight)]

@@ -4,7 +4,7 @@
 sizes        s12, PyTorch and cuDNN's GEMM class on sizes that no tile was tuned for
 ablation     Figure 4 of the im2win paper: s11 whole and without each technique, twelve layers
 sweeps       Figures 1 to 4 of article 001: single images, one size changed at a time, and C++ loops
-unfold_table Table 1 of article 002 (:mod:`convlab.bench.unfold_table`)
+unfold_table Table 1 of article 002 (:mod:`convlab.bench.baselines.unfold_table`)
 ============ ======================================================================================
 
 Each case is measured as ``convlab bench`` measures: in a process of its family, its output checked
@@ -20,11 +20,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from convlab.bench import cases as all_cases
-from convlab.bench import unfold_table
 from convlab.bench.analysis import TORCH
+from convlab.bench.baselines import unfold_table
 from convlab.bench.cases import Case
 from convlab.bench.measured import GPU_ONLY, INTERRUPTED, write_results
 from convlab.bench.pool import WorkerDied
@@ -53,18 +53,14 @@ SWEEP_SYSTEMS = (
     "cpp_seven_loops", "s02_cin_naive", "s02_cout", "s02_cin", "cutlass_analytic",
     "cutlass_optimized", "torch_compile_fp32", "torch_compile_tf32", "cutlass_tf32", WHOLE,
 )  # fmt: skip
+UNFOLDED = unfold_table.PROBLEM
+UNFOLD_SYSTEMS = (*unfold_table.LINES, "s03_unfold_einsum", WHOLE)
 
 
 def named(problems: Mapping[str, ConvProblem], systems: Iterable[str]) -> list[Case]:
     """Every system on every problem of that name."""
     chosen = [system_named(name) for name in systems]
     return [Case(name, problem, system) for name, problem in problems.items() for system in chosen]
-
-
-def ablation() -> list[Case]:
-    """Every technique off in turn; a time includes the layout transform."""
-    layers = {name: paper_layer(name, PAPER_BATCH) for name in LAYER_NAMES}
-    return named(layers, (WHOLE, *VARIANTS))
 
 
 def sweep_points() -> list[tuple[str, int, ConvProblem]]:
@@ -77,11 +73,6 @@ def sweep_points() -> list[tuple[str, int, ConvProblem]]:
     return [(sweep, n, problem(sweep, n)) for sweep, values in SWEEPS.items() for n in values]
 
 
-def sweeps() -> list[Case]:
-    """The cases of ``sweeps``; a problem that several sweeps share is measured once."""
-    return named({str(problem): problem for _, _, problem in sweep_points()}, SWEEP_SYSTEMS)
-
-
 def points_as_json(older: Document | None) -> dict[str, Any]:
     """The points of all sweeps."""
     return {
@@ -92,40 +83,36 @@ def points_as_json(older: Document | None) -> dict[str, Any]:
     }
 
 
-class Experiment(NamedTuple):
-    """``more`` gives what else belongs into the document, from an older document of the same
-    machine, versions and code, or None; ``backend`` knows systems of its own."""
-
-    cases: Callable[[], Sequence[Case]]
-    more: Callable[[Document | None], dict[str, Any]] = lambda older: {}
-    backend: str | None = None
-
-
-EXPERIMENTS = {
-    "sizes": Experiment(lambda: named(SIZES, SIZE_SYSTEMS)),
-    "ablation": Experiment(ablation),
-    "sweeps": Experiment(sweeps, points_as_json),
-    "unfold_table": Experiment(
-        unfold_table.cases, unfold_table.first_calls_once, unfold_table.BACKEND
+EXPERIMENTS: dict[str, Callable[[], list[Case]]] = {
+    "sizes": lambda: named(SIZES, SIZE_SYSTEMS),
+    "ablation": lambda: named(
+        {name: paper_layer(name, PAPER_BATCH) for name in LAYER_NAMES}, (WHOLE, *VARIANTS)
     ),
+    # A problem that several sweeps share is measured once.
+    "sweeps": lambda: named({str(one): one for _, _, one in sweep_points()}, SWEEP_SYSTEMS),
+    "unfold_table": lambda: named({str(UNFOLDED): UNFOLDED}, UNFOLD_SYSTEMS),
+}
+# What else belongs into a document, from an older one of the same machine, versions and code.
+MORE: dict[str, Callable[[Document | None], dict[str, Any]]] = {
+    "sweeps": points_as_json,
+    "unfold_table": unfold_table.first_calls_once,
 }
 
 
-def measure(
-    experiment: Experiment, older: Document | None, save: Callable[[Document], None]
-) -> bool:
+def measure(name: str, older: Document | None, save: Callable[[Document], None]) -> bool:
     """Measure what is not in ``older``; ``save`` gets the machine, the versions and the rows after
     each row, and at the end with ``ok``: whether all is well, which is also returned.
 
     Rows of an ``older`` document with the same machine, versions and code stay. Raises
     :class:`~convlab.bench.pool.WorkerDied` where no process can measure.
     """
-    cases = experiment.cases()
-    with all_cases.open_bench(experiment.backend) as bench:
+    cases = EXPERIMENTS[name]()
+    with all_cases.open_bench() as bench:
         same = bench.identity
+        known = older if older is not None and older["identity"] == same else None
         rows = [
             row
-            for row in (older or {"rows": []})["rows"]
+            for row in (known or {"rows": []})["rows"]
             if row["identity"] == same and row["state"] in LASTING
         ]
         document: dict[str, Any] = {
@@ -135,7 +122,8 @@ def measure(
             "systems": list({case.system.name: case.system.as_json() for case in cases}.values()),
             "rows": rows,
         }
-        document |= experiment.more(older if older and older["identity"] == same else None)
+        if name in MORE:
+            document |= MORE[name](known)
         have = {(row["layer"], row["problem"], row["system"]) for row in rows}
         todo = [
             case for case in cases if (case.layer, str(case.problem), case.system.name) not in have
@@ -193,13 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     file: Path | None = chosen.json
     typed = f"{module} {chosen.name}" + (f" --json {shlex.quote(str(file))}" if file else "")
-
     try:
         older = None if file is None else read(file)
-        here: Document = {
-            "device": choose("gpu").device,
-            "environment": environment([]) | {"command": typed},
-        }
+        here = {"device": choose("gpu").device, "environment": environment([]) | {"command": typed}}
     except (ValueError, EngineUnavailable) as error:
         why = f": {GPU_ONLY}" if isinstance(error, EngineUnavailable) else ""
         _say(f"convlab: {error}{why}")
@@ -217,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_results(file, {**document, **here})
 
     try:
-        return 0 if measure(EXPERIMENTS[chosen.name], older, save) else 1
+        return 0 if measure(chosen.name, older, save) else 1
     except WorkerDied as error:
         _say(f"convlab: no process can measure here: {error}")
         return 2
