@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.measured import run_module, table
+from convlab.bench.measured import table
+from convlab.bench.tools import run_tool
 from convlab.bench.tuning import processes
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.oracle import CheckResult, Oracle, random_tensors
@@ -188,14 +188,9 @@ def of_stage(tool: str, stage: str) -> dict[str, Any]:
     }
 
 
-def measure(engine: Engine | None) -> dict[str, Any]:
-    """Every stage that the GPU can run, under every tool. Raises ``EngineUnavailable`` without
-    compute-sanitizer. Ctrl-C ends the tools that run and begins no others."""
-    assert engine is not None
-    if shutil.which(PROGRAM) is None:
-        raise EngineUnavailable(
-            f"there is no {PROGRAM} on the path: it comes with NVIDIA's CUDA toolkit"
-        )
+def measure(engine: Engine, names: Sequence[str]) -> dict[str, Any]:
+    """Every stage that the GPU can run, under every tool. Ctrl-C ends the tools that run and begins
+    no others."""
     said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
     version = re.search(r"[Vv]ersion (\S+)", said)
     stages, left_out = stages_for(engine, STAGES)
@@ -254,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["runs"]:
         return run_stages(words[1:])
     about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
-    return run_module(MODULE, about, measure, show, words, "its tools watch a GPU's kernels")
+    return run_tool(MODULE, about, PROGRAM, measure, show, words)
 
 
 if __name__ == "__main__":
