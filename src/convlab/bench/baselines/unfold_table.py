@@ -18,11 +18,16 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from convlab.bench.baselines import Prepared, System
-from convlab.bench.baselines.pytorch import Compute, OnTorch, matmul_tf32, why_no_torch
+from convlab.bench.baselines.pytorch import (
+    Compute,
+    OnTorch,
+    matmul_tf32,
+    why_no_torch,
+    why_no_unfoldnd,
+)
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 
@@ -92,15 +97,11 @@ def _row(name: str, line: Line) -> System:
     # unfoldNd unfolds by a convolution, so cuDNN's TF32 rounds what is unfolded.
     rounds = line.matmul or (line.cudnn and line.by in ("conv2d", "unfoldnd"))
 
-    def why_absent() -> str | None:
-        if line.by == "unfoldnd" and find_spec("unfoldNd") is None:
-            return "unfoldNd is not installed: pip install unfoldNd"
-        return why_no_torch()
-
     def prepare(problem: ConvProblem, input: Any, weight: Any) -> Prepared:
         return OnTorch(name, problem, input, weight, partial(computation, line))
 
     precision, method = "tf32" if rounds else "fp32", "any" if name == "conv2d" else "gemm"
+    why_absent = why_no_unfoldnd if line.by == "unfoldnd" else why_no_torch
     return System(name, title, "baseline", "pytorch", precision, method, True, why_absent, prepare)
 
 
