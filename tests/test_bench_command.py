@@ -318,14 +318,6 @@ def test_which_systems_are_chosen():
         chosen(None, ["nobody"])
 
 
-def test_what_a_default_run_has_is_told():
-    words = {10: "ten", 22: "twenty-two"}
-    text = " ".join((Path(__file__).parents[1] / "docs/measuring.md").read_text().split())
-    kinds = [one.kind for one in chosen(None, None)]
-    stages, others = (words[kinds.count(kind)] for kind in ("stage", "baseline"))
-    assert f"at batch 128, {stages} stages and {others} baselines" in text
-
-
 def test_names_of_stages_and_baselines_differ():
     names = [stage.name for stage in LADDER] + [baseline.name for baseline in systems.BASELINES]
     assert len(names) == len(set(names))
