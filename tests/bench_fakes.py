@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from convlab.bench import monitor, pool
 from convlab.bench.baselines import System, Unsupported, rehearsal
 from convlab.bench.harness import serve
 from convlab.bench.monitor import Look
@@ -247,3 +248,30 @@ class InThread:
 
 def system(name, /, **changed):
     return replace(Fakes().system_named(name), **changed)
+
+
+def pretend_gpu(monkeypatch, backend):
+    """A GPU that is idle; workers are threads with that backend, layers are small."""
+    monkeypatch.setattr("convlab.engines.unavailable", lambda name: None)
+    monkeypatch.setattr("convlab.engines._made", {"gpu": object()})
+    monkeypatch.setattr(pool, "BACKEND", backend)
+    monkeypatch.setattr(pool, "Worker", InThread)
+    monkeypatch.setattr("convlab.bench.cases.paper_layer", small_layer)
+    monkeypatch.setattr("convlab.bench.gpu_backend.current_gpu", lambda: "GPU-1")
+    idle = Look(1980, 3200, 1980, 0, 0, 1000)
+    monkeypatch.setattr(monitor, "look", lambda gpu: lambda: idle)
+    monkeypatch.setattr(monitor, "processes", lambda gpu: lambda: ())
+
+
+def interrupt_at(monkeypatch, number):
+    """Ctrl-C at the row of that number; returns what is measured, by name."""
+    measure, calls = pool.WorkerPool.measure, []
+
+    def interrupted(self, chosen, check):
+        calls.append(chosen.name)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return measure(self, chosen, check)
+
+    monkeypatch.setattr(pool.WorkerPool, "measure", interrupted)
+    return calls

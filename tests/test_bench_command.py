@@ -10,12 +10,14 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from bench_fakes import SPOILED, InThread, small_layer, system
+from bench_fakes import SPOILED, interrupt_at, pretend_gpu, system
 from typer.testing import CliRunner
 
-from convlab.bench import cases, gpu_backend, monitor, pool, systems
+from convlab.bench import monitor, systems
+from convlab.bench.pool import WorkerDied
 from convlab.bench.systems import DEFAULT_STAGES, QUICK_STAGES, chosen
 from convlab.cli import app
 from convlab.engines import unavailable
@@ -41,15 +43,7 @@ def test_a_simulator_is_not_timed(tmp_path):
 @pytest.fixture
 def lab(monkeypatch, tmp_path):
     """The command on a backend of fakes, where all the systems asked for are fakes."""
-    monkeypatch.setattr("convlab.engines.unavailable", lambda name: None)
-    monkeypatch.setattr("convlab.engines._made", {"gpu": object()})
-    monkeypatch.setattr(pool, "BACKEND", "bench_fakes:Fakes")
-    monkeypatch.setattr(pool, "Worker", InThread)
-    monkeypatch.setattr(cases, "paper_layer", small_layer)
-    monkeypatch.setattr(gpu_backend, "current_gpu", lambda: "GPU-1")
-    idle = monitor.Look(1980, 3200, 1980, 0, 0, 1000)
-    monkeypatch.setattr(monitor, "look", lambda gpu: lambda: idle)
-    monkeypatch.setattr(monitor, "processes", lambda gpu: lambda: ())
+    pretend_gpu(monkeypatch, "bench_fakes:Fakes")
     names = ["right", "wrong", "unsupported", "tf32"]
     monkeypatch.setattr(
         systems, "chosen", lambda stage, baseline, quick: tuple(map(system, baseline or names))
@@ -137,16 +131,7 @@ def test_results_of_another_machine_or_code_are_kept_aside(lab, monkeypatch):
 @pytest.fixture
 def interrupting(monkeypatch):
     """Ctrl-C at the third row that is measured; which were."""
-    measure, calls = pool.WorkerPool.measure, []
-
-    def interrupted(self, chosen, check):
-        calls.append(chosen.name)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return measure(self, chosen, check)
-
-    monkeypatch.setattr(pool.WorkerPool, "measure", interrupted)
-    return calls
+    return interrupt_at(monkeypatch, 3)
 
 
 def test_an_interrupted_run_has_kept_its_rows_and_goes_on(lab, interrupting):
@@ -246,15 +231,12 @@ def test_measuring_anew_interrupted_has_lost_nothing(lab, interrupting):
     assert set(states(lab)) == {"right", "wrong"}
 
 
-def test_no_room_at_all_is_one_line(lab, monkeypatch):
-    def full(*arguments, **named):
-        raise OSError(28, "No space left on device")
-
-    for what in ("Worker", "tempfile.mkdtemp"):
-        monkeypatch.setattr(f"convlab.bench.pool.{what}", full)
-        result = bench(lab)
-        assert result.exit_code == 2
-        assert result.stderr == "convlab: [Errno 28] No space left on device\n"
+@pytest.mark.parametrize("what", ["Worker", "tempfile.mkdtemp"])
+@pytest.mark.parametrize("error", [OSError(28, "No space"), WorkerDied("its process ended")])
+def test_where_nothing_can_be_measured_there_is_one_line(lab, monkeypatch, what, error):
+    monkeypatch.setattr(f"convlab.bench.pool.{what}", Mock(side_effect=error))
+    result = bench(lab)
+    assert (result.exit_code, result.stderr) == (2, f"convlab: {error}\n")
 
 
 def test_standard_output_gets_the_document_alone(lab):
@@ -274,6 +256,11 @@ def test_a_busy_gpu_is_refused_before_anything_is_measured(lab, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (
+            ["--cases", "some"],
+            "--cases is 'some': it must be one of sizes, ablation",
+        ),
+        (["--cases", "sizes", "--batch", "1"], "--cases names layers and systems: leave out"),
         (["--layer", "conv13"], "layer is 'conv13': it must be one of conv1"),
         (["--batch", "0"], "batch"),
         (["--seconds", "0"], "seconds"),

@@ -111,8 +111,9 @@ def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys):
 def test_the_papers_figures_are_measured_into_files_that_git_ignores():
     first, *measured, last = [shlex.split(typed) for typed in everything.COMMANDS]
     assert (first, last[:2]) == (["convlab", "bench"], ["convlab", "report"])
-    assert {typed[3] for typed in measured} == experiments.EXPERIMENTS.keys() - {"sizes"}
-    files = {"bench.json", last[3], last[5], *(typed[5] for typed in measured)}
+    names = [typed[3] for typed in measured]
+    assert {*names} == experiments.EXPERIMENTS.keys() - {"sizes"}
+    files = {"bench.json", last[3], last[5], *(f"{name}.json" for name in names)}
     aside = {f"{Path(file).stem}-0123456789ab.json" for file in files if file.endswith("json")}
     done = subprocess.run(
         ["git", "-C", str(ROOT), "check-ignore", *files, *aside], capture_output=True, text=True

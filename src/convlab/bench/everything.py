@@ -20,15 +20,12 @@ from convlab.engines import unavailable
 
 COMMANDS = (
     "convlab bench",  # stages and baselines on the twelve layers
-    "python -m convlab.bench.experiments ablation --json ablation.json",
-    "python -m convlab.bench.experiments sweeps --json sweeps.json",
-    "python -m convlab.bench.experiments unfold_table --json unfold_table.json",
+    "convlab bench --cases ablation",
+    "convlab bench --cases sweeps",
+    "convlab bench --cases unfold_table",
     "convlab report --html report.html --markdown report.md",
 )
-PROGRAMS = {
-    "python": [sys.executable],
-    "convlab": [sys.executable, "-c", "from convlab.cli import main; main()"],
-}
+PROGRAMS = {"convlab": [sys.executable, "-c", "from convlab.cli import main; main()"]}
 # What each Ctrl-C, or a time limit's SIGTERM, sends a command: at the first it saves its rows.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ENDED = {

@@ -1,6 +1,6 @@
 """Table 1 of Faster Convolution (article 002): PyTorch's conv2d beside unfold, einsum and fold.
 
-``python -m convlab.bench.experiments unfold_table`` measures its six rows: ``F.conv2d`` and
+``convlab bench --cases unfold_table`` measures its six rows: ``F.conv2d`` and
 ``conv2d_fast``, which unfolds by PyTorch or by unfoldNd, each with and without TF32 in cuDNN and in
 the matrix product; one image of 3 x 1024 x 1024, 16 filters of 3 x 3, a bias.
 
@@ -108,9 +108,9 @@ def _row(name: str, line: Line) -> System:
 ROWS = {name: _row(name, line) for name, line in LINES.items()}
 
 
-def first_calls_once(older: Mapping[str, Any] | None) -> dict[str, Any]:
+def first_calls_once(older: Mapping[str, Any]) -> dict[str, Any]:
     """The first calls of the article's six rows: an older document's where it has all of them."""
-    known = (older or {}).get("first_calls", {})
+    known = older.get("first_calls", {})
     every = all("ms" in known.get(name, {}) for name in LINES)
     return {"first_calls": known if every else first_calls()}
 
