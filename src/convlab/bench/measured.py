@@ -18,7 +18,6 @@ INTERRUPTED = 130  # what shells give for Ctrl-C
 DRIVER = {"driver": "driver", "cuda": "CUDA"}
 PACKAGES = ("numba-cuda", "numba", "numpy")
 
-GPU_ONLY = "its times mean nothing without one"
 
 
 def write_results(file: Path, document: dict[str, Any]) -> None:
