@@ -19,7 +19,6 @@ DRIVER = {"driver": "driver", "cuda": "CUDA"}
 PACKAGES = ("numba-cuda", "numba", "numpy")
 
 
-
 def write_results(file: Path, document: dict[str, Any]) -> None:
     """Write the results whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -311,7 +311,7 @@ def why_table(results: Results, why: Sequence[Why]) -> Table:
 
 
 def interrupted(results: Results) -> str | None:
-    """That a run did not come to its end, and how many rows are missing; None for one that did.
+    """A sentence that a run is incomplete and how many rows are missing; None for a complete run.
 
     An older file does not name the ``missing`` rows: there all its systems on all its layers count.
     """

@@ -40,7 +40,7 @@ BY_MMA_SYNC, MMA_SYNC_FLOPS = "s13_tensor_cores", {"NVIDIA H200": 315e12}
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU's ceilings: operations and bytes a second, None where nobody knows.
+    """A GPU's ceilings: operations and bytes a second, None where unknown.
 
     ``fp32_flops``, ``tf32_flops`` and ``memory_bytes_per_second`` follow from its clocks and are
     not reached by anything; ``sgemm_tflops`` and ``copy_bytes_per_second`` are what cuBLAS and a
@@ -57,8 +57,8 @@ class Machine:
     copy_bytes_per_second: float | None = None
 
     def peak_flops(self, precision: str) -> float | None:
-        """The operations a second that no kernel can exceed: of the tensor cores for ``tf32``, a
-        third of it for ``3xtf32``, which does three for each."""
+        """The operations a second that no kernel can exceed: that of the tensor cores for ``tf32``,
+        and a third of it for ``3xtf32``, which multiplies three times."""
         if precision == "tf32":
             return self.tf32_flops
         if precision == "3xtf32":
@@ -162,7 +162,7 @@ class Why:
         return next(iter(self.limits.items()), None)
 
     def on(self, machine: Machine, precision: str) -> Why:
-        """The same with a GPU's ``pace`` and ``instruction`` for the stage's arithmetic."""
+        """These facts with a GPU's ``pace`` and ``instruction`` for the stage's arithmetic."""
         peak, fp32, tf32 = (machine.peak_flops(one) for one in (precision, "fp32", "tf32"))
         reached = MMA_SYNC_FLOPS.get(machine.device) if self.stage == BY_MMA_SYNC else None
         return replace(

@@ -1,5 +1,5 @@
-"""``python -m convlab.site`` builds the site from a checkout of convlab: nothing else is written
-than ``build/``, and a page that has not changed is left alone, so that a second build is quick."""
+"""``python -m convlab.site`` builds the site from a checkout of convlab: it writes to ``build/``
+alone, and it keeps unchanged pages, which makes a second build quick."""
 
 from __future__ import annotations
 
