@@ -238,7 +238,7 @@ def test_the_sanitizer_is_told(
     assert asked
     assert not {*asked} & {*TOO_NEW}
     assert capsys.readouterr().out.startswith(f"left out: {reason()}\n")
-    assert sanitizers.run_stages(["--stage", "s13", "--stage", "s01"]) == 2
+    assert sanitizers.run_stages(["s13", "s01"]) == 2
     assert capsys.readouterr().err == f"{reason('s13')}\n"
 
 

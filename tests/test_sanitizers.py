@@ -25,7 +25,7 @@ FIRST, LAST = LADDER[0].name, LADDER[-1].name
 PRETENDED = """#!/bin/sh
 [ "$*" = --version ] && echo 'NVIDIA Compute Sanitizer\nVersion 2025.4.1.0 (build 37)' && exit
 for stage; do :; done
-watched="{python} -W ignore -m convlab.bench.sanitizers runs --stage $stage"
+watched="{python} -W ignore -m convlab.bench.sanitizers run $stage"
 [ "$*" = "--tool $2 --error-exitcode 3 $watched" ] || exit 99
 runs='27 of 27 runs right' findings=0 code=0
 [ -f "{told}/$stage-$2" ] && . "{told}/$stage-$2"

@@ -4,7 +4,7 @@ Each of NVIDIA's four tools watches each stage's runs, in processes of their own
 memcheck finds accesses out of bounds or misaligned, racecheck races in shared memory, initcheck
 reads of uninitialised global memory, synccheck wrong barriers. ``make sanitize`` runs this.
 
-``python -m convlab.bench.sanitizers runs [--stage NAME]`` is the program that a tool watches. It
+``python -m convlab.bench.sanitizers run [NAMES]`` is the program that a tool watches. It
 runs small problems with remainders everywhere, because the tools slow kernels down a hundredfold,
 with production tiles, tiny tiles, every candidate, every switch of the ablation, and ReLU of what
 is not finite.
@@ -12,7 +12,6 @@ is not finite.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import signal
@@ -104,20 +103,16 @@ def before_relu(output: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return np.where(output < 0, np.float32(np.nan), sums)
 
 
-def run_stages(arguments: Sequence[str]) -> int:
-    """Run the cases on the GPU, for a tool to watch; 0 when every output is right."""
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE} runs")
-    parser.add_argument(
-        "--stage", action="append", metavar="NAME", type=stage_named, help="not all"
-    )
-    asked = parser.parse_args(arguments).stage
+def run_stages(names: Sequence[str]) -> int:
+    """Run the cases of these stages, or of all, on the GPU, for a tool to watch; 0 when every
+    output is right."""
     try:
+        wanted = tuple(map(stage_named, names)) or STAGES
         engine = choose("gpu")
-        wanted = [stage for stage in STAGES if not asked or stage in asked]
-        stages, left_out = stages_for(engine, tuple(wanted))
-        if left_out is not None and asked:
+        stages, left_out = stages_for(engine, wanted)
+        if left_out is not None and names:
             raise EngineUnavailable(left_out)
-    except EngineUnavailable as error:
+    except (ValueError, EngineUnavailable) as error:
         print(error, file=sys.stderr)
         return 2
     if left_out is not None:
@@ -172,7 +167,7 @@ def counts_in(text: str) -> list[int]:
 def of_stage(tool: str, stage: str) -> dict[str, Any]:
     """What a tool says of a stage, and how many of its runs were right."""
     started = time.monotonic()
-    command = ("-W", "ignore", "-m", MODULE, "runs", "--stage", stage)
+    command = ("-W", "ignore", "-m", MODULE, "run", stage)
     says, text = watched(tool, command, PATIENCE_SECONDS)
     counted = re.search(r"(\d+) of (\d+) runs right", text)
     if says == NOTHING and counted is None:  # nothing ran
@@ -247,7 +242,7 @@ def _cell(row: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 1 where a tool found something or a run was wrong."""
     words = sys.argv[1:] if arguments is None else arguments
-    if words[:1] == ["runs"]:
+    if words[:1] == ["run"]:
         return run_stages(words[1:])
     about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
     return run_tool(MODULE, about, PROGRAM, measure, show, words)
