@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
+from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,6 +130,7 @@ def run_stages(names: Sequence[str]) -> int:
 
 
 _at_work: set[subprocess.Popen[str]] = set()
+_interrupted = Event()
 
 
 def watched(tool: str, command: Sequence[str], seconds: float) -> tuple[str, str]:
@@ -140,6 +142,8 @@ def watched(tool: str, command: Sequence[str], seconds: float) -> tuple[str, str
         whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     _at_work.add(process)
+    if _interrupted.is_set():  # while it was being started
+        _end(process)
     try:
         text, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -201,11 +205,13 @@ def measure(engine: Engine, names: Sequence[str]) -> dict[str, Any]:
             print(done, file=sys.stderr, flush=True)
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
+        _interrupted.set()
         for process in [*_at_work]:
             _end(process)
         raise
     finally:
         pool.shutdown()
+        _interrupted.clear()
     names = [stage.name for stage in stages]
     rows.sort(key=lambda row: (names.index(row["stage"]), TOOLS.index(row["tool"])))
     return {
