@@ -79,7 +79,7 @@ BENCH = ("bench_h200.json", "`convlab bench`")
 
 
 def _experiment(name: str) -> tuple[str, str]:
-    return f"{name}_h200.json", f"`python -m convlab.bench.experiments {name}`"
+    return f"{name}_h200.json", f"`convlab bench --cases {name}`"
 
 
 def _ratios(values: Iterable[float | None]) -> str:
