@@ -54,7 +54,7 @@ results: $(VENV)/.ladder ## the picture and tables of the documentation, from do
 	@$(BIN)/python -m convlab.bench.pages $(ARGS)
 
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
-	@$(BIN)/python -m convlab.site $(ARGS)
+	@$(BIN)/python docs/site/build_site.py
 
 lessons: $(VENV)/.lessons ## the notebooks, copied to my-lessons (ARGS=FOLDER) and opened in JupyterLab
 	@$(BIN)/convlab lessons $(ARGS)

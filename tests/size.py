@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/convlab"
 CODE = {".py", ".js", ".cpp", ".cu", ".cuh"}
 # What measures, reports and makes pages and pictures.
-BEHIND = ("bench", "site", "image.py", "lessons/pictures.py", "lessons/bars.py", "lessons/maps.py")
+BEHIND = ("bench", "image.py", "lessons/pictures.py", "lessons/maps.py")
 # What a stage's reader follows: how a kernel runs and is measured is another story.
 FOLLOWED = ("problem", "stage", "stages", "kernels")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
@@ -14,14 +13,14 @@ from urllib.parse import unquote
 import browser
 import numpy as np
 import pytest
+import site_pages as pages
+import site_pictures as pictures
 from numba.cuda.core import config
 
 import convlab
 from convlab.lessons.requests import one_request
 from convlab.lint import REGISTER_BUDGET, USUAL_BUDGET
 from convlab.simulation.findings import REMEDIES
-from convlab.site import __main__ as command
-from convlab.site import pages, pictures
 from convlab.stages import LADDER
 from convlab.tracing import trace_stage
 from convlab.workloads import TEACHING, paper_layer
@@ -29,7 +28,6 @@ from convlab.workloads import TEACHING, paper_layer
 pytestmark = pytest.mark.same_in_cudasim
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = pages.examples(ROOT).EXAMPLES
 needs_a_build = pytest.mark.site
 
 
@@ -96,8 +94,7 @@ def test_sphinx_finds_planted_mistakes(tmp_path, capsys):
     pytest.importorskip("myst_nb", reason="the site needs Sphinx: make site installs it")
     from sphinx.cmd.build import main as sphinx
 
-    (tmp_path / "conf.py").write_text(text_of(ROOT / "docs/conf.py"))
-    (tmp_path / "sphinx_ext.py").write_text(text_of(ROOT / "docs/sphinx_ext.py"))
+    (tmp_path / "conf.py").write_text(text_of(ROOT / "docs/site/conf.py"))
     (tmp_path / "_static").mkdir()
     (tmp_path / "_static/site.css").write_text("")
     (tmp_path / "other.md").write_text("---\norphan: true\n---\n# Other\n")
@@ -137,7 +134,7 @@ def test_every_stage_has_its_page(site, stage):
 @needs_a_build
 def test_the_index_has_each_stage_s_speed_and_the_reference_each_name(site):
     said = words(site / "index.html")
-    (run, *_) = pages.ladder_results(ROOT).values()
+    (run, *_) = pages.ladder_results().values()
     for step in run["steps"].values():
         assert f'href="stages/{step["name"]}.html"' in text_of(site / "index.html")
         assert f"{step['tflops']:.1f} {step['speedup']:.2f}" in said
@@ -226,14 +223,14 @@ def test_every_public_name_says_what_it_is(module):
 
 
 def test_the_simulator_finds_what_the_examples_show():
-    assert [example.kind for example in EXAMPLES] == [*REMEDIES]
-    for example in EXAMPLES:
+    assert [example.kind for example in pages.EXAMPLES] == [*REMEDIES]
+    for example in pages.EXAMPLES:
         said, _ = pages.shown_example(example)  # which runs the corrected kernel too
         assert all(line.startswith(f"- {example.kind}, ") for line in str(said).splitlines()[1:])
 
 
 def test_the_machine_code_that_is_stored_is_of_todays_kernels():
-    stored = {(row["stage"], row["kernel"]): row["budget"] for row in pages.lint_rows(ROOT)}
+    stored = {(row["stage"], row["kernel"]): row["budget"] for row in pages.lint_rows()}
     now = {}
     problem = paper_layer("conv9")  # as it is compiled: of one image s12 would split K
     for stage in LADDER:
@@ -266,9 +263,10 @@ def test_the_python_of_getting_started_runs(capsys):
 @needs_a_build
 def test_links_are_made_to_suit_the_site(link, becomes):
     pytest.importorskip("sphinx", reason="the site needs Sphinx: make site installs it")
-    rewrite = runpy.run_path(str(ROOT / "docs/sphinx_ext.py"))["rewrite_links"]
+    from sphinx_ext import rewrite_links
+
     source = [link]
-    rewrite(None, "lessons/00_start", source)
+    rewrite_links(None, "lessons/00_start", source)
     assert source == [becomes]
 
 
@@ -284,8 +282,3 @@ def test_a_picture_that_would_be_wrong_is_refused():
     wrong = tuple(replace(one, wavefronts=one.wavefronts + 1) for one in launch.requests)
     with pytest.raises(ValueError, match="wavefronts, and its picture would have"):
         one_request(replace(launch, requests=wrong), "S_F", "store")
-
-
-def test_it_says_where_it_has_to_run(tmp_path, capsys):
-    assert command.main(["--root", str(tmp_path)]) == 2
-    assert "docs/conf.py" in capsys.readouterr().err
