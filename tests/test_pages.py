@@ -150,7 +150,7 @@ def root(tmp_path, monkeypatch):
     """A source folder with the real results and a few pages; drawing is quick."""
     monkeypatch.setattr(pages, "sample", lambda: SAMPLE)
     monkeypatch.setattr(
-        plots, "svg", lambda salt, *_: f"<svg><text>{salt} 1{'.' * 500}</text></svg>\n"
+        plots, "svg", lambda salt, *_, **more: f"<svg><text>{salt} 1{'.' * 500}</text></svg>\n"
     )
     (tmp_path / "docs/results").mkdir(parents=True)
     for file in (ROOT / "docs/results").glob("*_h200.json"):

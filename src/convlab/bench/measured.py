@@ -87,7 +87,10 @@ def source(file: str, environment: Mapping[str, Any] | None, command: str) -> st
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table; words stand in its first ``left`` columns, numbers in the others."""
+    """A Markdown table, or nothing where there are no rows; words stand in its first ``left``
+    columns, numbers in the others."""
+    if not rows:
+        return ""
     rule = ["---" if column < left else "---:" for column in range(len(head))]
     return "".join(
         f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |\n"

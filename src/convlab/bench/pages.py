@@ -55,7 +55,7 @@ def generated(root: Path) -> dict[Path, str]:
         "bench": lambda _: f"\n{_speedups(bench)}\n",
     }
     files = {root / PICTURE: _kept(root / PICTURE, plots.ladder(ladder), headline)}
-    for name, text in brief.files().items():
+    for name, text in brief.pictures.items():
         picture = root / "docs" / name
         files[picture] = _kept(picture, text, root / BENCH)
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
@@ -85,7 +85,7 @@ def filled(text: str, makers: Mapping[str, Maker]) -> str:
     return text
 
 
-def _speedups(results: Results) -> report.Table:
+def _speedups(results: Results) -> str:
     """The best stage in fp32 over s01 and over the fastest baselines, layer by layer."""
     best = analysis.best_stage(results)
     assert best is not None

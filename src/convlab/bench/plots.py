@@ -1,7 +1,7 @@
 """Every plot of the report and of the documentation, by matplotlib, as SVG with text.
 
-Words, axes and card have the documentation's colours, which a page replaces by its own in dark
-mode. What is plotted has colours that read on a light card and on a dark one.
+Words, axes and card have the documentation's colours, light or dark as the reader's system is. What
+is plotted has colours that read on a light card and on a dark one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convlab.bench import analysis
 from convlab.bench.measured import LadderResults, Step
@@ -36,14 +36,14 @@ COLOURS = (
 BAD = COLOURS[4]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*", "p", "d", "H", "8", "+", "x")
 DOTS = 0.85  # opacity: dots that overlap are darker, and each has 3:1 against its card
-WIDE, NARROW = 8.2, 3.7  # inches
+WIDTH = 8.2  # inches
 # Laid out in matplotlib's own font, shown in the reader's, which is narrower.
 LAID_OUT_IN = "DejaVu Sans"
 FONTS = (
     "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 )
 STYLE: Any = {
-    "svg.fonttype": "none", "font.family": [LAID_OUT_IN], "text.color": INK,
+    "svg.fonttype": "none", "font.family": [LAID_OUT_IN], "font.size": 9.5, "text.color": INK,
     "axes.labelcolor": QUIET, "axes.edgecolor": LINE, "xtick.color": QUIET, "ytick.color": QUIET,
     "axes.facecolor": CARD, "figure.facecolor": CARD, "savefig.facecolor": CARD,
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
@@ -60,33 +60,16 @@ FAMILIES = {
 }
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A plot as SVG for wide and for narrow screens, and in words. ``name`` is its file's."""
+class Figure(NamedTuple):
+    """A plot in words, and as SVG."""
 
-    name: str
     about: str
-    wide: str
-    narrow: str
+    svg: str
 
 
-Draw = Callable[["Axes", bool], None]
-
-
-def _figure(name: str, about: str, heights: tuple[float, float], draw: Draw) -> Figure:
-    """A figure drawn by ``draw(axes, narrow)`` at both widths; ``heights`` are in inches."""
-    return Figure(
-        name,
-        about,
-        svg(f"{name}-{WIDE}", WIDE, heights[0], lambda axes: draw(axes, False), 9.5),
-        svg(f"{name}-{NARROW}", NARROW, heights[1], lambda axes: draw(axes, True), 8.5),
-    )
-
-
-def svg(
-    salt: str, width: float, height: float, draw: Callable[[Axes], None], size: float = 9.5
-) -> str:
-    """One picture in inches, its font ``size`` in points; the same bytes for the same ``salt``.
+def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = WIDTH) -> str:
+    """One picture in inches; the same bytes for the same ``salt``, which no other picture of a page
+    may have.
 
     Raises :class:`~convlab.image.PlotsMissing` where matplotlib is not installed.
     """
@@ -97,7 +80,7 @@ def svg(
         raise PlotsMissing(
             "plots need matplotlib: run make report, or python -m pip install -e '.[plots]'"
         ) from error
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt, "font.size": size}):
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
         figure = Canvas(figsize=(width, height))
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
         draw(figure.add_subplot())
@@ -107,12 +90,13 @@ def svg(
     text = re.sub(rf"(font: [^;]*)'{LAID_OUT_IN}'[^;\"]*", rf"\1{FONTS}", text)
     used = set(re.findall(r"#([\w.-]+)", text))  # several pictures on a page: no id twice
     text = re.sub(r' id="([\w.-]+)"', lambda found: found[0] * (found[1] in used), text)
-    return "\n".join(line.rstrip() for line in text[text.index("<svg") :].splitlines()) + "\n"
+    lines = text[text.index("<svg") :].splitlines()
+    return with_dark_mode("\n".join(line.rstrip() for line in lines) + "\n")
 
 
 def with_dark_mode(picture: str) -> str:
-    """A picture for a file of its own, which takes the dark card where the reader's system is dark.
-    A program without style sheets shows the light card."""
+    """A picture that takes the dark card where the reader's system is dark. A program without style
+    sheets shows the light card."""
     rules = " ".join(
         f'[{what}="{light}"], [style*="{what}: {light}"] {{ {what}: {DARK[name]} !important }}'
         for name, light in LIGHT.items()
@@ -137,7 +121,7 @@ def _level(axes: Axes, height: float, text: str) -> None:
     _note(axes, (1, height), text, (4, 0), xycoords=at, va="center")
 
 
-def _legend_below(axes: Axes, columns: int) -> None:
+def _legend_below(axes: Axes, columns: int = 2) -> None:
     axes.figure.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns,
         handletextpad=0.3, columnspacing=1.2,
@@ -181,25 +165,24 @@ def throughput(results: Results, name: str = "throughput") -> Figure:
         if results.systems[row.system]["precision"] == "fp32"
     ]
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         _series(axes, results, shown, range(len(layers)), "-")
         if peak and peak < 2 * max(in_fp32, default=0):
             axes.axhline(peak, color=INK, linewidth=0.9, linestyle="--")
             _level(axes, peak, f"fp32 peak\n{peak:.1f}")
         axes.set_xticks(range(len(layers)), [layer.removeprefix("conv") for layer, _ in layers])
-        axes.set_xlabel("layer: Conv ..." if narrow else "layer (Conv1 to Conv12 of the paper)")
-        axes.set_ylabel("TFLOP/s" if narrow else "TFLOP/s of the convolution as defined")
+        axes.set_xlabel("layer (Conv1 to Conv12 of the paper)")
+        axes.set_ylabel("TFLOP/s of the convolution as defined")
         axes.set_ylim(bottom=0)
         axes.grid(axis="y")
-        _legend_below(axes, 1 if narrow else 2)
+        _legend_below(axes)
 
     about = (
         "TFLOP/s on each layer; more is better. Fourier and Winograd algorithms do fewer "
         "multiplications than the convolution has, tensor cores do more of them at a time: both "
         "may pass fp32's peak."
     )
-    extra = 0.17 * len(shown)
-    return _figure(name, about, (4.0 + extra / 2, 3.2 + extra), draw)
+    return Figure(about, svg(name, 4.0 + 0.085 * len(shown), draw))
 
 
 def roofline(results: Results, name: str = "roofline") -> Figure:
@@ -211,7 +194,7 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
     split = (machine.peak_flops("3xtf32") or 0) if "3xtf32" in precisions else 0
     stages = [replace(one, title=one.name) for one in analysis.stages(results)]
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         reached = _series(axes, results, stages, intensity, "none")
         low, high = min(intensity) / 2, max(intensity) * 2
         if peak and bandwidth:
@@ -234,21 +217,19 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
         _log2_axis(axes, math.log2(low), math.log2(high))
         axes.set_xlim(low, high)
         steps = [step * 10.0**power for power in range(-4, 4) for step in (1, 2, 5)]
-        heights = [step for step in steps if bottom <= step <= top][:: 2 if narrow else 1]
+        heights = [step for step in steps if bottom <= step <= top]
         axes.set_yticks(heights, [f"{height:g}" for height in heights])
-        if not narrow:
-            _layer_names(axes, results.layers(), intensity, top)
-        numbers = "" if narrow else "; at the top the layer, Conv ..."
-        axes.set_xlabel(f"FLOP per byte that has to move{numbers}")
+        _layer_names(axes, results.layers(), intensity, top)
+        axes.set_xlabel("FLOP per byte that has to move; at the top the layer, Conv ...")
         axes.set_ylabel("TFLOP/s")
         axes.grid()
-        _legend_below(axes, 2 if narrow else 4)
+        _legend_below(axes, 4)
 
     about = (
         "The roofline: this run's stages on every layer, below what arithmetic and memory allow; "
         "3xTF32 is s13's and s14's. Bytes are the fewest that have to move, each number once."
     )
-    return _figure(name, about, (5.2, 4.4), draw)
+    return Figure(about, svg(name, 5.2, draw))
 
 
 def _layer_names(
@@ -280,7 +261,7 @@ def speedups(results: Results, name: str = "speedups") -> Figure:
         if other.name != one.name and (mean := analysis.mean_speedup(results, one, other))
     ]
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         dots: Any = {"color": COLOURS[0], "alpha": DOTS, "markersize": 4, "markeredgewidth": 0}
         for place, (_, mean, ratios) in enumerate(known):
             axes.plot(ratios, [place] * len(ratios), "o", **dots)
@@ -291,18 +272,18 @@ def speedups(results: Results, name: str = "speedups") -> Figure:
         every = [1.0, *(ratio for *_, ratios in known for ratio in ratios)]
         first = math.floor(math.log2(min(every)))
         last = max(first + 1, math.ceil(math.log2(max(every))))
-        _log2_axis(axes, first, last, 1 + (last - first) // (6 if narrow else 11))
+        _log2_axis(axes, first, last, 1 + (last - first) // 11)
         axes.set_xlim(2.0**first / 1.06, 2.0**last * 1.06)  # a dot at the end is whole
         axes.set_yticks(range(len(known)), [other for other, *_ in known])
         axes.set_ylim(len(known) - 0.4, -0.8)
-        wide = f"times as fast: {one.name} over each (below 1 it is slower)\n"
-        wide += "a dot a layer, the stroke their geometric mean"
-        axes.set_xlabel("times as fast" if narrow else wide)
+        axes.set_xlabel(
+            f"times as fast: {one.name} over each (below 1 it is slower)\n"
+            "a dot a layer, the stroke their geometric mean"
+        )
         axes.grid(axis="x")
 
-    height = 1.0 + 0.36 * max(1, len(known))
     about = f"{one.name} over each of the others: a dot a layer, the stroke their geometric mean."
-    return _figure(name, about, (height, height), draw)
+    return Figure(about, svg(name, 1.0 + 0.36 * max(1, len(known)), draw))
 
 
 def memory(results: Results, name: str = "memory") -> Figure:
@@ -312,7 +293,7 @@ def memory(results: Results, name: str = "memory") -> Figure:
     }
     ratios = {name: means for name, means in every.items() if any(means)}
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         strokes: Any = {"color": INK, "markersize": 12, "markeredgewidth": 2}
         dots: Any = {"color": COLOURS[1], "markersize": 5, "markeredgewidth": 0}
         kinds = (("computed", "|", strokes), ("measured", "o", dots))
@@ -331,17 +312,15 @@ def memory(results: Results, name: str = "memory") -> Figure:
         last = max(1, math.ceil(math.log2(most)))
         _log2_axis(axes, 0, last)
         axes.set_xlim(0.9, 2.0**last * 1.1)
-        wide = "memory in all, over the tensors' (1: no workspace)"
-        axes.set_xlabel("over the tensors'" if narrow else wide)
+        axes.set_xlabel("memory in all, over the tensors' (1: no workspace)")
         axes.grid()
-        _legend_below(axes, 2)
+        _legend_below(axes)
 
-    height = 1.4 + 0.27 * max(1, len(ratios))
     about = (
         "Device memory in all, as a multiple of what input, filter and output take: geometric mean "
         "over the layers that each can do, computed from what it asks for, and measured."
     )
-    return _figure(name, about, (height, height), draw)
+    return Figure(about, svg(name, 1.4 + 0.27 * max(1, len(ratios)), draw))
 
 
 def ladder(results: LadderResults) -> str:
@@ -378,7 +357,7 @@ def ladder(results: LadderResults) -> str:
         style: Any = {"x": 0.02, "ha": "left", "fontsize": "small", "color": QUIET}
         axes.figure.supxlabel("\n".join(lines), **style)
 
-    return with_dark_mode(svg("ladder", 6.4, 1.6 + 0.5 * len(steps) + 0.16 * len(lines), draw))
+    return svg("ladder", 1.6 + 0.5 * len(steps) + 0.16 * len(lines), draw, width=6.4)
 
 
 def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:
