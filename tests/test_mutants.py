@@ -168,10 +168,12 @@ MUTANTS = {
     "s10b": [
         ("a float4's terms in one row", "FLOAT4 + c, e // K_4", "FLOAT4, e // K_4"),
         ("dilation ignored by float4", "+ k // G * G * (d_w - 1)", ""),
-        ("zeros past K_W fetched", "if k < K_W:", "if k < K_P:"),
+        ("zeros past K_W fetched", "if k < K_W:", "if k < SLICES * K_B:"),
     ],
     "s10c": [
         ("two lanes with one column", "lane % 16 // 2", "lane % 8 // 2"),
+    ],
+    "s10d": [
         ("a step of a slice left out", "k + 2 < K_B", "k + 3 < K_B"),
     ],
     "s11b": [
@@ -195,6 +197,19 @@ MUTANTS = {
         ("register buffers not exchanged",
          "steps(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)",
          "steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)"),
+    ],
+    "s12b": [
+        ("columns of the other float4", "j // 4 * 8 + j % 4", "j // 4 * 8 + j % 3"),
+        ("lanes' terms exchanged", "at_I = thread_in_group *", "at_I = (3 - thread_in_group) *"),
+        ("four terms of eight", "n + (k + 4) * I_PITCH", "n + k * I_PITCH"),
+    ],
+    "s12c": [
+        ("slices not waited for", "wait_copies(0)", "wait_copies(1)"),
+        ("the next slice copied over what others read", "cuda.syncthreads()  # nobody fetches"),
+    ],
+    "s12d": [
+        ("no barrier between slices", "cuda.syncthreads()  # then"),
+        ("one stage of the pipeline for all", "at_F + pipe * F_SLICE", "at_F"),
     ],
     "s11": [
         ("column read as a line", "tile[at + PITCH]", "tile[at + 1]"),

@@ -265,7 +265,7 @@ def test_the_filter_is_written_by_neighbours(tile: Tile, problem: ConvProblem) -
         ((12, 128, 16, 3, 4), "M_T must be a multiple of 2"),
         ((136, 128, 16, 34, 4), "at most 128"),
         ((32, 128, 16, 4, 4), "M_T M_B / 4"),
-        ((32, 128, 16, 8, 8), "N_T 4"),
+        ((32, 128, 16, 8, 8), "N_T must be 4"),
     ],
 )
 def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str) -> None:
@@ -276,7 +276,7 @@ def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str)
 def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
     for channels in range(8, s14.MOST_CHANNELS + 1, 8):
         tile = tile_of(channels)
-        s14.check_tile(tile)
+        S14.prepare(FEW, tile)
         assert tile.threads == 128
         gap, turn = s14.padding_or_rotation(tile)
         assert (gap, turn) == ((0, 8) if channels == 128 else (8, 0))
@@ -293,7 +293,7 @@ def test_the_choice_is_the_cheapest_candidate(layer: str) -> None:
     tiles = HEURISTIC.candidates(problem)
     costs = {tile: HEURISTIC.estimated_cost(problem, tile) for tile in tiles}
     for tile in tiles:
-        s14.check_tile(tile)
+        S14.prepare(FEW, tile)
     chosen = S14.production_tile(problem)
     assert chosen == S14.production_tile(problem, relu=True)
     assert chosen in tiles

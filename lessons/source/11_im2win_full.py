@@ -39,7 +39,7 @@ channel. A sum does not care about the order of its terms as long as the filter 
 is packed in that order too, once, by a small kernel, with zeros where the tensor has zeros.
 
 The rest of the kernel is s09's: tiles, registers, two buffers. What changes is how a slice is fetched and
-stored. (s10c and s11 also tune it; the end of the lesson says how.)
+stored. (s10c, s10d and s11 also tune it; the end of the lesson says how.)
 
 ## Your turn: float4 loads
 
@@ -210,13 +210,13 @@ measured("s01", "s09", "s11")
 """
 ## Tuned
 
-Two more stages make it faster and change nothing of its idea.
-[s10c_warp_tile](../src/convlab/stages/s10c_warp_tile.py):
+Three more stages make it faster and change nothing of its idea.
 
+- **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share what they read:
+  [s10c_warp_tile](../src/convlab/stages/s10c_warp_tile.py).
 - **The steps of k are unrolled.** The compiler keeps s09's loop over k a loop, with a counter and addresses
-  to compute at every step. Here each step is a function with its own constant `k`, made by the one before it, as
-  deep as a slice.
-- **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share what they read.
+  to compute at every step. In [s10d_unrolled_steps](../src/convlab/stages/s10d_unrolled_steps.py) each step is a
+  function with its own constant `k`, made by the one before it, as deep as a slice.
 
 [s11_im2win_full](../src/convlab/stages/s11_im2win_full.py):
 

@@ -188,9 +188,9 @@ class Tiles:
     candidates: Callable[[ConvProblem], tuple[Tile, ...]] | None = None
 
     @classmethod
-    def of_paper(cls, tiny: Tile) -> Tiles:
+    def of_paper(cls, tiny: Tile, model: Tile = Tile(32, 64, 16, 4, 4)) -> Tiles:
         """For a micro-kernel: the paper's tile for a GPU, and a smaller copy to count with."""
-        return cls(paper_tile, tiny, model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4))
+        return cls(paper_tile, tiny, model)
 
 
 def paper_tile(problem: ConvProblem) -> Tile:

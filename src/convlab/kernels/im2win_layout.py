@@ -310,6 +310,15 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
     return im2win_transform_by_groups
 
 
+def layout_transforms(
+    problem: ConvProblem, tile: Tile
+) -> tuple[tuple[Buffer, ...], tuple[Launch, ...]]:
+    """What comes before the main kernel: the memory of the im2win tensor ``windows`` and of the
+    re-ordered filter ``packed``, and the launches that fill them."""
+    buffers = windows_buffer(problem), packed_buffer(problem, tile)
+    return buffers, (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B))
+
+
 def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
     """The re-ordered filter's memory: for every row of blocks one matrix, so that a slice of it is
     one piece of memory."""

@@ -28,14 +28,28 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import FLOAT4, gpu_only, split_tf32, store4
-from convlab.kernels.epilogue import FLOAT4_STEP, INFINITY, make_finish
+from convlab.device import FLOAT4, gpu_only, mma_tf32, split_tf32, store4
+from convlab.kernels.epilogue import FLOAT4_STEP, INFINITY, make_finish, make_write
 from convlab.kernels.window_copies import channel_group
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
 
 WARP = 32
+MMA_K = 8  # terms that an instruction multiplies
 PACKING_WARPS = 4  # of a block that packs; each packs 16 channels x 8 terms at a time
+
+
+@cuda.jit(device=True, **gpu_only(forceinline=True))
+def mma_3xtf32(f, w):
+    """A lane's part of the product of 16 x 8 filter and 8 x 8 window elements: four sums of 8
+    terms, from the four and two numbers that :func:`~convlab.device.mma_tf32` gives it."""
+    (l0, s0), (l1, s1) = split_tf32(f[0]), split_tf32(f[1])
+    (l2, s2), (l3, s3) = split_tf32(f[2]), split_tf32(f[3])
+    (large, small), (large_below, small_below) = split_tf32(w[0]), split_tf32(w[1])
+    zero = float32(0)
+    part = mma_tf32((s0, s1, s2, s3), (large, large_below), (zero, zero, zero, zero))
+    part = mma_tf32((l0, l1, l2, l3), (small, small_below), part)
+    return mma_tf32((l0, l1, l2, l3), (large, large_below), part)
 
 
 @dataclass(frozen=True)
@@ -163,8 +177,44 @@ def make_filter_number(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
     return filter_number
 
 
+def require_warp_tiles(tile: Tile, LANES_M: int, LANES_N: int) -> None:
+    """Raise ``ValueError`` for a tile that ``mma`` does not divide: its matrices have 16 rows, 8
+    columns and 8 terms, and a warp has LANES_M x LANES_N lanes along M and N."""
+    tile.require(
+        tile.M_T % 2 == tile.N_T % LANES_M == 0,
+        f"M_T must be a multiple of 2 and N_T of {LANES_M}, because a warp multiplies so many at a "
+        "time",
+    )
+    tile.require(
+        tile.M_B % (LANES_M * tile.M_T) == tile.N_B % (LANES_N * tile.N_T) == 0,
+        f"M_B must be a multiple of {LANES_M} * M_T, N_B of {LANES_N} * N_T, the lanes of a warp",
+    )
+    tile.require(tile.K_B % MMA_K == 0, "K_B must be a multiple of 8, the terms of an instruction")
+
+
+def make_epilogue(
+    problem: ConvProblem, tile: Tile, relu: bool, filter_number: Any, LANES_M: int, LANES: int
+) -> Any:
+    """``epilogue(R_O, input, packed, bias, output, m0, n0)``: a lane's outputs, from its first
+    channel and window on; its channels lie ``LANES_M`` apart, the windows of a float4 ``LANES``."""
+    fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_of(i):
+        return i * LANES_M
+
+    write = make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def epilogue(R_O, input, packed, bias, output, m0, n0):
+        if write(R_O, bias, output, m0, n0):
+            fix_up(input, packed, bias, output, m0, n0)
+
+    return epilogue
+
+
 def make_fix_up(
-    problem: ConvProblem, tile: Tile, relu: bool, filter_number: Any, CHANNEL_STEP: int, LANES: int
+    problem: ConvProblem, tile: Tile, relu: bool, filter_number: Any, LANES_M: int, LANES: int
 ) -> Any:
     """The fix-up: computes again, as s01 does, the outputs of a lane that are not finite and, with
     ReLU, those that are zero, because minus infinity became zero too. The filter's numbers come
@@ -181,10 +231,8 @@ def make_fix_up(
     def fix_up(input, packed, bias, output, m0, n0):
         for e in range(M_T * N_T):
             i, j = uint32(e) // N_T, uint32(e) % N_T
-            m, n = (
-                m0 + i * CHANNEL_STEP,
-                n0 + j // FLOAT4 * (FLOAT4 * FLOAT4_STEP) + j % FLOAT4 * LANES,
-            )
+            m = m0 + i * LANES_M
+            n = n0 + j // FLOAT4 * (FLOAT4 * FLOAT4_STEP) + j % FLOAT4 * LANES
             if m >= M or n >= N:
                 continue
             i_n, pixel = n // PIXELS, n % PIXELS

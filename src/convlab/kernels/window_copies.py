@@ -126,7 +126,7 @@ def make_windows_of_thread(problem: ConvProblem, tile: Tile, by_llvm: bool = Fal
     """``windows_of_thread(n0, t, first, i_h, i_w)``: where the windows begin that a thread fetches
     from: in memory, in rows, in columns. Past the last window it is the last one again, whose
     results are not written. Numba inlines it, or with ``by_llvm`` LLVM: that allocates registers in
-    another way, and with the other one s12c spills on Conv8 and s13 on Conv3."""
+    another way, and with the other one s12e spills on Conv8 and s13 on Conv3."""
     p = problem
     N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
@@ -260,3 +260,17 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, K_P: int, M_P: int, SIDE:
                 packed[(m // M_B * K_P + k) * M_B + m % M_B] = square[tx, y + ty]
 
     return pack_filter
+
+
+def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
+    """``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and places."""
+    M_B, K_P = tile.M_B, blocks_for(problem.K, tile.K_B) * tile.K_B
+    GROUP, PLACES = channel_group(problem, tile), problem.H_f * problem.W_f
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def filter_number(packed, m, e):
+        r, place = e // PLACES, e % PLACES
+        k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
+        return packed[(int64(m // M_B) * K_P + k) * M_B + m % M_B]
+
+    return filter_number

@@ -50,8 +50,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # The window this thread loads from: column t % N_B of the tile. Past the last one, load
-        # that again; its results are not written.
+        # The window this thread loads from: column t % N_B of the tile.
+        # Past the last one it loads that again; its results are not written.
         column = t % N_B
         window = min(n0 + column, N - 1)
         i_n = window // (H_o * W_o)

@@ -5,12 +5,10 @@ buffers in shared memory one barrier per slice is enough: all threads have read 
 filled before the last barrier. With two in registers a thread reads step k + 1 before it multiplies
 step k. (The paper loads the next slice in line 13; here, as in s08b, the whole slice hides it.)
 
-    round 0        load 0                                  store 0   barrier
+    round 0        load 0        (lines 3-7: the prologue) store 0   barrier
     round 1        load 1   multiply 0 but its last step   store 1   barrier   last step of 0
     ...
     round SLICES            multiply the last slice but its last step          its last step
-
-Round 0 is the prologue of Algorithm 3 (lines 3-7), which has nothing to overlap with.
 """
 
 from __future__ import annotations
@@ -72,8 +70,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # The window this thread loads from: column t % N_B of the tile. Past the last one, load
-        # that again; its results are not written.
+        # The window this thread loads from: column t % N_B of the tile.
+        # Past the last one it loads that again; its results are not written.
         column = t % N_B
         window = min(n0 + column, N - 1)
         i_n = window // (H_o * W_o)

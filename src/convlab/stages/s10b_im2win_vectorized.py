@@ -1,9 +1,8 @@
 """s10b: the im2win tensor by float4. s09's kernel on s10's idea, with channels innermost.
 
-Source: im2win paper (000), section 3.3 ("Vectorized load/store"); the layout is ours. In an image a
-window begins at any address: s09 fetches scalars, with divisions and bounds checks for each. In
-:mod:`im2win_layout` a window's elements are neighbours and start at a multiple of 16 bytes, so they
-are fetched by float4. Its four terms go to four rows of the slice in shared memory.
+Source: im2win paper (000), section 3.3 ("Vectorized load/store"); the layout is ours. s09 fetches
+scalars, with divisions and bounds checks for each. In :mod:`im2win_layout` a window's elements are
+neighbours and start at a multiple of 16 bytes: a float4 is fetched, and goes to four rows of S_I.
 """
 
 from __future__ import annotations
@@ -13,14 +12,7 @@ from typing import Any
 from numba import cuda, float32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
-from convlab.kernels.im2win_layout import (
-    group_size,
-    pack_launch,
-    packed_buffer,
-    transform_launch,
-    window_columns,
-    windows_buffer,
-)
+from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
@@ -36,14 +28,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B + PADDING), (M_T, N_T)
-    M_4 = M_B // FLOAT4  # float4s in a row of the filter slice
-    K_4 = K_B // FLOAT4  # float4s of a window in a slice
-    K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
+    M_4, K_4 = M_B // FLOAT4, K_B // FLOAT4  # float4s in a row of the slices; of a window in one
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
-    SLICES = K_P // K_B
+    SLICES, I_FLOAT4S = blocks_for(K_W, K_B), N_B * K_4 // THREADS
     F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # what a thread holds of the next slice
-    I_FLOAT4S = N_B * K_4 // THREADS
     I_FETCHED = (I_FLOAT4S, FLOAT4)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -77,8 +66,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # Where the windows begin that this thread fetches from. Past the last one, fetch that
-        # again; its results are not written.
+        # Where the windows begin that this thread loads from.
+        # Past the last one it loads that again; its results are not written.
         for f in range(I_FLOAT4S):
             window = min(n0 + (t + f * THREADS) // K_4, N - 1)
             first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
@@ -91,7 +80,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS
-                    four = load4(packed, int64(m0) * K_P + slice_ * (K_B * M_B) + e * FLOAT4)
+                    four = load4(packed, K_B * (int64(m0) * SLICES + slice_ * M_B) + e * FLOAT4)
                     fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
                 for f in range(I_FLOAT4S):
                     k = slice_ * K_B + (t + f * THREADS) % K_4 * FLOAT4
@@ -146,9 +135,9 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
         "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
     )
+    at_a_time = FLOAT4 * tile.threads
     tile.require(
-        tile.K_B * tile.M_B % (FLOAT4 * tile.threads) == 0
-        and tile.K_B * tile.N_B % (FLOAT4 * tile.threads) == 0,
+        tile.K_B * tile.M_B % at_a_time == tile.K_B * tile.N_B % at_a_time == 0,
         "its threads must share K_B x M_B / 4 and K_B x N_B / 4 float4s evenly, because each "
         "keeps what it loads in registers of its own",
     )
@@ -159,8 +148,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         block=(tile.threads,),
         arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
     )
-    buffers = (windows_buffer(problem), packed_buffer(problem, tile))
-    transforms = (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B))
+    buffers, transforms = layout_transforms(problem, tile)
     return Program(buffers, (*transforms, launch), tile)
 
 

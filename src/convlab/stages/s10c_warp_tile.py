@@ -1,10 +1,9 @@
-"""s10c: warp tiles and unrolled steps. More of the instructions in the loop multiply.
+"""s10c: a warp tile. The warp's threads form a square, which reads less from shared memory.
 
 Source: ours; CUTLASS calls it a warp tile. A warp of s10b is 2 x 16 threads of the tile: its reads
 of S_F and S_I take six wavefronts. Here it is 4 x 8 threads, lane by lane (0, 0), (1, 0), (0, 1),
 (1, 1), (0, 2), ...: lanes l and l ^ 1 read the same float4 of S_I, lanes l and l ^ 2 the same of
-S_F, and the reads take four. The compiler does not unroll s10b's long loop over k. Here each step
-is a call with its own constant k, so that addresses are constant offsets and no counter is left.
+S_F, and the reads take four.
 """
 
 from __future__ import annotations
@@ -14,14 +13,7 @@ from typing import Any
 from numba import cuda, float32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
-from convlab.kernels.im2win_layout import (
-    group_size,
-    pack_launch,
-    packed_buffer,
-    transform_launch,
-    window_columns,
-    windows_buffer,
-)
+from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
@@ -38,26 +30,23 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
-    PITCH = N_B + PADDING  # of the input slice
-    F_SLICES, I_SLICES, O_SHAPE = 2 * K_B * M_B, 2 * K_B * PITCH, (M_T, N_T)
-    K_4 = K_B // FLOAT4  # float4s of a window in a slice
-    K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
+    F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B + PADDING), (M_T, N_T)
+    M_4, K_4 = M_B // FLOAT4, K_B // FLOAT4  # float4s in a row of the slices; of a window in one
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
-    SLICES = K_P // K_B
-    F_FETCHED = (K_B * M_B // FLOAT4 // THREADS, FLOAT4)  # what a thread holds of the next slice
-    I_FLOAT4S = N_B * K_4 // THREADS
+    SLICES, I_FLOAT4S = blocks_for(K_W, K_B), N_B * K_4 // THREADS
+    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # what a thread holds of the next slice
     I_FETCHED = (I_FLOAT4S, FLOAT4)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I):
+    def fetch(windows, packed, m0, first_I, t, slice_, fetched_F, fetched_I):
         """A slice, global memory to registers."""
         for f in range(F_FETCHED[0]):
-            four = load4(packed, first_F + slice_ * (K_B * M_B) + f * (THREADS * FLOAT4))
+            e = t + f * THREADS
+            four = load4(packed, K_B * (int64(m0) * SLICES + slice_ * M_B) + e * FLOAT4)
             fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
         for f in range(I_FLOAT4S):
-            e = t + f * THREADS
-            k = slice_ * K_B + e % K_4 * FLOAT4
+            k = slice_ * K_B + (t + f * THREADS) % K_4 * FLOAT4
             four = (float32(0), float32(0), float32(0), float32(0))
             if k < K_W:  # with dilation the columns of a window are d_w groups apart
                 four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
@@ -69,20 +58,20 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for f in range(F_FETCHED[0]):
             e = t + f * THREADS
             four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-            store4(S_F, k0 * M_B + e * FLOAT4, four)
+            store4(S_F, (k0 + e // M_4, e % M_4 * FLOAT4), four)
         for f in range(I_FLOAT4S):  # four terms of a window: one for each of four rows
             e = t + f * THREADS
             for c in range(FLOAT4):
-                S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]
+                S_I[k0 + e % K_4 * FLOAT4 + c, e // K_4] = fetched_I[f, c]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
-        """Row k of the slices that begin at at_F and at_I, shared memory to registers."""
+    def read(S_F, S_I, k, ty, tx, R_F, R_I):
+        """Row k of the slices, shared memory to registers."""
         for i in range(0, M_T, FLOAT4):
-            four = load4(S_F, at_F + (k * M_B + i * ROWS))
+            four = load4(S_F, (k, ty * FLOAT4 + i * ROWS))
             R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four
         for j in range(0, N_T, FLOAT4):
-            four = load4(S_I, at_I + (k * PITCH + j * COLUMNS))
+            four = load4(S_I, (k, tx * FLOAT4 + j * COLUMNS))
             R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -90,21 +79,6 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] += R_F[i] * R_I[j]
-
-    def steps_from(k: int) -> Any:
-        """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
-        following = steps_from(k + 1) if k + 2 < K_B else None
-
-        @cuda.jit(device=True, **gpu_only(forceinline=True))
-        def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
-            read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
-            multiply(R_F0, R_I0, R_O)
-            if following is not None:
-                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
-
-        return step
-
-    steps = steps_from(0)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_and_column(t):
@@ -132,30 +106,32 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # Where the windows begin that this thread fetches from. Past the last one, fetch that
-        # again; its results are not written.
+        # Where the windows begin that this thread loads from.
+        # Past the last one it loads that again; its results are not written.
         for f in range(I_FLOAT4S):
             window = min(n0 + (t + f * THREADS) // K_4, N - 1)
             first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
-        first_F = int64(m0) * K_P + t * FLOAT4
 
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = uint32(K_B)  # row where the slice to multiply begins; the first store flips it
-        at_F, at_I = uint32(0), uint32(0)  # this thread's part of the slice
+        k0 = K_B  # row where the slice to multiply begins; the first store flips it
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
-                fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
+                fetch(windows, packed, m0, first_I, t, slice_, fetched_F, fetched_I)
             if slice_ > 0:
-                steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
+                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead
+                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
+                    multiply(R_F0, R_I0, R_O)
+                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
+                    multiply(R_F1, R_I1, R_O)
+                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
+                multiply(R_F0, R_I0, R_O)
             if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
                 k0 = uint32(K_B - k0)  # uint32, since never negative
-                at_F = uint32(k0 * M_B + ty * FLOAT4)
-                at_I = uint32(k0 * PITCH + tx * FLOAT4)
                 store(fetched_F, fetched_I, t, k0, S_F, S_I)
                 cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
-                read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7 and 17-18
+                read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
@@ -183,9 +159,9 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
         "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
     )
+    at_a_time = FLOAT4 * tile.threads
     tile.require(
-        tile.K_B * tile.M_B % (FLOAT4 * tile.threads) == 0
-        and tile.K_B * tile.N_B % (FLOAT4 * tile.threads) == 0,
+        tile.K_B * tile.M_B % at_a_time == tile.K_B * tile.N_B % at_a_time == 0,
         "its threads must share K_B x M_B / 4 and K_B x N_B / 4 float4s evenly, because each "
         "keeps what it loads in registers of its own",
     )
@@ -196,14 +172,13 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         block=(tile.threads,),
         arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
     )
-    buffers = (windows_buffer(problem), packed_buffer(problem, tile))
-    transforms = (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B))
+    buffers, transforms = layout_transforms(problem, tile)
     return Program(buffers, (*transforms, launch), tile)
 
 
 STAGE = Stage(
     __name__,
-    title="Warp tiles of 4 x 8 threads and unrolled steps",
+    title="Warp tiles of 4 x 8 threads",
     source="im2win paper (000), Algorithm 3",
     builds_on=("s10b_im2win_vectorized",),
     prepare=prepare,

@@ -1,4 +1,4 @@
-"""s11: the full im2win convolution. s10c with every load issued early and a tile for each problem.
+"""s11: the full im2win convolution. s10d with every load issued early and a tile for each problem.
 
 Source: im2win paper (000), Algorithm 3. A prologue fetches the first slice, so that the loop is
 free of conditions; ``issue_loads`` keeps the loads of the next slice before the arithmetic, where
@@ -13,14 +13,7 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4
-from convlab.kernels.im2win_layout import (
-    group_size,
-    pack_launch,
-    packed_buffer,
-    transform_launch,
-    window_columns,
-    windows_buffer,
-)
+from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.kernels.tile_heuristic import S11
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
@@ -138,8 +131,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # Where the windows begin that this thread fetches from. Past the last one, fetch that
-        # again; its results are not written.
+        # Where the windows begin that this thread loads from.
+        # Past the last one it loads that again; its results are not written.
         for f in range(I_FLOAT4S):
             window = min(n0 + (t + f * THREADS) // K_4, N - 1)
             first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
@@ -199,8 +192,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         block=(tile.threads,),
         arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
     )
-    buffers = (windows_buffer(problem), packed_buffer(problem, tile))
-    transforms = (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B))
+    buffers, transforms = layout_transforms(problem, tile)
     return Program(buffers, (*transforms, launch), tile)
 
 
@@ -208,7 +200,7 @@ STAGE = Stage(
     __name__,
     title="Full im2win: double-buffered micro-kernel on the im2win tensor",
     source="im2win paper (000), Algorithm 3",
-    builds_on=("s10c_warp_tile",),
+    builds_on=("s10d_unrolled_steps",),
     prepare=prepare,
     tiles=Tiles(
         production=S11.best_tile,

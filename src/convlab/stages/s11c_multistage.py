@@ -14,14 +14,7 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
 from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
-from convlab.kernels.im2win_layout import (
-    group_size,
-    pack_launch,
-    packed_buffer,
-    transform_launch,
-    window_columns,
-    windows_buffer,
-)
+from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.kernels.tile_heuristic import S11
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
@@ -122,8 +115,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 
-        # Where the windows begin that this thread fetches from. Past the last one, fetch that
-        # again; its results are not written.
+        # Where the windows begin that this thread loads from.
+        # Past the last one it loads that again; its results are not written.
         for f in range(I_COPIES):
             window = min(n0 + t // K_B + f * WINDOWS, N - 1)
             first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
@@ -191,8 +184,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         block=(tile.threads,),
         arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
     )
-    buffers = (windows_buffer(problem), packed_buffer(problem, tile))
-    transforms = (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B))
+    buffers, transforms = layout_transforms(problem, tile)
     return Program(buffers, (*transforms, launch), tile)
 
 

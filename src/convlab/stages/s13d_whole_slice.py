@@ -14,20 +14,21 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import FLOAT4_STEP, interleaved_lanes, make_write
+from convlab.kernels.epilogue import interleaved_lanes
 from convlab.kernels.split_tf32 import (
+    MMA_K,
     Layout,
+    make_epilogue,
     make_filter_number,
-    make_fix_up,
     pack_launch,
     packed_buffer,
+    require_warp_tiles,
 )
 from convlab.kernels.tile_heuristic import S14, WARPGROUP_K, WARPGROUP_N
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
-MMA_K = 8  # terms that an instruction multiplies
 DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
 MOST_CHANNELS = 128  # of a block: with more, sums spill and two slices do not fit
@@ -119,14 +120,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     window_at = window_copies.make_window_at(LANES)
     multiply = make_multiply(tile)
     filter_number = make_filter_number(problem, tile, filter_layout(tile))
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def row_of(i):
-        """How far channel i of a lane is from its first one."""
-        return i * LANES_M
-
-    write = make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
-    fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
+    epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
@@ -172,15 +166,20 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             pipe = 1 - pipe
 
         m0, n0 = m0 + thread_in_group, n0 + window_at(column)
-        if write(R_O, bias, output, m0, n0):
-            fix_up(input, packed, bias, output, m0, n0)
+        epilogue(R_O, input, packed, bias, output, m0, n0)
 
     return whole_slice
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
-    check_tile(tile)
+    require_warp_tiles(tile, LANES_M, LANES_N)
+    tile.require(tile.N_T == 4, "N_T must be 4, because a warp multiplies four columns a lane")
+    tile.require(
+        tile.N_B == WARPGROUP_N and tile.K_B == WARPGROUP_K and tile.threads == 128,
+        f"N_B must be {WARPGROUP_N}, K_B {WARPGROUP_K} and M_T M_B / 4, the tile of a warpgroup",
+    )
+    tile.require(tile.M_B <= MOST_CHANNELS, f"M_B must be at most {MOST_CHANNELS}")
     launch = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
@@ -190,23 +189,6 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     buffers = (packed_buffer(problem, tile),)
     transforms = (pack_launch(problem, tile, filter_layout(tile)),)
     return Program(buffers, (*transforms, launch), tile)
-
-
-def check_tile(tile: Tile) -> None:
-    """Raise ``ValueError`` for a tile that does not suit the kernel."""
-    tile.require(
-        tile.M_T % 2 == 0 and tile.N_T == 4,
-        "M_T must be a multiple of 2 and N_T 4, because a warp multiplies so many at a time",
-    )
-    tile.require(
-        tile.M_B % (LANES_M * tile.M_T) == tile.N_B % (LANES_N * tile.N_T) == 0,
-        f"M_B must be a multiple of {LANES_M} * M_T, N_B of {LANES_N} * N_T, the lanes of a warp",
-    )
-    tile.require(
-        tile.N_B == WARPGROUP_N and tile.K_B == WARPGROUP_K and tile.threads == 128,
-        f"N_B must be {WARPGROUP_N}, K_B {WARPGROUP_K} and M_T M_B / 4, the tile of a warpgroup",
-    )
-    tile.require(tile.M_B <= MOST_CHANNELS, f"M_B must be at most {MOST_CHANNELS}")
 
 
 STAGE = Stage(

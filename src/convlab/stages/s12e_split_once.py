@@ -1,12 +1,9 @@
-"""s12c: the tensor cores' instruction ``mma``. Warps multiply s11e's slices, not threads.
+"""s12e: each number is split once, and a tensor core adds up 16 terms.
 
-Source: ours, beyond the paper. s12 comes close to all the multiply-adds that a GPU's ordinary units
-can do. An H200's tensor cores reach 315 TFLOP/s with TF32, a third of which is 105, where ordinary
-float32 ends at 67. Both operands are split into two TF32 numbers in registers, and three products
-make one: :mod:`split_tf32` says how the sums become as accurate as float32.
-
-The order of the windows among the matrices' columns is free: a lane's four columns are neighbours
-in shared memory, one load, and in the output, one store.
+Source: ours, beyond the paper. In s12d a warp splits the windows again for every 16 channels, and
+adds 8 terms to its sums at a time. Here ``multiply`` splits the windows of a step first, read by
+float4, and then goes through the channels: :mod:`split_tf32` says why a chain of instructions ends
+after 16 terms.
 """
 
 from __future__ import annotations
@@ -18,14 +15,13 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import FLOAT4_STEP, interleaved_lanes, make_write
-from convlab.kernels.split_tf32 import make_fix_up
+from convlab.kernels.epilogue import interleaved_lanes
+from convlab.kernels.split_tf32 import MMA_K, make_epilogue, require_warp_tiles
 from convlab.kernels.tile_heuristic import S13
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
-MMA_K = 8  # terms that an instruction multiplies
 PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
 
 
@@ -34,18 +30,26 @@ def slice_elements(tile: Tile) -> int:
     return tile.K_B * (tile.M_B + tile.N_B + PADDING)
 
 
-def chain(tile: Tile) -> int:
-    """Steps of 8 terms whose products the tensor cores add up before they begin again."""
-    return 2 if tile.K_B % (2 * MMA_K) == 0 else 1
-
-
-def make_multiply(tile: Tile) -> Any:
-    """``multiply(S_F, S_I, at_F, at_I, k, R_O)``: adds the products of terms k to k + 7, or k + 15,
-    of a slice. The lane's own numbers begin at ``at_F`` and ``at_I``. ``L_`` are large parts,
-    ``T_`` small ones, their tails."""
-    M_B, PITCH, M_T, N_T = tile.M_B, tile.N_B + PADDING, tile.M_T, tile.N_T
-    CHAIN = chain(tile)
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+    """The kernel with all sizes as constants."""
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, BLOCKS, O_SHAPE = tile.threads, S13.resident_blocks(tile), (M_T, N_T)
+    SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
+    PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
+    F_SLICE, I_SLICE = K_B * M_B, K_B * PITCH
+    F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
+    WARP_M, WARP_N = LANES_M * M_T, LANES_N * N_T
+    WARPS_N = N_B // WARP_N  # warps along N
+    CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added up before the sums round
     I_SHAPE, F_SHAPE = (2 * CHAIN, N_T // 2), (CHAIN, 4)
+    LANES = interleaved_lanes(problem, LANES_N)
+    _, TIMES = window_copies.fetching_columns(tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
+    windows_of_thread = window_copies.make_windows_of_thread(problem, tile, by_llvm=True)
+    window_at = window_copies.make_window_at(LANES)
+    filter_number = window_copies.make_filter_number(problem, tile)
+    epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
@@ -66,6 +70,8 @@ def make_multiply(tile: Tile) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(S_F, S_I, at_F, at_I, k, R_O):
+        """Adds the products of terms k to k + 7, or k + 15. ``L_`` are large parts, ``T_`` small
+        ones, their tails. The lane's own numbers begin at ``at_F`` and ``at_I``."""
         L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
         L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
         zero = float32(0)
@@ -89,69 +95,6 @@ def make_multiply(tile: Tile) -> Any:
                 R_O[i + 1, left] += part[2]
                 R_O[i + 1, left + FLOAT4] += part[3]
 
-    return multiply
-
-
-def make_compute(tile: Tile) -> Any:
-    """All of a slice. Each step is a call with its own k, a constant, because the compiler does not
-    unroll a loop of this size."""
-    multiply, STEP = make_multiply(tile), MMA_K * chain(tile)
-
-    def steps_from(k: int) -> Any:
-        following = steps_from(k + STEP) if k + STEP < tile.K_B else None
-
-        @cuda.jit(device=True, **gpu_only(forceinline=True))
-        def step(S_F, S_I, at_F, at_I, R_O):
-            multiply(S_F, S_I, at_F, at_I, k, R_O)
-            if following is not None:
-                following(S_F, S_I, at_F, at_I, R_O)
-
-        return step
-
-    return steps_from(0)
-
-
-def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
-    """``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and places."""
-    M_B, K_P = tile.M_B, blocks_for(problem.K, tile.K_B) * tile.K_B
-    GROUP, PLACES = window_copies.channel_group(problem, tile), problem.H_f * problem.W_f
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def filter_number(packed, m, e):
-        r, place = e // PLACES, e % PLACES
-        k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
-        return packed[(int64(m // M_B) * K_P + k) * M_B + m % M_B]
-
-    return filter_number
-
-
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with all sizes as constants."""
-    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, BLOCKS, O_SHAPE = tile.threads, S13.resident_blocks(tile), (M_T, N_T)
-    SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
-    PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
-    F_SLICE, I_SLICE = K_B * M_B, K_B * PITCH
-    F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
-    WARP_M, WARP_N = LANES_M * M_T, LANES_N * N_T
-    WARPS_N = N_B // WARP_N  # warps along N
-    LANES = interleaved_lanes(problem, LANES_N)
-    _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
-    windows_of_thread = window_copies.make_windows_of_thread(problem, tile, by_llvm=True)
-    window_at = window_copies.make_window_at(LANES)
-    compute = make_compute(tile)
-    filter_number = make_filter_number(problem, tile)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def row_of(i):
-        """How far channel i of a lane is from its first one."""
-        return i * LANES_M
-
-    write = make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
-    fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
-
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
@@ -160,7 +103,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         commit_copies()  # even an empty group: wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
-    def mma(input, packed, bias, output):
+    def split_once(input, packed, bias, output):
         S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
         S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
         R_O = cuda.local.array(O_SHAPE, float32)
@@ -194,19 +137,20 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
             before = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
-            compute(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
+            for k in range(0, K_B, CHAIN * MMA_K):
+                multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, k, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 
-        m0, n0 = m0 + row, n0 + window_at(column)
-        if write(R_O, bias, output, m0, n0):
-            fix_up(input, packed, bias, output, m0, n0)
+        epilogue(R_O, input, packed, bias, output, m0 + row, n0 + window_at(column))
 
-    return mma
+    return split_once
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
-    check_tile(tile)
+    require_warp_tiles(tile, LANES_M, LANES_N)
+    window_copies.check_tile(tile)
+    tile.require_shared_memory(2 * slice_elements(tile))
     launch = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
@@ -218,26 +162,11 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     return Program(buffers, (*transforms, launch), tile)
 
 
-def check_tile(tile: Tile) -> None:
-    """Raise ``ValueError`` for a tile that does not suit the kernel."""
-    tile.require(
-        tile.M_T % 2 == tile.N_T % 8 == 0,
-        "M_T must be a multiple of 2 and N_T of 8, because a warp multiplies so many at a time",
-    )
-    tile.require(
-        tile.M_B % (LANES_M * tile.M_T) == tile.N_B % (LANES_N * tile.N_T) == 0,
-        f"M_B must be a multiple of {LANES_M} * M_T, N_B of {LANES_N} * N_T, the lanes of a warp",
-    )
-    tile.require(tile.K_B % MMA_K == 0, "K_B must be a multiple of 8, the terms of an instruction")
-    window_copies.check_tile(tile)
-    tile.require_shared_memory(2 * slice_elements(tile))
-
-
 STAGE = Stage(
     __name__,
-    title="mma: a warp multiplies by a tensor core, both operands split",
+    title="Operands split once, and sums of 16 terms by a tensor core",
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
-    builds_on=("s11e_epilogue",),
+    builds_on=("s12d_mma_pipeline",),
     prepare=prepare,
     tiles=Tiles(
         production=S13.best_tile,

@@ -1,0 +1,202 @@
+"""s10d: unrolled steps. More of the instructions in the loop multiply.
+
+Source: ours. The compiler does not unroll s10c's long loop over k. Here each step is a call with
+its own constant k: addresses are constant offsets from where a thread's part of a slice begins, and
+no counter is left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int64, uint32
+
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
+from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
+from convlab.problem import ConvProblem
+from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
+
+PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
+
+
+def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+    """The kernel with all sizes as constants."""
+    p = problem
+    M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
+    s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
+    K_W = p.W_f * G  # elements of a window
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
+    BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
+    PITCH = N_B + PADDING  # of the input slice
+    F_SLICES, I_SLICES, O_SHAPE = 2 * K_B * M_B, 2 * K_B * PITCH, (M_T, N_T)
+    K_4 = K_B // FLOAT4  # float4s of a window in a slice
+    K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
+    ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
+    STEP = FLOAT4 if ALIGNED else 1
+    SLICES = K_P // K_B
+    F_FETCHED = (K_B * M_B // FLOAT4 // THREADS, FLOAT4)  # what a thread holds of the next slice
+    I_FLOAT4S = N_B * K_4 // THREADS
+    I_FETCHED = (I_FLOAT4S, FLOAT4)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I):
+        """A slice, global memory to registers."""
+        for f in range(F_FETCHED[0]):
+            four = load4(packed, first_F + slice_ * (K_B * M_B) + f * (THREADS * FLOAT4))
+            fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
+        for f in range(I_FLOAT4S):
+            e = t + f * THREADS
+            k = slice_ * K_B + e % K_4 * FLOAT4
+            four = (float32(0), float32(0), float32(0), float32(0))
+            if k < K_W:  # with dilation the columns of a window are d_w groups apart
+                four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
+            fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def store(fetched_F, fetched_I, t, k0, S_F, S_I):
+        """A slice, registers to shared memory, from row k0 on."""
+        for f in range(F_FETCHED[0]):
+            e = t + f * THREADS
+            four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
+            store4(S_F, k0 * M_B + e * FLOAT4, four)
+        for f in range(I_FLOAT4S):  # four terms of a window: one for each of four rows
+            e = t + f * THREADS
+            for c in range(FLOAT4):
+                S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
+        """Row k of the slices that begin at at_F and at_I, shared memory to registers."""
+        for i in range(0, M_T, FLOAT4):
+            four = load4(S_F, at_F + (k * M_B + i * ROWS))
+            R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four
+        for j in range(0, N_T, FLOAT4):
+            four = load4(S_I, at_I + (k * PITCH + j * COLUMNS))
+            R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(R_F, R_I, R_O):
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] += R_F[i] * R_I[j]
+
+    def steps_from(k: int) -> Any:
+        """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
+        following = steps_from(k + 1) if k + 2 < K_B else None
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+            read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
+            multiply(R_F0, R_I0, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
+
+        return step
+
+    steps = steps_from(0)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_and_column(t):
+        """The thread's place in the tile. A warp is 4 x 8: lanes (0, 0), (1, 0), (0, 1), ..."""
+        if BY_WARPS:
+            warp, lane = t // 32, t % 32
+            ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2
+            tx = warp % WARPS_N * LANES_N + lane % 16 // 2
+        else:
+            ty, tx = t // COLUMNS, t % COLUMNS
+        return uint32(ty), uint32(tx)
+
+    @cuda.jit(**gpu_only(launch_bounds=THREADS))
+    def unrolled_steps(windows, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)  # line 2
+        S_I = cuda.shared.array(I_SLICES, float32, alignment=BYTES_16)
+        R_F0, R_F1 = cuda.local.array(M_T, float32), cuda.local.array(M_T, float32)  # line 1
+        R_I0, R_I1 = cuda.local.array(N_T, float32), cuda.local.array(N_T, float32)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        fetched_F = cuda.local.array(F_FETCHED, float32)
+        fetched_I = cuda.local.array(I_FETCHED, float32)
+        first_I = cuda.local.array(I_FLOAT4S, int64)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = row_and_column(t)
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        # Where the windows begin that this thread loads from.
+        # Past the last one it loads that again; its results are not written.
+        for f in range(I_FLOAT4S):
+            window = min(n0 + (t + f * THREADS) // K_4, N - 1)
+            first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G
+        first_F = int64(m0) * K_P + t * FLOAT4
+
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        k0 = uint32(K_B)  # row where the slice to multiply begins; the first store flips it
+        at_F, at_I = uint32(0), uint32(0)  # this thread's part of the slice
+        for slice_ in range(SLICES + 1):  # line 8
+            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
+                fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
+            if slice_ > 0:
+                steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
+            if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
+                k0 = uint32(K_B - k0)  # uint32, since never negative
+                at_F = uint32(k0 * M_B + ty * FLOAT4)
+                at_I = uint32(k0 * PITCH + tx * FLOAT4)
+                store(fetched_F, fetched_I, t, k0, S_F, S_I)
+                cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
+                read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7 and 17-18
+            if slice_ > 0:
+                multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
+
+        for j in range(0, N_T, FLOAT4):  # line 20
+            for c in range(0, FLOAT4, STEP):
+                n = n0 + tx * FLOAT4 + j * COLUMNS + c
+                if n < N:
+                    i_n, o_p = n // (H_o * W_o), n % (H_o * W_o)
+                    for i in range(M_T):
+                        m = m0 + ty * FLOAT4 + i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
+                        if m < M:
+                            at, b = (i_n * M + m) * (H_o * W_o) + o_p, bias[m]
+                            if ALIGNED:
+                                x, y, z, w = R_O[i, j], R_O[i, j + 1], R_O[i, j + 2], R_O[i, j + 3]
+                                store4(output, at, (x + b, y + b, z + b, w + b))
+                            else:
+                                output[at] = R_O[i, j + c] + b
+
+    return unrolled_steps
+
+
+def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    tile.require(
+        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
+        "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
+    )
+    at_a_time = FLOAT4 * tile.threads
+    tile.require(
+        tile.K_B * tile.M_B % at_a_time == tile.K_B * tile.N_B % at_a_time == 0,
+        "its threads must share K_B x M_B / 4 and K_B x N_B / 4 float4s evenly, because each "
+        "keeps what it loads in registers of its own",
+    )
+    tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))
+    launch = Launch(
+        make_kernel(problem, tile),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
+    )
+    buffers, transforms = layout_transforms(problem, tile)
+    return Program(buffers, (*transforms, launch), tile)
+
+
+STAGE = Stage(
+    __name__,
+    title="Unrolled steps: constant addresses, and no counter",
+    source="im2win paper (000), Algorithm 3",
+    builds_on=("s10c_warp_tile",),
+    prepare=prepare,
+    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)),
+    vectorized=True,
+)

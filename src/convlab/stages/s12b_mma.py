@@ -1,0 +1,136 @@
+"""s12b: the tensor cores' instruction ``mma``. A warp multiplies what was s07's micro-kernel.
+
+Source: ours, beyond the paper. An H200's tensor cores reach 315 TFLOP/s with TF32, where ordinary
+float32 ends at 67. TF32 has 10 bits of mantissa, so ``mma_3xtf32`` splits each operand into two
+TF32 numbers: :mod:`split_tf32` says how the sums become as accurate as float32. One instruction
+multiplies 16 channels x 8 terms with 8 terms x 8 windows. PTX fixes which lane holds what; which 8
+windows these are is free. Here a lane's sums are float4s of neighbours in the output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, uint32
+
+from convlab.device import FLOAT4, gpu_only
+from convlab.kernels.split_tf32 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
+from convlab.problem import ConvProblem
+from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+F_PADDING, I_PADDING = 8, 1  # after a row: the 32 numbers of a fragment lie in 32 banks
+
+
+def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+    """The kernel with all sizes as constants."""
+    p = problem
+    M, N, K = p.M, p.N, p.K
+    _, C_i, H_i, W_i = p.input_shape
+    H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
+    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, WARP_M, WARP_N = tile.threads, LANES_M * tile.M_T, LANES_N * tile.N_T
+    F_PITCH, I_PITCH, O_SHAPE = M_B + F_PADDING, N_B + I_PADDING, (M_T, N_T)
+    F_SLICE, I_SLICE, WARPS_N = K_B * F_PITCH, K_B * I_PITCH, N_B // WARP_N
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def filter_number(weight, m, k):
+        return weight[m * K + k]
+
+    epilogue = make_epilogue(problem, tile, False, filter_number, LANES_M, LANES=1)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(S_F, S_I, at_F, at_I, k, R_O):
+        """Adds the products of terms k to k + 7."""
+        for i in range(0, M_T, 2):
+            m, below = at_F + k * F_PITCH + i * LANES_M, at_F + (k + 4) * F_PITCH + i * LANES_M
+            f = (S_F[m], S_F[m + LANES_M], S_F[below], S_F[below + LANES_M])
+            for j in range(N_T // 2):
+                n, left = at_I + j // 4 * 32 + j % 4, j // 4 * 8 + j % 4
+                part = mma_3xtf32(f, (S_I[n + k * I_PITCH], S_I[n + (k + 4) * I_PITCH]))
+                R_O[i, left] += part[0]
+                R_O[i, left + FLOAT4] += part[1]
+                R_O[i + 1, left] += part[2]
+                R_O[i + 1, left + FLOAT4] += part[3]
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
+    def mma(input, weight, bias, output):
+        S_F = cuda.shared.array(F_SLICE, float32)
+        S_I = cuda.shared.array(I_SLICE, float32)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        t = uint32(cuda.threadIdx.x)
+        warp, lane = t // 32, t % 32
+        group, thread_in_group = lane // 4, lane % 4  # as PTX numbers the lanes
+        ty, tx = warp // WARPS_N * WARP_M + group, warp % WARPS_N * WARP_N
+        # Even columns of four instructions are float4s 0 to 3 of their 32 windows, odd ones 4 to 7.
+        at_F = thread_in_group * F_PITCH + ty
+        at_I = thread_in_group * I_PITCH + tx + (group // 2 + group % 2 * 4) * FLOAT4
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        # The window this thread loads from: column t % N_B of the tile.
+        # Past the last one it loads that again; its results are not written.
+        column = t % N_B
+        window = min(n0 + column, N - 1)
+        i_n = window // (H_o * W_o)
+        o_h = window % (H_o * W_o) // W_o
+        o_w = window % W_o
+
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        for k0 in range(0, K, K_B):
+            for e in range(t, M_B * K_B, THREADS):  # load
+                row, k = m0 + e // K_B, k0 + e % K_B
+                value = float32(0)
+                if row < M and k < K:
+                    value = weight[row * K + k]
+                S_F[e % K_B * F_PITCH + e // K_B] = value
+            for e in range(t // N_B, K_B, THREADS // N_B):
+                k = uint32(k0 + e)
+                i_c = k // (H_f * W_f)
+                i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
+                i_w = o_w * s_w + k % W_f * d_w - p_w
+                pixel = float32(0)
+                if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
+                    pixel = input[((i_n * C_i + i_c) * H_i + i_h) * W_i + i_w]
+                S_I[e * I_PITCH + column] = pixel
+            cuda.syncthreads()  # nobody computes before all have fetched
+
+            for k in range(0, K_B, MMA_K):  # compute
+                multiply(S_F, S_I, at_F, at_I, k, R_O)
+            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+
+        epilogue(R_O, input, weight, bias, output, m0 + ty, n0 + tx + thread_in_group * FLOAT4)
+
+    return mma
+
+
+def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    require_warp_tiles(tile, LANES_M, LANES_N)
+    tile.require(
+        tile.threads % tile.N_B == 0,
+        "its threads must be a multiple of N_B, because each fetches from one window",
+    )
+    tile.require_shared_memory(tile.K_B * (tile.M_B + F_PADDING + tile.N_B + I_PADDING))
+    launch = Launch(
+        make_kernel(problem, tile),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("input"), Flat("weight"), "bias", Flat("output")),
+    )
+    return Program((), (launch,), tile)
+
+
+STAGE = Stage(
+    __name__,
+    title="mma: a warp multiplies by a tensor core, to float32 accuracy",
+    source="im2win paper (000), Algorithm 3, by tensor cores; ours",
+    builds_on=("s07_microkernel",),
+    prepare=prepare,
+    tiles=Tiles.of_paper(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
+    precision="3xtf32",
+    requires=Requirement((8, 0), "TF32 tensor cores"),
+)

@@ -1,0 +1,115 @@
+"""s12c: asynchronous copies bring the slices. A warp multiplies what s11d's copies fetched.
+
+Source: ours, beyond the paper. Half of s12b's instructions find out where a window's elements are
+and carry them through registers. :mod:`window_copies` looks most of that up once for all elements
+of a slice, and copies them to shared memory without registers in between.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import BYTES_16, FLOAT4, gpu_only
+from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.kernels import window_copies
+from convlab.kernels.split_tf32 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
+from convlab.problem import ConvProblem
+from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+PADDING = 1  # after a row of windows: the 32 numbers of a fragment lie in 32 banks
+
+
+def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+    """The kernel with all sizes as constants."""
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, WARP_M, WARP_N = tile.threads, LANES_M * tile.M_T, LANES_N * tile.N_T
+    F_PITCH, I_PITCH, O_SHAPE = M_B, N_B + PADDING, (M_T, N_T)
+    F_SLICE, I_SLICE, WARPS_N = K_B * F_PITCH, K_B * I_PITCH, N_B // WARP_N
+    SLICES = blocks_for(problem.K, K_B)
+    _, TIMES = window_copies.fetching_columns(tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING)
+    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    filter_number = window_copies.make_filter_number(problem, tile)
+    epilogue = make_epilogue(problem, tile, False, filter_number, LANES_M, LANES=1)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(S_F, S_I, at_F, at_I, k, R_O):
+        """Adds the products of terms k to k + 7."""
+        for i in range(0, M_T, 2):
+            m, below = at_F + k * F_PITCH + i * LANES_M, at_F + (k + 4) * F_PITCH + i * LANES_M
+            f = (S_F[m], S_F[m + LANES_M], S_F[below], S_F[below + LANES_M])
+            for j in range(N_T // 2):
+                n, left = at_I + j // 4 * 32 + j % 4, j // 4 * 8 + j % 4
+                part = mma_3xtf32(f, (S_I[n + k * I_PITCH], S_I[n + (k + 4) * I_PITCH]))
+                R_O[i, left] += part[0]
+                R_O[i, left + FLOAT4] += part[1]
+                R_O[i + 1, left] += part[2]
+                R_O[i + 1, left + FLOAT4] += part[3]
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
+    def mma_im2win(input, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICE, float32)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        first = cuda.local.array(TIMES, int64)
+        i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
+        t = uint32(cuda.threadIdx.x)
+        warp, lane = t // 32, t % 32
+        group, thread_in_group = lane // 4, lane % 4  # as PTX numbers the lanes
+        ty, tx = warp // WARPS_N * WARP_M + group, warp % WARPS_N * WARP_N
+        # Even columns of four instructions are float4s 0 to 3 of their 32 windows, odd ones 4 to 7.
+        at_F = thread_in_group * F_PITCH + ty
+        at_I = thread_in_group * I_PITCH + tx + (group // 2 + group % 2 * 4) * FLOAT4
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        windows_of_thread(n0, t, first, i_h, i_w)
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        for slice_ in range(SLICES):
+            fetch_filter(packed, slice_, 0, t, S_F)
+            fetch_windows(input, slice_, 0, t, first, i_h, i_w, S_I)
+            commit_copies()
+            wait_copies(0)
+            cuda.syncthreads()  # nobody computes before all have fetched
+
+            for k in range(0, K_B, MMA_K):  # compute
+                multiply(S_F, S_I, at_F, at_I, k, R_O)
+            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+
+        epilogue(R_O, input, packed, bias, output, m0 + ty, n0 + tx + thread_in_group * FLOAT4)
+
+    return mma_im2win
+
+
+def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """The stage made ready for a problem: what to allocate and what to launch."""
+    require_warp_tiles(tile, LANES_M, LANES_N)
+    window_copies.check_tile(tile)
+    tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B + PADDING))
+    launch = Launch(
+        make_kernel(problem, tile),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
+    )
+    buffers = (window_copies.packed_buffer(problem, tile),)
+    transforms = (window_copies.pack_launch(problem, tile),)
+    return Program(buffers, (*transforms, launch), tile)
+
+
+STAGE = Stage(
+    __name__,
+    title="Windows in im2win's order, copied asynchronously",
+    source="im2win paper (000), Algorithm 3, by tensor cores; ours",
+    builds_on=("s12b_mma",),
+    prepare=prepare,
+    tiles=Tiles.of_paper(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
+    precision="3xtf32",
+    requires=Requirement((8, 0), "asynchronous copies"),
+)

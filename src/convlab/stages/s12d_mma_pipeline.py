@@ -1,0 +1,139 @@
+"""s12d: a multistage pipeline feeds the tensor cores. Copies are in flight while warps multiply.
+
+Source: ours, beyond the paper; s11c's pipeline and s11e's epilogue. The warps of s12c wait for
+every slice. Here one barrier a slice is enough: all threads have multiplied the slice before the
+last barrier, so its stage of the pipeline is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, int32, int64, uint32
+
+from convlab.device import BYTES_16, FLOAT4, gpu_only
+from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.kernels import window_copies
+from convlab.kernels.epilogue import interleaved_lanes
+from convlab.kernels.split_tf32 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
+from convlab.problem import ConvProblem
+from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+PADDING = 1  # after a row of windows: the 32 numbers of a fragment lie in 32 banks
+
+
+def slice_elements(tile: Tile) -> int:
+    """Elements of a slice in shared memory."""
+    return tile.K_B * (tile.M_B + tile.N_B + PADDING)
+
+
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+    """The kernel with all sizes as constants."""
+    M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
+    THREADS, WARP_M, WARP_N = tile.threads, LANES_M * tile.M_T, LANES_N * tile.N_T
+    SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
+    PITCH, IN_FLIGHT, O_SHAPE = N_B + PADDING, DEPTH - 2, (M_T, N_T)
+    F_SLICE, I_SLICE = K_B * M_B, K_B * PITCH
+    F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
+    WARPS_N = N_B // WARP_N  # warps along N
+    LANES = interleaved_lanes(problem, LANES_N)
+    _, TIMES = window_copies.fetching_columns(tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
+    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    window_at = window_copies.make_window_at(LANES)
+    filter_number = window_copies.make_filter_number(problem, tile)
+    epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def multiply(S_F, S_I, at_F, at_I, k, R_O):
+        """Adds the products of terms k to k + 7."""
+        for i in range(0, M_T, 2):
+            m, below = at_F + k * M_B + i * LANES_M, at_F + (k + 4) * M_B + i * LANES_M
+            f = (S_F[m], S_F[m + LANES_M], S_F[below], S_F[below + LANES_M])
+            for j in range(N_T // 2):
+                n, left = at_I + j // 4 * 32 + j % 4, j // 4 * 8 + j % 4
+                part = mma_3xtf32(f, (S_I[n + k * PITCH], S_I[n + (k + 4) * PITCH]))
+                R_O[i, left] += part[0]
+                R_O[i, left + FLOAT4] += part[1]
+                R_O[i + 1, left] += part[2]
+                R_O[i + 1, left + FLOAT4] += part[3]
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
+        if slice_ < SLICES:
+            fetch_filter(packed, slice_, pipe, t, S_F)
+            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+        commit_copies()  # even an empty group: wait_copies counts groups
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
+    def mma_pipeline(input, packed, bias, output):
+        S_F = cuda.shared.array(F_SLICES, float32, alignment=BYTES_16)
+        S_I = cuda.shared.array(I_SLICES, float32)
+        R_O = cuda.local.array(O_SHAPE, float32)
+        first = cuda.local.array(TIMES, int64)
+        i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
+        t = uint32(cuda.threadIdx.x)
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        n0 = uint32(cuda.blockIdx.x) * N_B
+
+        windows_of_thread(n0, t, first, i_h, i_w)
+
+        # What this lane holds of the warp's matrices. The instruction gives it row g of the filter,
+        # column g of the windows, columns 2 * i and 2 * i + 1 of the sums, where i is its thread in
+        # group. A column stands for a float4 of windows, even columns for float4s 0 to 3, odd ones
+        # for 4 to 7: so the sums of threads 0 to 3 are neighbours in the output.
+        warp, lane = t // 32, t % 32
+        g, thread_in_group = lane // 4, lane % 4
+        row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N
+        at_F = thread_in_group * M_B + row + g
+        at_I = thread_in_group * PITCH + column + (g // 2 + g % 2 * 4) * FLOAT4
+        row, column = row + g, column + thread_in_group * FLOAT4  # of its sums
+
+        for i in range(M_T):
+            for j in range(N_T):
+                R_O[i, j] = float32(0)
+        for pipe in range(DEPTH - 1):
+            fetch(input, packed, first, i_h, i_w, t, pipe, pipe, S_F, S_I)
+        pipe = 0
+        for slice_ in range(SLICES):
+            wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
+            cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
+            before = pipe - 1 if pipe > 0 else DEPTH - 1
+            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
+            for k in range(0, K_B, MMA_K):
+                multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, k, R_O)
+            pipe = pipe + 1 if pipe + 1 < DEPTH else 0
+
+        epilogue(R_O, input, packed, bias, output, m0 + row, n0 + window_at(column))
+
+    return mma_pipeline
+
+
+def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
+    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
+    require_warp_tiles(tile, LANES_M, LANES_N)
+    window_copies.check_tile(tile)
+    tile.require_shared_memory(2 * slice_elements(tile))
+    launch = Launch(
+        make_kernel(problem, tile, relu),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
+    )
+    buffers = (window_copies.packed_buffer(problem, tile),)
+    transforms = (window_copies.pack_launch(problem, tile),)
+    return Program(buffers, (*transforms, launch), tile)
+
+
+STAGE = Stage(
+    __name__,
+    title="A multistage pipeline feeds the tensor cores",
+    source="im2win paper (000), Algorithm 3, by tensor cores; ours",
+    builds_on=("s12c_mma_im2win",),
+    prepare=prepare,
+    tiles=Tiles.of_paper(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
+    precision="3xtf32",
+    requires=Requirement((8, 0), "asynchronous copies"),
+)
