@@ -14,7 +14,7 @@ from convlab.bench.pool import WorkerDied
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.files import write_whole
-from convlab.stages import Stage, short_name, stage_named
+from convlab.stages import Stage, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 RESULTS = "docs/results"
@@ -109,7 +109,6 @@ class Step:
     """
 
     stage: Stage
-    ok: bool
     workspace_bytes: int | None
     time_ms: float | None = None
     time_spread: float | None = None
@@ -117,17 +116,6 @@ class Step:
     speedup: float | None = None
     kernel_ms: float | None = None
     kernel_tflops: float | None = None
-
-    @property
-    def number(self) -> str:
-        """``s05``, or the name where the number is several stages'."""
-        return short_name(self.stage.name)
-
-    @property
-    def idea(self) -> tuple[str, str]:
-        """The stage's title in two: the idea's name, and the idea."""
-        name, _, rest = self.stage.title.partition(": ")
-        return name, rest
 
     @property
     def reach(self) -> float | None:
@@ -139,12 +127,14 @@ class Step:
 
 @dataclass(frozen=True)
 class LadderResults:
-    """What ``convlab ladder --json`` wrote on a GPU: a problem, a machine, how each stage did."""
+    """What ``convlab ladder --json`` wrote on a GPU: how each stage did, and in words the problem
+    with the GPU (``title``), the problem's ``shapes``, the ``machine`` and the ``command``."""
 
     name: str
-    problem: dict[str, Any]
-    device: str
-    environment: dict[str, Any]
+    title: str
+    shapes: str
+    machine: str
+    command: str
     steps: tuple[Step, ...]
 
     @classmethod
@@ -157,63 +147,49 @@ class LadderResults:
             document = read_json(path)
             if document["engine"] != "gpu":
                 raise ValueError(f"its engine is {document['engine']!r}: only a GPU's times count")
-            flops = document["problem"]["flops"]
+            problem, environment = document["problem"], document.get("environment") or {}
+            n, c, h, w = problem["input_shape"]
+            c_o, _, h_f, w_f = problem["weight_shape"]
             return cls(
                 path.stem,
-                document["problem"],
-                document["device"],
-                document.get("environment") or {},
-                tuple(_step(entry, flops) for entry in document["stages"]),
+                f"{_layer(problem)}, batch {n}, on an {document['device']}",
+                f"{n} images of {h} x {w} pixels and {c} channels, {c_o} filters of {h_f} x {w_f}: "
+                f"{problem['flops'] / 1e9:,.1f} GFLOP in float32",
+                _machine(document["device"], environment),
+                str(environment.get("command") or ""),
+                tuple(_step(entry, problem["flops"]) for entry in document["stages"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is not a result of the ladder: {error!r}") from error
 
-    @property
-    def title(self) -> str:
-        """``Conv9, batch 128, on an NVIDIA H200``; of another problem its shape first."""
-        batch, shapes = self.problem["batch"], ("input_shape", "weight_shape", "output_shape")
-        layer = "x".join(map(str, self.problem["input_shape"]))
-        for name in LAYER_NAMES:
-            problem = paper_layer(name, batch)
-            if all(list(getattr(problem, key)) == self.problem[key] for key in shapes):
-                layer = name.capitalize()
-        return f"{layer}, batch {batch}, on an {self.device}"
 
-    @property
-    def shapes(self) -> str:
-        """The problem in words."""
-        n, c, h, w = self.problem["input_shape"]
-        c_o, _, h_f, w_f = self.problem["weight_shape"]
-        return (
-            f"{n} images of {h} x {w} pixels and {c} channels, {c_o} filters of {h_f} x {w_f}: "
-            f"{self.problem['flops'] / 1e9:,.1f} GFLOP in float32"
-        )
+def _layer(problem: dict[str, Any]) -> str:
+    """``Conv9``, or of another problem its shape."""
+    shapes = ("input_shape", "weight_shape", "output_shape")
+    for name in LAYER_NAMES:
+        paper = paper_layer(name, problem["batch"])
+        if all(list(getattr(paper, key)) == problem[key] for key in shapes):
+            return name.capitalize()
+    return "x".join(map(str, problem["input_shape"]))
 
-    @property
-    def machine(self) -> str:
-        """What it ran on, and when, as far as it is known."""
-        gpu = self.environment.get("gpu") or {}
-        packages = self.environment.get("packages") or {}
-        parts = [
-            self.device,
-            *(f"{label} {gpu[key]}" for key, label in DRIVER.items() if gpu.get(key)),
-            *(f"{name} {packages[name]}" for name in PACKAGES if packages.get(name)),
-            str(self.environment.get("date") or "")[:10],
-        ]
-        return ", ".join(part for part in parts if part)
 
-    @property
-    def command(self) -> str | None:
-        """What to type to measure it again."""
-        command = self.environment.get("command")
-        return None if command is None else str(command)
+def _machine(device: str, environment: dict[str, Any]) -> str:
+    """What it ran on, and when, as far as it is known."""
+    gpu, packages = (environment.get(name) or {} for name in ("gpu", "packages"))
+    parts = (
+        device,
+        *(f"{label} {gpu[key]}" for key, label in DRIVER.items() if gpu.get(key)),
+        *(f"{name} {packages[name]}" for name in PACKAGES if packages.get(name)),
+        str(environment.get("date") or "")[:10],
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _step(entry: dict[str, Any], flops: int) -> Step:
     stage, workspace_bytes = stage_named(entry["name"]), entry["workspace_bytes"]
     if not entry["ok"]:  # whatever was measured means nothing
-        return Step(stage, False, workspace_bytes)
+        return Step(stage, workspace_bytes)
     kernel_ms = list(entry["launch_ms"].values())[-1]
     numbers = {name: entry[name] for name in ("time_ms", "time_spread", "tflops", "speedup")}
     rate = flops / kernel_ms / 1e9
-    return Step(stage, True, workspace_bytes, kernel_ms=kernel_ms, kernel_tflops=rate, **numbers)
+    return Step(stage, workspace_bytes, kernel_ms=kernel_ms, kernel_tflops=rate, **numbers)

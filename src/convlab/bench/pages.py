@@ -24,6 +24,7 @@ from convlab.bench.experiments import S12, SIZES
 from convlab.bench.measured import RESULTS, LadderResults, Step, table
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
+from convlab.stages import short_name
 from convlab.workloads import UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
@@ -113,7 +114,8 @@ COLUMNS = {
 def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:
     for name, digits in map(COLUMNS.__getitem__, columns):
         value = getattr(step, name)
-        yield "failed" if not step.ok else "-" if value is None else f"{value:.{digits}f}"
+        known = "failed" if step.time_ms is None else "-"
+        yield known if value is None else f"{value:.{digits}f}"
 
 
 def _file(step: Step) -> str:
@@ -124,8 +126,8 @@ def ladder_table(results: LadderResults) -> str:
     """README.md's table: what each stage adds and what that gains."""
     columns = ("ms", "TFLOP/s", "speedup")
     rows = [
-        (f"[{step.number}]({_file(step)})", step.stage.title, *_cells(step, columns))
-        for step in results.steps
+        (f"[{short_name(one.stage.name)}]({_file(one)})", one.stage.title, *_cells(one, columns))
+        for one in results.steps
     ]
     return table(("stage", "idea", *columns), rows, left=2)
 
@@ -140,12 +142,11 @@ def ladder_section(results: LadderResults) -> str:
         )
         for step in results.steps
     ]
-    command = f" with `{results.command}`" if results.command else ""
     file = f"{results.name}.json"
     return (
         f"### {results.title}\n\n{results.shapes}.\n\n"
         f"{table(('stage', *COLUMNS, 'workspace MiB'), rows)}\n"
-        f"Measured{command} ({results.machine}): [{file}](results/{file}).\n"
+        f"Measured with `{results.command}` ({results.machine}): [{file}](results/{file}).\n"
     )
 
 

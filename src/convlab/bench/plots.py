@@ -331,7 +331,7 @@ def ladder(results: LadderResults) -> str:
         "transform is part of a time. Each result was checked, element by element, against a "
         f"float64 reference. {results.shapes[0].upper()}{results.shapes[1:]}.",
         f"Measured on: {results.machine}.",
-        results.command or "",
+        results.command,
     )
     lines = [line for text in paragraphs for line in textwrap.wrap(text, 92)]
 
@@ -340,12 +340,7 @@ def ladder(results: LadderResults) -> str:
 
         for row, step in enumerate(steps):
             _bar(axes, row, step, [one.stage.name for one in steps[:row]])
-        shown = {"plain", "im2win"} | {family(step.stage) for step in steps}
-        keys = [
-            Patch(color=colour, label=f"reads {words}")
-            for kind, (words, colour) in FAMILIES.items()
-            if kind in shown
-        ]
+        keys = [Patch(color=one, label=f"reads {words}") for words, one in FAMILIES.values()]
         keys.append(Patch(color=FAMILIES["im2win"][1], alpha=PALE, label="main kernel alone"))
         longest = max((step.reach for step in steps if step.reach), default=1.0)
         axes.set(xlim=(0, 1.35 * longest), ylim=(len(steps) - 0.6, -0.8))
@@ -363,7 +358,7 @@ def ladder(results: LadderResults) -> str:
 def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:
     """A stage's bar and words; ``above`` are the stages of the rows before, in which its base may
     be missing."""
-    name, idea = step.idea
+    name, _, idea = step.stage.title.partition(": ")
     base = [one for one in step.stage.builds_on if one in above]
     if base and above[-1] not in base:
         idea += f" (starts again from {', '.join(one.partition('_')[0] for one in base)})"
