@@ -195,7 +195,7 @@ def table_3(results: Results) -> Shown:
     """cuDNN's fastest algorithm on each layer, and those within :data:`TIE` of it."""
     rows, same = [], 0
     for layer in results.layers():
-        of_api = [results.row(*layer, name) for name in analysis.cudnn_algorithms(results).members]
+        of_api = [results.row(*layer, name) for name in analysis.in_fp32(results, "cudnn")]
         timed = sorted((row.time_ms, row.system) for row in of_api if row and row.time_ms)
         near = [one for one in timed if one[0] <= (1 + TIE) * timed[0][0]]
         names = [name.removeprefix("cudnn_").upper() for _, name in near]

@@ -142,7 +142,7 @@ def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
         "why": why_table(results, why),
         "missing": [
             {**one, "layers": analysis.layers_in_words(one["layers"], len(results.layers()))}
-            for one in analysis.numberless(results)
+            for one in analysis.numberless(results.rows.values())
         ],
     }
 
@@ -170,8 +170,8 @@ def _number(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def _layer_head(results: Results, *first: str) -> tuple[str, ...]:
-    return (*first, *(layer.replace("conv", "Conv") for layer, _ in results.layers()))
+def _heads(results: Results) -> list[str]:
+    return [layer.capitalize() for layer, _ in results.layers()]
 
 
 def by_layer(results: Results, what: str) -> str:
@@ -189,7 +189,7 @@ def by_layer(results: Results, what: str) -> str:
         (f"`{one.name}`", *(cell(results.row(*layer, one.name)) for layer in results.layers()))
         for one in analysis.everybody(results)
     ]
-    return table(_layer_head(results, what if what == ROOFLINE else "system"), rows)
+    return table((what if what == ROOFLINE else "system", *_heads(results)), rows)
 
 
 def digits(value: float) -> str:
@@ -207,7 +207,7 @@ def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -
             ratios = (analysis.speedup(results, one, other, at) for at in results.layers())
             cells = (_number(ratio, ".2f") for ratio in ratios)
             rows.append((f"`{other.name}`", f"**{mean[0]:.2f}**{_of_few(mean, results)}", *cells))
-    return table(_layer_head(results, f"{one.name} over", "mean"), rows)
+    return table((f"{one.name} over", "mean", *_heads(results)), rows)
 
 
 def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Contender]) -> str:
@@ -277,14 +277,8 @@ def interrupted(results: Results) -> str | None:
     """That a run did not come to its end, and how many rows are missing; None for one that did."""
     if results.finished is not None:
         return None
-    tried = f"{_count(len(results.systems), 'system')} on {_count(len(results.layers()), 'layer')}"
-    missing = len(results.missing)
-    rows = f"{_count(missing, 'row')} {'is' if missing == 1 else 'are'} missing"
-    return f"**The run was interrupted**, with {tried} so far: {rows}."
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+    missing, asked = len(results.missing), len({**results.missing, **results.rows})
+    return f"**The run was interrupted**, with {missing} of {asked} rows missing."
 
 
 def _slow_clocks(results: Results) -> list[str]:
@@ -302,20 +296,14 @@ def _slow_clocks(results: Results) -> list[str]:
 def _run(results: Results, other: Results) -> dict[str, Any]:
     """Another run beside this one: what differs between the two, and how far their times agree."""
     here, there = _facts(results, other), _facts(other, results)
-    changes = [
-        (name, here.get(name) or NOTHING, there.get(name) or NOTHING)
-        for name in dict.fromkeys((*here, *there))
-        if here.get(name) != there.get(name)
-    ]
-    agreed = [
-        (f"`{name}`", str(layers), f"{median:.2f}", f"{largest:.2f}")
-        for name, layers, median, largest in analysis.agreement(results, other)
-    ]
-    head = ("system", "layers", "median difference, %", "largest difference, %")
     return {
-        "changes": table(("", "this run", "that run"), changes, left=3),
+        "changes": [
+            (name, here.get(name) or NOTHING, there.get(name) or NOTHING)
+            for name in dict.fromkeys((*here, *there))
+            if here.get(name) != there.get(name)
+        ],
         "interrupted": interrupted(other),
-        "agreement": table(head, agreed),
+        "agreement": analysis.agreement(results, other),
     }
 
 

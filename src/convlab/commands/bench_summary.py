@@ -86,7 +86,7 @@ def _style(state: str) -> str:
 
 def _reasons(results: Results, rows: Sequence[Row]) -> list[Text]:
     lines = []
-    for entry in analysis.numberless(results, rows):
+    for entry in analysis.numberless(rows):
         where = analysis.layers_in_words(entry["layers"], len(results.layers()))
         state = (entry["state"], _style(entry["state"]))
         said = "" if entry["state"] == entry["reason"] else f": {entry['reason']}"
