@@ -311,12 +311,3 @@ def test_what_is_plotted_and_its_words_read_on_both_cards(theme):
     assert all(contrast(colour, card) >= 3 for colour in plots.COLOURS)
     assert contrast(plots.COLOURS[0], card, plots.DOTS) >= 3
     assert all(contrast(theme[name], card) >= 4.5 for name in ("ink", "quiet"))
-
-
-def test_a_file_s_colours_follow_the_reader_s_pages():
-    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="1"><rect fill="#ffffff"/></svg>\n'
-    tree = ElementTree.fromstring(plots.with_dark_mode(svg))
-    style, rect = tree
-    assert style.text.startswith("@media (prefers-color-scheme: dark) {")
-    assert style.text.count("{") == style.text.count("}")
-    assert rect.get("fill") == "#ffffff"  # for who knows nothing of styles

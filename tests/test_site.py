@@ -42,21 +42,16 @@ def words(page: Path) -> str:
 
 # The built site. Sphinx has looked at links and pictures of Markdown; here is what it has written.
 
-FROM_THE_NETWORK = re.compile(
-    r"<(?:script|link|img|iframe|source|video|embed|object)\b[^>]*(?:src|href|data)="
-    r"[\"'](?:https?:)?//|url\([\"']?(?:https?:)?//|@import [\"'](?:https?:)?//"
-)
 WITHOUT_WORDS = re.compile(r"<img\b(?![^>]*\balt=\"[^\"]+\")[^>]*>")
 
 
 @needs_a_build
-def test_links_pictures_and_network(site):
+def test_links_and_pictures(site):
     wrong = []
     for path in sorted(site.rglob("*.html")):
         html = text_of(path)
         assert str(ROOT) not in html, f"{path} names a folder of this machine"
         code = re.sub(r"<pre>.*?</pre>", "", html, flags=re.DOTALL)
-        wrong += [(path.name, found) for found in FROM_THE_NETWORK.findall(code)]
         wrong += [(path.name, found) for found in WITHOUT_WORDS.findall(code)]
         for link in set(re.findall(r"(?:href|src)=\"([^\"]*)\"", html)):
             name, _, anchor = unescape(link).partition("#")
@@ -68,25 +63,7 @@ def test_links_pictures_and_network(site):
             elif anchor and target.suffix == ".html":
                 if f'id="{unquote(anchor)}"' not in text_of(target):
                     wrong.append((path.name, link))
-    for path in site.rglob("*.css"):
-        wrong += [(path.name, found) for found in FROM_THE_NETWORK.findall(text_of(path))]
     assert wrong == []
-
-
-@pytest.mark.parametrize(
-    ("pattern", "html"),
-    [
-        (FROM_THE_NETWORK, '<script async src="https://cdn.example/x.js"></script>'),
-        (FROM_THE_NETWORK, '<link rel="stylesheet" href="//cdn.example/x.css">'),
-        (FROM_THE_NETWORK, '<p style="background: url(https://example.org/x.png)">'),
-        (FROM_THE_NETWORK, "<style>@import 'https://fonts.example/x.css';</style>"),
-        (WITHOUT_WORDS, '<img src="a.png">'),
-        (WITHOUT_WORDS, '<img alt="" src="a.png">'),
-    ],
-)
-def test_a_planted_mistake_is_found(pattern, html):
-    assert pattern.search(html)
-    assert not pattern.search('<a href="https://example.org"><img src="a.png" alt="words"></a>')
 
 
 @needs_a_build
@@ -244,30 +221,6 @@ def test_the_python_of_getting_started_runs(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs/getting-started.md"), re.S)
     exec(compile(example, "getting-started.md", "exec"), {})
     assert capsys.readouterr().out == "(1, 4, 8, 8)\n"
-
-
-@pytest.mark.parametrize(
-    ("link", "becomes"),
-    [
-        ("[why](checking.md#the-bound)", "[why](checking.md#the-bound)"),
-        ("[checking.md](checking.md)", "[](checking.md)"),
-        ("[index](README.md)", "[index](index.md)"),
-        ("[s05](../src/convlab/stages/s05_x.py)", "[s05](/stages/s05_x.md)"),
-        ("[x](../../src/convlab/lint.py#Row)", "[x](/src/convlab/lint.py#Row)"),
-        ("[ladder](../docs/ladder.md#s01)", "[ladder](/ladder.md#s01)"),
-        ("[start](../lessons/00_start.ipynb)", "[start](/lessons/00_start.ipynb)"),
-        ("[solved](solutions/00_start.ipynb)", "[solved](solutions/00_start.ipynb)"),
-        ("![bars](images/ladder.svg)", "![bars](images/ladder.svg)"),
-    ],
-)
-@needs_a_build
-def test_links_are_made_to_suit_the_site(link, becomes):
-    pytest.importorskip("sphinx", reason="the site needs Sphinx: make site installs it")
-    from sphinx_ext import rewrite_links
-
-    source = [link]
-    rewrite_links(None, "lessons/00_start", source)
-    assert source == [becomes]
 
 
 def test_a_picture_of_an_array_has_its_planes_side_by_side():

@@ -172,17 +172,12 @@ def best_stage(results: Results, precision: str = "fp32") -> Contender | None:
 
 def numberless(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The rows that have no number, those of one system with the same reason together."""
-    found: dict[tuple[str, str, str | None], dict[str, Any]] = {}
+    found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if not row.ok:
-            alike: dict[str, Any] = {
-                "system": row.system,
-                "state": row.state,
-                "reason": row.reason,
-                "layers": [],
-            }
-            found.setdefault((row.system, row.state, row.reason), alike)["layers"].append(row.layer)
-    return [*found.values()]
+            found.setdefault((row.system, row.state, str(row.reason)), []).append(row.layer)
+    names = ("system", "state", "reason")
+    return [dict(zip(names, alike, strict=True), layers=of) for alike, of in found.items()]
 
 
 def agreement(one: Results, other: Results) -> list[tuple[str, int, float, float]]:

@@ -64,24 +64,6 @@ class Section(NamedTuple):
     show: Callable[[Any], Shown]
 
 
-SECTIONS: list[Section] = []
-
-
-def _section(title: str, file: str, command: str) -> Callable[[Any], Any]:
-    def add(show: Callable[[Any], Shown]) -> Callable[[Any], Shown]:
-        SECTIONS.append(Section(title, file, command, show))
-        return show
-
-    return add
-
-
-BENCH = ("bench_h200.json", "`convlab bench`")
-
-
-def _experiment(name: str) -> tuple[str, str]:
-    return f"{name}_h200.json", f"`python -m convlab.bench.experiments {name}`"
-
-
 def _ratios(values: Iterable[float | None]) -> str:
     known = [value for value in values if value]
     if not known:
@@ -138,7 +120,6 @@ def _ours_over(
     ]  # fmt: skip
 
 
-@_section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH)
 def figure_2(results: Results) -> Shown:
     """TFLOP/s on the twelve layers."""
     systems, layers = im2win_systems(results), results.layers()
@@ -159,7 +140,6 @@ def figure_2(results: Results) -> Shown:
     return table(("TFLOP/s", *systems), rows), _ours_over(systems, said, faster)
 
 
-@_section("im2win: Figure 3, memory on the twelve layers", *BENCH)
 def figure_3(results: Results) -> Shown:
     """GiB on the twelve layers: the tensors and the workspace that each system asks for."""
     systems, layers = im2win_systems(results), results.layers()
@@ -190,7 +170,6 @@ def figure_3(results: Results) -> Shown:
     return table(("GiB", *systems), rows), _ours_over(systems, said, more)
 
 
-@_section("im2win: Table 3, what cuDNN chooses", *BENCH)
 def table_3(results: Results) -> Shown:
     """cuDNN's fastest algorithm on each layer, and those within :data:`TIE` of it."""
     rows, same = [], 0
@@ -207,7 +186,6 @@ def table_3(results: Results) -> Shown:
     return table(head, rows, left=3), (claim,)
 
 
-@_section("im2win: Figure 4, what each technique gains", *_experiment("ablation"))
 def figure_4(document: Mapping[str, Any]) -> Shown:
     """The ablation of s11."""
     rows, names = _by_layer(document), (WHOLE, *GAINS)
@@ -223,9 +201,6 @@ def figure_4(document: Mapping[str, Any]) -> Shown:
 # The three articles.
 
 
-@_section(
-    "Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++", *_experiment("sweeps")
-)
 def sweeps(document: Mapping[str, Any]) -> Shown:
     """Figures 1 to 4: speedups over the seven loops in C++, on one image."""
     rows, cells, best, over_cutlass = _by_layer(document), [], [0.0], [0.0]
@@ -248,7 +223,6 @@ def sweeps(document: Mapping[str, Any]) -> Shown:
     return table(("figure", "value", *SWEEP_SYSTEMS), cells), claims
 
 
-@_section("Faster Convolution: Table 1, unfold, einsum and fold", *_experiment("unfold_table"))
 def unfold(document: Mapping[str, Any]) -> Shown:
     """Table 1: milliseconds there, of a first call here, and on the GPU here."""
     first = {name: {"time_ms": one.get("ms")} for name, one in document["first_calls"].items()}
@@ -276,10 +250,6 @@ def unfold(document: Mapping[str, Any]) -> Shown:
     return table(("Table 1", "there ms", "first call ms", "on the GPU ms"), rows), claims
 
 
-@_section(
-    "CUDA IM2COL Kernels Design: bandwidth by depth", "im2col_h200.json",
-    "a dated measurement that no command repeats",
-)  # fmt: skip
 def im2col(document: Mapping[str, Any]) -> Shown:
     """TB/s of its kernel for each depth pitch, beside a copy of as many bytes."""
     kinds, depths = ("depth_last", "copy", "plain", "torch_unfold"), document["depths"]
@@ -291,6 +261,26 @@ def im2col(document: Mapping[str, Any]) -> Shown:
     said = '"coalescing memory access of each warp"; no times given'
     ours = f"{min(shares):.0f} to {max(shares):.0f} % of a copy's bandwidth"
     return table(("depth pitch, TB/s", *kinds), rows), (("introduction", said, ours),)
+
+
+BENCH = ("bench_h200.json", "`convlab bench`")
+NOT_REPEATED = "a dated measurement that no command repeats"
+SECTIONS = [
+    Section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH, figure_2),
+    Section("im2win: Figure 3, memory on the twelve layers", *BENCH, figure_3),
+    Section("im2win: Table 3, what cuDNN chooses", *BENCH, table_3),
+    *(
+        Section(title, f"{name}_h200.json", f"`python -m convlab.bench.experiments {name}`", show)
+        for title, name, show in (
+            ("im2win: Figure 4, what each technique gains", "ablation", figure_4),
+            ("Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++", "sweeps",
+             sweeps),
+            ("Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table", unfold),
+        )
+    ),
+    Section("CUDA IM2COL Kernels Design: bandwidth by depth", "im2col_h200.json", NOT_REPEATED,
+            im2col),
+]  # fmt: skip
 
 
 def show(root: Path) -> str:
