@@ -255,12 +255,13 @@ def why_table(results: Results, why: Sequence[Why]) -> str:
             for row in results.rows.values()
             if row.system == one.stage and row.tflops and peak
         ]
-        tightest = one.on(results.machine, precision).tightest
+        fp32 = results.machine.fp32_flops
+        allowed = one.allows(peak / fp32 if peak and fp32 else 1.0)
         counts = (one.requests, one.sectors, one.wavefronts, one.bytes_per_flop)
         rows.append((
             f"`{one.stage}`",
             *(_number(count, ".3g") for count in counts),
-            NOTHING if tightest is None else f"{tightest[1]:.0f} %",
+            NOTHING if allowed is None else f"{allowed:.0f} %",
             f"{geometric_mean(shares):.1f} %" if shares else NOTHING,
         ))  # fmt: skip
     head = (
