@@ -51,7 +51,7 @@ sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four
 	@$(BIN)/python -m convlab.bench.sanitizers $(ARGS)
 
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
-	@$(BIN)/python -m convlab.bench.pages $(ARGS)
+	@$(BIN)/python docs/site/results_pages.py $(ARGS)
 
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
 	@$(BIN)/python docs/site/build_site.py

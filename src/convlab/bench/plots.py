@@ -9,16 +9,13 @@ from __future__ import annotations
 import io
 import math
 import re
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convlab.bench import analysis
-from convlab.bench.measured import LadderResults, Step
 from convlab.bench.results import Results
 from convlab.image import PlotsMissing
-from convlab.stages import family
 from convlab.workloads import paper_layer
 
 if TYPE_CHECKING:
@@ -50,14 +47,6 @@ STYLE: Any = {
     "grid.color": LINE, "grid.linewidth": 0.6, "legend.frameon": False, "legend.labelcolor": INK,
     "axes.unicode_minus": False, "lines.markersize": 5,
 }  # fmt: skip
-TIMES = "\N{MULTIPLICATION SIGN}"
-PALE = 0.3  # opacity of what a bar would be without layout transforms
-# What a stage's family reads, and the colour of its bars.
-FAMILIES = {
-    "plain": ("the input itself", COLOURS[0]),
-    "im2col": ("the im2col matrix", COLOURS[1]),
-    "im2win": ("im2win's windows", COLOURS[2]),
-}
 
 
 class Figure(NamedTuple):
@@ -107,7 +96,7 @@ def with_dark_mode(picture: str) -> str:
     return f"{head}{end}\n{style}{rest}"
 
 
-def _note(
+def note(
     axes: Axes, at: tuple[float, float], text: str, away: tuple[float, float] = (0, 0), **style: Any
 ) -> Annotation:
     """Words beside a point, ``away`` from it in points; they may lie outside the axes."""
@@ -118,7 +107,7 @@ def _note(
 def _level(axes: Axes, height: float, text: str) -> None:
     """A note on a level, at its right end outside the axes: inside there are points."""
     at = axes.get_yaxis_transform()
-    _note(axes, (1, height), text, (4, 0), xycoords=at, va="center")
+    note(axes, (1, height), text, (4, 0), xycoords=at, va="center")
 
 
 def _legend_below(axes: Axes, columns: int = 2) -> None:
@@ -200,7 +189,7 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
         if peak and bandwidth:
             low = min(low, peak / bandwidth / 8)
             memory = f"memory {bandwidth / 1e12:.1f} TB/s"
-            _note(axes, (peak / bandwidth, peak / 1e12), memory, (-8, 2), ha="right")
+            note(axes, (peak / bandwidth, peak / 1e12), memory, (-8, 2), ha="right")
         for words, roof, digits in (("fp32", peak, 1), ("3xTF32", split, 0)):
             if roof and bandwidth:
                 heights = [one / 1e12 for one in (low * bandwidth, roof, roof)]
@@ -210,7 +199,7 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
             first = 1e12 * sgemm / bandwidth if bandwidth else low
             axes.plot([first, high], [sgemm] * 2, color=QUIET, linewidth=0.9, linestyle="--")
             # Where it begins: at its other end are the points of the fastest stage.
-            _note(axes, (first, sgemm), f"cuBLAS SGEMM {sgemm:.1f} TFLOP/s", (6, -10))
+            note(axes, (first, sgemm), f"cuBLAS SGEMM {sgemm:.1f} TFLOP/s", (6, -10))
         bottom = min(reached, default=1.0) / 2
         top = 3 * max(*reached, peak / 1e12, split / 1e12, 1.0)
         axes.set(yscale="log", ylim=(bottom, top))
@@ -244,7 +233,7 @@ def _layer_names(
     for group in groups:
         middle = math.sqrt(group[0][0] * group[-1][0])
         names = "\n".join(name for _, name in group)
-        _note(axes, (middle, top), names, (0, -3), ha="center", va="top", fontsize="x-small")
+        note(axes, (middle, top), names, (0, -3), ha="center", va="top", fontsize="x-small")
 
 
 def speedups(results: Results, name: str = "speedups") -> Figure:
@@ -267,7 +256,7 @@ def speedups(results: Results, name: str = "speedups") -> Figure:
             axes.plot(ratios, [place] * len(ratios), "o", **dots)
             axes.plot([mean], [place], "|", color=INK, markersize=13, markeredgewidth=2)
             few = "" if len(ratios) == len(layers) else f" ({len(ratios)})"
-            _note(axes, (mean, place), f"{mean:.2f}{few}", (0, 8), ha="center", color=INK)
+            note(axes, (mean, place), f"{mean:.2f}{few}", (0, 8), ha="center", color=INK)
         axes.axvline(1, color=QUIET, linewidth=0.9)
         every = [1.0, *(ratio for *_, ratios in known for ratio in ratios)]
         first = math.floor(math.log2(min(every)))
@@ -321,64 +310,3 @@ def memory(results: Results, name: str = "memory") -> Figure:
         "over the layers that each can do, computed from what it asks for, and measured."
     )
     return Figure(about, svg(name, 1.4 + 0.27 * max(1, len(ratios)), draw))
-
-
-def ladder(results: LadderResults) -> str:
-    """A bar for each stage: its TFLOP/s, its speedup and its idea, as an SVG file."""
-    steps = results.steps
-    paragraphs = (
-        f"{TIMES} is the speedup over the first bar, red where a stage is slower. Every layout "
-        "transform is part of a time. Each result was checked, element by element, against a "
-        f"float64 reference. {results.shapes[0].upper()}{results.shapes[1:]}.",
-        f"Measured on: {results.machine}.",
-        results.command,
-    )
-    lines = [line for text in paragraphs for line in textwrap.wrap(text, 92)]
-
-    def draw(axes: Axes) -> None:
-        from matplotlib.patches import Patch
-
-        for row, step in enumerate(steps):
-            _bar(axes, row, step, [one.stage.name for one in steps[:row]])
-        keys = [Patch(color=one, label=f"reads {words}") for words, one in FAMILIES.values()]
-        keys.append(Patch(color=FAMILIES["im2win"][1], alpha=PALE, label="main kernel alone"))
-        longest = max((step.reach for step in steps if step.reach), default=1.0)
-        axes.set(xlim=(0, 1.35 * longest), ylim=(len(steps) - 0.6, -0.8))
-        axes.set_axis_off()
-        title = f"From seven loops to im2win: one convolution in {len(steps)} stages\n"
-        axes.set_title(title, loc="left", fontsize=13, fontweight="bold")
-        axes.text(0, 1, f"{results.title}. Longer is faster.", transform=axes.transAxes)
-        axes.legend(handles=keys, loc="upper right", fontsize="small", borderpad=0)
-        style: Any = {"x": 0.02, "ha": "left", "fontsize": "small", "color": QUIET}
-        axes.figure.supxlabel("\n".join(lines), **style)
-
-    return svg("ladder", 1.6 + 0.5 * len(steps) + 0.16 * len(lines), draw, width=6.4)
-
-
-def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:
-    """A stage's bar and words; ``above`` are the stages of the rows before, in which its base may
-    be missing."""
-    name, _, idea = step.stage.title.partition(": ")
-    base = [one for one in step.stage.builds_on if one in above]
-    if base and above[-1] not in base:
-        idea += f" (starts again from {', '.join(one.partition('_')[0] for one in base)})"
-    strong: Any = {"fontsize": "medium", "fontweight": "bold", "color": INK}
-    heading = f"{step.stage.name.partition('_')[0]} {name}"
-    first = _note(axes, (0, row - 0.3), heading, va="baseline", **strong)
-    _note(axes, (1, 0), idea, (6, 0), xycoords=first, va="bottom")
-    if step.tflops is None or step.reach is None:
-        _note(axes, (0, row), "failed", va="center", **strong | {"color": BAD})
-        return
-    colour, said = FAMILIES[family(step.stage)][1], f"{_brief(step.tflops)} TFLOP/s"
-    if step.reach > step.tflops:
-        axes.barh(row, step.reach, 0.36, color=colour, alpha=PALE)
-        said += f" ({_brief(step.reach)} alone)"
-    axes.barh(row, step.tflops, 0.36, color=colour)
-    rate = _note(axes, (step.reach, row), said, (6, 0), va="center", color=INK, fontsize="medium")
-    if step.speedup is not None:
-        times, strong["color"] = f"{_brief(step.speedup)}{TIMES}", BAD if step.speedup < 1 else INK
-        _note(axes, (1, 0.5), times, (8, 0), xycoords=rate, va="center", **strong)
-
-
-def _brief(value: float) -> str:
-    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"

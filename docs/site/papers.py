@@ -1,4 +1,4 @@
-"""The figures and tables of the four papers beside ours: ``python -m convlab.bench.papers``.
+"""The figures and tables of the four papers beside ours: ``python docs/site/papers.py``.
 
 Each section names the paper's figure, the file in docs/results that holds our measurements, what
 the paper says and what we found. The command prints everything; docs/papers.md shows what the
@@ -7,6 +7,7 @@ papers say beside our values.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,14 @@ from typing import Any, NamedTuple
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
-from convlab.bench.measured import RESULTS, read_json, source, table
+from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results, tensor_bytes
 from convlab.bench.systems import WHOLE
 from convlab.workloads import LAYER_NAMES, paper_layer
 
+ROOT = Path(__file__).parents[2]  # of the repository
+RESULTS = "docs/results"
+VERSIONS = ("numba-cuda", "numpy", "torch")
 GIB = 2**30
 TIE = 0.01  # two algorithms closer than this may swap places in another run
 # Table 3 of the im2win paper: what cuDNN 8.0 chose on an RTX 3090.
@@ -283,33 +287,51 @@ SECTIONS = [
 ]  # fmt: skip
 
 
-def show(root: Path) -> str:
+def show() -> str:
     """Every section as Markdown: what the paper says, our value, our table and its command."""
     parts = []
     for section in SECTIONS:
-        ours, claims, by = made(root, section)
+        ours, claims, by = made(section)
         text = f"{table(('where', 'the paper', 'here'), claims, left=3)}\n{ours}\n" if ours else ""
         parts.append(f"### {section.title}\n\n{text}{by}")
     return "\n".join(parts)
 
 
-def show_claims(root: Path) -> str:
+def show_claims() -> str:
     """One table for docs/papers.md: what each paper says and our value."""
     rows, sources = [], []
     for section in SECTIONS:
-        _, claims, by = made(root, section)
+        _, claims, by = made(section)
         rows += [(section.title, f"{where}: {words}", here) for where, words, here in claims]
         sources.append(f"- {by}")
     head = ("figure", "the paper", "here")
     return f"{table(head, rows, left=3)}\n{''.join(dict.fromkeys(sources))}"
 
 
-def made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
+def read_json(file: Path) -> Any:
+    """The document in a file. Raises ``ValueError`` naming a file that holds no JSON."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read as JSON: {error}") from error
+
+
+def source(file: str, environment: Mapping[str, Any] | None, command: str) -> str:
+    """The line below a table: the command that writes its file today, and of what is stored the
+    date and the versions."""
+    known = environment or {}
+    packages = known.get("packages") or {}
+    versions = (f"{name} {packages[name]}" for name in VERSIONS if packages.get(name))
+    words = ", ".join(filter(None, (str(known.get("date") or "")[:10], *versions)))
+    return f"{command}{f' ({words})' if words else ''}: [{file}](results/{file}).\n"
+
+
+def made(section: Section) -> tuple[str, Sequence[Claim], str]:
     """A section's table, its claims and the line that names its command.
 
     Raises ``ValueError`` for a file of something else.
     """
-    file = root / RESULTS / section.file
+    file = ROOT / RESULTS / section.file
     if not file.is_file():
         return "", (), f"Not measured yet: {section.command} on a GPU writes {section.file}.\n"
     try:
@@ -324,7 +346,7 @@ def made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
 def main() -> int:
     """Print the tables; returns the exit code."""
     try:
-        print(show(Path()))
+        print(show())
     except ValueError as error:
         print(f"convlab: {error}", file=sys.stderr)
         return 2
