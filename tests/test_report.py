@@ -357,11 +357,6 @@ def second(one, other) -> str:
     return section(said(one, [other]), "Run 2")
 
 
-def test_two_runs_differ_by_so_much():
-    assert second(sample(), sample(slower=1.02, identity="two")).count(" 2.00 | 2.00 |") == 10
-    assert "no system in common" in second(sample(), replace(sample(), rows={}))
-
-
 def test_what_differs_between_two_runs_is_in_a_table():
     one, other = sample(layers=["conv9"]), sample(layers=["conv9"], identity="two")
     assert "| driver |" not in second(one, other)
@@ -393,19 +388,6 @@ def test_clocks_that_were_low_are_told():
         told = dict(zip(("before", "after", "max"), clocks, strict=True))
         results = changed(results, (layer, 128, name), clocks_mhz=told)
     assert " with `s01_direct` on conv9 (1815 of 1980 MHz).\n" in said(results)
-
-
-def test_an_interrupted_run_says_how_many_rows_are_missing():
-    assert report.interrupted(replace(sample(), finished="2026-11-21T13:08:00+00:00")) is None
-    results = replace(sample(), finished=None)
-    for number, system in enumerate(("cudnn_fft", "cudnn_gemm"), start=1):
-        results.missing["conv12", 128, system] = None
-        del results.rows["conv12", 128, system]
-        assert f"was interrupted**, with {number} of 132 rows missing." in report.interrupted(
-            results
-        )
-    assert report.interrupted(results) in said(results)
-    assert f"Of the other run: {report.interrupted(results)}" in second(sample(), results)
 
 
 # The command.
@@ -514,43 +496,48 @@ def test_json_of_several_batches_and_of_one_file(tmp_path):
 
 
 def test_each_further_file_is_compared(file, results):
-    result = run(file, file, file)
-    assert len(re.findall(r"s01_direct +12 +0\.00 +0\.00", result.stdout)) == 2
-    assert {"Run 2", "Run 3"} <= set(headings(said(results, [results] * 2)))
+    again = sample(slower=1.02, identity="two")
+    other = file.with_name("again.json")
+    other.write_text(json.dumps(again.as_json()))
+    result = run(file, other, file)
+    for differences in (r"2\.00 +2\.00", r"0\.00 +0\.00"):
+        assert re.search(rf"s01_direct +12 +{differences}", result.stdout)
+    assert {"Run 2", "Run 3"} <= set(headings(said(results, [again, results])))
+    assert second(results, again).count(" 2.00 | 2.00 |") == 10
+    assert "no system in common" in second(results, replace(results, rows={}))
 
 
-def test_an_interrupted_run_is_told_of_in_the_terminal(file, results):
+def test_an_interrupted_run_says_how_many_rows_are_missing(file, results):
     missing = [key for key in results.rows if key[2] == "s01_direct"][1:]
     rows = {key: row for key, row in results.rows.items() if key not in missing}
     left = replace(results, rows=rows, missing=dict.fromkeys(missing), finished=None)
-    for told, shown in ((left, True), (replace(results, finished="2026-11-21T13:00:00"), False)):
+    whole = replace(results, finished="2026-11-21T13:00:00")
+    said_so = "The run was interrupted**, with 11 of 132 rows missing."
+    assert said_so in said(left)
+    assert f"Of the other run: **{said_so}" in second(whole, left)
+    assert "interrupted" not in said(whole)
+    for told, shown in ((left, True), (whole, False)):
         file.write_text(json.dumps(told.as_json()))
-        assert ("11 of 132 rows missing" in run(file, columns=160).stdout) is shown
+        assert (said_so.replace("**", "") in run(file, columns=160).stdout) is shown
 
 
-def test_pages_and_pictures_are_written(file, tmp_path):
+@pytest.mark.parametrize("counts", ["--counts", "--no-counts"])
+def test_files_are_written_and_a_stage_that_is_no_longer_there_is_not_counted(
+    file, results, tmp_path, few_channels, counts
+):
+    few = only(results, lambda one: one["name"] in ("s01_direct", "s07_microkernel"))
+    file.write_text(json.dumps(few.as_json()).replace("s07_microkernel", "s07_of_before"))
     page, text = tmp_path / "r.html", tmp_path / "r.md"
-    result = run(file, "--html", page, "--markdown", text, "--no-counts")
+    result = run(file, "--html", page, "--markdown", text, counts)
     assert result.exit_code == 0, result.stderr
-    ElementTree.fromstring(page.read_text())  # raises where an element is not closed
     names = re.findall(r"\]\((r-\w+\.svg)\)", text.read_text())
     assert len(names) == 4
     for name in names:
         assert (tmp_path / name).read_text().startswith("<svg")
-
-
-def test_a_stage_that_is_no_longer_there_is_not_counted(file, tmp_path, few_channels):
-    document = json.loads(file.read_text().replace("s07_microkernel", "s07_of_before"))
-    for kept in ("rows", "systems"):
-        few = ("s01_direct", "s07_of_before")
-        named = "system" if kept == "rows" else "name"
-        document[kept] = [one for one in document[kept] if one[named] in few]
-    file.write_text(json.dumps(document))
-    result = run(file, "--html", tmp_path / "r.html")
-    assert result.exit_code == 0, result.stderr
-    counts = (tmp_path / "r.html").read_text().partition("Why not faster")[2]
-    assert "s01_direct" in counts
-    assert "s07_of" not in counts.partition("Without")[0]
+    assert "s07_of_before" in page.read_text()
+    why = section(text.read_text(), "Why not faster")
+    assert ("s01_direct" in why) is (counts == "--counts")
+    assert "s07_of" not in why
 
 
 @pytest.mark.parametrize(
