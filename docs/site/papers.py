@@ -343,15 +343,9 @@ def made(section: Section) -> tuple[str, Sequence[Claim], str]:
     return *shown, source(section.file, known, section.command)
 
 
-def main() -> int:
-    """Print the tables; returns the exit code."""
+if __name__ == "__main__":
     try:
         print(show())
     except ValueError as error:
         print(f"convlab: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(2)
