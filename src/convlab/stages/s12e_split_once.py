@@ -1,9 +1,8 @@
 """s12e: each number is split once, and a tensor core adds up 16 terms.
 
 Source: ours, beyond the paper. In s12d a warp splits the windows again for every 16 channels, and
-adds 8 terms to its sums at a time. Here ``multiply`` splits the windows of a step first, read by
-float4, and then goes through the channels: :mod:`split_tf32` says why a chain of instructions ends
-after 16 terms.
+adds up 8 terms at a time. Here ``multiply`` splits the windows of a step first, read by float4,
+then goes through the channels. A chain of products ends after 16 terms: :mod:`split_tf32` says why.
 """
 
 from __future__ import annotations
@@ -95,6 +94,20 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
                 R_O[i + 1, left] += part[2]
                 R_O[i + 1, left + FLOAT4] += part[3]
 
+    def steps_from(k: int) -> Any:
+        """Each step is a call with a constant k: the compiler does not unroll so long a loop."""
+        following = steps_from(k + CHAIN * MMA_K) if k + CHAIN * MMA_K < K_B else None
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_O):
+            multiply(S_F, S_I, at_F, at_I, k, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_O)
+
+        return step
+
+    steps = steps_from(0)
+
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
@@ -137,8 +150,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
             before = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
-            for k in range(0, K_B, CHAIN * MMA_K):
-                multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, k, R_O)
+            steps(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 
         epilogue(R_O, input, packed, bias, output, m0 + row, n0 + window_at(column))

@@ -59,7 +59,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
-    CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added up before the sums round
+    CHAIN = WARPGROUP_K // MMA_K  # steps that are added up before the sums round
     I_SHAPE, F_SHAPE = (N_T // 2, 4 * CHAIN), (CHAIN, 2)
     LANES = interleaved_lanes(problem, LANES_N)
     _, TIMES = window_copies.fetching_columns(tile)
@@ -80,22 +80,22 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             L_I[1, 2 * half + 1], T_I[1, 2 * half + 1] = split_tf32(w)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read_filter(S_F, at, k, i, L_F, T_F):
+    def read_filter(S_F, at, i, L_F, T_F):
         for c in range(CHAIN):
             for n in range(2):  # terms i and i + 4 of column g
-                of_step = at + ((k + c * MMA_K + n * 2) * (2 * M_B) + i // 2 * 32)
+                of_step = at + ((c * MMA_K + n * 2) * (2 * M_B) + i // 2 * 32)
                 L_F[c, n], T_F[c, n] = S_F[of_step], S_F[of_step + MMA_K * M_B]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def multiply(S_F, S_I, at_F, at_I, k, R_O):
-        """Adds the products of terms k to k + 7, or k + 15. ``L_`` are large parts, ``T_`` small
-        ones, their tails. The lane's own numbers begin at ``at_F`` and ``at_I``."""
+    def multiply(S_F, S_I, at_F, at_I, R_O):
+        """Adds the products of a slice. ``L_`` are large parts, ``T_`` small ones, their tails.
+        The lane's own numbers begin at ``at_F`` and ``at_I``."""
         L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
         L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
         zero = float32(0)
-        read_windows(S_I, at_I + k * PITCH, L_I, T_I)
+        read_windows(S_I, at_I, L_I, T_I)
         for i in range(0, M_T, 2):
-            read_filter(S_F, at_F, k, i, L_F, T_F)
+            read_filter(S_F, at_F, i, L_F, T_F)
             for j in range(N_T // 2):
                 part = (zero, zero, zero, zero)
                 for c in range(CHAIN):
@@ -151,8 +151,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
             cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
             before = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
-            for k in range(0, K_B, CHAIN * MMA_K):
-                multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, k, R_O)
+            multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 
         m0, n0 = m0 + thread_in_group, n0 + window_at(column)
