@@ -8,8 +8,6 @@ from __future__ import annotations
 import io
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from browser import Browser, BrowserMissing
@@ -20,37 +18,17 @@ from convlab.tracing import Trace, trace, trace_stage, write_page
 FOLDER = Path("docs/images")
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A file, what is on the page, the window, and a script that picks what is shown."""
-
-    file: str
-    trace: Callable[[], Trace]
-    height: int
-    pick: str = ""
-    dark: bool = False
-
-
 def textbook(name: str) -> Trace:
     """The trace of one of the textbook's kernels."""
     (case,) = (case for case in CASES if case.name == name)
     return trace(case.kernel, case.grid, case.block, *case.arguments())
 
 
+# A file, what is on the page, whether it is dark, and the request that is shown.
 PICTURES = (
-    Picture("trace_s05.png", lambda: trace_stage("s05"), 880, "go(1)"),
-    Picture("trace_conflict.png", lambda: textbook("transpose_shared"), 880, "go(5)", dark=True),
+    ("trace_s05.png", lambda: trace_stage("s05"), False, 1),
+    ("trace_conflict.png", lambda: textbook("transpose_shared"), True, 5),
 )
-
-
-def take(picture: Picture, browser: Browser, folder: Path) -> bytes:
-    """The picture as PNG; the page is written to ``folder``."""
-    file = folder / "page.html"
-    write_page(picture.trace(), file)
-    browser.window(1280, picture.height, dark=picture.dark)
-    browser.open(file)
-    browser.run(f"document.getElementById('how').open = false; {picture.pick}")
-    return small(browser.screenshot())
 
 
 def small(png: bytes) -> bytes:
@@ -70,9 +48,14 @@ def main() -> int:
     """Take them all; returns the exit code."""
     try:
         with Browser() as browser, tempfile.TemporaryDirectory() as folder:
-            for picture in PICTURES:
-                (FOLDER / picture.file).write_bytes(take(picture, browser, Path(folder)))
-                print(f"wrote {FOLDER / picture.file}")
+            for name, traced, dark, request in PICTURES:
+                page = Path(folder) / "page.html"
+                write_page(traced(), page)
+                browser.window(1280, 880, dark=dark)
+                browser.open(page)
+                browser.run(f"document.getElementById('how').open = false; go({request})")
+                (FOLDER / name).write_bytes(small(browser.page.screenshot()))
+                print(f"wrote {FOLDER / name}")
     except BrowserMissing as error:
         print(f"convlab: {error}", file=sys.stderr)
         return 2

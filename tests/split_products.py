@@ -21,17 +21,6 @@ from convlab.stage import Flat, Launch, Program
 F = np.float32
 INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
 
-SHAPES = {
-    "one of everything": ConvProblem(1, 1, 1, 1, 1, 1),
-    "one output pixel": ConvProblem(1, 40, 1, 1, 17, 1),
-    "one window": ConvProblem(1, 3, 5, 4, 33, (5, 4)),
-    "stride larger than filter": ConvProblem(1, 8, 11, 13, 3, 2, stride=(3, 5)),
-    "stride, padding and dilation": ConvProblem(
-        2, 2, 11, 12, 3, 3, (2, 3), ((1, 0), (3, 2)), (3, 2)
-    ),
-    "whole tiles": ConvProblem(1, 16, 4, 8, 16, (1, 3), padding=(0, 1)),
-    "runs cross rows": ConvProblem(2, 1, 2, 6, 5, 1),
-}
 # Five channels, so that no slice can be channels of one place; K of 30 and N of 60; stride and
 # padding are uneven.
 FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
@@ -40,9 +29,12 @@ ODD = ConvProblem(5, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 0), (1, 0))
 
 
 def many(channels: int) -> ConvProblem:
-    """So many that a slice can be channels of one place; 40 windows, one and a quarter of s13's
-    narrowest tiles."""
-    return ConvProblem(2, channels, 6, 7, 18, (3, 2), (1, 2), (1, 2), (2, 1))
+    """So many that a slice can be channels of one place: six slices, or more."""
+    return ConvProblem(2, channels, 5, 5, 17, (3, 2), (1, 2), (1, 2), (2, 1))
+
+
+def warpgroup_tile(channels: int) -> Tile:
+    return Tile(channels, 128, 16, channels // 4, 4)
 
 
 def computed(

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from warps import requests, sectors, wavefronts
 
-from convlab import ConvProblem
+from convlab import ConvProblem, trace
 from convlab.engines import Engine
 from convlab.kernels.depth_last import (
     DEEPEST,
@@ -23,31 +22,37 @@ from convlab.kernels.depth_last import (
 )
 from convlab.kernels.im2col import columns_buffer
 from convlab.simulation.python_body import python_body
-from convlab.stage import Program
+from convlab.stage import Launch, Program
+from convlab.tracing.records import LaunchTrace
+
+
+def traced(launch: Launch, problem: ConvProblem) -> LaunchTrace:
+    buffers = depth_last_buffer(problem), columns_buffer(problem)
+    arrays = (np.zeros(prod(buffer.shape), np.float32) for buffer in buffers)
+    return trace(launch.kernel, launch.grid, launch.block, *arrays).main
 
 
 # 256 columns a block, rows of 64 pixels: a warp's pixels are neighbours in the input.
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("depth", [3, 4, 7, 8, 11, 12, 14, 16, 24])
-@pytest.mark.parametrize("filter_size", [1, 3])
+@pytest.mark.parametrize(
+    ("depth", "filter_size"), [(3, 1), (4, 3), (8, 1), (11, 1), (11, 3), (16, 1), (24, 1), (24, 3)]
+)
 def test_whole_sectors_and_no_bank_conflict(depth: int, filter_size: int) -> None:
-    problem = ConvProblem(1, depth, 16, 64 + filter_size - 1, 1, filter_size)
-    kinds = set()
+    more = filter_size - 1
+    problem = ConvProblem(1, depth, 4 + more, 64 + more, 1, filter_size)
     for launch, slices in zip(im2col_launches(problem), depth_slices(depth), strict=True):
-        for array, kind, indices in requests(launch, block=1):
-            kinds.add((array, kind))
-            if array == "shared":
-                assert wavefronts(indices, kind == "load4") == (4 if kind == "load4" else 1)
-            elif array == "columns":
-                assert sectors(indices) == 16
-            else:
-                # Sixteen, and one more where a row of pixels begins amid a sector: a filter
-                # column further is half a sector further at pitches 4 and 12.
-                amid = slices.pitch % 8 and filter_size > 1
-                assert sectors(indices) in ((16, 17) if amid else (16,))
-    assert kinds == {
-        ("depth_last", "load4"), ("shared", "store"), ("shared", "load4"), ("columns", "store4"),
-    }  # fmt: skip
+        accesses = traced(launch, problem).accesses
+        assert [(a.array, a.operation, a.width) for a in accesses] == [
+            ("depth_last", "load", 16), ("S", "store", 4), ("S", "load", 16),
+            ("columns", "store", 16),
+        ]  # fmt: skip
+        for one in accesses:
+            assert one.wavefronts == one.fewest_wavefronts
+            # A request is sixteen sectors, and one more where a row of pixels begins amid a
+            # sector: a filter column further is half a sector further at pitches 4 and 12.
+            amid = one.array == "depth_last" and slices.pitch % 8 and filter_size > 1
+            most = one.fewest_sectors + (one.requests if amid else 0)
+            assert one.fewest_sectors <= one.sectors <= most
 
 
 @pytest.mark.parametrize("quads", [1, 2, 3, 4])
@@ -61,12 +66,13 @@ def test_every_run_is_fetched_once(quads: int, lanes: int, odd: int) -> None:
 
 def test_pitch_4_is_the_documents_design() -> None:
     """Block 128 x 2, a run of four a thread, shared memory of 8 x (128 + 4)."""
-    (launch,) = im2col_launches(ConvProblem(1, 3, 16, 64, 1, 1))
+    (launch,) = im2col_launches(ConvProblem(1, 3, 4, 64, 1, 1))
     assert launch.block == (128, 2)
-    asked = list(requests(launch, block=0))
-    assert [kind for _, kind, _ in asked[:6]] == ["load4", *["store"] * 4, "load4"]
-    stored = [index for array, kind, indices in asked if kind == "store" for index in indices]
-    assert sorted(stored) == [row * 132 + column for row in range(8) for column in range(128)]
+    found = traced(launch, ConvProblem(1, 3, 4, 64, 1, 1))
+    shapes = {array.name: array.shape for array in found.arrays}
+    lanes = [(a.array, a.operation, a.lanes) for a in found.accesses]
+    assert shapes["S"] == (8 * 132,)
+    assert lanes[:2] == [("depth_last", "load", 256), ("S", "store", 4 * 256)]
 
 
 @pytest.mark.parametrize("depth", range(1, 40))

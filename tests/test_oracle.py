@@ -1,15 +1,15 @@
 """The oracle against other people's convolutions, and its bound against float32 itself."""
 
-import dataclasses
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels.tensor_cores import THREE_PRODUCTS, split_product
-from scipy.signal import correlate
 from strategies import cases, problems, tensors
+from test_unfold import correlation
 
 from convlab.convolution import magnitude, reference, seven_loops, workers_for
 from convlab.oracle import CheckResult, Oracle, check_output, random_tensors
@@ -17,7 +17,6 @@ from convlab.problem import ConvProblem
 from convlab.rounding import (
     SPLIT_ROUNDINGS,
     bound_at,
-    largest_error,
     rounding_bound,
     squared_errors,
 )
@@ -55,15 +54,8 @@ def test_equation_1_by_hand():
 
 
 def scipys_convolution(problem, input, weight, bias):
-    """SciPy correlates two planes densely; dilation, stride and padding are made around it."""
-    H_d, W_d = problem.window_shape
-    dilated = np.zeros((*weight.shape[:2], H_d, W_d))
-    dilated[:, :, :: problem.d_h, :: problem.d_w] = weight
-    padded = np.pad(input.astype(np.float64), ((0, 0), (0, 0), *problem.padding))
-    output = np.zeros(problem.output_shape)
-    for i, j, r in np.ndindex(problem.N_i, problem.C_o, problem.C_i):
-        dense = correlate(padded[i, r], dilated[j, r], mode="valid", method="direct")
-        output[i, j] += dense[:: problem.s_h, :: problem.s_w]
+    padded = np.pad(input.astype(float), ((0, 0), (0, 0), *problem.padding))
+    output = correlation(padded, weight, problem.stride, problem.dilation)
     return output if bias is None else output + bias[:, None, None]
 
 
@@ -83,20 +75,6 @@ def test_scipy_agrees(case):
     assert_close(reference(problem, input, weight, bias), expected, size)
     p = problem
     assert_close(seven_loops(input, weight, bias, p.stride, p.padding, p.dilation), expected, size)
-
-
-@given(cases(kinds=("normal", "nan", "infinities")))
-def test_torch_agrees(case):
-    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is optional")
-    problem, (input, weight, bias) = case
-    (top, bottom), (left, right) = problem.padding
-    doubles = [None if part is None else torch.from_numpy(part).double() for part in case[1]]
-    padded = torch.nn.functional.pad(doubles[0], (left, right, top, bottom))
-    torchs = torch.nn.functional.conv2d(
-        padded, *doubles[1:], stride=problem.stride, dilation=problem.dilation
-    )
-    expected = reference(problem, input, weight, bias)
-    np.testing.assert_allclose(torchs.numpy(), expected, rtol=1e-9, atol=1e-9)
 
 
 @given(cases())
@@ -167,7 +145,7 @@ def in_float32(problem, input, weight, bias, rng):
 
 
 @given(cases(), st.integers(0, 2**16))
-@settings(max_examples=500)
+@settings(max_examples=150)
 def test_float32_passes_in_any_order_on_any_numbers(case, seed):
     problem, (input, weight, bias) = case
     for part in (input, weight, bias):
@@ -189,13 +167,16 @@ def test_where_float32_is_exact_nothing_else_passes(problem, kind, bias):
     assert oracle.check(np.nextafter(exact, np.float32(inf))).wrong == exact.size
 
 
-def test_the_bound_is_gamma_times_the_magnitude():
-    problem = ConvProblem(1, 10, 1, 1, 1, 1)
-    gamma_10, gamma_11 = 10 / (2**24 - 10), 11 / (2**24 - 11)
-    for bias, gamma in ((False, gamma_10), (True, gamma_11)):
-        bound = rounding_bound(problem, with_bias=bias)
-        assert bound_at(np.array([1.0, 3.0]), bound) == pytest.approx([gamma, 3 * gamma], rel=1e-14)
-        assert bound_at(1.0, bound) == pytest.approx(gamma, rel=1e-14)
+@pytest.mark.parametrize(
+    ("K", "bias", "least", "roundings"),
+    [(10, False, 0, 10), (10, True, 0, 11), (1, False, 48, 48), (48, True, 48, 49)],
+)
+def test_the_bound_is_gamma_times_the_magnitude(K, bias, least, roundings):
+    bound = rounding_bound(ConvProblem(1, K, 1, 1, 1, 1), with_bias=bias, least=least)
+    gamma = roundings / (2**24 - roundings)
+    assert bound_at(np.array([1.0, 3.0]), bound) == pytest.approx([gamma, 3 * gamma], rel=1e-14)
+    assert bound_at(1.0, bound) == pytest.approx(gamma, rel=1e-14)
+    assert SPLIT_ROUNDINGS == 48
 
 
 def test_without_a_bound_there_is_no_check():
@@ -291,26 +272,6 @@ def a_term_dropped(problem, input, weight, bias):
     return output
 
 
-def strides_swapped(problem, input, weight, bias):
-    (top, bottom), (left, right) = problem.padding
-    swapped = dataclasses.replace(
-        problem, stride=problem.stride[::-1], padding=((top, bottom + 20), (left, right + 20))
-    )
-    return reference(swapped, input, weight, bias)[:, :, : problem.H_o, : problem.W_o]
-
-
-def padding_on_the_other_side(problem, input, weight, bias):
-    mirrored = tuple(sides[::-1] for sides in problem.padding)
-    return reference(dataclasses.replace(problem, padding=mirrored), input, weight, bias)
-
-
-def dilation_ignored(problem, input, weight, bias):
-    (top, bottom), (left, right) = problem.padding
-    fewer = (problem.W_f - 1) * (problem.d_w - 1)
-    plain = dataclasses.replace(problem, dilation=1, padding=((top, bottom), (left, right - fewer)))
-    return reference(plain, input, weight, bias)
-
-
 def last_row_unwritten(problem, input, weight, bias):
     output = reference(problem, input, weight, bias)
     output[:, :, -1] = nan
@@ -321,14 +282,8 @@ MISTAKES = {
     "a term dropped": a_term_dropped,
     "shifted": lambda *made: np.roll(reference(*made), 1, axis=3),
     "bias forgotten": lambda p, x, w, b: reference(p, x, w),
-    "bias added twice": lambda p, x, w, b: reference(p, x, w, 2 * b),
     "bias of the next channel": lambda p, x, w, b: reference(p, x, w, np.roll(b, 1)),
     "filter flipped": lambda p, x, w, b: reference(p, x, w[:, :, ::-1, ::-1], b),
-    "first image again": lambda p, x, w, b: reference(p, np.broadcast_to(x[:1], x.shape), w, b),
-    "channels reversed": lambda p, x, w, b: reference(p, x[:, ::-1], w, b),
-    "strides swapped": strides_swapped,
-    "padding on the other side": padding_on_the_other_side,
-    "dilation ignored": dilation_ignored,
     "last row unwritten": last_row_unwritten,
 }
 
@@ -360,15 +315,13 @@ def test_integers_show_one_missing_term_among_thousands_where_the_bound_hides_it
 
 
 @pytest.mark.parametrize("place", [(0, 0, 0, 0), (0, 4, 2, 1), (1, 0, 0, 6), (1, 4, 3, 6)])
-def test_a_poisoned_element_is_found_where_it_is(place):
+def test_a_poisoned_element_is_found_where_it_is_in_plain_python(place):
     oracle = Oracle(TYPICAL, *random_tensors(TYPICAL, 0))
     output = oracle.expected.astype(np.float32)
     output[place] = nan
     result = oracle.check(output)
-    assert (result.ok, result.wrong, result.first) == (False, 1, place)
-    assert math.isnan(result.got)
-    assert result.expected == oracle.expected[place]
-    assert result.error_over_bound == inf
+    expected = CheckResult(False, inf, 1, 280, place, nan, float(oracle.expected[place]))
+    assert repr(result) == repr(expected)  # and so JSON can hold it; NaN equals nothing
 
 
 def test_one_oracle_checks_many_outputs():
@@ -380,15 +333,6 @@ def test_one_oracle_checks_many_outputs():
     unwritten = oracle.check(np.full(TYPICAL.output_shape, nan, np.float32))
     assert unwritten.wrong == unwritten.total == math.prod(TYPICAL.output_shape)
     assert unwritten.first == (0, 0, 0, 0)
-
-
-def test_a_result_is_plain_python():
-    """So that it can be written as JSON."""
-    zeros = np.zeros(TYPICAL.output_shape, np.float32)
-    result = check_output(TYPICAL, zeros, *random_tensors(TYPICAL, 0))
-    kinds = [type(value) for value in dataclasses.astuple(result)]
-    assert kinds == [bool, float, int, int, tuple, float, float]
-    assert [type(index) for index in result.first] == [int] * 4
 
 
 def test_a_result_is_a_sentence():
@@ -456,14 +400,14 @@ def test_an_atomic_addition_may_take_a_denormal_for_zero_and_nothing_more():
 # --- Products of numbers split in two -----------------------------------------------------------
 
 
-def product(a, b):
+def as_convolution(a, b):
     """The problem, input and weight of which ``a @ b`` is the convolution."""
     (M, K), N = a.shape, b.shape[1]
     return ConvProblem(1, K, 1, N, M, 1), b.reshape(1, K, 1, N), a.reshape(M, K, 1, 1)
 
 
 def checked_as_split(a, b, output):
-    oracle = Oracle(*product(a, b))
+    oracle = Oracle(*as_convolution(a, b))
     return oracle.check(output.reshape(oracle.expected.shape), split_products=True)
 
 
@@ -495,15 +439,14 @@ AWKWARD = {
 
 
 @pytest.mark.parametrize("chain", [1, 2])
-@pytest.mark.parametrize("right", AWKWARD)
 @pytest.mark.parametrize("left", AWKWARD)
-def test_split_products_are_within_the_bound(left, right, chain):
-    rng = np.random.default_rng(5)
-    for K in (1, 2, 7, 8, 9, 16, 17, 25, 32, 47, 48, 49):
+def test_split_products_are_within_the_bound(left, chain):
+    for right, K in product(AWKWARD, (1, 7, 9, 16, 25, 48, 49)):
+        rng = np.random.default_rng(5 + K)
         a, b = (AWKWARD[kind](rng, shape).astype(np.float32)
                 for kind, shape in ((left, (24, K)), (right, (K, 16))))  # fmt: skip
         result = checked_as_split(a, b, split_product(a, b, chain))
-        assert result.ok, f"K = {K}: {result}"
+        assert result.ok, f"{right}, K = {K}: {result}"
 
 
 def test_split_products_that_cancel():
@@ -575,39 +518,7 @@ def test_a_large_number_allows_nothing_elsewhere():
     assert checked_as_split(a, b, np.array([[3.001, FLOAT32.max]], np.float32)).ok
 
 
-def test_the_least_roundings_of_a_sum():
-    for K, roundings in ((1, 48), (47, 48), (48, 48), (49, 49)):
-        problem = ConvProblem(1, K, 1, 1, 1, 1)
-        bound = rounding_bound(problem, with_bias=False, least=SPLIT_ROUNDINGS)
-        assert bound_at(1.0, bound) == pytest.approx(roundings / (2**24 - roundings), rel=1e-14)
-
-
-# Pieces, threads, and the compiled pass
-
-
-@pytest.mark.parametrize("piece", [1, 30, 100, 2**15])
-@pytest.mark.parametrize("many", [1, 2**20])
-def test_a_result_does_not_depend_on_pieces_and_threads(monkeypatch, piece, many):
-    problem = ConvProblem(3, 2, 6, 7, 7, 3)  # 20 outputs a channel
-    tensors = random_tensors(problem, 1)
-    usual = Oracle(problem, *tensors)
-    output = usual.expected.astype(np.float32)
-    result = usual.check(output)
-    monkeypatch.setattr("convlab.oracle.PIECE", piece)
-    monkeypatch.setattr("convlab.oracle.MANY_OUTPUTS", many)
-    oracle = Oracle(problem, *tensors, workers=3)
-    assert oracle.workers == (3 if many == 1 else 1)
-    np.testing.assert_array_equal(oracle.expected, usual.expected)
-    np.testing.assert_array_equal(oracle.magnitude, usual.magnitude)
-    assert oracle.check(output) == result
-    output[2, 0, 1, 1] = np.nan
-    output[1, 6, 3, 4] += 1
-    output[1, 6, 3, 2] -= 1
-    result = oracle.check(output)
-    assert (result.wrong, result.total, result.first) == (3, output.size, (1, 6, 3, 2))
-    assert result.error_over_bound == np.inf
-    assert result.got == output[1, 6, 3, 2]
-    assert result.expected == oracle.expected[1, 6, 3, 2]
+# --- Threads, and the compiled pass -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -629,48 +540,41 @@ def test_threads_take_no_more_memory_than_the_answer(monkeypatch, problem, most)
         Oracle(TYPICAL, *random_tensors(TYPICAL, 0), workers=0)
 
 
-SPECIAL = [0.0, -0.0, 1.0, -3.0, 1e-45, -1e-40, 1e-30, 3e38, -3e38, inf, -inf, nan]
+SPECIAL = [0.0, -0.0, 0.1, -3.3, 1e-45, -1e-40, 1e-30, 3e38, -3e38, inf, -inf, nan]
 
 
 @given(
-    st.lists(st.sampled_from(SPECIAL), min_size=24, max_size=24),
-    st.lists(st.sampled_from(SPECIAL), min_size=4, max_size=4),
+    st.lists(st.sampled_from(SPECIAL), min_size=24, max_size=24)
+    | st.sampled_from(([0.1] * 24, [-3.0] * 24)),
+    st.lists(st.sampled_from(SPECIAL), min_size=4, max_size=4)
+    | st.sampled_from(([0.3] * 4, [2.0] * 4)),
     st.lists(st.tuples(st.integers(0, 23), st.sampled_from(SPECIAL)), max_size=4),
+    st.integers(0, 23),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
-def test_many_outputs_are_checked_as_few_are(x, w, mistakes, split):
-    """By a compiled pass, with NaN, infinities, denormals and overflow among them or without."""
+@settings(max_examples=40)
+def test_many_outputs_are_checked_as_few_are(x, w, mistakes, off, split):
+    """By threads and a compiled pass; NaN, infinities, denormals and overflow may be among them,
+    and one output is next to the right one."""
     problem = ConvProblem(2, 2, 2, 3, 2, 1)
     tensors = (np.float32(x).reshape(problem.input_shape), np.float32(w).reshape(2, 2, 1, 1))
     allowances = {"atomic_additions": int(split), "split_products": split}
     few = Oracle(problem, *tensors)
+    assert few.workers == 1
     with np.errstate(over="ignore"):
         output = few.expected.astype(np.float32)
+    output.flat[off] = np.nextafter(output.flat[off], np.float32(0))
     for place, value in mistakes:
         output.flat[place] = value
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("convlab.oracle.MANY_OUTPUTS", 1)
-        many = Oracle(problem, *tensors, workers=2).check(output, **allowances)
+        many = Oracle(problem, *tensors, workers=3)
+        result = many.check(output, **allowances)
+    assert many.workers == 3
+    np.testing.assert_array_equal(many.expected, few.expected)
+    np.testing.assert_array_equal(many.magnitude, few.magnitude)
     # Compared as text: what was got and expected may be NaN, which equals nothing.
-    assert repr(many) == repr(few.check(output, **allowances))
-
-
-def test_the_compiled_pass_finds_the_largest_error():
-    rng = np.random.default_rng(3)
-    expected = rng.standard_normal((5, 7))
-    magnitude = np.abs(rng.standard_normal((5, 7))) * 10.0 ** rng.integers(-45, 9, (5, 7))
-    output = (expected + magnitude * rng.standard_normal((5, 7)) * 2.0**-20).astype(np.float32)
-    bound = rounding_bound(ConvProblem(1, 31, 1, 1, 1, 1), with_bias=True, always=1e-44)
-    largest = (np.abs(output - expected) / bound_at(magnitude, bound)).max()
-    assert largest_error(output, expected, magnitude, bound) == largest
-    for number in (nan, inf, -inf):
-        spoilt = output.copy()
-        spoilt[4, 6] = number
-        assert largest_error(spoilt, expected, magnitude, bound) == inf
-        spoilt[4, 6], expected[4, 6] = output[4, 6], number
-        assert largest_error(spoilt, expected, magnitude, bound) == inf
-        expected[4, 6] = output[4, 6]
+    assert repr(result) == repr(few.check(output, **allowances))
 
 
 def test_the_compiled_sums_of_squares():

@@ -31,7 +31,7 @@ EXTRAS = {
 }
 
 # Where conda-forge has another name for a package, and what its list needs beyond convlab's.
-CONDA_NAME = {"nvidia-cuda-nvdisasm": "cuda-nvdisasm"}
+CONDA_NAME = {"nvidia-cuda-nvdisasm": "cuda-nvdisasm", "playwright": "playwright-python"}
 CONDA_ONLY = {"jupyter", "pip", "python"}
 # Import names that come with a dependency of another name.
 COMES_WITH = {"cuda": "numba-cuda", "llvmlite": "numba"}

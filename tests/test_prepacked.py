@@ -123,18 +123,6 @@ def test_a_part_of_a_tensor_begins_behind_its_start(argument: Argument, place: A
     assert prepacked._place(argument, SHAPES) == place
 
 
-def test_a_part_of_a_buffer_begins_behind_its_start(fake: Driver) -> None:
-    """No stage has such an argument yet."""
-    program = stage_named("s01").prepare(PROBLEM, None)
-    step = replace(
-        program.launches[0], arguments=(Images("input", 1, 3), "weight", "bias", "output")
-    )
-    held = {"input": device_array(SHAPES["input"], 0x7000_0000_0000)}
-    packed, _ = prepared(fake, replace(program, launches=(step,)), held)
-    packed(*arrays_at(0x1000).values())
-    assert 0x7000_0000_0000 + 4 * IMAGE in fake.launches[0]["values"]
-
-
 def test_the_same_addresses_are_not_written_again(fake: Driver) -> None:
     call, arrays = s01(fake), arrays_at(0x1000)
     call(*arrays.values())

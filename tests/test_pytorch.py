@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_unfold import CASES, Case, assert_right, by_definition, cases, settings
+from hypothesis import given
+from test_unfold import Case, assert_right, by_definition, cases, settings
 from test_workspace import PROBLEM
 
 from convlab.engines import choose
@@ -17,7 +18,7 @@ from convlab.unfold import unfold, unfold_einsum
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is optional")
 
 
-@cases
+@given(cases())
 def test_pytorch_gives_the_same(case: Case) -> None:
     input, weight, bias = case.tensors()
     tensors = [None if t is None else torch.from_numpy(t) for t in (input, weight, bias)]
@@ -29,7 +30,7 @@ def test_pytorch_gives_the_same(case: Case) -> None:
     assert (abs(theirs.numpy() - ours) <= bound).all()
 
 
-@cases
+@given(cases())
 def test_pytorch_tensors_stay_pytorch_tensors(case: Case) -> None:
     pytest.importorskip("array_api_compat", reason="needs array-api-compat, which is optional")
     tensors = [None if t is None else torch.from_numpy(t) for t in case.tensors()]
@@ -38,7 +39,7 @@ def test_pytorch_tensors_stay_pytorch_tensors(case: Case) -> None:
     assert_right(got.numpy(), case)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if len(case.input) == 4], ids=str)
+@given(cases(2, 2))
 def test_unfold_is_pytorch_s(case: Case) -> None:
     input, weight, _ = case.tensors()
     theirs = torch.nn.functional.unfold(

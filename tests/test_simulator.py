@@ -338,7 +338,7 @@ def test_another_error_says_which_thread_had_it() -> None:
 
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
-    problem = ConvProblem(2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
+    problem = ConvProblem(2, 3, 3, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
     input, weight, bias = random_tensors(problem, 1)
     engines = [CudaSim(), SIM]
     if stage in (LADDER[0], LADDER[-1]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from convlab.kernels.tile_heuristic import im2win_terms
 from convlab.stages import Tile, stage_named
 from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_layer
 
-model = pytest.mark.same_in_cudasim
+pytestmark = pytest.mark.same_in_cudasim
+
 RESULTS = Path(__file__).parents[1] / "docs/results"
 S11, S12 = tile_heuristic.S11, tile_heuristic.S12
 BOTH = pytest.mark.parametrize("heuristic", [S11, S12], ids=["s11", "s12"])
@@ -53,7 +55,6 @@ def ratios_of(name):
     return [times[tile] / min(times.values()) for _, _, times, tile in measured(name)]
 
 
-@model
 def test_s11_s_choice_is_close_to_the_best_on_all():
     assert [name for name, *_ in measured(MEASURED["s11"])] == [*LAYER_NAMES, *S11_FITTED]
     ratios = ratios_of(MEASURED["s11"])
@@ -61,7 +62,6 @@ def test_s11_s_choice_is_close_to_the_best_on_all():
     assert max(ratios) <= 1.04
 
 
-@model
 def test_s11_s_choice_is_close_to_the_best_on_what_the_model_had_not_seen():
     """Windows of more terms than ``few_terms`` in slices of 8, and one in slices of 16."""
     found = measured("tuned_s11_shallow_h200.json")
@@ -75,7 +75,6 @@ def test_s11_s_choice_is_close_to_the_best_on_what_the_model_had_not_seen():
     assert ratios.count(1.0) == 5  # what docs/tiles.md says
 
 
-@model
 def test_s12_s_choice_is_close_to_the_best_on_most():
     assert [name for name, *_ in measured(MEASURED["s12"])] == [*LAYER_NAMES, *UNTUNED, *UNSEEN]
     ratios = ratios_of(MEASURED["s12"])
@@ -86,44 +85,36 @@ def test_s12_s_choice_is_close_to_the_best_on_most():
     assert max(ratios) < 1.25
 
 
-@model
 def test_what_is_no_candidate_any_more_was_nowhere_needed():
-    for name, problem, times, _ in measured(MEASURED["s12"]):
-        today = min(times[tile] for tile in S12.candidates(problem) if tile in times)
-        assert today <= 1.02 * min(times.values()), name
-    for name, problem, times, _ in measured(MEASURED["s11"]):
-        today = {*S11.candidates(problem)}
-        assert today <= times.keys(), name
-        # Slices of 32, which take 5 to 26 % longer than those of 16.
-        for deep in times.keys() - today:
-            assert deep == Tile(32, 32, 32, 4, 4)
-            assert 1.045 < times[deep] / times[Tile(32, 32, 16, 4, 4)] < 1.265
-        assert min(times, key=times.__getitem__) in today
+    for file, heuristic in ((MEASURED["s11"], S11), (MEASURED["s12"], S12)):
+        for name, problem, times, _ in measured(file):
+            today = min(times[tile] for tile in heuristic.candidates(problem) if tile in times)
+            assert today <= 1.02 * min(times.values()), name
 
 
 # What the model says.
 
 
-@model
+FILTERS = (1, 6, 16, 17, 33, 64, 65, 96, 100, 192, 1000, 8_000_000)
+
+
 @BOTH
-@pytest.mark.parametrize("filters", [1, 6, 16, 17, 33, 64, 65, 96, 100, 192, 1000, 8_000_000])
-@pytest.mark.parametrize("count", [1, 10_000_000])
 @pytest.mark.parametrize("channels", [1, 3, 24, 64])
-def test_there_are_candidates_for_every_problem_and_they_suit(heuristic, filters, count, channels):
-    problem = ConvProblem(count, channels, 3, 3, filters, 3)
-    tiles = heuristic.candidates(problem)
-    assert len(set(tiles)) == len(tiles) >= 1
-    assert heuristic.best_tile(problem) in tiles
-    for tile in tiles:
-        assert heuristic.estimated_cost(problem, tile) > 0
-        if heuristic is S11:
-            program = stage_named("s11").prepare(replace(problem, batch=1), tile)
-        else:
-            program = stage_named("s12").prepare(problem, tile, splits=1)
-        assert program.tile == tile
+def test_there_are_candidates_for_every_problem_and_they_suit(heuristic, channels):
+    for count, filters in product((1, 10_000_000), FILTERS):
+        problem = ConvProblem(count, channels, 3, 3, filters, 3)
+        tiles = heuristic.candidates(problem)
+        assert len(set(tiles)) == len(tiles) >= 1
+        assert heuristic.best_tile(problem) in tiles
+        for tile in tiles:
+            assert heuristic.estimated_cost(problem, tile) > 0
+            if heuristic is S11:
+                program = stage_named("s11").prepare(replace(problem, batch=1), tile)
+            else:
+                program = stage_named("s12").prepare(problem, tile, splits=1)
+            assert program.tile == tile
 
 
-@model
 @BOTH
 def test_every_shape_is_somebody_s_candidate(heuristic):
     problems = [*LAYERS.values(), *UNTUNED.values()]
@@ -131,7 +122,6 @@ def test_every_shape_is_somebody_s_candidate(heuristic):
     assert {(tile.M_B, tile.N_B, tile.M_T, tile.N_T) for tile in tiles} == {*heuristic.rates}
 
 
-@model
 @BOTH
 def test_more_images_never_cost_less_and_more_sms_never_more(heuristic):
     for tile in heuristic.candidates(images(1)):
@@ -141,7 +131,6 @@ def test_more_images_never_cost_less_and_more_sms_never_more(heuristic):
         assert costs == sorted(costs, reverse=True)
 
 
-@model
 def test_one_image_gets_split_k_or_small_blocks_many_get_large_ones():
     assert S11.best_tile(images(1)) == Tile(32, 32, 16, 4, 4)
     assert S11.best_tile(images(512)) == Tile(128, 64, 16, 8, 8)
@@ -153,14 +142,12 @@ def test_one_image_gets_split_k_or_small_blocks_many_get_large_ones():
     assert many.M_B * many.N_B == 128 * 64
 
 
-@model
 def test_channels_that_do_not_exist_cost_what_others_do():
     wide, narrow = (ConvProblem(128, 64, 56, 56, filters, 3) for filters in (128, 97))
     tile = S12.best_tile(wide)
     assert S12.estimated_cost(wide, tile) == S12.estimated_cost(narrow, tile)
 
 
-@model
 @pytest.mark.parametrize(
     ("channels", "filter_size", "elements", "depth"),
     [(64, 3, 576, 16), (3, 11, 396, 16), (3, 7, 168, 8), (3, 3, 36, 8), (1, 1, 4, 8),
@@ -173,7 +160,6 @@ def test_how_deep_s11_s_slices_are(channels, filter_size, elements, depth):
     assert {tile.K_B for tile in S11.candidates(problem)} == {depth}
 
 
-@model
 def test_s11_s_choice_is_the_cheapest_by_the_model():
     stage = stage_named("s11")
     for problem in (*LAYERS.values(), *UNTUNED.values()):
@@ -183,7 +169,6 @@ def test_s11_s_choice_is_the_cheapest_by_the_model():
         assert stage.candidates(problem) == S11.candidates(problem)
 
 
-@model
 def test_s11_s_choice_is_for_the_gpu_s_sms():
     """49 blocks of 64 x 64 are one for each of 132, and four for the busiest of 16."""
     problem = ConvProblem(16, 64, 14, 14, 64, 3, padding=1)
@@ -191,7 +176,6 @@ def test_s11_s_choice_is_for_the_gpu_s_sms():
     assert few.M_B * few.N_B > many.M_B * many.N_B
 
 
-@model
 @pytest.mark.parametrize(("channels", "many_sums"), [(3, False), (24, True)])
 def test_only_windows_of_few_terms_have_few_sums(channels, many_sums):
     """36 and 216 terms, both in slices of 8."""

@@ -1,14 +1,16 @@
-"""``unfold_einsum`` on a table of cases, against the definition; test_pytorch.py has PyTorch's."""
+"""``unfold_einsum`` against the definition; test_pytorch.py has PyTorch's."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.signal import correlate
 
 import convlab
 from convlab.unfold import unfold, unfold_einsum, unfold_one_hot
@@ -27,64 +29,44 @@ class Case:
     dilation: Any = 1
     bias: bool = True
 
-    def __str__(self) -> str:
-        shapes = "*".join("x".join(map(str, shape)) for shape in (self.input, self.weight))
-        settings = f"s{self.stride}p{self.padding}d{self.dilation}".replace(" ", "")
-        return f"{shapes}-{settings}{'-bias' if self.bias else ''}"
-
-    def tensors(self, seed: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        rng = np.random.default_rng(seed)
-        bias = rng.standard_normal(self.weight[0], np.float32) if self.bias else None
-        return (
-            rng.standard_normal(self.input, np.float32),
-            rng.standard_normal(self.weight, np.float32),
-            bias,
-        )
+    def tensors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        rng = np.random.default_rng(3)
+        shapes = self.input, self.weight, self.weight[:1]
+        input, weight, bias = (rng.standard_normal(shape, np.float32) for shape in shapes)
+        return input, weight, bias if self.bias else None
 
 
-CASES = [
-    Case((1, 1, 1), (1, 1, 1)),
-    Case((2, 3, 11), (4, 3, 3)),
-    Case((2, 3, 11), (4, 3, 3), stride=2, bias=False),
-    Case((2, 3, 11), (4, 3, 4), padding=2),
-    Case((2, 3, 17), (5, 3, 3), dilation=4),
-    Case((3, 1, 12), (2, 1, 5), stride=3, padding=1, dilation=2),
-    Case((1, 8, 3), (8, 8, 1), stride=4, bias=False),
-    Case((1, 2, 4), (3, 2, 3), padding=5),
-    Case((1, 1, 1, 1), (1, 1, 1, 1), bias=False),
-    Case((2, 3, 7, 9), (4, 3, 3, 3)),
-    Case((2, 3, 7, 9), (4, 3, 3, 3), bias=False),
-    Case((2, 3, 8, 8), (4, 3, 3, 3), padding=1),
-    Case((2, 3, 8, 8), (4, 3, 3, 3), stride=2, padding=1),
-    Case((1, 4, 9, 7), (6, 4, 2, 3), stride=(2, 1)),
-    Case((1, 4, 9, 7), (6, 4, 2, 3), padding=(0, 2), bias=False),
-    Case((1, 4, 11, 12), (3, 4, 3, 2), dilation=(2, 3)),
-    Case((2, 2, 11, 12), (3, 2, 3, 3), stride=(2, 3), padding=(1, 2), dilation=(3, 2)),
-    Case((1, 3, 5, 4), (2, 3, 5, 4)),
-    Case((1, 3, 6, 6), (2, 3, 1, 1), stride=3),
-    Case((1, 3, 11, 13), (2, 3, 2, 2), stride=(3, 5)),
-    Case((1, 2, 3, 2), (3, 2, 3, 2), padding=(3, 4)),
-    Case((3, 5, 1, 13), (2, 5, 1, 3)),
-    Case((2, 16, 6, 6), (16, 16, 3, 3), padding=1, bias=False),
-    Case((1, 1, 16, 16), (1, 1, 7, 7), padding=3),
-    Case((1, 2, 4, 5, 6), (3, 2, 2, 2, 2)),
-    Case((2, 2, 4, 5, 6), (3, 2, 3, 2, 1), bias=False),
-    Case((1, 2, 5, 5, 5), (3, 2, 3, 3, 3), padding=1),
-    Case((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), stride=(1, 2, 3)),
-    Case((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), padding=(2, 0, 1), bias=False),
-    Case((1, 2, 7, 7, 7), (2, 2, 3, 2, 2), dilation=(2, 3, 4)),
-    Case((2, 1, 6, 7, 8), (2, 1, 2, 2, 3), stride=2, padding=1, dilation=2),
-    Case((1, 3, 2, 2, 2), (4, 3, 1, 1, 1), stride=2),
-    Case((1, 1, 3, 4, 1), (1, 1, 3, 1, 1), padding=(1, 0, 2)),
-    Case((1, 4, 3, 3, 3), (2, 4, 3, 3, 3), bias=False),
-]
-FOUR_DIMENSIONS = Case((1, 2, 3, 4, 3, 4), (2, 2, 2, 2, 1, 3), stride=(1, 2, 1, 1), padding=1)
+@st.composite
+def cases(draw: st.DrawFn, most_axes: int = 3, least_axes: int = 1) -> Case:
+    """A small convolution along so many axes, its settings one number or one for each axis."""
+    axes = draw(st.integers(least_axes, most_axes))
 
-cases = pytest.mark.parametrize("case", CASES, ids=str)
+    def setting(least: int, most: int) -> Any:
+        number = st.integers(least, most)
+        return draw(number | st.tuples(*[number] * axes))
+
+    stride, padding, dilation = setting(1, 5), setting(0, 3), setting(1, 3)
+    kernel = draw(st.tuples(*[st.integers(1, 3)] * axes))
+    spans = zip(kernel, each(padding, axes), each(dilation, axes), strict=True)
+    size = [max(1, (k - 1) * d + 1 - 2 * p) + draw(st.integers(0, 5)) for k, p, d in spans]
+    N, C_i, C_o = draw(st.tuples(*[st.integers(1, 4)] * 3))
+    return Case(
+        (N, C_i, *size), (C_o, C_i, *kernel), stride, padding, dilation, draw(st.booleans())
+    )
 
 
-def each(value: int | Sequence[int], axes: int) -> tuple[int, ...]:
-    return (value,) * axes if isinstance(value, int) else tuple(value)
+def each(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+    return (value,) * axes if isinstance(value, int) else value
+
+
+def correlation(padded: np.ndarray, weight: np.ndarray, strides: Any, dilations: Any) -> np.ndarray:
+    """In float64, of ``[N, C_i, *S]`` with ``[C_o, C_i, *kernel]``: SciPy's dense correlations of
+    dilated filters, of which strides leave some."""
+    spans = ((k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True))
+    dilated = np.zeros((*weight.shape[:2], *spans))
+    dilated[(..., *(slice(None, None, d) for d in dilations))] = weight
+    dense = [[correlate(image, one, "valid", "direct")[0] for one in dilated] for image in padded]
+    return np.array(dense)[(..., *(slice(None, None, s) for s in strides))]
 
 
 def by_definition(case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -95,30 +77,13 @@ def by_definition(case: Case) -> tuple[np.ndarray, np.ndarray]:
         each(value, axes) for value in (case.stride, case.padding, case.dilation)
     )
     padded = np.pad(input.astype(float), ((0, 0), (0, 0), *((p, p) for p in paddings)))
-    kernel = weight.shape[2:]
-    out = [
-        (n - (k - 1) * d - 1) // s + 1
-        for n, k, s, d in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
-    ]
-    expected = np.zeros((input.shape[0], weight.shape[0], *out))
-    sizes = expected.copy()
-    for place in np.ndindex(*out):
-        starts = [at * s for at, s in zip(place, strides, strict=True)]
-        window = padded[
-            ...,
-            *(
-                slice(a, a + (k - 1) * d + 1, d)
-                for a, k, d in zip(starts, kernel, dilations, strict=True)
-            ),
-        ]
-        terms = window[:, None] * weight[None].astype(float)
-        terms = terms.reshape(*terms.shape[:2], -1)
-        expected[(..., *place)] = terms.sum(-1)
-        sizes[(..., *place)] = abs(terms).sum(-1)
-    if bias is not None:
-        expected += bias.reshape(1, -1, *[1] * axes)
-        sizes += abs(bias).reshape(1, -1, *[1] * axes)
-    return expected, sizes
+    added = np.zeros(len(weight)) if bias is None else bias
+    sums, sizes = (
+        correlation(taken(padded), taken(weight), strides, dilations)
+        + taken(added).reshape(-1, *[1] * axes)
+        for taken in (np.asarray, np.abs)
+    )
+    return sums, sizes
 
 
 def assert_right(got: np.ndarray, case: Case) -> None:
@@ -133,7 +98,7 @@ def settings(case: Case) -> dict[str, Any]:
     return {"stride": case.stride, "padding": case.padding, "dilation": case.dilation}
 
 
-@pytest.mark.parametrize("case", [*CASES, FOUR_DIMENSIONS], ids=str)
+@given(cases(most_axes=4))
 def test_numpy_arrays_by_the_definition(case: Case) -> None:
     input, weight, bias = case.tensors()
     assert_right(unfold_einsum(input, weight, bias, **settings(case)), case)
@@ -149,7 +114,7 @@ def test_a_nan_spoils_a_window_only_by_one_hot_filters() -> None:
 
 
 def test_float64_stays_float64_and_infinite_weights_on_padding_are_nan() -> None:
-    input, weight, bias = (t.astype(float) for t in CASES[12].tensors())
+    input, weight, bias = (t.astype(float) for t in Case((2, 3, 8, 8), (4, 3, 3, 3)).tensors())
     assert convlab.unfold_einsum(input, weight, bias, padding=1).dtype == np.float64
     weight = np.full((1, 1, 3), np.inf, np.float32)
     with np.errstate(invalid="ignore"):

@@ -1,6 +1,6 @@
-"""s14: every way in which it fetches, what is not finite, its arithmetic, its filter and tiles.
-
-In Numba's own simulator a block is 128 threads of the system: there, few and small problems."""
+"""s14: tails, what is not finite, its arithmetic, memory and tiles. What it shares with other
+stages of tensor cores is in test_split_tf32.py.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.tensor_cores import split
-from numba.cuda.core import config
-from split_products import (
-    FEW,
-    INF,
-    ODD,
-    F,
-    awkward_weight,
-    both_parts,
-    computed,
-    many,
-    numbers_had_back,
-    packed_filter,
-)
+from split_products import FEW, INF, ODD, F, computed, many
+from split_products import warpgroup_tile as tile_of
 
 from convlab import ConvProblem, Tile
 from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose
-from convlab.kernels import tile_heuristic, window_copies
+from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import H200_SMS
-from convlab.oracle import Oracle, check_output, random_tensors
+from convlab.oracle import Oracle, random_tensors
 from convlab.plans import stages_for
 from convlab.stage import GRID_LIMIT, SHARED_BYTES, blocks_for
 from convlab.stages import s14_warpgroups as s14
@@ -42,12 +31,6 @@ HEURISTIC = tile_heuristic.S14
 _, LEFT_OUT = stages_for(choose(), (S14,))
 
 
-def tile_of(channels: int) -> Tile:
-    return Tile(channels, 128, 16, channels // 4, 4)
-
-
-WIDTHS = [8, 24] if config.ENABLE_CUDASIM else [8, 16, 24, 40, 64, 96, 120, 128]
-widths = pytest.mark.parametrize("tile", [tile_of(width) for width in WIDTHS], ids=str)
 # More than a block's windows, and a tail: two of eighteen and of nine images. Three rows of blocks
 # of eight channels, and a tail.
 LONG = ConvProblem(18, 3, 4, 3, 20, (2, 1), padding=((0, 1), (0, 0)))
@@ -59,18 +42,6 @@ def _where_it_runs(request: pytest.FixtureRequest) -> None:
     """On a GPU, 9.0 alone."""
     if LEFT_OUT is not None and {"engine", "checked"} & set(request.fixturenames):
         pytest.skip(LEFT_OUT)
-
-
-@widths
-def test_every_way_to_fetch(tile: Tile, checked: Any) -> None:
-    problem = many(16)
-    assert window_copies.channel_group(problem, tile) == 16
-    result = checked(problem, S14, random_tensors(problem, 1), tile)
-    assert result.ok, result
-    for few in (FEW, ODD):
-        assert window_copies.channel_group(few, tile) == 1
-        result = checked(few, S14, random_tensors(few, 2, integers=True), tile)
-        assert result.ok, result
 
 
 def test_groups_of_channels_follow_one_another(checked: Any) -> None:
@@ -135,21 +106,19 @@ def in_slices(windows: Any, weight: Any, products: Any = SIX) -> Any:
 @pytest.mark.parametrize("width", [5, 7], ids=["float4", "scalar"])
 def test_it_computes_what_its_arithmetic_says_to_the_bit(width: int, tile: Tile) -> None:
     """On tensor cores as the simulator has them."""
-    problem = ConvProblem(1, 75, 4 if width == 5 else 5, width, 18, 1)
-    input, weight, _ = random_tensors(problem, tile.M_B, bias=False)
-    output = computed(S14, choose("simulator"), problem, (input, weight, None), tile)
-    windows, filters = input.reshape(75, -1).T, weight.reshape(18, 75).T
+    problem = ConvProblem(1, 43, 4 if width == 5 else 5, width, 9, 1)
+    numbers = input, weight, _ = random_tensors(problem, tile.M_B, bias=False)
+    output = computed(S14, choose("simulator"), problem, numbers, tile)
+    windows, filters = input.reshape(problem.K, -1).T, weight.reshape(problem.M, -1).T
     wanted = in_slices(windows, filters)
-    np.testing.assert_array_equal(output.reshape(18, -1), wanted.T)
+    np.testing.assert_array_equal(output.reshape(problem.M, -1), wanted.T)
     # In the order of mma it would not be the same, so the test can tell: s13b to s13d have that.
     of_mma = [(a, b, k) for k in (0, 8) for a, b, _ in (SIX[0], SIX[1], SIX[4])]
     other = in_slices(windows, filters, of_mma)
     assert (other != wanted).any()
-    for name in ("s13b", "s13c", "s13d"):
-        output = computed(
-            stage_named(name), choose("simulator"), problem, (input, weight, None), tile
-        )
-        np.testing.assert_array_equal(output.reshape(18, -1), other.T)
+    for name in ("s13b", "s13c", "s13d") if width == 5 else ():
+        output = computed(stage_named(name), choose("simulator"), problem, numbers, tile)
+        np.testing.assert_array_equal(output.reshape(problem.M, -1), other.T)
 
 
 # Infinities and NaN
@@ -168,46 +137,7 @@ def test_the_last_window_of_a_tail_is_computed_again_too(
     assert not np.isfinite(output[-1]).all()
 
 
-def test_all_infinite(engine: Engine) -> None:
-    input, weight, bias = random_tensors(ODD, 6)
-    numbers = np.full_like(input, INF), abs(weight), bias
-    output = computed(S14, engine, ODD, numbers, tile_of(16))
-    assert check_output(ODD, output, *numbers).ok
-
-
 # The filter
-
-
-packings = pytest.mark.parametrize(
-    ("problem", "tile"),
-    [
-        (many(16), tile_of(8)),
-        (many(32), tile_of(16)),
-        (replace(many(16), out_channels=70), tile_of(24)),
-        (FEW, S14.tiny_tile),
-    ],
-    ids=["a group", "two groups", "three rows of blocks", "no groups"],
-)
-
-
-@packings
-def test_the_filter_lies_as_it_is_said_to(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
-    weight = awkward_weight(problem)
-    found = engine.to_host(packed_filter(S14, problem, tile, weight, engine))
-    parts = both_parts(S14, problem, tile, weight)
-    # part, row block, 8 channels, c // 4, c % 4, 8 terms, second half, term
-    seen = parts.reshape(2, -1, tile.M_B // 8, 2, 4, parts.shape[2] // 8, 2, 4)
-    wanted = seen.transpose(1, 5, 0, 6, 2, 4, 3, 7)
-    np.testing.assert_array_equal(found, wanted.reshape(-1))
-
-
-@packings
-def test_every_number_can_be_had_back(problem: ConvProblem, tile: Tile, engine: Engine) -> None:
-    weight = awkward_weight(problem)
-    # Rounded as others are, they would be an infinity and a zero; the second is a GPU's own NaN.
-    weight.reshape(problem.M, -1)[4, :2].view(np.uint32)[:] = 0x7F800001, 0x7FFFFFFF
-    found = numbers_had_back(S14, s14, problem, tile, weight, engine)
-    np.testing.assert_array_equal(found, weight)
 
 
 def test_a_gpu_s_own_nan_stays_one(engine: Engine) -> None:
@@ -225,11 +155,20 @@ def test_a_gpu_s_own_nan_stays_one(engine: Engine) -> None:
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("problem", [many(16), FEW, ODD], ids=["one place", "float4", "dealt"])
-@pytest.mark.parametrize("tile", [tile_of(8), tile_of(96), tile_of(128)], ids=str)
-def test_no_bank_is_asked_twice(tile: Tile, problem: ConvProblem) -> None:
+@pytest.mark.parametrize(
+    ("tile", "problem"),
+    [
+        (tile_of(8), FEW),
+        *((tile_of(width), problem) for width in (96, 128) for problem in (many(16), FEW, ODD)),
+    ],
+    ids=str,
+)
+def test_no_bank_is_asked_twice_and_the_filter_is_written_by_neighbours(
+    tile: Tile, problem: ConvProblem
+) -> None:
     """By threads: what the tensor cores read of the filter is nobody's request."""
-    launch = trace_stage("s14", problem, tile).main
+    trace = trace_stage("s14", problem, tile)
+    launch = trace.main
     accesses = [a for a in launch.accesses if a.space == "shared"]
     assert {(a.array, a.operation, a.width) for a in accesses} == {
         ("S_F", "store", 16), ("S_I", "store", 4), ("S_I", "load", 16),
@@ -239,38 +178,13 @@ def test_no_bank_is_asked_twice(tile: Tile, problem: ConvProblem) -> None:
     (loads,) = (a for a in accesses if a.operation == "load")
     assert loads.requests == slices * 4 * 4  # four rows of each by each of four warps
     assert launch.barriers == slices * 128
-
-
-@pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("problem", [many(16), FEW], ids=["a group", "no groups"])
-@pytest.mark.parametrize("tile", [tile_of(8), tile_of(128)], ids=str)
-def test_the_filter_is_written_by_neighbours(tile: Tile, problem: ConvProblem) -> None:
-    launch = trace_stage("s14", problem, tile).launches[0]
-    stores = [a for a in launch.accesses if a.array == "packed"]
-    assert [a.operation for a in stores] == ["store", "store"]  # large parts, and small ones
-    assert [a.width for a in stores] == [16, 16]
+    stores = [a for a in trace.launches[0].accesses if a.array == "packed"]
+    # Large parts, and small ones.
+    assert [(a.operation, a.width) for a in stores] == [("store", 16), ("store", 16)]
     assert [32 * a.sectors for a in stores] == [16 * a.lanes for a in stores]  # in bytes
 
 
 # Tiles
-
-
-@pytest.mark.parametrize(
-    ("sizes", "rule"),
-    [
-        ((8, 64, 16, 2, 4), "N_B must be 128"),
-        ((8, 256, 16, 2, 4), "N_B must be 128"),
-        ((8, 128, 8, 2, 4), "K_B 16"),
-        ((8, 128, 32, 2, 4), "K_B 16"),
-        ((12, 128, 16, 3, 4), "M_T must be a multiple of 2"),
-        ((136, 128, 16, 34, 4), "at most 128"),
-        ((32, 128, 16, 4, 4), "M_T M_B / 4"),
-        ((32, 128, 16, 8, 8), "N_T must be 4"),
-    ],
-)
-def test_a_tile_that_does_not_suit_is_refused(sizes: tuple[int, ...], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
-        S14.prepare(FEW, Tile(*sizes))
 
 
 def test_every_tile_is_a_warpgroup_s_and_fits() -> None:

@@ -1,5 +1,5 @@
-"""``python docs/site/build_site.py`` (``make site``) builds the site. It writes only to ``build/``
-and leaves a page that has not changed alone, so a second build is quick."""
+"""``python docs/site/build_site.py`` (``make site``) builds the site: it writes to ``build/``
+alone, and it keeps unchanged pages, which makes a second build quick."""
 
 from __future__ import annotations
 

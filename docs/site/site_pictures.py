@@ -32,7 +32,7 @@ TOUCHED = ("#e4e2db", "#56b4e9", "#e69f00", "#cc79a7")
 
 def drawn() -> Path:
     """The folder with each stage's trace: the pictures and, as JSON, the numbers. It is kept in
-    ``build/traces`` until a file changes that they come from."""
+    ``build/traces`` until one of its source files changes."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for package in ("stages", "kernels", "device", "engines", "simulation", "tracing", "lessons"):
         for path in sorted((ROOT / "src/convlab" / package).rglob("*.py")):

@@ -214,12 +214,11 @@ stage_kernel(
         first="R_O[i, left] += part[0]",
         last="R_O[i + 1, left + FLOAT4] += part[3]",
     ),
-    name="make_multiply",
-    called="make_multiply",
+    called="make_kernel",
 )
 
 # %% check="accurate"
-check_accuracy(part_of("s13", make_multiply=make_multiply), "s13")
+check_accuracy(part_of("s13", make_kernel=make_kernel), "s13")
 
 # %% [markdown]
 """

@@ -98,38 +98,29 @@ class _Kept(local):
     def __init__(self) -> None:
         self.plans: OrderedDict[Any, Plan] = OrderedDict()
 
-    def keep(self, key: Any, ready: Plan) -> None:
-        """Keep a plan, and of those before it as many as the limits allow."""
-        if ready.workspace_bytes > KEPT_BYTES:
-            return
-        self.plans[key] = ready
-        while (
-            len(self.plans) > KEPT_PLANS
-            or sum(kept.workspace_bytes for kept in self.plans.values()) > KEPT_BYTES
-        ):
-            self.plans.popitem(last=False)
-
 
 _kept = _Kept()
 
 
 def _ready(problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine) -> Plan:
-    """The problem's plan: on a GPU the one that is kept, if it is."""
+    """The problem's plan; on a GPU an earlier call may have kept it."""
     asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
     if not (engine.is_gpu and asked):
         # On a simulator each call gets a fresh workspace of NaN, because that finds mistakes.
         return plan(problem, stage, tile, engine.name)
-    key = (_current_gpu(), problem, stage, tile)
-    ready = _kept.plans.get(key)
-    if ready is not None:
-        _kept.plans.move_to_end(key)
+    kept, key = _kept.plans, (_current_gpu(), problem, stage, tile)
+    if (ready := kept.get(key)) is not None:
+        kept.move_to_end(key)
         return ready
     try:
         ready = plan(problem, stage, tile, engine.name)
     except MemoryError:  # what is kept may be what is missing
-        _kept.plans.clear()
+        kept.clear()
         ready = plan(problem, stage, tile, engine.name)
-    _kept.keep(key, ready)
+    if ready.workspace_bytes <= KEPT_BYTES:
+        kept[key] = ready
+        while len(kept) > KEPT_PLANS or sum(p.workspace_bytes for p in kept.values()) > KEPT_BYTES:
+            kept.popitem(last=False)
     return ready
 
 

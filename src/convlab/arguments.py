@@ -13,7 +13,8 @@ LARGEST_AXIS = 2**31 - 1  # so that a coordinate, padding included, fits a signe
 
 
 def integer(name: str, value: object, *, at_least: int, whole: object = None) -> int:
-    """The value as an int; ``whole`` is the sequence it is an entry of, for the message."""
+    """The value as an int; ``whole`` is the sequence that holds it, for the message. Raises
+    ``TypeError`` unless it is an integer, ``ValueError`` out of range."""
     given = repr(value if whole is None else whole)
     try:
         if isinstance(value, bool):  # an integer to Python, a mistake here
@@ -28,6 +29,7 @@ def integer(name: str, value: object, *, at_least: int, whole: object = None) ->
 
 
 def pair(name: str, value: object, *, at_least: int, whole: object = None) -> Pair:
+    """The (height, width) pair that an int or a pair stands for. Raises as :func:`integer` does."""
     if not _is_sequence(value):
         number = integer(name, value, at_least=at_least, whole=whole)
         return number, number
@@ -39,6 +41,7 @@ def pair(name: str, value: object, *, at_least: int, whole: object = None) -> Pa
 
 
 def padding_pairs(padding: object, stride: Pair, window_shape: Pair) -> tuple[Pair, Pair]:
+    """((top, bottom), (left, right)) in pixels. Raises ``TypeError`` or ``ValueError``."""
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
             raise ValueError(f"padding is {padding!r}: the words it may be are 'same' and 'valid'")

@@ -26,16 +26,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Convolution kernels in Numba CUDA, step by step, with and without a GPU.",
 )
-app.command()(doctor)
-app.command()(stages)
-app.command(cls=ImageAlone)(ladder)
-app.command()(check)
-app.command()(trace)
-app.command()(lint)
-app.command()(tune)
-app.command()(bench)
-app.command()(report)
-app.command()(lessons)
+for verb in (doctor, stages, ladder, check, trace, lint, tune, bench, report, lessons):
+    app.command(cls=ImageAlone if verb is ladder else None)(verb)
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""What a convolution's answer is, in float64: :func:`seven_loops` is the definition, to be read;
-:func:`reference` computes the same, fast.
+"""The answer of a convolution, in float64. :func:`seven_loops` is the definition; :func:`reference`
+computes the same answer fast.
 
 All arrays are NumPy's: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``, bias
 ``[C_o]`` or None, output ``[N_i, C_o, H_o, W_o]``.
@@ -32,8 +32,8 @@ def seven_loops(
     padding: Padding = 0,
     dilation: IntOrPair = 1,
 ) -> Doubles:
-    """The im2win paper's Equation 1 in float64: to read, not to be fast. Padding, dilation and
-    bias, which the paper has not, are as in PyTorch."""
+    """The im2win paper's Equation 1 in float64, written to be read. The paper has no padding,
+    dilation or bias; here they mean what they mean in PyTorch."""
     for name, array in (("input", input), ("weight", weight)):
         if array.ndim != 4:
             raise ValueError(f"{name} has shape {array.shape}: it must have four axes")
@@ -86,11 +86,7 @@ def magnitude(
 ) -> Doubles:
     """``sum |x||w| + |bias|`` for each output, in float64: what rounding errors grow with. NaN and
     infinities count as 0, because they cause no rounding."""
-
-    def sizes(array: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.abs(finite_part(array)))
-
-    return convolution(problem, input, weight, bias, sizes, workers)
+    return convolution(problem, input, weight, bias, lambda a: np.abs(finite_part(a)), workers)
 
 
 def finite_part(array: NDArray[Any]) -> NDArray[Any]:
@@ -106,7 +102,7 @@ def convolution(
     taken: Callable[[NDArray[Any]], NDArray[Any]],
     workers: int,
 ) -> Doubles:
-    """The convolution of what is ``taken`` of each tensor, as :func:`reference` computes it."""
+    """The convolution of ``taken(tensor)`` for each tensor, as :func:`reference` computes it."""
     require_shapes(problem, input, weight, bias)
     output = np.zeros(problem.output_shape)
     if bias is not None:
@@ -139,7 +135,7 @@ _Made = TypeVar("_Made")
 
 
 def each(work: Callable[[_Item], _Made], items: Iterable[_Item], workers: int) -> list[_Made]:
-    """What the work makes of each item, by so many threads."""
+    """The results of ``work`` for all items, in order, computed by ``workers`` threads."""
     if workers == 1:
         return list(map(work, items))
     with ThreadPoolExecutor(workers) as pool:

@@ -33,8 +33,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def strict(value: Any) -> Any:
-    """The same value, however deep, of plain types: NumPy's numbers are Python's, tuples are lists,
-    and ``"nan"``, ``"inf"`` and ``"-inf"`` stand for what JSON has no number for."""
+    """The value in types that JSON has, at any depth: NumPy's numbers become Python's, tuples
+    become lists, and NaN and infinities become ``"nan"``, ``"inf"`` and ``"-inf"``."""
     if isinstance(value, Mapping):
         return {key: strict(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -49,7 +49,7 @@ class Result:
     refused. A simulator gives counts and no times, a GPU the reverse. ``counts`` are the main
     kernel's (the last launch's, and all others of that name), ``transform_counts`` those of the
     layout transforms together; each is None if there is no such kernel. ``launch_ms`` has the time
-    of each kernel alone.
+    of each kernel alone. ``output`` is what was checked, on the host.
     """
 
     stage: Stage
@@ -61,6 +61,7 @@ class Result:
     transform_counts: dict[str, float | None] | None = None
     timing: Timing | None = None
     launch_ms: dict[str, float] | None = None
+    output: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -94,33 +95,23 @@ class Result:
 
 
 def run(
-    problem: ConvProblem,
-    stages: Iterable[Stage],
-    engine: Engine,
-    tensors: Tensors,
-    *,
-    on_output: Callable[[np.ndarray], None] = lambda output: None,
+    problem: ConvProblem, stages: Iterable[Stage], engine: Engine, tensors: Tensors
 ) -> Iterator[Result]:
-    """Run and check each stage in turn; a stage that raises gets a failed result, the next go on.
+    """Run and check the stages one after the other. A stage that raises gets a failed result, and
+    the next one runs.
 
-    ``tensors`` are input, weight and bias on the host. ``on_output`` gets every stage's output,
-    right or wrong, before its result is yielded.
+    ``tensors`` are input, weight and bias on the host.
     """
     oracle = Oracle(problem, *tensors)
     for stage in stages:
-        result = _run_one(problem, stage, engine, tensors, oracle, on_output)
+        result = _run_one(problem, stage, engine, tensors, oracle)
         if result.failed:
             gc.collect()  # what was raised and the calls it came through may hold each other
         yield result
 
 
 def _run_one(
-    problem: ConvProblem,
-    stage: Stage,
-    engine: Engine,
-    tensors: Tensors,
-    oracle: Oracle,
-    on_output: Callable[[np.ndarray], None],
+    problem: ConvProblem, stage: Stage, engine: Engine, tensors: Tensors, oracle: Oracle
 ) -> Result:
     """One stage's result, on its own copies of the tensors. The plan and its workspace are freed
     when this returns."""
@@ -130,7 +121,7 @@ def _run_one(
         ready = Plan(problem, stage, tile, engine)
         workspace_bytes = ready.workspace_bytes
         arrays = [engine.to_device(tensor) for tensor in tensors]
-        result = _run_plan(ready, arrays, oracle, on_output)
+        result = _run_plan(ready, arrays, oracle)
         for name, array, tensor in zip(("input", "weight", "bias"), arrays, tensors, strict=True):
             if not np.array_equal(engine.to_host(array), tensor, equal_nan=True):
                 return replace(result, failed=f"a kernel wrote to {name}, not its output")
@@ -146,19 +137,16 @@ def default_problem(engine: Engine) -> ConvProblem:
     return workloads.MODEL if engine.name == QUICK else workloads.TEACHING
 
 
-def _run_plan(
-    ready: Plan, arrays: Sequence[Any], oracle: Oracle, on_output: Callable[[np.ndarray], None]
-) -> Result:
+def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
     input, weight, bias = arrays
     problem, engine = ready.problem, ready.engine
 
-    def checked(work: Callable[[Any], Any]) -> tuple[CheckResult, Any]:
+    def checked(work: Callable[[Any], Any]) -> tuple[np.ndarray, CheckResult, Any]:
         # NaN first, so that an element no thread wrote is not an earlier run's right answer.
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
         measured = work(output)
         host = engine.to_host(output)
-        on_output(host)
-        return oracle.check(host, **ready.stage.allowances(problem)), measured
+        return host, oracle.check(host, **ready.stage.allowances(problem)), measured
 
     def run_and_count(output: Any) -> list[Counts]:
         tallies = []
@@ -169,8 +157,8 @@ def _run_plan(
         engine.synchronize()
         return tallies
 
-    check, tallies = checked(run_and_count)
-    result = Result(ready.stage, problem.flops, ready.workspace_bytes, check)
+    found, check, tallies = checked(run_and_count)
+    result = Result(ready.stage, problem.flops, ready.workspace_bytes, check, output=found)
     if not engine.is_gpu:
         main, transforms = _main_and_others(ready.program.launches, tallies)
         return replace(
@@ -185,8 +173,8 @@ def _run_plan(
     def run_and_time(output: Any) -> Timing:
         return measure(lambda stream: ready(input, weight, output, bias, stream=stream))
 
-    check, timing = checked(run_and_time)
-    result = replace(result, check=check)
+    found, check, timing = checked(run_and_time)
+    result = replace(result, check=check, output=found)
     if not check.ok:  # a wrong answer's time means nothing
         return result
     if (refused := too_fast(problem.flops, timing, engine, ready.stage)) is not None:
@@ -225,7 +213,8 @@ def _main_and_others(
 
 
 def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | None:
-    """What is wrong with a time in which no GPU of this kind can do the arithmetic."""
+    """A sentence that refuses a time in which this GPU cannot do the arithmetic; None for a
+    possible time."""
     peak, rate = engine.peak_flops(stage.precision), flops / timing.median_ms * 1e3
     if peak is None or rate <= peak:
         return None
@@ -236,8 +225,8 @@ def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | 
 
 
 def _one_line(error: Exception, stage: Stage) -> str:
-    """What a stage raised and, if possible, where: the innermost call in the stage's file, or else
-    in a file that it shares with other stages."""
+    """The error that a stage raised and, if possible, its line: that of the innermost call in the
+    stage's file, or else in a file that stages share."""
     calls = [(Path(call.filename), call.lineno) for call in extract_tb(error.__traceback__)]
     own = [call for call in calls if call[0] == STAGES / f"{stage.name}.py"]
     shared = [call for call in calls if call[0].parent in (STAGES, KERNELS)]
@@ -277,7 +266,7 @@ def as_json(
     ``convlab``. JSON has no NaN and no infinity: such a number is the string "nan", "inf" or
     "-inf"."""
     shapes = {
-        **{field.name: getattr(problem, field.name) for field in fields(problem)},
+        **{size.name: getattr(problem, size.name) for size in fields(problem)},
         "input_shape": problem.input_shape,
         "weight_shape": problem.weight_shape,
         "output_shape": problem.output_shape,

@@ -1,8 +1,8 @@
 """The compile gate: what every stage's machine code must look like, checked with no GPU.
 
 Each kernel is built the way Numba really builds it (:mod:`convlab.engines.offline`) and held to
-its budget: no spills, no stack, no float64 arithmetic, at most so many registers, and 128-bit
-accesses where the stage claims them.
+its budget: no spills, no stack, no float64 arithmetic, no more registers than its budget, and
+128-bit accesses where the stage claims them.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ WIDE_TRANSFORMS: dict[str, tuple[str, ...]] = {
     "pack_filter_by_squares": ("STG",),
     "split_filter": ("STG",),
 }
+DISASSEMBLED_TOGETHER = 4  # problems of a stage: nvdisasm takes 0.4 s to start
 MOST_PROCESSES = 8  # compile at a time, however many cores there are
 NO_LOAD = "LDS RZ, [RZ]"  # ptxas puts three before the first LDGSTS, never to be executed
 MOST_REGISTERS = 255  # that a thread can have: the budget where no other is set
@@ -137,32 +138,34 @@ def lint_stage(
         if (reason := why_too_old((stage,), capability, arch_of(capability))) is not None:
             raise ValueError(reason)
     whole = all(switches.values())
+    compiled = []
     for name, problem in problems.items():
-        tile = stage.production_tile(problem)
         program = _prepared(stage, problem, tuple(switches.items()))
         for capability in capabilities:
-            cubins = [compile_launch(launch, program, capability) for launch in program.kernels]
-            kernels = zip(program.kernels, cubins, instructions_of(cubins), strict=True)
-            for step, (launch, cubin, code) in enumerate(kernels):
+            for step, launch in enumerate(program.kernels):
+                cubin = compile_launch(launch, program, capability)
                 main = launch.name == program.launches[-1].name
-                wide = WIDE_TRANSFORMS.get(launch.name, ())
-                if stage.vectorized and main and whole:
-                    aligned_output = problem.H_o * problem.W_o % 4 == 0
-                    wide = ("LDG", "LDS", "STS", *(("STG",) if aligned_output else ()))
-                # What leaving a technique out costs is for the ablation to find.
-                held = (whole or not main) and capability in CAPABILITIES
-                budget = REGISTER_BUDGET.get(launch.name, USUAL_BUDGET) if held else MOST_REGISTERS
-                yield _row(
-                    cubin, code, wide, stage=stage.name, kernel=launch.name, problem=name,
-                    tile=str(tile or "-"), arch=arch_of(capability), budget=budget, step=step,
-                    grid=launch.grid, block=launch.block,
-                )  # fmt: skip
+                compiled.append((name, problem, step, launch, main, cubin))
+    codes = instructions_of([cubin for *_, cubin in compiled])
+    for (name, problem, step, launch, main, cubin), code in zip(compiled, codes, strict=True):
+        wide = WIDE_TRANSFORMS.get(launch.name, ())
+        if stage.vectorized and main and whole:
+            aligned_output = problem.H_o * problem.W_o % 4 == 0
+            wide = ("LDG", "LDS", "STS", *(("STG",) if aligned_output else ()))
+        # What leaving a technique out costs is for the ablation to find.
+        held = (whole or not main) and cubin.capability in CAPABILITIES
+        yield _row(
+            cubin, code, wide, stage=stage.name, kernel=launch.name, problem=name,
+            tile=str(stage.production_tile(problem) or "-"), arch=arch_of(cubin.capability),
+            budget=REGISTER_BUDGET.get(launch.name, USUAL_BUDGET) if held else MOST_REGISTERS,
+            step=step, grid=launch.grid, block=launch.block,
+        )  # fmt: skip
 
 
 def _row(
     cubin: Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
 ) -> Row:
-    """What the machine code of a kernel is like, and what is wrong with it."""
+    """The facts about a kernel's machine code, and its faults."""
     opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
     if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
@@ -303,9 +306,14 @@ def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row] | NotCompil
     """The result of each task, in their order, ``jobs`` of them compiled at a time.
 
     Numba compiles one kernel at a time, so each job is a process. The same process compiles a
-    kernel for all GPUs: what does not depend on the GPU is then done once.
+    kernel for all GPUs, because what does not depend on the GPU is then done once.
     """
-    together = [list(some) for _, some in groupby(tasks, lambda task: (task.stage, task.problem))]
+    together = []
+    for _, of_stage in groupby(tasks, lambda task: task.stage):
+        by_problem = [list(some) for _, some in groupby(of_stage, lambda task: task.problem)]
+        for first in range(0, len(by_problem), DISASSEMBLED_TOGETHER):
+            batch = by_problem[first : first + DISASSEMBLED_TOGETHER]
+            together.append([*chain.from_iterable(batch)])
     if min(jobs, len(together)) <= 1:
         yield from chain.from_iterable(map(_done, together))
         return
@@ -327,14 +335,16 @@ def _begin() -> None:
 
 
 def _done(tasks: list[Task]) -> list[list[Row] | NotCompiled]:
-    """Errors as data: not all of the compiler's can be sent from process to process."""
-    results: list[list[Row] | NotCompiled] = []
-    for task in tasks:
-        try:
-            problems = {task.problem_name: task.problem}
-            results.append([*lint_stage(stage_named(task.stage), problems, (task.capability,))])
-        except Exception as error:  # such as a typing error: Numba's have many types
-            said = " ".join(str(error).split())
-            missing = isinstance(error, CompilerMissing)
-            results.append(NotCompiled(type(error).__name__, said, missing))
-    return results
+    """The results of a stage's tasks, compiled together or, where that fails, each alone. Errors
+    are data, since not all of the compiler's can be sent from process to process."""
+    problems = {task.problem_name: task.problem for task in tasks}
+    capabilities = tuple(dict.fromkeys(task.capability for task in tasks))
+    try:
+        rows = [*lint_stage(stage_named(tasks[0].stage), problems, capabilities)]
+    except Exception as error:  # such as a typing error: Numba's have many types
+        if len(tasks) > 1:
+            return [_done([task])[0] for task in tasks]
+        said = " ".join(str(error).split())
+        return [NotCompiled(type(error).__name__, said, isinstance(error, CompilerMissing))]
+    places = ((task.problem_name, arch_of(task.capability)) for task in tasks)
+    return [[row for row in rows if (row.problem, row.arch) == place] for place in places]

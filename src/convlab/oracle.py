@@ -1,7 +1,5 @@
-"""The oracle: whether a float32 output is what a convolution may be, element by element.
-
-What is right is :mod:`convlab.convolution`'s subject, how far off rounding may lead
-:mod:`convlab.rounding`'s.
+"""The oracle checks every element of a float32 output. :mod:`convlab.convolution` computes the
+exact answer, :mod:`convlab.rounding` bounds the rounding errors.
 
 Infinities and NaN
 ------------------
@@ -31,7 +29,6 @@ from convlab.convolution import (
     magnitude,
     reference,
     require_shape,
-    require_shapes,
     workers_for,
 )
 from convlab.problem import ConvProblem
@@ -52,12 +49,11 @@ Singles = NDArray[np.float32]
 
 OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
 MANY_OUTPUTS = 2**20  # from here on compiled threads check: fewer take less time than compiling
-PIECE = 2**15  # outputs checked at once: few enough for a core's cache
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What the oracle says of one output; ``str`` says it in a sentence."""
+    """The result of checking one output; ``str`` gives it as a sentence."""
 
     ok: bool  # every element is within its bound
     # The largest error as a multiple of its element's bound: at most 1 is right, 0 exact; infinite
@@ -65,7 +61,7 @@ class CheckResult:
     error_over_bound: float
     wrong: int  # elements, of ``total``
     total: int
-    first: tuple[int, int, int, int] | None = None  # wrong: image, channel, row, column
+    first: tuple[int, ...] | None = None  # wrong: image, channel, row, column
     got: float | None = None  # there
     expected: float | None = None  # there, in float64
 
@@ -128,7 +124,6 @@ class Oracle:
             _require_float32(name, tensor)
         if workers is not None and workers < 1:
             raise ValueError(f"workers is {workers}: it must be at least 1")
-        require_shapes(problem, input, weight, bias)
         self.problem = problem
         many = max(input.size, math.prod(problem.output_shape)) >= MANY_OUTPUTS
         self.workers = (workers or workers_for(problem)) if many else 1
@@ -144,7 +139,7 @@ class Oracle:
         self._with_bias = bias is not None
         self._integers = all_of_them.integers
         self._largest_factor = max(inputs.largest, weights.largest)
-        # The most that a product may lose of a number too small for TF32.
+        # The most that a product loses where TF32 cannot hold a number's small part.
         self._too_small = TF32_DENORMAL * (
             inputs.some_small * weights.largest + weights.some_small * inputs.largest
         )
@@ -188,25 +183,16 @@ class Oracle:
 
     def _look(
         self, output: Singles, bound: Bound, image: int
-    ) -> tuple[float, int, tuple[int, int, int, int] | None]:
-        """Of an image the largest error, how many elements are wrong, where the first is."""
+    ) -> tuple[float, int, tuple[int, ...] | None]:
+        """An image's largest error, how many of its elements are wrong, and the first of them."""
         whole = output[image], self.expected[image], self.magnitude[image]
         if output.size >= MANY_OUTPUTS and (largest := largest_error(*whole, bound)) <= 1:
             return largest, 0, None
-        # Few outputs, or something is wrong or no number.
-        largest, wrong, first = 0.0, 0, None
-        _, C_o, H_o, W_o = self.problem.output_shape
-        channels = max(1, PIECE // (H_o * W_o))
-        for start in range(0, C_o, channels):
-            piece = (image, slice(start, start + channels))
-            errors = self._error_over_bound(piece, output[piece], bound)
-            largest = max(largest, float(errors.max()))
-            are_wrong = errors > 1
-            if first is None and are_wrong.any():
-                channel, row, column = np.unravel_index(are_wrong.argmax(), are_wrong.shape)
-                first = (image, start + int(channel), int(row), int(column))
-            wrong += int(np.count_nonzero(are_wrong))
-        return largest, wrong, first
+        # Few outputs, or one that is wrong or not finite.
+        errors = self._error_over_bound(image, output[image], bound)
+        wrong = np.argwhere(errors > 1)
+        first = (image, *map(int, wrong[0])) if wrong.size else None
+        return float(errors.max()), len(wrong), first
 
     def is_wrong(
         self, image: int, output: Singles, atomic_additions: int = 0, split_products: bool = False
@@ -215,19 +201,16 @@ class Oracle:
         bound = self._bound(atomic_additions, split_products)
         return np.asarray(self._error_over_bound(image, output, bound) > 1)
 
-    def _error_over_bound(
-        self, where: int | tuple[int, slice], output: Singles, allowed: Bound
-    ) -> Doubles:
-        """Each element's error as a multiple of its bound, never NaN; ``where`` they are: an image,
-        and some of its channels."""
-        expected, magnitude = self.expected[where], self.magnitude[where]
+    def _error_over_bound(self, image: int, output: Singles, allowed: Bound) -> Doubles:
+        """The error of each element of an image as a multiple of its bound, never NaN."""
+        expected, magnitude = self.expected[image], self.magnitude[image]
         bound = bound_at(magnitude, allowed)
         compared = np.isfinite(output) & np.isfinite(expected)
         error = np.abs(np.subtract(output, expected, out=np.zeros_like(expected), where=compared))
         exact_or_not = np.where(error == 0, 0.0, np.inf)
         over: Doubles = np.divide(error, bound, out=exact_or_not, where=bound > 0)
         if not compared.all():
-            excused = _same_or_overflowed(output, expected, self._finite[where], magnitude, bound)
+            excused = _same_or_overflowed(output, expected, self._finite[image], magnitude, bound)
             over[~compared] = np.where(excused, 0.0, np.inf)[~compared]
         return over
 
@@ -235,10 +218,10 @@ class Oracle:
 def _same_or_overflowed(
     output: Singles, expected: Doubles, finite: Doubles, magnitude: Doubles, bound: Doubles
 ) -> NDArray[np.bool_]:
-    """Where a NaN or an infinity is what it must be or may be; see the head of this module.
+    """Where a NaN or an infinity is right or allowed; the head of this module has the rules.
 
-    ``finite`` and ``magnitude`` are what the finite terms and their sizes sum to: half the sum of
-    the two is the sum of the positive terms, half the difference is that of the negative ones.
+    ``finite`` and ``magnitude`` are the sums of the finite terms and of their sizes. Half of their
+    sum is the sum of the positive terms; half of their difference is the sum of the negative terms.
     """
     up = ((magnitude + finite) / 2 + bound >= OVERFLOW) | (expected == np.inf)
     down = ((magnitude - finite) / 2 + bound >= OVERFLOW) | (expected == -np.inf)

@@ -1,4 +1,4 @@
-"""How far from a convolution's exact result float32 rounding may lead.
+"""How far float32 rounding may lead from a convolution's exact result.
 
 The bound
 ---------
@@ -13,8 +13,8 @@ Below the normal range a product is off by up to half the smallest denormal, ``2
 by more than itself, and sums are exact: that adds ``(1 + gamma_n) * min(K * 2**-150, magnitude)``
 (denormals are kept, as GPUs do in float32 unless told otherwise). An atomic addition to global
 memory is the exception: there GPUs take denormals for zero, which may cost ``2 * 2**-126`` each.
-The float64 sum that stands for the exact one is off by ``(n - 1) * 2**-53 * magnitude``, which is
-less than what gamma_n has to spare in its second-order terms, so it adds nothing.
+The reference is a float64 sum, which is off by ``(n - 1) * 2**-53 * magnitude``. The second-order
+terms of gamma_n exceed that, so the bound needs no further term.
 
 Products of numbers split in two
 --------------------------------
@@ -25,16 +25,16 @@ together. They add 16 terms at most on the tensor core, in six instructions, of 
 two, and s14's first four, add small products only. Each is within ``2**-21`` of what it adds (nine
 terms cut 25 bits below the largest one, and the sum cut): four times ``2**-21`` and, for the first
 two, ``2**-30``. That makes ``8 + 33`` roundings, and with one addition for every 8 terms ``41 +
-ceil(K / 8)``: no more than ``max(K, 48)``. So from 48 terms on the bound is the same as
-everybody's. Below ``2**-113`` TF32 has fewer bits, at worst none of ``2**-136``; each such x adds
-``2**-136 * max |w|``, each such w ``2**-136 * max |x|``. And each of three instructions may cut a
-denormal sum by ``2**-149``, which a single term may meet all alone: that adds ``K * 2**-147``.
-Integers are exact where ``large`` is all of them, up to ``2**11``.
+ceil(K / 8)``: no more than ``max(K, 48)``. So from 48 terms on the bound is that of other stages.
+Below ``2**-113`` TF32 has fewer bits and loses up to ``2**-136``. Each such x adds ``2**-136 * max
+|w|``, and each such w adds ``2**-136 * max |x|``. Each of three instructions may also cut a
+denormal sum by ``2**-149``, even if the sum has one term: that adds ``K * 2**-147``. Integers are
+exact where ``large`` is all of them, up to ``2**11``.
 
-Where all tensors hold integers only and ``magnitude`` is at most ``2**24``, float32 makes no error
-at all and the bound is 0. This is the sharper test: the bound above grows with K times the
-magnitude, and with some thousands of terms one whole term hides below it. (Winograd and Fourier
-algorithms compute other sums; neither bound is theirs.)
+Where all tensors hold only integers and ``magnitude`` is at most ``2**24``, float32 makes no error
+and the bound is 0. This is the sharper test: the bound above grows with K times the magnitude, and
+with some thousands of terms one whole term hides below it. (Winograd and Fourier algorithms compute
+other sums; neither bound is theirs.)
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _Size = TypeVar("_Size", float, NDArray[np.float64])
 
 
 class Bound(NamedTuple):
-    """What one problem's outputs may be off by, as a function of their ``magnitude``."""
+    """The largest error allowed in one problem's outputs, as a function of their ``magnitude``."""
 
     gamma: float
     underflow: float
@@ -89,8 +89,8 @@ def rounding_bound(
 ) -> Bound:
     """The bound of a problem's float32 outputs; see the head of this module.
 
-    ``integers`` says that every tensor holds integers only, ``least`` is how many roundings a sum
-    is worth that has fewer terms, ``always`` what else may be lost, unless all are integers.
+    ``integers`` says that every tensor holds integers only, ``least`` is the least number of
+    roundings to allow, ``always`` a further loss that is allowed unless all are integers.
 
     Raises ``ValueError`` from ``n = 2**24`` roundings on, where gamma_n means nothing.
     """
@@ -125,8 +125,8 @@ def squared_errors(
     output: NDArray[np.float32], expected: NDArray[np.float64]
 ) -> tuple[float, float, float]:
     """The sum of squared errors, the sum of squares of what was expected, and the largest error.
-    Where something is no finite number the first is none either, and the largest means nothing.
-    Compiled likewise."""
+    Where an element is not finite, the first result is not finite either, and the largest error
+    means nothing. This is compiled too."""
     errors, sizes, largest = _compiled()[1](
         np.asarray(output).reshape(-1), np.asarray(expected).reshape(-1)
     )

@@ -1,4 +1,4 @@
-"""What the command's verbs share: how they end, in one line each, and how they write files.
+"""How the command's verbs end, with one line each, and how they write files.
 
 A verb exits 0 (fine), 1 (something is wrong) or 2 (arguments or environment, with one line
 that says what to do).

@@ -1,4 +1,4 @@
-"""What a stage is: its kernels, buffers, launches and tiles, described and not yet run."""
+"""The records that describe a stage: its kernels, buffers, launches and tiles."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Tile:
         return f"{self.M_B}x{self.N_B}x{self.K_B}/{self.M_T}x{self.N_T}"
 
     def fits(self, elements: int) -> bool:
-        """Whether so many float32 fit the static shared memory of a block."""
+        """Whether that many float32 fit the static shared memory of a block."""
         return 4 * elements <= SHARED_BYTES
 
     def pipeline_depth(self, elements: int) -> int:
-        """How many slices of so many elements shared memory holds for a multistage pipeline: one to
-        multiply and two in flight, or one in flight where three do not fit."""
+        """The number of pipeline stages for slices of that many elements: three (one to multiply
+        and two in flight) where shared memory holds them, else two."""
         return 3 if self.fits(3 * elements) else 2
 
     def require_shared_memory(self, elements: int) -> None:
@@ -218,7 +218,7 @@ class Stage:
     ``prepare(problem, tile)`` makes the :class:`Program`. Its further arguments say what else the
     stage can do: techniques to switch off are True by default (``switches``), ``options`` False;
     ``workspace_limit``, in bytes, takes fewer images at a time (``in_slices``); with ``sm_count``
-    the stage may split sums, to fill so many SMs (``splits_sums``).
+    the stage may split sums to fill that many SMs (``splits_sums``).
 
     ``vectorized`` claims 128-bit accesses of the main kernel. ``precision`` is ``fp32`` or
     ``3xtf32``. ``atomic_additions(problem)`` is how often each output is added to atomically, where
@@ -302,4 +302,5 @@ class Stage:
 
 
 def blocks_for(total: int, per_block: int) -> int:
-    return -(-total // per_block)  # rounded up
+    """How many blocks cover ``total`` elements: the quotient, rounded up."""
+    return -(-total // per_block)

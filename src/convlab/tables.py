@@ -226,7 +226,7 @@ def differences_table(found: Sequence[Difference]) -> Table:
 
 
 def lint_errors(rows: Sequence[Row]) -> list[Text]:
-    """What is wrong with each kernel that is not as it should be."""
+    """A line for each kernel with findings."""
     return [Text(f"{row}: {'; '.join(row.findings)}") for row in rows if not row.ok]
 
 

@@ -42,6 +42,7 @@ def cache_folder() -> Path:
 
 
 def tiles_file() -> Path:
+    """Where tuned tiles are kept on this machine. Raises ``RuntimeError`` without a home folder."""
     return cache_folder() / "tiles.json"
 
 
@@ -85,7 +86,7 @@ def forget(problems: Container[str] | None) -> int:
 
 
 def read(file: Path) -> Rows:
-    """The rows of a file; none of a file that cannot be read."""
+    """The rows of a file; no rows if the file cannot be read."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         rows: list[Any] = list(document["tiles"]) if document["format"] == FORMAT else []

@@ -76,16 +76,11 @@ def unfold_one_hot(
     one difference: an infinity or NaN spoils its whole window, because zero times it is NaN."""
     xp, (N, C, *size) = namespace(input), input.shape
     kernel = _each("kernel_size", kernel_size, len(size), at_least=1)
-    out = _out_of(input, kernel, stride, padding, dilation)
-    places = math.prod(kernel)
-    eye = xp.eye(places, dtype=input.dtype, **_on(input))
-    one_hot = xp.reshape(eye, (places, *kernel))
-    padded = pad(input, padding)
-    unfolded = _zeros(xp, (N, C, places, *out), input)
-    for offset, tap in taps(kernel, out, stride, dilation):
-        factors = xp.reshape(one_hot[(slice(None), *offset)], (1, 1, places, *[1] * len(out)))
-        unfolded = unfolded + factors * xp.reshape(padded[(..., *tap)], (N, C, 1, *out))
-    return xp.reshape(unfolded, (N, C * places, math.prod(out)))
+    elements = math.prod(kernel)
+    eye = xp.eye(elements, dtype=input.dtype, **_on(input))
+    planes, one_hot = xp.reshape(input, (N * C, 1, *size)), xp.reshape(eye, (elements, 1, *kernel))
+    unfolded = unfold_einsum(planes, one_hot, None, stride, padding, dilation)
+    return xp.reshape(unfolded, (N, C * elements, math.prod(unfolded.shape[2:])))
 
 
 def fold(columns: Any, out: Sequence[int]) -> Any:
@@ -100,7 +95,8 @@ def pad(input: Any, padding: IntOrEach) -> Any:
     if not any(before):
         return input
     padded_size = [n + 2 * p for n, p in zip(size, before, strict=True)]
-    padded = _zeros(namespace(input), (*input.shape[:2], *padded_size), input)
+    shape = (*input.shape[:2], *padded_size)
+    padded = namespace(input).zeros(shape, dtype=input.dtype, **_on(input))
     padded[(..., *(slice(p, p + n) for n, p in zip(size, before, strict=True)))] = input
     return padded
 
@@ -179,10 +175,6 @@ def _check(input: Any, weight: Any, bias: Any) -> None:
         )
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ValueError(f"bias has shape {tuple(bias.shape)}: it must be ({weight.shape[0]},)")
-
-
-def _zeros(xp: Any, shape: Sequence[int], like: Any) -> Any:
-    return xp.zeros(tuple(shape), dtype=like.dtype, **_on(like))
 
 
 def _on(like: Any) -> dict[str, Any]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from convlab.problem import ConvProblem
 
 # im2win paper (000), Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. The outputs
@@ -139,20 +136,3 @@ UNSEEN: dict[str, ConvProblem] = {
     "thousand": ConvProblem(1, 999, 10, 10, 500, 1),
     "five_channels": ConvProblem(7, 5, 211, 199, 12, 3, stride=2, padding=1),
 }
-
-# For the channel-parallel stages, as in "Accelerating 2D Convolutions on GPU" (001): one image, few
-# channels, one size changed at a time. The paper names no sizes but its largest filter, 64 x 64.
-SWEEP_BASE = ConvProblem(1, 4, 256, 256, 16, 3)
-SWEEPS: dict[str, tuple[int, ...]] = {
-    "size": (32, 64, 128, 256, 512, 1024),
-    "in_channels": (1, 4, 16, 64, 256),
-    "out_channels": (1, 4, 16, 64, 256),
-    "kernel_size": (1, 3, 5, 9, 15, 31, 64),
-}
-
-
-def sweep_problem(sweep: str, value: int) -> ConvProblem:
-    """The base with one of its sizes changed."""
-    names = ("height", "width") if sweep == "size" else (sweep,)
-    changed: dict[str, Any] = dict.fromkeys(names, value)
-    return replace(SWEEP_BASE, **changed)

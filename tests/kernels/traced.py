@@ -53,7 +53,6 @@ def of_all_kinds() -> list[Trace]:
     numbers = np.arange(200, dtype=np.float32)
     return [
         *(trace_stage(name, TEACHING, stage_named(name).tiny_tile) for name in ("s05", "s11")),
-        trace_stage("s08"),
         *(trace(c.kernel, c.grid, c.block, *c.arguments()) for c in textbook.CASES),
         trace(wide, 1, 64, np.arange(64.0), np.zeros(64)),
         trace(textbook.copy, 2, 64, numbers[3:103], numbers[101:]),

@@ -41,7 +41,7 @@ class Contender:
         return min(timed, key=lambda row: row.time_ms or math.inf, default=None)
 
     def time_ms(self, results: Results, layer: Layer) -> float | None:
-        """Its time on a layer."""
+        """The system's time on a layer."""
         row = self.best(results, layer)
         return None if row is None else row.time_ms
 

@@ -136,7 +136,7 @@ class Checker:
         return Checked(bound, over, said)
 
     def _unwritten(self, output: Singles) -> str | None:
-        """A sentence about the NaN that is left in an output, if any is."""
+        """A sentence about the NaN that remain in an output; None if there are none."""
         counts = each(
             lambda one: int(np.count_nonzero(np.isnan(one))), output, self._oracle.workers
         )

@@ -62,7 +62,7 @@ def named(problems: Mapping[str, ConvProblem], systems: Iterable[str]) -> list[C
 
 
 def ablation() -> list[Case]:
-    """Every technique off in turn; a time includes the layout transform."""
+    """Each technique switched off alone; a time includes the layout transform."""
     layers = {name: paper_layer(name, PAPER_BATCH) for name in LAYER_NAMES}
     return named(layers, (WHOLE, *VARIANTS))
 

@@ -275,7 +275,7 @@ def why_table(results: Results, why: Sequence[Why]) -> str:
 
 
 def interrupted(results: Results) -> str | None:
-    """That a run did not come to its end, and how many rows are missing; None for one that did."""
+    """A sentence that a run is incomplete, with its missing rows; None for a complete run."""
     if results.finished is not None:
         return None
     missing, asked = len(results.missing), len({**results.missing, **results.rows})

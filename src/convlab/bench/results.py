@@ -87,9 +87,9 @@ class Results:
         self, older: Results | None, asked: Iterable[Key], again: bool = False
     ) -> list[Key]:
         """Take over what was measured on the same machine, with the same versions and code; nothing
-        where any of these differs. Returns which of the rows ``asked`` for are left to measure: all
-        where ``again``, else those that are missing, or that an accident befell. An older row
-        stays until there is a new one, and is missing as long where it was asked for again.
+        where any of these differs. Returns the rows ``asked`` for that remain to be measured: all
+        where ``again``, else those that are missing or that an accident ended. An older row stays
+        until there is a new one, and is missing as long where it was asked for again.
         """
         wanted = dict.fromkeys(asked)
         if older is not None and older.identity == self.identity:

@@ -37,7 +37,7 @@ PIECE = ConvProblem(1, 16, 8, 16, 64, 3, padding=1)
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU's ceilings: operations and bytes a second, None where nobody knows.
+    """A GPU's ceilings: operations and bytes a second, None where unknown.
 
     ``fp32_flops``, ``tf32_flops`` and ``memory_bytes_per_second`` follow from its clocks and are
     not reached by anything; ``sgemm_tflops`` and ``copy_bytes_per_second`` are what cuBLAS and a
@@ -54,8 +54,8 @@ class Machine:
     copy_bytes_per_second: float | None = None
 
     def peak_flops(self, precision: str) -> float | None:
-        """The operations a second that no kernel can exceed: of the tensor cores for ``tf32``, a
-        third of it for ``3xtf32``, which does three for each."""
+        """The operations a second that no kernel can exceed: that of the tensor cores for ``tf32``,
+        and a third of it for ``3xtf32``, which multiplies three times."""
         if precision == "tf32":
             return self.tf32_flops
         if precision == "3xtf32":

@@ -72,9 +72,9 @@ class Row:
     ``state`` says how it went and ``reason`` why there is no number, in a sentence. ``time_ms`` is
     the median of ``repeats`` runs, ``time_spread`` the width of their middle half in percent of it,
     ``settled`` whether that is small. ``bound`` is the rule that the output was checked by,
-    ``error_over_bound`` its largest error as a part of that. ``workspace_bytes`` is computed,
-    ``peak_bytes`` the device memory that was seen to be taken, tensors included. ``clocks_mhz``
-    are the SMs' as timing began and as it ended. ``identity`` stands for machine,
+    and ``error_over_bound`` is the largest error divided by that bound. ``workspace_bytes`` is
+    computed, ``peak_bytes`` the device memory that was seen to be taken, tensors included.
+    ``clocks_mhz`` are the SMs' as timing began and as it ended. ``identity`` stands for machine,
     versions and code. ``called_ms`` is the median of ordinary calls, launches included, and
     ``called_spread`` the width of their middle half in percent of it; None on the host and in older
     results.

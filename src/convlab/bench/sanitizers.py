@@ -4,9 +4,10 @@ Each of NVIDIA's four tools watches each stage's runs, in processes of their own
 memcheck finds accesses out of bounds or misaligned, racecheck races in shared memory, initcheck
 reads of uninitialised global memory, synccheck wrong barriers. ``make sanitize`` runs this.
 
-``python -m convlab.bench.sanitizers runs [--stage NAME]`` is what a tool watches: small problems
-with remainders everywhere, because the tools slow kernels down a hundredfold, with production
-tiles, tiny tiles, every candidate, every switch of the ablation, and ReLU of what is not finite.
+``python -m convlab.bench.sanitizers runs [--stage NAME]`` is the program that a tool watches. It
+runs small problems with remainders everywhere, because the tools slow kernels down a hundredfold,
+with production tiles, tiny tiles, every candidate, every switch of the ablation, and ReLU of what
+is not finite.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def transpose_shared(source, target):  # type: ignore[no-untyped-def]
 
 @cuda.jit
 def transpose_padded(source, target):  # type: ignore[no-untyped-def]
-    """The same with rows of 33 numbers: a column lies in 32 different banks."""
+    """A transpose with rows of 33 numbers: a column lies in 32 different banks."""
     tile = cuda.shared.array(PADDED, float32)
     x, y = cuda.threadIdx.x, cuda.threadIdx.y
     x0, y0 = cuda.blockIdx.x * TILE, cuda.blockIdx.y * TILE
@@ -96,7 +96,7 @@ def reduction(values, sums):  # type: ignore[no-untyped-def]
 
 @cuda.jit
 def interleaved_reduction(values, sums):  # type: ignore[no-untyped-def]
-    """The same with partners that move apart: more and more lanes want the same bank."""
+    """A reduction with partners that move apart: more and more lanes access the same bank."""
     partial = cuda.shared.array(THREADS, float32)
     t = cuda.threadIdx.x
     i = cuda.grid(1)

@@ -1,4 +1,4 @@
-"""Somebody's own kernel against the contract of a stage: ``convlab.check``."""
+"""A user's kernel checked against the contract of a stage: ``convlab.check``."""
 
 from convlab.checking.checker import check
 from convlab.checking.records import Answer, Check, Count

@@ -7,7 +7,6 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
-from importlib import util
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -109,10 +108,8 @@ def _is_of(value: Any, module: ModuleType) -> bool:
 def _run(path: Path) -> ModuleType:
     """The file as a module, run again at each call, since its author is changing it."""
     name = f"checked_{path.stem}_{hashlib.sha1(str(path.resolve()).encode()).hexdigest()[:8]}"
-    spec = util.spec_from_file_location(name, path)
-    assert spec is not None
-    module = util.module_from_spec(spec)
-    sys.modules[name] = module  # its dataclasses look themselves up there
+    module = sys.modules[name] = ModuleType(name)  # its dataclasses look themselves up there
+    module.__file__ = str(path)
     try:
         # The loader might take a compiled file of the same second.
         exec(compile(path.read_bytes(), str(path), "exec"), vars(module))

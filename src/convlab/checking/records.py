@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,18 +9,17 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.text import Text
 
 from convlab.oracle import CheckResult
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import Finding
+from convlab.tracing.table import as_html
 
 SPOILED = "NaN and infinities"
 AS_GOOD = 1.10  # times the stage's count that still is as good
 WIDTH = 100
 MOST_ROWS, MOST_COLUMNS = 12, 48
-CARD = '<div style="border-left:4px solid {colour};padding:.2em 1em"><pre>{{code}}</pre></div>'
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class Count:
 
     @property
     def compared(self) -> str:
-        """The same in words."""
+        """The count compared with the stage's, in words."""
         if self.yours == self.stages:
             return "the same"
         if not self.stages:
@@ -117,9 +115,11 @@ class Check:
 
     @property
     def telling(self) -> Answer | None:
-        """The wrong answer with the smallest wrong part, which shows the mistake best."""
+        """The wrong answer that shows the mistake best: on ordinary numbers where there is one, and
+        with the smallest part wrong."""
         wrong = [answer for answer in self.answers if not answer.ok]
-        return min(wrong, key=Answer.part_wrong, default=None)
+        ordinary = [answer for answer in wrong if answer.name != SPOILED]
+        return min(ordinary or wrong, key=Answer.part_wrong, default=None)
 
     @property
     def advice(self) -> str | None:
@@ -146,7 +146,8 @@ class Check:
 
     @property
     def float64(self) -> tuple[str, ...]:
-        """The float64 instructions of its machine code, if the stage's has none."""
+        """The float64 instructions of the kernel's machine code; empty if the stage's kernel has
+        some too."""
         return self.machine.float64 if self.machine else ()
 
     def as_json(self) -> dict[str, Any]:
@@ -205,11 +206,8 @@ class Check:
         return self.as_text().plain
 
     def _repr_html_(self) -> str:
-        """No script, and colours that suit light and dark pages."""
-        console = Console(file=io.StringIO(), width=WIDTH, record=True)
-        console.print(self.as_text())
         colour = "#2e7d32" if self.ok else "#c62828"
-        return console.export_html(code_format=CARD.format(colour=colour), inline_styles=True)
+        return as_html(self.as_text(), f"border-left:4px solid {colour};padding:.2em 1em")
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """Lines and their styles."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,8 +37,6 @@ from convlab.shell import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from convlab.engines import Engine
     from convlab.ladder import Result
     from convlab.stages import Stage
@@ -136,17 +134,15 @@ def ladder(
     if left_out is not None:
         console.print(Text(f"left out        {left_out}"), soft_wrap=True)
     results: list[Result] = []
-    output_of: deque[np.ndarray] = deque(maxlen=1)
-    shown: tuple[Result, np.ndarray] | None = None
-    run = runner.run(problem, chosen_stages, chosen_engine, tensors, on_output=output_of.append)
+    shown: Result | None = None
+    run = runner.run(problem, chosen_stages, chosen_engine, tensors)
     names = [chosen.name for chosen in chosen_stages]
     try:
         with memory_permitting(), tables.progress(names) as advance:
             for result in run:
-                results.append(result)
-                if output_of and (shown is None or shown[0].status != "WRONG"):
-                    shown = result, output_of[0]  # the first wrong one's, else the last one's
-                output_of.clear()
+                results.append(replace(result, output=None))  # which may be large
+                if result.output is not None and (shown is None or shown.status != "WRONG"):
+                    shown = result  # the first wrong one, else the last one
                 advance()
     except KeyboardInterrupt:
         if results:
@@ -159,8 +155,8 @@ def ladder(
     console.print("", tables.ladder_table(results, chosen_engine), "", sep="\n")
     console.print(tables.ladder_legend(chosen_engine))
     if picture is not None:
-        owner, maps = (None, None) if shown is None else (shown[0], shown[1][0])
-        png = pictures.draw(picture, maps, owner, results, chosen_engine.device)
+        maps = None if shown is None or shown.output is None else shown.output[0]
+        png = pictures.draw(picture, maps, shown, results, chosen_engine.device)
         write_whole(picture_file, png)
         console.print(Text(f"The picture and its feature maps are in {picture_file}"))
     write_json(json_file, document)
@@ -171,9 +167,9 @@ def ladder(
 def _stages_that_run(
     names: Sequence[str] | None, engine: Engine
 ) -> tuple[tuple[Stage, ...], str | None]:
-    """The stages asked for, and what is left out of the whole ladder because it cannot run here.
+    """The stages asked for that can run here, and a sentence about those that cannot, or None.
 
-    Raises ``EngineUnavailable`` where one was asked for by name that cannot.
+    Raises ``EngineUnavailable`` if a stage asked for by name cannot run.
     """
     from convlab.engines import EngineUnavailable
     from convlab.plans import stages_for

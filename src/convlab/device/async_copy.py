@@ -5,11 +5,11 @@
     wait_copies(0)  # until no more than 0 of this thread's groups are in flight
     cuda.syncthreads()  # until all threads have waited for theirs
 
-A copy goes past the registers, so that a thread can ask for the next tile and work on this one. It
-lands when the thread that asked for it waits; until then nobody may touch its target, and other
-threads need a barrier after that wait. Where ``valid`` is false zeros land and global memory is
-left alone, so that an edge needs no branch. ``wait_copies`` takes a literal or a constant of the
-kernel's: groups are waited for in their order, and copies in no group never.
+A copy does not pass through registers, so a thread can fetch the next tile while it works on this
+one. The copy lands when the thread that started it waits. Until then no thread may access its
+target, and other threads need a barrier after that wait. Where ``valid`` is false zeros land and
+global memory is left alone, so that an edge needs no branch. ``wait_copies`` takes a literal or a
+constant of the kernel's: groups are waited for in their order, and copies in no group never.
 
 Target and source are C-contiguous float32 arrays; the target must be shared memory and the source
 global, which a GPU does not check. ``copy_async4`` needs what ``load4`` needs of both indices:
@@ -95,7 +95,7 @@ else:
 
     @intrinsic
     def copy_async4(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
-        """The same of four neighbours, by one 16-byte copy."""
+        """Copy four neighbours by one 16-byte copy, with the same rules."""
         return _copy(types.void(target, index, source, at, valid), "cg", 4)
 
     @intrinsic

@@ -32,6 +32,7 @@ _SUBNORMAL, _LEAST, _NONE = -126, -133, -1000
 _A = np.stack([_GROUP, _GROUP + 8] * 2, 1), np.stack([_THREAD] * 2 + [_THREAD + 4] * 2, 1)
 _B = np.stack([_THREAD, _THREAD + 4], 1), np.stack([_GROUP] * 2, 1)
 _C = np.stack([_GROUP] * 2 + [_GROUP + 8] * 2, 1), np.stack([2 * _THREAD, 2 * _THREAD + 1] * 2, 1)
+_MATRICES = ((M, K), _A), ((K, N), _B), ((M, N), _C)
 # The same for the eight numbers of a warpgroup's matrix on the left.
 _LEFT = (
     np.stack([_GROUP, _GROUP + 8] * 4, 1),
@@ -55,12 +56,14 @@ def checked_fragments(a: Any, b: Any, c: Any) -> Fragments:
 def warp_mma(lanes: Mapping[int, Fragments]) -> dict[int, tuple[float, ...]]:
     """Each lane's numbers of D. What a lane would bring that is not there is NaN."""
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
+        brought = np.array([(*a, *b, *c) for a, b, c in lanes.values()], np.float64)
+        parts = np.split(brought, (SIZES["a"], SIZES["a"] + SIZES["b"]), axis=1)
         left, right, total = (
-            _matrix(shape, where, {lane: brought[which] for lane, brought in lanes.items()})
-            for which, shape, where in ((0, (M, K), _A), (1, (K, N), _B), (2, (M, N), _C))
+            _matrix(shape, where, [*lanes], part)
+            for (shape, where), part in zip(_MATRICES, parts, strict=True)
         )
-        result = multiply_add(left, right, total)[_C]
-    return {lane: tuple(result[lane].tolist()) for lane in lanes}
+        result = multiply_add(left, right, total)[_C].tolist()
+    return {lane: tuple(result[lane]) for lane in lanes}
 
 
 def multiply_add(left: Any, right: Any, total: Any) -> Any:
@@ -103,12 +106,11 @@ def split_into_tf32(value: Any) -> tuple[np.float32, np.float32]:
     return np.float32(large), np.float32(number - large)
 
 
-def _matrix(shape: tuple[int, int], where: Any, brought: Mapping[int, Any]) -> Any:
-    """The matrix of numbers that lanes hold."""
+def _matrix(shape: tuple[int, int], where: Any, lanes: list[int], numbers: Any) -> Any:
+    """The matrix whose numbers these lanes hold."""
     matrix = np.full(shape, np.nan, np.float32)
-    lanes = list(brought)
     rows, columns = (axis[lanes] for axis in where)
-    matrix[rows, columns] = [[float(number) for number in brought[lane]] for lane in lanes]
+    matrix[rows, columns] = numbers
     return matrix
 
 
@@ -137,11 +139,10 @@ def check_width(N: int) -> None:
 def warp_product(lanes: Mapping[int, Brought]) -> dict[int, list[float]]:
     """Each lane's numbers of the product. A lane brings its large parts, its small ones, and the
     numbers of B, which is the first lane's; what a lane would bring that is not there is NaN."""
-    lefts = {lane: (large, small) for lane, (large, small, _) in lanes.items()}
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
         large, small = (
-            _matrix((ROWS, TERMS), _LEFT, {lane: numbers[which] for lane, numbers in lefts.items()})
-            for which in (0, 1)
+            _matrix((ROWS, TERMS), _LEFT, [*lanes], [one[part] for one in lanes.values()])
+            for part in (0, 1)
         )
         right = next(iter(lanes.values()))[2]
         columns = right.size // (2 * TERMS)

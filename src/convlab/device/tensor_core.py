@@ -4,7 +4,7 @@
     b = to_tf32(B[t, g]), to_tf32(B[t + 4, g])
     c = mma_tf32(a, b, c)  # with g = cuda.laneid // 4, t = cuda.laneid % 4
 
-Each lane of the warp holds a few numbers of each matrix, its fragments, and all 32 have to come to
+Each lane of the warp holds a few numbers of each matrix, its fragments, and all 32 lanes must make
 the call. TF32 has float32's 8 bits of exponent and 10 of its 23 bits of mantissa. ``to_tf32``
 rounds to it; without that the tensor core leaves the other 13 bits out, which doubles the largest
 error. Sums are float32. Needs compute capability 8.0.
@@ -73,8 +73,8 @@ else:
         ``large`` is ``value`` rounded to TF32, ties away from zero. ``small`` is exactly what is
         left, 12 bits of which a tensor core looks at 11: the sum of both parts as it sees them is
         within ``2**-23`` of ``value``, relatively; below ``2**-113``, where TF32 ends, within
-        ``2**-136``. Three instructions. Of an infinity ``small`` is NaN; of numbers that round to
-        infinity, from ``2**128 - 2**116`` on, it is the other infinity.
+        ``2**-136``. Three instructions. ``small`` is NaN for an infinity, and the opposite infinity
+        for numbers that round to infinity (from ``2**128 - 2**116`` on).
         """
         if value != types.float32:
             raise TypingError(f"split_tf32: value is {value}, but must be float32")

@@ -7,7 +7,7 @@ Numba device arrays do; shared arrays with ``alignment=BYTES_16``). Neither boun
 checked on a GPU: a misaligned address stops the kernel, one out of bounds reads a stranger's data.
 The emulations below check both.
 
-Why not float32x4 arrays or views: Numba makes a 128-bit access of none of them.
+Why not float32x4 arrays or views: Numba makes none of them a 128-bit access.
 
     x = load4(a, i)  # for the next slice
     issue_loads()  # the load is issued here

@@ -23,11 +23,11 @@ Warp w of the four has rows 16 * w to 16 * w + 15. With ``g = cuda.laneid // 4``
 B is ``32 * N`` numbers from ``S[at]`` on: of terms 0 to 7 the large parts, of these the small ones,
 then of terms 8 to 15; each as core matrices, ``[k // 4 % 2, n, k % 4]``.
 
-From ``start_product`` to ``finish_product`` nobody may change that part of ``S``, and ``D`` is
-nobody's. All four warps read all of B: whoever overwrites it needs a barrier after
-``finish_product``. All 128 threads have to come to both calls, a warpgroup beginning at a multiple
-of 128 threads, with the same ``at``. A GPU checks none of this. Needs compute capability 9.0 and no
-other: later GPUs multiply in other ways.
+From ``start_product`` to ``finish_product`` no thread may change that part of ``S`` or access
+``D``. All four warps read all of B: whoever overwrites it needs a barrier after ``finish_product``.
+All 128 threads have to come to both calls, a warpgroup beginning at a multiple of 128 threads, with
+the same ``at``. A GPU checks none of this. Needs compute capability 9.0 and no other: later GPUs
+multiply in other ways.
 
 ``L`` and ``T`` are two arrays, of different numbers: where the compiler knows that they are the
 same, nvJitLink 13.5 leaves three of the six instructions out.
@@ -131,8 +131,8 @@ else:
 
     @intrinsic
     def fence_shared(typing_context):  # type: ignore[no-untyped-def]
-        """What this thread has put in shared memory, by stores or by copies that have landed, is
-        there for tensor cores, once a barrier lies between."""
+        """After a barrier, tensor cores see what this thread stored to shared memory before the
+        call, and its copies that had landed."""
         return types.void(), statement("fence.proxy.async.shared::cta;")
 
     @intrinsic

@@ -50,7 +50,7 @@ class Cubin:
         return instructions_of([self])[0]
 
     def instructions(self) -> list[str]:
-        """This kernel's of :func:`instructions_of`."""
+        """The instructions of this kernel; :func:`instructions_of` describes them."""
         return self._instructions
 
     def opcodes(self) -> Counter[str]:
@@ -71,7 +71,7 @@ def compile_launch(launch: Launch, program: Program, capability: Capability) -> 
 
 
 def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) -> Cubin:
-    """Build any kernel whose arguments have those types of Numba's; raises likewise."""
+    """Build any kernel for arguments of those Numba types; raises the same errors."""
     code, log = _built(kernel, types, capability)
     registers, stack, stores, loads, shared = (
         int((re.findall(pattern, log) or [0])[-1])
@@ -86,21 +86,23 @@ def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) 
 
 
 def instructions_of(cubins: Sequence[Cubin]) -> list[list[str]]:
-    """The instructions of each in order, opcode first (``FFMA R1, R2, R3, R1``), all for one GPU. A
-    branch names the byte of its kernel that it leads to. One process does all, because nvdisasm
-    takes a quarter of a second to start. Raises :class:`CompilerMissing` without nvdisasm."""
+    """The instructions of each in order, opcode first (``FFMA R1, R2, R3, R1``). A branch names the
+    byte of its kernel that it leads to. One process disassembles all for one GPU, because nvdisasm
+    takes 0.4 s to start. Raises :class:`CompilerMissing` without nvdisasm."""
     parts: list[list[str]] = [[] for _ in cubins]
-    if not cubins:  # nvdisasm refuses an empty file
-        return parts
-    codes = [_machine_code(cubin.code) for cubin in cubins]
-    ends = [*accumulate(map(len, codes))]
-    kind = _with_own_instructions(cubins[0].capability).replace("sm_", "SM")
-    for at, instruction in _INSTRUCTION.findall(_disassemble(b"".join(codes), "--binary", kind)):
-        number = bisect_right(ends, int(at, 16))
-        start = ends[number] - len(codes[number])
-        if (branch := _BRANCH.match(instruction)) is not None:
-            instruction = f"BRA {int(branch[1], 16) - start:#x}"
-        parts[number].append(instruction)
+    for capability in {cubin.capability for cubin in cubins}:
+        numbers = [n for n, cubin in enumerate(cubins) if cubin.capability == capability]
+        codes = [_machine_code(cubins[n].code) for n in numbers]
+        ends = [*accumulate(map(len, codes))]
+        kind = _with_own_instructions(capability).replace("sm_", "SM")
+        for at, instruction in _INSTRUCTION.findall(
+            _disassemble(b"".join(codes), "--binary", kind)
+        ):
+            which = bisect_right(ends, int(at, 16))
+            start = ends[which] - len(codes[which])
+            if (branch := _BRANCH.match(instruction)) is not None:
+                instruction = f"BRA {int(branch[1], 16) - start:#x}"
+            parts[numbers[which]].append(instruction)
     return parts
 
 

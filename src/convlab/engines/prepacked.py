@@ -6,9 +6,9 @@ call, so everything else is done once, here, and all launches of a plan become o
 graph of three launches takes 1.7 us of the host's time instead of 12, and 0.6 us more to give one
 kernel another array.
 
-Numba itself lays out the parameters of an array with a marked address, and where the mark turns up
-is where addresses go. Where numba-cuda is not as this module expects, :func:`prepack` returns None,
-and plans take Numba's own launch.
+Numba itself lays out the parameters of an array with a marked address; the address belongs where
+the mark appears. Where numba-cuda is not as this module expects, :func:`prepack` returns None, and
+plans take Numba's own launch.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class _Packed:
             values[parameter] = addresses[tensor] + offset
 
     def node_parameters(self) -> Any:
-        """It as a node of a graph."""
+        """The launch as a node of a graph."""
         node = driver.CUDA_KERNEL_NODE_PARAMS()
         node.func, node.kernelParams = self.function, self.parameters_at
         node.gridDimX, node.gridDimY, node.gridDimZ = self.grid

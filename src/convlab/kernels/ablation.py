@@ -1,9 +1,9 @@
 """s11 with a technique left out: what Figure 4 of the im2win paper (000, section 4.4) compares.
 
-``convlab.plan(problem, "ablation", prefetch=False)`` runs it. With all three switches on it is
-s11's kernel, so it is no rung of the ladder.
+``convlab.plan(problem, "ablation", prefetch=False)`` runs it. With all three switches on, this is
+s11's kernel, so it is not a rung of the ladder.
 
-- no micro-kernel: one output a thread, so that nothing is used twice from a register;
+- no micro-kernel: one output a thread, so no register is used twice;
 - no vectorised access: every access is scalar (the paper leaves out only the float4 reads from
   shared memory);
 - no prefetch: one buffer, filled and then computed from, with nothing in flight meanwhile.
@@ -216,7 +216,7 @@ def prepare(
     vectorized: bool = True,
     prefetch: bool = True,
 ) -> Program:
-    """As s11's; each switch leaves a technique out. Without the micro-kernel the tile is
+    """s11's program; each switch leaves a technique out. Without the micro-kernel the tile is
     :func:`one_output_a_thread`'s instead."""
     tile.require(
         tile.M_B % FLOAT4 == tile.N_B % FLOAT4 == tile.K_B % FLOAT4 == 0,

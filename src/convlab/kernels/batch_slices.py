@@ -37,7 +37,7 @@ def slices(
 
 
 def slices_of(problem: ConvProblem, images: int) -> list[Slice]:
-    """Slices of that many images, the last of what is left."""
+    """Slices of that many images; the last slice holds the remainder."""
     return [(start, min(start + images, problem.N_i)) for start in range(0, problem.N_i, images)]
 
 
@@ -49,8 +49,8 @@ def largest(problem: ConvProblem, parts: Sequence[Slice]) -> ConvProblem:
 def in_slices(
     problem: ConvProblem, parts: Sequence[Slice], make: Callable[[ConvProblem], list[Step]]
 ) -> list[Step]:
-    """The steps that ``make`` makes for a slice's problem, for each slice in turn. Slices of as
-    many images share their kernels: there are two sizes at most."""
+    """The steps that ``make`` returns for the problem of each slice, one slice after the other.
+    Slices of as many images share their kernels: there are two sizes at most."""
     made = {size: make(replace(problem, batch=size)) for size in {b - a for a, b in parts}}
     return [
         _on_images(step, start, stop, problem)

@@ -44,7 +44,7 @@ class Slices(NamedTuple):
 
 
 def depth_slices(depth: int) -> list[Slices]:
-    """The whole slices together, then what is left."""
+    """The whole slices together, then the rest."""
     whole, rest = divmod(depth, DEEPEST)
     slices = [Slices(whole, 0, DEEPEST)] if whole else []
     return slices + ([Slices(1, whole * DEEPEST, blocks_for(rest, RUN) * RUN)] if rest else [])
@@ -103,7 +103,7 @@ def make_to_depth_last(problem: ConvProblem, slices: Slices, ACROSS: int) -> Any
 
 
 def im2col_launches(problem: ConvProblem, lanes: int = WARP) -> list[Launch]:
-    """The im2col kernels: one for whole slices and one for what is left.
+    """The im2col kernels: one for whole slices and one for the rest.
 
     A block writes 2 x 4 * ``lanes`` columns of the rows of a slice and filter row; ``lanes`` is a
     warp's, fewer only where a simulator runs tiny tiles.

@@ -6,11 +6,11 @@ s10's tensor keeps channels outermost, where windows start at any address. Here 
 ``K_W = W_f * G`` elements of a window are then neighbours and start at a multiple of 16 bytes.
 (With dilation in width, the columns of a window are d_w groups apart.)
 
-Nothing is computed here, so a copy of as many bytes is the measure. Neighbours in what is read are
-far apart in what is written: each kernel fills a tile of shared memory line by line and empties it
-column by column, four numbers at a time on both sides where addresses allow it. A line is one more
-than its columns long: an odd number, so that a column too lies in 32 banks. No pixel is read from
-global memory for each of the H_f rows of windows that it is in:
+The transform computes nothing, so a copy of as many bytes is its lower bound. Neighbours in what is
+read are far apart in what is written: each kernel fills a tile of shared memory line by line and
+empties it column by column, four numbers at a time on both sides where addresses allow it. A line
+is one more than its columns long: an odd number, so that a column too lies in 32 banks. No pixel is
+read from global memory for each of the H_f rows of windows that it is in:
 
 - Many channels (:func:`make_transform_by_pixels`): the lines of a tile are channels, its columns
   pixels of an image, and each pixel's run of channels is written to every group that it is in.

@@ -39,7 +39,7 @@ class Field:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """What is staged at a time."""
+        """The part of the input that is staged at a time."""
         return self.B_Z, self.S_H, self.S_W
 
     def regions(self, problem: ConvProblem) -> tuple[int, int]:

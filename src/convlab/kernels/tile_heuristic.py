@@ -35,6 +35,7 @@ Shape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
 
 
 def shape_of(tile: Tile) -> Shape:
+    """The sizes that decide a tile's speed: (M_B, N_B, M_T, N_T)."""
     return tile.M_B, tile.N_B, tile.M_T, tile.N_T
 
 
@@ -120,10 +121,10 @@ class Heuristic:
         return math.hypot(throughput, latency) + price
 
     def best_splits(self, problem: ConvProblem, tile: Tile, sm_count: int = H200_SMS) -> int:
-        """Among how many blocks the model would split each sum; at most :meth:`most_splits`. 1
-        where there are too many outputs, for a tile that the model does not know, and where a
-        thread's sums would leave its registers: half as many are too many where the last rows of
-        blocks stick out, because every addition then needs a bounds check."""
+        """The number of blocks among which the model splits each sum, at most :meth:`most_splits`.
+        It is 1 for too many outputs, for a tile that the model does not know, and where a thread's
+        sums would spill. Half as many sums spill where the last rows of blocks reach beyond the
+        output, because every addition then needs a bounds check."""
         return self._cheapest_splits(problem, tile, sm_count, self.most_splits(problem) or 1)
 
     def _cheapest_splits(self, problem: ConvProblem, tile: Tile, sm_count: int, most: int) -> int:
@@ -140,9 +141,9 @@ class Heuristic:
     @lru_cache(maxsize=64)  # noqa: B019  (the instances are this module's constants)
     def most_splits(self, problem: ConvProblem) -> int:
         """The most atomic additions to an output: the parts that any of :meth:`candidates` has on
-        an H200, 0 where none splits. Other tiles and other GPUs have no more, so that the check of
-        an output needs only the problem. By the model, on docs/tiles.md's 93 problems and GPUs of
-        16, 24, to 264 SMs, that costs 16 % at most, and more than 1 % in 6 of 100 cases."""
+        an H200, 0 where none splits. Other tiles and other GPUs have no more, so the check of an
+        output needs only the problem. By the model, on docs/tiles.md's 93 problems and GPUs of 16,
+        24, to 264 SMs, that costs 16 % at most, and more than 1 % in 6 of 100 cases."""
         most = max(
             self._cheapest_splits(problem, tile, H200_SMS, self.splits[-1])
             for tile in self.candidates(problem)

@@ -99,7 +99,7 @@ def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
 
 def make_interleave(LANES: int) -> Any:
     """``column(window)``: where a window of the block lies in a slice's rows, interleaved across
-    so many lanes. A lane reads four columns with one load: across 1 lane, these are four
+    ``LANES`` lanes. A lane reads four columns with one load: across 1 lane, these are four
     neighbours; across 8, a lane has every eighth of 32 windows, and the lanes' are neighbours."""
     ALL = FLOAT4 * LANES
 

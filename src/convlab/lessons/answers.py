@@ -143,7 +143,7 @@ def _run(text: str, there: dict[str, Any], show: bool = True) -> Any:
 
 
 def results_of(lesson: Lesson) -> Iterator[CheckResult]:
-    """Of every answer to every exercise of the lesson."""
+    """The result of every answer to every exercise of the lesson."""
     answers = answers_of(lesson.name)
     for exercise in lesson.exercises():
         if exercise.role == "exercise":

@@ -164,9 +164,8 @@ def check_function(
     within: float = 1e-6,
 ) -> Feedback:
     """Check a function by what ``wanted`` returns on the same arguments, one number or several,
-    ``within`` that part of it. ``cases`` may be a function that makes them anew: arguments that
-    remember what was done to them are given to one function only. Nothing that is wrong with the
-    function raises."""
+    ``within`` that part of it. ``cases`` may be a function that makes them anew, so no function
+    gets arguments that an earlier one changed. Nothing that is wrong with the function raises."""
     name = getattr(function, "__name__", "your function")
     ready(function)
     theirs, ours = (list(cases()) if callable(cases) else list(cases) for _ in range(2))
@@ -257,7 +256,7 @@ def traced_im2col(made: Any, problem: ConvProblem) -> LaunchTrace:
 def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarray]) -> Feedback:
     """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
     write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
-    the stages' own does. Nothing that is wrong with it raises."""
+    the stages' own does. It raises for no fault of the kernel."""
     ready(made)
     problems: dict[Any, Problem] = {}
     counts = np.zeros((2, 2), int)

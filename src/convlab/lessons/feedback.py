@@ -18,7 +18,7 @@ import numpy as np
 
 from convlab.checking import Check
 from convlab.checking.loading import raised_by
-from convlab.checking.records import SPOILED, Answer
+from convlab.checking.records import Answer
 from convlab.lessons.pictures import RIGHT, WRONG, Grid, Picture
 from convlab.simulation.findings import Finding, NotSimulated
 
@@ -273,9 +273,7 @@ def feedback_on(found: Check, stage: str, at_most: float) -> Feedback:
     """What ``convlab.check`` found, against ``at_most`` times the stage's counts."""
     problems = [of_finding(finding) for finding in found.findings]
     wrong = [answer for answer in found.answers if not answer.ok]
-    # What shows most: ordinary numbers, and the smallest part wrong.
-    ordinary = [answer for answer in wrong if answer.name != SPOILED]
-    telling = min(ordinary or wrong, key=Answer.part_wrong, default=None)
+    telling = found.telling
     raised = [one.failed for one in wrong if one.failed and "it raised" in one.failed]
     picture = None
     right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
@@ -317,7 +315,7 @@ def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> R
 
 
 def checked_by_counts(right: Sequence[str], rows: Sequence[Row]) -> Feedback:
-    """Of a right kernel: whether its memory traffic is as low as it should be."""
+    """Feedback on a right kernel: whether its memory traffic is as low as it should be."""
     rows = [row for row in rows if row.yours or row.target]
     many = [row for row in rows if not row.ok]
     if not many:

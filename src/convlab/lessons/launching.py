@@ -27,7 +27,7 @@ from convlab.tracing import LaunchTrace, trace
 
 
 def where() -> str:
-    """Where :func:`run` runs kernels, in words."""
+    """A sentence that says where :func:`run` runs kernels."""
     if choose().is_gpu:
         return f"Kernels run on your GPU, {choose().device}."
     return "There is no GPU here, and none is needed: kernels run on convlab's simulator."
@@ -90,7 +90,7 @@ def part_of(stage: str, **parts: Any) -> Any:
     its module's, as in ``part_of("s11", make_fetch=make_fetch)``, or of a module whose functions
     that one uses: what checks and pictures take for a ``make_kernel``.
 
-    Raises ``ValueError`` for a function that none of them has.
+    Raises ``ValueError`` for a function that no stage has.
     """
     step = stage_named(stage)
     ((name, made),) = parts.items()

@@ -68,7 +68,7 @@ def sheet(width: float, height: float, columns: int = 1, **more: Any) -> tuple[A
 
 
 def finished(figure: Any, alt: str, caption: str = "") -> Picture:
-    """The sheet as a picture. Without a caption, what it shows is also what it means."""
+    """The sheet as a picture. Without a caption, ``alt`` is the caption too."""
     from matplotlib.text import Text
 
     file = io.BytesIO()

@@ -60,7 +60,7 @@ class Lesson:
     cells: tuple[Cell, ...]
 
     def exercises(self) -> tuple[Cell, ...]:
-        """What is checked: exercises and hunts, in order."""
+        """The parts of a lesson that are checked, in order: exercises and hunts."""
         return tuple(cell for cell in self.cells if cell.role in ("exercise", "hunt"))
 
     def check_of(self, name: str) -> Cell:
@@ -126,18 +126,17 @@ def stage_kernel(
     planted: Sequence[tuple[str, str]] = (),
     name: str = "make_kernel",
     called: str = "make_kernel",
-    parts: Sequence[str] = (),
 ) -> tuple[str, str]:
     """A stage's code as a cell: what it imports, its constants and the function ``name``, which is
-    ``called`` so there; before it the functions of the same file that are named as its ``parts``.
-    ``stage`` may also be the file of a kernel that stages share, without its ending: ``im2col``.
+    ``called`` so there. ``stage`` may also be the file of a kernel that stages share, without its
+    ending: ``im2col``.
 
     Twice: as it is, with the blanks marked as solutions; and with the faults ``planted``, pairs of
     (what the stage says, what stands there instead).
 
     Raises ``ValueError`` where a blank or fault is not found in exactly one place.
     """
-    right = given = stage_code(stage, name, tuple(parts)).replace(f"def {name}(", f"def {called}(")
+    right = given = stage_code(stage, name).replace(f"def {name}(", f"def {called}(")
     for blank in blanks:
         lines = right.splitlines()
         found = [number for number, line in enumerate(lines) if blank.first in line]
@@ -170,26 +169,21 @@ def _planted(region: re.Match[str]) -> str:
 
 
 @cache
-def stage_code(stage: str, name: str = "make_kernel", parts: tuple[str, ...] = ()) -> str:
+def stage_code(stage: str, name: str = "make_kernel") -> str:
     """A function of a stage's file without its annotations, after the imports and constants that
-    it uses, and after its ``parts``, other functions of the file."""
+    it uses."""
     shared = (KERNELS / f"{stage}.py").is_file()
     module = f"convlab.kernels.{stage}" if shared else stage_named(stage).module
     file = KERNELS.parents[1].joinpath(*module.split(".")).with_suffix(".py")
     source = file.read_text(encoding="utf-8")
     tree, lines = ast.parse(source), source.splitlines()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    for one in (*parts, name):
-        if one not in functions:
-            raise ValueError(f"{module} has no function {one!r}")
-    chosen = [functions[one] for one in (*parts, name)]
-    used = names_in(*(part for function in chosen for part in function.body)) - set(parts)
-    code = list(_needed(tree, lines, used, module))
-    for function in chosen:
-        arguments = ", ".join(one.arg for one in function.args.args)
-        body = lines[function.body[0].lineno - 1 : function.end_lineno]
-        code += ["", "", f"def {function.name}({arguments}):", *body]
-    return "\n".join(code).strip()
+    if (function := functions.get(name)) is None:
+        raise ValueError(f"{module} has no function {name!r}")
+    code = list(_needed(tree, lines, names_in(*function.body), module))
+    arguments = ", ".join(one.arg for one in function.args.args)
+    body = lines[function.body[0].lineno - 1 : function.end_lineno]
+    return "\n".join([*code, "", "", f"def {name}({arguments}):", *body]).strip()
 
 
 def names_in(*nodes: ast.AST) -> set[str]:

@@ -402,14 +402,15 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
     try:
         with running():
             errors, products = errors_of(made, stage, LONG)
-            before, once = (_mean(errors_of(made, stage, one)[0]) for one in (SHORT, ONE_STEP))
+            # What inexact sums are compared with, and wrong ones.
+            fewer = _mean(errors_of(made, stage, SHORT if found.passed else ONE_STEP)[0])
     except Stopped:
         if found.passed:
             raise
         return found
     if not found.passed:
         first, *others = found.problems
-        advice = _where_to_look(errors, once) or first.advice
+        advice = _where_to_look(errors, fewer) or first.advice
         return replace(found, problems=(replace(first, advice=advice), *others))
     yours = _mean(errors)
     ours, fewest = _ours(stage)
@@ -418,7 +419,7 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
     found = replace(found, rows=(*found.rows, error, count))
     if not error.ok:
         headline = "Right, but not there yet: it is not as exact as the stage."
-        return replace(found, headline=headline, problems=(_inexact(yours, before, ours),))
+        return replace(found, headline=headline, problems=(_inexact(yours, fewer, ours),))
     if not count.ok:
         what = f"Too many products by tensor cores: {products} for {fewest}."
         advice = "Small times small is below all that a float32 sum can hold: leave it out."
@@ -434,7 +435,7 @@ def _ours(stage: str) -> tuple[float, int]:
 
 
 def _where_to_look(errors: np.ndarray, once: float) -> str:
-    """What is told of wrong sums of ``LONG``, one tile of s13's, from which of them are wrong;
+    """The hint for wrong sums of ``LONG``, one tile of s13's, by which of them are wrong;
     ``once`` is how far those of one step are off."""
     if once < RIGHT < _mean(errors):
         return (

@@ -1,8 +1,8 @@
 """Pictures of an order: when a thread requests numbers, gets them, multiplies, and waits.
 
 A diary is what one thread of the first block does, instruction by instruction, on the strict
-simulator. It has no seconds: what it shows is what a thread has to do between asking for a number
-and needing it.
+simulator. It shows no times. It shows what a thread has to do between a load and the use of its
+value.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Scribe(Counter[int]):
             self.columns = self.log.columns()
 
     def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
-        pass
+        """Nothing more is noted."""
 
 
 def diary(stage: str, made: Any = None) -> Diary:
@@ -149,6 +149,7 @@ def diary(stage: str, made: Any = None) -> Diary:
     end = len(columns.address)
     for at in np.flatnonzero((columns.thread == 0) & (columns.kind & WIDE == 0)).tolist():
         address, kind = int(columns.address[at]), int(columns.kind[at])
+        at = int(columns.position[at])
         if any(span.start <= address < span.end for span in after):
             end = at
             break

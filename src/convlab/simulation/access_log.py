@@ -3,11 +3,11 @@
 An entry is an address and a site. Addresses are of the simulator's own making: shared memory from 0
 on, then every global array at addresses of its own, with the same distances as in real memory. A
 site is the address of the instruction, ``id(code) + offset``, plus 1 for a store: since Python 3.11
-the instructions lie inside the code object and two bytes apart, so that this is one number for
-each, and cheap. Entries of atomics, of async copies and of the later words of a wide access have
-negative sites. Which thread it was stands in ``marks``, once for each time that a thread is
-switched to, and on which path in ``path_marks``. Both are numbers in a row: tuples by the million
-would take longer to keep and to read.
+the instructions lie two bytes apart inside the code object, so each gets its own number at little
+cost. Entries of atomics, of async copies and of wide accesses have negative sites, which hold the
+kind and how many elements too: :meth:`AccessLog.add`. Which thread it was stands in ``marks``, once
+for each time that a thread is switched to, and on which path in ``path_marks``. Both are numbers in
+a row: tuples by the million would take longer to keep and to read.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ import numpy as np
 
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC = 0, 1, 2
-# Added to these: WIDE for what a wide access touches after its first element, ISSUED and LANDED
-# where an async copy writes and where it lands, LANDED too to what a warpgroup's tensor cores read,
-# which is no thread's and so no request, SETS to an atomic that only writes.
+# Added to these: WIDE, in columns, for what a wide access touches after its first element, ISSUED
+# and LANDED where an async copy writes and where it lands, LANDED too to what a warpgroup's tensor
+# cores read, which is no thread's and so no request, SETS to an atomic that only writes.
 WIDE, ISSUED, LANDED, SETS = 4, 8, 16, 32
 EXCHANGE = ATOMIC + SETS
 WARP = 32
+WORD = 4  # bytes of a float32, of which all wide accesses are
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,11 @@ class Accesses(NamedTuple):
         return np.asarray((self.kind & 3 == READ) & (self.kind & LANDED != 0))
 
     def take(self, chosen: np.ndarray) -> Accesses:
-        """Those at these positions, or where this mask is true."""
+        """The accesses at these positions, or where this mask is true."""
         return Accesses(*(column[chosen] for column in self))
 
     def rows(self, indices: Any) -> Iterator[Access]:
-        """Those at these positions, one by one, with a ``kind`` of two bits."""
+        """The accesses at these positions, one by one, with a ``kind`` of two bits."""
         for row in zip(*(column[indices].tolist() for column in self), strict=True):
             access = Access(*row)
             yield access._replace(kind=access.kind & 3)
@@ -140,25 +141,19 @@ class AccessLog:
     marks: list[int] = field(default_factory=list)
     path_marks: list[int] = field(default_factory=list)  # first entry, path; empty if not kept
     spans: list[Span] = field(default_factory=list)
-    _columns: Accesses | None = None  # of the entries so far
+    _columns: Accesses | None = None
+    _columns_of: int = 0  # so many entries
 
     @property
     def position(self) -> int:
         """The next access's in the launch."""
         return self.start + len(self.addresses)
 
-    def add(self, address: int, site: int, kind: int, value: Any = None) -> None:
-        """An entry of any kind; arrays write plain loads and stores themselves, to be quick."""
-        self.add_run(address, 1, 1, site, kind)
-        if kind == WRITE:
-            self.values.append(value)
-
-    def add_run(self, address: int, itemsize: int, count: int, site: int, kind: int) -> None:
-        """The entries of a wide access; the values of a store are the caller's to add."""
-        self.addresses.extend(range(address, address + count * itemsize, itemsize))
-        special = -64 * site - kind
-        self.sites.append(site + kind if kind <= WRITE else special)
-        self.sites.extend([special - WIDE] * (count - 1))
+    def add(self, address: int, site: int, kind: int, count: int = 1) -> None:
+        """An entry of any kind, of ``count`` elements; the values of a store are the caller's to
+        add. Arrays write usual loads and stores themselves, to be quick."""
+        self.addresses.append(address)
+        self.sites.append(-(site << 13 | count << 6 | kind))
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
@@ -169,33 +164,39 @@ class AccessLog:
 
     def columns(self) -> Accesses:
         """The entries as read-only arrays, which several callers share."""
-        if self._columns is None or len(self._columns.site) != len(self.sites):
-            self._columns = self._made_columns()
+        if self._columns is None or self._columns_of != len(self.sites):
+            self._columns, self._columns_of = self._made_columns(), len(self.sites)
             for column in self._columns:
                 column.flags.writeable = False
         return self._columns
 
     def _made_columns(self) -> Accesses:
         sites = _array(self.sites)
-        kinds = (sites & 1).astype(np.int8)
+        kinds, counts = (sites & 1).astype(np.int8), np.ones(len(sites), np.int64)
         special = np.flatnonzero(sites < 0)
         raw = -sites[special]
         sites &= ~1
-        kinds[special], sites[special] = raw & 63, raw >> 6
+        kinds[special], counts[special], sites[special] = raw & 63, raw >> 6 & 127, raw >> 13
         thread, phase, epoch = _spread(self.marks, 4, len(sites))
         block, within = np.divmod(thread, self.block_size)
         (path,) = _spread(self.path_marks or [0, 0], 2, len(sites))
-        value = np.full(len(sites), None)
-        value[kinds & 3 == WRITE] = np.fromiter(self.values, object, len(self.values))
         position = np.arange(self.start, self.position)
-        return Accesses(
+        columns: list[np.ndarray] = [
             _array(self.addresses), sites, kinds, thread, block, block * WARP + within // WARP,
-            phase, epoch, path, position, value,
-        )  # fmt: skip
+            phase, epoch, path, position,
+        ]  # fmt: skip
+        if len(special):
+            columns = [np.repeat(column, counts) for column in columns]
+            within = np.arange(len(columns[0])) - np.repeat(np.cumsum(counts) - counts, counts)
+            columns[0] += WORD * within
+            columns[2][within > 0] |= WIDE
+        value = np.full(len(columns[0]), None)
+        value[columns[2] & 3 == WRITE] = np.fromiter(self.values, object, len(self.values))
+        return Accesses._make([*columns, value])
 
     def span_at(self, address: int) -> Span:
-        """The array that the address is in: the last of several views, of those with an element
-        there if there are such."""
+        """The array that holds the address. Of several views it is the last, preferably one with an
+        element there."""
         around = [span for span in reversed(self.spans) if span.start <= address < span.end]
         return next((span for span in around if span.has_element(address)), around[0])
 

@@ -8,6 +8,7 @@ accesses in between are found here. Only kernels that use async copies come here
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from convlab.simulation.access_log import (
     ISSUED,
     LANDED,
     READ,
+    WORD,
     WRITE,
     Access,
     AccessLog,
@@ -31,14 +33,13 @@ from convlab.simulation.checked_array import CheckedArray
 from convlab.simulation.races import ENOUGH, Conflict, same
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Copy:
-    """One copy of one or several neighbours. ``issued`` and ``landed`` are positions in the log:
-    the first accesses that come after."""
+    """One copy of one or several neighbours, to those of ``target`` from ``first`` on. ``issued``
+    and ``landed`` are positions in the log: the first accesses that come after."""
 
     target: CheckedArray
-    address: int
-    keys: Any
+    first: int
     values: list[float]
     site: int
     thread: int
@@ -54,6 +55,7 @@ class AsyncCopies:
         self._log, self._strict, self._thread = log, strict, thread
         self._since_commit: dict[int, list[Copy]] = defaultdict(list)
         self._groups: dict[int, list[list[Copy]]] = defaultdict(list)
+        self._checked: set[tuple[Any, Any]] = set()  # pairs of arrays
         self._all: list[Copy] = []  # of which something is in what the log holds
         self.intrinsics: dict[Any, Callable[..., Any]] = {
             device.copy_async: self.copy, device.copy_async4: self.copy4,
@@ -72,16 +74,21 @@ class AsyncCopies:
         self._since_commit.clear()
         self._groups.clear()
         self._all.clear()
+        self._checked.clear()
 
     # What a kernel calls.
 
     def copy(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
         """``copy_async``: one float32; zero where it is not ``valid``."""
-        self._copy(1, (target, index), (source, at), valid, site_of(1))
+        frame = sys._getframe(1)
+        site = id(frame.f_code) + frame.f_lasti
+        self._copy(1, target, index, source, at, valid, site)
 
     def copy4(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
         """``copy_async4``: four neighbours."""
-        self._copy(4, (target, index), (source, at), valid, site_of(1))
+        frame = sys._getframe(1)
+        site = id(frame.f_code) + frame.f_lasti
+        self._copy(4, target, index, source, at, valid, site)
 
     def commit(self) -> None:
         """``commit_copies``: this thread's copies since the last one become a group."""
@@ -89,7 +96,7 @@ class AsyncCopies:
         self._groups[number].append(self._since_commit.pop(number, []))
 
     def wait(self, groups: int) -> None:
-        """``wait_copies``: the thread's groups land, the oldest first, until ``groups`` are left.
+        """``wait_copies``: land the thread's oldest groups until ``groups`` remain in flight.
 
         Raises ``ValueError`` for a number below zero.
         """
@@ -100,33 +107,37 @@ class AsyncCopies:
             for copy in mine.pop(0):
                 self._land(copy, site)
 
-    def _copy(self, count: int, to: Any, start: Any, valid: Any, site: int) -> None:
-        (target, index), (source, at) = to, start
-        _check(target, source)
-        address, keys = target.run_at(index, count, site)
+    def _copy(
+        self, count: int, target: Any, index: Any, source: Any, at: Any, valid: Any, site: int
+    ) -> None:
+        if (target, source) not in self._checked:
+            _check(target, source)
+            self._checked.add((target, source))
+        first = target.first_of_run(index, count, site)
         values = [0.0] * count
         log = self._log
         if valid:
-            far, indices = source.run_at(at, count, site)
-            values = [source.data[index] for index in indices]
+            far = source.first_of_run(at, count, site)
+            values = source.flat[far : far + count].tolist()
             if log is not None:
-                log.add_run(far, source.itemsize, count, site, READ)
+                log.add(source.base + WORD * far, site, READ, count)
+        copy = Copy(target, first, values, site, self._thread(), 0)
         if log is not None:
-            log.add_run(address, target.itemsize, count, site, WRITE + ISSUED)
+            log.add(target.base + WORD * first, site, WRITE + ISSUED, count)
             log.values.extend(values)
-        copy = Copy(target, address, keys, values, site, self._thread(), self._position())
+            copy.issued = log.position
         if self._strict:
             self._all.append(copy)
         self._since_commit[copy.thread].append(copy)
 
     def _land(self, copy: Copy, site: int) -> None:
-        if self._log is not None:
-            copy.landed = self._position()
-            count, size = len(copy.values), copy.target.itemsize
-            self._log.add_run(copy.address, size, count, site, WRITE + LANDED)
-            self._log.values.extend(copy.values)
-        for key, value in zip(copy.keys, copy.values, strict=True):
-            copy.target.data[key] = value
+        values, flat = copy.values, copy.target.flat
+        if (log := self._log) is not None:
+            copy.landed = log.position
+            log.add(copy.target.base + WORD * copy.first, site, WRITE + LANDED, len(values))
+            log.values.extend(values)
+        for n, value in enumerate(values, copy.first):
+            flat[n] = value
 
     def _position(self) -> int:
         return 0 if self._log is None else self._log.position
@@ -139,21 +150,25 @@ class AsyncCopies:
         if not self._all:
             return
         columns, start, end = log.columns(), log.start, len(log.addresses)
+        time = columns.position - start
         landing = (columns.kind & LANDED != 0) & (columns.kind & 3 == WRITE)
         indices = np.flatnonzero((columns.address < GLOBAL) & ~landing)
         indices = indices[np.argsort(columns.address[indices], kind="stable")]
-        words = [(copy, n) for copy in self._all for n in range(len(copy.values))]
-        address = np.array([copy.address + n * copy.target.itemsize for copy, n in words])
-        issued = np.array([copy.issued for copy, _ in words]) - start
-        landed = np.array([copy.landed for copy, _ in words]) - start
+        copies, counts = self._all, np.array([len(copy.values) for copy in self._all])
+        which = np.repeat(np.arange(len(copies)), counts)
+        word = np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
+        begin = np.array([copy.target.base + WORD * copy.first for copy in copies])
+        address = begin[which] + WORD * word
+        issued = np.array([copy.issued for copy in copies])[which] - start
+        landed = np.array([copy.landed for copy in copies])[which] - start
         # One number for address and time, by which both are sorted.
-        key = columns.address[indices] * (end + 1) + indices
+        key = columns.address[indices] * (end + 1) + time[indices]
         first = np.searchsorted(key, address * (end + 1) + np.clip(issued, 0, end))
         last = np.searchsorted(key, address * (end + 1) + np.clip(landed, 0, end).astype(np.int64))
         seen: Counter[tuple[int, int]] = Counter()
-        for which in np.flatnonzero(first < last).tolist():
-            copy, n = words[which]
-            for access in columns.rows(indices[first[which] : last[which]]):
+        for found in np.flatnonzero(first < last).tolist():
+            copy, n = copies[which[found]], word[found]
+            for access in columns.rows(indices[first[found] : last[found]]):
                 sites = copy.site, access.site
                 stores_it = access.kind == WRITE and same(access.value, copy.values[n])
                 if seen[sites] == ENOUGH or stores_it:

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import Span, assigned_name, c_strides, site_of
+from convlab.simulation.access_log import Span, assigned_name, c_strides
 from convlab.simulation.checked_array import (
     Array,
     CheckedArray,
     Memory,
     check,
     checked,
-    indexed_class,
     show,
     whole_index,
 )
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.indexing import indexed_class
 from convlab.simulation.scalars import converted, poison, poisoned, quick
 
 STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
@@ -91,7 +91,7 @@ class Shared:
         return array
 
     def new_block(self) -> None:
-        """Nothing is left of what the last block wrote."""
+        """Forget everything that the last block wrote."""
         self._dynamic.fill(NOBODY_WROTE)
         for array in self._static:
             array.host[...] = poisoned((), array.dtype)
@@ -134,7 +134,7 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
 
 
 # A thread's own arrays stand for registers, and kernels touch them most. So their code is written
-# out for each shape, as :mod:`convlab.simulation.checked_array` does for the others.
+# out for each shape, as for the others: :mod:`convlab.simulation.indexing`.
 
 
 class LocalArray(Array):
@@ -162,7 +162,9 @@ class LocalArray(Array):
 
     def part(self, index: Any, site: int) -> Any:
         """The element, or a finding and a poisoned value where it was never written."""
-        cell = self.cell_at(index, site)
+        return self._value(self.cell_at(index, site), site)
+
+    def _value(self, cell: int, site: int) -> Any:
         value = self.cells[cell]
         if value is None:
             at = tuple(int(i) for i in np.unravel_index(cell, self.shape))
@@ -180,16 +182,13 @@ class LocalArray(Array):
         """Raises :class:`NotSimulated`, always."""
         raise NotSimulated(f"an atomic on {self.name}: a GPU has none for local memory")
 
-    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
-        """``count`` neighbours by one wide load."""
-        site = site_of(2)
-        return tuple([self.part(key, site) for key in self.run_at(index, count, site)[1]])
+    def load_wide(self, index: Any, count: int, site: int) -> tuple[Any, ...]:
+        first = self.first_of_run(index, count, site)
+        return tuple([self._value(cell, site) for cell in range(first, first + count)])
 
-    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
-        """The same number of neighbours by one wide store."""
-        site = site_of(2)
-        for key, value in zip(self.run_at(index, len(values), site)[1], values, strict=True):
-            self.store_part(key, value, site)
+    def store_wide(self, index: Any, values: tuple[Any, ...], site: int) -> None:
+        first = self.first_of_run(index, len(values), site)
+        self.cells[first : first + len(values)] = [converted(v, self.dtype) for v in values]
 
 
 def local_class(
@@ -207,7 +206,7 @@ def local_class(
         LocalArray, len(shape), " and ".join(f"0 <= i{axis} < {n}" for axis, n in enumerate(shape)),
         f"self.cells[{cell}]",
         f"if value is not None: return {'value' if number is None else 'number(value)'}",
-        f"CELL[0] = value; self.cells[{cell}] = CELL[0]; return",
+        f"CELL[0] = value; self.cells[{cell}] = CELL[0]; return", "",
         {"CELL": quick(np.zeros(1, dtype)), "number": number},
     )  # fmt: skip
     made.shape, made.strides, made.dtype, made.wide = shape, strides, dtype, dtype == np.float32

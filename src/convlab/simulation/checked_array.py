@@ -1,23 +1,20 @@
 """Arrays as a simulated kernel sees them: strict bounds, every access in the log.
 
-Element access is the innermost loop of all, so its code is written out for each number of
-dimensions (and each shape of a local array), and data is read through memoryviews: those give
-Python numbers, round at stores, refuse indices beyond the end and are faster than NumPy arrays.
+Data is read through memoryviews: those give Python numbers, round at stores, refuse indices beyond
+the end and are faster than NumPy arrays.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from operator import lt, mul
-from types import CodeType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from convlab.simulation.access_log import ATOMIC, READ, WRITE, AccessLog, site_of
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.indexing import SITE, indexed_class, wide_methods
 from convlab.simulation.scalars import converted, quick
 
 
@@ -71,7 +68,7 @@ class Memory:
         self.log, self.report = log, report
         self._number = number
         self._view_classes: dict[Any, Any] = {}
-        self._namespaces: list[dict[str, Any]] = []  # of the classes made for arrays
+        self._forget: list[Callable[[], None]] = []  # of each class made for an array
 
     def number(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
         """What loads of that type are handed through, to count what becomes of them."""
@@ -88,38 +85,45 @@ class Memory:
         self,
         ndim: int,
         number: Callable[[Any], Any] | None,
-        fixed: tuple[int, tuple[int, ...]] | None = None,
-        data: Any = None,
+        host: np.ndarray | None = None,
+        base: int = 0,
+        alignment: int = 1,
     ) -> Any:
-        """A class of arrays. With ``fixed``, base and strides, and ``data`` it is for one array,
-        whose address and data are constants of the class; without, for views, attributes."""
-        base: object = "self.base"
-        strides: Sequence[object] = [f"self.strides[{axis}]" for axis in range(ndim)]
-        if fixed is not None:
-            base, strides = fixed
-        steps = [f"i{axis} * {stride}" for axis, stride in enumerate(strides)]
-        log = f"frame = getframe(1); log_address({' + '.join([str(base), *steps])}); log_site("
-        log += "id(frame.f_code) + frame.f_lasti"
+        """A class of arrays. With ``host`` it is for that array alone, whose data, strides and
+        address its methods close over; without, for views, which have them as attributes."""
+        names: dict[str, Any] = {"getframe": sys._getframe, "number": number}
+        if host is None:
+            address, data, wide = "self.base", "self.data", False
+            steps = [f"self.strides[{axis}]" for axis in range(ndim)]
+        else:
+            address, data = "BASE", "DATA"
+            steps = [f"STEP{axis}" for axis in range(ndim)]
+            wide = _is_wide(host) and base % 16 == alignment % 16 == 0 < min(ndim, host.size)
+            names |= {"BASE": base, "DATA": quick(host), "FLAT": quick(host.reshape(-1))}
+            names |= dict(zip(steps, host.strides, strict=True))
+            names |= {f"SIZE{axis}": size for axis, size in enumerate(host.shape)}
+        address += "".join(f" + i{axis} * {step}" for axis, step in enumerate(steps))
         read, written = "return value", "return"
-        names: dict[str, Any] = {"DATA": data, "getframe": sys._getframe, "number": number}
         if self.log is not None:
+            log = f"frame = getframe(1); log_address({address}); log_site({SITE}"
             read, written = f"{log}); {read}", f"{log} + 1); log_value(value); {written}"
             names["log_address"] = self.log.addresses.append
             names["log_site"] = self.log.sites.append
             names["log_value"] = self.log.values.append
-        element = "self.data[index]" if fixed is None else "DATA[index]"
-        made, namespace = indexed_class(
+            names["log_values"] = self.log.values.extend
+        made, forget = indexed_class(
             CheckedArray, ndim, " and ".join(f"i{axis} >= 0" for axis in range(ndim)) or "True",
-            element if number is None else f"number({element})", read,
-            f"{element} = value; {written}", names,
+            f"number({data}[index])" if number else f"{data}[index]", read,
+            f"{data}[index] = value; {written}",
+            wide_methods(ndim, number is not None, self.log is not None) if wide else "", names,
         )  # fmt: skip
-        self._namespaces.append(namespace)
+        self._forget.append(forget)
         return made
 
     def let_go(self) -> None:
         """Forget the arrays: their classes, which refer to themselves, refer to the data too."""
-        for names in self._namespaces:
-            names["DATA"] = None
+        for forget in self._forget:
+            forget()
 
 
 class Array:
@@ -160,31 +164,40 @@ class Array:
         """Where the element is, in bytes of simulated memory; the index is not checked."""
         return self.base + sum(i * s for i, s in zip(index, self.strides, strict=True))
 
-    def run_at(self, index: Any, count: int, site: int) -> tuple[int, Sequence[Any]]:
-        """The first address of a wide access and the indices that it touches, all checked."""
-        keys: Sequence[Any]
-        shape, width = self.shape, 4 * count  # of float32, which alone is wide
+    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
+        """``count`` neighbours by one wide load."""
+        return self.load_wide(index, count, site_of(2))
+
+    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
+        """The same number of neighbours by one wide store."""
+        self.store_wide(index, values, site_of(2))
+
+    def load_wide(self, index: Any, count: int, site: int) -> tuple[Any, ...]:
+        """``load_run`` of the thread that stands at ``site``."""
+        raise NotImplementedError
+
+    def store_wide(self, index: Any, values: tuple[Any, ...], site: int) -> None:
+        """``store_run`` of the thread that stands at ``site``."""
+        raise NotImplementedError
+
+    def first_of_run(self, index: Any, count: int, site: int) -> int:
+        """The element that a wide access begins at, in C order, after all checks."""
         if not self.wide:
             raise TypeError(
                 f"{self.name} is not a C-contiguous array of float32, which alone have wide "
                 "accesses and async copies"
             )
-        if isinstance(index, tuple):
-            *rows, first = index
-            keys = [(*rows, first + lane) for lane in range(count)]
-            ends, inside = (*rows, first + count - 1), min(index) >= 0
-            address = self.base + sum(map(mul, index, self.strides))
-        else:
-            keys = range(index, index + count)
-            ends, inside = (index + count - 1,), index >= 0
-            address = self.base + index * self.strides[0]
-        if not (inside and len(ends) == len(shape) and all(map(lt, ends, shape))):
-            check(self, keys[0], site)
-            check(self, keys[-1], site)
+        entries = index if isinstance(index, tuple) else (index,)
+        at = check(self, entries, site)
+        check(self, (*at[:-1], at[-1] + count - 1), site)
+        address, width = self.address(at), self.dtype.itemsize * count
         if address % width or self.alignment % width:
-            at = index if isinstance(index, tuple) else (index,)
             report_misaligned(self, at, address, width, site)
-        return address, keys
+        return (address - self.base) // self.dtype.itemsize
+
+
+def _is_wide(host: np.ndarray) -> bool:
+    return bool(host.dtype == np.float32 and host.flags.c_contiguous)
 
 
 def report_misaligned(
@@ -204,6 +217,7 @@ class CheckedArray(Array):
         "base",
         "data",
         "dtype",
+        "flat",
         "host",
         "itemsize",
         "shape",
@@ -218,8 +232,8 @@ class CheckedArray(Array):
         self.alignment = alignment
         self.shape, self.strides = host.shape, host.strides
         self.dtype, self.itemsize = host.dtype, host.itemsize
-        self.data = quick(host)
-        self.wide = host.dtype == np.float32 and host.flags.c_contiguous
+        self.data, self.flat = quick(host), quick(host.reshape(-1))  # the same memory if wide
+        self.wide = _is_wide(host)
 
     @property
     def size(self) -> int:
@@ -284,28 +298,22 @@ class CheckedArray(Array):
             )
         return [value.part(at, site) for at in indices]
 
-    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
-        """``count`` neighbours by one wide load."""
-        site = site_of(2)
-        address, keys = self.run_at(index, count, site)
+    def load_wide(self, index: Any, count: int, site: int) -> tuple[Any, ...]:
+        first = self.first_of_run(index, count, site)
         if (log := self.memory.log) is not None:
-            log.add_run(address, self.itemsize, count, site, READ)
-        data = self.data
-        if self.memory.number(self.dtype) is not None:
-            return tuple([self.loaded(data[key]) for key in keys])
-        return tuple([data[key] for key in keys])
+            log.add(self.base + first * self.itemsize, site, READ, count)
+        return tuple([self.loaded(value) for value in self.flat[first : first + count].tolist()])
 
-    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
-        """The same number of neighbours by one wide store."""
-        site = site_of(2)
+    def store_wide(self, index: Any, values: tuple[Any, ...], site: int) -> None:
         if not self.host.flags.writeable:
             raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
-        address, keys = self.run_at(index, len(values), site)
+        first = self.first_of_run(index, len(values), site)
         if (log := self.memory.log) is not None:
-            log.add_run(address, self.itemsize, len(values), site, WRITE)
+            log.add(self.base + first * self.itemsize, site, WRITE, len(values))
             log.values.extend(values)
-        for key, value in zip(keys, values, strict=True):
-            self.data[key] = value
+        flat = self.flat
+        for n, value in enumerate(values, first):
+            flat[n] = value
 
     def update(
         self, index: Any, function: Callable[[Any], Any], site: int, kind: int = ATOMIC
@@ -326,62 +334,20 @@ class CheckedArray(Array):
         return value if number is None else number(value)
 
     def _log(self, at: tuple[int, ...], site: int, kind: int, value: Any = None) -> None:
-        if self.memory.log is not None:
-            self.memory.log.add(self.address(at), site, kind, value)
+        if (log := self.memory.log) is not None:
+            log.add(self.address(at), site, kind)
+            if kind == WRITE:
+                log.values.append(value)
 
 
 def checked(
     host: np.ndarray, name: str, base: int, memory: Memory, alignment: int = 256
 ) -> CheckedArray:
     """The array as a simulated kernel sees it, with a class of its own: quickest to index."""
-    fixed = base, host.strides
-    made = memory.array_class(host.ndim, memory.number(host.dtype), fixed, quick(host))
+    number = memory.number(host.dtype)
+    made = memory.array_class(host.ndim, number, host, base, alignment)
     array: CheckedArray = made(host, name, base, memory, alignment)
     return array
-
-
-_TEMPLATE = """
-class Array(Base):
-    __slots__ = ()
-
-    def __getitem__(self, index):
-        try:
-            {names} = index
-            if {inside}:
-                value = {load}
-                {read}
-        except (IndexError, TypeError, ValueError):
-            pass
-        return self.part(index, site_of(1))
-
-    def __setitem__(self, index, value):
-        try:
-            {names} = index
-            if {inside}:
-                {store}
-        except (IndexError, TypeError, ValueError):
-            pass
-        self.store_part(index, value, site_of(1))
-"""
-
-
-def indexed_class(
-    base: type, ndim: int, inside: str, load: str, read: str, store: str, names: dict[str, Any]
-) -> tuple[Any, dict[str, Any]]:
-    """A class of arrays with quick access to an element, written out of these pieces of code in
-    terms of ``index`` and of its entries ``i0``, ``i1``, ...; and its namespace. ``read`` and
-    ``store`` return where all is well."""
-    namespace = {**names, "Base": base, "site_of": site_of}
-    exec(_code(ndim, inside, load, read, store), namespace)
-    return namespace["Array"], namespace
-
-
-@lru_cache(maxsize=1000)
-def _code(ndim: int, inside: str, load: str, read: str, store: str) -> CodeType:
-    letters = ", ".join(f"i{axis}" for axis in range(ndim))
-    names = letters if ndim == 1 else f"[{letters}]"
-    source = _TEMPLATE.format(names=names, inside=inside, load=load, read=read, store=store)
-    return compile(source, "<array>", "exec")
 
 
 def _start(host: np.ndarray) -> int:

@@ -36,7 +36,7 @@ class Thread:
 
     @property
     def lane(self) -> int:
-        """Its number in its warp, 0 to 31."""
+        """The thread's number in its warp, 0 to 31."""
         return self.number % WARP
 
     def waits_for(self) -> Request:
@@ -128,19 +128,18 @@ class Block:
                 at_barrier.append(thread)
             else:
                 size = request.together
-                whose = size, thread.number // size
-                calls[whose, request.kind, request.site, request.mask].append(thread)
-        living: dict[tuple[int, int], int] = defaultdict(int)
-        for size in {whose[0] for whose, *_ in calls}:
-            for thread in waiting:
-                living[size, thread.number // size] |= 1 << thread.number % size
-        for (whose, _, _, mask), threads in calls.items():
-            present = sum(1 << thread.number % whose[0] for thread in threads)
-            if mask is None or not mask & living[whose] & ~present:
-                going += self._call(threads, mask, living[whose])
+                key = size, thread.number // size, request.kind, request.site, request.mask
+                calls[key].append(thread)
+        for (size, which, _, _, mask), threads in calls.items():
+            present = living = _bits_of(threads, size)
+            if len(threads) < size:
+                living = _bits_of([t for t in waiting if t.number // size == which], size)
+            if mask is None or not mask & living & ~present:
+                going += self._call(threads, mask, present, living)
         if not going and calls:  # they wait for lanes that will never come
-            (whose, _, _, mask), threads = next(iter(calls.items()))
-            going = self._call(threads, mask, living[whose])
+            (size, which, _, _, mask), threads = next(iter(calls.items()))
+            living = _bits_of([t for t in waiting if t.number // size == which], size)
+            going = self._call(threads, mask, _bits_of(threads, size), living)
         if not going:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
@@ -173,13 +172,14 @@ class Block:
             one = next(number for number in range(self._size) if number not in gone)
             self._complain("barrier divergence", what, first.site, one)
 
-    def _call(self, threads: list[Thread], mask: int | None, living: int) -> list[Thread]:
+    def _call(
+        self, threads: list[Thread], mask: int | None, bits: int, living: int
+    ) -> list[Thread]:
         """Carry out what the lanes of a warp, or the threads of a warpgroup, asked for together."""
         request = threads[0].request
         kind, size = request.kind, request.together
         present = {thread.number % size: thread for thread in threads}
         brought = {lane: thread.request.value for lane, thread in present.items()}
-        bits = sum(1 << lane for lane in present)
         if mask is not None and self._complain is not None:
             self._check_call(threads, mask, bits, living)
         if kind == "syncwarp":
@@ -240,6 +240,13 @@ def _product(brought: dict[int, Any]) -> dict[int, Any]:
 
 def _same_for_all(compute: Callable[[dict[int, Any]], Any]) -> Callable[..., dict[int, Any]]:
     return lambda brought: dict.fromkeys(brought, compute(brought))
+
+
+def _bits_of(threads: list[Thread], size: int) -> int:
+    """A bit for each of these threads of one warp, or of one warpgroup: ``size`` has all of it."""
+    if len(threads) == size:
+        return (1 << size) - 1
+    return _bits(thread.number % size for thread in threads)
 
 
 def _bits(lanes: Iterable[int]) -> int:

@@ -66,7 +66,8 @@ def fewest_sectors(bytes_wanted: np.ndarray) -> np.ndarray:
 def bytes_wanted(
     request: np.ndarray, address: np.ndarray, width: np.ndarray, total: int
 ) -> np.ndarray:
-    """The different bytes that each request wants; what several lanes want counts once."""
+    """The number of different bytes that each request accesses; bytes of several lanes count
+    once."""
     order, starts = _sorted(request, address)
     one = order[starts]
     return np.bincount(request[one], width[one], minlength=total).astype(np.int64)

@@ -119,8 +119,8 @@ _made: WeakKeyDictionary[FunctionType, CodeType | None] = WeakKeyDictionary()
 
 
 def with_counted_loops(function: FunctionType) -> CodeType | None:
-    """The function's code with its ``while`` loops counted, the same each time; None where it has
-    none, or where its source is not to be had."""
+    """The function's code with its ``while`` loops counted, the same object each time; None if it
+    has no ``while`` loop or no source."""
     if function not in _made:
         _made[function] = _compiled(function)
     return _made[function]

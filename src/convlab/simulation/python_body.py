@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,7 +32,8 @@ Meaning = Callable[[Any], Any]
 
 def python_body(kernel: Any, fake_cuda: Any) -> Callable[..., Any]:
     """A copy of the kernel's function in which ``cuda`` is ``fake_cuda``, intrinsics are their
-    emulations, device functions are copied likewise and Numba's number types cast with NumPy."""
+    emulations, device functions are copied in the same way, and Numba's number types cast with
+    NumPy."""
     return Copier(fake_cuda, _numpy_numbers).copy(kernel.py_func)
 
 
@@ -62,14 +63,7 @@ class Copier:
         self.used: set[str] = set()
         self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
         self._modules: dict[int, _Module] = {}
-        cuda = sys.modules["numba.cuda"]
-        self._cuda = cuda
-        # `from numba.cuda import threadIdx`
-        self._names = {
-            id(value): name
-            for name, value in vars(cuda).items()
-            if str(getattr(value, "__module__", "")).startswith(_STUBS)
-        }
+        self._cuda, self._names = sys.modules["numba.cuda"], _imported_names()
 
     def copy(self, function: FunctionType) -> FunctionType:
         """The function with its globals and closure replaced."""
@@ -110,7 +104,7 @@ class Copier:
             yield from _nested(copy.__code__)
 
     def replaced(self, value: Any, attributes: Iterable[str] = ()) -> Any:
-        """What stands for a global's or closure's value, or for that of a module's attribute.
+        """The replacement for the value of a global, a closure variable or a module's attribute.
         ``attributes`` are what the function may ask of it: what it calls is copied beforehand."""
         if value is self._cuda:
             return self.fake_cuda
@@ -139,7 +133,7 @@ class Copier:
         return value
 
     def _imported(self, name: str) -> Any:
-        """What `from numba.cuda import name` is."""
+        """The value of ``from numba.cuda import name``."""
         self.used.add(name)
         if name == "laneid":  # a number, which changes
             return Unknown("laneid imported by its name is not simulated: write cuda.laneid")
@@ -147,6 +141,16 @@ class Copier:
             return getattr(self.fake_cuda, name)
         except NotSimulated as error:
             return Unknown(str(error))
+
+
+@cache
+def _imported_names() -> dict[int, str]:
+    """Of `from numba.cuda import threadIdx` the name, by the id of what is imported."""
+    return {
+        id(value): name
+        for name, value in vars(sys.modules["numba.cuda"]).items()
+        if str(getattr(value, "__module__", "")).startswith(_STUBS)
+    }
 
 
 class Unknown:

@@ -2,8 +2,8 @@
 
 A request is one memory instruction that the lanes of a warp execute together. Lanes belong
 together when they are at the same instruction on the same path (:mod:`convlab.simulation.paths`)
-between the same barriers, for the same time there: a loop over anything but ``range``, and a
-``while`` in a function without source, leave their iterations to this count.
+between the same barriers, for the same time there: this count tells the iterations of a loop over
+anything but ``range`` apart, and those of a ``while`` in a function without source.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Requests:
 
     @property
     def contention(self) -> np.ndarray:
-        """Of atomics the most lanes at one address; 0 for other requests."""
+        """The most lanes at one address, for atomics; 0 for other requests."""
         found = memory_rules.contention(self.request, self.address, len(self))
         return np.where(self.kind == ATOMIC, found, 0)
 
@@ -157,8 +157,8 @@ def _merged(
     sites: Sites,
     loads_of: Mapping[tuple[str, int], int],
 ) -> tuple[Accesses, np.ndarray, np.ndarray]:
-    """Loads from shared memory as the compiler merged them: of each run of neighbours that a thread
-    reads at one site between two barriers only the first is left, as wide as the run."""
+    """Loads from shared memory as the compiler merged them: where a thread reads neighbours at one
+    site between two barriers, only the first read remains, as wide as all of them."""
     width = width.copy()
     near = (accesses.kind == READ) & (accesses.address < GLOBAL)
     keep = np.ones(len(width), bool)

@@ -80,7 +80,7 @@ def float_of(value: Any = 0.0) -> float:
 
 def _integer(dtype: np.dtype[Any]) -> Callable[..., int]:
     """Integers wrap. For floats that do not fit C has no rule; Numba emits ``cvt.rzi``, which takes
-    the nearest that does. It has none of 8 bits: there it is one of 16, of which 8 are kept. NaN
+    the nearest that does. It has no 8-bit conversion: it converts to 16 bits and keeps 8. NaN
     becomes zero, from and to 64 bits the number with the highest bit alone."""
     limits = np.iinfo(dtype)
     low, high, span = int(limits.min), int(limits.max), 1 << limits.bits
@@ -118,7 +118,7 @@ def _checked(kept: Callable[..., int], dtype: np.dtype[Any]) -> Callable[..., in
 
 
 def wrapped(value: int, low: int, span: int) -> int:
-    """The integer that is left of ``value`` in a type with ``span`` values from ``low`` on."""
+    """``value`` wrapped to an integer type with ``span`` values from ``low`` on."""
     return (value - low) % span + low
 
 

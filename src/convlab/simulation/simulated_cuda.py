@@ -38,7 +38,7 @@ class Dim3:
     z: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """What a thread waits for. A plain ``syncthreads()`` is no request but an empty switch."""
 
@@ -64,7 +64,7 @@ def _barrier(kind: str) -> Callable[..., int]:
 
 
 def _vote(kind: str, brought: Callable[[Any], Any] = bool) -> Callable[..., Any]:
-    """What greenlets.CALLS makes of what the lanes of the mask bring."""
+    """The result of greenlets.CALLS for the values of the mask's lanes."""
     return lambda self, mask, value: self.hub(
         Request(kind, site_of(1), brought(value), int(mask) & ALL_LANES)
     )
@@ -165,13 +165,13 @@ class SimulatedCuda:
     # Fences, and letting others run.
 
     def threadfence(self) -> None:
-        """The whole GPU sees the accesses before it before those after it."""
+        """All threads of the GPU see the accesses before the fence before those after it."""
         self.on_fence(True)
 
     threadfence_system = threadfence
 
     def threadfence_block(self) -> None:
-        """The same for the threads of the block."""
+        """A fence for the threads of the block."""
         self.on_fence(False)
 
     def nanosleep(self, nanoseconds: int) -> None:
@@ -234,7 +234,7 @@ class _Atomic:
 
 
 def _nan_or(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Of two numbers the one that is not NaN."""
+    """The one of two numbers that is not NaN."""
     return lambda old, value: value if old != old else old if value != value else choose(old, value)
 
 

@@ -48,7 +48,7 @@ class Recorder(Protocol):
         """What some blocks, the next ones, asked of memory."""
 
     def barrier(self, site: int, threads: int) -> None:
-        """That many threads passed the barrier there."""
+        """Record that ``threads`` threads passed the barrier at ``site``."""
 
     def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
         """The launch is over; floating-point operations by site."""

@@ -135,8 +135,8 @@ class TensorCores:
             self._fences[now.thread].append((now.position, now.phase))
 
     def start(self, D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
-        """``start_product``: once all 128 have come, the product is under way. Nobody has written
-        to ``D`` until it is finished."""
+        """``start_product``: once all 128 have come, the product is under way. No thread has
+        written to ``D`` until the product is finished."""
         _check(D, L, T, S, N)
         site, count, now = site_of(1), 2 * TERMS * N, self._now()
         if (now.in_block, id(D)) in self._under_way:
@@ -150,7 +150,7 @@ class TensorCores:
         if self._log is not None:
             share = count // WARPGROUP
             mine = address + now.in_block % WARPGROUP * share * S.itemsize
-            self._log.add_run(mine, S.itemsize, share, site, READ + LANDED)
+            self._log.add(mine, site, READ + LANDED, share)
         if self._arithmetic is not None:
             self._arithmetic.count(2 * INSTRUCTIONS * ROWS * TERMS // 2 * N // WARP)
         key = now.in_block // WARPGROUP, site

@@ -4,13 +4,12 @@ Records (:mod:`.records`) are plain data; a recorder makes them from a simulated
 them: tables (:mod:`.table`) and the page (:mod:`.page`).
 """
 
-from convlab.tracing.page import card, page, write_page
+from convlab.tracing.page import page, write_page
 from convlab.tracing.records import LaunchTrace, Trace, open_trace
-from convlab.tracing.table import as_text
+from convlab.tracing.table import as_text, card
 from convlab.tracing.tracer import trace, trace_stage
 
-# Records know no views; here the two come together: `print(trace)` shows the tables, and a notebook
-# the card.
+# Records know no views; here the two come together: `print(trace)` and a notebook show the tables.
 Trace.__str__ = as_text  # type: ignore[assignment]
 Trace._repr_html_ = card  # type: ignore[attr-defined]
 

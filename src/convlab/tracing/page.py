@@ -1,4 +1,4 @@
-"""A trace as one HTML page that works offline, and as a card for a notebook.
+"""A trace as one HTML page that works offline.
 
 The page is ``viewer/page.html`` with the style sheet, the scripts and the trace put into it. What
 it shows beside the source are the records' own numbers; ``viewer/requests.js`` draws them.
@@ -12,24 +12,25 @@ import textwrap
 from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
-from itertools import count, groupby, pairwise, takewhile
-from operator import itemgetter
+from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
+from pygments import highlight
+from pygments.formatters.html import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 from pygments.token import Token
 
-from convlab.tracing.records import Access, LaunchTrace, Request, Trace
-from convlab.tracing.table import blocks_of_threads, code_of, costs, counted, each
+from convlab.tracing.records import LaunchTrace, Request, Trace
+from convlab.tracing.table import blocks_of_threads
 
 SCRIPTS = ("requests.js", "footprints.js", "source.js", "viewer.js")
 PLACE = re.compile(r"<!--\{(\w+)\}-->")
-KINDS = {  # what the page colours, and its names there
-    Token.Comment: "comment", Token.String: "string", Token.Keyword: "keyword",
-    Token.Operator.Word: "keyword", Token.Number: "literal", Token.Name.Decorator: "gpu",
-}  # fmt: skip
-CARD_LINES = 5  # of a launch: those that ask memory for most
+# What a page colours beside Python's own words.
+GPU_NAMES = (
+    "cuda", "threadIdx", "blockIdx", "blockDim", "gridDim", "shared", "local", "atomic",
+    "syncthreads",
+)  # fmt: skip
 
 
 def page(trace: Trace) -> str:
@@ -80,35 +81,21 @@ def _functions(launch: LaunchTrace) -> Iterator[dict[str, Any]]:
             yield {"file": file, "first": first, "lines": _coloured(text)}
 
 
-def _coloured(text: str) -> list[list[tuple[str, str]]]:
-    """The lines of a text, as pieces that the page's style sheet colours: ``(kind, text)``."""
-    lines: list[list[tuple[str, str]]] = [[]]
-    gpu = False  # whether the piece before belongs to a name such as cuda.shared.array
-    for _, token, piece in PythonLexer().get_tokens_unprocessed(text):
-        gpu = piece.lstrip("@") == "cuda" or (gpu and (piece == "." or token in Token.Name))
-        kind = next((kind for one, kind in KINDS.items() if token in one), "gpu" if gpu else "")
-        for number, part in enumerate(piece.split("\n")):
-            if number:
-                lines.append([])
-            lines[-1].append((kind, part))
-    return [
-        [(kind, "".join(part for _, part in parts)) for kind, parts in groupby(line, itemgetter(0))]
-        for line in lines
-    ]
+def _coloured(text: str) -> list[str]:
+    """The lines of a text as HTML, whose classes the page's style sheet colours."""
+    lexer = PythonLexer(stripnl=False, ensurenl=False)
+    lexer.add_filter("highlight", names=GPU_NAMES, tokentype=Token.Name.Builtin.Pseudo)
+    return str(highlight(text, lexer, HtmlFormatter(nowrap=True))).removesuffix("\n").split("\n")
 
 
 def _rows(launch: LaunchTrace) -> list[list[Any]]:
     """The requests, short: number of the access, warp, lanes as bits, where the first lane reads,
     how far it is from each lane to the next, sectors, wavefronts."""
-    numbers = {
-        (one.file, one.line, one.array, one.operation, one.width): number
-        for number, one in enumerate(launch.accesses)
-    }
+    numbers = {one.key: number for number, one in enumerate(launch.accesses)}
     return [
         [
-            numbers[one.file, one.line, one.array, one.operation, one.width], one.warp,
-            sum(1 << lane for lane in one.lanes), one.offsets[0], _steps(one),
-            one.sectors, one.wavefronts,
+            numbers[one.key], one.warp, sum(1 << lane for lane in one.lanes), one.offsets[0],
+            _steps(one), one.sectors, one.wavefronts,
         ]
         for one in launch.requests
     ]  # fmt: skip
@@ -119,63 +106,3 @@ def _steps(request: Request) -> int | list[int]:
     places = request.offsets
     steps = [after - before for before, after in pairwise(places)]
     return steps if len(set(steps)) > 1 else (steps or [0])[0]
-
-
-# The card.
-
-_SMALL = "font-size: 0.9em; opacity: 0.75"
-_CELL = "padding: 2px 14px 2px 0; text-align: left; white-space: nowrap"
-_CODE = "max-width: 26em; overflow: hidden; text-overflow: ellipsis"
-_RED = "color: #c5392f; font-weight: 600"
-
-
-def card(trace: Trace) -> str:
-    """A summary for a notebook: what each launch costs and which lines cost most."""
-    about = " · ".join(
-        escape(trace.about[key]) for key in ("idea", "problem") if key in trace.about
-    )
-    parts = [
-        '<div class="convlab-trace" style="line-height: 1.5">',
-        f"<b>{escape(trace.title)}</b> <span style='{_SMALL}'>{about}</span>",
-        *(part for launch in trace.launches for part in _card_of(launch)),
-        f"<div style='{_SMALL}'>Sectors and wavefronts per request, in brackets the fewest "
-        "that would do. <code>print(trace)</code> has every line, "
-        "<code>write_page(trace, path)</code> from <code>convlab.tracing</code> makes "
-        "a page to step through.</div>",
-        "</div>",
-    ]
-    return "\n".join(parts)
-
-
-def _card_of(launch: LaunchTrace) -> Iterator[str]:
-    facts = [blocks_of_threads(launch)]
-    for space, cost in costs(launch):
-        facts.append(f"{counted(cost.requests, f'{space} request')}, {each(cost)}")
-    if launch.bytes_per_flop is not None:
-        facts.append(f"{launch.bytes_per_flop:.3g} bytes an operation")
-    yield f"<div style='margin-top: 6px'><code>{escape(launch.kernel)}</code>: "
-    yield f"{escape('; '.join(facts))}</div>"
-    yield "<table style='border-collapse: collapse; font-size: inherit'>"
-    # By cost, then in the order of the source again.
-    costly = sorted(launch.accesses, key=lambda one: -one.cost.total)[:CARD_LINES]
-    for access in sorted(costly, key=launch.accesses.index):
-        yield _card_row(launch, access)
-    yield "</table>"
-    for finding in launch.findings:
-        yield f"<div style='{_RED}'>{escape(str(finding))}</div>"
-
-
-def _card_row(launch: LaunchTrace, access: Access) -> str:
-    unit, requests, total, fewest = access.cost
-    cells = (
-        (f"{access.line}", _SMALL),
-        (f"<code>{escape(code_of(launch, access.file, access.line))}</code>", _CODE),
-        (f"{escape(access.array)} {access.operation}", ""),
-        (counted(requests, "request"), ""),
-        (
-            f"{total / requests:.3g} {unit} ({fewest / requests:.3g})",
-            _RED if total >= 2 * fewest else "",
-        ),
-    )
-    row = "".join(f"<td style='{_CELL}; {style}'>{text}</td>" for text, style in cells)
-    return f"<tr style='background: none'>{row}</tr>"

@@ -62,13 +62,18 @@ class Access:
     contention: int
 
     @property
+    def key(self) -> tuple[str, int, str, str, int]:
+        """What its requests have in common."""
+        return self.file, self.line, self.array, self.operation, self.width
+
+    @property
     def bytes_moved(self) -> int:
         """Bytes that global memory moves: whole sectors."""
         return SECTOR_BYTES * self.sectors
 
     @property
     def cost(self) -> Cost:
-        """Its sectors or wavefronts."""
+        """The sectors or wavefronts of the request."""
         return Cost.of([self])
 
 
@@ -113,6 +118,11 @@ class Request:
     offsets: tuple[int, ...]
     sectors: int
     wavefronts: int
+
+    @property
+    def key(self) -> tuple[str, int, str, str, int]:
+        """That of the access that it belongs to."""
+        return self.file, self.line, self.array, self.operation, self.width
 
 
 @dataclass(frozen=True)
@@ -185,7 +195,7 @@ class LaunchTrace:
 
 @dataclass(frozen=True)
 class Trace:
-    """The traced launches in order. ``print`` shows tables, a notebook a card."""
+    """The traced launches in order. ``print`` and a notebook show tables."""
 
     title: str
     launches: tuple[LaunchTrace, ...]
@@ -208,6 +218,7 @@ class Trace:
 # Opening a saved trace: everything that views rely on is checked here.
 
 MOST = 2**53  # what a page's numbers hold exactly
+SIGNED = ("strides", "index")  # the numbers that may be below zero
 OPERATIONS = ("load", "store", "atomic")
 
 
@@ -236,30 +247,31 @@ def open_trace(path: str | Path) -> Trace:
     return trace
 
 
-def _as(kind: Any, value: Any) -> Any:
-    """A value of JSON as what the records have there."""
+def _as(kind: Any, value: Any, least: int = 0) -> Any:
+    """A value of JSON as what the records have there; numbers are ``least`` or more."""
     origin, parts = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
         _must(isinstance(value, dict) and value.keys() == hints.keys())
-        return kind(**{name: _as(hint, value[name]) for name, hint in hints.items()})
+        least_of = dict.fromkeys(SIGNED, -MOST)
+        return kind(**{n: _as(hint, value[n], least_of.get(n, 0)) for n, hint in hints.items()})
     if origin is UnionType:  # None or something
-        return None if value is None else _as(parts[0], value)
+        return None if value is None else _as(parts[0], value, least)
     if origin is tuple:
         _must(isinstance(value, list))
         if parts[-1] is not Ellipsis:
             return tuple(_as(part, one) for part, one in zip(parts, value, strict=True))
-        return tuple([_as(parts[0], one) for one in value])
+        return tuple([_as(parts[0], one, least) for one in value])
     if origin is dict:
         _must(isinstance(value, dict))
         key = int if parts[0] is int else str
         return {key(name): _as(parts[1], one) for name, one in value.items()}
     if kind is float:
-        _must(type(value) in (int, float) and math.isfinite(value))
+        _must(type(value) in (int, float) and math.isfinite(value) and value >= 0)
         return float(value)
     _must(type(value) is kind)  # a bool is no number
     if kind is int:
-        _must(-MOST < value < MOST)
+        _must(least <= value < MOST)
     else:
         value.encode()  # half of a character cannot be shown
     return value
@@ -274,35 +286,25 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _check(launch: LaunchTrace) -> None:
     """Records that name each other must agree, and every number must be possible."""
     _must(min(*launch.grid, *launch.block) > 0)
-    _must(all(0 <= at < n for at, n in zip(launch.block_shown, launch.grid, strict=True)))
-    _must(launch.requests_left_out >= 0)
+    _must(all(at < n for at, n in zip(launch.block_shown, launch.grid, strict=True)))
     arrays = {array.name: array for array in launch.arrays}
     _must(len(arrays) == len(launch.arrays))
     _must({access.array for access in launch.accesses} == {*arrays})
     for array in launch.arrays:
-        _must(array.space in UNITS and array.itemsize > 0 and array.start >= 0)
+        _must(array.space in UNITS and array.itemsize > 0)
         _must(len(array.strides) == len(array.shape) and min(array.shape, default=1) > 0)
-    known = set()
     for access in launch.accesses:
         _must(access.operation in OPERATIONS and arrays[access.array].space == access.space)
-        _must(min(access.requests, access.lanes, access.width) > 0 and access.conflict_degree >= 0)
-        _must(min(access.bytes_asked, access.contention) >= 0)
-        _must(min(access.sectors, access.fewest_sectors) >= 0)
-        _must(min(access.wavefronts, access.fewest_wavefronts) >= 0)
-        known.add((access.file, access.line, access.array, access.operation, access.width))
-    for work in launch.work:
-        _must(min(work.flops, work.barriers) >= 0)
+        _must(min(access.requests, access.lanes, access.width) > 0)
+    known = {access.key for access in launch.accesses}
     for request in launch.requests:
-        one = request
-        _must((one.file, one.line, one.array, one.operation, one.width) in known)
         lanes = request.lanes
-        _must(0 < len(lanes) == len(request.offsets) and [*lanes] == sorted({*lanes}))
-        _must(lanes[0] >= 0 and lanes[-1] < WARP)
-        _must(min(request.warp, request.sectors, request.wavefronts) >= 0)
+        _must(request.key in known and 0 < len(lanes) == len(request.offsets))
+        _must([*lanes] == sorted({*lanes}) and lanes[-1] < WARP)
     for footprint in launch.footprints:
         size = math.prod(arrays[footprint.array].shape)
         _must(footprint.operation in OPERATIONS)
-        _must(all(first >= 0 < count and first + count <= size for first, count in footprint.runs))
+        _must(all(count > 0 and first + count <= size for first, count in footprint.runs))
     _must(all(finding.kind in REMEDIES for finding in launch.findings))
 
 

@@ -1,4 +1,4 @@
-"""A trace as tables of text."""
+"""A trace as tables of text, for a terminal and for a notebook."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ LEGEND = (
     "over all blocks."
 )
 NO_SOURCE = "(no source)"
+CARD_WIDTH = 100
 INDENT, BETWEEN = " " * 6, 2  # before an access's label; blanks between two columns
 
 
@@ -39,6 +40,19 @@ def as_text(trace: Trace, width: int = 100) -> str:
     file = io.StringIO()
     Console(file=file, width=width, color_system=None).print(as_tables(trace))
     return file.getvalue()
+
+
+def as_html(shown: RenderableType, style: str) -> str:
+    """A notebook's card of what rich shows: no script, and ``style`` for the box around it."""
+    console = Console(file=io.StringIO(), width=CARD_WIDTH, record=True)
+    console.print(shown)
+    code_format = f'<div style="{style}"><pre>{{code}}</pre></div>'
+    return console.export_html(code_format=code_format, inline_styles=True)
+
+
+def card(trace: Trace) -> str:
+    """The tables for a notebook."""
+    return as_html(as_tables(trace), "max-height: 40em; overflow: auto")
 
 
 def blocks_of_threads(launch: LaunchTrace) -> str:

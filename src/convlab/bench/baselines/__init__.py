@@ -62,7 +62,7 @@ class Prepared(Protocol):
         """Fill with NaN the output that the last ``run``, or replays of its capture, write to."""
 
     def output(self) -> Singles:
-        """That output on the host, ``[N_i, C_o, H_o, W_o]``, once the device is done."""
+        """The output on the host, ``[N_i, C_o, H_o, W_o]``, once the device is done."""
 
     def close(self) -> None:
         """Free everything. May be called twice."""

@@ -84,7 +84,7 @@ def _candidates() -> list[str]:
 
 
 def _load_cublas() -> None:
-    """cuDNN looks for cuBLAS among the libraries that are loaded already, then on the system."""
+    """cuDNN looks for cuBLAS among the loaded libraries first, then on the system."""
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
     for name in ("cublasLt", "cublas"):

@@ -4,20 +4,22 @@
 
 const SECTOR_BYTES = 32, WORD_BYTES = 4, BANKS = 32, WARP = 32;
 
+/** The list that a map has for a key, put there if it is new. */
+const listAt = (map, key) => map.get(key) ?? map.set(key, []).get(key);
+
 /** The sectors of global memory that a request touches, in order, each with the bytes wanted:
  *  {sector, wanted: Map(byte within the sector -> lanes)}. */
 function sectorsOf(lanes, addresses, width) {
-  const sectors = new Map();
+  const lanesAt = new Map(); // address -> lanes
   lanes.forEach((lane, i) => {
-    for (let address = addresses[i]; address < addresses[i] + width; address++) {
-      const number = Math.floor(address / SECTOR_BYTES);
-      if (!sectors.has(number)) sectors.set(number, { sector: number, wanted: new Map() });
-      const wanted = sectors.get(number).wanted, byte = address - number * SECTOR_BYTES;
-      if (!wanted.has(byte)) wanted.set(byte, []);
-      wanted.get(byte).push(lane);
-    }
+    for (let byte = 0; byte < width; byte++) listAt(lanesAt, addresses[i] + byte).push(lane);
   });
-  return [...sectors.values()].sort((a, b) => a.sector - b.sector);
+  const sectors = new Map();
+  for (const [address, some] of [...lanesAt].sort(([a], [b]) => a - b)) {
+    const sector = Math.floor(address / SECTOR_BYTES);
+    listAt(sectors, sector).push([address - sector * SECTOR_BYTES, some]);
+  }
+  return [...sectors].map(([sector, bytes]) => ({ sector, wanted: new Map(bytes) }));
 }
 
 /** How the banks of shared memory serve a request: a list of wavefronts, each with the lanes that
@@ -32,19 +34,15 @@ function wavefrontsOf(lanes, addresses, width, isLoad) {
       if (lane < from || lane >= from + together) return;
       const first = Math.floor(addresses[i] / WORD_BYTES);
       for (let word = first; word < first + Math.ceil(width / WORD_BYTES); word++) {
-        const bank = banks[word % BANKS];
-        if (!bank.has(word)) bank.set(word, []);
-        bank.get(word).push(lane);
+        listAt(banks[word % BANKS], word).push(lane);
       }
     });
     const most = Math.max(...banks.map((words) => words.size));
     for (let turn = 0; turn < most; turn++) {
       const given = [];
       banks.forEach((words, bank) => {
-        const word = [...words.keys()][turn];
-        if (word !== undefined) {
-          given.push({ bank, word, lanes: words.get(word), rivals: words.size });
-        }
+        const [word, served] = [...words][turn] ?? [];
+        if (served) given.push({ bank, word, lanes: served, rivals: words.size });
       });
       wavefronts.push({ from, to: from + together - 1, given });
     }
@@ -88,7 +86,6 @@ const fewestWavefronts = (bytes) => Math.ceil(bytes / (WORD_BYTES * BANKS));
 
 const NUMBER = new Intl.NumberFormat("en");
 const VERBS = { load: "read", store: "write", atomic: "update" };
-
 const NOUNS = { load: "load", store: "store", atomic: "atomic update" };
 
 const number = (value) => NUMBER.format(value);
@@ -161,101 +158,30 @@ function indexOf(shape, element) {
   return index;
 }
 
-/** The sentence of a request for global memory. */
-function sectorSentence(request, array) {
-  const { lanes, offsets, width, sectors } = request;
-  const wanted = bytesWanted(offsets, width), fewest = fewestSectors(wanted);
-  const who = `${count(lanes.length, "lane")} ${verb(request)}`;
-  const different = [...new Set(offsets)].sort((a, b) => a - b);
-  const steps = new Set(different.slice(1).map((offset, i) => offset - different[i]));
-  const neighbours = different.length > 1 && steps.size === 1 && steps.has(width);
-  const enough = sectors === fewest ? "the fewest possible" : `${number(fewest)} would do`;
-  let sentence;
-  if (different.length === 1) {
-    const same = lanes.length > 1 ? "the same " : "";
-    const once = lanes.length > 1 ? ", which serves all of them" : "";
-    const one = `${same}${bytes(width)} of ${array.name}`;
-    sentence = `${who} ${one}: ${count(sectors, "sector")}${once}.`;
-  } else if (neighbours) {
-    const start = (array.start + different[0]) % SECTOR_BYTES;
-    const why = sectors > fewest && start
-      ? `, because they begin ${bytes(start)} into a sector` : "";
-    sentence = `${who} ${number(wanted)} neighbouring bytes of ${array.name}: ` +
-      `${count(sectors, "sector")}${why}, ${enough}.`;
+/** What a request does, in one sentence; `drawn` are its sectors or its wavefronts. */
+function sentenceOf({ lanes, offsets, addresses, width, operation, array }, drawn) {
+  const far = array.space === "global", wanted = bytesWanted(offsets, width);
+  const fewest = far ? fewestSectors(wanted) : fewestWavefronts(wanted);
+  const enough = drawn.length === fewest ? "the fewest possible" : `${number(fewest)} would do`;
+  const parts = [
+    `${count(lanes.length, "lane")} ${VERBS[operation]} ${count(wanted, "different byte")} of ` +
+      `${array.name}: ${count(drawn.length, far ? "sector" : "wavefront")}, ${enough}`,
+  ];
+  if (far) {
+    const start = Math.min(...addresses) % SECTOR_BYTES;
+    if (start && drawn.length > fewest) parts.push(`they begin ${bytes(start)} into a sector`);
+    parts.push(`${bytes(drawn.length * SECTOR_BYTES)} move`);
   } else {
-    const apart = steps.size === 1 && different.length === lanes.length
-      ? `${bytes(width)} of ${array.name} each, ${number([...steps][0])} bytes apart`
-      : `${number(wanted)} bytes of ${array.name}, in ${count(pieces(different, width), "piece")}`;
-    sentence = `${who} ${apart}: ${count(sectors, "sector")}, ${enough}` +
-      (sectors === fewest ? "." : " were they neighbours.");
+    const atOnce = drawn[0].to - drawn[0].from + 1;
+    const rivals = Math.max(...drawn.flatMap(({ given }) => given.map((one) => one.rivals)));
+    if (atOnce < WARP) parts.push(`${atOnce} lanes are served at a time`);
+    if (rivals > 1) parts.push(`up to ${rivals} different words of one bank are wanted`);
   }
-  const moved = sectors * SECTOR_BYTES;
-  if (moved > wanted) {
-    sentence += ` ${number(moved)} bytes move, ${number(wanted)} of them are wanted.`;
-  }
-  return sentence + contentionSentence(request) + idleSentence(lanes);
-}
-
-/** The sentence of a request for shared memory. */
-function wavefrontSentence(request, array, drawn) {
-  const { lanes, offsets, width, wavefronts } = request;
-  const wanted = bytesWanted(offsets, width), fewest = fewestWavefronts(wanted);
-  const who = `${count(lanes.length, "lane")} ${verb(request)}`;
-  const worst = drawn.flatMap((one) => one.given)
-    .reduce((a, b) => (b.rivals > a.rivals ? b : a));
-  const different = new Set(offsets).size;
-  const groups = new Set(drawn.map((one) => one.from)).size;
-  const atOnce = drawn[0].to - drawn[0].from + 1;
-  let sentence;
-  if (worst.rivals > 1 && worst.rivals === wavefronts) {
-    sentence = `${who} ${array.name}: they want ${rivalry(drawn, worst, wanted)}, so ` +
-      `${count(wavefronts, "wavefront")}, one after the other; ` +
-      (fewest < wavefronts ? `${number(fewest)} would do.` : "no fewer would do.");
-  } else if (different === 1) {
-    sentence = `${who} the same ${bytes(width)} of ${array.name}: ` +
-      `${count(wavefronts, "wavefront")}, ` + "a bank gives its word to all who want it.";
-  } else if (groups > 1 || width > 4) {
-    const enough = wavefronts === fewest ? "the fewest possible"
-      : `${number(fewest)} would do for ${number(wanted)} different bytes`;
-    sentence = `${who} ${bytes(width)} of ${array.name} each, so ${atOnce} lanes are served at a ` +
-      `time: ${count(wavefronts, "wavefront")}, ${enough}` +
-      (worst.rivals > 1 ? `; bank ${worst.bank} has ${worst.rivals} words to give.` : ".");
-  } else {
-    const shared = different < lanes.length ? " (lanes that want the same word share it)" : "";
-    sentence = `${who} ${number(different)} different elements of ${array.name}, no two words in ` +
-      `one bank${shared}: ${count(wavefronts, "wavefront")}.`;
-  }
-  return sentence + contentionSentence(request) + idleSentence(lanes);
-}
-
-/** How many words of how many banks stand in each other's way. */
-function rivalry(drawn, { bank, rivals }, wanted) {
-  const banks = new Set(drawn.flatMap((one) => one.given)
-    .filter((one) => one.rivals === rivals).map((one) => one.bank)).size;
-  const words = `${number(rivals)} different words of`;
-  if (banks * rivals * WORD_BYTES !== wanted) return `up to ${words} a bank`;
-  return banks === 1 ? `${words} bank ${bank}` : `${words} each of ${number(banks)} banks`;
-}
-
-const verb = (request) => {
-  const word = VERBS[request.operation];
-  return request.lanes.length === 1 ? `${word}s` : word;
-};
-const bytes = (value) => count(value, "byte");
-const pieces = (offsets, width) =>
-  offsets.filter((offset, i) => i === 0 || offset !== offsets[i - 1] + width).length;
-
-function contentionSentence({ operation, offsets }) {
-  if (operation !== "atomic") return "";
   const at = new Map();
-  for (const offset of offsets) at.set(offset, (at.get(offset) || 0) + 1);
-  const most = Math.max(...at.values());
-  return most > 1
-    ? ` Up to ${most} lanes update one element: atomics there go one after the other.`
-    : " Each lane has an element of its own: no waiting.";
+  for (const offset of offsets) listAt(at, offset).push(offset);
+  const most = Math.max(...[...at.values()].map((some) => some.length));
+  if (operation === "atomic") parts.push(`up to ${count(most, "lane")} at one element`);
+  return `${parts.join("; ")}.`;
 }
 
-function idleSentence(lanes) {
-  const idle = WARP - lanes.length;
-  return idle ? ` ${count(idle, "lane")} ${idle === 1 ? "sits" : "sit"} this out.` : "";
-}
+const bytes = (value) => count(value, "byte");

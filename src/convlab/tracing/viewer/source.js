@@ -17,10 +17,10 @@ function drawSource(place, launch, pick) {
     if (file !== before) parts.push(make("p", { class: "file muted", text: file }));
     else parts.push(make("hr", { class: "gap" }));
     before = file;
-    parts.push(make("ol", { class: "lines" }, lines.map((pieces, i) => {
+    parts.push(make("ol", { class: "lines" }, lines.map((html, i) => {
       const key = `${file}:${first + i}`;
       there.add(key);
-      return sourceLine(first + i, pieces, launch.lines.get(key), { most, all, pick });
+      return sourceLine(first + i, html, launch.lines.get(key), { most, all, pick });
     })));
   }
   // Lines whose source is not there, of functions that were made from text.
@@ -28,16 +28,16 @@ function drawSource(place, launch, pick) {
   if (missing.length) {
     parts.push(make("p", { class: "file muted", text: "The source of these lines is not there." }));
     parts.push(make("ol", { class: "lines" }, missing.map((line) => {
-      const pieces = [["comment", `(no source) ${line.file}`]];
-      return sourceLine(line.line, pieces, line, { most, all, pick });
+      const { outerHTML } = make("span", { class: "c", text: `(no source) ${line.file}` });
+      return sourceLine(line.line, outerHTML, line, { most, all, pick });
     })));
   }
   place.replaceChildren(...parts);
 }
 
-function sourceLine(number_, pieces, line, { most, all, pick }) {
-  const code = make("code", {}, pieces.map(([kind, part]) =>
-    (kind ? make("span", { class: kind, text: part }) : part)));
+function sourceLine(number_, html, line, { most, all, pick }) {
+  const code = make("code");
+  code.innerHTML = html; // pygments' own, with what the kernel says escaped
   const heat = make("span", { class: "heat" });
   const row = make("div", { class: "line" }, [
     make("span", { class: "number", text: number_ }), heat, code,

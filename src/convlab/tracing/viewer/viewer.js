@@ -25,19 +25,14 @@ let footprints = [];
 function prepared(launch) {
   const lines = new Map();
   const lineOf = ({ file, line }) => {
-    const key = `${file}:${line}`;
-    if (!lines.has(key)) {
-      lines.set(key, {
-        key, file, line, requests: 0, flops: 0, barriers: 0, accesses: [], findings: [],
-      });
-    }
-    return lines.get(key);
+    const key = keyOf({ file, line });
+    const none = { key, file, line, requests: 0, flops: 0, barriers: 0 };
+    return lines.get(key) ?? lines.set(key, { ...none, accesses: [], findings: [] }).get(key);
   };
   launch.accesses.forEach((access, id) => {
     access.id = id;
-    const line = lineOf(access);
-    line.accesses.push(access);
-    line.requests += access.requests;
+    lineOf(access).accesses.push(access);
+    lineOf(access).requests += access.requests;
   });
   for (const work of launch.work) {
     lineOf(work).flops += work.flops;
@@ -45,13 +40,10 @@ function prepared(launch) {
   }
   for (const finding of launch.findings) lineOf(finding).findings.push(finding);
   const arrays = new Map(launch.arrays.map((array) => [array.name, array]));
-  const requests = launch.requests.map(([number_, ...rest]) => {
-    const [warp, mask, first, steps, sectors, wavefronts] = rest;
-    const access = launch.accesses[number_], { operation, width } = access;
-    return {
-      access, array: arrays.get(access.array), operation, width, warp, sectors, wavefronts, mask,
-      first, steps,
-    };
+  const requests = launch.requests.map(([id, warp, mask, first, steps, sectors, wavefronts]) => {
+    const access = launch.accesses[id], { operation, width } = access;
+    const array = arrays.get(access.array);
+    return { access, array, operation, width, warp, mask, first, steps, sectors, wavefronts };
   });
   return { ...launch, lines, requests };
 }
@@ -81,8 +73,7 @@ function pickLaunch(place) {
   drawFootprints();
   drawArrays();
   const access = mostWasteful(state.launch);
-  if (access) pick(`${access.file}:${access.line}`, access);
-  else pick(null, null);
+  pick(access ? keyOf(access) : null, access ?? null);
   const item = document.querySelector("#source li.current");
   if (item) $("source").scrollTop = item.offsetTop - 130;
 }
@@ -98,7 +89,7 @@ function mostWasteful(launch) {
 function pick(line, access, at = 0) {
   Object.assign(state, { line, access, at });
   state.sequence = state.launch.requests.filter(({ access: one }) =>
-    (line === null || `${one.file}:${one.line}` === line) && (access === null || one === access));
+    (line === null || keyOf(one) === line) && (access === null || one === access));
   const slider = $("slider");
   slider.max = Math.max(0, state.sequence.length - 1);
   drawScope();
@@ -121,10 +112,8 @@ function pickNeighbour(step) {
 }
 
 const current = () => state.sequence[state.at];
-const currentLine = () => {
-  const request = current();
-  return request ? `${request.access.file}:${request.access.line}` : state.line;
-};
+const keyOf = ({ file, line }) => `${file}:${line}`;
+const currentLine = () => (current() ? keyOf(current().access) : state.line);
 
 function play() {
   if (state.timer) { stop(); return; }
@@ -215,8 +204,7 @@ function drawRequest() {
   markSource(packed);
   footprints.forEach((one) => one.mark(packed && unpacked(packed)));
   if (!packed) {
-    $("count").textContent = "";
-    $("what").textContent = "";
+    $("count").textContent = $("what").textContent = "";
     $("sentence").textContent = `Block (${place}) makes no request here.`;
     return;
   }
@@ -229,15 +217,8 @@ function drawRequest() {
   $("what").textContent = `Line ${access.line}, warp ${request.warp} of block (${place}): ` +
     `${NOUNS[access.operation]} of ${array.name}, ${count(request.width, "byte")} a lane${kept}`;
   drawLanes(request);
-  const far = array.space === "global";
-  const drawn = far ? drawSectors(request) : drawBanks(request);
-  $("sentence").textContent = far
-    ? sectorSentence(request, array) : wavefrontSentence(request, array, drawn);
-  const recorded = far ? request.sectors : request.wavefronts;
-  $("machine").dataset.agrees = drawn.length === recorded;
-  if (drawn.length !== recorded) { // requests.js and the simulator disagree
-    $("sentence").textContent += ` (The picture shows ${drawn.length}, the trace ${recorded}.)`;
-  }
+  const drawn = array.space === "global" ? drawSectors(request) : drawBanks(request);
+  $("sentence").textContent = sentenceOf(request, drawn);
   if ($("as-table").open) drawTable(request);
 }
 
