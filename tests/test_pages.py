@@ -103,10 +103,7 @@ def test_the_ladder_s_picture(tmp_path, document):
     ]
     assert (pale[1], whole[1]) == ("; opacity", "")
     assert pale[0] == pytest.approx(2 * whole[0], rel=0.01)
-
-
-def test_where_nothing_was_timed_there_is_still_a_picture(tmp_path, document):
-    document["stages"] = [entry("s01_direct", None)]
+    document["stages"] = [entry("s01_direct", None)]  # nothing was timed
     assert "failed" in texts(ladder_picture(read(tmp_path, document)))
 
 
