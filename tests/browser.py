@@ -6,7 +6,6 @@ It is the system's own browser, and it has no network: whatever a page asks for 
 from __future__ import annotations
 
 import shutil
-from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +17,24 @@ class BrowserMissing(RuntimeError):
     """There is no Chromium or no Playwright here; the message says what to do."""
 
 
-def find() -> str:
-    """Chromium's path. Raises :class:`BrowserMissing`."""
-    if util.find_spec("playwright") is None:
-        raise BrowserMissing("there is no Playwright here (make .venv/.test installs it)")
-    for name in NAMES:
-        if (found := shutil.which(name)) is not None:
-            return found
-    raise BrowserMissing("there is no Chromium here (Debian and Ubuntu: apt install chromium)")
-
-
 class Browser:
     """One browser with one page, Playwright's ``page``. ``errors`` are what its console complained
     of, ``asked_for`` the addresses that the page wanted beside its own."""
 
     def __init__(self) -> None:
-        program = find()
-        from playwright.sync_api import sync_playwright
-
+        try:
+            from playwright.sync_api import sync_playwright
+        except ImportError:
+            raise BrowserMissing("Playwright is missing: make .venv/.test installs it") from None
+        program = next(filter(None, map(shutil.which, NAMES)), None)
+        if program is None:
+            raise BrowserMissing("Chromium is missing (Debian and Ubuntu: apt install chromium)")
         self._playwright = sync_playwright().start()
         self._browser = self._playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND"]
         )
         self.page = self._browser.new_page()
+        self._window: tuple[int, int, bool] | None = None
         self.errors: list[str] = []
         self.asked_for: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -64,6 +58,9 @@ class Browser:
 
     def window(self, width: int, height: int, *, dark: bool = False) -> None:
         """The window's size, and which colours its person prefers."""
+        if self._window == (window := (width, height, dark)):
+            return
+        self._window = window
         self.page.set_viewport_size({"width": width, "height": height})
         self.page.emulate_media(color_scheme="dark" if dark else "light")
 

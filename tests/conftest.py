@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import Browser, BrowserMissing
 from hypothesis import HealthCheck, settings
 from numba.cuda.core import config
 
@@ -28,6 +29,17 @@ settings.register_profile(
     "convlab", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convlab"))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser with the window of a desk. Where there is none, the test is skipped."""
+    try:
+        with Browser() as opened:
+            opened.window(1280, 900)
+            yield opened
+    except BrowserMissing as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(autouse=True)

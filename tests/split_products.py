@@ -33,6 +33,11 @@ def many(channels: int) -> ConvProblem:
     return ConvProblem(2, channels, 5, 5, 17, (3, 2), (1, 2), (1, 2), (2, 1))
 
 
+def name_of(parameter: Any) -> str:
+    """A stage's name, else the text: for the names of tests."""
+    return str(getattr(parameter, "name", parameter))
+
+
 def warpgroup_tile(channels: int) -> Tile:
     return Tile(channels, 128, 16, channels // 4, 4)
 

@@ -18,8 +18,8 @@ from convlab.engines.cudasim import CudaSim
 from convlab.engines.simulator import Simulator
 from convlab.oracle import check_output, random_tensors
 
-PROBLEM = ConvProblem(2, 3, 5, 4, 6, (2, 3), stride=(1, 2), padding=1)
 SETTINGS: dict[str, Any] = {"stride": (1, 2), "padding": 1}
+PROBLEM = ConvProblem(2, 3, 5, 4, 6, (2, 3), **SETTINGS)
 
 
 @pytest.fixture
@@ -27,11 +27,12 @@ def tensors() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return random_tensors(PROBLEM, 11)
 
 
+@pytest.mark.parametrize("settings", [SETTINGS, {"padding": "same", "dilation": 2}], ids=str)
 @pytest.mark.parametrize("stage", ["auto", "s01", "s07_microkernel", "s11"])
-def test_conv2d_on_numpy_arrays(stage: str, tensors) -> None:
-    result = convlab.conv2d(*tensors, **SETTINGS, stage=stage)
+def test_conv2d_on_numpy_arrays(stage: str, settings: dict[str, Any], tensors) -> None:
+    result = convlab.conv2d(*tensors, **settings, stage=stage)
     assert isinstance(result, np.ndarray)
-    assert check_output(PROBLEM, result, *tensors).ok
+    assert check_output(ConvProblem(2, 3, 5, 4, 6, (2, 3), **settings), result, *tensors).ok
 
 
 def test_conv2d_takes_and_writes_arrays_of_any_memory_order(tensors) -> None:
@@ -59,14 +60,6 @@ def test_conv2d_on_device_arrays(tensors) -> None:
         assert hasattr(result, "copy_to_host")
         assert out is None or result is out
         assert check_output(PROBLEM, result.copy_to_host(), *tensors).ok
-
-
-def test_same_padding_and_dilation(tensors) -> None:
-    input, weight, bias = tensors
-    result = convlab.conv2d(input, weight, bias, padding="same", dilation=2)
-    problem = ConvProblem(2, 3, 5, 4, 6, (2, 3), padding="same", dilation=2)
-    assert result.shape == (2, 6, 5, 4)
-    assert check_output(problem, result, *tensors).ok
 
 
 def test_plan_writes_out_and_returns_it(engine: Engine, tensors) -> None:

@@ -84,6 +84,7 @@ def raises(problem, tile=None):
     raise RuntimeError("no such luck")
 
 
+@SAME
 def test_help_does_not_wait_for_numba():
     code = "import sys, convlab.cli; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -306,6 +307,7 @@ def test_bad_arguments_get_one_line_and_exit_2(arguments, said, tmp_path, monkey
     assert sorted(os.listdir()) == ["dangling", "loop", "notes.txt"]
 
 
+@SAME
 def test_trace_prints_saves_and_opens_again(tmp_path):
     saved, html, again = (tmp_path / name for name in ("s05.json", "s05.html", "again.html"))
     options = ("--tile", "8x16x4", "--block", "3")
@@ -348,6 +350,7 @@ def test_trace_knows_no_such_gpu(arch):
     assert line.startswith(f"convlab: no compiler here knows {arch}: ")
 
 
+@SAME
 def test_trace_with_json_on_standard_output(monkeypatch):
     monkeypatch.setattr(ladder, "default_problem", lambda engine: workloads.TEACHING)  # seconds
     result = convlab_("trace", "s01", "--json", "-")
@@ -358,6 +361,7 @@ def test_trace_with_json_on_standard_output(monkeypatch):
     assert "of 256 threads" in result.stderr
 
 
+@SAME
 def test_trace_of_a_wrong_kernel_exits_1(tmp_path):
     case = next(case for case in WRONG if case.kind == "out of bounds")
     saved = tmp_path / "wrong.json"
@@ -413,6 +417,7 @@ def test_an_interrupt_anywhere_else_says_so_too(monkeypatch):
     assert result.stderr == "convlab: interrupted\n"
 
 
+@SAME
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_gets_one_line(capfd):
     with open("/dev/full", "w") as full, redirect_stdout(full), pytest.raises(SystemExit) as end:
@@ -436,6 +441,7 @@ def test_json_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
+@SAME
 def test_json_through_a_link_and_to_a_device(tmp_path):
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     target.write_text("old")
@@ -624,6 +630,7 @@ def compiler(monkeypatch):
     return put
 
 
+@SAME
 def test_lint_asks_for_every_stage_problem_and_gpu(compiler):
     asked = compiler()
     result = convlab_("lint", "--json", "-")
@@ -639,6 +646,7 @@ def test_lint_asks_for_every_stage_problem_and_gpu(compiler):
     assert f"All {len(rows)} kernels are within budget." in result.stderr
 
 
+@SAME
 def test_lint_asks_for_what_it_is_told(compiler):
     asked = compiler()
     arguments = ("--layer", "CONV1", "--arch", "sm_86", "--arch", "sm_120", "--arch", "sm_86")
@@ -651,6 +659,7 @@ def test_lint_asks_for_what_it_is_told(compiler):
     assert sorted(layers) == sorted({f"conv{n}" for n in range(1, 13)} | {"awkward"})
 
 
+@SAME
 @pytest.mark.parametrize(
     ("found", "result_word"),
     [
@@ -684,6 +693,7 @@ STORED: dict[str, Any] = {
 }  # fmt: skip
 
 
+@SAME
 @pytest.mark.parametrize(
     ("change", "worse"),
     [
@@ -717,6 +727,7 @@ def test_lint_compares_with_stored_rows(compiler, tmp_path, change, worse):
         assert f"{int(bool(change))} differ, {int(bool(worse))} worse" in words
 
 
+@SAME
 def test_lint_against_says_what_was_not_stored_and_refuses_what_holds_no_rows(compiler, tmp_path):
     compiler(STORED)
     file = tmp_path / "before.json"
@@ -738,6 +749,7 @@ def test_lint_of_a_stage_without_kernels(compiler, monkeypatch):
     assert "There is no kernel to check" in result.stderr
 
 
+@SAME
 def test_lint_s_table_fits_80_columns():
     longest = replace(LADDER[0], module="convlab.stages.s03_im2col_per_image")
     table = printed(tables.lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))
@@ -747,6 +759,7 @@ def test_lint_s_table_fits_80_columns():
     assert len(table.splitlines()) == 3  # nothing is folded
 
 
+@SAME
 @pytest.mark.parametrize(
     ("error", "arch", "code", "said"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from split_products import ODD
+from split_products import ODD, name_of
 
 from convlab import ConvProblem, Stage, Tile, plans
 from convlab.engines import choose
@@ -93,7 +93,7 @@ def test_who_deals() -> None:
         (S13, Tile(16, 64, 8, 2, 16), {}),  # twice as many windows as threads
         (S13, Tile(32, 32, 8, 2, 8), {}),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_tails_of_interleaved_windows(
     stage: Stage, tile: Tile, options: dict[str, Any], checked: Any

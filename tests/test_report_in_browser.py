@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import browser
 import pytest
 
 from convlab.bench import report
 from convlab.bench.results import open_results
 
 pytestmark = pytest.mark.same_in_cudasim
-
-try:
-    browser.find()
-except browser.BrowserMissing as missing:
-    pytest.skip(str(missing), allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +18,6 @@ def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(report.make(measured).html(), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.Browser() as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("width", [390, 1100, 1700])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote
 
-import browser
 import numpy as np
 import pytest
 import site_pages as pages
@@ -132,16 +130,6 @@ def test_a_listing_has_every_line_and_links_find_names(site):
 # In a browser: it fits a phone, finds what is searched for, and is quiet.
 
 PHONE, DESKTOP = (390, 800), (1280, 900)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[browser.Browser]:
-    try:
-        browser.find()
-    except browser.BrowserMissing as missing:
-        pytest.skip(str(missing))
-    with browser.Browser() as opened:
-        yield opened
 
 
 @needs_a_build

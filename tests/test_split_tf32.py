@@ -26,6 +26,7 @@ from split_products import (
     both_parts,
     computed,
     many,
+    name_of,
     numbers_had_back,
     packed_filter,
     warpgroup_tile,
@@ -97,7 +98,7 @@ elif choose().is_gpu:
 @pytest.mark.parametrize(
     ("stage", "tile"),
     [*((S13, tile) for tile in TRIED), *((S14, warpgroup_tile(width)) for width in WIDTHS)],
-    ids=str,
+    ids=name_of,
 )
 def test_every_way_to_fetch_and_multiply(stage: Stage, tile: Tile, checked: Any) -> None:
     problem = many(tile.K_B)
@@ -168,6 +169,7 @@ def test_what_is_not_finite_and_what_is_nearly_not(
 @pytest.mark.parametrize(
     ("stage", "problem", "tile"),
     [(S13, FEW, Tile(32, 32, 16, 4, 8)), (S14, ODD, warpgroup_tile(16))],
+    ids=name_of,
 )
 def test_all_infinite(stage: Stage, problem: ConvProblem, tile: Tile, engine: Engine) -> None:
     input, weight, bias = random_tensors(problem, 6)
@@ -251,7 +253,7 @@ LAYOUTS = {
         (S14, replace(many(16), out_channels=70), warpgroup_tile(24)),  # three rows of blocks
         (S14, FEW, S14.tiny_tile),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_the_filter_lies_as_it_is_said_to_and_can_be_had_back(
     stage: Stage, problem: ConvProblem, tile: Tile, engine: Engine

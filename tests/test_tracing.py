@@ -342,7 +342,8 @@ DAMAGE = {  # changes of the document, of its launch, of a launch's first record
         {"source": {"f": {"x": "y"}}}, {"source": None}, {"more": 1}, {"work": ...},
     ],
     "accesses": [
-        {"line": "x"}, {"requests": 0}, {"requests": "many"}, {"requests": True},
+        {"line": "x"}, {"line": -1}, {"sectors": -1}, {"requests": 0}, {"requests": "many"},
+        {"requests": True},
         {"requests": 10**400}, {"array": "z"}, {"space": "shared"}, {"operation": "x"},
         {"conflict_degree": math.nan}, {"conflict_degree": math.inf},
     ],

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
 
-import browser
 import numpy as np
 import pytest
 import screenshots
+from browser import Browser
 from kernels.traced import awkward_trace, of_all_kinds, with_most_requests
 from kernels.wrong import WRONG
 from numba import cuda, int8
@@ -87,22 +86,11 @@ def test_a_page_is_not_much_larger_than_what_it_shows(s08, large):
 # In a browser.
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[browser.Browser]:
-    try:
-        browser.find()
-    except browser.BrowserMissing as missing:
-        pytest.skip(str(missing))
-    with browser.Browser() as opened:
-        opened.window(1280, 900)
-        yield opened
-
-
 @pytest.fixture
 def shown(chromium, tmp_path):
     """A function that opens the page of a trace; afterwards nobody has complained of anything."""
 
-    def show(made: Trace | str) -> browser.Browser:
+    def show(made: Trace | str) -> Browser:
         file = tmp_path / "page.html"
         file.write_text(made) if isinstance(made, str) else write_page(made, file)
         chromium.open(file)
@@ -114,11 +102,11 @@ def shown(chromium, tmp_path):
     assert chromium.asked_for == []
 
 
-def text_of(opened: browser.Browser, selector: str) -> str:
+def text_of(opened: Browser, selector: str) -> str:
     return opened.run(f"document.querySelector({json.dumps(selector)}).textContent")
 
 
-def number_of(opened: browser.Browser, selector: str) -> int:
+def number_of(opened: Browser, selector: str) -> int:
     return opened.run(f"document.querySelectorAll({json.dumps(selector)}).length")
 
 

@@ -16,7 +16,7 @@ from convlab.engines.cudasim import CudaSim
 from convlab.engines.gpu import in_float32
 from convlab.kernels.batch_slices import slices, slices_of
 from convlab.oracle import check_output, random_tensors
-from convlab.plans import Plan, stages_for
+from convlab.plans import Plan
 from convlab.stage import Flat, Images
 from convlab.stages import stage_named
 
@@ -91,17 +91,6 @@ def test_slices_are_the_largest_that_fit(images: int) -> None:
     assert slices(problem, nbytes, None) == [(0, 7)]
     parts = slices_of(problem, images)
     assert [i for start, stop in parts for i in range(start, stop)] == list(range(7))
-
-
-def test_stages_of_library_calls_are_left_out_where_there_is_no_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert stages_for(CudaSim()) == (LADDER, None)
-    monkeypatch.setattr(CudaSim, "why_no_library", lambda self: "there is none")
-    stages, left_out = stages_for(CudaSim())
-    names = [stage.name for stage in LADDER if stage not in stages]
-    assert names == ["s03_im2col_blas", "s03_unfold_einsum"]
-    assert left_out == f"{', '.join(names)}: there is none"
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,17 @@ def conv2d(
         _check_writable(out, {**tensors, **given})
 
     if on_device and not chosen.is_gpu:  # Numba's simulator keeps its device arrays on the host
-        host_input, host_weight = input.copy_to_host(), weight.copy_to_host()
-        host_bias = None if bias is None else bias.copy_to_host()
-        result = conv2d(
-            host_input, host_weight, host_bias, stride, padding, dilation,
-            stage=stage, tile=tile, engine=engine,
-        )  # fmt: skip
-        return _simulated_device_array(result, out)
+        from numba import cuda
+
+        input, weight, bias = (
+            None if array is None else array.copy_to_host() for array in (input, weight, bias)
+        )
+        settings = (stride, padding, dilation)
+        result = conv2d(input, weight, bias, *settings, stage=stage, tile=tile, engine=engine)
+        if out is None:
+            return cuda.to_device(result)
+        out.copy_to_device(result)
+        return out
     if not on_device and chosen.is_gpu:
         copies = sum(map(math.prod, (input.shape, weight.shape, problem.output_shape)))
         check_fits("copying input, weight and output to the GPU", 4 * copies, chosen)
@@ -182,12 +186,3 @@ def _memory(array: Any) -> tuple[int, int]:
     on_gpu = hasattr(array, "device_ctypes_pointer")  # else an array of Numba's simulator
     start = address_of(array) if on_gpu else array.ctypes.data
     return start, start + 4 * math.prod(array.shape)
-
-
-def _simulated_device_array(host: np.ndarray, out: Any) -> Any:
-    from numba import cuda
-
-    if out is None:
-        return cuda.to_device(host)
-    out.copy_to_device(host)
-    return out

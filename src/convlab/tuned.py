@@ -2,7 +2,7 @@
 
 ``tiles.json`` in :func:`cache_folder` holds a row for each problem, GPU and stage, which only
 ``convlab tune`` writes. A plan ignores a row that it cannot read, or of other code
-(:func:`code_of`): another kernel may want another tile. It then takes the heuristic's.
+(:func:`code_of`): another kernel may want another tile. The plan then takes the heuristic's tile.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Cubin:
         return self._instructions
 
     def opcodes(self) -> Counter[str]:
-        """How often each opcode with its modifiers stands in the code: ``LDG.E.128``, ..."""
+        """How often the code has each opcode with its modifiers: ``LDG.E.128``, ..."""
         return Counter(line.split()[0] for line in self._instructions)
 
 

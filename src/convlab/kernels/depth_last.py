@@ -10,10 +10,10 @@ pixels is stored by 128-bit stores.
 Pitch 4 is the document's own design: 128 x 2 threads, a run each, and shared memory of
 8 x (128 + 4), two groups of four rows. Pitches 8, 12 and 16 keep the block and give a thread 2, 3
 and 4 runs, and so a group 8, 12 and 16 rows. Two things have to hold for each: the 32 runs that a
-warp fetches at a time are 16 whole sectors, and the numbers that it then stores one by one lie in
-32 banks. Where a pixel's runs are neighbouring lanes, their rows have to start in other banks:
-SKEW sees to it. With three runs a pixel no start does, since 32 runs in turn have nine numbers for
-eight banks. There the sectors of every pair of pixels are taken in another order.
+warp fetches at a time are 16 whole sectors, and the numbers of its scalar stores lie in 32 banks.
+Where a pixel's runs are neighbouring lanes, their rows have to start in other banks: SKEW sees to
+it. With three runs a pixel no start avoids the conflict, because 32 consecutive runs have nine
+numbers for eight banks. There a warp takes the sectors of every pair of pixels in another order.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 ``columns[k, n] = input[i, r, m * s_h + u * d_h - p_h, o * s_w + v * d_w - p_w]`` with
 ``n = (i * H_o + m) * W_o + o`` and ``k = (r * H_f + u) * W_f + v``: a row for each term of the
 sums, a column for each output pixel. It is about H_f * W_f / (s_h * s_w) times as large as the
-input. Rows are padded to a multiple of eight columns, 32 bytes, so that runs of four are aligned
-and each row begins with a sector of its own.
+input. Rows are padded to a multiple of eight columns, 32 bytes, so that float4s are aligned and
+each row begins with a sector of its own.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def given(says: str) -> Answer:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What the check said of an answer."""
+    """The result of an answer's check."""
 
     lesson: str
     exercise: str

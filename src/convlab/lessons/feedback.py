@@ -152,8 +152,8 @@ class Stopped(Exception):
 
 
 def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
-    """A check that may raise :class:`Stopped`. Where nbgrader grades, which says so in the
-    environment, not passing raises ``AssertionError``, because that is what nbgrader counts."""
+    """A check that may raise :class:`Stopped`. While nbgrader grades (the environment says so), a
+    check that fails raises ``AssertionError``, which nbgrader counts."""
 
     @wraps(check)
     def checked(*arguments: P.args, **options: P.kwargs) -> Feedback:

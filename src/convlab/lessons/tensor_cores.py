@@ -302,7 +302,7 @@ def bits_of_split(value: float) -> Picture:
 
 
 def _part(found: float, number: np.float32) -> str:
-    """How far it is from the number, which is not zero."""
+    """How far ``found`` is from ``number``, which is not zero, as a part of it."""
     off = abs(found - float(number)) / abs(float(number))
     return f"1 part in {1 / off:,.0f}" if off else "nothing"
 

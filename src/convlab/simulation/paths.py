@@ -53,7 +53,7 @@ class Paths:
         self.marks.extend((len(self.addresses), path))
 
     def range(self, *bounds: Any) -> Loop:
-        """What ``range`` is in a kernel whose paths are kept."""
+        """The ``range`` of a kernel whose paths are recorded."""
         return Loop(self, site_of(1), builtins.range(*bounds))
 
     def endless(self) -> Loop:

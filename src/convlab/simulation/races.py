@@ -154,8 +154,8 @@ class Race:
     def _conflicts(
         self, accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], scope: str
     ) -> Iterator[Conflict]:
-        """The first of each group that agrees in the keys, by which ``order`` sorts, if there is
-        one; of the same lines no more than enough."""
+        """The first of each group that agrees in the keys (``order`` sorts by them, if given), and
+        no more than enough of the same lines."""
         # What fences and atomics say; with no fence atomics say nothing beyond themselves.
         atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
         messages = Messages(self.fences, _in_time(accesses, atomics))
@@ -188,7 +188,7 @@ class Race:
         return all(same(value, kept[0]) for value in kept)
 
     def _met(self, first: Access, second: Access) -> bool:
-        """Whether both lanes came to a barrier of a part of their warp between."""
+        """Whether both lanes passed a barrier of a part of their warp between the two accesses."""
         return any(
             first.position < position <= second.position and {first.thread, second.thread} <= met
             for position, met in self.warp_barriers
@@ -196,7 +196,7 @@ class Race:
 
 
 def _in_time(accesses: Accesses, indices: Any) -> list[Access]:
-    """Single ones, in the order in which they happened."""
+    """Single accesses, in the order in which they happened."""
     return sorted(accesses.rows(indices), key=lambda access: access.position)
 
 
