@@ -23,9 +23,21 @@ help: ## this list
 ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: checked, and timed or counted
 	@$(BIN)/convlab ladder $(ARGS)
 
-# All of it, or with ARGS just the one command.
+# All of it, or with ARGS just the one command. Commands in the background ignore Ctrl-C: the trap ends
+# the one that runs, which keeps its rows, and the same target goes on there.
 bench: $(if $(ARGS),,a-gpu) $(VENV)/.bench ## all that is measured, on a GPU; goes on where it was interrupted
-	@$(BIN)/$(if $(ARGS),convlab bench $(ARGS),python -m convlab.bench.everything)
+	@$(if $(ARGS),exec $(BIN)/convlab bench $(ARGS);) \
+	first=0; trap 'stopped=1; kill $$pid' INT TERM; \
+	for words in bench 'bench --cases ablation' 'bench --cases sweeps' 'bench --cases unfold_table' \
+			'report --html report.html --markdown report.md'; do \
+		echo "== convlab $$words"; \
+		$(BIN)/convlab $$words & pid=$$!; \
+		while wait $$pid; code=$$?; kill -0 $$pid 2>/dev/null; do :; done; \
+		echo "== convlab $$words: exit code $$code"; \
+		[ -z "$$stopped" ] || exit 130; \
+		[ $$code -ne 2 ] || exit 2; \
+		[ $$first -ne 0 ] || first=$$code; \
+	done; exit $$first
 
 # Before gigabytes of baselines are installed.
 a-gpu: $(VENV)/.cuda

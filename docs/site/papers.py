@@ -274,7 +274,7 @@ SECTIONS = [
     Section("im2win: Figure 3, memory on the twelve layers", *BENCH, figure_3),
     Section("im2win: Table 3, what cuDNN chooses", *BENCH, table_3),
     *(
-        Section(title, f"{name}_h200.json", f"`python -m convlab.bench.experiments {name}`", show)
+        Section(title, f"{name}_h200.json", f"`convlab bench --cases {name}`", show)
         for title, name, show in (
             ("im2win: Figure 4, what each technique gains", "ablation", figure_4),
             ("Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++", "sweeps",

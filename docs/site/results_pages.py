@@ -199,7 +199,7 @@ def _time(row: Row) -> str:
 SHOWN = {
     name: papers.Section("", f"{name}_h200.json", command, show)
     for name, command, show in (
-        ("sizes", "`python -m convlab.bench.experiments sizes`", sizes_tables),
+        ("sizes", "`convlab bench --cases sizes`", sizes_tables),
         ("sanitizers", "`make sanitize`", lambda document: (sanitizers.show(document), ())),
     )
 }

@@ -11,7 +11,7 @@ from typing import Any
 from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.roofline import EVERY_MULTIPLICATION, percent_of_roofline
 from convlab.bench.rows import Row
-from convlab.workloads import paper_layer
+from convlab.workloads import problem_named
 
 BASELINE = "s01_direct"
 CUDNN, GEMM_CLASS = "cudnn_fastest", "cudnn_gemm_class"
@@ -132,13 +132,13 @@ def percent(results: Results, row: Row | None) -> float | None:
     if row is None or row.time_ms is None:
         return None
     precision = results.systems[row.system]["precision"]
-    problem = paper_layer(row.layer, row.batch)
+    problem = problem_named(row.layer, row.batch)
     return percent_of_roofline(problem, row.time_ms, results.machine, precision)
 
 
 def memory(row: Row) -> tuple[int | None, int | None]:
     """The workspace in bytes, computed and measured: the peak without input, filter and output."""
-    own = tensor_bytes(paper_layer(row.layer, row.batch))
+    own = tensor_bytes(problem_named(row.layer, row.batch))
     return row.workspace_bytes, None if row.peak_bytes is None else row.peak_bytes - own
 
 
@@ -148,7 +148,7 @@ def memory_ratios(results: Results, system: str) -> tuple[float | None, ...]:
     found: tuple[list[float], list[float]] = ([], [])
     for row in results.rows.values():
         if row.system == system and row.ok:
-            own = tensor_bytes(paper_layer(row.layer, row.batch))
+            own = tensor_bytes(problem_named(row.layer, row.batch))
             for ratios, workspace in zip(found, memory(row), strict=True):
                 if workspace is not None and own + workspace > 0:
                     ratios.append(1 + workspace / own)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from convlab.bench import analysis
 from convlab.bench.results import Results
 from convlab.image import PlotsMissing
-from convlab.workloads import paper_layer
+from convlab.workloads import problem_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -177,7 +177,7 @@ def throughput(results: Results, name: str = "throughput") -> Figure:
 def roofline(results: Results, name: str = "roofline") -> Figure:
     """Every stage on every layer, below the GPU's two roofs."""
     machine = results.machine
-    intensity = [paper_layer(*layer).flops_per_byte for layer in results.layers()]
+    intensity = [problem_named(*layer).flops_per_byte for layer in results.layers()]
     peak, bandwidth = machine.fp32_flops or 0, machine.memory_bytes_per_second or 0
     precisions = {results.systems[name]["precision"] for name in results.names("stage")}
     split = (machine.peak_flops("3xtf32") or 0) if "3xtf32" in precisions else 0
