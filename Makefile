@@ -62,10 +62,10 @@ sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four
 	@$(BIN)/python -m convlab.bench.sanitizers $(ARGS)
 
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
-	@$(BIN)/python -m convlab.bench.pages $(ARGS)
+	@$(BIN)/python docs/site/results_pages.py $(ARGS)
 
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
-	@$(BIN)/python -m convlab.site $(ARGS)
+	@$(BIN)/python docs/site/build_site.py
 
 lessons: $(VENV)/.lessons ## the notebooks, copied to my-lessons (ARGS=FOLDER) and opened in JupyterLab
 	@$(BIN)/convlab lessons $(ARGS)
