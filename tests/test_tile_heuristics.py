@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from convlab import ConvProblem
-from convlab.commands.tune import problem_of
 from convlab.engines.offline import compile_launch
 from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import im2win_terms
 from convlab.stages import Tile, stage_named
-from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_layer
+from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_layer, problem_of
 
 pytestmark = pytest.mark.same_in_cudasim
 
