@@ -23,9 +23,21 @@ help: ## this list
 ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: checked, and timed or counted
 	@$(BIN)/convlab ladder $(ARGS)
 
-# All of it, or with ARGS just the one command.
+# All of it, or with ARGS just the one command. Commands in the background ignore Ctrl-C: the trap ends
+# the one that runs, which keeps its rows, and the same target goes on there.
 bench: $(if $(ARGS),,a-gpu) $(VENV)/.bench ## all that is measured, on a GPU; goes on where it was interrupted
-	@$(BIN)/$(if $(ARGS),convlab bench $(ARGS),python -m convlab.bench.everything)
+	@$(if $(ARGS),exec $(BIN)/convlab bench $(ARGS);) \
+	first=0; trap 'stopped=1; kill $$pid' INT TERM; \
+	for words in bench 'bench --cases ablation' 'bench --cases sweeps' 'bench --cases unfold_table' \
+			'report --html report.html --markdown report.md'; do \
+		echo "== convlab $$words"; \
+		$(BIN)/convlab $$words & pid=$$!; \
+		while wait $$pid; code=$$?; kill -0 $$pid 2>/dev/null; do :; done; \
+		echo "== convlab $$words: exit code $$code"; \
+		[ -z "$$stopped" ] || exit 130; \
+		[ $$code -ne 2 ] || exit 2; \
+		[ $$first -ne 0 ] || first=$$code; \
+	done; exit $$first
 
 # Before gigabytes of baselines are installed.
 a-gpu: $(VENV)/.cuda
@@ -50,10 +62,10 @@ sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four
 	@$(BIN)/python -m convlab.bench.sanitizers $(ARGS)
 
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
-	@$(BIN)/python -m convlab.bench.pages $(ARGS)
+	@$(BIN)/python docs/site/results_pages.py $(ARGS)
 
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
-	@$(BIN)/python -m convlab.site $(ARGS)
+	@$(BIN)/python docs/site/build_site.py
 
 lessons: $(VENV)/.lessons ## the notebooks, copied to my-lessons (ARGS=FOLDER) and opened in JupyterLab
 	@$(BIN)/convlab lessons $(ARGS)

@@ -192,9 +192,3 @@ def test_no_rule_is_so_wide_that_a_missing_term_fits(rule):
     for layer in LAYER_NAMES:
         problem = paper_layer(layer)
         assert limit(problem, rule) < 0.2 / np.sqrt(problem.K), layer
-
-
-def test_every_kind_of_system_has_a_rule():
-    for precision in ("fp32", "tf32"):
-        for method in ("gemm", "direct", "fft", "winograd", "any"):
-            assert set(bounds_for(precision, method)) <= set(RULES)

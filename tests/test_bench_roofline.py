@@ -98,14 +98,11 @@ def test_an_output_that_fits_the_cache_need_not_reach_memory():
     assert too_fast(problem, 0.97 * bare, replace(fast, l2_bytes=2**26), "fp32", "gemm") is None
 
 
-def test_an_unknown_machine_refuses_nothing_and_has_no_percent():
+def test_percent_of_the_roofline_which_an_unknown_machine_lacks():
     unknown = Machine("a new GPU")
     assert too_fast(CONV9, 1e-9, unknown, "fp32", "gemm") is None
     assert floor_seconds(CONV9, unknown) is None
     assert percent_of_roofline(CONV9, 1.0, unknown) is None
-
-
-def test_percent_of_the_roofline():
     floor = 1e3 * floor_seconds(CONV9, H200_LIKE)
     assert percent_of_roofline(CONV9, floor, H200_LIKE) == pytest.approx(100)
     assert percent_of_roofline(CONV9, 2 * floor, H200_LIKE) == pytest.approx(50)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from convlab import ConvProblem, Tile, api, cli, doctor, engines, ladder, plans
 from convlab import lint as gate
-from convlab.bench import measured, sanitizers, systems, tuning
+from convlab.bench import sanitizers, systems, tuning
 from convlab.commands import lint as lint_command
 from convlab.engines import EngineUnavailable
 from convlab.engines.gpu import Gpu
@@ -57,7 +57,7 @@ def reason(*names: str, gpu: str = "Tesla T4", capability: tuple[int, int] = (7,
 @pytest.fixture
 def t4(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
     """Wherever an engine is chosen, it is that GPU."""
-    for module in (api, engines, measured, plans, sanitizers, systems, tuning):
+    for module in (api, engines, plans, sanitizers, systems, tuning):
         monkeypatch.setattr(module, "choose", lambda name: T4)
     monkeypatch.setattr(api, "_current_gpu", lambda: 0)
     monkeypatch.setattr(api, "_kept", api._Kept())
@@ -122,9 +122,10 @@ def test_which_gpus_run_them(
 
 
 def test_the_reason_names_the_stages_what_they_need_and_the_gpu() -> None:
-    older, other = reason().split("; ")
-    for words in (*COPYING, "capability 8.0 or higher", "copies", "Tesla T4 has 7.5"):
+    older, other = reason(*COPYING[:2], ALONE).split("; ")
+    for words in (*COPYING[:2], "capability 8.0 or higher", "copies", "Tesla T4 has 7.5"):
         assert words in older
+    assert all(name in reason() for name in TOO_NEW)
     for words in (ALONE, "capability 9.0, no other", "wgmma", "Tesla T4 has 7.5"):
         assert words in other
     assert reason(gpu="B200", capability=(10, 0)) == other.replace(
@@ -215,21 +216,13 @@ def test_they_are_not_tuned(
     assert not (tmp_path / "cache").exists()
 
 
-def test_they_are_absent_from_benchmarks(
-    t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_they_are_absent_from_benchmarks(t4: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in TOO_NEW:
         system = systems.system_named(name)
         assert system.why_absent() == reason(name)
     assert systems.system_named("s11_im2win_full").why_absent() is None
     monkeypatch.setattr(systems, "program_for", lambda *_, **__: pytest.fail("it was prepared"))
     system.compile(PROBLEM)
-
-    def measure(engine: Any) -> dict[str, Any]:
-        return {"plan": Plan(PROBLEM, stage_named("s12"), None, engine)}
-
-    assert measured.run_module("here", "", measure, str, [], "") == 2
-    assert capsys.readouterr().err.startswith(f"convlab: {reason('s12')}")
 
 
 def test_the_sanitizer_is_told(
@@ -246,7 +239,7 @@ def test_the_sanitizer_is_told(
     assert asked
     assert not {*asked} & {*TOO_NEW}
     assert capsys.readouterr().out.startswith(f"left out: {reason()}\n")
-    assert sanitizers.run_stages(["--stage", "s13", "--stage", "s01"]) == 2
+    assert sanitizers.run_stages(["s13", "s01"]) == 2
     assert capsys.readouterr().err == f"{reason('s13')}\n"
 
 

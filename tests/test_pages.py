@@ -9,13 +9,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import papers
 import pytest
+import results_pages as pages
+from ladder_results import TIMES, LadderResults, ladder_picture, ladder_section, ladder_table
 from matplotlib.colors import to_rgb
 
-from convlab.bench import pages, papers, plots
+from convlab.bench import plots
 from convlab.bench.analysis import TORCH
 from convlab.bench.experiments import S12
-from convlab.bench.measured import LadderResults
 from convlab.bench.rows import Row
 from convlab.workloads import UNTUNED, paper_layer
 
@@ -69,11 +71,11 @@ def read(tmp_path, document):
 
 def test_the_ladder_s_tables(tmp_path, document):
     results = read(tmp_path, document)
-    short = pages.ladder_table(results)
+    short = ladder_table(results)
     assert "| [s01](src/convlab/stages/s01_direct.py) |" in short
     assert "| 4.000 | 0.50 | 1.00 |" in short
     assert "| failed | failed | failed |" in short
-    full = pages.ladder_section(results)
+    full = ladder_section(results)
     assert "| 0.500 | 0.2 | 4.00 | 8.00 | 0.250 | 8.00 | 3.0 |" in full
     assert "`convlab ladder --layer conv9 --batch 4`" in full
 
@@ -85,11 +87,11 @@ def texts(picture):
 
 def test_the_ladder_s_picture(tmp_path, document):
     document["stages"].insert(1, entry("s03_im2col", 2.0, im2col=1.0, matrix_product=1.0))
-    picture = plots.ladder(read(tmp_path, document))
+    picture = ladder_picture(read(tmp_path, document))
     said = texts(picture)
     for rate, speedup in (("0.50 TFLOP/s", "1.0"), ("0.12 TFLOP/s", "0.25")):
-        assert said.index(f"{speedup}{plots.TIMES}") == said.index(rate) + 1
-    assert f"fill: {plots.BAD}" in picture.partition(f">0.25{plots.TIMES}<")[0].rpartition("<")[2]
+        assert said.index(f"{speedup}{TIMES}") == said.index(rate) + 1
+    assert f"fill: {plots.BAD}" in picture.partition(f">0.25{TIMES}<")[0].rpartition("<")[2]
     for text in ("4.0 TFLOP/s (8.0 alone)", "failed", "reads the im2col matrix"):
         assert text in said
     # The bar with its layout transforms is half as long as the pale one of the main kernel alone.
@@ -101,11 +103,8 @@ def test_the_ladder_s_picture(tmp_path, document):
     ]
     assert (pale[1], whole[1]) == ("; opacity", "")
     assert pale[0] == pytest.approx(2 * whole[0], rel=0.01)
-
-
-def test_where_nothing_was_timed_there_is_still_a_picture(tmp_path, document):
-    document["stages"] = [entry("s01_direct", None)]
-    assert "failed" in texts(plots.ladder(read(tmp_path, document)))
+    document["stages"] = [entry("s01_direct", None)]  # nothing was timed
+    assert "failed" in texts(ladder_picture(read(tmp_path, document)))
 
 
 @pytest.mark.parametrize(
@@ -149,8 +148,9 @@ def test_only_marked_sections_change():
 def root(tmp_path, monkeypatch):
     """A source folder with the real results and a few pages; drawing is quick."""
     monkeypatch.setattr(pages, "sample", lambda: SAMPLE)
+    monkeypatch.setattr(papers, "ROOT", tmp_path)
     monkeypatch.setattr(
-        plots, "svg", lambda salt, *_: f"<svg><text>{salt} 1{'.' * 500}</text></svg>\n"
+        plots, "svg", lambda salt, *_, **more: f"<svg><text>{salt} 1{'.' * 500}</text></svg>\n"
     )
     (tmp_path / "docs/results").mkdir(parents=True)
     for file in (ROOT / "docs/results").glob("*_h200.json"):
@@ -164,9 +164,8 @@ def root(tmp_path, monkeypatch):
 
 
 def test_check_finds_drift_and_writes_nothing(root, capsys):
-    run = ["--root", str(root)]
-    assert pages.main(run) == 0
-    assert pages.main([*run, "--check"]) == 0
+    assert pages.main([]) == 0
+    assert pages.main(["--check"]) == 0
     assert (root / "docs/other.md").read_text() == "before\nafter\n"
     files = [root / name for name in ("README.md", "docs/results.md", "docs/papers.md")]
     drifted = {}
@@ -175,7 +174,7 @@ def test_check_finds_drift_and_writes_nothing(root, capsys):
         assert len(drifted[file]) > 500
         file.write_text(drifted[file])
     capsys.readouterr()
-    assert pages.main([*run, "--check"]) == 1
+    assert pages.main(["--check"]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == len(drifted)
     for file, text in drifted.items():
@@ -197,7 +196,7 @@ def test_check_finds_drift_and_writes_nothing(root, capsys):
 def test_what_is_no_result_is_named_in_one_line(root, capsys, file, content):
     path = root / "docs/results" / file
     path.unlink() if content is None else path.write_text(content)
-    assert pages.main(["--root", str(root)]) == 2
+    assert pages.main([]) == 2
     error = capsys.readouterr().err
     assert file in error
     assert error.count("\n") == 1
@@ -207,22 +206,23 @@ def test_the_documentation_is_what_the_results_give(capsys, monkeypatch):
     stored = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
     sample = stored.partition("sample:begin -->\n```text\n")[2].partition("```\n")[0]
     monkeypatch.setattr(pages, "sample", lambda: sample)  # test_docs.py runs the ladder
-    assert pages.main(["--root", str(ROOT), "--check"]) == 0, capsys.readouterr().err
+    assert pages.main(["--check"]) == 0, capsys.readouterr().err
 
 
 # The papers.
 
 
-def test_every_figure_of_the_papers_is_shown_with_its_command(tmp_path):
+def test_every_figure_of_the_papers_is_shown_with_its_command(tmp_path, monkeypatch):
     assert len(papers.SECTIONS) == 7
+    assert papers.show_claims().count("\n| im2win: Figure 2") == 3
     for root, missing in ((ROOT, 0), (tmp_path, 7)):
-        shown = papers.show(root)
+        monkeypatch.setattr(papers, "ROOT", root)
+        shown = papers.show()
         for section in papers.SECTIONS:
             assert f"### {section.title}\n" in shown
             assert section.file in shown
             assert section.command in shown
         assert shown.count("Not measured yet") == missing
-    assert papers.show_claims(ROOT).count("\n| im2win: Figure 2") == 3
 
 
 def rows(**times):
@@ -311,12 +311,3 @@ def test_what_is_plotted_and_its_words_read_on_both_cards(theme):
     assert all(contrast(colour, card) >= 3 for colour in plots.COLOURS)
     assert contrast(plots.COLOURS[0], card, plots.DOTS) >= 3
     assert all(contrast(theme[name], card) >= 4.5 for name in ("ink", "quiet"))
-
-
-def test_a_file_s_colours_follow_the_reader_s_pages():
-    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="1"><rect fill="#ffffff"/></svg>\n'
-    tree = ElementTree.fromstring(plots.with_dark_mode(svg))
-    style, rect = tree
-    assert style.text.startswith("@media (prefers-color-scheme: dark) {")
-    assert style.text.count("{") == style.text.count("}")
-    assert rect.get("fill") == "#ffffff"  # for who knows nothing of styles

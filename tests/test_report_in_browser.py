@@ -16,7 +16,7 @@ pytestmark = pytest.mark.same_in_cudasim
 def page(tmp_path_factory):
     measured = open_results(Path(__file__).parents[1] / "docs/results/bench_h200.json")
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(report.make(measured, draw=False).html(), encoding="utf-8")
+    path.write_text(report.make(measured).html(), encoding="utf-8")
     return path
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from convlab.bench import measured, sanitizers
+from convlab.bench import sanitizers, tools
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.stages import LADDER
@@ -25,7 +25,7 @@ FIRST, LAST = LADDER[0].name, LADDER[-1].name
 PRETENDED = """#!/bin/sh
 [ "$*" = --version ] && echo 'NVIDIA Compute Sanitizer\nVersion 2025.4.1.0 (build 37)' && exit
 for stage; do :; done
-watched="{python} -W ignore -m convlab.bench.sanitizers runs --stage $stage"
+watched="{python} -W ignore -m convlab.bench.sanitizers run $stage"
 [ "$*" = "--tool $2 --error-exitcode 3 $watched" ] || exit 99
 runs='27 of 27 runs right' findings=0 code=0
 [ -f "{told}/$stage-$2" ] && . "{told}/$stage-$2"
@@ -53,7 +53,7 @@ def tell(monkeypatch, tmp_path):
     program.write_text(PRETENDED.format(python=sys.executable, told=told))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    monkeypatch.setattr(measured, "choose", lambda name: PretendedGpu(strict=False))
+    monkeypatch.setattr(tools, "choose", lambda name: PretendedGpu(strict=False))
     monkeypatch.setattr(sanitizers, "STAGES", (LADDER[0], LADDER[-1]))
     monkeypatch.setattr(sanitizers, "processes", lambda engine: 4)
 
@@ -202,6 +202,6 @@ def test_without_the_program_or_a_gpu_nothing_runs(tell, monkeypatch, tmp_path, 
     def absent(name):
         raise EngineUnavailable("there is no GPU here")
 
-    monkeypatch.setattr(measured, "choose", absent)
+    monkeypatch.setattr(tools, "choose", absent)
     assert sanitizers.main([]) == 2
-    assert capsys.readouterr().err.startswith("convlab: there is no GPU here: ")
+    assert capsys.readouterr().err.startswith("convlab: there is no GPU here\n")

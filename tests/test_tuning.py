@@ -21,7 +21,7 @@ from convlab.commands import tune
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.stages import s12_fused_im2win as s12
-from convlab.workloads import UNSEEN, UNTUNED, paper_layer
+from convlab.workloads import UNSEEN, UNTUNED, paper_layer, problem_of
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -233,7 +233,7 @@ def test_ctrl_c_keeps_the_problems_that_are_done(gpu, times, tmp_path):
     assert "after 1 of 2 problems" in ran.stderr
     assert ran.stdout.count("x3x3") == 2  # what was begun is shown
     assert plans.tile_for(PROBLEM, S12, gpu) == TILES[2]
-    assert plans.tile_for(tune.problem_of(ANOTHER), S12, gpu) == MODEL
+    assert plans.tile_for(problem_of(ANOTHER), S12, gpu) == MODEL
     assert not file.exists()
 
 
@@ -321,9 +321,9 @@ def test_tiles_that_cannot_be_kept_are_refused_before_any_work(
 @given(problems(max_macs=10_000))
 @settings(max_examples=50)
 def test_a_problem_is_read_as_it_is_printed(problem):
-    assert tune.problem_of(str(problem)) == problem
+    assert problem_of(str(problem)) == problem
 
 
 def test_the_short_way_to_write_a_problem():
     expected = ConvProblem(128, 64, 56, 56, 64, (3, 5), 2, (1, 2), 1)
-    assert tune.problem_of("128x64x56x56,64x64x3x5,s2,p(1,2),d1") == expected
+    assert problem_of("128x64x56x56,64x64x3x5,s2,p(1,2),d1") == expected

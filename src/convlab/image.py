@@ -36,7 +36,7 @@ BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue (ITU-R BT.601)
 GPU_PIXELS = 512 * 512
 SIMULATOR_SECONDS = 35  # for the whole ladder
 STAGES_A_ROW = 9
-GOOD, BAD = "#1a7f37", "#cf222e"
+GOOD, BAD, GOOD_BOX, BAD_BOX = "#1a7f37", "#cf222e", "#e4f0e7", "#f9e5e7"
 # The head in Matplotlib's sample photograph (left, top, right, bottom), so that it can still be
 # recognised in the few pixels that a simulator can do.
 HOPPER_HEAD = (118, 4, 408, 344)
@@ -120,17 +120,10 @@ def tensors_for(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return picture[None], weight, np.zeros(len(FILTERS), np.float32)
 
 
-def draw(
-    picture: np.ndarray,
-    maps: np.ndarray | None,
-    owner: Result | None,
-    results: Sequence[Result],
-    device: str,
-) -> bytes:
-    """A PNG: the picture, ``maps`` ([filters, height, width], the output of the stage whose result
-    is ``owner``; None if no stage gave any) and below them the result of every stage's check."""
+def draw(*shown: Any) -> bytes:
+    """What :func:`draw_figure` draws, as a PNG."""
     png = io.BytesIO()
-    draw_figure(picture, maps, owner, results, device).savefig(png, format="png")
+    draw_figure(*shown).savefig(png, format="png")
     return png.getvalue()
 
 
@@ -141,7 +134,8 @@ def draw_figure(
     results: Sequence[Result],
     device: str,
 ) -> Figure:
-    """What :func:`draw` saves."""
+    """The picture, ``maps`` ([filters, height, width], the output of the stage whose result is
+    ``owner``; None if no stage gave any) and below them the result of every stage's check."""
     from matplotlib.figure import Figure
 
     rows = -(-len(results) // STAGES_A_ROW)
@@ -192,23 +186,23 @@ def _show(axes: Axes, title: str, image: np.ndarray) -> None:
 
 def _draw_results(axes: Axes, results: Sequence[Result]) -> None:
     """One box a stage: its name, the result of its check and how large its error is."""
-    from matplotlib.patches import Rectangle
+    from matplotlib.transforms import Bbox
 
     columns = min(len(results), STAGES_A_ROW)
-    for position, result in enumerate(results):
-        row, column = divmod(position, columns)
-        colour = GOOD if result.ok else BAD
-        ratio = result.error_over_bound
-        number, _, rest = result.stage.name.partition("_")
-        box = Rectangle((column + 0.04, row + 0.06), 0.92, 0.88, facecolor=colour, alpha=0.12)
-        axes.add_patch(box)
-        middle = column + 0.5
-        for y, text, style in (
-            (0.22, f"{number} {rest.replace('_', ' ')}", {"fontsize": 7}),
-            (0.45, result.status, {"fontsize": 12, "fontweight": "bold", "color": colour}),
-            (0.74, "" if ratio is None else f"error / bound\n{ratio:.2g}", {"fontsize": 7.5}),
-        ):
-            axes.text(middle, row + y, text, ha="center", va="center", **style)
-    margin = (STAGES_A_ROW - columns) / 2
-    axes.set(xlim=(-margin, columns + margin), ylim=(-(-len(results) // columns), 0))
+    rows, wide = -(-len(results) // columns), columns / STAGES_A_ROW
+    middle = Bbox.from_bounds(0.5 - wide / 2, 0, wide, 1)
+    boxes = axes.table([[""] * columns] * rows, cellLoc="center", bbox=middle)
+    boxes.auto_set_font_size(False)
+    for position, box in boxes.get_celld().items():
+        number = position[0] * columns + position[1]
+        box.set(edgecolor="white", linewidth=5, visible=number < len(results))
+        if number < len(results):
+            result = results[number]
+            ratio = result.error_over_bound
+            name = result.stage.name.replace("_", "\n", 1).replace("_", " ")
+            said = "" if ratio is None else f"\nerror / bound {ratio:.2g}"
+            box.set_facecolor(GOOD_BOX if result.ok else BAD_BOX)
+            box.get_text().set(
+                text=f"{name}\n{result.status}{said}", color=GOOD if result.ok else BAD, fontsize=7
+            )
     axes.set_axis_off()

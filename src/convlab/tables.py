@@ -57,7 +57,9 @@ def progress(steps: Sequence[str]) -> Iterator[Callable[[], None]]:
         yield lambda: bar.update(task, advance=1, description=next(upcoming))
 
 
-def _table(names: Iterable[str], numbers: Iterable[str] = (), folded: Iterable[str] = ()) -> Table:
+def table_of(
+    names: Iterable[str], numbers: Iterable[str] = (), folded: Iterable[str] = ()
+) -> Table:
     """A table of columns of text, then of numbers; those in ``folded`` may take several lines."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     wraps = {*folded}
@@ -77,7 +79,7 @@ def stages_table(stages: Sequence[Stage]) -> Table:
     from convlab.stages import short_name
 
     names = ("stage", "idea", "source", "builds on")
-    table = _table(names, folded=names[1:])
+    table = table_of(names, folded=names[1:])
     for stage in stages:
         builds_on = ", ".join(map(short_name, stage.builds_on)) or "-"
         table.add_row(*map(Text, (stage.name, stage.title, stage.source, builds_on)))
@@ -96,8 +98,8 @@ def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
 
 def ladder_table(results: Sequence[Result], engine: Engine) -> Table:
     """How every stage did: timed on a GPU, counted on a simulator."""
-    columns = GPU_COLUMNS if engine.is_gpu else tuple(_counted(engine))
-    table = _table(("stage", "result"), ("error /\nbound", *columns))
+    counted = GPU_COLUMNS if engine.is_gpu else tuple(_counted(engine))
+    table = table_of(("stage", "result"), ("error /\nbound", *counted))
     for result in results:
         table.add_row(
             Text(result.stage.name),
@@ -173,7 +175,9 @@ def ladder_errors(results: Sequence[Result]) -> list[Text]:
 
 def lint_table(rows: Sequence[Row]) -> Table:
     """What every kernel compiled to, one row per problem and architecture."""
-    table = _table(("stage", "kernel", "problem", "arch"), ("registers", *WIDE), folded=("kernel",))
+    table = table_of(
+        ("stage", "kernel", "problem", "arch"), ("registers", *WIDE), folded=("kernel",)
+    )
     table.add_column("result")
     for row in rows:
         names = map(Text, (row.stage.split("_")[0], row.kernel, row.problem, row.arch))
@@ -210,7 +214,7 @@ def lint_legend() -> Text:
 def differences_table(found: Sequence[Difference]) -> Table:
     """How the machine code of each kernel differs from the stored."""
     names = ("kernel", "differences: before -> now", "worse")
-    table = _table(names, folded=names)
+    table = table_of(names, folded=names)
     for one in found:
         changes = [f"{name}: {old} -> {now}" for name, (old, now) in one.changes.items()]
         table.add_row(
@@ -228,7 +232,7 @@ def lint_errors(rows: Sequence[Row]) -> list[Text]:
 
 def tiles_table(tuned: Tuned) -> Table:
     """Every tile of one problem, the fastest first, the model's choice marked."""
-    table = _table(("tile",), ("time ms", "spread", "over the\nbest", "TFLOP\n/ s"))
+    table = table_of(("tile",), ("time ms", "spread", "over the\nbest", "TFLOP\n/ s"))
     table.add_column("")
     best = tuned.best.time_ms if tuned.best is not None else None
     for one in sorted(tuned.measured, key=lambda one: (one.time_ms is None, one.time_ms)):
@@ -246,7 +250,7 @@ def tiles_table(tuned: Tuned) -> Table:
 
 def tuned_table(found: Sequence[Tuned]) -> Table:
     """The model's tile and the best one of every problem, and how far apart they are."""
-    table = _table(
+    table = table_of(
         ("problem", "model's tile", "best tile"), ("model\nms", "best\nms", "ratio"),
         folded=("problem",),
     )  # fmt: skip

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from dataclasses import replace
+
 from convlab.problem import ConvProblem
 
 # im2win paper (000), Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. The outputs
@@ -136,3 +140,39 @@ UNSEEN: dict[str, ConvProblem] = {
     "thousand": ConvProblem(1, 999, 10, 10, 500, 1),
     "five_channels": ConvProblem(7, 5, 211, 199, 12, 3, stride=2, padding=1),
 }
+
+EXAMPLE = "'32x64x56x56 * 64x64x3x3, padding 1'"
+FOUR = r"(\d+)x(\d+)x(\d+)x(\d+)"
+SHAPES = re.compile(rf"\s*{FOUR}\s*[*,]\s*{FOUR}\s*(.*)", re.DOTALL)
+OPTION = re.compile(r",\s*(s|stride|p|padding|d|dilation)\s*(\d+|\([\d\s,()]+\))\s*")
+NAMES = {"s": "stride", "p": "padding", "d": "dilation"}
+
+
+def problem_of(text: str) -> ConvProblem:
+    """The problem that is written as its ``str``: input, filters, and what is not usual of stride,
+    padding and dilation, which may be their first letters: ``32x64x56x56,64x64x3x3,s2,p1``.
+
+    Raises ``ValueError`` or ``TypeError`` naming what is wrong with it.
+    """
+    shapes = SHAPES.fullmatch(text)
+    if shapes is None:
+        raise ValueError(f"--problem is {text!r}: it must be input and filters, as {EXAMPLE}")
+    n, c, h, w, m, channels, *taps = map(int, shapes.groups()[:8])
+    rest, options = shapes[9], {}
+    while option := OPTION.match(rest):
+        options[NAMES.get(option[1], option[1])] = ast.literal_eval(option[2])
+        rest = rest[option.end() :]
+    if rest:
+        raise ValueError(f"--problem ends in {rest!r}: it may be ', stride 2', padding or dilation")
+    if channels != c:
+        raise ValueError(f"--problem has filters of {channels} channels: the input has {c}")
+    return ConvProblem(n, c, h, w, m, tuple(taps), **options)
+
+
+def problem_named(name: str, batch: int) -> ConvProblem:
+    """A layer of the paper, a size of ``UNTUNED`` or ``UNSEEN``, or what :func:`problem_of` reads;
+    with this batch. Raises ``ValueError`` for any other name."""
+    if SHAPES.fullmatch(name):
+        return replace(problem_of(name), batch=batch)
+    other = (UNTUNED | UNSEEN).get(name)
+    return paper_layer(name, batch) if other is None else replace(other, batch=batch)

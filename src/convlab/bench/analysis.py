@@ -11,7 +11,7 @@ from typing import Any
 from convlab.bench.results import Results, tensor_bytes
 from convlab.bench.roofline import EVERY_MULTIPLICATION, percent_of_roofline
 from convlab.bench.rows import Row
-from convlab.workloads import paper_layer
+from convlab.workloads import problem_named
 
 BASELINE = "s01_direct"
 CUDNN, GEMM_CLASS = "cudnn_fastest", "cudnn_gemm_class"
@@ -90,18 +90,13 @@ def selected(results: Results) -> list[Contender]:
     return [*(Contender(name, name, (name,)) for name in names if name in few), *fastest(results)]
 
 
-def cudnn_algorithms(results: Results) -> Contender:
-    """On each layer the fastest of cuDNN's algorithms in fp32, each asked for through its API."""
-    return Contender("cudnn_api", "the fastest of cuDNN's API, fp32", _of(results, "cudnn"))
-
-
 def fastest(results: Results) -> list[Contender]:
     """The fastest of PyTorch, of cuDNN (by its own API or as PyTorch chose), and of cuDNN's kernels
     that do every multiplication as the stages do. In fp32; a group without a number is left out."""
-    cudnn = (*_of(results, "cudnn"), TORCH)
+    cudnn = (*in_fp32(results, "cudnn"), TORCH)
     title = "the fastest of cuDNN's GEMM class, fp32"
     groups = (
-        Contender("torch_fastest", "the fastest of PyTorch, fp32", _of(results, "pytorch")),
+        Contender("torch_fastest", "the fastest of PyTorch, fp32", in_fp32(results, "pytorch")),
         Contender(CUDNN, "the fastest of cuDNN, fp32", cudnn),
         Contender(GEMM_CLASS, title, cudnn, gemm_class=True),
     )
@@ -109,7 +104,7 @@ def fastest(results: Results) -> list[Contender]:
     return [one for one in groups if any(one.best(results, layer) for layer in layers)]
 
 
-def _of(results: Results, family: str) -> tuple[str, ...]:
+def in_fp32(results: Results, family: str) -> tuple[str, ...]:
     """The names of a family's systems that compute in fp32."""
     return tuple(
         system["name"]
@@ -137,13 +132,13 @@ def percent(results: Results, row: Row | None) -> float | None:
     if row is None or row.time_ms is None:
         return None
     precision = results.systems[row.system]["precision"]
-    problem = paper_layer(row.layer, row.batch)
+    problem = problem_named(row.layer, row.batch)
     return percent_of_roofline(problem, row.time_ms, results.machine, precision)
 
 
 def memory(row: Row) -> tuple[int | None, int | None]:
     """The workspace in bytes, computed and measured: the peak without input, filter and output."""
-    own = tensor_bytes(paper_layer(row.layer, row.batch))
+    own = tensor_bytes(problem_named(row.layer, row.batch))
     return row.workspace_bytes, None if row.peak_bytes is None else row.peak_bytes - own
 
 
@@ -153,10 +148,10 @@ def memory_ratios(results: Results, system: str) -> tuple[float | None, ...]:
     found: tuple[list[float], list[float]] = ([], [])
     for row in results.rows.values():
         if row.system == system and row.ok:
-            own = tensor_bytes(paper_layer(row.layer, row.batch))
+            own = tensor_bytes(problem_named(row.layer, row.batch))
             for ratios, workspace in zip(found, memory(row), strict=True):
                 if workspace is not None and own + workspace > 0:
-                    ratios.append((own + workspace) / own)
+                    ratios.append(1 + workspace / own)
     return tuple(geometric_mean(ratios) if ratios else None for ratios in found)
 
 
@@ -175,17 +170,14 @@ def best_stage(results: Results, precision: str = "fp32") -> Contender | None:
     return every[max(ranked)[2]] if ranked else None
 
 
-def numberless(results: Results, rows: Iterable[Row] | None = None) -> list[dict[str, Any]]:
+def numberless(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The rows that have no number, those of one system with the same reason together."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for row in results.rows.values() if rows is None else rows:
+    for row in rows:
         if not row.ok:
-            key = row.system, row.state, str(row.reason)
-            found.setdefault(key, []).append(row.layer)
-    return [
-        {"system": system, "state": state, "reason": reason, "layers": layers}
-        for (system, state, reason), layers in found.items()
-    ]
+            found.setdefault((row.system, row.state, str(row.reason)), []).append(row.layer)
+    names = ("system", "state", "reason")
+    return [dict(zip(names, alike, strict=True), layers=of) for alike, of in found.items()]
 
 
 def agreement(one: Results, other: Results) -> list[tuple[str, int, float, float]]:
@@ -229,19 +221,14 @@ def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, Any]:
     def told(one: Results) -> dict[str, Any]:
         return {name: getattr(one, name) for name in ("environment", "identity", "finished")}
 
+    def agreed(other: Results) -> list[dict[str, Any]]:
+        return [dict(zip(columns, row, strict=True)) for row in agreement(results, other)]
+
     return {
         "device": results.device,
         **told(results),
         "batches": [_batch_json(one, batch) for batch, one in by_batch(results).items()],
-        "other_runs": [
-            {
-                **told(other),
-                "systems": [
-                    dict(zip(columns, row, strict=True)) for row in agreement(results, other)
-                ],
-            }
-            for other in others
-        ],
+        "other_runs": [{**told(other), "systems": agreed(other)} for other in others],
     }
 
 
@@ -259,7 +246,7 @@ def _batch_json(results: Results, batch: int) -> dict[str, Any]:
             },
             "layers": [_layer_json(results, one, over, layer) for layer in results.layers()],
         })  # fmt: skip
-    return {"batch": batch, "systems": systems, "without_number": numberless(results)}
+    return {"batch": batch, "systems": systems, "without_number": numberless(results.rows.values())}
 
 
 def _layer_json(

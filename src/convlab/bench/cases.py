@@ -79,11 +79,11 @@ class Bench(NamedTuple):
 
 
 @contextmanager
-def open_bench(backend: str | None = None, row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
-    """Start the workers. ``backend`` is ``MODULE:CLASS``. Raises
-    :class:`~convlab.bench.pool.WorkerDied` or ``OSError`` where no process can measure."""
+def open_bench(row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
+    """Start the workers. Raises :class:`~convlab.bench.pool.WorkerDied` or ``OSError`` where no
+    process can measure."""
     gpu = gpu_backend.current_gpu()
-    pool = WorkerPool(backend, row_seconds=row_seconds, foreign=monitor.processes(gpu)())
+    pool = WorkerPool(row_seconds=row_seconds, foreign=monitor.processes(gpu)())
     try:
         facts = pool.facts()
         known = facts["environment"]

@@ -4,27 +4,26 @@ NVIDIA's profiler ``ncu`` runs every stage and the textbook kernels and reads th
 and wavefronts that the hardware counted; the simulator traces the same launches. Needs a GPU,
 ``ncu`` and the compilers, because the machine code tells which loads the compiler merged. Exits 1
 where a count of global memory differs, or wavefronts of shared memory by more than 6 %.
+
+``python -m convlab.bench.counters run NAMES`` is what ncu watches.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
 
 from convlab.bench import textbook
-from convlab.bench.measured import INTERRUPTED, write_results
-from convlab.doctor import environment
+from convlab.bench.tools import run_tool
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.oracle import random_tensors
 from convlab.plans import Plan, stages_for
@@ -175,12 +174,11 @@ def counted_by_ncu(only: Sequence[str]) -> list[Counted]:
     example because it may not read the counters.
     """
     metrics = ",".join(metric for group, _ in METRICS.values() for metric in group)
-    chosen = [word for name in only for word in ("--only", name)]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         subprocess.run(
             ["ncu", "--clock-control", "none", "--metrics", metrics, "--csv", "--page", "raw",
-             "--log-file", str(log), sys.executable, "-m", MODULE, "--run", *chosen],
+             "--log-file", str(log), sys.executable, "-m", MODULE, "run", *only],
             check=True,
         )  # fmt: skip
         return parsed(log.read_text(encoding="utf-8"))
@@ -224,50 +222,39 @@ def compared(
         raise RuntimeError(f"ncu saw {len(counted)} launches, the simulator {seen}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Count, trace, compare, show."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
-    begins = "only kernels and stages whose name begins so, such as s02; may be repeated"
-    parser.add_argument("--only", metavar="NAME", action="append", default=[], help=begins)
-    parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    try:
-        wanted = cases(options.only)
-        engine = choose("gpu")
-    except (ValueError, EngineUnavailable) as error:
-        print(error, file=sys.stderr)
-        return 2
-    chosen, left_out = runnable(wanted, engine)
-    if options.run:
-        run_all(chosen, engine)
-        return 0
+def measure(engine: Engine, only: Sequence[str]) -> dict[str, Any]:
+    """Count, then trace and compare one launch after another, a line for each.
+
+    Raises ``ValueError`` for an unknown name, ``RuntimeError`` where nothing can be compared.
+    """
+    chosen, left_out = runnable(cases(only), engine)
+    if not chosen:
+        raise EngineUnavailable(str(left_out))
     if left_out is not None:
         print(f"left out: {left_out}", file=sys.stderr)
-    if not chosen:
-        return 2
-    if shutil.which("ncu") is None:
-        print("ncu is not on the path: it comes with NVIDIA's CUDA toolkit", file=sys.stderr)
-        return 2
+    print("counting under ncu, then tracing one launch after another", file=sys.stderr)
     rows = []
-    try:
-        print("counting under ncu, then tracing one launch after another", file=sys.stderr)
-        for row in compared(counted_by_ncu(options.only), chosen, engine.capability()):
-            rows.append(row)
-            print(row, flush=True)
-    except (RuntimeError, subprocess.CalledProcessError) as error:
-        print(f"nothing was written: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted, nothing was written", file=sys.stderr)
-        return INTERRUPTED
-    if options.json is not None:
-        restricted = "".join(f" --only {name}" for name in options.only)
-        found = environment([]) | {"command": f"python -m {MODULE}{restricted}"}
-        write_results(options.json, {"environment": found, "rows": [asdict(row) for row in rows]})
-    wrong = sum(bool(row.off()) for row in rows)
-    print(f"{len(rows) - wrong} of {len(rows)} launches agree")
-    return 1 if wrong else 0
+    for row in compared(counted_by_ncu(only), chosen, engine.capability()):
+        rows.append(row)
+        print(row, flush=True)
+    return {"rows": [asdict(row) for row in rows], "ok": not any(row.off() for row in rows)}
+
+
+def show(document: dict[str, Any]) -> str:
+    """How many launches agree."""
+    rows = [Row(**row) for row in document["rows"]]
+    return f"{sum(not row.off() for row in rows)} of {len(rows)} launches agree"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["run"]:
+        engine = choose("gpu")
+        run_all(runnable(cases(words[1:]), engine)[0], engine)
+        return 0
+    about, only = __doc__.partition("\n")[0], "kernels and stages whose names begin so; repeatable"
+    return run_tool(MODULE, about, "ncu", measure, show, words, only)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class GpuBackend:
         self._uuid = current_gpu()
 
     def system_named(self, name: str) -> System:
-        """The stage or baseline of that name. A subclass may know others."""
+        """The stage or baseline of that name."""
         return system_named(name)
 
     def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:

@@ -1,7 +1,7 @@
 """Every plot of the report and of the documentation, by matplotlib, as SVG with text.
 
-Words, axes and card have the documentation's colours, which a page replaces by its own in dark
-mode. What is plotted has colours that read on a light card and on a dark one.
+Words, axes and card have the documentation's colours, light or dark as the reader's system is. What
+is plotted has colours that read on a light card and on a dark one.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from __future__ import annotations
 import io
 import math
 import re
-import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convlab.bench import analysis
-from convlab.bench.measured import LadderResults, Step
 from convlab.bench.results import Results
 from convlab.image import PlotsMissing
-from convlab.stages import family
-from convlab.workloads import paper_layer
+from convlab.workloads import problem_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,57 +33,32 @@ COLOURS = (
 BAD = COLOURS[4]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*", "p", "d", "H", "8", "+", "x")
 DOTS = 0.85  # opacity: dots that overlap are darker, and each has 3:1 against its card
-WIDE, NARROW = 8.2, 3.7  # inches
+WIDTH = 8.2  # inches
 # Laid out in matplotlib's own font, shown in the reader's, which is narrower.
 LAID_OUT_IN = "DejaVu Sans"
 FONTS = (
     "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 )
 STYLE: Any = {
-    "svg.fonttype": "none", "font.family": [LAID_OUT_IN], "text.color": INK,
+    "svg.fonttype": "none", "font.family": [LAID_OUT_IN], "font.size": 9.5, "text.color": INK,
     "axes.labelcolor": QUIET, "axes.edgecolor": LINE, "xtick.color": QUIET, "ytick.color": QUIET,
     "axes.facecolor": CARD, "figure.facecolor": CARD, "savefig.facecolor": CARD,
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
     "grid.color": LINE, "grid.linewidth": 0.6, "legend.frameon": False, "legend.labelcolor": INK,
     "axes.unicode_minus": False, "lines.markersize": 5,
 }  # fmt: skip
-TIMES = "\N{MULTIPLICATION SIGN}"
-PALE = 0.3  # opacity of what a bar would be without layout transforms
-# What a stage's family reads, and the colour of its bars.
-FAMILIES = {
-    "plain": ("the input itself", COLOURS[0]),
-    "im2col": ("the im2col matrix", COLOURS[1]),
-    "im2win": ("im2win's windows", COLOURS[2]),
-}
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A plot as SVG for wide and for narrow screens, and in words. ``name`` is its file's."""
+class Figure(NamedTuple):
+    """A plot in words, and as SVG."""
 
-    name: str
     about: str
-    wide: str
-    narrow: str
+    svg: str
 
 
-Draw = Callable[["Axes", bool], None]
-
-
-def _figure(name: str, about: str, heights: tuple[float, float], draw: Draw) -> Figure:
-    """A figure drawn by ``draw(axes, narrow)`` at both widths; ``heights`` are in inches."""
-    return Figure(
-        name,
-        about,
-        svg(f"{name}-{WIDE}", WIDE, heights[0], lambda axes: draw(axes, False), 9.5),
-        svg(f"{name}-{NARROW}", NARROW, heights[1], lambda axes: draw(axes, True), 8.5),
-    )
-
-
-def svg(
-    salt: str, width: float, height: float, draw: Callable[[Axes], None], size: float = 9.5
-) -> str:
-    """One picture in inches, its font ``size`` in points; the same bytes for the same ``salt``.
+def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = WIDTH) -> str:
+    """One picture in inches; the same bytes for the same ``salt``, which no other picture of a page
+    may have.
 
     Raises :class:`~convlab.image.PlotsMissing` where matplotlib is not installed.
     """
@@ -97,7 +69,7 @@ def svg(
         raise PlotsMissing(
             "plots need matplotlib: run make report, or python -m pip install -e '.[plots]'"
         ) from error
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt, "font.size": size}):
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
         figure = Canvas(figsize=(width, height))
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
         draw(figure.add_subplot())
@@ -107,12 +79,13 @@ def svg(
     text = re.sub(rf"(font: [^;]*)'{LAID_OUT_IN}'[^;\"]*", rf"\1{FONTS}", text)
     used = set(re.findall(r"#([\w.-]+)", text))  # several pictures on a page: no id twice
     text = re.sub(r' id="([\w.-]+)"', lambda found: found[0] * (found[1] in used), text)
-    return "\n".join(line.rstrip() for line in text[text.index("<svg") :].splitlines()) + "\n"
+    lines = text[text.index("<svg") :].splitlines()
+    return with_dark_mode("\n".join(line.rstrip() for line in lines) + "\n")
 
 
 def with_dark_mode(picture: str) -> str:
-    """A picture for a file of its own, which takes the dark card where the reader's system is dark.
-    A program without style sheets shows the light card."""
+    """A picture that takes the dark card where the reader's system is dark. A program without style
+    sheets shows the light card."""
     rules = " ".join(
         f'[{what}="{light}"], [style*="{what}: {light}"] {{ {what}: {DARK[name]} !important }}'
         for name, light in LIGHT.items()
@@ -123,7 +96,7 @@ def with_dark_mode(picture: str) -> str:
     return f"{head}{end}\n{style}{rest}"
 
 
-def _note(
+def note(
     axes: Axes, at: tuple[float, float], text: str, away: tuple[float, float] = (0, 0), **style: Any
 ) -> Annotation:
     """Words beside a point, ``away`` from it in points; they may lie outside the axes."""
@@ -134,10 +107,10 @@ def _note(
 def _level(axes: Axes, height: float, text: str) -> None:
     """A note on a level, at its right end outside the axes: inside there are points."""
     at = axes.get_yaxis_transform()
-    _note(axes, (1, height), text, (4, 0), xycoords=at, va="center")
+    note(axes, (1, height), text, (4, 0), xycoords=at, va="center")
 
 
-def _legend_below(axes: Axes, columns: int) -> None:
+def _legend_below(axes: Axes, columns: int = 2) -> None:
     axes.figure.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns,
         handletextpad=0.3, columnspacing=1.2,
@@ -181,43 +154,42 @@ def throughput(results: Results, name: str = "throughput") -> Figure:
         if results.systems[row.system]["precision"] == "fp32"
     ]
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         _series(axes, results, shown, range(len(layers)), "-")
         if peak and peak < 2 * max(in_fp32, default=0):
             axes.axhline(peak, color=INK, linewidth=0.9, linestyle="--")
             _level(axes, peak, f"fp32 peak\n{peak:.1f}")
         axes.set_xticks(range(len(layers)), [layer.removeprefix("conv") for layer, _ in layers])
-        axes.set_xlabel("layer: Conv ..." if narrow else "layer (Conv1 to Conv12 of the paper)")
-        axes.set_ylabel("TFLOP/s" if narrow else "TFLOP/s of the convolution as defined")
+        axes.set_xlabel("layer (Conv1 to Conv12 of the paper)")
+        axes.set_ylabel("TFLOP/s of the convolution as defined")
         axes.set_ylim(bottom=0)
         axes.grid(axis="y")
-        _legend_below(axes, 1 if narrow else 2)
+        _legend_below(axes)
 
     about = (
         "TFLOP/s on each layer; more is better. Fourier and Winograd algorithms do fewer "
         "multiplications than the convolution has, tensor cores do more of them at a time: both "
         "may pass fp32's peak."
     )
-    extra = 0.17 * len(shown)
-    return _figure(name, about, (4.0 + extra / 2, 3.2 + extra), draw)
+    return Figure(about, svg(name, 4.0 + 0.085 * len(shown), draw))
 
 
 def roofline(results: Results, name: str = "roofline") -> Figure:
     """Every stage on every layer, below the GPU's two roofs."""
     machine = results.machine
-    intensity = [paper_layer(*layer).flops_per_byte for layer in results.layers()]
+    intensity = [problem_named(*layer).flops_per_byte for layer in results.layers()]
     peak, bandwidth = machine.fp32_flops or 0, machine.memory_bytes_per_second or 0
     precisions = {results.systems[name]["precision"] for name in results.names("stage")}
     split = (machine.peak_flops("3xtf32") or 0) if "3xtf32" in precisions else 0
     stages = [replace(one, title=one.name) for one in analysis.stages(results)]
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         reached = _series(axes, results, stages, intensity, "none")
         low, high = min(intensity) / 2, max(intensity) * 2
         if peak and bandwidth:
             low = min(low, peak / bandwidth / 8)
             memory = f"memory {bandwidth / 1e12:.1f} TB/s"
-            _note(axes, (peak / bandwidth, peak / 1e12), memory, (-8, 2), ha="right")
+            note(axes, (peak / bandwidth, peak / 1e12), memory, (-8, 2), ha="right")
         for words, roof, digits in (("fp32", peak, 1), ("3xTF32", split, 0)):
             if roof and bandwidth:
                 heights = [one / 1e12 for one in (low * bandwidth, roof, roof)]
@@ -227,28 +199,26 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
             first = 1e12 * sgemm / bandwidth if bandwidth else low
             axes.plot([first, high], [sgemm] * 2, color=QUIET, linewidth=0.9, linestyle="--")
             # Where it begins: at its other end are the points of the fastest stage.
-            _note(axes, (first, sgemm), f"cuBLAS SGEMM {sgemm:.1f} TFLOP/s", (6, -10))
+            note(axes, (first, sgemm), f"cuBLAS SGEMM {sgemm:.1f} TFLOP/s", (6, -10))
         bottom = min(reached, default=1.0) / 2
         top = 3 * max(*reached, peak / 1e12, split / 1e12, 1.0)
         axes.set(yscale="log", ylim=(bottom, top))
         _log2_axis(axes, math.log2(low), math.log2(high))
         axes.set_xlim(low, high)
         steps = [step * 10.0**power for power in range(-4, 4) for step in (1, 2, 5)]
-        heights = [step for step in steps if bottom <= step <= top][:: 2 if narrow else 1]
+        heights = [step for step in steps if bottom <= step <= top]
         axes.set_yticks(heights, [f"{height:g}" for height in heights])
-        if not narrow:
-            _layer_names(axes, results.layers(), intensity, top)
-        numbers = "" if narrow else "; at the top the layer, Conv ..."
-        axes.set_xlabel(f"FLOP per byte that has to move{numbers}")
+        _layer_names(axes, results.layers(), intensity, top)
+        axes.set_xlabel("FLOP per byte that has to move; at the top the layer, Conv ...")
         axes.set_ylabel("TFLOP/s")
         axes.grid()
-        _legend_below(axes, 2 if narrow else 4)
+        _legend_below(axes, 4)
 
     about = (
         "The roofline: this run's stages on every layer, below what arithmetic and memory allow; "
         "3xTF32 is s13's and s14's. Bytes are the fewest that have to move, each number once."
     )
-    return _figure(name, about, (5.2, 4.4), draw)
+    return Figure(about, svg(name, 5.2, draw))
 
 
 def _layer_names(
@@ -263,7 +233,7 @@ def _layer_names(
     for group in groups:
         middle = math.sqrt(group[0][0] * group[-1][0])
         names = "\n".join(name for _, name in group)
-        _note(axes, (middle, top), names, (0, -3), ha="center", va="top", fontsize="x-small")
+        note(axes, (middle, top), names, (0, -3), ha="center", va="top", fontsize="x-small")
 
 
 def speedups(results: Results, name: str = "speedups") -> Figure:
@@ -280,29 +250,29 @@ def speedups(results: Results, name: str = "speedups") -> Figure:
         if other.name != one.name and (mean := analysis.mean_speedup(results, one, other))
     ]
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         dots: Any = {"color": COLOURS[0], "alpha": DOTS, "markersize": 4, "markeredgewidth": 0}
         for place, (_, mean, ratios) in enumerate(known):
             axes.plot(ratios, [place] * len(ratios), "o", **dots)
             axes.plot([mean], [place], "|", color=INK, markersize=13, markeredgewidth=2)
             few = "" if len(ratios) == len(layers) else f" ({len(ratios)})"
-            _note(axes, (mean, place), f"{mean:.2f}{few}", (0, 8), ha="center", color=INK)
+            note(axes, (mean, place), f"{mean:.2f}{few}", (0, 8), ha="center", color=INK)
         axes.axvline(1, color=QUIET, linewidth=0.9)
         every = [1.0, *(ratio for *_, ratios in known for ratio in ratios)]
         first = math.floor(math.log2(min(every)))
         last = max(first + 1, math.ceil(math.log2(max(every))))
-        _log2_axis(axes, first, last, 1 + (last - first) // (6 if narrow else 11))
+        _log2_axis(axes, first, last, 1 + (last - first) // 11)
         axes.set_xlim(2.0**first / 1.06, 2.0**last * 1.06)  # a dot at the end is whole
         axes.set_yticks(range(len(known)), [other for other, *_ in known])
         axes.set_ylim(len(known) - 0.4, -0.8)
-        wide = f"times as fast: {one.name} over each (below 1 it is slower)\n"
-        wide += "a dot a layer, the stroke their geometric mean"
-        axes.set_xlabel("times as fast" if narrow else wide)
+        axes.set_xlabel(
+            f"times as fast: {one.name} over each (below 1 it is slower)\n"
+            "a dot a layer, the stroke their geometric mean"
+        )
         axes.grid(axis="x")
 
-    height = 1.0 + 0.36 * max(1, len(known))
     about = f"{one.name} over each of the others: a dot a layer, the stroke their geometric mean."
-    return _figure(name, about, (height, height), draw)
+    return Figure(about, svg(name, 1.0 + 0.36 * max(1, len(known)), draw))
 
 
 def memory(results: Results, name: str = "memory") -> Figure:
@@ -312,7 +282,7 @@ def memory(results: Results, name: str = "memory") -> Figure:
     }
     ratios = {name: means for name, means in every.items() if any(means)}
 
-    def draw(axes: Axes, narrow: bool) -> None:
+    def draw(axes: Axes) -> None:
         strokes: Any = {"color": INK, "markersize": 12, "markeredgewidth": 2}
         dots: Any = {"color": COLOURS[1], "markersize": 5, "markeredgewidth": 0}
         kinds = (("computed", "|", strokes), ("measured", "o", dots))
@@ -331,80 +301,12 @@ def memory(results: Results, name: str = "memory") -> Figure:
         last = max(1, math.ceil(math.log2(most)))
         _log2_axis(axes, 0, last)
         axes.set_xlim(0.9, 2.0**last * 1.1)
-        wide = "memory in all, over the tensors' (1: no workspace)"
-        axes.set_xlabel("over the tensors'" if narrow else wide)
+        axes.set_xlabel("memory in all, over the tensors' (1: no workspace)")
         axes.grid()
-        _legend_below(axes, 2)
+        _legend_below(axes)
 
-    height = 1.4 + 0.27 * max(1, len(ratios))
     about = (
         "Device memory in all, as a multiple of what input, filter and output take: geometric mean "
         "over the layers that each can do, computed from what it asks for, and measured."
     )
-    return _figure(name, about, (height, height), draw)
-
-
-def ladder(results: LadderResults) -> str:
-    """A bar for each stage: its TFLOP/s, its speedup and its idea, as an SVG file."""
-    steps = results.steps
-    paragraphs = (
-        f"{TIMES} is the speedup over the first bar, red where a stage is slower. Every layout "
-        "transform is part of a time. Each result was checked, element by element, against a "
-        f"float64 reference. {results.shapes[0].upper()}{results.shapes[1:]}.",
-        f"Measured on: {results.machine}.",
-        results.command or "",
-    )
-    lines = [line for text in paragraphs for line in textwrap.wrap(text, 92)]
-
-    def draw(axes: Axes) -> None:
-        from matplotlib.patches import Patch
-
-        for row, step in enumerate(steps):
-            _bar(axes, row, step, [one.stage.name for one in steps[:row]])
-        shown = {"plain", "im2win"} | {family(step.stage) for step in steps}
-        keys = [
-            Patch(color=colour, label=f"reads {words}")
-            for kind, (words, colour) in FAMILIES.items()
-            if kind in shown
-        ]
-        keys.append(Patch(color=FAMILIES["im2win"][1], alpha=PALE, label="main kernel alone"))
-        longest = max((step.reach for step in steps if step.reach), default=1.0)
-        axes.set(xlim=(0, 1.35 * longest), ylim=(len(steps) - 0.6, -0.8))
-        axes.set_axis_off()
-        title = f"From seven loops to im2win: one convolution in {len(steps)} stages\n"
-        axes.set_title(title, loc="left", fontsize=13, fontweight="bold")
-        axes.text(0, 1, f"{results.title}. Longer is faster.", transform=axes.transAxes)
-        axes.legend(handles=keys, loc="upper right", fontsize="small", borderpad=0)
-        style: Any = {"x": 0.02, "ha": "left", "fontsize": "small", "color": QUIET}
-        axes.figure.supxlabel("\n".join(lines), **style)
-
-    return with_dark_mode(svg("ladder", 6.4, 1.6 + 0.5 * len(steps) + 0.16 * len(lines), draw))
-
-
-def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:
-    """A stage's bar and words; ``above`` are the stages of the rows before, in which its base may
-    be missing."""
-    name, idea = step.idea
-    base = [one for one in step.stage.builds_on if one in above]
-    if base and above[-1] not in base:
-        idea += f" (starts again from {', '.join(one.partition('_')[0] for one in base)})"
-    strong: Any = {"fontsize": "medium", "fontweight": "bold", "color": INK}
-    heading = f"{step.stage.name.partition('_')[0]} {name}"
-    first = _note(axes, (0, row - 0.3), heading, va="baseline", **strong)
-    _note(axes, (1, 0), idea, (6, 0), xycoords=first, va="bottom")
-    if step.tflops is None or step.reach is None:
-        _note(axes, (0, row), "failed", va="center", **strong | {"color": BAD})
-        return
-    colour, said = FAMILIES[family(step.stage)][1], f"{_brief(step.tflops)} TFLOP/s"
-    if step.reach > step.tflops:
-        axes.barh(row, step.reach, 0.36, color=colour, alpha=PALE)
-        said += f" ({_brief(step.reach)} alone)"
-    axes.barh(row, step.tflops, 0.36, color=colour)
-    rate = _note(axes, (step.reach, row), said, (6, 0), va="center", color=INK, fontsize="medium")
-    if step.speedup is not None:
-        times, strong["color"] = f"{_brief(step.speedup)}{TIMES}", BAD if step.speedup < 1 else INK
-        _note(axes, (1, 0.5), times, (8, 0), xycoords=rate, va="center", **strong)
-
-
-def _brief(value: float) -> str:
-    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+    return Figure(about, svg(name, 1.4 + 0.27 * max(1, len(ratios)), draw))

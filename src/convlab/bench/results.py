@@ -17,12 +17,12 @@ from typing import Any
 import convlab
 from convlab.bench.baselines import System
 from convlab.bench.roofline import Machine
-from convlab.bench.rows import LASTING, Key, Row, require
+from convlab.bench.rows import LASTING, WRONG_STATES, Key, Row, require
 from convlab.bench.systems import BASELINES
 from convlab.files import strict, write_whole
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER
-from convlab.workloads import paper_layer
+from convlab.workloads import problem_named
 
 FORMAT, VERSION = "convlab bench", 1
 # What a time depends on, below the package: kernels, engines, baselines, and how they are measured.
@@ -38,6 +38,7 @@ LIBRARIES = (
     "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cutlass", "unfoldNd",
 )  # fmt: skip
 SHORT = 12  # digits of a fingerprint
+MORE = ("points", "first_calls")  # what an experiment's document may have beside rows
 
 
 @dataclass
@@ -45,7 +46,8 @@ class Results:
     """The rows by what they are of, the systems and layers they name, and the machine.
 
     ``missing`` are the rows that commands asked for and that are not there yet, so of a run that
-    was interrupted; ``finished`` says when the last one came.
+    was interrupted; ``finished`` says when the last one came. ``more`` are further keys of the
+    document: what an experiment has beside rows.
     """
 
     machine: Machine
@@ -56,6 +58,7 @@ class Results:
     commands: list[str] = field(default_factory=list)
     finished: str | None = None
     missing: dict[Key, None] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
 
     @property
     def device(self) -> str:
@@ -98,6 +101,7 @@ class Results:
             self.commands = [*older.commands, *self.commands]
             self.missing |= older.missing
             self.finished = older.finished
+            self.more = older.more
         self.missing |= {key: None for key in wanted if again or key not in self.rows}
         if self.missing:
             self.finished = None
@@ -111,17 +115,19 @@ class Results:
             "device": self.device,
             "machine": self.machine.as_json(),
             "environment": self.environment,
+            "packages": self.environment["packages"],
             "identity": self.identity,
             "commands": self.commands,
             "finished": self.finished,
+            "ok": not any(row.state in WRONG_STATES for row in self.rows.values()),
             "missing": [list(key) for key in self.missing],
             "layers": [_layer_json(layer, batch) for layer, batch in self.layers()],
             "systems": list(self.systems.values()),
             "rows": [
-                self.rows[key].as_json()
+                {"problem": str(problem_named(*key[:2]))} | self.rows[key].as_json()
                 for key in sorted(self.rows, key=lambda key: _order(key[:2]))
             ],
-        }
+        } | self.more
         told: dict[str, Any] = strict(document)
         return told
 
@@ -144,12 +150,13 @@ class Results:
                 list(document["commands"]),
                 document["finished"],
                 {(layer, batch, name): None for layer, batch, name in document.get("missing", ())},
+                {name: document[name] for name in MORE if name in document},
             )
             for row in rows:
                 if row.system not in results.systems:
                     raise ValueError(f"there is a row of {row.system!r}, which is no system of it")
             for layer, batch in {key[:2] for key in (*results.rows, *results.missing)}:
-                paper_layer(layer, batch)
+                problem_named(layer, batch)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no result of convlab bench: {error!r}") from error
         return results
@@ -208,7 +215,7 @@ def _order(key: tuple[str, int]) -> tuple[int, str, int]:
 
 
 def _layer_json(layer: str, batch: int) -> dict[str, Any]:
-    problem = paper_layer(layer, batch)
+    problem = problem_named(layer, batch)
     return {
         "layer": layer, "batch": batch, "problem": str(problem), "flops": problem.flops,
         "least_bytes": problem.least_bytes, "tensor_bytes": tensor_bytes(problem),

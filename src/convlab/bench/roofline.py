@@ -33,9 +33,6 @@ LAYER = "conv9"
 # A piece of that layer, small enough to be counted in seconds: its filters over a quarter of its
 # channels, and as many pixels as one or two of a GPU's tiles have, so that these are full.
 PIECE = ConvProblem(1, 16, 8, 16, 64, 3, padding=1)
-# What tensor cores reach by s13's instruction, in a loop on registers alone: no count shows it, and
-# it was measured (docs/notes/fast.md). By GPU, TF32.
-BY_MMA_SYNC, MMA_SYNC_FLOPS = "s13_tensor_cores", {"NVIDIA H200": 315e12}
 
 
 @dataclass(frozen=True)
@@ -131,45 +128,21 @@ def percent_of_roofline(
 class Why:
     """What a stage's main kernel asks of an SM for each multiply-add of a warp, counted on
     :data:`PIECE`: ``requests``, ``sectors`` of global memory, ``wavefronts`` of shared memory.
-    ``bytes_per_flop`` is what global memory moves. None where nothing can be counted. ``pace`` is
-    how many times as many multiply-adds as in fp32 the arithmetic of the stage could start,
-    ``instruction`` the percent of its peak that its instruction reaches by itself."""
+    ``bytes_per_flop`` is what global memory moves. None where nothing can be counted."""
 
     stage: str
     requests: float | None = None
     sectors: float | None = None
     wavefronts: float | None = None
     bytes_per_flop: float | None = None
-    pace: float = 1.0
-    instruction: float = 100.0
 
-    @property
-    def limits(self) -> dict[str, float]:
-        """How much of the arithmetic peak each leaves, in percent, the tightest first."""
-        found = {} if self.instruction >= 100 else {"the instruction": self.instruction}
-        for name, count in (
-            ("memory instructions", self.requests),
-            ("sectors of global memory", self.sectors and self.sectors / SECTORS_PER_CLOCK),
-            ("wavefronts of shared memory", self.wavefronts),
-        ):
-            if count:
-                found[name] = min(100.0, 100 / (PER_CLOCK * self.pace * count))
-        return dict(sorted(found.items(), key=lambda pair: pair[1]))
-
-    @property
-    def tightest(self) -> tuple[str, float] | None:
-        """What leaves least, and how much; None where nothing was counted."""
-        return next(iter(self.limits.items()), None)
-
-    def on(self, machine: Machine, precision: str) -> Why:
-        """These facts with a GPU's ``pace`` and ``instruction`` for the stage's arithmetic."""
-        peak, fp32, tf32 = (machine.peak_flops(one) for one in (precision, "fp32", "tf32"))
-        reached = MMA_SYNC_FLOPS.get(machine.device) if self.stage == BY_MMA_SYNC else None
-        return replace(
-            self,
-            pace=peak / fp32 if peak and fp32 else self.pace,
-            instruction=100 * reached / tf32 if reached and tf32 else 100.0,
-        )
+    def allows(self, pace: float = 1.0) -> float | None:
+        """How much of the arithmetic peak the slowest of these leaves, in percent; None where
+        nothing was counted. ``pace`` is how many times as many multiply-adds as in fp32 the
+        arithmetic of the stage could start."""
+        slowest = max(self.requests or 0, (self.sectors or 0) / SECTORS_PER_CLOCK,
+                      self.wavefronts or 0)  # fmt: skip
+        return min(100.0, 100 / (PER_CLOCK * pace * slowest)) if slowest else None
 
 
 def counted(names: Sequence[str]) -> Iterator[Why]:

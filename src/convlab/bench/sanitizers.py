@@ -4,7 +4,7 @@ Each of NVIDIA's four tools watches each stage's runs, in processes of their own
 memcheck finds accesses out of bounds or misaligned, racecheck races in shared memory, initcheck
 reads of uninitialised global memory, synccheck wrong barriers. ``make sanitize`` runs this.
 
-``python -m convlab.bench.sanitizers runs [--stage NAME]`` is the program that a tool watches. It
+``python -m convlab.bench.sanitizers run [NAMES]`` is the program that a tool watches. It
 runs small problems with remainders everywhere, because the tools slow kernels down a hundredfold,
 with production tiles, tiny tiles, every candidate, every switch of the ablation, and ReLU of what
 is not finite.
@@ -12,10 +12,8 @@ is not finite.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,11 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
+from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.measured import run_module, table
+from convlab.bench.measured import table
+from convlab.bench.tools import run_tool
 from convlab.bench.tuning import processes
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.oracle import CheckResult, Oracle, random_tensors
@@ -104,20 +104,16 @@ def before_relu(output: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return np.where(output < 0, np.float32(np.nan), sums)
 
 
-def run_stages(arguments: Sequence[str]) -> int:
-    """Run the cases on the GPU, for a tool to watch; 0 when every output is right."""
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE} runs")
-    parser.add_argument(
-        "--stage", action="append", metavar="NAME", type=stage_named, help="not all"
-    )
-    asked = parser.parse_args(arguments).stage
+def run_stages(names: Sequence[str]) -> int:
+    """Run the cases of these stages, or of all, on the GPU, for a tool to watch; 0 when every
+    output is right."""
     try:
+        wanted = tuple(map(stage_named, names)) or STAGES
         engine = choose("gpu")
-        wanted = [stage for stage in STAGES if not asked or stage in asked]
-        stages, left_out = stages_for(engine, tuple(wanted))
-        if left_out is not None and asked:
+        stages, left_out = stages_for(engine, wanted)
+        if left_out is not None and names:
             raise EngineUnavailable(left_out)
-    except EngineUnavailable as error:
+    except (ValueError, EngineUnavailable) as error:
         print(error, file=sys.stderr)
         return 2
     if left_out is not None:
@@ -134,6 +130,7 @@ def run_stages(arguments: Sequence[str]) -> int:
 
 
 _at_work: set[subprocess.Popen[str]] = set()
+_interrupted = Event()
 
 
 def watched(tool: str, command: Sequence[str], seconds: float) -> tuple[str, str]:
@@ -145,6 +142,8 @@ def watched(tool: str, command: Sequence[str], seconds: float) -> tuple[str, str
         whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     _at_work.add(process)
+    if _interrupted.is_set():  # while it was being started
+        _end(process)
     try:
         text, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -172,7 +171,7 @@ def counts_in(text: str) -> list[int]:
 def of_stage(tool: str, stage: str) -> dict[str, Any]:
     """What a tool says of a stage, and how many of its runs were right."""
     started = time.monotonic()
-    command = ("-W", "ignore", "-m", MODULE, "runs", "--stage", stage)
+    command = ("-W", "ignore", "-m", MODULE, "run", stage)
     says, text = watched(tool, command, PATIENCE_SECONDS)
     counted = re.search(r"(\d+) of (\d+) runs right", text)
     if says == NOTHING and counted is None:  # nothing ran
@@ -189,14 +188,9 @@ def of_stage(tool: str, stage: str) -> dict[str, Any]:
     }
 
 
-def measure(engine: Engine | None) -> dict[str, Any]:
-    """Every stage that the GPU can run, under every tool. Raises ``EngineUnavailable`` without
-    compute-sanitizer. Ctrl-C ends the tools that run and begins no others."""
-    assert engine is not None
-    if shutil.which(PROGRAM) is None:
-        raise EngineUnavailable(
-            f"there is no {PROGRAM} on the path: it comes with NVIDIA's CUDA toolkit"
-        )
+def measure(engine: Engine, names: Sequence[str]) -> dict[str, Any]:
+    """Every stage that the GPU can run, under every tool. Ctrl-C ends the tools that run and begins
+    no others."""
     said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
     version = re.search(r"[Vv]ersion (\S+)", said)
     stages, left_out = stages_for(engine, STAGES)
@@ -211,11 +205,13 @@ def measure(engine: Engine | None) -> dict[str, Any]:
             print(done, file=sys.stderr, flush=True)
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
+        _interrupted.set()
         for process in [*_at_work]:
             _end(process)
         raise
     finally:
         pool.shutdown()
+        _interrupted.clear()
     names = [stage.name for stage in stages]
     rows.sort(key=lambda row: (names.index(row["stage"]), TOOLS.index(row["tool"])))
     return {
@@ -252,10 +248,10 @@ def _cell(row: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 1 where a tool found something or a run was wrong."""
     words = sys.argv[1:] if arguments is None else arguments
-    if words[:1] == ["runs"]:
+    if words[:1] == ["run"]:
         return run_stages(words[1:])
     about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
-    return run_module(MODULE, about, measure, show, words, "its tools watch a GPU's kernels")
+    return run_tool(MODULE, about, PROGRAM, measure, show, words)
 
 
 if __name__ == "__main__":

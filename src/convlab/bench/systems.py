@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from convlab.bench.baselines import OnGpu, Singles, System, cpp, cudnn, cupy_gemm, cutlass, pytorch
+from convlab.bench.baselines.unfold_table import ROWS as UNFOLD_ROWS
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
@@ -39,13 +40,13 @@ VARIANTS = {
 
 
 def system_named(name: str) -> System:
-    """The stage, variant or baseline of that name. Raises ``ValueError`` for any other."""
+    """The stage, variant, baseline or row of article 002's table of that name. Raises
+    ``ValueError`` for any other."""
     if name in VARIANTS:
         whole = of_stage(ABLATION, **{VARIANTS[name]: False})
         return replace(whole, name=name, title=f"s11 without {VARIANTS[name]}")
-    if any(name == baseline.name for baseline in BASELINES):
-        return baseline_named(name)
-    return of_stage(stage_named(name))
+    known = UNFOLD_ROWS | {baseline.name: baseline for baseline in BASELINES}
+    return known.get(name) or of_stage(stage_named(name))
 
 
 def baseline_named(name: str) -> System:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -58,9 +59,17 @@ def bench(
             metavar="NAME", help="A baseline, all or none, else all on the GPU; may be repeated."
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, metavar="N", help="How many images.")] = (
-        workloads.PAPER_BATCH
-    ),
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many images; 128 unless given.")
+    ] = None,
+    list_of_cases: Annotated[
+        str | None,
+        typer.Option(
+            "--cases",
+            metavar="NAME",
+            help="Another list: sizes, ablation, sweeps or unfold_table.",
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Three layers, four stages, no torch.compile.")
     ] = False,
@@ -70,23 +79,25 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=1, metavar="S", help="The longest that one row may take.")
     ] = 180.0,
-    json_file: Annotated[
-        str,
+    given_file: Annotated[
+        str | None,
         typer.Option(
             "--json",
             metavar="FILE",
-            help="The results, kept after every row; - is standard output.",
+            help="The results, kept after every row: bench.json or that of the cases; - is "
+            "standard output.",
         ),
-    ] = DEFAULT_FILE,
+    ] = None,
 ) -> None:
     """Time stages and baselines on a GPU: checked, repeated, each in a process of its own.
 
     An interrupted run continues where it stopped. Exits 1 when a stage was wrong, too fast to be
     true or failed; a baseline that is wrong is reported only.
     """
+    json_file = given_file or (f"{list_of_cases}.json" if list_of_cases else DEFAULT_FILE)
     console = console_for(json_file)
     with numba_needed():
-        from convlab.bench import gpu_backend, systems
+        from convlab.bench import experiments, gpu_backend, systems
         from convlab.bench.cases import cases_for, open_bench, run
         from convlab.bench.pool import WorkerDied
         from convlab.bench.results import Results, open_results, set_aside
@@ -97,9 +108,17 @@ def bench(
                 f"convlab bench needs a GPU, as a simulator's times mean nothing: {reason}"
             )
         choose("gpu")
-        chosen = systems.chosen(stage, baseline, quick)
-        layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
-        cases = cases_for(layers, batch, chosen)
+        if list_of_cases is None:
+            chosen = systems.chosen(stage, baseline, quick)
+            layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
+            cases = cases_for(layers, batch or workloads.PAPER_BATCH, chosen)
+        elif layer or stage or baseline or batch or quick:
+            raise ValueError(
+                "--cases names layers and systems: leave out --layer, --stage, --baseline, "
+                "--batch and --quick"
+            )
+        else:
+            cases = experiments.cases_of(list_of_cases)
         older = None
         if json_file != STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))
@@ -123,6 +142,8 @@ def bench(
         console.print(Text(line, "yellow"), soft_wrap=True)
     started = time.monotonic()
     try:
+        if list_of_cases in experiments.MORE:
+            results.more |= experiments.MORE[list_of_cases](results.more)
         with _bars([*todo.values()]) as (compiled, measured):
             for row in run([*todo.values()], opened, on_compiled=compiled):
                 left.remove(row.key)  # rows do not always come in the order asked for
@@ -171,8 +192,11 @@ def _wait_until_idle(gpu: str | None, console: Console) -> None:
 def _heading(
     results: Results, cases: Sequence[Case], todo: Collection[Key], json_file: str
 ) -> Text:
-    layers, systems = ({getattr(case, name) for case in cases} for name in ("layer", "system"))
-    size = f"{len(layers)} layers x {len(systems)} systems, batch {cases[0].problem.batch}"
+    layers, systems, batches = (
+        {*map(attrgetter(name), cases)} for name in ("layer", "system.name", "problem.batch")
+    )
+    batch = " or ".join(map(str, sorted(batches)))
+    size = f"{len(layers)} layers x {len(systems)} systems, batch {batch}"
     lines = [f"runs on  {results.device}", f"rows     {len(cases)}: {size}"]
     if kept := len(cases) - len(todo):
         lines.append(

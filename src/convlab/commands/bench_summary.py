@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +13,7 @@ from rich.text import Text
 from convlab.bench import analysis
 from convlab.bench.results import Results
 from convlab.bench.rows import WRONG_STATES, Row
+from convlab.tables import table_of
 
 LEGEND = Text(
     "TFLOP/s: of the convolution as defined, median time; ~ where the spread stayed above 2 %. "
@@ -44,9 +44,8 @@ def _speeds(results: Results, shown: Sequence[Row], width: int, title: str) -> T
     names = list(dict.fromkeys(row.system for row in shown))
     by_layer = max(map(len, [*names, title])) + 7 + 6 * len(layers) <= width
     few = ("layers", "lowest", "median", "highest")
-    table = _table(title)
-    for column in ("over s01", *((layer for layer, _ in layers) if by_layer else few)):
-        table.add_column(column, justify="right", no_wrap=True)
+    shown_of = tuple(layer for layer, _ in layers) if by_layer else few
+    table = table_of((title,), ("over s01", *shown_of))
     first = next((one for one in analysis.stages(results) if one.name == analysis.BASELINE), None)
     for name in names:
         mine = [results.row(*layer, name) for layer in layers]
@@ -59,12 +58,6 @@ def _speeds(results: Results, shown: Sequence[Row], width: int, title: str) -> T
             spread = (min(speeds), statistics.median(speeds), max(speeds))
             cells = [Text(f"{len(speeds)}"), *map(_number, spread)]
         table.add_row(name, "-" if not mean else f"{mean[0]:.2f}", *cells)
-    return table
-
-
-def _table(first: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    table.add_column(first, no_wrap=True)
     return table
 
 
@@ -86,7 +79,7 @@ def _style(state: str) -> str:
 
 def _reasons(results: Results, rows: Sequence[Row]) -> list[Text]:
     lines = []
-    for entry in analysis.numberless(results, rows):
+    for entry in analysis.numberless(rows):
         where = analysis.layers_in_words(entry["layers"], len(results.layers()))
         state = (entry["state"], _style(entry["state"]))
         said = "" if entry["state"] == entry["reason"] else f": {entry['reason']}"
@@ -103,9 +96,7 @@ def wrong_in_words(rows: Sequence[Row], whose: str) -> str:
 
 def agreement_table(one: Results, other: Results) -> Table:
     """How far two runs agree, system by system."""
-    table = _table("system")
-    for name in ("layers", "median\ndifference %", "largest\ndifference %"):
-        table.add_column(name, justify="right")
+    table = table_of(("system",), ("layers", "median\ndifference %", "largest\ndifference %"))
     for name, layers, median, largest in analysis.agreement(one, other):
         style = "" if median <= 5 else "yellow"
         table.add_row(name, f"{layers}", Text(f"{median:.2f}", style), f"{largest:.2f}")

@@ -91,7 +91,7 @@ def report(
         write_whole(html_file, made.html().encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
     if markdown_file is not None:
-        for name, picture in made.files().items():
+        for name, picture in made.pictures.items():
             write_whole(markdown_file.with_name(name), picture.encode())
         write_whole(markdown_file, made.markdown.encode())
         console.print(Text(f"The tables are in {markdown_file}, the plots beside it"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections import Counter
 from concurrent.futures import BrokenExecutor
 from dataclasses import replace
@@ -33,11 +31,6 @@ if TYPE_CHECKING:
     from convlab.engines import Engine
     from convlab.stages import Stage
 
-EXAMPLE = "'32x64x56x56 * 64x64x3x3, padding 1'"
-FOUR = r"(\d+)x(\d+)x(\d+)x(\d+)"
-SHAPES = re.compile(rf"\s*{FOUR}\s*[*,]\s*{FOUR}\s*(.*)", re.DOTALL)
-OPTION = re.compile(r",\s*(s|stride|p|padding|d|dilation)\s*(\d+|\([\d\s,()]+\))\s*")
-NAMES = {"s": "stride", "p": "padding", "d": "dilation"}
 TILES, OTHER_CACHE = "the file of tiles", "remove it, or set CONVLAB_CACHE to another folder"
 
 
@@ -49,7 +42,7 @@ def tune(
     ] = None,
     problem: Annotated[
         list[str] | None,
-        typer.Option(metavar="SHAPES", help=f"Any problem, as {EXAMPLE}; repeatable."),
+        typer.Option(metavar="SHAPES", help=f"Any problem, as {workloads.EXAMPLE}; repeatable."),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="The twelve layers and those of other networks.")
@@ -167,28 +160,7 @@ def _problems(
             for name in (workloads.LAYER_NAMES if every else layers or ())
         }
         for text in texts or ():
-            given = problem_of(text)
+            given = workloads.problem_of(text)
             given = given if batch is None else replace(given, batch=batch)
             problems[str(given)] = given
     return problems | workloads.UNTUNED | workloads.UNSEEN if every else problems
-
-
-def problem_of(text: str) -> ConvProblem:
-    """The problem that is written as its ``str``: input, filters, and what is not usual of stride,
-    padding and dilation, which may be their first letters: ``32x64x56x56,64x64x3x3,s2,p1``.
-
-    Raises ``ValueError`` or ``TypeError`` naming what is wrong with it.
-    """
-    shapes = SHAPES.fullmatch(text)
-    if shapes is None:
-        raise ValueError(f"--problem is {text!r}: it must be input and filters, as {EXAMPLE}")
-    n, c, h, w, m, channels, *taps = map(int, shapes.groups()[:8])
-    rest, options = shapes[9], {}
-    while option := OPTION.match(rest):
-        options[NAMES.get(option[1], option[1])] = ast.literal_eval(option[2])
-        rest = rest[option.end() :]
-    if rest:
-        raise ValueError(f"--problem ends in {rest!r}: it may be ', stride 2', padding or dilation")
-    if channels != c:
-        raise ValueError(f"--problem has filters of {channels} channels: the input has {c}")
-    return ConvProblem(n, c, h, w, m, tuple(taps), **options)

@@ -36,13 +36,19 @@ def why_no_torch() -> str | None:
     return why_no_library("torch", "PyTorch", "torch")
 
 
+def why_no_unfoldnd() -> str | None:
+    """Why PyTorch and unfoldNd cannot run on a GPU here; None when they can."""
+    if find_spec("unfoldNd") is None:
+        return "unfoldNd is not installed: pip install unfoldNd"
+    return why_no_torch()
+
+
 class OnTorch:
     """A computation of PyTorch's made ready for one problem: on the GPU, on the CPU without one.
 
     ``tf32`` lets cuDNN and cuBLAS take tensor cores. ``channels_last`` is the layout of input,
     weight and so the output, before the clock starts. cuDNN may try its kernels (``benchmark``) in
     the first run, which happens here; without ``cudnn`` PyTorch convolves by its own code.
-    ``algorithm`` begins with the ``note``.
     """
 
     capturable = True
@@ -62,11 +68,10 @@ class OnTorch:
         tf32: bool = False,
         channels_last: bool = False,
         cudnn: bool = True,
-        note: str | None = None,
     ) -> None:
         import torch
 
-        self._name, self._note = name, note
+        self._name = name
         self._flags = {"tf32": tf32, "cudnn": cudnn}
         self._torch, self._device = torch, None
         if torch.cuda.is_available():
@@ -154,10 +159,10 @@ class OnTorch:
 
     @property
     def algorithm(self) -> str | None:
-        """The kernels of one run, the longest first, by PyTorch's profiler, behind the ``note``;
-        None where there is neither. Profiling may slow down what follows: ask after timing."""
+        """The kernels of one run, the longest first, by PyTorch's profiler; None on the CPU.
+        Profiling may slow down what follows: ask after timing."""
         if self._device is None:
-            return self._note
+            return None
         profiler = self._torch.profiler
         self._synchronize()
         with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as profile:
@@ -168,8 +173,7 @@ class OnTorch:
             if event.device_type == self._torch.autograd.DeviceType.CUDA:
                 spent[event.name] = spent.get(event.name, 0.0) + event.device_time_total
         names = sorted(spent, key=spent.__getitem__, reverse=True)
-        kernels = "; ".join(name[:LONGEST_NAME] for name in names[:MOST_KERNELS])
-        return ": ".join(filter(None, (self._note, kernels))) or None
+        return "; ".join(name[:LONGEST_NAME] for name in names[:MOST_KERNELS]) or None
 
     def _synchronize(self) -> None:
         if self._device is not None:
@@ -292,7 +296,7 @@ def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
 
     p, filters = problem, w.reshape(problem.M, problem.K)
     taken, padding = padded(problem, x)
-    unfold = import_module("unfoldNd").unfoldNd if find_spec("unfoldNd") else one_hot_unfold(p, x)
+    unfold = import_module("unfoldNd").unfoldNd
     settings = {"dilation": p.dilation, "padding": padding, "stride": p.stride}
 
     def compute() -> Any:
@@ -300,26 +304,6 @@ def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
         return torch.einsum("ok,nkl->nol", filters, columns).reshape(p.output_shape)
 
     return compute
-
-
-def whose_unfold() -> str:
-    """Which of the two unfolds runs, for readers of the results."""
-    return "the package's unfold" if find_spec("unfoldNd") else "convlab's own unfold"
-
-
-def one_hot_unfold(problem: ConvProblem, x: Any) -> Any:
-    """Unfold as a grouped convolution: for each position in the window a filter with a 1 there and
-    zeros elsewhere. The filters are made here, once."""
-    import torch
-
-    C_i, positions = problem.C_i, problem.H_f * problem.W_f
-    one_hot = torch.eye(positions, dtype=x.dtype, device=x.device)
-    filters = one_hot.reshape(positions, 1, *problem.kernel_size).repeat(C_i, 1, 1, 1)
-
-    def unfold(images: Any, kernel_size: Any, **settings: Any) -> Any:
-        return torch.nn.functional.conv2d(images, filters, groups=C_i, **settings).flatten(2)
-
-    return unfold
 
 
 def _baseline(
@@ -330,14 +314,14 @@ def _baseline(
     *,
     precision: str = "fp32",
     method: str = "gemm",
-    note: Callable[[], str] | None = None,
+    why_absent: Callable[[], str | None] = why_no_torch,
     **options: bool,
 ) -> System:
     def prepare(problem: ConvProblem, input: Singles, weight: Singles) -> Prepared:
-        said, tf32 = note and note(), precision == "tf32"
-        return OnTorch(name, problem, input, weight, make, tf32=tf32, note=said, **options)
+        tf32 = precision == "tf32"
+        return OnTorch(name, problem, input, weight, make, tf32=tf32, **options)
 
-    return baseline(name, title, family, why_no_torch, prepare, precision=precision, method=method)
+    return baseline(name, title, family, why_absent, prepare, precision=precision, method=method)
 
 
 # PyTorch chooses the algorithm.
@@ -362,6 +346,6 @@ FROM_A_PRODUCT = tuple(
         ("im2col_cublas_per_image", "im2col + cuBLAS, image by image", "cublas", per_image, {}),
         ("im2col_cublas_batched", "im2col + cuBLAS, batched", "cublas", batched, {}),
         ("unfoldnd", "unfoldNd: one-hot convolution and einsum", "unfoldnd", unfold_and_einsum,
-         {"note": whose_unfold}),
+         {"why_absent": why_no_unfoldnd}),
     )
 )  # fmt: skip

@@ -5,23 +5,23 @@ from __future__ import annotations
 
 import ast
 import difflib
-import importlib.util
 import inspect
 import json
 import re
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+import finding_examples
+from site_pictures import ROOT, drawn
 
 from convlab.engines.simulator import Simulator
 from convlab.simulation.findings import REMEDIES, SimulationError
-from convlab.site.pictures import drawn
 from convlab.stages import LADDER, Stage, short_name, stage_named
 from convlab.workloads import GPU_DEFAULT
 
+EXAMPLES = finding_examples.EXAMPLES  # a faulty kernel for each kind of finding
 # The order of the pages; one that is in no list comes under "More".
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("getting-started", "glossary"),
@@ -37,8 +37,8 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Reference": ("api", "json", "design", "contributing"),
     "Notes": ("notes/fast", "notes/measurements", "notes/machine-code"),
 }  # fmt: skip
-EXAMPLES = "finding_examples.py"
 COPIED = (".md", ".svg", ".png", ".ipynb", ".json", ".jsonl")
+EXAMPLES = finding_examples.EXAMPLES  # a faulty kernel for each kind of finding
 LINT = "docs/results/lint_conv9_sm90.json"
 LINT_COMMAND = f"convlab lint --layer conv9 --arch sm_90 --json {LINT}"
 # The modules of the API reference. Those without a list of their own name what the others hand out.
@@ -70,17 +70,17 @@ DATA = {
 }
 
 
-def collect(root: Path, folder: Path) -> bool:
+def collect(folder: Path) -> bool:
     """Put together in ``folder`` what Sphinx reads; what is no longer read is deleted. Returns
     whether pages that have not changed may link to what is elsewhere now, or gone."""
-    traces = drawn(root)
-    files = {name: path.read_bytes() for name, path in _copied(root)}
-    files |= {name: text.encode() for name, text in _made(root, files, traces)}
+    traces = drawn()
+    files = {name: path.read_bytes() for name, path in _copied()}
+    files |= {name: text.encode() for name, text in _made(files, traces)}
     files |= {f"stages/{path.name}": path.read_bytes() for path in traces.glob("*.png")}
     links = rb"\]\((?:\.\./)+((?:src|tests)/(?!convlab/stages/s\d)[^)#]+\.py)"
     for text in [*files.values()]:
         linked = {match.decode() for match in re.findall(links, text)}
-        files |= {name: (root / name).read_bytes() for name in linked if (root / name).is_file()}
+        files |= {name: (ROOT / name).read_bytes() for name in linked if (ROOT / name).is_file()}
     moved = False
     for path in folder.rglob("*"):
         if path.is_file() and path.relative_to(folder).as_posix() not in files:
@@ -95,17 +95,17 @@ def collect(root: Path, folder: Path) -> bool:
     return moved
 
 
-def _copied(root: Path) -> Iterator[tuple[str, Path]]:
+def _copied() -> Iterator[tuple[str, Path]]:
     """What is copied as it is, with its place on the site: docs/ is the site's root."""
-    yield EXAMPLES, root / "docs" / EXAMPLES
-    for start, base in (("docs", root / "docs"), ("lessons", root)):
-        for path in sorted((root / start).rglob("*")):
+    yield "site/finding_examples.py", Path(finding_examples.__file__)
+    for start, base in (("docs", ROOT / "docs"), ("lessons", ROOT)):
+        for path in sorted((ROOT / start).rglob("*")):
             name = path.relative_to(base).as_posix()
             if path.suffix in COPIED and "checkpoints" not in name:
                 yield ("index.md" if name == "README.md" else name), path
 
 
-def _made(root: Path, files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
+def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
     """The pages that are made, with their text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -114,37 +114,42 @@ def _made(root: Path, files: dict[str, bytes], traces: Path) -> Iterator[tuple[s
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     made.filters["cell"] = lambda text: str(text).replace("|", r"\|")
-    results = ladder_results(root)
+    results = ladder_results()
     made.globals |= {"LADDER": LADDER, "short": short_name, "results": results, "kind": documenter}
-    ladder = made.get_template("ladder.md").render()
+
+    def render(name: str, **values: Any) -> str:
+        return str(made.get_template(f"{name}.md.jinja").render(values))
+
+    ladder = render("ladder")
     names = {name[:-3] for name in files if name.endswith(".md")} - {"index"}
     names |= {"stages/index", "findings-shown", "measurements", "api", "lessons/index"}
     more = tuple(sorted(names - {name for listed in CONTENTS.values() for name in listed}))
-    contents = made.get_template("contents.md").render(contents=CONTENTS | {"More": more})
+    contents = render("contents", contents=CONTENTS | {"More": more})
     index = files["index.md"].decode().replace("<!-- site:ladder -->", ladder)
     yield "index.md", f"{index}\n{contents}"
-    yield "stages/index.md", made.get_template("stages.md").render(ladder=ladder)
+    yield "stages/index.md", render("stages", ladder=ladder)
     lessons = [name[8:-6] for name in files if re.fullmatch(r"lessons/[^/]+\.ipynb", name)]
-    yield "lessons/index.md", made.get_template("lessons.md").render(lessons=lessons)
-    files_there = [about(root, name) for name in files if name.startswith("results/")]
-    yield "measurements.md", made.get_template("measurements.md").render(files=files_there)
-    reference = made.get_template("api.md")
-    yield "api.md", reference.render(modules=MODULES, names=public_names, data=DATA)
-    shown = [(example, *shown_example(example)) for example in examples(root).EXAMPLES]
-    yield "findings-shown.md", made.get_template("findings.md").render(shown=shown, say=REMEDIES)
+    yield "lessons/index.md", render("lessons", lessons=lessons)
+    files_there = [about(name) for name in files if name.startswith("results/")]
+    yield "measurements.md", render("measurements", files=files_there)
+    yield "api.md", render("api", modules=MODULES, names=public_names, data=DATA)
+    shown = [(example, *shown_example(example)) for example in EXAMPLES]
+    yield (
+        "findings-shown.md",
+        render("findings", shown=shown, say=REMEDIES),
+    )
     for stage in LADDER:
-        page = made.get_template("stage.md").render(facts(root, stage, lessons, traces))
-        yield f"stages/{stage.name}.md", page
+        yield f"stages/{stage.name}.md", render("stage", **facts(stage, lessons, traces))
 
 
 # The ladder, its results and its machine code.
 
 
-def ladder_results(root: Path) -> dict[str, dict[str, Any]]:
+def ladder_results() -> dict[str, dict[str, Any]]:
     """What ``convlab ladder --json`` measured on a GPU, by the layer's name: the layer with the
     most stages first, and among equals the ladder's default problem."""
     found = {}
-    for path in (root / "docs/results").glob("ladder_*.json"):
+    for path in (ROOT / "docs/results").glob("ladder_*.json"):
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["engine"] == "gpu":
             document["steps"] = {step["name"]: step for step in document["stages"] if step["ok"]}
@@ -157,9 +162,9 @@ def ladder_results(root: Path) -> dict[str, dict[str, Any]]:
     return {layer: found[layer] for layer in sorted(found, key=place)}
 
 
-def about(root: Path, name: str) -> tuple[str, ...]:
+def about(name: str) -> tuple[str, ...]:
     """A file of results: its name on the site, its GPU, its date, the command that made it."""
-    text = (root / "docs" / name).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     document = json.loads(text) if name.endswith(".json") else None
     environment = (document.get("environment") or {}) if isinstance(document, dict) else {}
     gpu = environment.get("gpu")
@@ -168,15 +173,15 @@ def about(root: Path, name: str) -> tuple[str, ...]:
     return name, device, str(environment.get("date") or "-")[:10], command
 
 
-def lint_rows(root: Path) -> list[dict[str, Any]]:
+def lint_rows() -> list[dict[str, Any]]:
     """What the compile gate said of every kernel, as :data:`LINT_COMMAND` wrote it."""
-    found: list[dict[str, Any]] = json.loads((root / LINT).read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = json.loads((ROOT / LINT).read_text(encoding="utf-8"))
     return found
 
 
-def facts(root: Path, stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
+def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
     """What the template of a stage's page needs."""
-    code = (root / source_of(stage)).read_text(encoding="utf-8")
+    code = (ROOT / source_of(stage)).read_text(encoding="utf-8")
     docstring = ast.parse(code).body[0]
     bases = [stage_named(name) for name in stage.builds_on]
     return {
@@ -185,12 +190,12 @@ def facts(root: Path, stage: Stage, lessons: list[str], traces: Path) -> dict[st
         "source": source_of(stage),
         "idea": (import_module(stage.module).__doc__ or "").partition("\n\n")[2],
         "first": (docstring.end_lineno or 0) + 1,
-        "bases": [(base, difference(root, base, stage)) for base in bases],
+        "bases": [(base, difference(base, stage)) for base in bases],
         "follow": [other for other in LADDER if stage.name in other.builds_on],
-        "told": f"\n## {stage.name}\n" in (root / "docs/ladder.md").read_text(encoding="utf-8"),
+        "told": f"\n## {stage.name}\n" in (ROOT / "docs/ladder.md").read_text(encoding="utf-8"),
         "lesson": next((name for name in lessons if name.startswith(f"{stage.name[1:3]}_")), None),
         "trace": json.loads((traces / f"{stage.name}.json").read_text(encoding="utf-8")),
-        "lint": [row for row in lint_rows(root) if row["stage"] == stage.name],
+        "lint": [row for row in lint_rows() if row["stage"] == stage.name],
         "lint_command": LINT_COMMAND,
     }
 
@@ -200,10 +205,10 @@ def source_of(stage: Stage) -> str:
     return f"src/{stage.module.replace('.', '/')}.py"
 
 
-def difference(root: Path, base: Stage, stage: Stage) -> list[str]:
+def difference(base: Stage, stage: Stage) -> list[str]:
     """The lines removed and added from one stage's file to another's, below their docstrings."""
     before, after = (
-        (root / source_of(one)).read_text(encoding="utf-8").partition('"""\n\n')[2].splitlines()
+        (ROOT / source_of(one)).read_text(encoding="utf-8").partition('"""\n\n')[2].splitlines()
         for one in (base, stage)
     )
     files = f"{base.name}.py", f"{stage.name}.py"
@@ -211,17 +216,6 @@ def difference(root: Path, base: Stage, stage: Stage) -> list[str]:
 
 
 # Findings.
-
-
-def examples(root: Path) -> ModuleType:
-    """The module :data:`EXAMPLES`: a faulty kernel for each kind of finding."""
-    path = root / "docs" / EXAMPLES
-    spec = importlib.util.spec_from_file_location("finding_examples", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def shown_example(example: Any) -> tuple[str | None, str]:

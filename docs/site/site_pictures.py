@@ -25,21 +25,22 @@ from convlab.tracing.records import Access
 from convlab.tracing.table import statement_of
 from convlab.workloads import MODEL
 
+ROOT = Path(__file__).parents[2]  # of the repository
 # Okabe and Ito's colours, which colour-blind people tell apart: untouched, read, written, both.
 TOUCHED = ("#e4e2db", "#56b4e9", "#e69f00", "#cc79a7")
 
 
-def drawn(root: Path) -> Path:
+def drawn() -> Path:
     """The folder with each stage's trace: the pictures and, as JSON, the numbers. It is kept in
     ``build/traces`` until one of its source files changes."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for package in ("stages", "kernels", "device", "engines", "simulation", "tracing", "lessons"):
-        for path in sorted((root / "src/convlab" / package).rglob("*.py")):
+        for path in sorted((ROOT / "src/convlab" / package).rglob("*.py")):
             digest.update(path.read_bytes())
-    folder = root / "build/traces" / digest.hexdigest()[:16]
+    folder = ROOT / "build/traces" / digest.hexdigest()[:16]
     missing = [stage.name for stage in LADDER if not (folder / f"{stage.name}.json").is_file()]
     if missing:
-        shutil.rmtree(root / "build/traces", ignore_errors=True)
+        shutil.rmtree(ROOT / "build/traces", ignore_errors=True)
         folder.mkdir(parents=True)
         print(f"tracing {len(LADDER)} stages on the simulator", flush=True)
         with ProcessPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:

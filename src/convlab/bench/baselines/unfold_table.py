@@ -1,13 +1,13 @@
 """Table 1 of Faster Convolution (article 002): PyTorch's conv2d beside unfold, einsum and fold.
 
-``python -m convlab.bench.experiments unfold_table`` measures it: ``F.conv2d`` and ``conv2d_fast``,
-which unfolds by PyTorch or by unfoldNd, each with and without TF32 in cuDNN and in the matrix
-product; one image of 3 x 1024 x 1024, 16 filters of 3 x 3, a bias. Beside the six rows:
-s03_unfold_einsum and s11.
+``convlab bench --cases unfold_table`` measures its six rows: ``F.conv2d`` and
+``conv2d_fast``, which unfolds by PyTorch or by unfoldNd, each with and without TF32 in cuDNN and in
+the matrix product; one image of 3 x 1024 x 1024, 16 filters of 3 x 3, a bias.
 
 There are two times. ``time_ms`` is the GPU's, by replays of a graph. The other is of the first
-call, in a new process that calls the six rows in turn (``python -m convlab.bench.unfold_table``):
-it includes loading kernels and choosing an algorithm, as the article's profiler did.
+call, in a new process that calls the six rows in turn: it includes loading kernels and choosing an
+algorithm, as the article's profiler did. ``python -m convlab.bench.baselines.unfold_table`` is that
+process.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from convlab.bench.baselines import Prepared, System
-from convlab.bench.baselines.pytorch import Compute, OnTorch, matmul_tf32, why_no_torch
-from convlab.bench.cases import Case
-from convlab.bench.gpu_backend import GpuBackend
-from convlab.bench.systems import system_named
+from convlab.bench.baselines.pytorch import (
+    Compute,
+    OnTorch,
+    matmul_tf32,
+    why_no_torch,
+    why_no_unfoldnd,
+)
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 
 PROBLEM = ConvProblem(1, 3, 1024, 1024, 16, 3)
-BACKEND = "convlab.bench.unfold_table:Rows"
 FIRST_CALLS_SECONDS = 240.0
 
 
@@ -55,7 +56,6 @@ LINES = {
     "fast_unfoldnd": Line("unfoldnd", cudnn=True),
     "fast_unfoldnd_tf32": Line("unfoldnd", cudnn=True, matmul=True),
 }
-OURS = ("s03_unfold_einsum", "s11_im2win_full")
 
 
 def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
@@ -91,51 +91,33 @@ def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
     return compute
 
 
-def row_system(name: str) -> System:
-    """The system of a row's name; a stage or a baseline for any other."""
-    if name not in LINES:
-        return system_named(name)
-    line = LINES[name]
+def _row(name: str, line: Line) -> System:
     allowed = [words for words, on in (("cuDNN", line.cudnn), ("matmul", line.matmul)) if on]
     title = f"{CALLED[line.by]}; " + (f"TF32 in {' and '.join(allowed)}" if allowed else "no TF32")
     # unfoldNd unfolds by a convolution, so cuDNN's TF32 rounds what is unfolded.
     rounds = line.matmul or (line.cudnn and line.by in ("conv2d", "unfoldnd"))
 
-    def why_absent() -> str | None:
-        if line.by == "unfoldnd" and find_spec("unfoldNd") is None:
-            return "unfoldNd is not installed: pip install unfoldNd"
-        return why_no_torch()
-
     def prepare(problem: ConvProblem, input: Any, weight: Any) -> Prepared:
         return OnTorch(name, problem, input, weight, partial(computation, line))
 
     precision, method = "tf32" if rounds else "fp32", "any" if name == "conv2d" else "gemm"
+    why_absent = why_no_unfoldnd if line.by == "unfoldnd" else why_no_torch
     return System(name, title, "baseline", "pytorch", precision, method, True, why_absent, prepare)
 
 
-class Rows(GpuBackend):
-    """The GPU, for processes that know the rows by name."""
-
-    def system_named(self, name: str) -> System:
-        """The row of that name."""
-        return row_system(name)
+ROWS = {name: _row(name, line) for name, line in LINES.items()}
 
 
-def cases() -> list[Case]:
-    """A case for each row."""
-    return [Case(str(PROBLEM), PROBLEM, row_system(name)) for name in (*LINES, *OURS)]
-
-
-def first_calls_once(older: Mapping[str, Any] | None) -> dict[str, Any]:
+def first_calls_once(older: Mapping[str, Any]) -> dict[str, Any]:
     """The first calls of the article's six rows: an older document's where it has all of them."""
-    known = (older or {}).get("first_calls", {})
+    known = older.get("first_calls", {})
     every = all("ms" in known.get(name, {}) for name in LINES)
     return {"first_calls": known if every else first_calls()}
 
 
 def first_calls() -> dict[str, dict[str, Any]]:
     """Each row's first call in one new process: ``{"ms": ...}``, or ``{"reason": ...}``."""
-    command = [sys.executable, "-m", "convlab.bench.unfold_table"]
+    command = [sys.executable, "-m", "convlab.bench.baselines.unfold_table"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FIRST_CALLS_SECONDS)
         found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
@@ -149,7 +131,7 @@ def time_first_calls(timed: Callable[[Compute], float]) -> dict[str, Any]:
     """Each row's first call in milliseconds, by the clock ``timed``, or why there is none."""
     found: dict[str, Any] = {}
     for name, line in LINES.items():
-        if (absent := row_system(name).why_absent()) is not None:
+        if (absent := ROWS[name].why_absent()) is not None:
             found[name] = {"reason": absent}
         else:
             found[name] = {"ms": timed(computation(line, PROBLEM, *_tensors()))}

@@ -1,4 +1,4 @@
-"""The figures and tables of the four papers beside ours: ``python -m convlab.bench.papers``.
+"""The figures and tables of the four papers beside ours: ``python docs/site/papers.py``.
 
 Each section names the paper's figure, the file in docs/results that holds our measurements, what
 the paper says and what we found. The command prints everything; docs/papers.md shows what the
@@ -7,6 +7,7 @@ papers say beside our values.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,14 @@ from typing import Any, NamedTuple
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
-from convlab.bench.measured import RESULTS, read_json, source, table
+from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results, tensor_bytes
 from convlab.bench.systems import WHOLE
 from convlab.workloads import LAYER_NAMES, paper_layer
 
+ROOT = Path(__file__).parents[2]  # of the repository
+RESULTS = "docs/results"
+VERSIONS = ("numba-cuda", "numpy", "torch")
 GIB = 2**30
 TIE = 0.01  # two algorithms closer than this may swap places in another run
 # Table 3 of the im2win paper: what cuDNN 8.0 chose on an RTX 3090.
@@ -62,24 +66,6 @@ class Section(NamedTuple):
     file: str
     command: str
     show: Callable[[Any], Shown]
-
-
-SECTIONS: list[Section] = []
-
-
-def _section(title: str, file: str, command: str) -> Callable[[Any], Any]:
-    def add(show: Callable[[Any], Shown]) -> Callable[[Any], Shown]:
-        SECTIONS.append(Section(title, file, command, show))
-        return show
-
-    return add
-
-
-BENCH = ("bench_h200.json", "`convlab bench`")
-
-
-def _experiment(name: str) -> tuple[str, str]:
-    return f"{name}_h200.json", f"`python -m convlab.bench.experiments {name}`"
 
 
 def _ratios(values: Iterable[float | None]) -> str:
@@ -138,7 +124,6 @@ def _ours_over(
     ]  # fmt: skip
 
 
-@_section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH)
 def figure_2(results: Results) -> Shown:
     """TFLOP/s on the twelve layers."""
     systems, layers = im2win_systems(results), results.layers()
@@ -159,7 +144,6 @@ def figure_2(results: Results) -> Shown:
     return table(("TFLOP/s", *systems), rows), _ours_over(systems, said, faster)
 
 
-@_section("im2win: Figure 3, memory on the twelve layers", *BENCH)
 def figure_3(results: Results) -> Shown:
     """GiB on the twelve layers: the tensors and the workspace that each system asks for."""
     systems, layers = im2win_systems(results), results.layers()
@@ -190,12 +174,11 @@ def figure_3(results: Results) -> Shown:
     return table(("GiB", *systems), rows), _ours_over(systems, said, more)
 
 
-@_section("im2win: Table 3, what cuDNN chooses", *BENCH)
 def table_3(results: Results) -> Shown:
     """cuDNN's fastest algorithm on each layer, and those within :data:`TIE` of it."""
     rows, same = [], 0
     for layer in results.layers():
-        of_api = [results.row(*layer, name) for name in analysis.cudnn_algorithms(results).members]
+        of_api = [results.row(*layer, name) for name in analysis.in_fp32(results, "cudnn")]
         timed = sorted((row.time_ms, row.system) for row in of_api if row and row.time_ms)
         near = [one for one in timed if one[0] <= (1 + TIE) * timed[0][0]]
         names = [name.removeprefix("cudnn_").upper() for _, name in near]
@@ -207,7 +190,6 @@ def table_3(results: Results) -> Shown:
     return table(head, rows, left=3), (claim,)
 
 
-@_section("im2win: Figure 4, what each technique gains", *_experiment("ablation"))
 def figure_4(document: Mapping[str, Any]) -> Shown:
     """The ablation of s11."""
     rows, names = _by_layer(document), (WHOLE, *GAINS)
@@ -223,9 +205,6 @@ def figure_4(document: Mapping[str, Any]) -> Shown:
 # The three articles.
 
 
-@_section(
-    "Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++", *_experiment("sweeps")
-)
 def sweeps(document: Mapping[str, Any]) -> Shown:
     """Figures 1 to 4: speedups over the seven loops in C++, on one image."""
     rows, cells, best, over_cutlass = _by_layer(document), [], [0.0], [0.0]
@@ -248,7 +227,6 @@ def sweeps(document: Mapping[str, Any]) -> Shown:
     return table(("figure", "value", *SWEEP_SYSTEMS), cells), claims
 
 
-@_section("Faster Convolution: Table 1, unfold, einsum and fold", *_experiment("unfold_table"))
 def unfold(document: Mapping[str, Any]) -> Shown:
     """Table 1: milliseconds there, of a first call here, and on the GPU here."""
     first = {name: {"time_ms": one.get("ms")} for name, one in document["first_calls"].items()}
@@ -276,10 +254,6 @@ def unfold(document: Mapping[str, Any]) -> Shown:
     return table(("Table 1", "there ms", "first call ms", "on the GPU ms"), rows), claims
 
 
-@_section(
-    "CUDA IM2COL Kernels Design: bandwidth by depth", "im2col_h200.json",
-    "a dated measurement that no command repeats",
-)  # fmt: skip
 def im2col(document: Mapping[str, Any]) -> Shown:
     """TB/s of its kernel for each depth pitch, beside a copy of as many bytes."""
     kinds, depths = ("depth_last", "copy", "plain", "torch_unfold"), document["depths"]
@@ -293,33 +267,71 @@ def im2col(document: Mapping[str, Any]) -> Shown:
     return table(("depth pitch, TB/s", *kinds), rows), (("introduction", said, ours),)
 
 
-def show(root: Path) -> str:
+BENCH = ("bench_h200.json", "`convlab bench`")
+NOT_REPEATED = "a dated measurement that no command repeats"
+SECTIONS = [
+    Section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH, figure_2),
+    Section("im2win: Figure 3, memory on the twelve layers", *BENCH, figure_3),
+    Section("im2win: Table 3, what cuDNN chooses", *BENCH, table_3),
+    *(
+        Section(title, f"{name}_h200.json", f"`convlab bench --cases {name}`", show)
+        for title, name, show in (
+            ("im2win: Figure 4, what each technique gains", "ablation", figure_4),
+            ("Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++", "sweeps",
+             sweeps),
+            ("Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table", unfold),
+        )
+    ),
+    Section("CUDA IM2COL Kernels Design: bandwidth by depth", "im2col_h200.json", NOT_REPEATED,
+            im2col),
+]  # fmt: skip
+
+
+def show() -> str:
     """Every section as Markdown: what the paper says, our value, our table and its command."""
     parts = []
     for section in SECTIONS:
-        ours, claims, by = made(root, section)
+        ours, claims, by = made(section)
         text = f"{table(('where', 'the paper', 'here'), claims, left=3)}\n{ours}\n" if ours else ""
         parts.append(f"### {section.title}\n\n{text}{by}")
     return "\n".join(parts)
 
 
-def show_claims(root: Path) -> str:
+def show_claims() -> str:
     """One table for docs/papers.md: what each paper says and our value."""
     rows, sources = [], []
     for section in SECTIONS:
-        _, claims, by = made(root, section)
+        _, claims, by = made(section)
         rows += [(section.title, f"{where}: {words}", here) for where, words, here in claims]
         sources.append(f"- {by}")
     head = ("figure", "the paper", "here")
     return f"{table(head, rows, left=3)}\n{''.join(dict.fromkeys(sources))}"
 
 
-def made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
+def read_json(file: Path) -> Any:
+    """The document in a file. Raises ``ValueError`` naming a file that holds no JSON."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read as JSON: {error}") from error
+
+
+def source(file: str, environment: Mapping[str, Any] | None, command: str) -> str:
+    """The line below a table: the command that writes its file today, and of what is stored the
+    date and the versions."""
+    known = environment or {}
+    packages = known.get("packages") or {}
+    versions = (f"{name} {packages[name]}" for name in VERSIONS if packages.get(name))
+    words = ", ".join(filter(None, (str(known.get("date") or "")[:10], *versions)))
+    return f"{command}{f' ({words})' if words else ''}: [{file}](results/{file}).\n"
+
+
+def made(section: Section) -> tuple[str, Sequence[Claim], str]:
     """A section's table, its claims and the line that names its command.
 
     Raises ``ValueError`` for a file of something else.
     """
-    file = root / RESULTS / section.file
+    file = ROOT / RESULTS / section.file
     if not file.is_file():
         return "", (), f"Not measured yet: {section.command} on a GPU writes {section.file}.\n"
     try:
@@ -331,15 +343,9 @@ def made(root: Path, section: Section) -> tuple[str, Sequence[Claim], str]:
     return *shown, source(section.file, known, section.command)
 
 
-def main() -> int:
-    """Print the tables; returns the exit code."""
+if __name__ == "__main__":
     try:
-        print(show(Path()))
+        print(show())
     except ValueError as error:
         print(f"convlab: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(2)

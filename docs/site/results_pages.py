@@ -1,4 +1,4 @@
-"""The documentation's tables and pictures: ``python -m convlab.bench.pages`` (``make results``).
+"""The documentation's tables and pictures: ``make results``.
 
 Reads docs/results and fills the marked sections of README.md and of the pages in docs. ``--check``
 writes nothing and exits 1 where a file differs from what the results give.
@@ -13,15 +13,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from convlab.bench import analysis, papers, plots, report, sanitizers
+import ladder_results
+import papers
+from ladder_results import LadderResults, ladder_picture, ladder_section, ladder_table
+from papers import RESULTS
+
+from convlab.bench import analysis, plots, report, sanitizers
 from convlab.bench.experiments import S12, SIZES
-from convlab.bench.measured import RESULTS, LadderResults, Step, table
+from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
 from convlab.workloads import UNSEEN, UNTUNED
@@ -32,30 +37,31 @@ PICTURE, PICTURES = "docs/images/ladder.svg", "bench-"
 Maker = Callable[[str], str]
 
 
-def generated(root: Path) -> dict[Path, str]:
+def generated() -> dict[Path, str]:
     """Every file that shows results, and what it has to hold.
 
     Raises ``ValueError`` saying which file is missing or is no result.
     """
+    root = papers.ROOT
     headline = root / RESULTS / f"{HEADLINE}.json"
     if not headline.is_file():
         raise ValueError(f"there is no {headline}: convlab ladder --json writes it")
     ladder = LadderResults.read(headline)
     bench = open_results(root / BENCH)
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
-    shown: dict[str, Maker] = {name: partial(_shown, root, SHOWN[name]) for name in SHOWN}
+    shown: dict[str, Maker] = {name: partial(_shown, SHOWN[name]) for name in SHOWN}
     shown |= {
         "ladder": lambda _: f"\n{ladder_section(ladder)}\n",
         "sample": sample_section,
         "bench": lambda _: f"\n{brief.markdown}\n",
-        "papers": lambda _: f"\n{papers.show_claims(root)}\n",
+        "papers": lambda _: f"\n{papers.show_claims()}\n",
     }
     readme: dict[str, Maker] = {
         "ladder": lambda _: f"\n{ladder_table(ladder)}\n",
         "bench": lambda _: f"\n{_speedups(bench)}\n",
     }
-    files = {root / PICTURE: _kept(root / PICTURE, plots.ladder(ladder), headline)}
-    for name, text in brief.files().items():
+    files = {root / PICTURE: _kept(root / PICTURE, ladder_picture(ladder), headline)}
+    for name, text in brief.pictures.items():
         picture = root / "docs" / name
         files[picture] = _kept(picture, text, root / BENCH)
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
@@ -85,7 +91,7 @@ def filled(text: str, makers: Mapping[str, Maker]) -> str:
     return text
 
 
-def _speedups(results: Results) -> report.Table:
+def _speedups(results: Results) -> str:
     """The best stage in fp32 over s01 and over the fastest baselines, layer by layer."""
     best = analysis.best_stage(results)
     assert best is not None
@@ -95,58 +101,12 @@ def _speedups(results: Results) -> report.Table:
     )
 
 
-def _shown(root: Path, section: papers.Section, old: str) -> str:
-    text, _, by = papers.made(root, section)
+def _shown(section: papers.Section, old: str) -> str:
+    text, _, by = papers.made(section)
     return f"\n{text}\n{by}\n"
 
 
-# The ladder: README.md's table, docs/ladder.md's tables and its sample of the command.
-
-
-COLUMNS = {
-    "ms": ("time_ms", 3), "spread %": ("time_spread", 1), "TFLOP/s": ("tflops", 2),
-    "speedup": ("speedup", 2), "main kernel ms": ("kernel_ms", 3),
-    "main kernel TFLOP/s": ("kernel_tflops", 2),
-}  # fmt: skip
-
-
-def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:
-    for name, digits in map(COLUMNS.__getitem__, columns):
-        value = getattr(step, name)
-        yield "failed" if not step.ok else "-" if value is None else f"{value:.{digits}f}"
-
-
-def _file(step: Step) -> str:
-    return f"src/{step.stage.module.replace('.', '/')}.py"
-
-
-def ladder_table(results: LadderResults) -> str:
-    """README.md's table: what each stage adds and what that gains."""
-    columns = ("ms", "TFLOP/s", "speedup")
-    rows = [
-        (f"[{step.number}]({_file(step)})", step.stage.title, *_cells(step, columns))
-        for step in results.steps
-    ]
-    return table(("stage", "idea", *columns), rows, left=2)
-
-
-def ladder_section(results: LadderResults) -> str:
-    """A section of docs/ladder.md: all that one file of results says of each stage."""
-    rows = [
-        (
-            f"[{step.stage.name}](../{_file(step)})",
-            *_cells(step, COLUMNS),
-            "-" if step.workspace_bytes is None else f"{step.workspace_bytes / 2**20:,.1f}",
-        )
-        for step in results.steps
-    ]
-    command = f" with `{results.command}`" if results.command else ""
-    file = f"{results.name}.json"
-    return (
-        f"### {results.title}\n\n{results.shapes}.\n\n"
-        f"{table(('stage', *COLUMNS, 'workspace MiB'), rows)}\n"
-        f"Measured{command} ({results.machine}): [{file}](results/{file}).\n"
-    )
+# The sample of the command in docs/ladder.md.
 
 
 def sample(json_file: Path | None = None) -> str:
@@ -239,7 +199,7 @@ def _time(row: Row) -> str:
 SHOWN = {
     name: papers.Section("", f"{name}_h200.json", command, show)
     for name, command, show in (
-        ("sizes", "`python -m convlab.bench.experiments sizes`", sizes_tables),
+        ("sizes", "`convlab bench --cases sizes`", sizes_tables),
         ("sanitizers", "`make sanitize`", lambda document: (sanitizers.show(document), ())),
     )
 }
@@ -252,7 +212,10 @@ def _kept(file: Path, text: str, rows: Path) -> str:
     """A picture, or the stored one where it shows the same rows in the same words by the same code:
     every version of matplotlib lays it out in another way."""
     told = json.loads(rows.read_text(encoding="utf-8"))
-    drawn = Path(plots.__file__).read_text(encoding="utf-8")
+    code = (
+        Path(str(module.__file__)).read_text(encoding="utf-8") for module in (plots, ladder_results)
+    )
+    drawn = "".join(code)
     mark = f"rows {_hash(json.dumps(told.get('rows', told)))}, drawn by {_hash(drawn)}"
     new = f"{text}<!-- {mark} -->\n"
     old = file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -271,12 +234,11 @@ def same_but_for_layout(one: str, other: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Regenerate, or with ``--check`` only compare; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m convlab.bench.pages", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
-    parser.add_argument("--root", type=Path, default=Path(), help="convlab's source folder")
     chosen = parser.parse_args(arguments)
     try:
-        files = generated(chosen.root)
+        files = generated()
     except ValueError as error:
         print(f"convlab: {error}", file=sys.stderr)
         return 2

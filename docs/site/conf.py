@@ -1,15 +1,10 @@
-"""Sphinx's settings. ``python -m convlab.site`` (``make site``) makes the pages and calls Sphinx:
-the source folder is build/site-source, where docs/ and the generated pages come together.
+"""Sphinx's settings. ``build_site.py`` (``make site``) makes the pages and calls Sphinx: the source
+folder is build/site-source, where docs/ and the generated pages come together.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import convlab
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 project = "convlab"
 author = "the convlab authors"

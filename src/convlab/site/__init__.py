@@ -1,1 +1,0 @@
-"""The documentation as a site: docs/, the lessons, and pages made from the ladder, by Sphinx."""
