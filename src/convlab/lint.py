@@ -308,12 +308,13 @@ def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row] | NotCompil
     Numba compiles one kernel at a time, so each job is a process. The same process compiles a
     kernel for all GPUs, because what does not depend on the GPU is then done once.
     """
-    together = []
-    for _, of_stage in groupby(tasks, lambda task: task.stage):
-        by_problem = [list(some) for _, some in groupby(of_stage, lambda task: task.problem)]
-        for first in range(0, len(by_problem), DISASSEMBLED_TOGETHER):
-            batch = by_problem[first : first + DISASSEMBLED_TOGETHER]
-            together.append([*chain.from_iterable(batch)])
+    by_problem = [[*some] for _, some in groupby(tasks, lambda task: (task.stage, task.problem))]
+    most = min(DISASSEMBLED_TOGETHER, -(-len(by_problem) // jobs))  # so that no job is without work
+    together: list[list[Task]] = []
+    for _, some_of_stage in groupby(by_problem, lambda some: some[0].stage):
+        of_stage = [*some_of_stage]
+        for first in range(0, len(of_stage), most):
+            together.append([*chain.from_iterable(of_stage[first : first + most])])
     if min(jobs, len(together)) <= 1:
         yield from chain.from_iterable(map(_done, together))
         return
