@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import cache
 from importlib import import_module, util
 from pathlib import Path
+from tempfile import mkdtemp
 from types import ModuleType
 from unittest import mock
 
@@ -251,6 +252,8 @@ def mutant(name: str, old: str, new: str, folder: Path) -> Stage:
     imports = _imports_of(stage)
     targets = {stage} if old in _source(stage) else {m for m in imports if old in _source(m)}
     assert targets, f"{name} no longer contains {old!r}: mend the mutant"
+    # One of its own: to Python's cache, a file as long and of the same second is the same file.
+    folder = Path(mkdtemp(dir=folder))
     with ExitStack() as patched:
         for module in [m for m in [*imports, stage] if targets & {m, *_imports_of(m)}]:
             piece = (old, new) if module in targets else ("", "")
