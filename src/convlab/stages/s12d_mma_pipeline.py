@@ -62,7 +62,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
-        if slice_ < SLICES:
+        if uint32(slice_) < SLICES:
             fetch_filter(packed, slice_, pipe, t, S_F)
             fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
         commit_copies()  # even an empty group: wait_copies counts groups
