@@ -222,18 +222,6 @@ def test_a_refused_call_leaves_out_alone() -> None:
         convlab.conv2d(same, ones(1, 1, 1, 1), out=same)
 
 
-def test_a_workspace_that_does_not_fit_is_refused_with_its_size(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(type(engine), "free_bytes", lambda self: 1000)
-    monkeypatch.setattr(type(engine), "build", lambda *args: pytest.fail("something was built"))
-    monkeypatch.setattr(type(engine), "empty", lambda *args: pytest.fail("something was allocated"))
-    with pytest.raises(
-        MemoryError, match=r"s10_im2win's workspace needs 703\.1 KiB, but 1000 bytes are"
-    ):
-        convlab.plan(ConvProblem(100, 10, 10, 10, 1, 2, padding=((0, 0), (0, 0))), "s10")
-
-
 def test_more_blocks_than_a_grid_holds_are_refused() -> None:
     problem = ConvProblem(1, 1, 1, 1, 600_000, 1)
     with pytest.raises(

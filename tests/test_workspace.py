@@ -73,10 +73,14 @@ def test_a_workspace_that_does_not_fit_is_refused_with_what_helps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(CudaSim, "free_bytes", lambda self: 1000)
+    for name in ("build", "empty"):
+        monkeypatch.setattr(CudaSim, name, lambda *_: pytest.fail("too late to refuse"))
     with pytest.raises(MemoryError, match=r"s03_im2col's workspace needs .* workspace_limit=BYTES"):
         convlab.plan(PROBLEM, "s03_im2col", engine="cudasim")
-    with pytest.raises(MemoryError, match=r"there is on Numba's CUDA simulator on the CPU$"):
-        convlab.plan(PROBLEM, "s10", engine="cudasim")
+    large = ConvProblem(100, 10, 10, 10, 1, 2)
+    said = r"s10_im2win's workspace needs 703\.1 KiB, but 1000 bytes are .* on the CPU$"
+    with pytest.raises(MemoryError, match=said):
+        convlab.plan(large, "s10", engine="cudasim")
 
 
 @pytest.mark.parametrize("images", range(1, 8))

@@ -31,9 +31,9 @@ STAGES = Path(stages_folder.__file__).parent
 KERNELS = STAGES.parent / "kernels"  # what stages share
 BASELINE = LADDER[0].name  # what speedups are over
 
-# Multiply-adds per second of each simulator on two CPU cores, to estimate waits: 170,000 to 500,000
-# in convlab's, by stage, and 2,000 to 60,000 in Numba's. Another engine counts as the slowest.
-SIMULATED_PER_SECOND = {"simulator": 300_000, "cudasim": 20_000}
+# Multiply-adds per second of each simulator, to estimate waits: 170,000 to 500,000 in convlab's, by
+# stage, and 17,000 to 150,000 in Numba's. Another engine counts as the slowest.
+SIMULATED_PER_SECOND = {"simulator": 300_000, "cudasim": 40_000}
 PATIENCE_SECONDS = 120
 
 QUICK = "simulator"  # fast enough to count a small model of what a GPU does

@@ -2,14 +2,15 @@
 
 An emulation is what the simulators run in place of an intrinsic, as plain Python. :func:`together`
 is for emulations that need a whole warp: Numba's simulator runs each lane as a thread of the
-operating system and knows no warps. The strict simulator has warps of its own.
+operating system and knows no warps. convlab's engines have warps of their own.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
@@ -34,21 +35,29 @@ def emulation_of(value: object) -> Callable[..., Any] | None:
     return None if known is None else known[1]
 
 
-# A lane that has ended looks like one that has not begun. So when all present lanes wait, they wait
-# this long for others to begin, and then give up.
-PATIENCE_SECONDS = 2.0
-_POLL_SECONDS = 0.05
+PATIENCE_SECONDS = 60.0  # how long a lane of Numba's simulator waits: others may have ended
 
-_changed = threading.Condition()
+_change = threading.Lock()
+_here = threading.local()
+
+
+@contextmanager
+def meeting_by(meet: Callable[[str, int, Any], Any]) -> Iterator[None]:
+    """Inside, this thread's :func:`together` is ``meet(name, site, brought)``."""
+    _here.meet = meet
+    try:
+        yield
+    finally:
+        del _here.meet
 
 
 class _Meeting:
     """The lanes of a warp that have come to one call, once."""
 
     def __init__(self) -> None:
-        self.threads: list[Any] = []
         self.brought: dict[int, Any] = {}
-        self.results: Mapping[int, Any] | None = None
+        self.results: Mapping[int, Any] = {}
+        self.over = threading.Event()
 
 
 def together(
@@ -60,53 +69,27 @@ def together(
     Raises RuntimeError outside a kernel, and where a lane of the warp does not come to the same
     call: it does not exist, has ended, or waits elsewhere.
     """
+    caller = sys._getframe(2)
+    if hasattr(_here, "meet"):
+        return _here.meet(name, id(caller.f_code) + caller.f_lasti, brought)
     thread: Any = threading.current_thread()
-    manager = _manager_of(thread)
+    manager = getattr(thread, "_manager", None)
     if manager is None:
         raise RuntimeError(f"{name} is computed by the 32 lanes of a warp, so only in a kernel")
     warp, lane = divmod(thread.thread_id, WARP)
-    x, y, z = manager._block_dim
-    if x * y * z < (warp + 1) * WARP:
-        raise RuntimeError(f"{name} needs whole warps, but the block has {x * y * z} threads")
-    caller = sys._getframe(2)
     call = warp, caller.f_code, caller.f_lasti
-    with _changed:
-        meetings, waiting = vars(manager).setdefault("convlab_meetings", ({}, set()))
+    with _change:
+        meetings = vars(manager).setdefault("convlab_meetings", {})
         meeting: _Meeting = meetings.setdefault(call, _Meeting())
-        meeting.threads.append(thread)
         meeting.brought[lane] = brought
-        waiting.add(thread)
-        if len(meeting.brought) < WARP:
-            _wait(name, thread, meeting, waiting)
-        else:
+        if len(meeting.brought) == WARP:
             del meetings[call]  # the next time that they come is another
-            waiting.difference_update(meeting.threads)
             meeting.results = compute(meeting.brought)
-            _changed.notify_all()
-    assert meeting.results is not None
+            meeting.over.set()
+    if not meeting.over.wait(PATIENCE_SECONDS):
+        absent = [lane for lane in range(WARP) if lane not in meeting.brought]
+        raise RuntimeError(f"{name} needs the whole warp, but lanes {absent} do not come to it")
     return meeting.results[lane]
-
-
-def _wait(name: str, thread: Any, meeting: _Meeting, waiting: set[Any]) -> None:
-    """Until all have come, or it is clear that they never will."""
-    idle, known = 0.0, 0
-    while meeting.results is None:
-        _changed.wait(_POLL_SECONDS)
-        if thread.abort:  # another thread raised
-            raise RuntimeError(f"{name}: the launch was stopped")
-        living: list[Any] = [
-            one for one in threading.enumerate() if _manager_of(one) is _manager_of(thread)
-        ]
-        wait = all(one in waiting or bool(one.syncthreads_blocked) for one in living)
-        stuck = len(living) == known and wait
-        idle, known = idle + _POLL_SECONDS if stuck else 0.0, len(living)
-        if meeting.results is None and idle > PATIENCE_SECONDS:
-            absent = [lane for lane in range(WARP) if lane not in meeting.brought]
-            raise RuntimeError(f"{name} needs the whole warp, but lanes {absent} do not come to it")
-
-
-def _manager_of(thread: Any) -> Any:
-    return getattr(thread, "_manager", None)
 
 
 # Code for a GPU.

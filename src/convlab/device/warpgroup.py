@@ -53,7 +53,7 @@ from convlab.device.intrinsics import (
 )
 from convlab.device.products import TERMS, check_width, warp_product
 
-_started = threading.local()  # in Numba's simulator a thread's: its products under way
+_started = threading.local()  # products under way, each with its ``D``
 
 
 def _emulated_fence_shared() -> None: ...
