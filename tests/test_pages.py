@@ -17,10 +17,7 @@ from ladder_results import read as read_ladder
 from matplotlib.colors import to_rgb
 
 from convlab.bench import plots
-from convlab.bench.analysis import TORCH
-from convlab.bench.experiments import S12
-from convlab.bench.rows import Row
-from convlab.workloads import UNTUNED, paper_layer
+from convlab.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -254,45 +251,6 @@ def test_speedups_over_cpp_are_ratios_of_times():
     shown, (cpp, cutlass) = papers.sweeps({"rows": measured, "points": points})
     assert "| 1: image size | 32 | - | - | ~200 | - | 100 | - |" in shown
     assert (cpp[2], cutlass[2]) == ("up to 200x", "up to 2.0x")
-
-
-# Sizes that nobody tuned for.
-
-GEMM = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_stage3_w"
-FFT = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8_stage3; void fft2d_r2c_32x32<float>"
-
-
-def measured_sizes(chosen, torch_ms):
-    problem = UNTUNED["resnet50_1"]
-    times = {S12: 2.0, TORCH: torch_ms, "cudnn_gemm": 4.0,
-             "cudnn_implicit_gemm": 3.0}  # fmt: skip
-    return {
-        "rows": [
-            {"problem": str(problem), "layer": "resnet50_1", "batch": problem.batch,
-             "system": system, "state": "measured", "time_ms": time, "time_spread": 1.0,
-             "repeats": 20, "tflops": 1.0,
-             "algorithm": chosen if system == TORCH else None}
-            for system, time in times.items()
-        ]
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("chosen", "torch_ms", "whose", "ratio"),
-    [
-        (GEMM, 1.0, TORCH, 0.5),
-        (GEMM, 3.5, "cudnn_implicit_gemm", 1.5),
-        (FFT, 1.0, "cudnn_implicit_gemm", 1.5),
-        (None, 1.0, "cudnn_implicit_gemm", 1.5),
-    ],
-)
-def test_pytorch_s_choice_counts_where_it_is_a_gemm(chosen, torch_ms, whose, ratio):
-    document = measured_sizes(chosen, torch_ms)
-    rows = {row["system"]: Row.from_json(row) for row in document["rows"]}
-    assert pages.gemm_class(rows).system == whose
-    shown, _ = pages.sizes_tables(document)
-    assert f"| the GEMM class, fitted | 1 | {ratio:.2f} |" in shown
-    assert (f"| {UNTUNED['resnet50_1']} | 2 | 1 | 0.50 |" in shown) is (ratio < 1)
 
 
 # Colours: what is seen on a light page is seen on a dark one.
