@@ -12,14 +12,12 @@ import numpy as np
 import papers
 import pytest
 import results_pages as pages
-from ladder_results import TIMES, LadderResults, ladder_picture, ladder_section, ladder_table
+from ladder_results import TIMES, ladder_picture, ladder_section, ladder_table
+from ladder_results import read as read_ladder
 from matplotlib.colors import to_rgb
 
 from convlab.bench import plots
-from convlab.bench.analysis import TORCH
-from convlab.bench.experiments import S12
-from convlab.bench.rows import Row
-from convlab.workloads import UNTUNED, paper_layer
+from convlab.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -66,7 +64,7 @@ def document():
 def read(tmp_path, document):
     path = tmp_path / f"{pages.HEADLINE}.json"
     path.write_text(json.dumps(document))
-    return LadderResults.read(path)
+    return read_ladder(path)
 
 
 def test_the_ladder_s_tables(tmp_path, document):
@@ -217,9 +215,9 @@ def test_the_documentation_is_what_the_results_give(capsys, monkeypatch):
 
 
 def test_every_figure_of_the_papers_is_shown_with_its_command(tmp_path, monkeypatch):
-    assert len(papers.SECTIONS) == 7
+    assert len(papers.SECTIONS) == 6
     assert papers.show_claims().count("\n| im2win: Figure 2") == 3
-    for root, missing in ((ROOT, 0), (tmp_path, 7)):
+    for root, missing in ((ROOT, 0), (tmp_path, 6)):
         monkeypatch.setattr(papers, "ROOT", root)
         shown = papers.show()
         for section in papers.SECTIONS:
@@ -253,45 +251,6 @@ def test_speedups_over_cpp_are_ratios_of_times():
     shown, (cpp, cutlass) = papers.sweeps({"rows": measured, "points": points})
     assert "| 1: image size | 32 | - | - | ~200 | - | 100 | - |" in shown
     assert (cpp[2], cutlass[2]) == ("up to 200x", "up to 2.0x")
-
-
-# Sizes that nobody tuned for.
-
-GEMM = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_stage3_w"
-FFT = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8_stage3; void fft2d_r2c_32x32<float>"
-
-
-def measured_sizes(chosen, torch_ms):
-    problem = UNTUNED["resnet50_1"]
-    times = {S12: 2.0, TORCH: torch_ms, "cudnn_gemm": 4.0,
-             "cudnn_implicit_gemm": 3.0}  # fmt: skip
-    return {
-        "rows": [
-            {"problem": str(problem), "layer": "resnet50_1", "batch": problem.batch,
-             "system": system, "state": "measured", "time_ms": time, "time_spread": 1.0,
-             "repeats": 20, "tflops": 1.0,
-             "algorithm": chosen if system == TORCH else None}
-            for system, time in times.items()
-        ]
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("chosen", "torch_ms", "whose", "ratio"),
-    [
-        (GEMM, 1.0, TORCH, 0.5),
-        (GEMM, 3.5, "cudnn_implicit_gemm", 1.5),
-        (FFT, 1.0, "cudnn_implicit_gemm", 1.5),
-        (None, 1.0, "cudnn_implicit_gemm", 1.5),
-    ],
-)
-def test_pytorch_s_choice_counts_where_it_is_a_gemm(chosen, torch_ms, whose, ratio):
-    document = measured_sizes(chosen, torch_ms)
-    rows = {row["system"]: Row.from_json(row) for row in document["rows"]}
-    assert pages.gemm_class(rows).system == whose
-    shown, _ = pages.sizes_tables(document)
-    assert f"| the GEMM class, fitted | 1 | {ratio:.2f} |" in shown
-    assert (f"| {UNTUNED['resnet50_1']} | 2 | 1 | 0.50 |" in shown) is (ratio < 1)
 
 
 # Colours: what is seen on a light page is seen on a dark one.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from convlab.bench import sanitizers, tools
+from convlab.bench import sanitizers
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.stages import LADDER
@@ -53,7 +53,7 @@ def tell(monkeypatch, tmp_path):
     program.write_text(PRETENDED.format(python=sys.executable, told=told))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    monkeypatch.setattr(tools, "choose", lambda name: PretendedGpu(strict=False))
+    monkeypatch.setattr(sanitizers, "choose", lambda name: PretendedGpu(strict=False))
     monkeypatch.setattr(sanitizers, "STAGES", (LADDER[0], LADDER[-1]))
     monkeypatch.setattr(sanitizers, "processes", lambda engine: 4)
 
@@ -202,6 +202,6 @@ def test_without_the_program_or_a_gpu_nothing_runs(tell, monkeypatch, tmp_path, 
     def absent(name):
         raise EngineUnavailable("there is no GPU here")
 
-    monkeypatch.setattr(tools, "choose", absent)
+    monkeypatch.setattr(sanitizers, "choose", absent)
     assert sanitizers.main([]) == 2
     assert capsys.readouterr().err.startswith("convlab: there is no GPU here\n")

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,13 @@ from papers import read_json
 
 from convlab.bench.measured import table
 from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
-from convlab.stages import Stage, family, short_name, stage_named
+from convlab.stages import family, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Step = Mapping[str, Any]  # a stage of the document
 DRIVER = {"driver": "driver", "cuda": "CUDA"}
 PACKAGES = ("numba-cuda", "numba", "numpy")
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -37,66 +37,37 @@ COLUMNS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Step:
-    """One stage's result: no numbers where it failed.
+def read(path: Path) -> dict[str, Any]:
+    """What ``convlab ladder --json`` wrote on a GPU, with the problem and the GPU (``title``), the
+    ``shapes`` and the ``machine`` in words. Each stage has its ``stage`` and ``kernel_ms``, the
+    time of its main kernel without the layout transforms; its numbers are None where it failed.
 
-    ``kernel_ms`` is the main kernel's own time: ``time_ms`` without the layout transforms.
+    Raises ``ValueError`` naming a file that is not a GPU's result, or has unknown stages.
     """
-
-    stage: Stage
-    workspace_bytes: int | None
-    time_ms: float | None = None
-    time_spread: float | None = None
-    tflops: float | None = None
-    speedup: float | None = None
-    kernel_ms: float | None = None
-    kernel_tflops: float | None = None
-
-    @property
-    def reach(self) -> float | None:
-        """TFLOP/s without the layout transforms where these cost enough to show, else with them."""
-        if self.tflops and self.kernel_tflops and self.kernel_tflops > 1.02 * self.tflops:
-            return self.kernel_tflops
-        return self.tflops
-
-
-@dataclass(frozen=True)
-class LadderResults:
-    """What ``convlab ladder --json`` wrote on a GPU: how each stage did, and in words the problem
-    with the GPU (``title``), the problem's ``shapes``, the ``machine`` and the ``command``."""
-
-    name: str
-    title: str
-    shapes: str
-    machine: str
-    command: str
-    steps: tuple[Step, ...]
-
-    @classmethod
-    def read(cls, path: Path) -> LadderResults:
-        """The results in a file.
-
-        Raises ``ValueError`` naming a file that is not a GPU's result, or has unknown stages.
-        """
-        try:
-            document = read_json(path)
-            if document["engine"] != "gpu":
-                raise ValueError(f"its engine is {document['engine']!r}: only a GPU's times count")
-            problem, environment = document["problem"], document.get("environment") or {}
-            n, c, h, w = problem["input_shape"]
-            c_o, _, h_f, w_f = problem["weight_shape"]
-            return cls(
-                path.stem,
-                f"{_layer(problem)}, batch {n}, on an {document['device']}",
-                f"{n} images of {h} x {w} pixels and {c} channels, {c_o} filters of {h_f} x {w_f}: "
-                f"{problem['flops'] / 1e9:,.1f} GFLOP in float32",
-                _machine(document["device"], environment),
-                str(environment.get("command") or ""),
-                tuple(_step(entry, problem["flops"]) for entry in document["stages"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is not a result of the ladder: {error!r}") from error
+    try:
+        document: dict[str, Any] = read_json(path)
+        if document["engine"] != "gpu":
+            raise ValueError(f"its engine is {document['engine']!r}: only a GPU's times count")
+        problem, environment = document["problem"], document.get("environment") or {}
+        n, c, h, w = problem["input_shape"]
+        c_o, _, h_f, w_f = problem["weight_shape"]
+        for step in document["stages"]:
+            if not step["ok"]:  # whatever was measured means nothing
+                step |= dict.fromkeys(("time_ms", "time_spread", "tflops", "speedup"))
+            kernel_ms = [*step["launch_ms"].values()][-1] if step["ok"] else None
+            rate = kernel_ms and problem["flops"] / kernel_ms / 1e9
+            stage = stage_named(step["name"])
+            step |= {"stage": stage, "kernel_ms": kernel_ms, "kernel_tflops": rate}
+        return document | {
+            "file": path.name,
+            "title": f"{_layer(problem)}, batch {n}, on an {document['device']}",
+            "shapes": f"{n} images of {h} x {w} pixels and {c} channels, {c_o} filters of "
+            f"{h_f} x {w_f}: {problem['flops'] / 1e9:,.1f} GFLOP in float32",
+            "machine": _machine(document["device"], environment),
+            "command": str(environment.get("command") or ""),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a result of the ladder: {error!r}") from error
 
 
 def _layer(problem: dict[str, Any]) -> str:
@@ -121,68 +92,54 @@ def _machine(device: str, environment: dict[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _step(entry: dict[str, Any], flops: int) -> Step:
-    stage, workspace_bytes = stage_named(entry["name"]), entry["workspace_bytes"]
-    if not entry["ok"]:  # whatever was measured means nothing
-        return Step(stage, workspace_bytes)
-    kernel_ms = list(entry["launch_ms"].values())[-1]
-    numbers = {name: entry[name] for name in ("time_ms", "time_spread", "tflops", "speedup")}
-    rate = flops / kernel_ms / 1e9
-    return Step(stage, workspace_bytes, kernel_ms=kernel_ms, kernel_tflops=rate, **numbers)
-
-
 def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:
     for name, digits in map(COLUMNS.__getitem__, columns):
-        value = getattr(step, name)
-        known = "failed" if step.time_ms is None else "-"
+        value, known = step[name], "-" if step["ok"] else "failed"
         yield known if value is None else f"{value:.{digits}f}"
 
 
 def _file(step: Step) -> str:
-    return f"src/{step.stage.module.replace('.', '/')}.py"
+    return f"src/{step['stage'].module.replace('.', '/')}.py"
 
 
-def ladder_table(results: LadderResults) -> str:
+def ladder_table(results: Mapping[str, Any]) -> str:
     """README.md's table: the fastest rung of each number, what it adds and how fast it is."""
     columns = ("ms", "TFLOP/s", "speedup")
     numbers: dict[str, list[Step]] = {}
-    for step in results.steps:
-        numbers.setdefault(step.stage.name[:3], []).append(step)
-    fastest = [min(steps, key=lambda step: step.time_ms or math.inf) for steps in numbers.values()]
+    for step in results["stages"]:
+        numbers.setdefault(step["name"][:3], []).append(step)
+    fastest = [min(alike, key=lambda one: one["time_ms"] or math.inf) for alike in numbers.values()]
     rows = [
-        (f"[{short_name(one.stage.name)}]({_file(one)})", one.stage.title, *_cells(one, columns))
+        (f"[{short_name(one['name'])}]({_file(one)})", one["stage"].title, *_cells(one, columns))
         for one in fastest
     ]
     return table(("stage", "idea", *columns), rows, left=2)
 
 
-def ladder_section(results: LadderResults) -> str:
+def ladder_section(results: Mapping[str, Any]) -> str:
     """A section of docs/ladder.md: all that one file of results says of each stage."""
-    rows = [
-        (
-            f"[{step.stage.name}](../{_file(step)})",
-            *_cells(step, COLUMNS),
-            "-" if step.workspace_bytes is None else f"{step.workspace_bytes / 2**20:,.1f}",
-        )
-        for step in results.steps
-    ]
-    file = f"{results.name}.json"
+    rows = []
+    for step in results["stages"]:
+        workspace = step["workspace_bytes"]
+        mib = "-" if workspace is None else f"{workspace / 2**20:,.1f}"
+        rows.append((f"[{step['name']}](../{_file(step)})", *_cells(step, COLUMNS), mib))
+    file = results["file"]
     return (
-        f"### {results.title}\n\n{results.shapes}.\n\n"
+        f"### {results['title']}\n\n{results['shapes']}.\n\n"
         f"{table(('stage', *COLUMNS, 'workspace MiB'), rows)}\n"
-        f"Measured with `{results.command}` ({results.machine}): [{file}](results/{file}).\n"
+        f"Measured with `{results['command']}` ({results['machine']}): [{file}](results/{file}).\n"
     )
 
 
-def ladder_picture(results: LadderResults) -> str:
+def ladder_picture(results: Mapping[str, Any]) -> str:
     """A bar for each stage: its TFLOP/s, its speedup and its idea, as an SVG file."""
-    steps = results.steps
+    steps, shapes = results["stages"], results["shapes"]
     paragraphs = (
         f"{TIMES} is the speedup over the first bar, red where a stage is slower. Every layout "
         "transform is part of a time. Each result was checked, element by element, against a "
-        f"float64 reference. {results.shapes[0].upper()}{results.shapes[1:]}.",
-        f"Measured on: {results.machine}.",
-        results.command,
+        f"float64 reference. {shapes[0].upper()}{shapes[1:]}.",
+        f"Measured on: {results['machine']}.",
+        results["command"],
     )
     lines = [line for text in paragraphs for line in textwrap.wrap(text, 92)]
 
@@ -190,15 +147,15 @@ def ladder_picture(results: LadderResults) -> str:
         from matplotlib.patches import Patch
 
         for row, step in enumerate(steps):
-            _bar(axes, row, step, [one.stage.name for one in steps[:row]])
+            _bar(axes, row, step, [one["name"] for one in steps[:row]])
         keys = [Patch(color=one, label=f"reads {words}") for words, one in FAMILIES.values()]
         keys.append(Patch(color=FAMILIES["im2win"][1], alpha=PALE, label="main kernel alone"))
-        longest = max((step.reach for step in steps if step.reach), default=1.0)
+        longest = max(filter(None, map(_reach, steps)), default=1.0)
         axes.set(xlim=(0, 1.35 * longest), ylim=(len(steps) - 0.6, -0.8))
         axes.set_axis_off()
         title = f"From seven loops to im2win: one convolution in {len(steps)} stages\n"
         axes.set_title(title, loc="left", fontsize=13, fontweight="bold")
-        axes.text(0, 1, f"{results.title}. Longer is faster.", transform=axes.transAxes)
+        axes.text(0, 1, f"{results['title']}. Longer is faster.", transform=axes.transAxes)
         axes.legend(handles=keys, loc="upper right", fontsize="small", borderpad=0)
         style: Any = {"x": 0.02, "ha": "left", "fontsize": "small", "color": QUIET}
         axes.figure.supxlabel("\n".join(lines), **style)
@@ -209,26 +166,34 @@ def ladder_picture(results: LadderResults) -> str:
 def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:
     """A stage's bar and words; ``above`` are the stages of the rows before, in which its base may
     be missing."""
-    name, _, idea = step.stage.title.partition(": ")
-    base = [one for one in step.stage.builds_on if one in above]
+    stage, tflops, reach = step["stage"], step["tflops"], _reach(step)
+    name, _, idea = stage.title.partition(": ")
+    base = [one for one in stage.builds_on if one in above]
     if base and above[-1] not in base:
         idea += f" (starts again from {', '.join(one.partition('_')[0] for one in base)})"
     strong: Any = {"fontsize": "medium", "fontweight": "bold", "color": INK}
-    heading = f"{step.stage.name.partition('_')[0]} {name}"
+    heading = f"{stage.name.partition('_')[0]} {name}"
     first = note(axes, (0, row - 0.3), heading, va="baseline", **strong)
     note(axes, (1, 0), idea, (6, 0), xycoords=first, va="bottom")
-    if step.tflops is None or step.reach is None:
+    if tflops is None or reach is None:
         note(axes, (0, row), "failed", va="center", **strong | {"color": BAD})
         return
-    colour, said = FAMILIES[family(step.stage)][1], f"{_brief(step.tflops)} TFLOP/s"
-    if step.reach > step.tflops:
-        axes.barh(row, step.reach, 0.36, color=colour, alpha=PALE)
-        said += f" ({_brief(step.reach)} alone)"
-    axes.barh(row, step.tflops, 0.36, color=colour)
-    rate = note(axes, (step.reach, row), said, (6, 0), va="center", color=INK, fontsize="medium")
-    if step.speedup is not None:
-        times, strong["color"] = f"{_brief(step.speedup)}{TIMES}", BAD if step.speedup < 1 else INK
+    colour, said = FAMILIES[family(stage)][1], f"{_brief(tflops)} TFLOP/s"
+    if reach > tflops:
+        axes.barh(row, reach, 0.36, color=colour, alpha=PALE)
+        said += f" ({_brief(reach)} alone)"
+    axes.barh(row, tflops, 0.36, color=colour)
+    rate = note(axes, (reach, row), said, (6, 0), va="center", color=INK, fontsize="medium")
+    if (speedup := step["speedup"]) is not None:
+        times, strong["color"] = f"{_brief(speedup)}{TIMES}", BAD if speedup < 1 else INK
         note(axes, (1, 0.5), times, (8, 0), xycoords=rate, va="center", **strong)
+
+
+def _reach(step: Step) -> float | None:
+    """TFLOP/s without the layout transforms where these cost enough to show, else with them."""
+    whole: float | None = step["tflops"]
+    alone: float | None = step["kernel_tflops"]
+    return alone if whole and alone and alone > 1.02 * whole else whole
 
 
 def _brief(value: float) -> str:

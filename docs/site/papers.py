@@ -254,21 +254,7 @@ def unfold(document: Mapping[str, Any]) -> Shown:
     return table(("Table 1", "there ms", "first call ms", "on the GPU ms"), rows), claims
 
 
-def im2col(document: Mapping[str, Any]) -> Shown:
-    """TB/s of its kernel for each depth pitch, beside a copy of as many bytes."""
-    kinds, depths = ("depth_last", "copy", "plain", "torch_unfold"), document["depths"]
-    rows = [
-        (str(row["depth"]), *(_cell(row[kind] and row[kind]["tb_per_s"]) for kind in kinds))
-        for row in depths
-    ]
-    shares = [100 * row["depth_last"]["tb_per_s"] / row["copy"]["tb_per_s"] for row in depths]
-    said = '"coalescing memory access of each warp"; no times given'
-    ours = f"{min(shares):.0f} to {max(shares):.0f} % of a copy's bandwidth"
-    return table(("depth pitch, TB/s", *kinds), rows), (("introduction", said, ours),)
-
-
 BENCH = ("bench_h200.json", "`convlab bench`")
-NOT_REPEATED = "a dated measurement that no command repeats"
 SECTIONS = [
     Section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH, figure_2),
     Section("im2win: Figure 3, memory on the twelve layers", *BENCH, figure_3),
@@ -282,8 +268,6 @@ SECTIONS = [
             ("Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table", unfold),
         )
     ),
-    Section("CUDA IM2COL Kernels Design: bandwidth by depth", "im2col_h200.json", NOT_REPEATED,
-            im2col),
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import ladder_results
 import papers
-from ladder_results import LadderResults, ladder_picture, ladder_section, ladder_table
+from ladder_results import ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
 from convlab.bench import analysis, plots, report, sanitizers
@@ -46,7 +46,7 @@ def generated() -> dict[Path, str]:
     headline = root / RESULTS / f"{HEADLINE}.json"
     if not headline.is_file():
         raise ValueError(f"there is no {headline}: convlab ladder --json writes it")
-    ladder = LadderResults.read(headline)
+    ladder = ladder_results.read(headline)
     bench = open_results(root / BENCH)
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
     shown: dict[str, Maker] = {name: partial(_shown, SHOWN[name]) for name in SHOWN}

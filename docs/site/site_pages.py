@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import finding_examples
+from papers import read_json
 from site_pictures import ROOT, drawn
 
 from convlab.engines.simulator import Simulator
@@ -38,7 +38,6 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Notes": ("notes/fast", "notes/measurements", "notes/machine-code"),
 }  # fmt: skip
 COPIED = (".md", ".svg", ".png", ".ipynb", ".json", ".jsonl")
-EXAMPLES = finding_examples.EXAMPLES  # a faulty kernel for each kind of finding
 LINT = "docs/results/lint_conv9_sm90.json"
 LINT_COMMAND = f"convlab lint --layer conv9 --arch sm_90 --json {LINT}"
 # The modules of the API reference. Those without a list of their own name what the others hand out.
@@ -134,10 +133,7 @@ def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
     yield "measurements.md", render("measurements", files=files_there)
     yield "api.md", render("api", modules=MODULES, names=public_names, data=DATA)
     shown = [(example, *shown_example(example)) for example in EXAMPLES]
-    yield (
-        "findings-shown.md",
-        render("findings", shown=shown, say=REMEDIES),
-    )
+    yield "findings-shown.md", render("findings", shown=shown, say=REMEDIES)
     for stage in LADDER:
         yield f"stages/{stage.name}.md", render("stage", **facts(stage, lessons, traces))
 
@@ -150,7 +146,7 @@ def ladder_results() -> dict[str, dict[str, Any]]:
     most stages first, and among equals the ladder's default problem."""
     found = {}
     for path in (ROOT / "docs/results").glob("ladder_*.json"):
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
         if document["engine"] == "gpu":
             document["steps"] = {step["name"]: step for step in document["stages"] if step["ok"]}
             found[path.stem.split("_")[1].capitalize()] = document
@@ -164,18 +160,16 @@ def ladder_results() -> dict[str, dict[str, Any]]:
 
 def about(name: str) -> tuple[str, ...]:
     """A file of results: its name on the site, its GPU, its date, the command that made it."""
-    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    document = json.loads(text) if name.endswith(".json") else None
+    document = read_json(ROOT / "docs" / name) if name.endswith(".json") else None
     environment = (document.get("environment") or {}) if isinstance(document, dict) else {}
-    gpu = environment.get("gpu")
-    device = str(gpu.get("name")) if isinstance(gpu, dict) else "no GPU needed"
+    device = str((environment.get("gpu") or {"name": "no GPU needed"})["name"])
     command = str(environment.get("command") or (LINT_COMMAND if name in LINT else ""))
     return name, device, str(environment.get("date") or "-")[:10], command
 
 
 def lint_rows() -> list[dict[str, Any]]:
     """What the compile gate said of every kernel, as :data:`LINT_COMMAND` wrote it."""
-    found: list[dict[str, Any]] = json.loads((ROOT / LINT).read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = read_json(ROOT / LINT)
     return found
 
 
@@ -194,7 +188,7 @@ def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
         "follow": [other for other in LADDER if stage.name in other.builds_on],
         "told": f"\n## {stage.name}\n" in (ROOT / "docs/ladder.md").read_text(encoding="utf-8"),
         "lesson": next((name for name in lessons if name.startswith(f"{stage.name[1:3]}_")), None),
-        "trace": json.loads((traces / f"{stage.name}.json").read_text(encoding="utf-8")),
+        "trace": read_json(traces / f"{stage.name}.json"),
         "lint": [row for row in lint_rows() if row["stage"] == stage.name],
         "lint_command": LINT_COMMAND,
     }

@@ -12,8 +12,11 @@ is not finite.
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,15 +26,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from convlab.bench.measured import table
-from convlab.bench.tools import run_tool
 from convlab.bench.tuning import processes
+from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
+from convlab.files import write_whole
 from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
@@ -42,6 +47,7 @@ STAGES = (*LADDER, ABLATION)
 PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 3  # the exit code that tools are to give where they found something
+INTERRUPTED = 130  # what shells give for Ctrl-C
 PATIENCE_SECONDS = 1800
 NOTHING, SOMETHING, HANGS, FAILS = "nothing", "found", "hangs", "fails"
 
@@ -188,7 +194,7 @@ def of_stage(tool: str, stage: str) -> dict[str, Any]:
     }
 
 
-def measure(engine: Engine, names: Sequence[str]) -> dict[str, Any]:
+def measure(engine: Engine) -> dict[str, Any]:
     """Every stage that the GPU can run, under every tool. Ctrl-C ends the tools that run and begins
     no others."""
     said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
@@ -246,12 +252,35 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code: 1 where a tool found something or a run was wrong."""
+    """The command; returns its exit code: 1 where a tool found something or a run was wrong, 2
+    where nothing can run, 130 after Ctrl-C."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["run"]:
         return run_stages(words[1:])
     about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
-    return run_tool(MODULE, about, PROGRAM, measure, show, words)
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=about)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
+    file: Path | None = parser.parse_args(words).json
+    try:
+        engine = choose("gpu")
+        if shutil.which(PROGRAM) is None:
+            raise EngineUnavailable(
+                f"there is no {PROGRAM} on the path: it comes with NVIDIA's CUDA toolkit"
+            )
+        document = measure(engine)
+    except KeyboardInterrupt:
+        print("convlab: interrupted, nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except RuntimeError as error:
+        print(f"convlab: {error}", file=sys.stderr)
+        return 2
+    typed = " ".join(("python -m", MODULE, *words))
+    document |= {"device": engine.device, "environment": environment([]) | {"command": typed}}
+    print(show(document))
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, (json.dumps(document, indent=1) + "\n").encode())
+    return 0 if document["ok"] else 1
 
 
 if __name__ == "__main__":

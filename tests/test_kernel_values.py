@@ -1,19 +1,136 @@
-"""Engine ``simulator``: what the names in a kernel stand for, however it came by them."""
+"""Engine ``simulator``: names in a kernel stand for what they are on a GPU, and so do numbers."""
 
 from __future__ import annotations
 
+import math
 import sys
 from types import ModuleType
 
 import numpy as np
 import pytest
-from numba import cuda, float32
+from numba import cuda, float32, int8, int32, int64, uint8, uint32
 from numba.cuda.core import config
 
 from convlab.engines.simulator import Simulator
-from convlab.simulation.findings import NotSimulated
+from convlab.simulation.findings import NotSimulated, SimulationError
 
 SIM = Simulator()
+NAN = math.nan
+
+
+def run(kernel, *arrays: np.ndarray) -> list:
+    SIM.launch(kernel, 1, 1, *arrays)
+    return arrays[-1].tolist()
+
+
+@cuda.jit
+def largest_and_smallest(b):
+    n = float32(NAN)
+    b[0], b[1], b[2], b[3] = max(n, 1.0), max(1.0, n), min(n, 1.0), min(2.0, 1.0, n)
+    b[4] = max(3, 5, 4)
+
+
+@cuda.jit
+def atomics_and_nan(b):
+    cuda.atomic.max(b, 0, NAN)
+    cuda.atomic.min(b, 1, NAN)
+    cuda.atomic.max(b, 2, 3.0)
+    cuda.atomic.nanmax(b, 3, 3.0)
+    cuda.atomic.nanmin(b, 4, NAN)
+
+
+@cuda.jit
+def atomics_on_unsigned(b):
+    cuda.atomic.cas(b, 0, -1, 5)
+    cuda.atomic.max(b, 1, -1)
+
+
+@cuda.jit
+def casts(a, b):
+    b[0], b[1], b[2], b[3], b[4] = int32(a[0]), int8(a[0]), uint8(a[0]), int64(a[0]), int(a[0])
+
+
+@cuda.jit
+def stores(a, b, narrow):
+    b[0] = a[0]
+    narrow[0] = a[0]
+
+
+# As `cvt.rzi` does; 8 bits are the lower half of 16.
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3.9, [3, 3, 3, 3, 3]),
+        (-3.9, [-3, -3, 0, -3, -3]),
+        (3e9, [2**31 - 1, -1, 255, 3 * 10**9, 3 * 10**9]),
+        (300.0, [300, 44, 44, 300, 300]),
+        (NAN, [0, 0, 0, -(2**63), -(2**63)]),
+        (math.inf, [2**31 - 1, -1, 255, 2**63 - 1, 2**63 - 1]),
+        (-math.inf, [-(2**31), 0, 0, -(2**63), -(2**63)]),
+    ],
+)
+def test_floats_that_are_cut_to_integers(value: float, expected: list) -> None:
+    assert run(casts, np.array([value]), np.zeros(5, np.int64)) == expected
+    wide, narrow = np.zeros(1, np.int32), np.zeros(1, np.int8)
+    run(stores, np.array([value]), wide, narrow)
+    assert [wide[0], narrow[0]] == expected[:2]
+
+
+@cuda.jit
+def powers(a, b):
+    b[0] = a[0] ** (1 / 3)
+    b[1] = float32(a[0] ** 0.5)
+    b[2] = math.pow(a[0], 1 / 3)
+    b[3] = math.pow(10.0, 400.0)
+
+
+@cuda.jit
+def power_that_overflows(a):
+    a[0] = a[0] ** 400.0
+
+
+def test_a_power_that_overflows_is_refused_with_its_line() -> None:
+    line = power_that_overflows.py_func.__code__.co_firstlineno + 2
+    with pytest.raises(NotSimulated, match=rf"write math.pow, .*:{line}"):
+        run(power_that_overflows, np.array([10.0]))
+
+
+@cuda.jit
+def poles(b):
+    b[0], b[1], b[2] = math.pow(0.0, -1.0), math.sinh(-1000.0), math.atanh(1.0)
+    b[3], b[4], b[5] = math.lgamma(0.0), math.pow(-10.0, 401.0), math.log1p(-1.0)
+    b[6], b[7], b[8] = math.fmod(1.0, 0.0), math.sin(math.inf), math.exp(1000.0)
+
+
+inf = math.inf
+NUMBERS = [
+    (largest_and_smallest, [np.zeros(5)], [1, 1, 1, 1, 5]),  # they pass over NaN
+    (atomics_and_nan, [np.array([1, 1, NAN, NAN, 1], np.float32)], [1, 1, NAN, 3, 1]),
+    (atomics_on_unsigned, [np.array([2**32 - 1, 0], np.uint32)], [5, 2**32 - 1]),
+    (powers, [np.array([-8.0]), np.zeros(4)], [NAN, NAN, NAN, inf]),
+    (poles, [np.zeros(9)], [inf, -inf, inf, inf, -inf, -inf, NAN, NAN, inf]),
+]
+
+
+@pytest.mark.parametrize(("kernel", "arrays", "expected"), NUMBERS)
+def test_numbers_become_what_a_gpu_makes_of_them(kernel, arrays: list, expected: list) -> None:
+    np.testing.assert_array_equal(run(kernel, *(array.copy() for array in arrays)), expected)
+
+
+@cuda.jit
+def below_zero(a):
+    a[0] = uint32(a[0])
+
+
+def test_unsigned_numbers_below_zero_are_found() -> None:
+    for value, becomes in ((-1, 4294967295), (-1.5, 0)):
+        with pytest.raises(SimulationError, match=rf"uint32\({value}.*\) is {becomes} on a GPU"):
+            run(below_zero, np.array([value]))
+    assert run(below_zero, np.array([-0.5])) == [0]
+
+
+# Names, however a kernel came by them.
+
 F = np.float32
 BYTES_16 = 32  # not convlab's
 imports = pytest.mark.skipif(
@@ -155,7 +272,7 @@ def a_name_like_convlabs(b):
 
 
 ROW, HALF = np.arange(64, dtype=F), np.arange(32, dtype=F)
-RESULTS = [
+NAMES = [
     pytest.param(imported, 64, [ROW, ROW * 0], ROW[::-1], marks=imports, id="syncthreads"),
     pytest.param(imported_as, 64, [ROW, ROW * 0], ROW[::-1], marks=imports, id="as bar"),
     pytest.param(imported_shuffle, 32, [HALF], [*range(1, 32), 31], marks=imports, id="shuffle"),
@@ -166,7 +283,7 @@ RESULTS = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "threads", "arrays", "expected"), RESULTS)
+@pytest.mark.parametrize(("kernel", "threads", "arrays", "expected"), NAMES)
 def test_a_name_is_what_it_is_in_a_kernel(kernel, threads: int, arrays: list, expected) -> None:
     arrays = [array.copy() for array in arrays]
     SIM.launch(kernel, 1, threads, *arrays)
