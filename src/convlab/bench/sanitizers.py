@@ -28,8 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.measured import table
-from convlab.bench.tools import run_tool
+from convlab.bench.tools import run_tool, table
 from convlab.bench.tuning import processes
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.oracle import CheckResult, Oracle, random_tensors

@@ -1,8 +1,9 @@
-"""NVIDIA's tools that watch kernels on a GPU: what the commands that start them have in common."""
+"""What commands that measure with NVIDIA's tools have in common, and Markdown tables."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from convlab.bench.measured import INTERRUPTED, write_results
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
+from convlab.files import write_whole
 
 Document = dict[str, Any]
 
@@ -46,7 +47,7 @@ def run_tool(
         document = measure(engine, names)
     except KeyboardInterrupt:
         print("convlab: interrupted, nothing was written", file=sys.stderr)
-        return INTERRUPTED
+        return 130  # what shells give for Ctrl-C
     except (RuntimeError, ValueError, subprocess.CalledProcessError) as error:
         print(f"convlab: {error}", file=sys.stderr)
         return 2
@@ -54,5 +55,18 @@ def run_tool(
     document["environment"] = environment([]) | {"command": typed}
     print(show(document))
     if file is not None:
-        write_results(file, document)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, (json.dumps(document, indent=1) + "\n").encode())
     return 0 if document["ok"] else 1
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table, or nothing where there are no rows; words stand in its first ``left``
+    columns, numbers in the others."""
+    if not rows:
+        return ""
+    rule = ["---" if column < left else "---:" for column in range(len(head))]
+    return "".join(
+        f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |\n"
+        for row in (head, rule, *rows)
+    )
