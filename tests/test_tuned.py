@@ -237,6 +237,7 @@ def test_where_it_lies(variables, folder, monkeypatch):
 
 
 def test_the_code_changes_with_what_stages_are_made_of_and_numba_cuda(tmp_path, monkeypatch):
+    assert all(any(tuned.SOURCE.glob(files)) for files in tuned.CODE)  # none has moved
     files = ("problem.py", "stage.py", "stages/s12.py", "kernels/gemm.py", "device/mma.py")
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
