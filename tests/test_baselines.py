@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Barrier
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from convlab.bench.systems import BASELINES, baseline_named
 from convlab.convolution import reference
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
+from convlab.stages import LADDER
 from convlab.workloads import TEACHING
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -63,7 +65,7 @@ def checked(baseline, problem, stream=None):
 
 def test_names_are_keys_and_the_documentation_has_a_row_for_each():
     names = [baseline.name for baseline in BASELINES]
-    assert len(set(names)) == len(names)
+    assert len({*names, *(stage.name for stage in LADDER)}) == len(names) + len(LADDER)
     assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in names)
     assert [baseline_named(name) for name in names] == list(BASELINES)
     assert {baseline.name for baseline in BASELINES if not baseline.on_gpu} == {"cpp_seven_loops"}
@@ -260,49 +262,26 @@ def test_both_sides_agree_on_the_order_of_sizes():
 # Rehearsals
 
 
-class Rehearsed:
-    """A baseline that writes down what is done with it."""
-
-    def __init__(self, error):
-        self.done: list[str] = []
-        self.error = error
-
-    def prepare(self, problem, input, weight):
-        assert (input.shape, weight.shape) == (problem.input_shape, problem.weight_shape)
-        self.done.append("prepare")
-        return self
-
-    def run(self, stream):
-        self.done.append("run")
-        if self.error is not None:
-            raise self.error
-
-    def output(self):
-        self.done.append("output")
-
-    @property
-    def algorithm(self):
-        self.done.append("algorithm")
-
-    def close(self):
-        self.done.append("close")
-
-
 @pytest.mark.parametrize(
     ("absent", "error", "done"),
     [
-        (None, None, "prepare run output algorithm close"),
+        (None, None, "run output algorithm close"),
         ("it is not installed", None, ""),
-        (None, Unsupported("not this"), "prepare run close"),  # that is no mishap
-        (None, RuntimeError("broken"), "prepare run close"),
+        (None, Unsupported("not this"), "run close"),  # that is no mishap
+        (None, RuntimeError("broken"), "run close"),
     ],
 )
 def test_a_rehearsal_does_what_a_row_does_and_frees_everything(absent, error, done):
-    baseline = Rehearsed(error)
+    prepared = Mock()
+    prepared.run.side_effect = error
+    type(prepared).algorithm = property(lambda self: self("algorithm"))
+    prepare = Mock(return_value=prepared)
     broken = pytest.raises(RuntimeError) if type(error) is RuntimeError else nullcontext()
     with broken:
-        baselines.rehearsal(lambda: absent, baseline.prepare)(TEACHING)
-    assert baseline.done == done.split()
+        baselines.rehearsal(lambda: absent, prepare)(TEACHING)
+    assert [name or of[0] for name, of, _ in prepared.mock_calls] == done.split()
+    for problem, input, weight in (call.args for call in prepare.call_args_list):
+        assert (input.shape, weight.shape) == (problem.input_shape, problem.weight_shape)
 
 
 # The C++ baseline

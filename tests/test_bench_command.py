@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from bench_fakes import SPOILED, interrupt_at, pretend_gpu, system
+from bench_fakes import interrupt_at, pretend_gpu, system
 from typer.testing import CliRunner
 
 from convlab.bench import monitor, systems
@@ -303,9 +303,3 @@ def test_which_systems_are_chosen():
         chosen(["s99"], None)
     with pytest.raises(ValueError, match="baseline is 'nobody'"):
         chosen(None, ["nobody"])
-
-
-def test_names_of_stages_and_baselines_differ():
-    names = [stage.name for stage in LADDER] + [baseline.name for baseline in systems.BASELINES]
-    assert len(names) == len(set(names))
-    assert set(SPOILED).isdisjoint(names)

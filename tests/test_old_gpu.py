@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from numba.cuda.core import config
+from size import SOURCE, read_with
 from typer.testing import CliRunner
 
 from convlab import ConvProblem, Tile, api, cli, doctor, engines, ladder, plans
@@ -23,7 +24,6 @@ from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, auto_stage, plan, stages_for, why_too_old
 from convlab.stages import LADDER, Stage, stage_named
 from convlab.tracing import trace_stage
-from convlab.tuned import sources
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -81,11 +81,8 @@ def refused(*arguments: str) -> str:
 
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_a_stage_requires_what_it_and_its_kernels_use(stage: Stage) -> None:
-    text = "".join(
-        file.read_text()
-        for file in sources(stage.module)
-        if file.parent.name in ("stages", "kernels")
-    )
+    file = SOURCE.joinpath(*stage.module.split(".")[1:]).with_suffix(".py")
+    text = "".join(one.read_text() for one in read_with(file))
     newer, only_there = "commit_copies" in text or "mma_tf32" in text, "start_product" in text
     least = (9, 0) if only_there else (8, 0) if newer else None
     required = (None, False)

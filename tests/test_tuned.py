@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from dataclasses import astuple, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -162,38 +162,33 @@ def test_a_broken_file_is_no_file_and_is_rebuilt(file, content):
 def test_a_broken_row_does_not_cost_the_others(file, broken):
     put()
     (row,) = rows_of(file)
-    spoilt = row | {"problem": "another"} | broken if isinstance(broken, dict) else broken
-    write(file, spoilt, row)
+    write(file, row | {"problem": "another"} | broken if isinstance(broken, dict) else broken, row)
     assert taken() == OTHER
 
 
 def test_what_cannot_be_read_is_not_there(file, monkeypatch):
-    def fails(error):
-        def fail(*_):
-            raise error
-
-        return fail
-
     file.mkdir()
     assert taken() == CHOSEN
     file.rmdir()
     put()
-    with monkeypatch.context() as patched:
-        patched.setattr(tuned, "code_of", fails(SyntaxError("half a line")))
-        assert taken() == CHOSEN
-    for name in ("CONVLAB_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", fails(RuntimeError("Could not determine home directory.")))
-    assert taken() == CHOSEN
+    for owner, name, error in (
+        (tuned, "code", OSError("no source")),
+        (Path, "home", RuntimeError("Could not determine home directory.")),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, Mock(side_effect=error))
+            if owner is Path:
+                patched.delenv("CONVLAB_CACHE")
+                patched.delenv("XDG_CACHE_HOME", raising=False)
+            assert taken() == CHOSEN
 
 
 def test_the_file_is_read_once(file, monkeypatch):
     put()
-    reads: list[Path] = []
-    read = tuned.read
-    monkeypatch.setattr(tuned, "read", lambda path: reads.append(path) or read(path))
+    read = Mock(wraps=tuned.read)
+    monkeypatch.setattr(tuned, "read", read)
     assert [taken() for _ in range(5)] == [OTHER] * 5
-    assert reads == [file]
+    read.assert_called_once_with(file)
 
 
 def test_replacing_and_forgetting(file):
@@ -216,10 +211,7 @@ def test_the_file_is_written_whole_or_not_at_all(file, monkeypatch):
     put()
     before = file.read_bytes()
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
         put(tile=CHOSEN)
     assert file.read_bytes() == before
@@ -244,34 +236,20 @@ def test_where_it_lies(variables, folder, monkeypatch):
     assert tuned.tiles_file() == Path(folder) / "tiles.json"
 
 
-# What counts as the same code.
-
-
-def test_a_stage_is_made_of_its_file_and_what_that_imports_from_stages_and_device():
-    names = {file.name for file in tuned.sources(S12.module)}
-    assert {"s12_fused_im2win.py", "window_copies.py", "tile_heuristic.py", "vector.py"} <= names
-    assert "stage.py" in names
-    assert not names & {"s11_im2win_full.py", "s05_shared_memory.py", "problem.py", "plans.py"}
-
-
-def test_the_code_changes_with_what_the_stage_is_made_of_and_numba_cuda(tmp_path, monkeypatch):
-    for folder in ("stages", "kernels", "device"):
-        shutil.copytree(tuned.SOURCE / folder, tmp_path / folder)
+def test_the_code_changes_with_what_stages_are_made_of_and_numba_cuda(tmp_path, monkeypatch):
+    assert all(any(tuned.SOURCE.glob(files)) for files in tuned.CODE)  # none has moved
+    files = ("problem.py", "stage.py", "stages/s12.py", "kernels/gemm.py", "device/mma.py")
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
     monkeypatch.setattr(tuned, "SOURCE", tmp_path)
-
-    def code(changed=""):
-        tuned.code_of.cache_clear()
-        if changed:
-            with (tmp_path / changed).open("a") as stream:
-                stream.write("\n# changed\n")
-        return tuned.code_of(S12.module)
-
-    before = code()
-    assert code("stages/s05_shared_memory.py") == before
-    changed = {code("kernels/window_copies.py"), code("device/async_copy.py")}
+    codes = [tuned.code.__wrapped__()]
+    for file in files:
+        (tmp_path / file).write_text("# changed")
+        codes.append(tuned.code.__wrapped__())
+    assert codes[1] == codes[0]  # problem.py is no part of a stage
     monkeypatch.setattr(tuned, "version", lambda package: "0.99")
-    assert len({before, *changed, code()}) == 4
-    tuned.code_of.cache_clear()
+    assert len({*codes, tuned.code.__wrapped__()}) == len(files) + 1
 
 
 def test_auto_is_s12_on_a_gpu_and_s01_on_a_simulator(monkeypatch):

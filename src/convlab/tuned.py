@@ -2,12 +2,11 @@
 
 ``tiles.json`` in :func:`cache_folder` holds a row for each problem, GPU and stage, which only
 ``convlab tune`` writes. A plan ignores a row that it cannot read, or of other code
-(:func:`code_of`): another kernel may want another tile. The plan then takes the heuristic's tile.
+(:func:`code`): another kernel may want another tile. The plan then takes the heuristic's tile.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -26,7 +25,7 @@ from convlab.stage import Stage, Tile
 
 FORMAT = 1
 SOURCE = Path(__file__).parent
-CODE = ("stage", "stages", "kernels", "device")  # what a stage is made of
+CODE = ("stage.py", "stages/*.py", "kernels/*.py", "device/*.py")  # what a stage is made of
 KEY = ("problem", "gpu", "stage")
 Rows = dict[tuple[str, ...], dict[str, Any]]
 
@@ -50,9 +49,9 @@ def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
     """The tile that tuning found best here with this code; None where there is none."""
     try:
         row = _rows_once(tiles_file()).get((str(problem), gpu, stage.name))
-        if row is None or row.get("code") != code_of(stage.module):
+        if row is None or row.get("code") != code():
             return None
-    except (OSError, RuntimeError, SyntaxError):  # no home folder; no source to read
+    except (OSError, RuntimeError):  # no home folder; no source to read
         return None
     sizes = row.get("tile")
     if not isinstance(sizes, list) or any(type(size) is not int for size in sizes):
@@ -67,7 +66,7 @@ def remember(problem: ConvProblem, stage: Stage, gpu: str, tile: Tile, time_ms: 
     """
     key = (str(problem), gpu, stage.name)
     row = dict(zip(KEY, key, strict=True)) | {
-        "code": code_of(stage.module),
+        "code": code(),
         "tile": astuple(tile),
         "time_ms": time_ms,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -111,34 +110,9 @@ def _rows_once(file: Path) -> Rows:
 
 
 @cache
-def code_of(module: str) -> str:
-    """A hash of the stage's file, of all that it imports from ``CODE``, and of numba-cuda."""
+def code() -> str:
+    """A hash of all that stages are made of, and of numba-cuda."""
     digest = hashlib.sha256(version("numba-cuda").encode())
-    for file in sorted(sources(module)):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    for file in sorted(file for files in CODE for file in SOURCE.glob(files)):
+        digest.update(file.relative_to(SOURCE).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def sources(module: str) -> set[Path]:
-    """The files of a stage's module and of all that it imports from ``CODE``."""
-    found: set[Path] = set()
-    waiting = [module]
-    while waiting:
-        file = _file_of(waiting.pop())
-        if file is None or file in found:
-            continue
-        found.add(file)
-        for node in ast.walk(ast.parse(file.read_bytes())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
-
-
-def _file_of(module: str) -> Path | None:
-    """The file of a module in ``CODE``, but not the ladder's own list, which imports all."""
-    top, *parts = module.split(".")
-    if top != "convlab" or parts[:1] not in [[name] for name in CODE] or parts == ["stages"]:
-        return None
-    path = SOURCE.joinpath(*parts)
-    files = (path.with_suffix(".py"), path / "__init__.py")
-    return next((file for file in files if file.is_file()), None)
