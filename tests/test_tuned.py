@@ -249,7 +249,7 @@ def test_where_it_lies(variables, folder, monkeypatch):
 
 def test_a_stage_is_made_of_its_file_and_what_that_imports_from_stages_and_device():
     names = {file.name for file in tuned.sources(S12.module)}
-    assert {"s12_fused_im2win.py", "window_copies.py", "tile_heuristic.py", "vector.py"} <= names
+    assert {"s12_fused_im2win.py", "window_copies.py", "vector.py"} <= names
     assert "stage.py" in names
     assert not names & {"s11_im2win_full.py", "s05_shared_memory.py", "problem.py", "plans.py"}
 

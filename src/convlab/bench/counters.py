@@ -29,7 +29,7 @@ from convlab.oracle import random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
 from convlab.stage import Capability
-from convlab.stages import LADDER, Stage, Tile
+from convlab.stages import LADDER, Stage, Tile, production_tile
 from convlab.tracing import LaunchTrace, trace, trace_stage
 from convlab.workloads import MODEL, TEACHING
 
@@ -109,7 +109,7 @@ def cases(only: Sequence[str] = ()) -> list[Case]:
     for stage in stages:
         found.append(Case(stage, TEACHING, stage.tiny_tile))
         found.append(Case(stage, MODEL, stage.model_tile or stage.tiny_tile))
-        found.append(Case(stage, SMALL, stage.production_tile(SMALL)))
+        found.append(Case(stage, SMALL, production_tile(stage, SMALL)))
     return [case for case in found if case.kernel.name.startswith(tuple(only or [""]))]
 
 
