@@ -20,6 +20,7 @@ from convlab.engines import Engine, choose
 from convlab.oracle import CheckResult, Oracle
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
+from convlab.stages import allowances
 
 # jsonschema, which nbformat imports, checks with it what no notebook has; it takes 1.4 s to import.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
@@ -101,8 +102,8 @@ def _run_and_check(
     input, weight, bias = (None if t is None else engine.to_device(t) for t in tensors)
     output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
     plan(input, weight, output, bias)
-    allowances = stage.allowances(problem)
-    return Oracle(problem, *tensors).check(engine.to_host(output), **allowances)
+    allowed = allowances(stage, problem)
+    return Oracle(problem, *tensors).check(engine.to_host(output), **allowed)
 
 
 def pytest_collection_finish():

@@ -16,7 +16,7 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from convlab.engines import prepacked
 from convlab.engines.gpu import signature
 from convlab.problem import ConvProblem
-from convlab.stages import stage_named
+from convlab.stages import production_program, stage_named
 
 PROBLEM = ConvProblem(3, 5, 9, 7, 6, (3, 2), stride=(2, 1), padding=1)
 SHAPES = {
@@ -208,7 +208,7 @@ def prepared(fake, program, held):
 
 def stage_packed(fake, name):
     stage = stage_named(name)
-    program = stage.prepare(PROBLEM, stage.production_tile(PROBLEM))
+    program = production_program(stage, PROBLEM)
     held = {
         buffer.name: device_array(buffer.shape, 0x7F00_0000_0000 + 0x100000 * place)
         for place, buffer in enumerate(program.buffers)

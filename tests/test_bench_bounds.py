@@ -9,7 +9,7 @@ from convlab.bench.bounds import FP32, RULES, Checked, Checker, bounds_for, limi
 from convlab.convolution import reference
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
-from convlab.stages import stage_named
+from convlab.stages import allowances, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -104,9 +104,9 @@ def test_an_algorithm_is_right_by_the_rule_of_its_own(checker, tensors, method, 
 def test_three_products_for_one_are_checked_as_fp32(checker, tensors):
     s13 = stage_named("s13")
     assert bounds_for(s13.precision, "gemm") == (FP32,)
-    allowances = s13.allowances(PROBLEM)
+    allowed = allowances(s13, PROBLEM)
     right, rounded = (
-        checker.check(in_float32(*numbers), s13.precision, "gemm", allowances)
+        checker.check(in_float32(*numbers), s13.precision, "gemm", allowed)
         for numbers in (tensors, map(in_tf32, tensors))
     )
     assert right.ok

@@ -15,7 +15,7 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.stage import Program, Step
-from convlab.stages import Stage, stage_named
+from convlab.stages import Stage, allowances, stage_named
 
 PROBLEM = ConvProblem(2, 4, 3, 5, 6, (2, 3), stride=(1, 2), padding=1)
 
@@ -51,7 +51,7 @@ def test_every_stage_with_a_constant_weight(stage: Stage, engine: Engine) -> Non
 
     def check(output: Any, *numbers: Any) -> None:
         result = Oracle(PROBLEM, *numbers).check(
-            engine.to_host(output), **stage.allowances(PROBLEM)
+            engine.to_host(output), **allowances(stage, PROBLEM)
         )
         assert result.ok, str(result)
 

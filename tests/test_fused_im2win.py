@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convlab import ConvProblem, Tile, plan, plans, trace_stage
+from convlab import ConvProblem, Tile, plan, plans, stages, trace_stage
 from convlab.engines import Engine
 from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic, window_copies
 from convlab.kernels.tile_heuristic import H200_SMS, SPLITS
 from convlab.oracle import random_tensors
+from convlab.stages import allowances, production_program, production_tile, splits_for, stage_named
 from convlab.stages import s12_fused_im2win as s12
-from convlab.stages import stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 S12 = s12.STAGE
@@ -78,7 +78,7 @@ def test_a_plan_of_a_large_filter_takes_no_memory_on_the_host(name: str) -> None
     problem, stage = ConvProblem(1, 5, 400, 400, 1, 400), stage_named(name)
     tracemalloc.start()
     try:
-        stage.prepare(problem, stage.production_tile(problem))
+        production_program(stage, problem)
         assert tracemalloc.get_traced_memory()[1] < 2**22
     finally:
         tracemalloc.stop()
@@ -97,15 +97,15 @@ def test_a_plan_of_a_large_filter_takes_no_memory_on_the_host(name: str) -> None
 )
 def test_millions_of_channels(problem: ConvProblem, name: str) -> None:
     stage = stage_named(name)
-    for tile in (stage.production_tile(problem), *stage.candidates(problem)):
+    for tile in (production_tile(stage, problem), *stages.candidates(stage, problem)):
         assert stage.prepare(problem, tile).tile == tile
 
 
 @pytest.mark.same_in_cudasim
 def test_s12_takes_as_many_channels_as_rows_of_its_largest_blocks() -> None:
-    S12.prepare(most := ConvProblem(1, 1, 1, 1, 128 * 65535, 1), S12.production_tile(most))
+    S12.prepare(most := ConvProblem(1, 1, 1, 1, 128 * 65535, 1), production_tile(S12, most))
     with pytest.raises(ValueError, match="fused_im2win needs 65536 blocks along y"):
-        S12.prepare(more := replace(most, out_channels=128 * 65535 + 1), S12.production_tile(more))
+        S12.prepare(more := replace(most, out_channels=128 * 65535 + 1), production_tile(S12, more))
 
 
 @pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])
@@ -208,8 +208,10 @@ def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None
         == 1
         < best_splits(ragged, Tile(64, 64, 16, 8, 4))
     )
-    assert S12.atomic_additions(one_image) >= best_splits(one_image, best_tile(one_image))
-    assert S12.atomic_additions(paper_layer("conv8")) == 0
+    assert allowances(S12, one_image)["atomic_additions"] >= best_splits(
+        one_image, best_tile(one_image)
+    )
+    assert allowances(S12, paper_layer("conv8"))["atomic_additions"] == 0
 
 
 def test_sums_are_not_split_where_there_are_many_outputs() -> None:
@@ -226,14 +228,18 @@ def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(multiprocess
         for M_B, N_B, M_T, N_T in RATES:
             for K_B in (4, 8, 16, 32):
                 splits = best_splits(problem, Tile(M_B, N_B, K_B, M_T, N_T), multiprocessors)
-                assert splits <= S12.atomic_additions(problem)
+                assert splits <= allowances(S12, problem)["atomic_additions"]
 
 
 def test_split_sums_are_cleared_first_and_whole_ones_are_not_split() -> None:
     problem = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     tile = best_tile(problem)
-    names = [[launch.name for launch in S12.prepare(problem, tile, **options).launches]
-             for options in ({}, {"whole_sums": True}, {"relu": True})]  # fmt: skip
+    names = []
+    for options in ({}, {"whole_sums": True}, {"relu": True}):
+        splits = splits_for(S12, problem, tile, None, **options)
+        names.append(
+            [step.name for step in S12.prepare(problem, tile, **options, **splits).launches]
+        )
     assert names == [["pack_filter", "clear", "fused_im2win"]] + 2 * [
         ["pack_filter", "fused_im2win"]
     ]

@@ -41,7 +41,7 @@ from convlab.engines import Engine, choose, unavailable
 from convlab.engines.simulator import Simulator
 from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan, program_for, stages_for
-from convlab.stages import stage_named
+from convlab.stages import allowances, stage_named
 from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
 
 if (reason := unavailable("gpu")) is not None:
@@ -112,7 +112,7 @@ def check_layer(
     assert limit is None or plan.workspace_bytes <= limit
     assert plan.one_graph != stage.needs_library
     plan(input, weight, output, bias)
-    return oracle.check(engine.to_host(output), **stage.allowances(oracle.problem))
+    return oracle.check(engine.to_host(output), **allowances(stage, oracle.problem))
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)

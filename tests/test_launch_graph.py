@@ -11,7 +11,7 @@ from cuda.bindings import driver
 from numba.cuda.core import config
 
 from convlab.engines.handles import address_of
-from convlab.stages import stage_named
+from convlab.stages import production_tile, stage_named
 
 if config.ENABLE_CUDASIM:
     pytest.skip("Numba runs as its CUDA simulator: it has no launch", allow_module_level=True)
@@ -114,7 +114,7 @@ def test_an_error_names_the_kernels_of_a_graph_once_each(fake):
     with pytest.raises(RuntimeError, match=r"^CUDA could not launch pack_filter, double_buffer: "):
         call(*arrays_at(0x1000).values())
     in_slices = stage_named("s03_im2col")
-    least = in_slices.prepare(replace(PROBLEM, batch=1), in_slices.production_tile(PROBLEM))
+    least = in_slices.prepare(replace(PROBLEM, batch=1), production_tile(in_slices, PROBLEM))
     program = in_slices.prepare(PROBLEM, least.tile, workspace_limit=least.workspace_bytes)
     assert len(program.launches) > len({step.name for step in program.launches})
     held = {buffer.name: device_array(buffer.shape, 0x7F00_0000_0000) for buffer in program.buffers}

@@ -41,7 +41,7 @@ from convlab.lint import (
     lint_stage,
 )
 from convlab.stage import Flat, Launch, Program, Tile
-from convlab.stages import stage_named
+from convlab.stages import production_program, stage_named
 from convlab.workloads import paper_layer
 
 if config.ENABLE_CUDASIM:
@@ -68,7 +68,7 @@ def opcodes_in(code: list[str]) -> list[str]:
 
 def program_of(name: str, problem: ConvProblem, **switches: bool) -> Program:
     stage = stage_named(name)
-    return stage.prepare(problem, stage.production_tile(problem), **switches)
+    return production_program(stage, problem, **switches)
 
 
 @cache
@@ -415,7 +415,7 @@ def test_every_budget_is_a_kernel_s() -> None:
         launch.name
         for problem in PROBLEMS.values()
         for stage in LADDER
-        for launch in stage.prepare(problem, stage.production_tile(problem)).kernels
+        for launch in production_program(stage, problem).kernels
     }
     assert set(REGISTER_BUDGET) <= kernels  # a kernel without has the usual budget
 

@@ -203,7 +203,7 @@ def test_the_ladder_leaves_them_out_in_a_line(monkeypatch: pytest.MonkeyPatch) -
     assert reason("s12") in told
 
 
-@pytest.mark.parametrize("name", [name for name in TOO_NEW if stage_named(name).tiles.candidates])
+@pytest.mark.parametrize("name", [name for name in TOO_NEW if stage_named(name).tiles.heuristic])
 def test_they_are_not_tuned(
     name: str, t4: PretendedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from convlab.engines.gpu import Gpu, signature
 from convlab.engines.handles import address_of
 from convlab.plans import Plan, _pick
 from convlab.stage import Argument, Flat, Images, Launch, Program
-from convlab.stages import LADDER, Stage, stage_named
+from convlab.stages import LADDER, Stage, production_program, stage_named
 
 if config.ENABLE_CUDASIM:
     pytest.skip("Numba runs as its CUDA simulator: it has no launch", allow_module_level=True)
@@ -75,7 +75,7 @@ def handed_by_numba(
 
 def programs(stage: Stage) -> list[Program]:
     """At its tile for a GPU, and in slices where it can."""
-    made = [stage.prepare(PROBLEM, stage.production_tile(PROBLEM))]
+    made = [production_program(stage, PROBLEM)]
     if stage.in_slices:
         two = stage.prepare(replace(PROBLEM, batch=2), made[0].tile).workspace_bytes
         made.append(stage.prepare(PROBLEM, made[0].tile, workspace_limit=two))

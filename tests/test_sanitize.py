@@ -8,8 +8,9 @@ from numba import cuda
 
 from convlab import ConvProblem, plans
 from convlab.bench import sanitizers
+from convlab.engines.simulator import Simulator
 from convlab.kernels import epilogue, split_tf32, tile_heuristic
-from convlab.plans import stages_for
+from convlab.plans import program_for, stages_for
 from convlab.stages import LADDER, stage_named
 
 S12, S13, S14 = map(stage_named, ("s12", "s13", "s14"))
@@ -27,7 +28,7 @@ def test_every_stage_runs_with_its_production_tile_and_its_tiny_one():
 
 def test_split_sums_are_among_them_and_whole_ones():
     kernels = [
-        [launch.name for launch in S12.prepare(case.problem, case.tile).launches]
+        [launch.name for launch in program_for(case.problem, S12, case.tile, Simulator()).launches]
         for case in sanitizers.cases((S12,))
     ]
     assert any("clear" in names for names in kernels)

@@ -19,7 +19,7 @@ import convlab
 from convlab.lessons.requests import one_request
 from convlab.lint import REGISTER_BUDGET, USUAL_BUDGET
 from convlab.simulation.findings import REMEDIES
-from convlab.stages import LADDER
+from convlab.stages import LADDER, production_program
 from convlab.tracing import trace_stage
 from convlab.workloads import TEACHING, paper_layer
 
@@ -199,7 +199,7 @@ def test_the_machine_code_that_is_stored_is_of_todays_kernels():
     now = {}
     problem = paper_layer("conv9")  # as it is compiled: of one image s12 would split K
     for stage in LADDER:
-        program = stage.prepare(problem, stage.production_tile(problem))
+        program = production_program(stage, problem)
         for one in program.kernels:
             now[stage.name, one.name] = REGISTER_BUDGET.get(one.name, USUAL_BUDGET)
     assert stored.items() <= now.items(), "convlab lint writes it anew: see docs/contributing.md"

@@ -38,7 +38,7 @@ from convlab.engines import Engine, choose
 from convlab.kernels import split_tf32, window_copies
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.plans import stages_for
-from convlab.stages import LADDER, stage_named
+from convlab.stages import LADDER, allowances, production_tile, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
@@ -69,7 +69,7 @@ def test_every_rung_of_the_tensor_cores_is_here() -> None:
     numbers = " ".join(stage.name.split("_")[0] for stage in STAGES)
     assert numbers == "s12b s12c s12d s12e s13 s13b s13c s13d s14"
     for stage in STAGES:
-        assert stage.allowances(FEW) == {"atomic_additions": 0, "split_products": True}
+        assert allowances(stage, FEW) == {"atomic_additions": 0, "split_products": True}
     assert stage_named("s12").precision == "fp32"
 
 
@@ -224,7 +224,7 @@ def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
 def test_the_workspace_is_the_filter_once_or_twice(stage: Stage) -> None:
     for layer in LAYER_NAMES:
         problem = paper_layer(layer)
-        tile = stage.production_tile(problem)
+        tile = production_tile(stage, problem)
         assert isinstance(tile, Tile)
         rows, depth = -(-problem.M // tile.M_B) * tile.M_B, -(-problem.K // tile.K_B) * tile.K_B
         assert rows * depth <= 1.4 * problem.M * problem.K

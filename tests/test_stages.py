@@ -18,7 +18,7 @@ from convlab.engines import choose
 from convlab.kernels.receptive_field import field_for
 from convlab.oracle import random_tensors
 from convlab.plans import stages_for
-from convlab.stages import ABLATION, family, stage_named
+from convlab.stages import ABLATION, family, production_tile, stage_named
 
 STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run on a GPU
 ON_GPU = choose().is_gpu
@@ -259,7 +259,7 @@ def test_a_tile_that_does_not_suit_is_refused_with_its_rule(
 
 @pytest.mark.parametrize("rows", [64, 96, 128, 65, 1, 192, 1088, 300])
 def test_production_tiles_waste_few_rows(rows: int) -> None:
-    tile = stage_named("s09").production_tile(ConvProblem(1, 1, 1, 1, rows, 1))
+    tile = production_tile(stage_named("s09"), ConvProblem(1, 1, 1, 1, rows, 1))
     wasted = -rows % tile.M_B
     assert tile.M_B == 64 or 4 * wasted < rows + wasted or -rows % 64 == wasted
 

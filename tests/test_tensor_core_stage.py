@@ -14,8 +14,8 @@ from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import Oracle, random_tensors
 from convlab.stage import SHARED_BYTES
+from convlab.stages import production_tile, stage_named
 from convlab.stages import s13_tensor_cores as s13
-from convlab.stages import stage_named
 from convlab.tracing import trace_stage
 from convlab.workloads import LAYER_NAMES, paper_layer
 
@@ -120,8 +120,8 @@ def test_every_candidate_suits_its_layer_and_the_choice_is_the_cheapest(layer: s
         )
         assert HEURISTIC.slice_depth(problem) == tile.K_B
         assert -(-problem.M // tile.M_B) * tile.M_B <= 1.4 * problem.M
-    assert S13.production_tile(problem) in tiles
-    assert costs[S13.production_tile(problem)] == min(costs.values())
+    assert production_tile(S13, problem) in tiles
+    assert costs[production_tile(S13, problem)] == min(costs.values())
 
 
 def test_every_problem_has_a_candidate() -> None:

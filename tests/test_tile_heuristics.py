@@ -14,7 +14,7 @@ from convlab import ConvProblem
 from convlab.engines.offline import compile_launch
 from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import im2win_terms
-from convlab.stages import Tile, stage_named
+from convlab.stages import Tile, candidates, production_tile, stage_named
 from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_layer, problem_of
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -44,7 +44,7 @@ def measured(name):
         assert problem == known.get(row["name"], problem), "it changed: measure it again"
         assert not [one for one in row["tiles"] if one["error"]]
         times = {Tile(*one["tile"]): one["time_ms"] for one in row["tiles"]}
-        tile = stage.production_tile(problem, document["multiprocessors"])
+        tile = production_tile(stage, problem, document["multiprocessors"])
         found.append((row["name"], problem, times, tile))
     return found
 
@@ -164,8 +164,8 @@ def test_s11_s_choice_is_the_cheapest_by_the_model():
     for problem in (*LAYERS.values(), *UNTUNED.values()):
         costs = {tile: S11.estimated_cost(problem, tile) for tile in S11.candidates(problem)}
         assert costs[S11.best_tile(problem)] == min(costs.values())
-        assert stage.production_tile(problem) == S11.best_tile(problem)
-        assert stage.candidates(problem) == S11.candidates(problem)
+        assert production_tile(stage, problem) == S11.best_tile(problem)
+        assert candidates(stage, problem) == S11.candidates(problem)
 
 
 def test_s11_s_choice_is_for_the_gpu_s_sms():

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from itertools import chain, count
 from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from convlab.bench import tuning
 from convlab.commands import tune
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
+from convlab.kernels import tile_heuristic
+from convlab.kernels.tile_heuristic import Heuristic
 from convlab.stages import s12_fused_im2win as s12
 from convlab.workloads import UNSEEN, UNTUNED, paper_layer, problem_of
 
@@ -29,12 +32,12 @@ TILES = (Tile(16, 32, 4, 4, 4), Tile(32, 32, 4, 4, 4), Tile(12, 32, 3, 12, 8))
 MODEL = TILES[1]
 PROBLEM = ConvProblem(3, 3, 4, 4, 5, 3, padding=1)  # two blocks, one of them with a remainder
 SHAPES, ANOTHER = "3x3x4x4,5x3x3x3,p1", "1x3x4x4*5x3x3x3,stride 2"
-S12 = replace(
-    s12.STAGE,
-    tiles=replace(
-        s12.STAGE.tiles, candidates=lambda problem: TILES, production=lambda problem, **facts: MODEL
-    ),
-)
+FEW = SimpleNamespace(
+    candidates=lambda problem: TILES, best_tile=lambda *_, **__: MODEL, splits=(1,),
+    most_splits=lambda problem: 0,
+)  # fmt: skip
+tile_heuristic.HEURISTICS["few tiles"] = cast(Heuristic, FEW)
+S12 = replace(s12.STAGE, tiles=replace(s12.STAGE.tiles, heuristic="few tiles"))
 TASKS = tuning.tasks_for({"small": PROBLEM}, S12)
 
 

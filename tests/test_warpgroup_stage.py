@@ -16,13 +16,13 @@ from split_products import warpgroup_tile as tile_of
 from convlab import ConvProblem, Tile
 from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose
-from convlab.kernels import tile_heuristic
+from convlab.kernels import split_tf32, tile_heuristic
 from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import stages_for
 from convlab.stage import GRID_LIMIT, SHARED_BYTES, blocks_for
+from convlab.stages import production_tile, stage_named
 from convlab.stages import s14_warpgroups as s14
-from convlab.stages import stage_named
 from convlab.tracing import trace_stage
 from convlab.workloads import LAYER_NAMES, paper_layer
 
@@ -188,7 +188,7 @@ def test_no_bank_is_asked_twice_and_the_filter_is_written_by_neighbours(
 
 
 def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
-    for channels in range(8, s14.MOST_CHANNELS + 1, 8):
+    for channels in range(8, split_tf32.MOST_CHANNELS + 1, 8):
         tile = tile_of(channels)
         S14.prepare(FEW, tile)
         assert tile.threads == 128
@@ -208,8 +208,8 @@ def test_the_choice_is_the_cheapest_candidate(layer: str) -> None:
     costs = {tile: HEURISTIC.estimated_cost(problem, tile) for tile in tiles}
     for tile in tiles:
         S14.prepare(FEW, tile)
-    chosen = S14.production_tile(problem)
-    assert chosen == S14.production_tile(problem, relu=True)
+    chosen = production_tile(S14, problem)
+    assert chosen == production_tile(S14, problem, relu=True)
     assert chosen in tiles
     assert costs[chosen] == min(costs.values())
     others = {"conv1": 96, "conv2": 96, "conv5": 128, "conv6": 112, "conv8": 128, "conv10": 128}
@@ -234,10 +234,10 @@ def test_no_candidate_computes_a_third_more_channels_than_another() -> None:
 @pytest.mark.same_in_cudasim
 def test_more_channels_than_a_grid_has_are_refused_with_the_number() -> None:
     most = ConvProblem(1, 1, 1, 1, 96 * 65535, 1)
-    assert S14.prepare(most, S14.production_tile(most)).tile == tile_of(96)
+    assert S14.prepare(most, production_tile(S14, most)).tile == tile_of(96)
     more = replace(most, out_channels=96 * 65535 + 1)
     with pytest.raises(ValueError, match="warpgroups needs 65536 blocks along y"):
-        S14.prepare(more, S14.production_tile(more))
+        S14.prepare(more, production_tile(S14, more))
 
 
 def test_the_choice_follows_the_multiprocessors() -> None:

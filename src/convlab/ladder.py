@@ -22,7 +22,7 @@ from convlab.files import strict
 from convlab.oracle import CheckResult, Oracle
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Launch, Stage, Step
+from convlab.stages import LADDER, Launch, Stage, Step, allowances
 
 if TYPE_CHECKING:
     from convlab.timer import Timing
@@ -146,7 +146,7 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
         measured = work(output)
         host = engine.to_host(output)
-        return host, oracle.check(host, **ready.stage.allowances(problem)), measured
+        return host, oracle.check(host, **allowances(ready.stage, problem)), measured
 
     def run_and_count(output: Any) -> list[Counts]:
         tallies = []

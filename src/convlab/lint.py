@@ -34,7 +34,7 @@ from convlab.engines.offline import (
 from convlab.plans import why_too_old
 from convlab.problem import ConvProblem
 from convlab.stage import Capability, Program
-from convlab.stages import Stage, stage_named
+from convlab.stages import Stage, production_program, production_tile, stage_named
 from convlab.workloads import paper_layer
 
 CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))
@@ -156,7 +156,7 @@ def lint_stage(
         held = (whole or not main) and cubin.capability in CAPABILITIES
         yield _row(
             cubin, code, wide, stage=stage.name, kernel=launch.name, problem=name,
-            tile=str(stage.production_tile(problem) or "-"), arch=arch_of(cubin.capability),
+            tile=str(production_tile(stage, problem) or "-"), arch=arch_of(cubin.capability),
             budget=REGISTER_BUDGET.get(launch.name, USUAL_BUDGET) if held else MOST_REGISTERS,
             step=step, grid=launch.grid, block=launch.block,
         )  # fmt: skip
@@ -271,7 +271,7 @@ def _worse(old: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
 def _prepared(
     stage: Stage, problem: ConvProblem, switches: tuple[tuple[str, bool], ...]
 ) -> Program:
-    return stage.prepare(problem, stage.production_tile(problem), **dict(switches))
+    return production_program(stage, problem, **dict(switches))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.engines.handles import address_of, check_aligned
 from convlab.problem import ConvProblem
 from convlab.stage import SOURCES, Argument, Capability, Flat, Images, Program, Step
-from convlab.stages import LADDER, Stage, Tile, stage_named
+from convlab.stages import LADDER, Stage, Tile, production_tile, splits_for, stage_named
 from convlab.tuned import tuned_tile
 
 # What "auto" means. On a GPU the first of these that it can run: s12 transforms no input beforehand
@@ -224,8 +224,7 @@ def program_for(
     options: dict[str, int] = dict(switches)
     if workspace_limit is not None:
         options["workspace_limit"] = workspace_limit
-    if stage.splits_sums and (sm_count := engine.sm_count()) is not None:
-        options["sm_count"] = sm_count
+    options |= splits_for(stage, problem, tile, engine.sm_count(), **switches)
     return _prepared(problem, stage, tile, tuple(sorted(options.items())))
 
 
@@ -245,7 +244,7 @@ def tile_by_rule(
 ) -> Tile | None:
     """The stage's production tile on the engine's GPU, whatever is remembered."""
     options = {name: value for name, value in switches.items() if name in stage.options}
-    return stage.production_tile(problem, engine.sm_count(), **options)
+    return production_tile(stage, problem, engine.sm_count(), **options)
 
 
 @lru_cache(maxsize=64)

@@ -63,6 +63,11 @@ class Tile:
         """Whether that many float32 fit the static shared memory of a block."""
         return 4 * elements <= SHARED_BYTES
 
+    def resident_blocks(self, registers: int) -> int:
+        """Blocks that an SM's 65,536 registers hold at a time, where a thread needs that many
+        beside its sums."""
+        return max(1, 65536 // (self.threads * (self.M_T * self.N_T + registers)))
+
     def pipeline_depth(self, elements: int) -> int:
         """The number of pipeline stages for slices of that many elements: three (one to multiply
         and two in flight) where shared memory holds them, else two."""
@@ -178,14 +183,13 @@ class Program:
 @dataclass(frozen=True)
 class Tiles:
     """The tiles of a stage: ``production(problem)`` for a GPU, ``tiny`` for a quick run on a
-    simulator, ``model`` for counting on one: a smaller copy. A stage with a choice of tiles has
-    ``candidates(problem)``, which a tuner measures; its ``production`` also takes the GPU's
-    ``sm_count`` and the stage's options."""
+    simulator, ``model`` for counting on one: a smaller copy. Where a model chooses among several,
+    ``heuristic`` names its constants in :mod:`convlab.kernels.tile_heuristic` instead."""
 
-    production: Callable[..., Tile | None] = lambda problem: None
+    production: Callable[[ConvProblem], Tile | None] = lambda problem: None
     tiny: Tile | None = None
     model: Tile | None = None
-    candidates: Callable[[ConvProblem], tuple[Tile, ...]] | None = None
+    heuristic: str | None = None
 
     @classmethod
     def of_paper(cls, tiny: Tile, model: Tile = Tile(32, 64, 16, 4, 4)) -> Tiles:
@@ -217,12 +221,12 @@ class Stage:
 
     ``prepare(problem, tile)`` makes the :class:`Program`. Its further arguments say what else the
     stage can do: techniques to switch off are True by default (``switches``), ``options`` False;
-    ``workspace_limit``, in bytes, takes fewer images at a time (``in_slices``); with ``sm_count``
-    the stage may split sums to fill that many SMs (``splits_sums``).
+    ``workspace_limit``, in bytes, takes fewer images at a time (``in_slices``); ``splits`` is the
+    number of blocks that share each sum (split-K).
 
     ``vectorized`` claims 128-bit accesses of the main kernel. ``precision`` is ``fp32`` or
     ``3xtf32``. ``atomic_additions(problem)`` is how often each output is added to atomically, where
-    GPUs flush denormals.
+    GPUs flush denormals, split-K aside.
     """
 
     module: str
@@ -258,10 +262,6 @@ class Stage:
     def in_slices(self) -> bool:
         return "workspace_limit" in self._arguments
 
-    @property
-    def splits_sums(self) -> bool:
-        return "sm_count" in self._arguments
-
     @cached_property
     def needs_library(self) -> bool:
         program = self.prepare(ConvProblem(1, 1, 1, 1, 1, 1), self.tiny_tile)
@@ -275,30 +275,12 @@ class Stage:
     def model_tile(self) -> Tile | None:
         return self.tiles.model
 
-    def candidates(self, problem: ConvProblem) -> tuple[Tile, ...]:
-        """The tiles that a tuner measures."""
-        return () if self.tiles.candidates is None else self.tiles.candidates(problem)
-
-    def production_tile(
-        self, problem: ConvProblem, sm_count: int | None = None, **options: bool
-    ) -> Tile | None:
-        """The tile for a GPU of ``sm_count`` SMs; None for a stage without tiles."""
-        if self.tiles.candidates is None:
-            return self.tiles.production(problem)
-        known = {} if sm_count is None else {"sm_count": sm_count}
-        return self.tiles.production(problem, **known, **options)
-
     def runs_on(self, capability: Capability | None) -> bool:
         """Whether a GPU of that compute capability can run it; None is a simulator, which can."""
         must = self.requires
         if must is None or capability is None:
             return True
         return capability == must.capability if must.exact else capability >= must.capability
-
-    def allowances(self, problem: ConvProblem) -> dict[str, Any]:
-        """The arguments of ``Oracle.check`` that depend on this stage's arithmetic."""
-        split = self.precision == "3xtf32"
-        return {"atomic_additions": self.atomic_additions(problem), "split_products": split}
 
 
 def blocks_for(total: int, per_block: int) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 from convlab.files import write_whole
 from convlab.problem import ConvProblem
 from convlab.stage import Stage, Tile
+from convlab.stages import candidates
 
 FORMAT = 1
 SOURCE = Path(__file__).parent
@@ -56,7 +57,7 @@ def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
     sizes = row.get("tile")
     if not isinstance(sizes, list) or any(type(size) is not int for size in sizes):
         return None
-    return next((tile for tile in stage.candidates(problem) if [*astuple(tile)] == sizes), None)
+    return next((tile for tile in candidates(stage, problem) if [*astuple(tile)] == sizes), None)
 
 
 def remember(problem: ConvProblem, stage: Stage, gpu: str, tile: Tile, time_ms: float) -> None:

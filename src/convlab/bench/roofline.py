@@ -13,15 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from convlab import ladder
 from convlab.engines import choose
 from convlab.oracle import random_tensors
-from convlab.plans import with_tile
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage
+from convlab.stage import Tiles
+from convlab.stages import LADDER, Stage, production_tile
 from convlab.workloads import paper_layer
 
 EVERY_MULTIPLICATION = ("gemm", "direct")  # methods that do all M * N * K of them
@@ -175,7 +175,5 @@ def _as_on_a_gpu(stage: Stage) -> Stage:
     split-K, as on the whole layer: a piece of it would be split."""
     if stage.tiny_tile is None:
         return stage
-    prepare = stage.prepare
-    if "whole_sums" in stage.options:
-        prepare = partial(prepare, whole_sums=True)
-    return replace(with_tile(stage, stage.production_tile(paper_layer(LAYER))), prepare=prepare)
+    tile = production_tile(stage, paper_layer(LAYER))
+    return replace(stage, tiles=Tiles(tiny=tile, model=tile))

@@ -40,7 +40,16 @@ from convlab.files import write_whole
 from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
-from convlab.stages import ABLATION, LADDER, Stage, Tile, stage_named
+from convlab.stages import (
+    ABLATION,
+    LADDER,
+    Stage,
+    Tile,
+    allowances,
+    candidates,
+    production_tile,
+    stage_named,
+)  # fmt: skip
 
 MODULE = "convlab.bench.sanitizers"
 STAGES = (*LADDER, ABLATION)
@@ -77,14 +86,14 @@ def cases(stages: tuple[Stage, ...]) -> Iterator[Case]:
     for problem in PROBLEMS:
         for stage in stages:
             for switches in ({}, *({name: False} for name in stage.switches)):
-                yield Case(problem, stage, stage.production_tile(problem), switches)
+                yield Case(problem, stage, production_tile(stage, problem), switches)
             if stage.tiny_tile is not None:
                 yield Case(problem, stage, stage.tiny_tile, {})
     for stage in stages:
-        for tile in stage.candidates(WIDE):
+        for tile in candidates(stage, WIDE):
             yield Case(WIDE, stage, tile, {})
         if "relu" in stage.options:
-            yield Case(INFINITE, stage, stage.production_tile(INFINITE, relu=True), {"relu": True})
+            yield Case(INFINITE, stage, production_tile(stage, INFINITE, relu=True), {"relu": True})
 
 
 def check(case: Case, engine: Engine) -> CheckResult:
@@ -99,7 +108,7 @@ def check(case: Case, engine: Engine) -> CheckResult:
     oracle, found = Oracle(problem, *tensors), engine.to_host(output)
     if switches.get("relu"):
         found = before_relu(found, oracle.expected)
-    return oracle.check(found, **stage.allowances(problem))
+    return oracle.check(found, **allowances(stage, problem))
 
 
 def before_relu(output: np.ndarray, expected: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from convlab.bench.baselines import OnGpu, Singles, System, cpp, cudnn, cupy_gemm, cutlass, pytorch
@@ -12,7 +13,7 @@ from convlab.bench.baselines.unfold_table import ROWS as UNFOLD_ROWS
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
-from convlab.stages import ABLATION, LADDER, Stage, stage_named
+from convlab.stages import ABLATION, LADDER, Stage, allowances, stage_named
 
 BASELINES: tuple[System, ...] = (
     *pytorch.BASELINES,
@@ -79,7 +80,7 @@ def of_stage(stage: Stage, **switches: bool) -> System:
     method = "direct" if stage.name.startswith(("s01", "s02")) else "gemm"
     return System(
         stage.name, stage.title, "stage", STAGE_FAMILY, stage.precision, method, True, why_absent,
-        prepare, compile, stage.allowances,
+        prepare, compile, partial(allowances, stage),
     )  # fmt: skip
 
 

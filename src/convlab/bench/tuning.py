@@ -26,7 +26,7 @@ from convlab.ladder import too_fast
 from convlab.oracle import CheckResult, Oracle, random_tensors
 from convlab.plans import Plan, tile_by_rule
 from convlab.problem import ConvProblem
-from convlab.stages import Stage, Tile, stage_named
+from convlab.stages import Stage, Tile, allowances, candidates, stage_named
 
 MOST_PROCESSES = 16
 MEMORY_A_PROCESS = 2 * 2**30  # of the GPU: its context, beside the tensors of the one that measures
@@ -108,7 +108,7 @@ def tasks_for(problems: dict[str, ConvProblem], stage: Stage) -> list[Task]:
     tasks = [
         Task(name, problem, stage.name, tile)
         for name, problem in problems.items()
-        for tile in stage.candidates(problem)
+        for tile in candidates(stage, problem)
     ]
     if not tasks:
         raise ValueError(f"stage is {stage.name!r}: it has one tile for a problem, none to choose")
@@ -210,7 +210,7 @@ def _measured(
     def check() -> CheckResult:
         ends = [output[:1], output[-1:]][: oracle.problem.batch]
         few = np.concatenate([engine.to_host(end) for end in ends])
-        return oracle.check(few, **stage.allowances(task.problem))
+        return oracle.check(few, **allowances(stage, task.problem))
 
     try:
         if isinstance(plan, Exception):

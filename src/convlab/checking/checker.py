@@ -22,7 +22,7 @@ from convlab.plans import Plan, with_tile
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.stage import SOURCES, Capability
-from convlab.stages import Launch, Program, Stage, Tile, stage_named
+from convlab.stages import Launch, Program, Stage, Tile, allowances, stage_named
 from convlab.tracing import trace
 
 # Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: a kernel that is
@@ -128,12 +128,12 @@ def _try(
     try:
         output, written = _run(stage, program, problem, tensors, strict=False)
         oracle = Oracle(problem, *tensors)
-        allowances = stage.allowances(problem)
-        checked = oracle.check(output, **allowances)
+        allowed = allowances(stage, problem)
+        checked = oracle.check(output, **allowed)
         wrong = None
         if not checked.ok:
             images = enumerate(output)
-            wrong = np.stack([oracle.is_wrong(i, one, **allowances) for i, one in images])
+            wrong = np.stack([oracle.is_wrong(i, one, **allowed) for i, one in images])
         failed = f"the kernel wrote to {written}, which is only to be read" if written else None
         answer = Answer(name, problem, checked, failed, wrong)
     except NotSimulated as error:

@@ -24,7 +24,6 @@ from convlab.kernels.im2win_layout import (
     window_columns,
     windows_buffer,
 )
-from convlab.kernels.tile_heuristic import S11
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
 
@@ -249,10 +248,9 @@ ABLATION = Stage(
     builds_on=("s10c_warp_tile",),
     prepare=prepare,
     tiles=Tiles(
-        production=S11.best_tile,
         tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
         model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
-        candidates=S11.candidates,
+        heuristic="s11",
     ),
     vectorized=True,
 )

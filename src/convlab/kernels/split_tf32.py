@@ -36,6 +36,8 @@ from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
 
 WARP = 32
 MMA_K = 8  # terms that an instruction multiplies
+WARPGROUP_N, WARPGROUP_K = 128, 16  # N_B and K_B of a warpgroup's tile
+MOST_CHANNELS = 128  # M_B of a warpgroup's tile: with more, sums spill and two slices do not fit
 PACKING_WARPS = 4  # of a block that packs; each packs 16 channels x 8 terms at a time
 
 
@@ -190,6 +192,18 @@ def require_warp_tiles(tile: Tile, LANES_M: int, LANES_N: int) -> None:
         f"M_B must be a multiple of {LANES_M} * M_T, N_B of {LANES_N} * N_T, the lanes of a warp",
     )
     tile.require(tile.K_B % MMA_K == 0, "K_B must be a multiple of 8, the terms of an instruction")
+
+
+def require_warpgroup_tile(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile that four warps side by side do not share: each has all
+    channels of 32 windows."""
+    require_warp_tiles(tile, LANES_M=4, LANES_N=8)
+    tile.require(tile.N_T == 4, "N_T must be 4, because a warp multiplies four columns a lane")
+    tile.require(
+        tile.N_B == WARPGROUP_N and tile.K_B == WARPGROUP_K and tile.threads == 128,
+        f"N_B must be {WARPGROUP_N}, K_B {WARPGROUP_K} and M_T M_B / 4, the tile of a warpgroup",
+    )
+    tile.require(tile.M_B <= MOST_CHANNELS, f"M_B must be at most {MOST_CHANNELS}")
 
 
 def make_epilogue(

@@ -17,13 +17,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from convlab.device import FLOAT4
 from convlab.problem import ConvProblem
-from convlab.stage import GRID_LIMIT, Tile, blocks_for
+from convlab.stage import GRID_LIMIT, Program, Stage, Tile, blocks_for
 
 H200_SMS = 132  # assumed where the number of SMs is unknown
-REGISTERS = 65536  # of an SM
 FMA_A_CLOCK = 102.0  # multiply-adds of the best tile, where 128 is what the arithmetic could do
 SPLIT, ADDITION = 4700.0, 0.0042  # clocks
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
@@ -72,8 +72,7 @@ class Heuristic:
 
     def resident_blocks(self, tile: Tile) -> int:
         """Blocks that an SM's registers hold at a time."""
-        needed = tile.M_T * tile.N_T + self.registers + self.registers_of_k * tile.K_B
-        return max(1, REGISTERS // (tile.threads * needed))
+        return tile.resident_blocks(self.registers + self.registers_of_k * tile.K_B)
 
     def candidates(self, problem: ConvProblem) -> tuple[Tile, ...]:
         """The tiles to choose from, which a tuner measures: none that computes a third more
@@ -256,16 +255,62 @@ S13 = Heuristic(
     registers_of_k=2,
 )
 
-WARPGROUP_N, WARPGROUP_K = 128, 16  # N_B and K_B of every tile of s14
 S14 = Heuristic(
     # By M_B. No odd multiples of 8: those that were measured (88, 104, 120) were slower than 64.
     rates={
-        (M_B, WARPGROUP_N, M_B // 4, 4): rate
+        (M_B, 128, M_B // 4, 4): rate
         for M_B, rate in {128: 1.0, 112: 1.0, 96: 0.93, 64: 0.89, 32: 0.6}.items()
     },
-    slice_depth=lambda problem: WARPGROUP_K,
+    slice_depth=lambda problem: 16,
     overhead=80.0,
     most_scalar_sums=96,
     registers=96,  # half as many sums in flight, both parts of the operands, and addresses
     alone=1.5,
 )
+
+# By the name that a stage's ``Tiles.heuristic`` gives.
+HEURISTICS = {"s11": S11, "s11d": S11D, "s11f": S11F, "s12": S12, "s13": S13, "s14": S14}
+
+
+def candidates(stage: Stage, problem: ConvProblem) -> tuple[Tile, ...]:
+    """The tiles that a tuner measures; none for a stage without a heuristic."""
+    name = stage.tiles.heuristic
+    return () if name is None else HEURISTICS[name].candidates(problem)
+
+
+def production_tile(
+    stage: Stage, problem: ConvProblem, sm_count: int | None = None, **options: bool
+) -> Tile | None:
+    """The stage's tile for a GPU of ``sm_count`` SMs; None for a stage without tiles."""
+    name = stage.tiles.heuristic
+    if name is None:
+        return stage.tiles.production(problem)
+    return HEURISTICS[name].best_tile(problem, sm_count or H200_SMS, **options)
+
+
+def splits_for(
+    stage: Stage, problem: ConvProblem, tile: Tile | None, sm_count: int | None, **options: bool
+) -> dict[str, int]:
+    """``{"splits": n}`` for a stage with split-K, by the model; nothing for any other stage, and
+    where an option rules it out."""
+    if stage.tiles.heuristic is None or tile is None or any(options.values()):
+        return {}
+    heuristic = HEURISTICS[stage.tiles.heuristic]
+    if len(heuristic.splits) == 1:
+        return {}
+    return {"splits": heuristic.best_splits(problem, tile, sm_count or H200_SMS)}
+
+
+def production_program(stage: Stage, problem: ConvProblem, **switches: bool) -> Program:
+    """The stage prepared as for an H200: with its production tile and split-K."""
+    tile = production_tile(stage, problem)
+    splits = splits_for(stage, problem, tile, None, **switches)
+    return stage.prepare(problem, tile, **switches, **splits)
+
+
+def allowances(stage: Stage, problem: ConvProblem) -> dict[str, Any]:
+    """The arguments of ``Oracle.check`` that depend on the stage's arithmetic."""
+    name, additions = stage.tiles.heuristic, stage.atomic_additions(problem)
+    if name is not None:
+        additions += HEURISTICS[name].most_splits(problem)
+    return {"atomic_additions": additions, "split_products": stage.precision == "3xtf32"}

@@ -9,6 +9,13 @@ import re
 from importlib import import_module
 
 from convlab.kernels.ablation import ABLATION
+from convlab.kernels.tile_heuristic import (
+    allowances,
+    candidates,
+    production_program,
+    production_tile,
+    splits_for,
+)
 from convlab.stage import Buffer, Launch, LibraryCall, Program, Stage, Step, Tile
 
 
@@ -36,7 +43,8 @@ LADDER = _ladder()
 
 __all__ = [
     "ABLATION", "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step", "Tile",
-    "family", "short_name", "stage_named",
+    "allowances", "candidates", "family", "production_program", "production_tile", "short_name",
+    "splits_for", "stage_named",
 ]  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
 from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
-from convlab.kernels.tile_heuristic import S11
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
@@ -195,10 +194,9 @@ STAGE = Stage(
     builds_on=("s11b_async_copies",),
     prepare=prepare,
     tiles=Tiles(
-        production=S11.best_tile,
         tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
         model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
-        candidates=S11.candidates,
+        heuristic="s11",
     ),
     vectorized=True,
     requires=Requirement((8, 0), "asynchronous copies"),

@@ -17,7 +17,6 @@ from convlab.device import BYTES_16, FLOAT4, gpu_only, load4
 from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.kernels import window_copies
 from convlab.kernels.epilogue import interleaved_lanes, make_write
-from convlab.kernels.tile_heuristic import S11D
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
@@ -169,10 +168,9 @@ STAGE = Stage(
     builds_on=("s11d_window_copies",),
     prepare=prepare,
     tiles=Tiles(
-        production=S11D.best_tile,
         tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
         model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
-        candidates=S11D.candidates,
+        heuristic="s11d",
     ),
     vectorized=True,
     requires=Requirement((8, 0), "asynchronous copies"),

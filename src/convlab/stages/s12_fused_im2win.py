@@ -16,7 +16,6 @@ from convlab.device import BYTES_16, FLOAT4, gpu_only, load4
 from convlab.device.async_copy import commit_copies, wait_copies
 from convlab.kernels import window_copies
 from convlab.kernels.epilogue import clear_launch, interleaved_lanes, make_add, make_write
-from convlab.kernels.tile_heuristic import H200_SMS, S12
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
@@ -32,7 +31,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
     IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
-    SLICES, BLOCKS = blocks_for(problem.K, K_B), S12.resident_blocks(tile)
+    SLICES, BLOCKS = blocks_for(problem.K, K_B), tile.resident_blocks(64)
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     ODD = K_B % 2 == 1
     LANES = LANES_N if BY_WARPS else 1
@@ -176,25 +175,20 @@ def prepare(
     tile: Tile,
     relu: bool = False,
     whole_sums: bool = False,
-    splits: int | None = None,
-    sm_count: int = H200_SMS,
+    splits: int = 1,
 ) -> Program:
     """The stage made ready for a problem; ``relu`` replaces negative results by zero. ``splits`` is
-    the number of blocks that share each sum. By default the cost model of :mod:`tile_heuristic`
-    chooses it for a GPU of so many SMs, or it is 1 with ``whole_sums`` and with ``relu``, which
-    needs whole sums. Raises ``ValueError`` for ``relu`` with more splits than one."""
+    the number of blocks that share each sum (:mod:`tile_heuristic` chooses it). Raises
+    ``ValueError`` for more than one with ``whole_sums``, or with ``relu``, which needs whole sums.
+    """
     tile.require(
         tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0,
         "M_T and N_T must be multiples of 4, because four numbers move at a time",
     )
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
-    if relu and splits is not None and splits > 1:
-        raise ValueError(
-            f"splits is {splits}: with relu it must be 1, because relu needs whole sums"
-        )
-    if splits is None:
-        splits = 1 if relu or whole_sums else S12.best_splits(problem, tile, sm_count)
+    if splits > 1 and (relu or whole_sums):
+        raise ValueError(f"splits is {splits}: with relu or whole_sums it must be 1")
     slices = blocks_for(problem.K, tile.K_B)
     splits = blocks_for(slices, blocks_for(slices, splits))  # so that each has some
     launch = Launch(
@@ -216,12 +210,10 @@ STAGE = Stage(
     builds_on=("s11f_any_depth",),
     prepare=prepare,
     tiles=Tiles(
-        production=S12.best_tile,
         tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
         model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
-        candidates=S12.candidates,
+        heuristic="s12",
     ),
     vectorized=True,
     requires=Requirement((8, 0), "asynchronous copies"),
-    atomic_additions=S12.most_splits,
 )

@@ -26,7 +26,6 @@ from convlab.kernels.split_tf32 import (
     packed_buffer,
     require_warp_tiles,
 )
-from convlab.kernels.tile_heuristic import S13
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
@@ -48,7 +47,7 @@ def slice_elements(tile: Tile) -> int:
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, BLOCKS, O_SHAPE = tile.threads, S13.resident_blocks(tile), (M_T, N_T)
+    THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(88 + 2 * K_B), (M_T, N_T)
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
     PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
@@ -198,10 +197,9 @@ STAGE = Stage(
     builds_on=("s12e_split_once",),
     prepare=prepare,
     tiles=Tiles(
-        production=S13.best_tile,
         tiny=Tile(M_B=16, N_B=32, K_B=8, M_T=2, N_T=8),
         model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=8),
-        candidates=S13.candidates,
+        heuristic="s13",
     ),
     vectorized=True,
     precision="3xtf32",

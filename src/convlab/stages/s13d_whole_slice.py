@@ -17,21 +17,20 @@ from convlab.kernels import window_copies
 from convlab.kernels.epilogue import interleaved_lanes
 from convlab.kernels.split_tf32 import (
     MMA_K,
+    WARPGROUP_K,
     Layout,
     make_epilogue,
     make_filter_number,
     pack_launch,
     packed_buffer,
-    require_warp_tiles,
+    require_warpgroup_tile,
 )
-from convlab.kernels.tile_heuristic import S14, WARPGROUP_K, WARPGROUP_N
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
 DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
-MOST_CHANNELS = 128  # of a block: with more, sums spill and two slices do not fit
 
 
 def filter_layout(tile: Tile) -> Layout:
@@ -106,7 +105,7 @@ def make_multiply(tile: Tile) -> Any:
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
-    THREADS, BLOCKS, O_SHAPE = tile.threads, S14.resident_blocks(tile), (M_T, N_T)
+    THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
     PADDING, ROTATION = padding_or_rotation(tile)
     SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
     AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # slices fetched before the loop
@@ -173,13 +172,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
-    require_warp_tiles(tile, LANES_M, LANES_N)
-    tile.require(tile.N_T == 4, "N_T must be 4, because a warp multiplies four columns a lane")
-    tile.require(
-        tile.N_B == WARPGROUP_N and tile.K_B == WARPGROUP_K and tile.threads == 128,
-        f"N_B must be {WARPGROUP_N}, K_B {WARPGROUP_K} and M_T M_B / 4, the tile of a warpgroup",
-    )
-    tile.require(tile.M_B <= MOST_CHANNELS, f"M_B must be at most {MOST_CHANNELS}")
+    require_warpgroup_tile(tile)
     launch = Launch(
         make_kernel(problem, tile, relu),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
@@ -198,10 +191,9 @@ STAGE = Stage(
     builds_on=("s13c_warpgroup_tile",),
     prepare=prepare,
     tiles=Tiles(
-        production=S14.best_tile,
         tiny=Tile(M_B=8, N_B=128, K_B=16, M_T=2, N_T=4),
         model=Tile(M_B=32, N_B=128, K_B=16, M_T=8, N_T=4),
-        candidates=S14.candidates,
+        heuristic="s14",
     ),
     precision="3xtf32",
     requires=Requirement((8, 0), "asynchronous copies"),
