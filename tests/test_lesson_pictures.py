@@ -339,18 +339,6 @@ def test_a_part_of_a_stage_is_replaced():
         lessons.part_of("s10", nothing=None)
 
 
-def test_a_pretended_gpu_is_measured_only_with_care():
-    gpu = lessons.PretendGPU(1.0, 0.5)
-    gpu.launch()
-    before = gpu.clock()
-    gpu.wait()
-    assert gpu.clock() == before + 1.0
-    gpu.launch()
-    gpu.wait()
-    assert gpu.clock() == pytest.approx(before + 1.0 + 0.01 + 0.5)
-    assert lessons.pretended(gpu, 3) == 1.0
-
-
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

@@ -153,11 +153,6 @@ class Grid:
         return finished(self.figure, alt, caption)
 
 
-def counted(number: int, what: str) -> str:
-    """``1 sector``, ``2 sectors``."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 def spans(numbers: Iterable[int]) -> str:
     """``0-3, 8``: numbers in words as short as they go."""
     runs = groupby(enumerate(sorted(set(numbers))), lambda one: one[1] - one[0])

@@ -8,12 +8,12 @@ from collections import defaultdict
 import numpy as np
 
 from convlab.lessons.maps import THREAD, array_named, tile_of
-from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, counted, spans
+from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, spans
 from convlab.problem import ConvProblem
 from convlab.simulation.memory_rules import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
 from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Request
-from convlab.tracing.table import statement_of
+from convlab.tracing.table import counted, statement_of
 
 MOST_SECTORS = 40
 LANES = (
