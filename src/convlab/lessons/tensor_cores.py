@@ -289,21 +289,15 @@ def bits_of_split(value: float) -> Picture:
             left = column + 0.3 * (column > 0) + 0.3 * (column > 8) + 0.3 * (not seen)
             grid.cell(left, top, kind if seen else NOBODY, bit, size=8, edge=FAINT)
     large, small = (float(part) for part in parts.values())
-    seen_of_small = float((parts["small"].view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
     caption = (
         f"x = {float(number):.9g} is large + small = {large:.9g} + {small:.9g}, exactly. Coloured "
         "is what a tensor core looks at: red the sign, orange the exponent, blue the mantissa. "
-        f"So large alone is off by {_part(large, number)}, both parts together by "
-        f"{_part(large + seen_of_small, number)}."
+        f"Without the small part x is off by 1 part in {abs(float(number) / small):,.0f}."
+        if small
+        else "TF32 holds x: large is all of it."
     )
     alt = "; ".join(f"{name}: {int(part.view(np.uint32)):032b}" for name, part in rows.items())
     return grid.finished(f"The bits of x and of its two parts. {alt}", caption)
-
-
-def _part(found: float, number: np.float32) -> str:
-    """How far ``found`` is from ``number``, which is not zero, as a part of it."""
-    off = abs(found - float(number)) / abs(float(number))
-    return f"1 part in {1 / off:,.0f}" if off else "nothing"
 
 
 def _by_tensor_cores(A: np.ndarray, B: np.ndarray, split: bool, step: int) -> np.ndarray:
