@@ -35,7 +35,7 @@ def test_the_lanes_of_the_picture_are_those_of_the_instruction():
     assert (
         "32 lanes come to the product; lane 6 (g = 1, t = 2) holds A[1, 2], A[1, 6]" in picture.alt
     )
-    assert "C[1, 4], C[1, 5], C[9, 4], C[9, 5]" in picture.caption
+    assert "C[1, 4], C[1, 5], C[9, 4], C[9, 5]" in picture.alt
 
 
 @cuda.jit
@@ -99,7 +99,7 @@ def test_what_lesson_13_says_of_errors_is_what_is_computed():
     for ours, theirs in zip(short, thread, strict=True):
         assert ours < 1.1 * theirs  # as exact as float32 in a thread, or better
     assert short[0] < alone[0] / 100
-    assert f"{short[-1]:.1e}" in lessons.errors_by_terms().caption
+    assert f"{short[-1]:.1e}" in lessons.errors_by_terms().alt
 
 
 def test_operations_are_counted_side_by_side():

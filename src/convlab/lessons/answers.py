@@ -3,8 +3,7 @@
 ``lessons/answers/NN_name.py`` holds, for every exercise and hunt of a lesson, at least five wrong
 answers and two right ones that look different from ours, as changes of ours.
 ``python -m convlab.lessons.answers`` runs them all and writes the table
-``lessons/answers/README.md``; with ``--check`` it writes nothing. It exits 1 if a
-check gives another result than expected.
+``lessons/answers/README.md``. It exits 1 if a check gives another result than expected.
 """
 
 from __future__ import annotations
@@ -183,12 +182,11 @@ def table(found: Sequence[CheckResult]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the answers of the lessons named, or of all, and print each result.
 
-    With no names and without ``--check`` the page is written too. Returns 0 where each was checked
-    as it must be, 1 where one was not, 2 for an unknown name or a source that is no lesson.
+    With no names the page is written too. Returns 0 where each was checked as it must be, 1 where
+    one was not, 2 for an unknown name or a source that is no lesson.
     """
     parser = argparse.ArgumentParser(prog="python -m convlab.lessons.answers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
-    parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
     try:
         lessons = [read(path) for path in build.sources(options.names)]
@@ -202,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         about = f"{result.lesson}, {result.exercise}: {result.answer.what}"
         reasons = ", ".join(result.feedback.reasons) or PASSED
         print(f"{mark} {about}: {reasons}", flush=True)
-    if not options.check and not options.names:
+    if not options.names:
         page = places.CHECKOUT / PAGE
         page.write_text(table(found), encoding="utf-8")
         print(f"wrote {page}")

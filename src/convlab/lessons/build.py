@@ -1,9 +1,8 @@
 """Makes the lessons' notebooks from their sources and runs them, so that outputs are stored.
 
 ``python -m convlab.lessons.build [NAME...]`` in a checkout writes ``lessons/NAME.ipynb`` and
-``lessons/solutions/NAME.ipynb`` of the lessons named, or of all. With ``--check`` nothing is
-written, and it exits 1 where a notebook's cells are not what its source gives. With
-``--for-nbgrader FOLDER`` it writes nbgrader's source notebooks there instead.
+``lessons/solutions/NAME.ipynb`` of the lessons named, or of all. With ``--for-nbgrader FOLDER`` it
+writes nbgrader's source notebooks there instead.
 """
 
 from __future__ import annotations
@@ -95,44 +94,20 @@ def execute(made: Any, folder: Path) -> None:
             output.get("metadata", {}).pop("transient", None)
 
 
-def stale(lesson: Lesson) -> list[Path]:
-    """The stored notebooks whose cells are not what the source gives."""
-    import nbformat
-
-    def content(cells: Any) -> list[tuple[Any, ...]]:
-        return [(one.id, one.cell_type, one.source, one.metadata.get("nbgrader")) for one in cells]
-
-    found = []
-    for kind in (LEARNER, SOLUTION):
-        path, fresh = place(lesson.name, kind), notebook(lesson, kind)
-        stored = nbformat.read(path, as_version=4).cells if path.is_file() else []
-        if content(stored) != content(fresh.cells):
-            found.append(path)
-    return found
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the notebooks of the lessons named, or of all, and run every cell of them.
 
-    Returns 0, or 1 where ``--check`` finds a stored notebook that its source does not give, or 2
-    for an unknown name or a source that is no lesson.
+    Returns 0, or 2 for an unknown name or a source that is no lesson.
     """
     parser = argparse.ArgumentParser(prog="python -m convlab.lessons.build", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where stale")
     parser.add_argument("--for-nbgrader", type=Path, metavar="FOLDER")
     options = parser.parse_args(arguments)
     try:
-        paths = sources(options.names)
-        lessons = [read(path) for path in paths]
+        lessons = [read(path) for path in sources(options.names)]
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if options.check:
-        old = [path for lesson in lessons for path in stale(lesson)]
-        for path in old:
-            print(f"{path} is not what its source gives: python -m convlab.lessons.build")
-        return int(bool(old))
     for lesson in lessons:
         if options.for_nbgrader is not None:
             folder = options.for_nbgrader / "source" / lesson.name

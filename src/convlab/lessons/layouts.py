@@ -89,15 +89,12 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
     sizes = [f"{' x '.join(map(str, one.shape))} = {one.size}" for one in (image, matrix, tensor)]
     alt = (
         f"An input of {sizes[0]} numbered pixels, its im2col matrix of {sizes[1]} and its im2win "
-        f"tensor of {sizes[2]}, with the pixels of one window framed in each."
+        f"tensor of {sizes[2]}"
     )
     caption = (
-        f"What the kernels of s03 and s10 make of an input of numbered pixels ({sizes[0]}; "
-        "channels stand below each other). A colour is a column of the input. The im2col matrix "
-        f"({sizes[1]} numbers) has a column for each window; the im2win tensor ({sizes[2]} "
-        "numbers) has a row for each row of the output and channel. Framed is the window of one "
-        "output, in each of the three: in im2win each channel's part of it is contiguous, and "
-        "overlaps with its right neighbour's."
+        f"{alt}, as the kernels of s03 and s10 write them. A colour is a column of the input; "
+        "channels stand below each other. Framed is the window of one output: in im2win each "
+        "channel's part of it is contiguous, and overlaps with its right neighbour's."
     )
     return grid.finished(alt, caption)
 
@@ -124,17 +121,11 @@ def im2win_orders(problem: ConvProblem, row: int = 0, windows: tuple[int, ...] =
                           wide=length - 2 * inset, high=1 - 2 * inset)  # fmt: skip
         told.append(f"{len(tensor)} x {length}")
         top += p.C_i + 3.2
-    said = (
-        f"a window is {told[0]} contiguous numbers in s10 and {told[1]} in s11, where the next "
-        f"window begins {step} numbers further on"
+    alt = (
+        f"The im2win tensor under one row of the output: a window is {told[0]} contiguous numbers "
+        f"in s10 and {told[1]} in s11, where the next window begins {step} numbers further on"
     )
-    alt = f"The part of the im2win tensor under one row of the output, in two orders: {said}."
-    caption = (
-        "What the transforms of s10 and s11 write for one row of the output, of an input whose "
-        f"pixels are numbered ({p.C_i} channels, {p.H_f} x {p.W_f} filter). A colour is a column "
-        f"of the input{'; 0 is padding or only fills up' * (0 in tensor)}. Two windows are framed, "
-        f"in black and red: {said}."
-    )
+    caption = f"{alt}. A colour is a column of the input; two windows are framed, in black and red."
     return grid.finished(alt, caption)
 
 
@@ -174,13 +165,11 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
         f"matrix of {problem.K} rows and {problem.N} columns, each a window of the input"
     )
     caption = (
-        "Left the input, its pixels numbered; right the matrix that the kernel wrote of it. Framed "
-        f"is what output pixel {column} (row {row}, column {across}) sees: a window of each "
-        f"channel on the left, column {column} on the right. Its pixels are orange wherever they "
-        "were copied to, for neighbouring windows share them. Each row is one term: channel r, "
-        f"filter row u, filter column v. {input.size} pixels became {problem.K * problem.N} "
-        f"numbers; a pixel is there up to {copies.max()} times. Hatched columns only round the "
-        "rows' length up."
+        f"Framed is what output pixel {column} (row {row}, column {across}) sees, and orange are "
+        "its pixels wherever the kernel copied them to, for neighbouring windows share them. Each "
+        f"row is one term: channel r, filter row u, filter column v. {input.size} pixels became "
+        f"{problem.K * problem.N} numbers; a pixel is there up to {copies.max()} times. Hatched "
+        "columns only round the rows' length up."
     )
     return grid.finished(alt, caption)
 
@@ -240,12 +229,8 @@ def column_of_windows(made: Any, stage: str, problem: ConvProblem, column: int) 
         f"in {len(terms)} pixels of the input"
     )
     caption = (
-        f"Left column {column} of the matrix of windows, {problem.K} terms, which is stored "
-        "nowhere; right the pixels in which the kernel finds them: the same number is the same "
-        "term, a colour is an input channel, grey pixels are not in this column."
+        f"Left column {column} of the matrix of windows, which is stored nowhere; right the pixels "
+        "in which the kernel finds its terms: the same number is the same term, a colour is an "
+        "input channel; `x2` says that a pixel is taken for two terms."
     )
-    if padded:
-        caption += f" {padded} terms are padding."
-    if any(len(here) > 1 for here in terms.values()):
-        caption += " `x2` says that a pixel was taken for two terms."
     return grid.finished(alt, caption)

@@ -69,6 +69,10 @@ def _number(thread: int) -> str:
     return str(thread) if thread >= 0 else ""
 
 
+def _block(launch: LaunchTrace) -> str:
+    return f"block {launch.block_shown[0] if launch.grid[1:] == (1, 1) else launch.block_shown}"
+
+
 def who_does_what(
     launch: LaunchTrace, array: str = "output", operation: str = "store",
     plane: tuple[int, ...] | None = None,
@@ -90,21 +94,14 @@ def who_does_what(
         if thread > -2:
             colour = NOBODY if thread < 0 else COLOURS[thread // WARP % len(COLOURS)]
             grid.cell(column, down, colour, _number(thread))
-    verb = "writes" if operation == "store" else "reads"
-    block = launch.block_shown[0] if launch.grid[1:] == (1, 1) else launch.block_shown
-    grid.note(0, -0.8, f"{where}: which thread of block {block} {verb} it", 9)
-    found = {int(thread) for thread in threads.flat if thread >= 0}
-    busy = f"threads {spans(found)}" if found else "no thread"
-    rows, columns = threads.shape
-    alt = f"{where} as a grid of {rows} x {columns} boxes; {busy} of block {block} have one each"
+    block, verb = _block(launch), "writes" if operation == "store" else "reads"
+    grid.note(0, -0.8, f"{where}: which thread of {block} {verb} it", 9)
+    found = spans(int(thread) for thread in threads.flat if thread >= 0)
+    alt = f"{where} as a grid of {' x '.join(map(str, threads.shape))} boxes: threads {found}"
     caption = (
-        f"Each box is an element of `{where}`; the number is the thread of block {block} that "
-        f"{verb} it."
+        f"Each box is an element of `{where}`; the number is the thread of {block} that {verb} it, "
+        "a colour is a warp. Grey boxes belong to other blocks."
     )
-    if len({thread // WARP for thread in found}) > 1:
-        caption += " A colour is a warp: 32 threads that work together."
-    if -1 in threads:
-        caption += " Grey boxes belong to other blocks."
     return grid.finished(alt, caption)
 
 
@@ -128,18 +125,15 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
     grid.note(start, -2.5, f"windows: K = {K} terms x N = {N} pixels", 8)
     grid.note(0, start + M + 2.5, f"filter: M = {M} x K = {K}", 8)
     grid.note(start, start + M + 2.5, f"output: M = {M} x N = {N}", 8)
-    high, wide = int(filters.any(axis=1).sum()), int(outputs.any(axis=0).sum())
-    block = f"({', '.join(map(str, launch.block_shown[:2]))})"
+    size = f"{outputs.any(axis=1).sum()} x {outputs.any(axis=0).sum()}"
     alt = (
-        f"Three matrices: filter {M} x {K}, windows {K} x {N}, output {M} x {N}. Block {block} "
-        f"computes {high} x {wide} of the output from {high} rows of the filter and {wide} columns "
-        f"of the windows, in {math.ceil(K / K_B)} slices of {K_B} terms."
+        f"Three matrices: filter {M} x {K}, windows {K} x {N}, output {M} x {N}. {_block(launch)} "
+        f"computes {size} of the output, in {math.ceil(K / K_B)} slices of {K_B} terms"
     )
     caption = (
-        f"What block {block} touched. Its {high} x {wide} outputs (violet) need {high} rows of the "
-        f"filter matrix and {wide} columns of the windows, and each of those numbers is needed by "
-        f"a whole row or column of threads. Each colour is a slice of {K_B} terms: slices are "
-        "fetched one after the other."
+        f"What {_block(launch)} touches: its {size} outputs (violet), and the rows of the filter "
+        f"matrix and the columns of the windows that they need. Each colour is a slice of {K_B} "
+        "terms: slices are fetched one after the other."
     )
     return grid.finished(alt, caption)
 
@@ -165,9 +159,8 @@ def one_thread(launch: LaunchTrace, thread: int) -> Picture:
             grid.note(left, -0.9, f"{array.name}[{i}, {channel}]", 8)
             grid.cells(left, 0, tensor[i, channel], (NOBODY, colour))
             left += max(array.shape[3], 4) + 1.5  # room for the name above
-    said = ", ".join(told)
-    caption = f"What thread {thread} alone does. It {said}: blue is read, orange written."
-    return grid.finished(f"Thread {thread} of block {launch.block_shown[0]}: {said}", caption)
+    alt = f"Thread {thread} of {_block(launch)}: {', '.join(told)}"
+    return grid.finished(alt, f"{alt}. Blue is read, orange written.")
 
 
 def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
@@ -195,15 +188,14 @@ def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
         # 0 is a thread, too; -1, which is none, takes the last colour.
         colours = [colour] * (int(numbers.max()) + 1) + [NOBODY]
         grid.cells(left, top, numbers, colours, _number, edge=FAINT)
-    most = int(times.max())
     alt = (
         f"{problem.C_i} grids of {H_o} x {W_o} threads, one for each input channel, and the grid "
-        f"of outputs, to each of which {most} threads add"
+        f"of outputs, to each of which {times.max()} threads add"
     )
     caption = (
-        f"Each coloured box is a thread of block {launch.block_shown[0]}, with its number, at the "
-        "place of the output pixel that it computes; a colour is an input channel. The last grid "
-        f"is output channel 0: {most} threads, one of each colour, add to each of its pixels."
+        f"Each coloured box is a thread of {_block(launch)}, with its number, at the place of the "
+        "output pixel that it computes; a colour is an input channel. The last grid is output "
+        "channel 0: one thread of each colour adds to each of its pixels."
     )
     return grid.finished(alt, caption)
 
@@ -224,15 +216,13 @@ def region_and_field(launch: LaunchTrace, problem: ConvProblem) -> Picture:
         left += plane.shape[1] + 3
         sizes.append(f"{plane.any(axis=1).sum()} x {plane.any(axis=0).sum()}")
     field, region = sizes
-    block = launch.block_shown[0]
     alt = (
-        f"Block {block} fetches {field} pixels of an input channel and computes {region} pixels of "
-        "an output channel"
+        f"{_block(launch)} fetches {field} pixels of an input channel and computes {region} pixels "
+        "of an output channel"
     )
     caption = (
-        f"Block {block}: to compute the {region} outputs on the right (orange) it fetches the "
-        f"{field} pixels on the left (blue) once, its receptive field. Grey belongs to other "
-        "blocks."
+        f"To compute the {region} outputs on the right (orange), {_block(launch)} fetches the "
+        f"{field} pixels on the left (blue) once: its receptive field."
     )
     return grid.finished(alt, caption)
 
@@ -248,8 +238,7 @@ def tile_of_threads(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) 
     """Which thread computes which output of the block's tile: a number in each box; the outputs of
     ``thread`` and those of its warp have colours of their own."""
     tile = tile_of(launch, problem)
-    shown = tile[:, :MOST_COLUMNS]
-    in_warp, mine = shown // WARP == thread // WARP, tile == thread
+    shown, mine = tile[:, :MOST_COLUMNS], tile == thread
     grid = Grid()
 
     def colour(one: int) -> str:
@@ -259,22 +248,14 @@ def tile_of_threads(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) 
     grid.note(0, -1.9, "one tile of the output: which thread computes what", 11)
     grid.note(0, -0.7, f"{tile.shape[1]} pixels →", 10)
     grid.note(-0.8, 0, f"{len(tile)} channels →", 10, rotation=270, ha="center", va="top")
-    size, threads = f"{tile.shape[0]} x {tile.shape[1]}", len(set(tile[tile >= 0].tolist()))
-    said = "one output" if mine.sum() == 1 else f"{mine.sum()} outputs"
     alt = (
-        f"A tile of {size} outputs, computed by {threads} threads. Thread {thread} computes "
-        f"{said}, in {mine.any(axis=1).sum()} of the rows and {mine.any(axis=0).sum()} of the "
-        "columns."
+        f"A tile of {' x '.join(map(str, tile.shape))} outputs, computed by "
+        f"{len(set(tile[tile >= 0].tolist()))} threads. Thread {thread} computes {mine.sum()}, in "
+        f"{mine.any(axis=1).sum()} of the rows and {mine.any(axis=0).sum()} of the columns."
     )
     caption = (
-        f"The {size} outputs of one block of {threads} threads. Rows are output channels, columns "
-        "output pixels; the number in a box is the thread that computes this output. Red: thread "
-        f"{thread}, {said}."
+        "The outputs of one block: rows are output channels, columns output pixels; the number in "
+        f"a box is the thread that computes this output. Red is thread {thread}, yellow the rest "
+        f"of its warp. At most {MOST_COLUMNS} columns are shown."
     )
-    if in_warp.sum() > mine.sum():
-        caption += " Yellow: the other threads of its warp."
-    if not in_warp.all():
-        caption += " Grey: the other warps."
-    if shown.shape != tile.shape:
-        caption += f" The first {shown.shape[1]} columns are shown."
     return grid.finished(alt, caption)

@@ -68,9 +68,10 @@ def sheet(width: float, height: float, columns: int = 1, **more: Any) -> tuple[A
 
 
 def finished(figure: Any, alt: str, caption: str = "") -> Picture:
-    """The sheet as a picture. Without a caption, ``alt`` is the caption too."""
+    """The sheet as a picture; ``alt`` begins with a capital. Without a caption, ``alt`` is one."""
     from matplotlib.text import Text
 
+    alt = alt[:1].upper() + alt[1:]
     file = io.BytesIO()
     dpi = DOTS_PER_INCH * SHARPNESS
     figure.savefig(file, format="png", dpi=dpi, facecolor=PAPER, metadata={"Software": None})
@@ -96,11 +97,18 @@ class Grid:
 
     def cell(
         self, column: float, row: float, colour: str, text: str = "", *, wide: float = 1,
-        high: float = 1, **style: Any,
+        high: float = 1, size: float = 7, hatch: str = "", edge: str = "", line: float = 0.8,
     ) -> None:  # fmt: skip
-        """A box, with words in its middle; ``style`` as for :func:`cell`."""
+        """A box, with words in its middle."""
+        from matplotlib.patches import Rectangle
+
         self.boxes.append((column, row, column + wide, row + high))
-        cell(self.panel, column, row, colour, text, wide=wide, high=high, **style)
+        edge = edge or (FAINT if hatch else PAPER)
+        box = Rectangle((column, row), wide, high, facecolor=colour, edgecolor=edge, hatch=hatch)
+        box.set_linewidth(line)
+        self.panel.add_patch(box)
+        if text:
+            self._write(column + wide / 2, row + high / 2, text, size, ha="center")
 
     def cells(
         self, left: float, top: float, values: np.ndarray,
@@ -112,19 +120,19 @@ class Grid:
             painted = colour(value) if callable(colour) else colour[int(value)]
             self.cell(left + column, top + row, painted, text(value), **style)
 
-    def frame(self, column: float, row: float, wide: float, high: float) -> None:
-        """A thick frame around boxes."""
-        from matplotlib.patches import Rectangle
-
-        box = Rectangle((column, row), wide, high, fill=False, edgecolor=INK, linewidth=2, zorder=3)
-        self.panel.add_patch(box)
+    def frame(self, column: float, row: float, wide: float = 1, high: float = 1) -> None:
+        """A thick frame around boxes, over them if drawn after them."""
+        self.cell(column, row, "none", wide=wide, high=high, edge=INK, line=2)
 
     def note(self, column: float, row: float, text: str, size: float = 8, **more: Any) -> None:
         """Words beside the boxes."""
         a_letter = 0.0088 if more.get("family") == "monospace" else 0.0076  # inches a point
         inches = 0.0 if "rotation" in more else len(text) * size * a_letter
         self.notes.append((column, row, inches, more.get("ha", "left")))
-        note(self.panel, column, row, text, size, **more)
+        self._write(column, row, text, size, **more)
+
+    def _write(self, column: float, row: float, text: str, size: float, **more: Any) -> None:
+        self.panel.text(column, row, text, fontsize=size, **{"va": "center", "color": INK} | more)
 
     def finished(self, alt: str, caption: str = "") -> Picture:
         """The drawing as a picture, as :func:`finished`."""
@@ -143,31 +151,6 @@ class Grid:
         width, height = (right - left + 0.4) * unit, (bottom - top + 0.4) * unit
         self.figure.set_size_inches(width + 2 * PAD, height + 2 * PAD)
         return finished(self.figure, alt, caption)
-
-
-def cell(
-    panel: Any, column: float, row: float, colour: str, text: str = "", *, wide: float = 1,
-    high: float = 1, size: float = 7, hatch: str = "", edge: str = PAPER,
-) -> None:  # fmt: skip
-    """A box on a panel, with words in its middle."""
-    from matplotlib.patches import Rectangle
-
-    edge = FAINT if hatch else edge
-    box = Rectangle((column, row), wide, high, facecolor=colour, edgecolor=edge, hatch=hatch)
-    box.set_linewidth(0.8)
-    panel.add_patch(box)
-    if text:
-        note(panel, column + wide / 2, row + high / 2, text, size, ha="center")
-
-
-def note(panel: Any, column: float, row: float, text: str, size: float = 8, **more: Any) -> None:
-    """Words on a panel."""
-    panel.text(column, row, text, fontsize=size, **{"va": "center", "color": INK} | more)
-
-
-def counted(number: int, what: str) -> str:
-    """``1 sector``, ``2 sectors``."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def spans(numbers: Iterable[int]) -> str:

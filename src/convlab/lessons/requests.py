@@ -8,15 +8,18 @@ from collections import defaultdict
 import numpy as np
 
 from convlab.lessons.maps import THREAD, array_named, tile_of
-from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, counted, spans
+from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, spans
 from convlab.problem import ConvProblem
 from convlab.simulation.memory_rules import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
 from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Request
-from convlab.tracing.table import statement_of
+from convlab.tracing.table import counted, statement_of
 
 MOST_SECTORS = 40
-FOUR = "Four neighbouring lanes have one colour."
+LANES = (
+    "A number in a box is the lane that wants it, and `x2` says that two lanes do; four "
+    "neighbouring lanes have one colour."
+)
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
 
 
@@ -66,11 +69,6 @@ def _head(grid: Grid, launch: LaunchTrace, request: Request, top: float) -> str:
     return code
 
 
-def _several(lanes: dict[int, list[int]]) -> str:
-    most = max(len(several) for several in lanes.values())
-    return f" `x{most}` says that {most} lanes want the same number." if most > 1 else ""
-
-
 def _in_sectors(launch: LaunchTrace, request: Request) -> Picture:
     lanes = _lanes_by_word(launch, request)
     per_sector = SECTOR_BYTES // WORD_BYTES
@@ -86,17 +84,15 @@ def _in_sectors(launch: LaunchTrace, request: Request) -> Picture:
             _box(grid, left + one, top, lanes.get(sector * per_sector + one), hatch="////")
     bytes_wanted = WORD_BYTES * len(lanes)
     taken = counted(len(sectors), "sector")
-    verb = {"load": "reads", "store": "writes"}.get(request.operation, "changes")
+    verb = {"load": "read", "store": "write"}.get(request.operation, "change")
     alt = (
-        f"Lanes {spans(request.lanes)} of warp {request.warp} {verb[:-1]} {len(lanes)} different "
+        f"Lanes {spans(request.lanes)} of warp {request.warp} {verb} {len(lanes)} different "
         f"numbers of {request.array}, {bytes_wanted} bytes, which lie in {taken} of {SECTOR_BYTES} "
-        f"bytes: {SECTOR_BYTES * len(sectors)} bytes are moved."
+        f"bytes; {math.ceil(bytes_wanted / SECTOR_BYTES)} would hold them."
     )
     caption = (
-        f"One request: the warp {verb} `{request.array}` in `{code}`. Each row of eight boxes is "
-        f"a sector, {SECTOR_BYTES} bytes; a number in a box is the lane that wants it, and no lane "
-        f"wants the hatched boxes, which are moved too.{_several(lanes)} {FOUR} {taken} for "
-        f"{bytes_wanted} bytes; {math.ceil(bytes_wanted / SECTOR_BYTES)} would hold them."
+        f"One request, of `{code}`. {alt} Each row of eight boxes is a sector. {LANES} No lane "
+        "wants the hatched boxes, which are moved too."
     )
     return grid.finished(alt, caption)
 
@@ -136,30 +132,17 @@ def _in_banks(launch: LaunchTrace, request: Request) -> Picture:
         by_bank = {word % BANKS: wanted for word, wanted in words.items()}
         for bank in range(BANKS):
             _box(grid, bank, row, by_bank.get(bank), size=6)
-    count = counted(request.wavefronts, "wavefront")
     alt = (
         f"Lanes {spans(request.lanes)} of warp {request.warp} want {len(lanes)} different words of "
         f"{request.array}, which lie in {len({word % BANKS for word in lanes})} of the 32 banks: "
-        f"{count}."
+        f"{counted(request.wavefronts, 'wavefront')}."
     )
     caption = (
-        f"One request for the shared array `{request.array}` in `{code}`. Columns are the 32 banks "
-        "of shared memory, rows the wavefronts; a number in a box is the lane that wants it."
-        f"{_several({word: some for words in wavefronts for word, some in words.items()})} {FOUR} "
-        f"{count}: {_why_so_many(request, at_once)}"
+        f"One request, of `{code}`. {alt} Columns are the 32 banks of shared memory, rows the "
+        f"wavefronts, in each of which a bank gives one word; {at_once} lanes are served at a "
+        f"time. {LANES}"
     )
     return grid.finished(alt, caption)
-
-
-def _why_so_many(request: Request, at_once: int) -> str:
-    groups = len({lane // at_once for lane in request.lanes})
-    conflict = "a bank gives one number in each wavefront, and some are asked for several."
-    if groups == 1:
-        return conflict if request.wavefronts > 1 else "no bank is asked for two different numbers."
-    if request.wavefronts == groups:
-        conflict = "these lanes ask no bank for two different numbers."
-    each = counted(request.width // WORD_BYTES, "number")
-    return f"each lane wants {each}, and {at_once} lanes are served at a time; {conflict}"
 
 
 SLICES = {"S_F": COLOURS[0], "S_I": COLOURS[1]}
@@ -195,10 +178,8 @@ def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -
         f"{of_filter} numbers of S_F and {of_windows} of S_I, for {outputs} outputs."
     )
     caption = (
-        f"What thread {thread} does for one term of its sums. Blue: what it reads of the filter's "
-        f"slice; orange: of the windows' slice; red: the {outputs} outputs that it multiplies and "
-        f"adds them into. A number says with which read it comes: {requests} reads{several}, for "
-        f"{outputs} multiplications and additions."
+        f"{alt} Blue is what it reads of the filter's slice, orange of the windows' slice; red are "
+        "the outputs that it adds to. A number says with which read it comes."
     )
     if transposed:
         caption += " S_F is drawn with channels as rows; in memory it is transposed."
@@ -262,12 +243,10 @@ def reads_in_turn(launches: dict[str, LaunchTrace], warp: int = 0) -> Picture:
         grid.note(MOST_READS + 1, top + 0.8, reads, 10)
         said.append(f"{name}: {' '.join(names)}, {reads} reads a product")
     alt = f"Reads from shared memory in turn, F of S_F and I of S_I. {'; '.join(said)}"
-    wide = " `F4`, `I4`: a single read that brings four neighbours." * any(
-        "F4" in one for one in said
-    )
     caption = (
         f"The first {MOST_READS} reads of warp {warp} from shared memory, from left to right: "
-        f"`F` (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`.{wide} "
-        "On the right: how many reads there are for each product that a thread adds to a sum."
+        "`F` (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`; `F4` "
+        "and `I4` read four neighbours at once. On the right: reads for each product that a "
+        "thread adds to a sum."
     )
     return grid.finished(alt, caption)

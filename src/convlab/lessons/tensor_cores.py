@@ -21,7 +21,7 @@ from convlab.convolution import reference
 from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
 from convlab.engines.simulator import Simulator
-from convlab.lessons.charts import line_chart
+from convlab.lessons.charts import lines
 from convlab.lessons.exercises import On, check, tried
 from convlab.lessons.feedback import (
     ANSWER,
@@ -37,7 +37,7 @@ from convlab.lessons.feedback import (
 )
 from convlab.lessons.launching import ready_for
 from convlab.lessons.maps import elements_of
-from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, finished, sheet, spans
+from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, spans
 from convlab.problem import ConvProblem
 from convlab.simulation import greenlets
 from convlab.stages import stage_named
@@ -123,17 +123,16 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
             grid.cell(left + column, top + row, colour, text, size=8.5)
     mine = sorted(place for place, lanes in held.items() if lane in lanes)
     for matrix, row, column in mine:
-        grid.frame(at[matrix][0] + column, at[matrix][1] + row, 1, 1)
-    said = ", ".join(map(_said, mine)) or "nothing"
+        grid.frame(at[matrix][0] + column, at[matrix][1] + row)
     who = f"lane {lane} (g = {lane // 4}, t = {lane % 4})"
     alt = (
-        f"Three matrices: A {rows} x 8, B 8 x 8 and C {rows} x 8. {len(present)} lanes come to the "
-        f"product; {who} holds {said}"
+        f"Matrices A {rows} x 8, B 8 x 8 and C {rows} x 8. {len(present)} lanes come to the "
+        f"product; {who} holds {', '.join(map(_said, mine)) or 'nothing'}"
     )
     caption = (
         "The number in a box is the lane that brings this element of A or B, or that gets this "
         "element of C and writes it, as the simulator saw it; a colour is a g = lane // 4. "
-        f"Framed: {who} holds {said}."
+        f"Framed: what {who} holds."
     )
     if missing := sorted(set(range(WARP)) - set(present)):
         caption += f" Lanes {spans(missing)} do not come: what they should bring is nowhere."
@@ -290,21 +289,15 @@ def bits_of_split(value: float) -> Picture:
             left = column + 0.3 * (column > 0) + 0.3 * (column > 8) + 0.3 * (not seen)
             grid.cell(left, top, kind if seen else NOBODY, bit, size=8, edge=FAINT)
     large, small = (float(part) for part in parts.values())
-    seen_of_small = float((parts["small"].view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
     caption = (
         f"x = {float(number):.9g} is large + small = {large:.9g} + {small:.9g}, exactly. Coloured "
         "is what a tensor core looks at: red the sign, orange the exponent, blue the mantissa. "
-        f"So large alone is off by {_part(large, number)}, both parts together by "
-        f"{_part(large + seen_of_small, number)}."
+        f"Without the small part x is off by 1 part in {abs(float(number) / small):,.0f}."
+        if small
+        else "TF32 holds x: large is all of it."
     )
     alt = "; ".join(f"{name}: {int(part.view(np.uint32)):032b}" for name, part in rows.items())
     return grid.finished(f"The bits of x and of its two parts. {alt}", caption)
-
-
-def _part(found: float, number: np.float32) -> str:
-    """How far ``found`` is from ``number``, which is not zero, as a part of it."""
-    off = abs(found - float(number)) / abs(float(number))
-    return f"1 part in {1 / off:,.0f}" if off else "nothing"
 
 
 def _by_tensor_cores(A: np.ndarray, B: np.ndarray, split: bool, step: int) -> np.ndarray:
@@ -359,21 +352,13 @@ def _mean(errors: np.ndarray) -> float:
 
 def errors_by_terms() -> Picture:
     """How far off sums are by four ways to multiply, against how many terms they have."""
-    errors = errors_of_ways()
-    figure, (panel,) = sheet(7.4, 3.1)
-    line_chart(panel, SUM_TERMS, errors, "error, as a part of the sum")
-    panel.set(xscale="log", yscale="log")
-    panel.set_xticks(SUM_TERMS, [f"{terms} terms" for terms in SUM_TERMS])
-    panel.set_xticks([], minor=True)
-    said = "; ".join(
-        f"{way} " + ", ".join(f"{value:.1e}" for value in values) for way, values in errors.items()
-    )
-    terms = ", ".join(map(str, SUM_TERMS))
     caption = (
         "How far sums of products of positive numbers are from the exact ones, on average (root of "
-        f"the mean square), computed on the simulator. With {terms} terms: {said}. Less is better."
+        "the mean square), computed on the simulator. Less is better."
     )
-    return finished(figure, f"Lines of errors against {terms} terms. {said}.", caption)
+    title = "error, as a part of the sum"
+    more = {"label": "{:.1e}", "yscale": "log", "xlabel": "terms"}
+    return lines(SUM_TERMS, errors_of_ways(), title, caption, **more)
 
 
 def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, int]:

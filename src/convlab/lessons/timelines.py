@@ -18,17 +18,7 @@ import numpy as np
 from convlab.lessons.exercises import check
 from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row, graded
 from convlab.lessons.launching import AFTER, ready_for
-from convlab.lessons.pictures import (
-    COLOURS,
-    FAINT,
-    INK,
-    PAPER,
-    Picture,
-    cell,
-    finished,
-    note,
-    sheet,
-)
+from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, WIDE, WRITE
@@ -163,54 +153,50 @@ def diary(stage: str, made: Any = None) -> Diary:
     return Diary(SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B, events)
 
 
+ACROSS = 24.5  # boxes that the longest timeline takes
+
+
 def timeline(**diaries: Diary) -> Picture:
     """Diaries below each other: when each slice is in flight, when it is multiplied, where the
     thread waits for the others."""
-    longest = max(len(one.events) for one in diaries.values())
-    high = 4.6
-    figure, (panel,) = sheet(7.4, 1.25 * len(diaries) + 0.25)
-    panel.set_xlim(-0.17 * longest, longest * 1.01)
-    panel.set_ylim(high * len(diaries) - 0.4, -0.6)
-    told = []
+    event = ACROSS / max(len(one.events) for one in diaries.values())
+    grid, told = Grid(0.25), []
     for place, (name, one) in enumerate(diaries.items()):
-        top = place * high
-        note(panel, -0.17 * longest, top, name, 11, weight="bold")
+        top = place * 5.0
+        grid.note(-4.5, top, name, 11, weight="bold")
         for row, text in enumerate(("slice is in flight", "slice is multiplied"), 1):
-            note(panel, -0.01 * longest, top + row * 1.1 - 0.05, text, 7.5, ha="right")
-        lines = [event.time + 0.5 for event in one.of(BARRIER)]
+            grid.note(-0.3, top + row * 1.2, text, 7.5, ha="right")
+        barriers = [(event * (at.time + 0.5)) for at in one.of(BARRIER)]
         flights = one.flights()
         both = any(came > later for (_, came), (later, _) in pairwise(flights))
-        for number, ((asked, came), worked) in enumerate(
+        for number, (flight, worked) in enumerate(
             zip(flights, one.by_slice(MULTIPLY), strict=True)
         ):
-            thin, level = (0.45, number % 2 * 0.45) if both else (0.9, 0)
-            bars = [(asked, came, top + 0.6 + level, thin)]
-            if worked:
-                bars.append((worked[0].time, worked[-1].time, top + 1.7, 0.9))
-            for start, last, y, wide in bars:
-                colour = COLOURS[number % len(COLOURS)]
-                cell(panel, start, y, colour, wide=last + 1 - start, high=wide)
-                # The number, in the middle of the longest piece that lines leave of the bar.
-                ends = [start, *(line for line in lines if start < line < last + 1), last + 1]
-                left, right = max(pairwise(ends), key=lambda piece: round(piece[1] - piece[0]))
-                note(panel, (left + right) / 2, y + wide / 2, str(number), 8, ha="center")
-        for line in lines:
-            panel.plot([line] * 2, [top + 0.45, top + 2.75], color=INK, linewidth=1.6)
-        panel.plot([0, len(one.events)], [top + 2.75] * 2, color=FAINT, linewidth=0.8)
+            high, level = (0.5, number % 2 * 0.5) if both else (1, 0)
+            bars = [(*flight, top + 0.7 + level, high)]
+            bars += [(worked[0].time, worked[-1].time, top + 1.9, 1)] if worked else []
+            for first, last, y, high in bars:
+                start, end = event * first, event * (last + 1)
+                grid.cell(start, y, COLOURS[number % len(COLOURS)], wide=end - start, high=high)
+                # The number, in the middle of the longest piece that barriers leave of the bar.
+                ends = [start, *(line for line in barriers if start < line < end), end]
+                left, right = max(pairwise(ends), key=lambda piece: round(piece[1] - piece[0], 2))
+                grid.note((left + right) / 2, y + high / 2, str(number), 8, ha="center")
+        for line in barriers:
+            grid.cell(line - 0.04, top + 0.5, INK, wide=0.08, high=2.6, edge=INK)
+        grid.cell(0, top + 3.1, FAINT, wide=event * len(one.events), high=0.03, edge=FAINT)
         told.append(
             f"{name} does {one.meanwhile():.0f} multiply-adds between a request and the use of its "
-            f"data, and waits at {len(one.of(BARRIER))} barriers"
+            f"data, and waits at {len(barriers)} barriers"
         )
-    note(panel, 0, high * len(diaries) - 0.9, "what thread 0 does, first to last", 8, color=FAINT)
-    said = "; ".join(told)
+    grid.note(0, 5.0 * len(diaries) - 1.3, "what thread 0 does, first to last", 8, color=FAINT)
     caption = (
-        "What thread 0 does, from left to right, as the simulator ran it; a box with a number is a "
-        "slice of that number, a black line a barrier. The upper row shows a slice from its "
-        "request until it lies in shared memory, the lower row shows when it is multiplied. "
-        f"{said}. The picture has no seconds: on a GPU a load has a latency of several hundred "
-        "cycles."
+        "What thread 0 does, as the simulator ran it: a box with a number is a slice, a black line "
+        "a barrier. A slice is in flight from its request until it lies in shared memory. "
+        f"{'; '.join(told)}. The picture has no seconds: on a GPU a load has a latency of several "
+        "hundred cycles."
     )
-    return finished(figure, f"Timelines of thread 0. {said}.", caption)
+    return grid.finished(f"Timelines of thread 0. {'; '.join(told)}.", caption)
 
 
 def pipeline_stages(one: Diary) -> Picture:
@@ -220,34 +206,32 @@ def pipeline_stages(one: Diary) -> Picture:
     places = sorted(set(firsts))
     if len(places) < 2:
         raise ValueError("the diary has no asynchronous copies into several stages")
-    longest = len(one.events)
-    figure, (panel,) = sheet(7.4, 0.42 * len(places) + 0.75)
-    panel.set_xlim(-0.08 * longest, longest * 1.01)
-    panel.set_ylim(1.25 * len(places) + 0.5, -0.4)
-    told = []
+    event = ACROSS / len(one.events)
+    grid, told = Grid(0.27), []
     flights = one.flights()
     both = zip(firsts, flights, one.by_slice(MULTIPLY), strict=True)
-    for number, (first, (asked, came), worked) in enumerate(both):
+    for number, (first, flight, worked) in enumerate(both):
         stage, colour = places.index(first), COLOURS[number % len(COLOURS)]
-        top = stage * 1.25
-        cell(panel, asked, top, PAPER, wide=came + 1 - asked, hatch="////", edge=colour)
-        start, stop = worked[0].time, worked[-1].time
-        cell(panel, start, top, colour, str(number), wide=stop + 1 - start, size=8)
+        of_work = worked[0].time, worked[-1].time
+        for (start, last), style in (
+            (flight, {"colour": PAPER, "hatch": "////", "edge": colour}),
+            (of_work, {"colour": colour, "text": str(number), "size": 8}),
+        ):
+            grid.cell(event * start, 1.3 * stage, wide=event * (last + 1 - start), **style)
         told.append(f"slice {number} comes into stage {stage}")
     for place in range(len(places)):
-        note(panel, -0.01 * longest, place * 1.25 + 0.5, f"stage {place}", 8, ha="right")
-    note(panel, 0, 1.25 * len(places) + 0.2, "what thread 0 does, first to last", 8, color=FAINT)
+        grid.note(-0.3, place * 1.3 + 0.5, f"stage {place}", 8, ha="right")
+    grid.note(0, 1.3 * len(places) + 0.3, "what thread 0 does, first to last", 8, color=FAINT)
     most = max(
         sum(asked <= event.time <= came for asked, came in flights[1:])
         for event in one.of(MULTIPLY)
     )
-    alt = f"The stages of the pipeline over time: {'; '.join(told)}. Up to {most} in flight."
     caption = (
-        "Each line is a stage of the pipeline in shared memory, from left to right what thread 0 "
-        "does. Hatched: a slice is in flight into the stage. Coloured, with its number: it is "
-        f"multiplied. Slices in flight while others are multiplied: at most {most}."
+        "Each line is a stage of the pipeline in shared memory. Hatched: a slice is in flight into "
+        "the stage. Coloured, with its number: it is multiplied. Slices in flight while others are "
+        f"multiplied: at most {most}."
     )
-    return finished(figure, alt, caption)
+    return grid.finished(f"The stages of the pipeline: {'; '.join(told)}", caption)
 
 
 @graded
