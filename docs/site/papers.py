@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
+from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results, tensor_bytes
 from convlab.bench.systems import WHOLE
-from convlab.bench.measured import table
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 ROOT = Path(__file__).parents[2]  # of the repository

@@ -26,9 +26,9 @@ from papers import RESULTS
 
 from convlab.bench import analysis, plots, report, sanitizers
 from convlab.bench.experiments import S12, SIZES
+from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
-from convlab.bench.measured import table
 from convlab.workloads import UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"

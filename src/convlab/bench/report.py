@@ -16,10 +16,10 @@ from typing import Any
 
 from convlab.bench import analysis, plots
 from convlab.bench.analysis import Contender
+from convlab.bench.measured import table
 from convlab.bench.results import Results
 from convlab.bench.roofline import PIECE, Why
 from convlab.bench.rows import Row
-from convlab.bench.measured import table
 from convlab.image import PlotsMissing
 from convlab.stages import short_name
 
