@@ -72,12 +72,12 @@ def module_of(file: str) -> str:
 
 
 def imports(source: str) -> Iterator[tuple[int, str, str]]:
-    """Line, module and name of every import, wherever it stands. None is relative: ruff sees to
-    that."""
+    """Line, module and name of every import, wherever it stands. None is relative."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"line {node.lineno}: a relative import"
             yield from ((node.lineno, str(node.module), alias.name) for alias in node.names)
 
 

@@ -355,3 +355,15 @@ def test_functions_are_checked_by_what_they_return(function, reason):
         reason
         in lessons.check_function(function, lessons.pretended, lessons.gpus((2.0, 1.0))).headline
     )
+
+
+def test_a_pretended_gpu_is_measured_only_with_care():
+    gpu = lessons.PretendGPU(1.0, 0.5)
+    gpu.launch()
+    before = gpu.clock()
+    gpu.wait()
+    assert gpu.clock() == before + 1.0
+    gpu.launch()
+    gpu.wait()
+    assert gpu.clock() == pytest.approx(before + 1.0 + 0.01 + 0.5)
+    assert lessons.pretended(gpu, 3) == 1.0

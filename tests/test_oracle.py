@@ -563,3 +563,16 @@ def test_the_compiled_sums_of_squares():
     for number in (nan, inf):
         output[2, 3] = number
         assert not math.isfinite(squared_errors(output, expected)[0])
+
+
+def test_conv9_at_the_size_it_is_used_with():
+    """Large enough for the matrix library to cut it into blocks and threads."""
+    problem = ConvProblem(1, 64, 56, 56, 64, 3)
+    input, weight, bias = random_tensors(problem, 0)
+    some = reference(problem, input, weight, bias)[:, :3, 20:30, 40:]
+    part = input[:, :, 20:32, 40:]
+    expected = np.zeros_like(some)
+    for u, v in np.ndindex(3, 3):
+        seen = part[:, :, u : u + 10, v : v + 14].astype(np.float64)
+        expected += np.einsum("irhw,jr->ijhw", seen, weight[:3, :, u, v])
+    np.testing.assert_allclose(some, expected + bias[:3, None, None], rtol=1e-10, atol=1e-10)

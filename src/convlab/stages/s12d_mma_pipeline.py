@@ -1,8 +1,8 @@
 """s12d: a multistage pipeline feeds the tensor cores. Copies are in flight while warps multiply.
 
 Source: ours, beyond the paper; s11c's pipeline and s11e's epilogue. The warps of s12c wait for
-every slice. Here one barrier a slice is enough: all threads have multiplied the slice before the
-last barrier, so its stage of the pipeline is free.
+every slice. Here one barrier a slice is enough: when threads pass it, all have multiplied the
+slice before, so its stage of the pipeline is free.
 """
 
 from __future__ import annotations
