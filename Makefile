@@ -27,7 +27,7 @@ ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: checked, an
 # the one that runs, which keeps its rows, and the same target goes on there.
 bench: $(if $(ARGS),,a-gpu) $(VENV)/.bench ## all that is measured, on a GPU; goes on where it was interrupted
 	@$(if $(ARGS),exec $(BIN)/convlab bench $(ARGS);) \
-	first=0; trap 'stopped=1; kill $$pid' INT TERM; \
+	first=0; trap 'kill $${stopped:+-9} $$pid; stopped=1' INT TERM; \
 	for words in bench 'bench --cases ablation' 'bench --cases sweeps' 'bench --cases unfold_table' \
 			'report --html report.html --markdown report.md'; do \
 		echo "== convlab $$words"; \

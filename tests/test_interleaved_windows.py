@@ -84,10 +84,10 @@ def test_who_deals() -> None:
         (S12, Tile(16, 32, 8, 4, 4), {}),
         (S12, Tile(16, 64, 8, 4, 4), {}),  # two warps side by side
         (S12, Tile(16, 64, 4, 4, 8), {}),  # twice as many windows as threads
-        (S12, Tile(8, 16, 3, 4, 4), {}),  # not dealt
+        (S12, Tile(8, 16, 3, 4, 4), {}),  # not interleaved
         (S12, Tile(16, 32, 4, 4, 4), {"splits": 2}),
         (S12, Tile(16, 64, 4, 4, 8), {"splits": 3}),
-        (S12, Tile(8, 16, 3, 4, 4), {"splits": 2}),  # not dealt
+        (S12, Tile(8, 16, 3, 4, 4), {"splits": 2}),  # not interleaved
         (S13, Tile(16, 32, 8, 2, 8), {}),
         (S13, Tile(16, 64, 8, 2, 8), {}),  # two warps side by side
         (S13, Tile(16, 64, 8, 2, 16), {}),  # twice as many windows as threads
@@ -119,17 +119,19 @@ def test_a_warp_s_stores_touch_fewer_sectors(name: str, monkeypatch: pytest.Monk
         }
         return stores.sectors, asked
 
-    dealt, of_dealt = trace()
+    interleaved, of_interleaved = trace()
     monkeypatch.setattr(MODULES[name], "interleaved_lanes", lambda *_: 1)
     in_runs, of_runs = trace()
     plans._prepared.cache_clear()
-    assert of_dealt == of_runs  # they do the same otherwise
-    assert dealt < 0.6 * in_runs
+    assert of_interleaved == of_runs  # they do the same otherwise
+    assert interleaved < 0.6 * in_runs
 
 
 @pytest.mark.same_in_cudasim
 @pytest.mark.parametrize("name", MODULES)
-def test_what_is_dealt_comes_out_as_what_is_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_interleaved_comes_out_as_what_is_not(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To the bit: each sum is added up as it was, by another lane."""
 
     def output() -> np.ndarray:
@@ -141,6 +143,6 @@ def test_what_is_dealt_comes_out_as_what_is_not(name: str, monkeypatch: pytest.M
         plans._prepared.cache_clear()
         return result
 
-    dealt = output()
+    interleaved = output()
     monkeypatch.setattr(MODULES[name], "interleaved_lanes", lambda *_: 1)
-    np.testing.assert_array_equal(output(), dealt)
+    np.testing.assert_array_equal(output(), interleaved)

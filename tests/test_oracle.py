@@ -1,5 +1,6 @@
 """The oracle against other people's convolutions, and its bound against float32 itself."""
 
+import dataclasses
 import math
 from itertools import product
 
@@ -17,6 +18,7 @@ from convlab.problem import ConvProblem
 from convlab.rounding import (
     SPLIT_ROUNDINGS,
     bound_at,
+    largest_error,
     rounding_bound,
     squared_errors,
 )
@@ -253,12 +255,38 @@ def last_row_unwritten(problem, input, weight, bias):
     return output
 
 
+def strides_swapped(problem, input, weight, bias):
+    (top, bottom), (left, right) = problem.padding
+    swapped = dataclasses.replace(
+        problem, stride=problem.stride[::-1], padding=((top, bottom + 20), (left, right + 20))
+    )
+    return reference(swapped, input, weight, bias)[:, :, : problem.H_o, : problem.W_o]
+
+
+def padding_on_the_other_side(problem, input, weight, bias):
+    mirrored = tuple(sides[::-1] for sides in problem.padding)
+    return reference(dataclasses.replace(problem, padding=mirrored), input, weight, bias)
+
+
+def dilation_ignored(problem, input, weight, bias):
+    (top, bottom), (left, right) = problem.padding
+    fewer = (problem.W_f - 1) * (problem.d_w - 1)
+    plain = dataclasses.replace(problem, dilation=1, padding=((top, bottom), (left, right - fewer)))
+    return reference(plain, input, weight, bias)
+
+
 MISTAKES = {
     "a term dropped": a_term_dropped,
     "shifted": lambda *made: np.roll(reference(*made), 1, axis=3),
     "bias forgotten": lambda p, x, w, b: reference(p, x, w),
     "bias of the next channel": lambda p, x, w, b: reference(p, x, w, np.roll(b, 1)),
     "filter flipped": lambda p, x, w, b: reference(p, x, w[:, :, ::-1, ::-1], b),
+    "bias added twice": lambda p, x, w, b: reference(p, x, w, 2 * b),
+    "first image again": lambda p, x, w, b: reference(p, np.broadcast_to(x[:1], x.shape), w, b),
+    "channels reversed": lambda p, x, w, b: reference(p, x[:, ::-1], w, b),
+    "strides swapped": strides_swapped,
+    "padding on the other side": padding_on_the_other_side,
+    "dilation ignored": dilation_ignored,
     "last row unwritten": last_row_unwritten,
 }
 
@@ -576,3 +604,20 @@ def test_conv9_at_the_size_it_is_used_with():
         seen = part[:, :, u : u + 10, v : v + 14].astype(np.float64)
         expected += np.einsum("irhw,jr->ijhw", seen, weight[:3, :, u, v])
     np.testing.assert_allclose(some, expected + bias[:3, None, None], rtol=1e-10, atol=1e-10)
+
+
+def test_the_compiled_pass_finds_the_largest_error():
+    rng = np.random.default_rng(3)
+    expected = rng.standard_normal((5, 7))
+    magnitude = np.abs(rng.standard_normal((5, 7))) * 10.0 ** rng.integers(-45, 9, (5, 7))
+    output = (expected + magnitude * rng.standard_normal((5, 7)) * 2.0**-20).astype(np.float32)
+    bound = rounding_bound(ConvProblem(1, 31, 1, 1, 1, 1), with_bias=True, always=1e-44)
+    largest = (np.abs(output - expected) / bound_at(magnitude, bound)).max()
+    assert largest_error(output, expected, magnitude, bound) == largest
+    for number in (nan, inf, -inf):
+        spoilt = output.copy()
+        spoilt[4, 6] = number
+        assert largest_error(spoilt, expected, magnitude, bound) == inf
+        spoilt[4, 6], expected[4, 6] = output[4, 6], number
+        assert largest_error(spoilt, expected, magnitude, bound) == inf
+        expected[4, 6] = output[4, 6]

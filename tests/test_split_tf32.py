@@ -111,7 +111,7 @@ def test_every_way_to_fetch_and_multiply(stage: Stage, tile: Tile, checked: Any)
         assert result.ok, result
 
 
-@pytest.mark.parametrize("stage", [S13, S14], ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", [S12E, S13, S14], ids=lambda stage: stage.name)
 def test_places_that_do_not_fit_constant_memory_are_computed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:

@@ -21,7 +21,7 @@ from convlab.stage import Flat, Launch, Tile, blocks_for
 
 INFINITY = np.float32(np.inf)
 CLEARING = 256  # threads of a block that clears
-FLOAT4_STEP = 4  # with mma: from a lane's float4 of windows to its next, in float4s
+FLOAT4_STEP = 4  # with mma, what COLUMNS is without: a lane's next float4 is 4 float4s on
 
 
 def interleaved_lanes(problem: ConvProblem, lanes: int) -> int:

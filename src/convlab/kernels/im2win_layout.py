@@ -1,4 +1,4 @@
-"""The im2win tensor with channels innermost, as s11 reads it, and the filter packed to match.
+"""The im2win tensor with channels innermost, for s10b to s11c, and the filter packed to match.
 
 s10's tensor keeps channels outermost, where windows start at any address. Here they go innermost:
 ``windows[i * H_o + m, k, u * C_i + r] = input[i, r, m * s_h + u * d_h - p_h, k - p_w]``, groups of

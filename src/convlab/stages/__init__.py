@@ -1,6 +1,7 @@
 """The ladder: every file ``sNN_name.py`` or ``sNNb_name.py`` here is a stage, found by its name.
 
-In a kernel, a comment such as ``line 8`` names a line of the im2win paper's Algorithm 3."""
+In a kernel, a comment such as ``line 8`` names a line of an algorithm
+of the im2win paper: Algorithm 1 in s04, Algorithm 2 in s10, Algorithm 3 from s09 on."""
 
 from __future__ import annotations
 

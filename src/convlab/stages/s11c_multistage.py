@@ -3,7 +3,7 @@
 Source: ours, beyond the paper; CUTLASS has it from compute capability 8.0 on. In s11b a slice has
 the time of one slice's arithmetic to arrive; with three slices in shared memory it has twice that.
 ``wait_copies(n)`` waits until at most n groups of copies are in flight: each thread commits one
-group per slice, after the last slice an empty one.
+group per slice and, once all are fetched, empty ones, so that the count stays right.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
         for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
-            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice has been multiplied
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # all have multiplied its slice
             if slice_ + IN_FLIGHT < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_ + IN_FLIGHT, free, S_F, S_I)
             commit_copies()

@@ -70,7 +70,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
                 R_O[i, j] += R_F[i] * R_I[j]
 
     def steps_from(k: int) -> Any:
-        """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
+        """Lines 9-12 from step k on, all but the last, which line 19 multiplies: from R_F1 and R_I1
+        for an even K_B, for an odd one from R_F0 and R_I0."""
         following = steps_from(k + 1) if k + 1 < K_B else None
 
         @cuda.jit(device=True, **gpu_only(forceinline=True))

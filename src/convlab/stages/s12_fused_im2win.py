@@ -4,6 +4,7 @@ Source: ours, beyond the paper. One image has too few tiles for all SMs, so the 
 the slices of a tile: ``output`` begins as zeros, and every block adds its part atomically. The
 order of the additions is not fixed, so the last bits may differ from call to call with three parts
 or more (two parts onto zero give the same sum in either order); ``whole_sums=True`` never splits.
+The file's name is that of the whole: im2win fused into the kernel, from s11d on, here complete.
 """
 
 from __future__ import annotations

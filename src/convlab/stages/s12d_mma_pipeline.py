@@ -99,9 +99,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-            cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
-            before = pipe - 1 if pipe > 0 else DEPTH - 1
-            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
+            cuda.syncthreads()  # then for all threads'; the slice before is free to overwrite
+            free = pipe - 1 if pipe > 0 else DEPTH - 1
+            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             for k in range(0, K_B, MMA_K):
                 multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, k, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0

@@ -51,7 +51,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
-        for half in range(2 * CHAIN):  # of a step: rows i and i + 4; i: thread in group
+        for half in range(2 * CHAIN):  # rows i, i + 4, ... of a chain; i: thread in group
             for j in range(0, N_T // 2, FLOAT4):
                 x, y, z, w = load4(S_I, at + (4 * half * PITCH + j * LANES_M))
                 L_I[half, j], T_I[half, j] = split_tf32(x)
@@ -146,9 +146,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-            cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
-            before = pipe - 1 if pipe > 0 else DEPTH - 1
-            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
+            cuda.syncthreads()  # then for all threads'; the slice before is free to overwrite
+            free = pipe - 1 if pipe > 0 else DEPTH - 1
+            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             steps(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 

@@ -1,7 +1,7 @@
 """s13d: two slices in shared memory, each one step of 16 terms.
 
-Source: ours, beyond the paper. 16 terms are what the tensor cores add up before they begin again:
-one step, so the loop over steps goes. Two slices instead of three leave room for more blocks on an
+Source: ours, beyond the paper. 16 terms are what the tensor cores add up before they begin again.
+Two slices instead of three leave room for more blocks on an
 SM. A sum of at most two slices is fetched whole before the loop.
 """
 
