@@ -24,14 +24,16 @@ ladder: $(VENV)/.ladder ## every stage of the ladder on one problem: checked, an
 	@$(BIN)/convlab ladder $(ARGS)
 
 # All of it, or with ARGS just the one command. Commands in the background ignore Ctrl-C: the trap ends
-# the one that runs, which keeps its rows, and the same target goes on there.
+# the one that runs, which keeps its rows, and the same target goes on there. A second Ctrl-C kills it;
+# a second TERM does not, as make hands on its own to a shell that has had one.
 bench: $(if $(ARGS),,a-gpu) $(VENV)/.bench ## all that is measured, on a GPU; goes on where it was interrupted
 	@$(if $(ARGS),exec $(BIN)/convlab bench $(ARGS);) \
-	first=0; trap 'kill $${stopped:+-9} $$pid; stopped=1' INT TERM; \
+	first=0; trap 'kill $${stopped:+-9} $$pid; stopped=1' INT; trap 'kill $$pid; stopped=1' TERM; \
 	for words in bench 'bench --cases ablation' 'bench --cases sweeps' 'bench --cases unfold_table' \
 			'report --html report.html --markdown report.md'; do \
 		echo "== convlab $$words"; \
 		$(BIN)/convlab $$words & pid=$$!; \
+		[ -z "$$stopped" ] || kill $$pid; \
 		while wait $$pid; code=$$?; kill -0 $$pid 2>/dev/null; do :; done; \
 		echo "== convlab $$words: exit code $$code"; \
 		[ -z "$$stopped" ] || exit 130; \

@@ -16,6 +16,7 @@ from convlab.lessons.places import result
 from convlab.lessons.requests import reads_for_a_product, reads_in_turn, thread_in_tile
 from convlab.lessons.timelines import ARRIVE, ASK, BARRIER, MULTIPLY, READ, SMALL, SMALL_TILE
 from convlab.stages import (
+    production_tile,
     s01_direct,
     s04_implicit_gemm,
     s10_im2win,
@@ -252,7 +253,7 @@ def test_s04_asks_for_as_much_as_s01():
 
 
 def test_what_the_lessons_say_of_the_measured_tiles():
-    tile = {n: stage_named(n).production_tile(paper_layer("Conv9")) for n in ("s05", "s06")}
+    tile = {n: production_tile(stage_named(n), paper_layer("Conv9")) for n in ("s05", "s06")}
     assert tile["s06"].M_B > tile["s05"].M_B  # 06: the tile measured for s06 is larger
     assert tile["s06"].N_B > tile["s05"].N_B
 
