@@ -55,6 +55,8 @@ def make(tmp_path):
             ["make", "bench", *arguments], cwd=tmp_path, start_new_session=True, text=True,
             env=inherited | {"PATH": f"{tmp_path / 'path'}:{os.environ['PATH']}"},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            # A shell cannot trap what it was started to ignore, as all in the background are.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         for number in signals:
             until = time.monotonic() + 60
