@@ -3,7 +3,6 @@ is not finite."""
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,11 @@ from numba import cuda, uint32
 from convlab import ConvProblem, Stage, Tile
 from convlab.engines import Engine
 from convlab.kernels import window_copies
-from convlab.kernels.split_tf32 import make_filter_number
+from convlab.kernels.tf32x3 import core_matrices, make_filter_number
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.stage import Flat, Launch, Program
+from convlab.stages.s13_tensor_cores import filter_layout
 
 F = np.float32
 INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
@@ -93,10 +93,10 @@ def both_parts(stage: Stage, problem: ConvProblem, tile: Tile, weight: Any) -> n
 
 
 def numbers_had_back(
-    stage: Stage, module: ModuleType, problem: ConvProblem, tile: Tile, weight: Any, engine: Engine
+    stage: Stage, problem: ConvProblem, tile: Tile, weight: Any, engine: Engine
 ) -> np.ndarray:
-    """The weight, as the module's ``filter_number`` finds it in the packed filter."""
-    layout = module.filter_layout(tile)
+    """The weight, as ``filter_number`` finds it in the packed filter."""
+    layout = (core_matrices if stage.name == "s14_warpgroups" else filter_layout)(tile)
     filter_number, M, K = make_filter_number(problem, tile, layout), problem.M, problem.K
 
     @cuda.jit

@@ -11,16 +11,16 @@ import pytest
 
 from convlab import ConvProblem, trace
 from convlab.engines import Engine
-from convlab.kernels.depth_last import (
+from convlab.kernels.im2col import (
     DEEPEST,
     WARP,
+    columns_buffer,
     depth_last_buffer,
+    depth_last_im2col_launches,
     depth_slices,
-    im2col_launches,
     make_run_of,
     to_depth_last_launches,
 )
-from convlab.kernels.im2col import columns_buffer
 from convlab.simulation.python_body import python_body
 from convlab.stage import Launch, Program
 from convlab.tracing.records import LaunchTrace
@@ -40,7 +40,9 @@ def traced(launch: Launch, problem: ConvProblem) -> LaunchTrace:
 def test_whole_sectors_and_no_bank_conflict(depth: int, filter_size: int) -> None:
     more = filter_size - 1
     problem = ConvProblem(1, depth, 4 + more, 64 + more, 1, filter_size)
-    for launch, slices in zip(im2col_launches(problem), depth_slices(depth), strict=True):
+    for launch, slices in zip(
+        depth_last_im2col_launches(problem), depth_slices(depth), strict=True
+    ):
         accesses = traced(launch, problem).accesses
         assert [(a.array, a.operation, a.width) for a in accesses] == [
             ("depth_last", "load", 16), ("S", "store", 4), ("S", "load", 16),
@@ -66,7 +68,7 @@ def test_every_run_is_fetched_once(quads: int, lanes: int, odd: int) -> None:
 
 def test_pitch_4_is_the_documents_design() -> None:
     """Block 128 x 2, a run of four a thread, shared memory of 8 x (128 + 4)."""
-    (launch,) = im2col_launches(ConvProblem(1, 3, 4, 64, 1, 1))
+    (launch,) = depth_last_im2col_launches(ConvProblem(1, 3, 4, 64, 1, 1))
     assert launch.block == (128, 2)
     found = traced(launch, ConvProblem(1, 3, 4, 64, 1, 1))
     shapes = {array.name: array.shape for array in found.arrays}
@@ -97,7 +99,7 @@ def test_the_matrix_at_a_gpus_width(depth: int, settings: dict[str, Any], engine
     p = ConvProblem(3, depth, 7, 9, 1, (2, 3), **settings)
     program = Program(
         (depth_last_buffer(p), columns_buffer(p)),
-        (*to_depth_last_launches(p), *im2col_launches(p)),
+        (*to_depth_last_launches(p), *depth_last_im2col_launches(p)),
     )
     input = np.random.default_rng(1).standard_normal(p.input_shape, np.float32)
     arrays = {buffer.name: engine.empty(buffer.shape) for buffer in program.buffers}

@@ -11,8 +11,7 @@ from split_products import ODD, name_of
 from convlab import ConvProblem, Stage, Tile, plans
 from convlab.engines import choose
 from convlab.kernels import tile_heuristic, window_copies
-from convlab.kernels.epilogue import interleaved_lanes
-from convlab.kernels.window_copies import make_interleave, make_window_at
+from convlab.kernels.window_copies import interleaved_lanes, make_interleave
 from convlab.oracle import random_tensors
 from convlab.stages import s12_fused_im2win, s13_tensor_cores, s14_warpgroups, stage_named
 from convlab.tracing import trace_stage
@@ -30,7 +29,7 @@ EVEN = ConvProblem(3, 4, 5, 5, 21, (2, 2))  # sixteen
 
 @pytest.mark.parametrize("lanes", [1, 4, 8])
 def test_a_window_is_found_where_it_was_put(lanes: int) -> None:
-    column, window_at = (make(lanes).py_func for make in (make_interleave, make_window_at))
+    column, window_at = (function.py_func for function in make_interleave(lanes))
     of_windows = [column(window) for window in range(128)]
     assert sorted(of_windows) == list(range(128))
     for run in range(0, 128, 4):  # what a lane reads with one load
@@ -47,7 +46,7 @@ def test_a_window_is_found_where_it_was_put(lanes: int) -> None:
 
 @pytest.mark.parametrize("lanes", [4, 8])
 def test_what_a_warp_puts_in_one_row_lies_in_as_many_banks(lanes: int) -> None:
-    column = make_interleave(lanes).py_func
+    column = make_interleave(lanes)[0].py_func
     for first in (0, 32, 96):
         assert len({column(first + lane) % 32 for lane in range(32)}) == 32
 
@@ -120,7 +119,7 @@ def test_a_warp_s_stores_touch_fewer_sectors(name: str, monkeypatch: pytest.Monk
         return stores.sectors, asked
 
     interleaved, of_interleaved = trace()
-    monkeypatch.setattr(MODULES[name], "interleaved_lanes", lambda *_: 1)
+    monkeypatch.setattr(window_copies, "interleaved_lanes", lambda *_: 1)
     in_runs, of_runs = trace()
     plans._prepared.cache_clear()
     assert of_interleaved == of_runs  # they do the same otherwise
@@ -144,5 +143,5 @@ def test_what_is_interleaved_comes_out_as_what_is_not(
         return result
 
     interleaved = output()
-    monkeypatch.setattr(MODULES[name], "interleaved_lanes", lambda *_: 1)
+    monkeypatch.setattr(window_copies, "interleaved_lanes", lambda *_: 1)
     np.testing.assert_array_equal(output(), interleaved)

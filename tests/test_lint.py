@@ -29,8 +29,7 @@ from convlab.device import (
 from convlab.engines import offline
 from convlab.engines.offline import compile_kernel, compile_launch, instructions_of
 from convlab.kernels import tile_heuristic
-from convlab.kernels.depth_last import depth_last_buffer, im2col_launches
-from convlab.kernels.im2col import columns_buffer
+from convlab.kernels.im2col import columns_buffer, depth_last_buffer, depth_last_im2col_launches
 from convlab.lint import (
     CAPABILITIES,
     PROBLEMS,
@@ -194,7 +193,7 @@ def test_s11_multiplies_while_it_waits(layer: str) -> None:
 def test_every_depth_pitch_moves_float4s(depth: int, capability: tuple[int, int]) -> None:
     """As docs/notes/measurements.md times them."""
     problem = ConvProblem(128, depth, 56, 56, 1, 3, padding=1)
-    (launch,) = im2col_launches(problem)
+    (launch,) = depth_last_im2col_launches(problem)
     program = Program((depth_last_buffer(problem), columns_buffer(problem)), (launch,))
     cubin = compile_launch(launch, program, capability)
     opcodes = cubin.opcodes()

@@ -9,7 +9,7 @@ from numba import cuda
 from convlab import ConvProblem, plans
 from convlab.bench import sanitizers
 from convlab.engines.simulator import Simulator
-from convlab.kernels import epilogue, split_tf32, tile_heuristic
+from convlab.kernels import tf32x3, tile_heuristic, window_copies
 from convlab.plans import program_for, stages_for
 from convlab.stages import LADDER, stage_named
 
@@ -75,11 +75,11 @@ def test_what_is_wrong_with_it_is_found(stage, monkeypatch, engine):
         pytest.skip(str(stages_for(engine)[1]))
     (case,) = (case for case in of_what_is_not_finite() if case.stage is stage)
     with monkeypatch.context() as patched:
-        patched.setattr(split_tf32, "make_fix_up", lambda *_: left_out)
+        patched.setattr(tf32x3, "make_fix_up", lambda *_: left_out)
         plans._prepared.cache_clear()
         assert not sanitizers.check(case, engine).ok
         patched.undo()
-        patched.setattr(epilogue, "make_finish", lambda relu: only_added)
+        patched.setattr(window_copies, "make_finish", lambda relu: only_added)
         plans._prepared.cache_clear()
         assert not sanitizers.check(case, engine).ok
     plans._prepared.cache_clear()

@@ -35,7 +35,7 @@ from split_products import (
 from convlab import ConvProblem, Stage, Tile, plan, plans
 from convlab.device import to_tf32
 from convlab.engines import Engine, choose
-from convlab.kernels import split_tf32, window_copies
+from convlab.kernels import tf32x3, window_copies
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.plans import stages_for
 from convlab.stages import LADDER, allowances, production_tile, stage_named
@@ -129,7 +129,7 @@ def large_part_alone(value):
 @pytest.mark.parametrize(
     ("stage", "module"),
     [(stage, sys.modules[stage.module]) for stage in RUN if stage not in UNPACKED]
-    + [(stage, split_tf32) for stage in RUN if stage is not S12E],
+    + [(stage, tf32x3) for stage in RUN if stage is not S12E],
     ids=lambda one: one.__name__ if isinstance(one, ModuleType) else one.name,
 )
 def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, checked: Any) -> None:
@@ -267,7 +267,4 @@ def test_the_filter_lies_as_it_is_said_to_and_can_be_had_back(
     if stage is S14:
         # Rounded as others, they would be an infinity and a zero; the second is a GPU's own NaN.
         weight.reshape(problem.M, -1)[4, :2].view(np.uint32)[:] = 0x7F800001, 0x7FFFFFFF
-    module = sys.modules[stage.module]
-    np.testing.assert_array_equal(
-        numbers_had_back(stage, module, problem, tile, weight, engine), weight
-    )
+    np.testing.assert_array_equal(numbers_had_back(stage, problem, tile, weight, engine), weight)

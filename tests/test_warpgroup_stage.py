@@ -16,11 +16,11 @@ from split_products import warpgroup_tile as tile_of
 from convlab import ConvProblem, Tile
 from convlab.device.products import multiply_add
 from convlab.engines import Engine, choose
-from convlab.kernels import split_tf32, tile_heuristic
+from convlab.kernels import tf32x3, tile_heuristic, window_copies
 from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import stages_for
-from convlab.stage import GRID_LIMIT, SHARED_BYTES, blocks_for
+from convlab.stage import GRID_LIMIT, blocks_for
 from convlab.stages import production_tile, stage_named
 from convlab.stages import s14_warpgroups as s14
 from convlab.tracing import trace_stage
@@ -188,14 +188,13 @@ def test_no_bank_is_asked_twice_and_the_filter_is_written_by_neighbours(
 
 
 def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
-    for channels in range(8, split_tf32.MOST_CHANNELS + 1, 8):
+    for channels in range(8, tf32x3.MOST_CHANNELS + 1, 8):
         tile = tile_of(channels)
         S14.prepare(FEW, tile)
         assert tile.threads == 128
-        gap, turn = s14.padding_or_rotation(tile)
-        assert (gap, turn) == ((0, 8) if channels == 128 else (8, 0))
-        assert s14.slice_elements(tile, gap) == 16 * (2 * channels + 128 + gap)
-        assert 4 * s14.DEPTH * s14.slice_elements(tile, gap) <= SHARED_BYTES
+        padding, rotation = window_copies.padding_or_rotation(tile)
+        assert (padding, rotation) == ((0, 8) if channels == 128 else (8, 0))
+        assert tile.fits(s14.DEPTH * 16 * (2 * channels + 128 + padding))
     widths = (128, 112, 96, 64, 32)
     assert [HEURISTIC.resident_blocks(tile_of(channels)) for channels in widths] == [2, 2, 2, 3, 4]
 

@@ -14,10 +14,10 @@ from convlab import LADDER, ConvProblem, Stage
 from convlab.engines import EngineUnavailable, choose, gpu
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.gpu import in_float32
-from convlab.kernels.batch_slices import slices, slices_of
+from convlab.kernels.im2col import in_slices as program_in_slices
 from convlab.oracle import check_output, random_tensors
 from convlab.plans import Plan
-from convlab.stage import Flat, Images
+from convlab.stage import Buffer, Flat, Images, LibraryCall
 from convlab.stages import stage_named
 
 PROBLEM = ConvProblem(5, 3, 4, 5, 3, (2, 3), padding=1)
@@ -87,14 +87,28 @@ def test_a_workspace_that_does_not_fit_is_refused_with_what_helps(
 def test_slices_are_the_largest_that_fit(images: int) -> None:
     problem = ConvProblem(7, 1, 3, 3, 1, 1)
 
-    def nbytes(part: ConvProblem) -> int:
-        return 100 + 36 * part.batch
+    def slices(**limits: int) -> list[tuple[int, int]]:
+        program = program_in_slices(
+            problem,
+            lambda part: (Buffer("fixed", (25,)), Buffer("images", (9 * part.batch,))),
+            lambda part: [LibraryCall(print, ("input", Flat("output"), "weight"))],
+            **limits,
+        )
+        assert program.workspace_bytes == 100 + 36 * min(images, 7)
+        found = []
+        for step in program.launches:
+            input, output, weight = step.arguments
+            if images >= 7:
+                assert (input, output, weight) == ("input", Flat("output"), "weight")
+                return [(0, 7)]
+            assert (output, weight) == (Flat(replace(input, name="output")), "weight")
+            found.append((input.start, input.stop))
+        return found
 
-    for limit in (100 + 36 * images, 135 + 36 * images):
-        assert slices(problem, nbytes, limit) == slices_of(problem, images)
-    assert slices(problem, nbytes, None) == [(0, 7)]
-    parts = slices_of(problem, images)
-    assert [i for start, stop in parts for i in range(start, stop)] == list(range(7))
+    wanted = [(start, min(start + images, 7)) for start in range(0, 7, images)]
+    for limits in (100 + 36 * images, 135 + 36 * images):
+        assert slices(workspace_limit=limits) == wanted
+    assert slices(images=images) == wanted
 
 
 @pytest.mark.parametrize(

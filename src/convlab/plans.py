@@ -297,7 +297,7 @@ def _calls_a_library(stage: Stage) -> bool:
 
 def with_tile(stage: Stage, tile: Tile | None) -> Stage:
     """The stage with that tile as its tiny and model tile; None leaves both as they are."""
-    if tile is None:
+    if tile is None or stage.tiles is None:
         return stage
     return replace(stage, tiles=replace(stage.tiles, tiny=tile, model=tile))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import getitem
 
 from convlab.arguments import LARGEST_AXIS, IntOrPair, Padding, Pair, integer, padding_pairs, pair
 
 Shape = tuple[int, int, int, int]
-
-LARGEST_TENSOR = 2**63 - 1  # so that an element's number fits a signed 64-bit integer
 
 
 class _Entry:
@@ -20,10 +19,7 @@ class _Entry:
         self._field, self._indices = field, indices
 
     def __get__(self, problem: ConvProblem, owner: type) -> int:
-        value: Any = getattr(problem, self._field)
-        for index in self._indices:
-            value = value[index]
-        return int(value)
+        return int(reduce(getitem, self._indices, getattr(problem, self._field)))
 
 
 @dataclass(frozen=True, init=False)
@@ -65,21 +61,23 @@ class ConvProblem:
         padding: Padding = 0,
         dilation: IntOrPair = 1,
     ) -> None:
-        sizes = (batch, in_channels, height, width, out_channels)
-        names = ("batch", "in_channels", "height", "width", "out_channels")
-        for name, size in zip(names, sizes, strict=True):
-            object.__setattr__(self, name, integer(name, size, at_least=1))  # the class is frozen
-        pairs = (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
-        for name, value in pairs:
-            object.__setattr__(self, name, pair(name, value, at_least=1))
-        object.__setattr__(self, "padding", padding_pairs(padding, self.stride, self.window_shape))
+        own = vars(self)  # the class is frozen
+        sizes = {"batch": batch, "in_channels": in_channels, "height": height, "width": width}
+        for name, size in (sizes | {"out_channels": out_channels}).items():
+            own[name] = integer(name, size, at_least=1)
+        for name, two in {
+            "kernel_size": kernel_size,
+            "stride": stride,
+            "dilation": dilation,
+        }.items():
+            own[name] = pair(name, two, at_least=1)
+        own["padding"] = padding_pairs(padding, self.stride, self.window_shape)
         self._require_fit()
 
     def _require_fit(self) -> None:
         """Raise ``ValueError`` unless the filter fits the input and every index its integer."""
-        for axis, padded, window in zip(
-            ("height", "width"), self.padded_shape, self.window_shape, strict=True
-        ):
+        sizes = zip(("height", "width"), self.padded_shape, self.window_shape, strict=True)
+        for axis, padded, window in sizes:
             if padded > LARGEST_AXIS:
                 raise ValueError(
                     f"padding {self.padding} makes the {axis} {padded}: it must be below 2**31, "
@@ -91,11 +89,11 @@ class ConvProblem:
                     f"pixels of {axis}, but the padded input has {padded}: it must not span more"
                 )
         for name in ("input", "weight", "output"):
-            shape: Shape = getattr(self, f"{name}_shape")
-            if math.prod(shape) > LARGEST_TENSOR:
+            elements = math.prod(shape := getattr(self, f"{name}_shape"))
+            if elements >= 2**63:
                 raise ValueError(
-                    f"the {name} of shape {shape} has {math.prod(shape)} elements: it must have "
-                    "fewer than 2**63, because 64-bit integers number them"
+                    f"the {name} of shape {shape} has {elements} elements: it must have fewer than "
+                    "2**63, because 64-bit integers number them"
                 )
         if self.K > LARGEST_AXIS:
             raise ValueError(
@@ -147,17 +145,14 @@ class ConvProblem:
 
     @property
     def input_shape(self) -> Shape:
-        """``(N_i, C_i, H_i, W_i)``"""
         return self.N_i, self.C_i, self.H_i, self.W_i
 
     @property
     def weight_shape(self) -> Shape:
-        """``(C_o, C_i, H_f, W_f)``"""
         return self.C_o, self.C_i, self.H_f, self.W_f
 
     @property
     def output_shape(self) -> Shape:
-        """``(N_i, C_o, H_o, W_o)``"""
         return self.N_i, self.C_o, self.H_o, self.W_o
 
     @property
@@ -181,8 +176,9 @@ class ConvProblem:
         return self.flops / self.least_bytes
 
     def __str__(self) -> str:
-        n, c, h, w = self.input_shape
-        text = f"{n}x{c}x{h}x{w} * {self.C_o}x{self.C_i}x{self.H_f}x{self.W_f}"
+        text = " * ".join(
+            "x".join(map(str, shape)) for shape in (self.input_shape, self.weight_shape)
+        )
         for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1)):
             value = _short(getattr(self, name))
             if value != usual:
@@ -196,16 +192,14 @@ def _reached(size: int, outputs: int, stride: int, taps: int, dilation: int, bef
     A filter tap reads pixels ``stride`` apart: consecutive ones among those of one remainder by
     ``stride``. Taps come in order, so each adds what is beyond the last.
     """
-    count = 0
-    ends: dict[int, int] = {}
+    count, ends = 0, dict[int, int]()
     for tap in range(taps):
         first, remainder = divmod(tap * dilation - before, stride)
         inside = -(-(size - remainder) // stride)  # how many pixels have that remainder
-        start = max(first, ends.get(remainder, 0))
         end = min(first + outputs, inside)
-        if end > start:
-            count += end - start
-            ends[remainder] = end
+        start = max(first, ends.get(remainder, 0))
+        count += max(0, end - start)
+        ends[remainder] = max(start, end)
     return count
 
 

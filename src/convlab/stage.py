@@ -78,6 +78,12 @@ class Tile:
         rule = f"its slices take {4 * elements} bytes, and shared memory has {SHARED_BYTES}"
         self.require(self.fits(elements), rule)
 
+    def require_float4s(self, *names: str) -> None:
+        """Raise ``ValueError`` unless these sizes are multiples of 4."""
+        whole = all(getattr(self, name) % 4 == 0 for name in names)
+        rule = "must be multiples of 4, because four numbers move at a time"
+        self.require(whole, f"{', '.join(names[:-1])} and {names[-1]} {rule}")
+
     def require(self, holds: bool, rule: str) -> None:
         """Raise ``ValueError`` naming this tile and the rule unless it holds."""
         if not holds:
@@ -180,21 +186,21 @@ class Program:
         return sum(buffer.nbytes for buffer in self.buffers)
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """The tiles of a stage: ``production(problem)`` for a GPU, ``tiny`` for a quick run on a
-    simulator, ``model`` for counting on one: a smaller copy. Where a model chooses among several,
-    ``heuristic`` names its constants in :mod:`convlab.kernels.tile_heuristic` instead."""
-
-    production: Callable[[ConvProblem], Tile | None] = lambda problem: None
-    tiny: Tile | None = None
-    model: Tile | None = None
-    heuristic: str | None = None
-
-    @classmethod
-    def of_paper(cls, tiny: Tile, model: Tile = Tile(32, 64, 16, 4, 4)) -> Tiles:
-        """For a micro-kernel: the paper's tile for a GPU, and a smaller copy to count with."""
-        return cls(paper_tile, tiny, model)
+def tiled_program(
+    problem: ConvProblem,
+    tile: Tile,
+    kernel: Any,
+    before: Program = Program((), ()),
+    flat: tuple[str, ...] = ("input", "windows", "weight", "packed", "output"),
+    splits: Grid = (),
+) -> Program:
+    """``before``, a stage's layout transforms, then a block of the kernel for each tile. The
+    kernel's parameters name its arguments; those in ``flat`` have one dimension."""
+    names = inspect.signature(kernel.py_func).parameters
+    arguments = tuple(Flat(name) if name in flat else name for name in names)
+    grid = (blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B), *splits)
+    launch = Launch(kernel, grid, (tile.threads,), arguments)
+    return Program(before.buffers, (*before.launches, launch), tile)
 
 
 def paper_tile(problem: ConvProblem) -> Tile:
@@ -204,6 +210,18 @@ def paper_tile(problem: ConvProblem) -> Tile:
     wasteful = 4 * (rows_of_128 - problem.M) >= rows_of_128
     M_B = 64 if wasteful and rows_of_64 < rows_of_128 else 128
     return Tile(M_B=M_B, N_B=128, K_B=8, M_T=8, N_T=8)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of a stage: ``tiny`` for a quick run on a simulator, ``model`` for counting on one,
+    a smaller copy of ``production(problem)`` for a GPU. Where a model chooses among several,
+    ``heuristic`` names its constants in :mod:`convlab.kernels.tile_heuristic` instead."""
+
+    tiny: Tile
+    model: Tile = Tile(32, 64, 16, 4, 4)
+    heuristic: str | None = None
+    production: Callable[[ConvProblem], Tile] = paper_tile
 
 
 @dataclass(frozen=True)
@@ -234,7 +252,7 @@ class Stage:
     source: str
     builds_on: tuple[str, ...]
     prepare: Callable[..., Program]
-    tiles: Tiles = Tiles()
+    tiles: Tiles | None = None
     vectorized: bool = False
     precision: str = "fp32"
     requires: Requirement | None = None
@@ -244,23 +262,21 @@ class Stage:
     def name(self) -> str:
         return self.module.rpartition(".")[2]
 
-    @cached_property
-    def _arguments(self) -> dict[str, Any]:
-        """The default of each further argument of ``prepare``."""
-        known = inspect.signature(self.prepare).parameters
-        return {name: known[name].default for name in [*known][2:]}
+    def _arguments_that_are(self, default: bool) -> tuple[str, ...]:
+        known = inspect.signature(self.prepare).parameters.values()
+        return tuple(one.name for one in known if one.default is default)
 
     @property
     def switches(self) -> tuple[str, ...]:
-        return tuple(name for name, default in self._arguments.items() if default is True)
+        return self._arguments_that_are(True)
 
     @property
     def options(self) -> tuple[str, ...]:
-        return tuple(name for name, default in self._arguments.items() if default is False)
+        return self._arguments_that_are(False)
 
     @property
     def in_slices(self) -> bool:
-        return "workspace_limit" in self._arguments
+        return "workspace_limit" in inspect.signature(self.prepare).parameters
 
     @cached_property
     def needs_library(self) -> bool:
@@ -269,18 +285,18 @@ class Stage:
 
     @property
     def tiny_tile(self) -> Tile | None:
-        return self.tiles.tiny
+        return self.tiles.tiny if self.tiles else None
 
     @property
     def model_tile(self) -> Tile | None:
-        return self.tiles.model
+        return self.tiles.model if self.tiles else None
 
     def runs_on(self, capability: Capability | None) -> bool:
         """Whether a GPU of that compute capability can run it; None is a simulator, which can."""
         must = self.requires
-        if must is None or capability is None:
+        if must is None or capability is None or capability == must.capability:
             return True
-        return capability == must.capability if must.exact else capability >= must.capability
+        return capability > must.capability and not must.exact
 
 
 def blocks_for(total: int, per_block: int) -> int:

@@ -173,7 +173,5 @@ def _counted(stage: Stage) -> Why:
 def _as_on_a_gpu(stage: Stage) -> Stage:
     """The stage with its production tile instead of the one for small problems, and without
     split-K, as on the whole layer: a piece of it would be split."""
-    if stage.tiny_tile is None:
-        return stage
     tile = production_tile(stage, paper_layer(LAYER))
-    return replace(stage, tiles=Tiles(tiny=tile, model=tile))
+    return stage if tile is None else replace(stage, tiles=Tiles(tiny=tile, model=tile))

@@ -4,18 +4,27 @@ Everything that touches numba-cuda's extension API is in this folder. Nothing he
 problems, stages or engines.
 """
 
-from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.device.intrinsics import emulation_of, gpu_only
-from convlab.device.tensor_core import mma_tf32, split_tf32, to_tf32
-from convlab.device.vector import (
+from convlab.device.memory import (
     BYTES_16,
     ENGINE_CONSTANTS,
     FLOAT4,
+    commit_copies,
+    copy_async,
+    copy_async4,
     issue_loads,
     load4,
     store4,
+    wait_copies,
 )
-from convlab.device.warpgroup import fence_shared, finish_product, start_product
+from convlab.device.tensor_core import (
+    fence_shared,
+    finish_product,
+    mma_tf32,
+    split_tf32,
+    start_product,
+    to_tf32,
+)
 
 __all__ = [
     "BYTES_16",

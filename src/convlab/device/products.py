@@ -1,7 +1,7 @@
 """What tensor cores compute, in NumPy: for the simulators, which have none.
 
 Matrices are spread over a warp's 32 lanes, each of which holds a fragment:
-:func:`convlab.device.mma_tf32` and :mod:`convlab.device.warpgroup` say which. In a warpgroup each
+:func:`convlab.device.mma_tf32` and :mod:`convlab.device.tensor_core` say which. In a warpgroup each
 of the four warps multiplies 16 of the 64 rows, with the same matrix on the right.
 """
 

@@ -1,4 +1,6 @@
-"""Matrix products by tensor cores: a warp multiplies small matrices in one instruction (``mma``).
+"""Matrix products by tensor cores: of a warp (``mma``) and of a warpgroup (``wgmma``).
+
+A warp multiplies small matrices in one instruction::
 
     a = to_tf32(A[g, t]), to_tf32(A[g + 8, t]), to_tf32(A[g, t + 4]), to_tf32(A[g + 8, t + 4])
     b = to_tf32(B[t, g]), to_tf32(B[t + 4, g])
@@ -9,22 +11,69 @@ the call. TF32 has float32's 8 bits of exponent and 10 of its 23 bits of mantiss
 rounds to it; without that the tensor core leaves the other 13 bits out, which doubles the largest
 error. Sums are float32. Needs compute capability 8.0.
 
-Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", ``mma`` and ``cvt``.
+A warpgroup, four warps, multiplies together by Hopper's ``wgmma``::
+
+    fence_shared()                             # before the barrier: tensor cores may read ``S``
+    cuda.syncthreads()
+    start_product(D, L, T, S, at, N)           # the tensor cores multiply,
+    ...                                        # the threads go on,
+    finish_product(D, N)                       # and wait: now the product is in ``D``
+
+One product is 64 x 16 by 16 x N, to float32 accuracy by three products of TF32. A, on the left, is
+in registers, split in two (:func:`convlab.device.split_tf32`): ``L`` its large parts, ``T`` what
+they leave. B, on the right, is in shared memory, in both parts too, and the tensor cores read it
+there by themselves. The tensor cores read less for each product than with ``mma``, and no lane
+loads B.
+
+Warp w of the four has rows 16 * w to 16 * w + 15. With ``g = cuda.laneid // 4`` and
+``t = cuda.laneid % 4`` a lane holds, of its warp's 16 rows,
+
+- of A eight numbers, in ``L`` and in ``T``: of terms 0 to 7 ``A[g, t], A[g + 8, t], A[g, t + 4],
+  A[g + 8, t + 4]``, then the same of terms 8 to 15,
+- of the product N / 2, in ``D``: for j from 0 to N / 8 - 1 ``D[g, 8 * j + 2 * t],
+  D[g, 8 * j + 2 * t + 1], D[g + 8, 8 * j + 2 * t], D[g + 8, 8 * j + 2 * t + 1]``.
+
+B is ``32 * N`` numbers from ``S[at]`` on: of terms 0 to 7 the large parts, of these the small ones,
+then of terms 8 to 15; each as core matrices, ``[k // 4 % 2, n, k % 4]``.
+
+From ``start_product`` to ``finish_product`` no thread may change that part of ``S`` or access
+``D``. All four warps read all of B: whoever overwrites it needs a barrier after ``finish_product``.
+All 128 threads have to come to both calls, a warpgroup beginning at a multiple of 128 threads, with
+the same ``at``. A GPU checks none of this. Needs compute capability 9.0 and no other: later GPUs
+multiply in other ways.
+
+``L`` and ``T`` are two arrays, of different numbers: where the compiler knows that they are the
+same, nvJitLink 13.5 leaves three of the six instructions out.
+
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", ``mma``, ``cvt`` and "Asynchronous Warpgroup
+Level Matrix Multiply-Accumulate Instructions".
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import numpy as np
 from numba.cuda.core import config
 
-from convlab.device.intrinsics import assembly, register_emulations, together
+from convlab.device.intrinsics import (
+    assembly,
+    element_pointer,
+    is_float32_c_array,
+    register_emulations,
+    statement,
+    together,
+)
 from convlab.device.products import (
     SIZES,
+    TERMS,
+    check_width,
     checked_fragments,
     rounded_to_tf32,
     split_into_tf32,
     warp_mma,
+    warp_product,
 )
 
 Four = tuple[Any, Any, Any, Any]
@@ -35,15 +84,52 @@ def _emulated_mma_tf32(a: Four, b: tuple[Any, Any], c: Four) -> Any:
     return together("mma_tf32", checked_fragments(a, b, c), warp_mma)
 
 
+_started = threading.local()  # products under way, each with its ``D``
+
+
+def _emulated_fence_shared() -> None: ...
+
+
+def _emulated_start_product(D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
+    check_width(N)
+    if L is T:
+        raise ValueError("start_product: L and T are one array, but must be two")
+    end = at + 2 * TERMS * N
+    if not 0 <= at <= end <= len(S):
+        raise IndexError(f"start_product: S has {len(S)} numbers, but B is from {at} to {end}")
+    # An engine's array counts what threads read of it, which this is not.
+    right = np.array(getattr(S, "memory", S)[at:end], np.float32)
+    brought = [L[i] for i in range(8)], [T[i] for i in range(8)], right
+    under_way = vars(_started).setdefault("products", {})
+    if id(D) in under_way:
+        raise RuntimeError("start_product: the product before was not finished for D")
+    result = together("start_product", brought, warp_product)
+    for i in range(N // 2):
+        D[i] = np.nan
+    under_way[id(D)] = D, result
+
+
+def _emulated_finish_product(D: Any, N: int) -> None:
+    known = vars(_started).get("products", {}).pop(id(D), None)
+    if known is None or len(known[1]) != N // 2:
+        raise RuntimeError(f"finish_product: no product of {N} columns was started for D")
+    if not all(np.isnan(D[i]) for i in range(N // 2)):
+        raise RuntimeError("finish_product: D was written to before it was finished")
+    for i, number in enumerate(known[1]):
+        D[i] = number
+
+
 if config.ENABLE_CUDASIM:
     to_tf32, split_tf32, mma_tf32 = rounded_to_tf32, split_into_tf32, _emulated_mma_tf32
+    fence_shared = _emulated_fence_shared
+    start_product, finish_product = _emulated_start_product, _emulated_finish_product
 else:
     from llvmlite import ir
     from numba.core.errors import TypingError
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
 
-    _F32, _I32 = ir.FloatType(), ir.IntType(32)
+    _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
     _FOUR_FLOATS = ir.LiteralStructType([_F32] * 4)
     _TF32_BITS = ir.Constant(_I32, 0xFFFFE000)
     _MMA = (
@@ -132,9 +218,111 @@ else:
 
         return four(a, b, c), generate
 
+    _SHARED = 3  # NVVM's address space
+    # Of a matrix descriptor: bytes over 16 from a core matrix to the next one along N.
+    _ALONG_N = 128 >> 4
+
+    def _width(name: str, N: Any, arrays: dict[str, Any]) -> int:
+        """N, once everything about the call's arguments is as it has to be."""
+        if not isinstance(N, types.IntegerLiteral):
+            raise TypingError(f"{name}: N is {N}, but must be a constant of the kernel's")
+        try:
+            check_width(N.literal_value)
+        except ValueError as error:
+            raise TypingError(f"{name}: {error}") from None
+        for argument, kind in arrays.items():
+            if not (is_float32_c_array(kind) and kind.ndim == 1):
+                wanted = "an array of float32 with one dimension"
+                raise TypingError(f"{name}: {argument} is {kind}, but must be {wanted}")
+        return int(N.literal_value)
+
+    def _numbers(context: Any, builder: Any, kind: Any, array: Any, count: int) -> list[Any]:
+        """Pointers to the first numbers of an array."""
+        data = context.make_array(kind)(context, builder, array).data
+        return [builder.gep(data, [ir.Constant(_I64, n)]) for n in range(count)]
+
+    def _multiply(count: int, a: int, b: int, N: int, fresh: bool) -> str:
+        """One instruction: 8 terms, A from operand ``a`` on, B by the descriptor ``b``."""
+        d = ", ".join(f"${n}" for n in range(count))
+        left = ", ".join(f"${a + n}" for n in range(4))
+        add = 0 if fresh else 1
+        kind = f"m64n{N}k8.f32.tf32.tf32"
+        return f"wgmma.mma_async.sync.aligned.{kind} {{{d}}}, {{{left}}}, ${b}, {add}, 1, 1;"
+
+    @intrinsic
+    def fence_shared(typing_context):  # type: ignore[no-untyped-def]
+        """After a barrier, tensor cores see what this thread stored to shared memory before the
+        call, and its copies that had landed."""
+        return types.void(), statement("fence.proxy.async.shared::cta;")
+
+    @intrinsic
+    def start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untyped-def]
+        """Starts a warpgroup's product; ``D`` is its own until ``finish_product``. N is a constant,
+        a multiple of 8 up to 256. ``TypingError`` where an argument has another type."""
+        width = _width("start_product", N, {"D": D, "L": L, "T": T, "S": S})
+        count = width // 2
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kinds = signature.args
+            start = element_pointer(context, builder, kinds[3:5], args[3:5])
+            near = builder.addrspacecast(start, ir.PointerType(start.type.pointee, _SHARED))
+            sixteenths = builder.lshr(builder.ptrtoint(near, _I32), ir.Constant(_I32, 4))
+            along_k = 16 * width >> 4  # as above, to the next core matrix along K
+            shape = ir.Constant(_I64, along_k << 16 | _ALONG_N << 32)
+            first = builder.or_(builder.zext(sixteenths, _I64), shape)
+            part = TERMS // 2 * width * 4 >> 4  # of 8 terms, in sixteenths
+            parts = [builder.add(first, ir.Constant(_I64, n * part)) for n in range(4)]
+            left = [
+                builder.bitcast(builder.load(pointer), _I32)
+                for kind, array in zip(kinds[1:3], args[1:3], strict=True)
+                for pointer in _numbers(context, builder, kind, array, 8)
+            ]
+            L0, L1, T0, T1, B = (count + n for n in (0, 4, 8, 12, 16))
+            text = "\n".join([
+                "wgmma.fence.sync.aligned;",  # registers are as they have to be
+                _multiply(count, T0, B, width, True),  # small products first
+                _multiply(count, L0, B + 1, width, False),
+                _multiply(count, T1, B + 2, width, False),
+                _multiply(count, L1, B + 3, width, False),
+                _multiply(count, L0, B, width, False),
+                _multiply(count, L1, B + 2, width, False),
+                "wgmma.commit_group.sync.aligned;",
+            ])  # fmt: skip
+            result = ir.LiteralStructType([_F32] * count)
+            # "&": the product's registers are written while operands are still read.
+            constraints = ",".join(["=&f"] * count + ["r"] * 16 + ["l"] * 4)
+            product = assembly(builder, text, constraints, left + parts, result, convergent=True)
+            for n, pointer in enumerate(_numbers(context, builder, kinds[0], args[0], count)):
+                builder.store(builder.extract_value(product, n), pointer)
+            return context.get_dummy_value()
+
+        return types.void(D, L, T, S, at, N), generate
+
+    @intrinsic
+    def finish_product(typing_context, D, N):  # type: ignore[no-untyped-def]
+        """Waits until this thread's products are done; what was started for ``D`` is in it."""
+        count = _width("finish_product", N, {"D": D}) // 2
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointers = _numbers(context, builder, signature.args[0], args[0], count)
+            # Each number goes in and comes out in the same register: no code reads it before.
+            constraints = ",".join(["=f"] * count + [str(n) for n in range(count)])
+            text = "wgmma.wait_group.sync.aligned 0;"
+            numbers = [builder.load(pointer) for pointer in pointers]
+            kind = ir.LiteralStructType([_F32] * count)
+            result = assembly(builder, text, constraints, numbers, kind, convergent=True)
+            for n, pointer in enumerate(pointers):
+                builder.store(builder.extract_value(result, n), pointer)
+            return context.get_dummy_value()
+
+        return types.void(D, N), generate
+
 
 register_emulations(
     (to_tf32, rounded_to_tf32),
     (split_tf32, split_into_tf32),
     (mma_tf32, _emulated_mma_tf32),
+    (fence_shared, _emulated_fence_shared),
+    (start_product, _emulated_start_product),
+    (finish_product, _emulated_finish_product),
 )

@@ -16,16 +16,9 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4
-from convlab.kernels.im2win_layout import (
-    group_size,
-    pack_launch,
-    packed_buffer,
-    transform_launch,
-    window_columns,
-    windows_buffer,
-)
+from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
+from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tiled_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as in s11
 
@@ -217,28 +210,14 @@ def prepare(
 ) -> Program:
     """s11's program; each switch leaves a technique out. Without the micro-kernel the tile is
     :func:`one_output_a_thread`'s instead."""
-    tile.require(
-        tile.M_B % FLOAT4 == tile.N_B % FLOAT4 == tile.K_B % FLOAT4 == 0,
-        "M_B, N_B and K_B must be multiples of 4, because four numbers move at a time",
-    )
-    tile.require(
-        not (vectorized and microkernel) or tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0,
-        "M_T and N_T must be multiples of 4, because four numbers move at a time",
-    )
+    tile.require_float4s("M_B", "N_B", "K_B")
+    if vectorized and microkernel:
+        tile.require_float4s("M_T", "N_T")
     if not microkernel:
         tile = one_output_a_thread(tile)
-    buffers = 2 if prefetch else 1
-    tile.require_shared_memory(buffers * tile.K_B * (tile.M_B + tile.N_B + FLOAT4))
-    launch = Launch(
-        make_kernel(problem, tile, microkernel, vectorized, prefetch),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
-    )
-    transforms = (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B))
-    return Program(
-        (windows_buffer(problem), packed_buffer(problem, tile)), (*transforms, launch), tile
-    )
+    tile.require_shared_memory((1 + prefetch) * tile.K_B * (tile.M_B + tile.N_B + FLOAT4))
+    kernel = make_kernel(problem, tile, microkernel, vectorized, prefetch)
+    return tiled_program(problem, tile, kernel, layout_transforms(problem, tile))
 
 
 ABLATION = Stage(
@@ -247,10 +226,6 @@ ABLATION = Stage(
     source="im2win paper (000), 4.4, Figure 4",
     builds_on=("s10c_warp_tile",),
     prepare=prepare,
-    tiles=Tiles(
-        tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
-        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
-        heuristic="s11",
-    ),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4), heuristic="s11"),
     vectorized=True,
 )

@@ -11,15 +11,7 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.problem import ConvProblem
-from convlab.stage import Argument, Buffer, Flat, Launch, Tile, blocks_for
-
-FLOAT4 = 4  # numbers that one 128-bit load or store moves
-
-
-def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
-    """The transposed filter's memory: K x M up to whole tiles."""
-    K_tiles, M_tiles = blocks_for(problem.K, tile.K_B), blocks_for(problem.M, tile.M_B)
-    return Buffer("packed", (K_tiles * tile.K_B, M_tiles * tile.M_B))
+from convlab.stage import Argument, Buffer, Flat, Launch, Program, Tile, blocks_for
 
 
 def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
@@ -39,22 +31,22 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> 
     return pack_filter
 
 
-def pack_launch(
+def pack_filter(
     problem: ConvProblem,
     tile: Tile,
     make: Any = make_pack_filter,
     weight: Argument = Flat("weight"),  # noqa: B008  (frozen)
-) -> Launch:
-    """The launch that transposes the filter, its rows in the order in which ``make`` takes them."""
-    K_P, M_P = packed_buffer(problem, tile).shape
-    THREADS = tile.threads
-    kernel = make(problem, K_P, M_P, THREADS)
-    return Launch(kernel, (blocks_for(K_P * M_P, THREADS),), (THREADS,), (weight, "packed"))
+) -> Program:
+    """The transposition of the filter, its rows in the order in which ``make`` takes them."""
+    K_P = blocks_for(problem.K, tile.K_B) * tile.K_B
+    M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
+    kernel, blocks = make(problem, K_P, M_P, tile.threads), blocks_for(K_P * M_P, tile.threads)
+    launch = Launch(kernel, (blocks,), (tile.threads,), (weight, "packed"))
+    return Program((Buffer("packed", (K_P, M_P)),), (launch,))
 
 
 def require_float4(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile whose thread tile is not made of float4s."""
-    whole = tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0
-    tile.require(whole, "M_T and N_T must be multiples of 4, because four numbers move at a time")
+    tile.require_float4s("M_T", "N_T")
     even = tile.threads % tile.N_B == 0
     tile.require(even, "its threads must be a multiple of N_B: each fetches from one window")

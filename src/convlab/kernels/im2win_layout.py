@@ -27,7 +27,7 @@ from numba import cuda, float32, int64, uint32
 
 from convlab.device import FLOAT4, gpu_only, load4, store4
 from convlab.problem import ConvProblem
-from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
+from convlab.stage import Buffer, Flat, Launch, Program, Tile, blocks_for
 
 WARP = 32
 FETCHED = 16  # elements that a thread loads before it stores the first
@@ -52,12 +52,6 @@ def index_type(largest: int) -> Any:
     return uint32 if largest < 2**32 else int64
 
 
-def windows_buffer(problem: ConvProblem) -> Buffer:
-    """The tensor's memory: rows of the output x columns of the padded input x G."""
-    rows = problem.N_i * problem.H_o
-    return Buffer("windows", (rows, window_columns(problem), group_size(problem)))
-
-
 def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int) -> Any:
     """``fill(source, tile, origin, t)``: a block's threads fetch LINES x COLUMNS elements.
 
@@ -68,8 +62,7 @@ def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int) 
     each, whose elements then go to 32 banks.
     """
     WARPS, PITCH = SIDE // FLOAT4, COLUMNS + 1
-    LINES_AT_A_TIME = FLOAT4 if BY_FLOAT4 else 1
-    NUMBERS = FLOAT4 if BY_FLOAT4 else 1  # that a thread fetches at a time
+    NUMBERS = LINES_AT_A_TIME = FLOAT4 if BY_FLOAT4 else 1  # what a thread fetches, a warp begins
     RUNS = SIDE // NUMBERS  # lanes side by side
     DOWN = blocks_for(LINES, LINES_AT_A_TIME)
     UNITS = DOWN * blocks_for(COLUMNS, SIDE)
@@ -110,12 +103,34 @@ def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int) 
     return fill
 
 
-def transform_launch(problem: ConvProblem, side: int) -> Launch:
-    """The transform; ``side`` is a warp's lanes, fewer only where a simulator runs tiny tiles."""
-    side = min(side, WARP)
-    if problem.C_i % FLOAT4 == 0 and problem.C_i >= min(MANY_CHANNELS, side):
-        return by_pixels_launch(problem, side)
-    return by_groups_launch(problem, side)
+def layout_transforms(problem: ConvProblem, tile: Tile) -> Program:
+    """What comes before the main kernel: the im2win tensor ``windows``, rows of the output x
+    columns of the padded input x G, and the re-ordered filter ``packed``, for every row of blocks
+    one matrix, so that a slice of it is one piece of memory. A transform's block has a warp's lanes
+    along a side, fewer only where a simulator runs tiny tiles."""
+    p, side, row_blocks = problem, min(tile.N_B, WARP), blocks_for(problem.M, tile.M_B)
+    K_P = blocks_for(p.W_f * group_size(p), tile.K_B) * tile.K_B
+    windows = Buffer("windows", (p.N_i * p.H_o, window_columns(p), group_size(p)))
+    packed = Buffer("packed", (row_blocks, K_P, tile.M_B))
+    many_channels = p.C_i % FLOAT4 == 0 and p.C_i >= min(MANY_CHANNELS, side)
+    transform = by_pixels_launch(p, side) if many_channels else by_groups_launch(p, side)
+    pack = Launch(
+        make_pack_filter(p, K_P, row_blocks * tile.M_B, tile.M_B, side),
+        grid=(blocks_for(K_P, side) * blocks_for(row_blocks * tile.M_B, side),),
+        block=(side * (side // FLOAT4),),
+        arguments=(Flat("weight"), Flat("packed")),
+    )
+    return Program((windows, packed), (transform, pack))
+
+
+def require_even_loads(tile: Tile) -> None:
+    """Raise ``ValueError`` where the threads do not share the float4s of a slice evenly."""
+    at_a_time = FLOAT4 * tile.threads
+    tile.require(
+        tile.K_B * tile.M_B % at_a_time == tile.K_B * tile.N_B % at_a_time == 0,
+        "its threads must share K_B x M_B / 4 and K_B x N_B / 4 float4s evenly, because each "
+        "keeps what it loads in registers of its own",
+    )
 
 
 def by_pixels_launch(problem: ConvProblem, side: int) -> Launch:
@@ -123,12 +138,8 @@ def by_pixels_launch(problem: ConvProblem, side: int) -> Launch:
     rows, width = pixel_grid(problem)
     columns = 2 * side
     blocks = problem.N_i * blocks_for(rows * width, columns) * blocks_for(problem.C_i, side)
-    return Launch(
-        make_transform_by_pixels(problem, columns, side),
-        grid=(blocks,),
-        block=(side * (side // FLOAT4),),
-        arguments=(Flat("input"), Flat("windows")),
-    )
+    kernel, threads = make_transform_by_pixels(problem, columns, side), side * (side // FLOAT4)
+    return Launch(kernel, (blocks,), (threads,), (Flat("input"), Flat("windows")))
 
 
 def pixel_grid(problem: ConvProblem) -> tuple[int, int]:
@@ -235,12 +246,9 @@ def by_groups_launch(problem: ConvProblem, side: int) -> Launch:
     band = band_for(problem, side)
     chunks = blocks_for(window_columns(problem), band.columns)
     parts = 1 if band.whole else blocks_for(group_size(problem), band.lines)
-    return Launch(
-        make_transform_by_groups(problem, band, side),
-        grid=(problem.N_i * blocks_for(problem.H_o, band.rows) * chunks * parts,),
-        block=(side * (side // FLOAT4),),
-        arguments=(Flat("input"), Flat("windows")),
-    )
+    blocks = problem.N_i * blocks_for(problem.H_o, band.rows) * chunks * parts
+    kernel, threads = make_transform_by_groups(problem, band, side), side * (side // FLOAT4)
+    return Launch(kernel, (blocks,), (threads,), (Flat("input"), Flat("windows")))
 
 
 def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any:
@@ -308,35 +316,6 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
                 store4(windows, group * G + g, run)
 
     return im2win_transform_by_groups
-
-
-def layout_transforms(
-    problem: ConvProblem, tile: Tile
-) -> tuple[tuple[Buffer, ...], tuple[Launch, ...]]:
-    """What comes before the main kernel: the memory of the im2win tensor ``windows`` and of the
-    re-ordered filter ``packed``, and the launches that fill them."""
-    buffers = windows_buffer(problem), packed_buffer(problem, tile)
-    return buffers, (transform_launch(problem, tile.N_B), pack_launch(problem, tile, tile.N_B))
-
-
-def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
-    """The re-ordered filter's memory: for every row of blocks one matrix, so that a slice of it is
-    one piece of memory."""
-    K_P = blocks_for(problem.W_f * group_size(problem), tile.K_B) * tile.K_B
-    return Buffer("packed", (blocks_for(problem.M, tile.M_B), K_P, tile.M_B))
-
-
-def pack_launch(problem: ConvProblem, tile: Tile, side: int) -> Launch:
-    """The filter in window order, a square of it by a block."""
-    rows, K_P, M_B = packed_buffer(problem, tile).shape
-    M_P = rows * M_B
-    side = min(side, WARP)
-    return Launch(
-        make_pack_filter(problem, K_P, M_P, M_B, side),
-        grid=(blocks_for(K_P, side) * blocks_for(M_P, side),),
-        block=(side * (side // FLOAT4),),
-        arguments=(Flat("weight"), Flat("packed")),
-    )
 
 
 def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, M_B: int, SIDE: int) -> Any:

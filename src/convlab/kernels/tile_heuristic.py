@@ -272,20 +272,25 @@ S14 = Heuristic(
 HEURISTICS = {"s11": S11, "s11d": S11D, "s11f": S11F, "s12": S12, "s13": S13, "s14": S14}
 
 
+def heuristic_of(stage: Stage) -> Heuristic | None:
+    """The model that chooses the stage's tile, if one does."""
+    name = stage.tiles and stage.tiles.heuristic
+    return HEURISTICS[name] if name else None
+
+
 def candidates(stage: Stage, problem: ConvProblem) -> tuple[Tile, ...]:
     """The tiles that a tuner measures; none for a stage without a heuristic."""
-    name = stage.tiles.heuristic
-    return () if name is None else HEURISTICS[name].candidates(problem)
+    heuristic = heuristic_of(stage)
+    return heuristic.candidates(problem) if heuristic else ()
 
 
 def production_tile(
     stage: Stage, problem: ConvProblem, sm_count: int | None = None, **options: bool
 ) -> Tile | None:
     """The stage's tile for a GPU of ``sm_count`` SMs; None for a stage without tiles."""
-    name = stage.tiles.heuristic
-    if name is None:
-        return stage.tiles.production(problem)
-    return HEURISTICS[name].best_tile(problem, sm_count or H200_SMS, **options)
+    if heuristic := heuristic_of(stage):
+        return heuristic.best_tile(problem, sm_count or H200_SMS, **options)
+    return stage.tiles.production(problem) if stage.tiles else None
 
 
 def splits_for(
@@ -293,10 +298,8 @@ def splits_for(
 ) -> dict[str, int]:
     """``{"splits": n}`` for a stage with split-K, by the model; nothing for any other stage, and
     where an option rules it out."""
-    if stage.tiles.heuristic is None or tile is None or any(options.values()):
-        return {}
-    heuristic = HEURISTICS[stage.tiles.heuristic]
-    if len(heuristic.splits) == 1:
+    heuristic = heuristic_of(stage)
+    if not heuristic or len(heuristic.splits) == 1 or tile is None or any(options.values()):
         return {}
     return {"splits": heuristic.best_splits(problem, tile, sm_count or H200_SMS)}
 
@@ -310,7 +313,7 @@ def production_program(stage: Stage, problem: ConvProblem, **switches: bool) -> 
 
 def allowances(stage: Stage, problem: ConvProblem) -> dict[str, Any]:
     """The arguments of ``Oracle.check`` that depend on the stage's arithmetic."""
-    name, additions = stage.tiles.heuristic, stage.atomic_additions(problem)
-    if name is not None:
-        additions += HEURISTICS[name].most_splits(problem)
+    heuristic, additions = heuristic_of(stage), stage.atomic_additions(problem)
+    if heuristic:
+        additions += heuristic.most_splits(problem)
     return {"atomic_additions": additions, "split_products": stage.precision == "3xtf32"}

@@ -53,7 +53,6 @@ def make_kernel(problem: ConvProblem) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
     outputs = problem.M * problem.N
     launch = Launch(
         make_kernel(problem),

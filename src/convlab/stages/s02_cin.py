@@ -69,7 +69,6 @@ def make_kernel(problem: ConvProblem, field: Field) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
     field = channel_parallel_field(problem)
     down, across = field.regions(problem)
     launch = Launch(

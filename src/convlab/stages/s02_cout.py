@@ -68,7 +68,6 @@ def make_kernel(problem: ConvProblem, field: Field) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
     field = field_for(problem, MOST_CHANNELS)
     down, across = field.regions(problem)
     launch = Launch(

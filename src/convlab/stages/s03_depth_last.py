@@ -1,7 +1,7 @@
 """s03, depth last: im2col by 128-bit loads and stores, transposed in shared memory.
 
 Source: CUDA IM2COL Kernels Design (003). The matrix is :mod:`s03_im2col`'s, except that its rows
-have the depth innermost, as the document flattens a filter. The kernels of :mod:`depth_last` read
+have the depth innermost, as the document flattens a filter. Its kernels (:mod:`im2col`) read
 a tensor in which the channels of a pixel are neighbours, so they load and store float4s. A layout
 transform makes that tensor, because convlab's tensors are NCHW. A network whose tensors are depth
 last does not need it.
@@ -13,18 +13,18 @@ from typing import Any
 
 from numba import cuda, float32, uint32
 
-from convlab.kernels.batch_slices import in_slices, largest, slices
-from convlab.kernels.depth_last import (
+from convlab.kernels.filter_layout import pack_filter
+from convlab.kernels.im2col import (
     WARP,
+    columns_buffer,
     depth_last_buffer,
-    im2col_launches,
+    depth_last_im2col_launches,
+    in_slices,
+    product_launch,
     to_depth_last_launches,
 )
-from convlab.kernels.filter_layout import pack_launch, packed_buffer
-from convlab.kernels.gemm import product_launch
-from convlab.kernels.im2col import columns_buffer
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Program, Stage, Step, Tile, Tiles
+from convlab.stage import Buffer, Program, Stage, Step, Tile, Tiles
 
 
 def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
@@ -45,27 +45,20 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> 
 
 
 def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
-    packed = packed_buffer(problem, tile)
-    pack = pack_launch(problem, tile, make_pack_filter, "weight")
+    pack = pack_filter(problem, tile, make_pack_filter, "weight")
 
-    def nbytes(part: ConvProblem) -> int:
-        return packed.nbytes + depth_last_buffer(part).nbytes + columns_buffer(part).nbytes
+    def buffers(part: ConvProblem) -> tuple[Buffer, ...]:
+        return depth_last_buffer(part), columns_buffer(part), *pack.buffers
 
     def steps(part: ConvProblem) -> list[Step]:
         return [
             *to_depth_last_launches(part),
-            *im2col_launches(part, min(WARP, tile.N_B)),  # narrower only on a simulator
-            product_launch(part, tile, Flat("output")),
+            *depth_last_im2col_launches(part, min(WARP, tile.N_B)),  # less only on a simulator
+            product_launch(part, tile),
         ]
 
-    parts = slices(problem, nbytes, workspace_limit)
-    part = largest(problem, parts)
-    return Program(
-        (depth_last_buffer(part), columns_buffer(part), packed),
-        (pack, *in_slices(problem, parts, steps)),
-        tile,
-    )
+    made = in_slices(problem, buffers, steps, workspace_limit)
+    return Program(made.buffers, (*pack.launches, *made.launches), tile)
 
 
 STAGE = Stage(
@@ -74,6 +67,6 @@ STAGE = Stage(
     source="CUDA IM2COL Kernels Design (003), 1",
     builds_on=("s03_im2col",),
     prepare=prepare,
-    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
     vectorized=True,
 )

@@ -9,33 +9,30 @@ image at a time. The cost is memory: each pixel is stored once for each window t
 
 from __future__ import annotations
 
-from convlab.kernels.batch_slices import Slice, in_slices, largest, slices
-from convlab.kernels.filter_layout import pack_launch, packed_buffer
-from convlab.kernels.gemm import product_launch
-from convlab.kernels.im2col import columns_buffer, im2col_launch
+from convlab.kernels.filter_layout import pack_filter
+from convlab.kernels.im2col import columns_buffer, im2col_launch, in_slices, product_launch
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Program, Stage, Step, Tile, Tiles
+from convlab.stage import Buffer, Program, Stage, Step, Tile, Tiles
 
 
 def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
-    packed = packed_buffer(problem, tile)
-
-    def nbytes(part: ConvProblem) -> int:
-        return packed.nbytes + columns_buffer(part).nbytes
-
-    return program(problem, tile, slices(problem, nbytes, workspace_limit))
+    return program(problem, tile, workspace_limit)
 
 
-def program(problem: ConvProblem, tile: Tile, parts: list[Slice]) -> Program:
-    """What to do where the images are taken in these slices."""
+def program(
+    problem: ConvProblem, tile: Tile, workspace_limit: int | None, images: int | None = None
+) -> Program:
+    """So many images at a time, or as many as the limit in bytes allows."""
+    pack = pack_filter(problem, tile)
+
+    def buffers(part: ConvProblem) -> tuple[Buffer, ...]:
+        return columns_buffer(part), *pack.buffers
 
     def steps(part: ConvProblem) -> list[Step]:
-        return [im2col_launch(part), product_launch(part, tile, Flat("output"))]
+        return [im2col_launch(part), product_launch(part, tile)]
 
-    buffers = (columns_buffer(largest(problem, parts)), packed_buffer(problem, tile))
-    launches = (pack_launch(problem, tile), *in_slices(problem, parts, steps))
-    return Program(buffers, launches, tile)
+    made = in_slices(problem, buffers, steps, workspace_limit, images)
+    return Program(made.buffers, (*pack.launches, *made.launches), tile)
 
 
 STAGE = Stage(
@@ -44,6 +41,6 @@ STAGE = Stage(
     source="im2win paper (000), 2.3",
     builds_on=("s01_direct",),
     prepare=prepare,
-    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
     vectorized=True,
 )

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from convlab.kernels.batch_slices import in_slices, largest, slices
-from convlab.kernels.im2col import im2col_launch
+from convlab.kernels.im2col import im2col_launch, in_slices
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, LibraryCall, Program, Stage, Step
 
 
-def matrix_buffer(problem: ConvProblem) -> Buffer:
+def matrices(problem: ConvProblem) -> tuple[Buffer, ...]:
     """One matrix per image."""
-    return Buffer("columns", (problem.N_i, problem.K, problem.H_o * problem.W_o))
+    return (Buffer("columns", (problem.N_i, problem.K, problem.H_o * problem.W_o)),)
 
 
 def blas(library: Any, columns: Any, weight: Any, bias: Any, output: Any) -> None:
@@ -31,15 +30,11 @@ def blas(library: Any, columns: Any, weight: Any, bias: Any, output: Any) -> Non
 
 
 def prepare(problem: ConvProblem, tile: None = None, workspace_limit: int | None = None) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
-    parts = slices(problem, lambda part: matrix_buffer(part).nbytes, workspace_limit)
-
     def steps(part: ConvProblem) -> list[Step]:
         product = LibraryCall(blas, ("columns", "weight", "bias", "output"))
         return [im2col_launch(part, by_image=True), product]
 
-    buffers = (matrix_buffer(largest(problem, parts)),)
-    return Program(buffers, tuple(in_slices(problem, parts, steps)))
+    return in_slices(problem, matrices, steps, workspace_limit)
 
 
 STAGE = Stage(

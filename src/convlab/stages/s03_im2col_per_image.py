@@ -7,15 +7,13 @@ matrix products run one after the other, each too small to fill a large GPU if t
 
 from __future__ import annotations
 
-from convlab.kernels.batch_slices import slices_of
 from convlab.problem import ConvProblem
 from convlab.stage import Program, Stage, Tile, Tiles
 from convlab.stages.s03_im2col import program
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
-    return program(problem, tile, slices_of(problem, images=1))
+    return program(problem, tile, None, images=1)
 
 
 STAGE = Stage(
@@ -24,6 +22,6 @@ STAGE = Stage(
     source="im2win paper (000), 2.3",
     builds_on=("s03_im2col",),
     prepare=prepare,
-    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
     vectorized=True,
 )

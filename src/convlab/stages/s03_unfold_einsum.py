@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from convlab.kernels.batch_slices import in_slices, largest, slices
+from convlab.kernels.im2col import in_slices
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, LibraryCall, Program, Stage, Step
 from convlab.unfold import taps
@@ -76,14 +76,7 @@ def make_steps(problem: ConvProblem) -> list[Step]:
 
 
 def prepare(problem: ConvProblem, tile: None = None, workspace_limit: int | None = None) -> Program:
-    """The stage made ready for a problem: what to allocate and what to call."""
-
-    def nbytes(part: ConvProblem) -> int:
-        return sum(buffer.nbytes for buffer in buffers_for(part))
-
-    parts = slices(problem, nbytes, workspace_limit)
-    steps = in_slices(problem, parts, make_steps)
-    return Program(buffers_for(largest(problem, parts)), tuple(steps))
+    return in_slices(problem, buffers_for, make_steps, workspace_limit)
 
 
 STAGE = Stage(

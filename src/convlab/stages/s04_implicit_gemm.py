@@ -20,7 +20,6 @@ BLOCK_M, BLOCK_N = 8, 32
 
 
 def make_kernel(problem: ConvProblem) -> Any:
-    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -57,7 +56,6 @@ def make_kernel(problem: ConvProblem) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
     launch = Launch(
         make_kernel(problem),
         grid=(blocks_for(problem.N, BLOCK_N), blocks_for(problem.M, BLOCK_M)),

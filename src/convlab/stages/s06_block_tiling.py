@@ -14,11 +14,10 @@ from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
+from convlab.stage import Program, Stage, Tile, Tiles, tiled_program
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -78,16 +77,9 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
     tile.require(tile.N_T == 1, "s06 computes one column of outputs a thread: N_T = 1")
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
-    launch = Launch(
-        make_kernel(problem, tile),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=("input", Flat("weight"), "bias", "output"),
-    )
-    return Program((), (launch,), tile)
+    return tiled_program(problem, tile, make_kernel(problem, tile), flat=("weight",))
 
 
 STAGE = Stage(

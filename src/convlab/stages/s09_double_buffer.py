@@ -17,14 +17,13 @@ from typing import Any
 
 from numba import cuda, float32, uint32
 
-from convlab.device import BYTES_16, gpu_only, load4, store4
-from convlab.kernels.filter_layout import FLOAT4, pack_launch, packed_buffer, require_float4
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
+from convlab.kernels.filter_layout import pack_filter, require_float4
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
+from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tiled_program
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -137,7 +136,6 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
     require_float4(tile)
     tile.require(tile.K_B % 2 == 0, "K_B must be even, because two register buffers alternate")
     tile.require(
@@ -146,13 +144,10 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         "keeps what it loads in registers of its own",
     )
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
-    launch = Launch(
-        make_kernel(problem, tile),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=("input", Flat("packed"), "bias", Flat("output")),
+    kernel = make_kernel(problem, tile)
+    return tiled_program(
+        problem, tile, kernel, pack_filter(problem, tile), flat=("packed", "output")
     )
-    return Program((packed_buffer(problem, tile),), (pack_launch(problem, tile), launch), tile)
 
 
 STAGE = Stage(
@@ -161,6 +156,6 @@ STAGE = Stage(
     source="im2win paper (000), 3.3, Algorithm 3",
     builds_on=("s08b_prefetch",),
     prepare=prepare,
-    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=4, M_T=4, N_T=4)),
     vectorized=True,
 )

@@ -57,7 +57,6 @@ def make_transform(problem: ConvProblem) -> Any:
 
 
 def make_kernel(problem: ConvProblem) -> Any:
-    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
@@ -89,7 +88,6 @@ def make_kernel(problem: ConvProblem) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
     p = problem
     windows = Buffer("windows", (p.N_i, p.C_i, p.H_o, window_columns(p) * p.H_f))
     transform = Launch(

@@ -12,15 +12,19 @@ from typing import Any
 from numba import cuda, float32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
-from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
+from convlab.kernels.im2win_layout import (
+    group_size,
+    layout_transforms,
+    require_even_loads,
+    window_columns,
+)
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Stage, Tile, Tiles, blocks_for
+from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tiled_program
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with all sizes as constants."""
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
@@ -130,26 +134,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
-    tile.require(
-        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
-        "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
-    )
-    at_a_time = FLOAT4 * tile.threads
-    tile.require(
-        tile.K_B * tile.M_B % at_a_time == tile.K_B * tile.N_B % at_a_time == 0,
-        "its threads must share K_B x M_B / 4 and K_B x N_B / 4 float4s evenly, because each "
-        "keeps what it loads in registers of its own",
-    )
+    tile.require_float4s("M_T", "N_T", "K_B")
+    require_even_loads(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))
-    launch = Launch(
-        make_kernel(problem, tile),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
-    )
-    buffers, transforms = layout_transforms(problem, tile)
-    return Program(buffers, (*transforms, launch), tile)
+    kernel = make_kernel(problem, tile)
+    return tiled_program(problem, tile, kernel, layout_transforms(problem, tile))
 
 
 STAGE = Stage(
@@ -158,6 +147,6 @@ STAGE = Stage(
     source="im2win paper (000), 3.3, Algorithm 3",
     builds_on=("s09_double_buffer",),
     prepare=prepare,
-    tiles=Tiles.of_paper(tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4)),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4)),
     vectorized=True,
 )

@@ -12,17 +12,24 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
-from convlab.device.async_copy import commit_copies, copy_async, copy_async4, wait_copies
+from convlab.device.memory import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with all sizes as constants."""
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
@@ -160,24 +167,14 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
-    tile.require(
-        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
-        "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
-    )
+    tile.require_float4s("M_T", "N_T", "K_B")
     tile.require(
         tile.threads % tile.K_B == 0,
         "its threads must be a multiple of K_B, because each copies one term of its windows",
     )
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))
-    launch = Launch(
-        make_kernel(problem, tile),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("windows"), Flat("packed"), "bias", Flat("output")),
-    )
-    buffers, transforms = layout_transforms(problem, tile)
-    return Program(buffers, (*transforms, launch), tile)
+    kernel = make_kernel(problem, tile)
+    return tiled_program(problem, tile, kernel, layout_transforms(problem, tile))
 
 
 STAGE = Stage(
@@ -186,11 +183,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3; ours",
     builds_on=("s11_im2win_full",),
     prepare=prepare,
-    tiles=Tiles(
-        tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4),
-        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
-        heuristic="s11",
-    ),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4), heuristic="s11"),
     vectorized=True,
     requires=Requirement((8, 0), "asynchronous copies"),
 )

@@ -12,16 +12,23 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
-from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.device.memory import commit_copies, wait_copies
 from convlab.kernels import window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with all sizes as constants."""
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
@@ -35,15 +42,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = blocks_for(p.K, K_B)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile)
+    fetch = window_copies.make_fetch(problem, tile)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
-        """Start to copy a slice to stage ``pipe`` of the pipeline."""
-        fetch_filter(packed, slice_, pipe, t, S_F)
-        fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -148,22 +148,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
-    tile.require(
-        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
-        "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
-    )
+    tile.require_float4s("M_T", "N_T", "K_B")
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
-    launch = Launch(
-        make_kernel(problem, tile),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
-    )
-    buffers = (window_copies.packed_buffer(problem, tile),)
-    transforms = (window_copies.pack_launch(problem, tile),)
-    return Program(buffers, (*transforms, launch), tile)
+    kernel = make_kernel(problem, tile)
+    return tiled_program(problem, tile, kernel, window_copies.pack_filter(problem, tile))
 
 
 STAGE = Stage(
@@ -172,11 +161,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3, without its tensor; ours",
     builds_on=("s11c_multistage",),
     prepare=prepare,
-    tiles=Tiles(
-        tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
-        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
-        heuristic="s11d",
-    ),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4), heuristic="s11d"),
     vectorized=True,
     requires=Requirement((8, 0), "asynchronous copies"),
 )

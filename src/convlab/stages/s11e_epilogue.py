@@ -3,7 +3,7 @@
 Source: ours, beyond the paper. Where the outputs of an image are no multiple of four, a thread
 stores scalars: four neighbours, one after the other. A store of eight lanes then touches four
 sectors and writes a quarter of each. Here the windows of a warp are interleaved across its lanes,
-so that the lanes' stores touch neighbours (:mod:`epilogue`). With ``relu=True`` negative
+so that the lanes' stores touch neighbours (:mod:`window_copies`). With ``relu=True`` negative
 results become zero.
 """
 
@@ -14,17 +14,23 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4
-from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.device.memory import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import interleaved_lanes, make_write
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
-    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
@@ -33,25 +39,18 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
     IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES = blocks_for(problem.K, K_B)
-    LANES = interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
+    LANES = window_copies.interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, lanes=LANES)
+    fetch = window_copies.make_fetch(problem, tile, lanes=LANES)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
-    window_at = window_copies.make_window_at(LANES)
+    _, window_at = window_copies.make_interleave(LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_of(i):
         """How far channel i of a thread is from its first one."""
         return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
 
-    write = make_write(problem, tile, relu, row_of, COLUMNS, LANES)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
-        """Start to copy a slice to stage ``pipe`` of the pipeline."""
-        fetch_filter(packed, slice_, pipe, t, S_F)
-        fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+    write = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -143,22 +142,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
-    tile.require(
-        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == tile.K_B % FLOAT4 == 0,
-        "M_T, N_T and K_B must be multiples of 4, because four numbers move at a time",
-    )
+    """``relu`` replaces negative results by zero."""
+    tile.require_float4s("M_T", "N_T", "K_B")
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
-    launch = Launch(
-        make_kernel(problem, tile, relu),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
-    )
-    buffers = (window_copies.packed_buffer(problem, tile),)
-    transforms = (window_copies.pack_launch(problem, tile),)
-    return Program(buffers, (*transforms, launch), tile)
+    kernel = make_kernel(problem, tile, relu)
+    return tiled_program(problem, tile, kernel, window_copies.pack_filter(problem, tile))
 
 
 STAGE = Stage(
@@ -167,11 +156,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3, without its tensor; ours",
     builds_on=("s11d_window_copies",),
     prepare=prepare,
-    tiles=Tiles(
-        tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
-        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
-        heuristic="s11d",
-    ),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4), heuristic="s11d"),
     vectorized=True,
     requires=Requirement((8, 0), "asynchronous copies"),
 )

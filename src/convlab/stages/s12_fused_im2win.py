@@ -9,22 +9,29 @@ The file's name is that of the whole: im2win fused into the kernel, from s11d on
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4
-from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.device.memory import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import clear_launch, interleaved_lanes, make_add, make_write
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: int = 1) -> Any:
-    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
@@ -36,27 +43,21 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     ODD = K_B % 2 == 1
     LANES = LANES_N if BY_WARPS else 1
-    LANES = LANES if splits > 1 else interleaved_lanes(problem, LANES)  # additions are scalar
+    if splits == 1:  # with more, additions are scalar
+        LANES = window_copies.interleaved_lanes(problem, LANES)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, lanes=LANES)
+    fetch = window_copies.make_fetch(problem, tile, lanes=LANES)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
-    window_at = window_copies.make_window_at(LANES)
+    _, window_at = window_copies.make_interleave(LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_of(i):
         """How far channel i of a thread is from its first one."""
         return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
 
-    write = make_write(problem, tile, relu, row_of, COLUMNS, LANES)
+    write = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
     if splits > 1:
-        write = make_add(problem, tile, row_of, LANES)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
-        """Start to copy a slice to stage ``pipe`` of the pipeline."""
-        fetch_filter(packed, slice_, pipe, t, S_F)
-        fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+        write = window_copies.make_add(problem, tile, row_of, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -178,30 +179,21 @@ def prepare(
     whole_sums: bool = False,
     splits: int = 1,
 ) -> Program:
-    """The stage made ready for a problem; ``relu`` replaces negative results by zero. ``splits`` is
-    the number of blocks that share each sum (:mod:`tile_heuristic` chooses it). Raises
-    ``ValueError`` for more than one with ``whole_sums``, or with ``relu``, which needs whole sums.
-    """
-    tile.require(
-        tile.M_T % FLOAT4 == tile.N_T % FLOAT4 == 0,
-        "M_T and N_T must be multiples of 4, because four numbers move at a time",
-    )
+    """``relu`` replaces negative results by zero. ``splits`` blocks share each sum, as
+    :mod:`tile_heuristic` chooses; ``ValueError`` for more than one with ``whole_sums``, or with
+    ``relu``, which needs whole sums."""
+    tile.require_float4s("M_T", "N_T")
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
     if splits > 1 and (relu or whole_sums):
         raise ValueError(f"splits is {splits}: with relu or whole_sums it must be 1")
     slices = blocks_for(problem.K, tile.K_B)
     splits = blocks_for(slices, blocks_for(slices, splits))  # so that each has some
-    launch = Launch(
-        make_kernel(problem, tile, relu, splits),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B), splits),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
-    )
-    buffers = (window_copies.packed_buffer(problem, tile),)
-    transforms = (window_copies.pack_launch(problem, tile),)
-    clear = (clear_launch(problem),) if splits > 1 else ()
-    return Program(buffers, (*transforms, *clear, launch), tile)
+    kernel = make_kernel(problem, tile, relu, splits)
+    before = window_copies.pack_filter(problem, tile)
+    if splits > 1:
+        before = replace(before, launches=(*before.launches, window_copies.clear_launch(problem)))
+    return tiled_program(problem, tile, kernel, before, splits=(splits,))
 
 
 STAGE = Stage(
@@ -210,11 +202,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3, without its tensor; ours",
     builds_on=("s11f_any_depth",),
     prepare=prepare,
-    tiles=Tiles(
-        tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4),
-        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4),
-        heuristic="s12",
-    ),
+    tiles=Tiles(tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4), heuristic="s12"),
     vectorized=True,
     requires=Requirement((8, 0), "asynchronous copies"),
 )

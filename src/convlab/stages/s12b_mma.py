@@ -2,7 +2,7 @@
 
 Source: ours, beyond the paper. An H200's tensor cores reach 315 TFLOP/s with TF32, where ordinary
 float32 ends at 67. TF32 has 10 bits of mantissa, so ``mma_3xtf32`` splits each operand into two
-TF32 numbers: :mod:`split_tf32` says how the sums become as accurate as float32. One instruction
+TF32 numbers: :mod:`tf32x3` says how the sums become as accurate as float32. One instruction
 multiplies 16 channels x 8 terms with 8 terms x 8 windows. PTX fixes which lane holds what; which 8
 windows these are is free. Here a lane's sums are float4s of neighbours in the output.
 """
@@ -14,16 +14,22 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.device import FLOAT4, gpu_only
-from convlab.kernels.split_tf32 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
+from convlab.kernels.tf32x3 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 F_PADDING, I_PADDING = 8, 1  # after a row: the 32 numbers of a fragment lie in 32 banks
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with all sizes as constants."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, C_i, H_i, W_i = p.input_shape
@@ -108,20 +114,13 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
     require_warp_tiles(tile, LANES_M, LANES_N)
     tile.require(
         tile.threads % tile.N_B == 0,
         "its threads must be a multiple of N_B, because each fetches from one window",
     )
     tile.require_shared_memory(tile.K_B * (tile.M_B + F_PADDING + tile.N_B + I_PADDING))
-    launch = Launch(
-        make_kernel(problem, tile),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("weight"), "bias", Flat("output")),
-    )
-    return Program((), (launch,), tile)
+    return tiled_program(problem, tile, make_kernel(problem, tile))
 
 
 STAGE = Stage(
@@ -130,7 +129,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("s07_microkernel",),
     prepare=prepare,
-    tiles=Tiles.of_paper(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
+    tiles=Tiles(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
     precision="3xtf32",
     requires=Requirement((8, 0), "TF32 tensor cores"),
 )

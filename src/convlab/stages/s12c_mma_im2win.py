@@ -12,26 +12,32 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only
-from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.device.memory import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.split_tf32 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
+from convlab.kernels.tf32x3 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 PADDING = 1  # after a row of windows: the 32 numbers of a fragment lie in 32 banks
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
-    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, WARP_M, WARP_N = tile.threads, LANES_M * tile.M_T, LANES_N * tile.N_T
     F_PITCH, I_PITCH, O_SHAPE = M_B, N_B + PADDING, (M_T, N_T)
     F_SLICE, I_SLICE, WARPS_N = K_B * F_PITCH, K_B * I_PITCH, N_B // WARP_N
     SLICES = blocks_for(problem.K, K_B)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING)
+    fetch = window_copies.make_fetch(problem, tile, PADDING)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
     filter_number = window_copies.make_filter_number(problem, tile)
     epilogue = make_epilogue(problem, tile, False, filter_number, LANES_M, LANES=1)
@@ -72,8 +78,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             for j in range(N_T):
                 R_O[i, j] = float32(0)
         for slice_ in range(SLICES):
-            fetch_filter(packed, slice_, 0, t, S_F)
-            fetch_windows(input, slice_, 0, t, first, i_h, i_w, S_I)
+            fetch(input, packed, first, i_h, i_w, t, slice_, 0, S_F, S_I)
             commit_copies()
             wait_copies(0)
             cuda.syncthreads()  # nobody computes before all have fetched
@@ -88,19 +93,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
-    """The stage made ready for a problem: what to allocate and what to launch."""
     require_warp_tiles(tile, LANES_M, LANES_N)
     window_copies.check_tile(tile)
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B + PADDING))
-    launch = Launch(
-        make_kernel(problem, tile),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
-    )
-    buffers = (window_copies.packed_buffer(problem, tile),)
-    transforms = (window_copies.pack_launch(problem, tile),)
-    return Program(buffers, (*transforms, launch), tile)
+    kernel = make_kernel(problem, tile)
+    return tiled_program(problem, tile, kernel, window_copies.pack_filter(problem, tile))
 
 
 STAGE = Stage(
@@ -109,7 +106,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("s12b_mma",),
     prepare=prepare,
-    tiles=Tiles.of_paper(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
+    tiles=Tiles(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
     precision="3xtf32",
     requires=Requirement((8, 0), "asynchronous copies"),
 )

@@ -12,12 +12,19 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only
-from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.device.memory import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import interleaved_lanes
-from convlab.kernels.split_tf32 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
+from convlab.kernels.tf32x3 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 PADDING = 1  # after a row of windows: the 32 numbers of a fragment lie in 32 banks
@@ -29,7 +36,6 @@ def slice_elements(tile: Tile) -> int:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, WARP_M, WARP_N = tile.threads, LANES_M * tile.M_T, LANES_N * tile.N_T
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
@@ -37,12 +43,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     F_SLICE, I_SLICE = K_B * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     WARPS_N = N_B // WARP_N  # warps along N
-    LANES = interleaved_lanes(problem, LANES_N)
+    LANES = window_copies.interleaved_lanes(problem, LANES_N)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
+    fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
-    window_at = window_copies.make_window_at(LANES)
+    _, window_at = window_copies.make_interleave(LANES)
     filter_number = window_copies.make_filter_number(problem, tile)
     epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
@@ -63,8 +68,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if uint32(slice_) < SLICES:
-            fetch_filter(packed, slice_, pipe, t, S_F)
-            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+            fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
         commit_copies()  # even an empty group: wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
@@ -112,19 +116,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
+    """``relu`` replaces negative results by zero."""
     require_warp_tiles(tile, LANES_M, LANES_N)
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * slice_elements(tile))
-    launch = Launch(
-        make_kernel(problem, tile, relu),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
-    )
-    buffers = (window_copies.packed_buffer(problem, tile),)
-    transforms = (window_copies.pack_launch(problem, tile),)
-    return Program(buffers, (*transforms, launch), tile)
+    kernel = make_kernel(problem, tile, relu)
+    return tiled_program(problem, tile, kernel, window_copies.pack_filter(problem, tile))
 
 
 STAGE = Stage(
@@ -133,7 +130,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("s12c_mma_im2win",),
     prepare=prepare,
-    tiles=Tiles.of_paper(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
+    tiles=Tiles(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
     precision="3xtf32",
     requires=Requirement((8, 0), "asynchronous copies"),
 )

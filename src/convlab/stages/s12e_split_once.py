@@ -2,7 +2,7 @@
 
 Source: ours, beyond the paper. In s12d a warp splits the windows again for every 16 channels, and
 adds up 8 terms at a time. Here ``multiply`` splits the windows of a step first, read by float4,
-then goes through the channels. A chain of products ends after 16 terms: :mod:`split_tf32` says why.
+then goes through the channels. A chain of products ends after 16 terms: :mod:`tf32x3` says why.
 """
 
 from __future__ import annotations
@@ -12,12 +12,19 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
-from convlab.device.async_copy import commit_copies, wait_copies
+from convlab.device.memory import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.epilogue import interleaved_lanes
-from convlab.kernels.split_tf32 import MMA_K, make_epilogue, require_warp_tiles
+from convlab.kernels.tf32x3 import MMA_K, make_epilogue, make_unrolled, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
@@ -29,7 +36,6 @@ def slice_elements(tile: Tile) -> int:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(88 + 2 * K_B), (M_T, N_T)
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
@@ -40,12 +46,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     WARPS_N = N_B // WARP_N  # warps along N
     CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added up before the sums round
     I_SHAPE, F_SHAPE = (2 * CHAIN, N_T // 2), (CHAIN, 4)
-    LANES = interleaved_lanes(problem, LANES_N)
+    LANES = window_copies.interleaved_lanes(problem, LANES_N)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
+    fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile, by_llvm=True)
-    window_at = window_copies.make_window_at(LANES)
+    _, window_at = window_copies.make_interleave(LANES)
     filter_number = window_copies.make_filter_number(problem, tile)
     epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
@@ -93,25 +98,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
                 R_O[i + 1, left] += part[2]
                 R_O[i + 1, left + FLOAT4] += part[3]
 
-    def steps_from(k: int) -> Any:
-        """Each step is a call with a constant k: the compiler does not unroll so long a loop."""
-        following = steps_from(k + CHAIN * MMA_K) if k + CHAIN * MMA_K < K_B else None
-
-        @cuda.jit(device=True, **gpu_only(forceinline=True))
-        def step(S_F, S_I, at_F, at_I, R_O):
-            multiply(S_F, S_I, at_F, at_I, k, R_O)
-            if following is not None:
-                following(S_F, S_I, at_F, at_I, R_O)
-
-        return step
-
-    steps = steps_from(0)
+    steps = make_unrolled(multiply, K_B, CHAIN * MMA_K)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
-            fetch_filter(packed, slice_, pipe, t, S_F)
-            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+            fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
         commit_copies()  # even an empty group: wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
@@ -158,19 +150,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
+    """``relu`` replaces negative results by zero."""
     require_warp_tiles(tile, LANES_M, LANES_N)
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * slice_elements(tile))
-    launch = Launch(
-        make_kernel(problem, tile, relu),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
-    )
-    buffers = (window_copies.packed_buffer(problem, tile),)
-    transforms = (window_copies.pack_launch(problem, tile),)
-    return Program(buffers, (*transforms, launch), tile)
+    kernel = make_kernel(problem, tile, relu)
+    return tiled_program(problem, tile, kernel, window_copies.pack_filter(problem, tile))
 
 
 STAGE = Stage(
@@ -179,11 +164,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("s12d_mma_pipeline",),
     prepare=prepare,
-    tiles=Tiles(
-        tiny=Tile(M_B=16, N_B=32, K_B=8, M_T=2, N_T=8),
-        model=Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=8),
-        heuristic="s13",
-    ),
+    tiles=Tiles(tiny=Tile(16, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8), heuristic="s13"),
     precision="3xtf32",
     requires=Requirement((8, 0), "asynchronous copies"),
 )

@@ -11,29 +11,22 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
-from convlab.device.async_copy import commit_copies, wait_copies
-from convlab.kernels import window_copies
-from convlab.kernels.epilogue import interleaved_lanes
-from convlab.kernels.split_tf32 import (
-    MMA_K,
-    Layout,
-    make_epilogue,
-    make_filter_number,
-    pack_launch,
-    packed_buffer,
-    require_warp_tiles,
-)
+from convlab.device.memory import commit_copies, wait_copies
+from convlab.kernels import tf32x3, window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
+MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
 PADDING = 8  # elements after a row of windows: lanes of four rows read four groups of banks
-
-
-def filter_layout(tile: Tile) -> Layout:
-    """Core matrices: 8 columns of 4 terms, ``[k // 8, part, k // 4 % 2, column, k % 4]``. Channel c
-    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are i, i + 4, i + 8, ..."""
-    return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=MMA_K * tile.M_B)
 
 
 def slice_elements(tile: Tile) -> int:
@@ -42,7 +35,6 @@ def slice_elements(tile: Tile) -> int:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(88 + 2 * K_B), (M_T, N_T)
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
@@ -53,14 +45,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     WARPS_N = N_B // WARP_N  # warps along N
     CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added up before the sums round
     I_SHAPE, F_SHAPE = (N_T // 2, 4 * CHAIN), (CHAIN, 2)
-    LANES = interleaved_lanes(problem, LANES_N)
+    LANES = window_copies.interleaved_lanes(problem, LANES_N)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES)
+    fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, parts=2)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
-    window_at = window_copies.make_window_at(LANES)
-    filter_number = make_filter_number(problem, tile, filter_layout(tile))
-    epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
+    _, window_at = window_copies.make_interleave(LANES)
+    filter_number = tf32x3.make_filter_number(problem, tile, tf32x3.core_matrices(tile))
+    epilogue = tf32x3.make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
@@ -103,25 +94,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
                 R_O[i, 2 * j + 1] += part[2]
                 R_O[i + 1, 2 * j + 1] += part[3]
 
-    def steps_from(k: int) -> Any:
-        """Each step is a call with a constant k: the compiler does not unroll so long a loop."""
-        following = steps_from(k + CHAIN * MMA_K) if k + CHAIN * MMA_K < K_B else None
-
-        @cuda.jit(device=True, **gpu_only(forceinline=True))
-        def step(S_F, S_I, at_F, at_I, R_O):
-            multiply(S_F, S_I, at_F, at_I, k, R_O)
-            if following is not None:
-                following(S_F, S_I, at_F, at_I, R_O)
-
-        return step
-
-    steps = steps_from(0)
+    steps = tf32x3.make_unrolled(multiply, K_B, CHAIN * MMA_K)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
-            fetch_filter(packed, slice_, pipe, t, S_F)
-            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+            fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
         commit_copies()  # even an empty group: wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
@@ -166,20 +144,15 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
-    require_warp_tiles(tile, LANES_M, LANES_N)
+    """``relu`` replaces negative results by zero."""
+    tf32x3.require_warp_tiles(tile, LANES_M, LANES_N)
     tile.require(tile.N_T == 4, "N_T must be 4, because a warp multiplies four columns a lane")
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * slice_elements(tile))
-    launch = Launch(
-        make_kernel(problem, tile, relu),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
+    kernel = make_kernel(problem, tile, relu)
+    return tiled_program(
+        problem, tile, kernel, tf32x3.pack_filter(problem, tile, tf32x3.core_matrices(tile))
     )
-    buffers = (packed_buffer(problem, tile),)
-    transforms = (pack_launch(problem, tile, filter_layout(tile)),)
-    return Program(buffers, (*transforms, launch), tile)
 
 
 STAGE = Stage(

@@ -11,63 +11,40 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
-from convlab.device.async_copy import commit_copies, wait_copies
-from convlab.kernels import window_copies
-from convlab.kernels.epilogue import interleaved_lanes
-from convlab.kernels.split_tf32 import (
-    MMA_K,
-    WARPGROUP_K,
-    Layout,
-    make_epilogue,
-    make_filter_number,
-    pack_launch,
-    packed_buffer,
-    require_warpgroup_tile,
-)
+from convlab.device.memory import commit_copies, wait_copies
+from convlab.kernels import tf32x3, window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
-BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
-
-
-def filter_layout(tile: Tile) -> Layout:
-    """Core matrices: 8 columns of 4 terms, ``[k // 8, part, k // 4 % 2, column, k % 4]``. Channel c
-    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are i, i + 4, i + 8, ..."""
-    return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=MMA_K * tile.M_B)
-
-
-def slice_elements(tile: Tile, padding: int) -> int:
-    """Elements of a slice in shared memory."""
-    return tile.K_B * (2 * tile.M_B + tile.N_B + padding)
-
-
-def padding_or_rotation(tile: Tile) -> tuple[int, int]:
-    """The padding after a row of windows, or where there is no room for it by how much each row is
-    rotated instead: either way the next row lies so many banks further."""
-    fits = tile.fits(2 * slice_elements(tile, BANK_SHIFT))
-    return (BANK_SHIFT, 0) if fits else (0, BANK_SHIFT)
+MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
-    PADDING, ROTATION = padding_or_rotation(tile)
-    SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile, PADDING))
+    PADDING, ROTATION = window_copies.padding_or_rotation(tile)
+    SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(K_B * (2 * M_B + N_B + PADDING))
     PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
-    CHAIN = WARPGROUP_K // MMA_K  # steps that are added up before the sums round
+    CHAIN = K_B // MMA_K  # steps that are added up before the sums round
     I_SHAPE, F_SHAPE = (N_T // 2, 4 * CHAIN), (CHAIN, 2)
-    LANES = interleaved_lanes(problem, LANES_N)
+    LANES = window_copies.interleaved_lanes(problem, LANES_N)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES, ROTATION)
+    fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, ROTATION, parts=2)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
-    window_at = window_copies.make_window_at(LANES)
-    filter_number = make_filter_number(problem, tile, filter_layout(tile))
-    epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
+    _, window_at = window_copies.make_interleave(LANES)
+    filter_number = tf32x3.make_filter_number(problem, tile, tf32x3.core_matrices(tile))
+    epilogue = tf32x3.make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
@@ -113,8 +90,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
-            fetch_filter(packed, slice_, pipe, t, S_F)
-            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+            fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
         commit_copies()  # even an empty group: wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
@@ -160,17 +136,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
-    require_warpgroup_tile(tile)
-    launch = Launch(
-        make_kernel(problem, tile, relu),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
+    """``relu`` replaces negative results by zero."""
+    tf32x3.require_warpgroup_tile(tile)
+    kernel = make_kernel(problem, tile, relu)
+    return tiled_program(
+        problem, tile, kernel, tf32x3.pack_filter(problem, tile, tf32x3.core_matrices(tile))
     )
-    buffers = (packed_buffer(problem, tile),)
-    transforms = (pack_launch(problem, tile, filter_layout(tile)),)
-    return Program(buffers, (*transforms, launch), tile)
 
 
 STAGE = Stage(
@@ -179,11 +150,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("s13b_swapped_operands",),
     prepare=prepare,
-    tiles=Tiles(
-        tiny=Tile(M_B=8, N_B=128, K_B=16, M_T=2, N_T=4),
-        model=Tile(M_B=32, N_B=128, K_B=16, M_T=8, N_T=4),
-        heuristic="s14",
-    ),
+    tiles=Tiles(tiny=Tile(8, 128, 16, 2, 4), model=Tile(32, 128, 16, 8, 4), heuristic="s14"),
     precision="3xtf32",
     requires=Requirement((8, 0), "asynchronous copies"),
 )

@@ -1,7 +1,7 @@
 """s14: warpgroups. Four warps multiply together, and the tensor cores read the filter themselves.
 
 Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32, with
-``wgmma`` (:mod:`convlab.device.warpgroup`; compute capability 9.0 only) 535. It multiplies 64
+``wgmma`` (:mod:`convlab.device.tensor_core`; compute capability 9.0 only) 535. It multiplies 64
 windows while the threads split the other 64. While threads add, another block's products run.
 """
 
@@ -12,62 +12,40 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, split_tf32
-from convlab.device.async_copy import commit_copies, wait_copies
-from convlab.device.warpgroup import fence_shared, finish_product, start_product
-from convlab.kernels import window_copies
-from convlab.kernels.epilogue import interleaved_lanes
-from convlab.kernels.split_tf32 import (
-    MMA_K,
-    WARPGROUP_K,
-    Layout,
-    make_epilogue,
-    make_filter_number,
-    pack_launch,
-    packed_buffer,
-    require_warpgroup_tile,
-)
+from convlab.device.memory import commit_copies, wait_copies
+from convlab.device.tensor_core import fence_shared, finish_product, start_product
+from convlab.kernels import tf32x3, window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Requirement, Stage, Tile, Tiles, blocks_for
+from convlab.stage import (
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tiled_program,
+)
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
 DEPTH = 2  # slices in shared memory: the one computed and the one in flight
-BANK_SHIFT = 8  # banks from one row to the next: lanes of four rows read without bank conflicts
-
-
-def filter_layout(tile: Tile) -> Layout:
-    """Core matrices: 8 columns of 4 terms, ``[k // 8, part, k // 4 % 2, column, k % 4]``. Channel c
-    of eight is column ``2 * (c % 4) + c // 4``: a lane's channels are i, i + 4, i + 8, ..."""
-    return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=MMA_K * tile.M_B)
-
-
-def slice_elements(tile: Tile, padding: int) -> int:
-    """Elements of a slice in shared memory."""
-    return tile.K_B * (2 * tile.M_B + tile.N_B + padding)
-
-
-def padding_or_rotation(tile: Tile) -> tuple[int, int]:
-    """The padding after a row of windows, or where there is no room for it by how much each row is
-    rotated instead: either way the next row lies so many banks further."""
-    fits = tile.fits(DEPTH * slice_elements(tile, BANK_SHIFT))
-    return (BANK_SHIFT, 0) if fits else (0, BANK_SHIFT)
 
 
 def make_multiply(tile: Tile) -> Any:
     """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
     The filter begins at ``at_F``, the lane's own windows at ``at_I``.
     ``L_`` are large parts, ``T_`` small ones, their tails."""
-    PITCH = tile.N_B + padding_or_rotation(tile)[0]
-    M_B, M_T = tile.M_B, tile.M_T
-    X_SHAPE, D_SHAPE = (WARPGROUP_K // 4, FLOAT4), M_B // 2
+    PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
+    M_B, M_T, ROWS = tile.M_B, tile.M_T, tile.K_B // 4
+    X_SHAPE, D_SHAPE = (ROWS, FLOAT4), M_B // 2
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_I, at, X):
-        for row in range(WARPGROUP_K // 4):  # rows i, i + 4, ...; i: thread in group
+        for row in range(ROWS):  # rows i, i + 4, ...; i: thread in group
             X[row, 0], X[row, 1], X[row, 2], X[row, 3] = load4(S_I, at + 4 * row * PITCH)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def split(X, first, L, T):
-        for row in range(WARPGROUP_K // 4):
+        for row in range(ROWS):
             for e in range(2):
                 L[2 * row + e], T[2 * row + e] = split_tf32(X[row, first + e])
 
@@ -98,29 +76,26 @@ def make_multiply(tile: Tile) -> Any:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
-    """The kernel with all sizes as constants."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
-    PADDING, ROTATION = padding_or_rotation(tile)
+    PADDING, ROTATION = window_copies.padding_or_rotation(tile)
     SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
     AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # slices fetched before the loop
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
-    LANES = interleaved_lanes(problem, LANES_N)
+    LANES = window_copies.interleaved_lanes(problem, LANES_N)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B, parts=2)
-    fetch_windows = window_copies.make_fetch_windows(problem, tile, PADDING, LANES, ROTATION)
+    fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, ROTATION, parts=2)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
-    window_at = window_copies.make_window_at(LANES)
+    _, window_at = window_copies.make_interleave(LANES)
     multiply = make_multiply(tile)
-    filter_number = make_filter_number(problem, tile, filter_layout(tile))
-    epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
+    filter_number = tf32x3.make_filter_number(problem, tile, tf32x3.core_matrices(tile))
+    epilogue = tf32x3.make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
-            fetch_filter(packed, slice_, pipe, t, S_F)
-            fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
+            fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
         commit_copies()  # one group for each slice
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
@@ -166,17 +141,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
 
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """The stage made ready for a problem; ``relu`` replaces negative results by zero."""
-    require_warpgroup_tile(tile)
-    launch = Launch(
-        make_kernel(problem, tile, relu),
-        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
-        block=(tile.threads,),
-        arguments=(Flat("input"), Flat("packed"), "bias", Flat("output")),
+    """``relu`` replaces negative results by zero."""
+    tf32x3.require_warpgroup_tile(tile)
+    kernel = make_kernel(problem, tile, relu)
+    return tiled_program(
+        problem, tile, kernel, tf32x3.pack_filter(problem, tile, tf32x3.core_matrices(tile))
     )
-    buffers = (packed_buffer(problem, tile),)
-    transforms = (pack_launch(problem, tile, filter_layout(tile)),)
-    return Program(buffers, (*transforms, launch), tile)
 
 
 STAGE = Stage(
@@ -185,11 +155,7 @@ STAGE = Stage(
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("s13d_whole_slice",),
     prepare=prepare,
-    tiles=Tiles(
-        tiny=Tile(M_B=8, N_B=128, K_B=16, M_T=2, N_T=4),
-        model=Tile(M_B=32, N_B=128, K_B=16, M_T=8, N_T=4),
-        heuristic="s14",
-    ),
+    tiles=Tiles(tiny=Tile(8, 128, 16, 2, 4), model=Tile(32, 128, 16, 8, 4), heuristic="s14"),
     vectorized=True,
     precision="3xtf32",
     requires=Requirement((9, 0), "its tensor cores' own instruction, wgmma", exact=True),

@@ -23,16 +23,16 @@ and NaN are those of the other stages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import FLOAT4, gpu_only, mma_tf32, split_tf32, store4
-from convlab.kernels.epilogue import FLOAT4_STEP, INFINITY, make_finish, make_write
-from convlab.kernels.window_copies import channel_group
+from convlab.kernels import window_copies
+from convlab.kernels.window_copies import FLOAT4_STEP, INFINITY, channel_group, padded_terms
 from convlab.problem import ConvProblem
-from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
+from convlab.stage import Buffer, Flat, Launch, Program, Tile, blocks_for
 
 WARP = 32
 MMA_K = 8  # terms that an instruction multiplies
@@ -68,19 +68,17 @@ class Layout:
     small: int
 
 
-def packed_buffer(problem: ConvProblem, tile: Tile) -> Buffer:
-    """The packed filter: both parts of each number, whole tiles."""
-    row_blocks, slices = blocks_for(problem.M, tile.M_B), blocks_for(problem.K, tile.K_B)
-    return Buffer("packed", (row_blocks, slices * tile.K_B, 2 * tile.M_B))
+def core_matrices(tile: Tile) -> Layout:
+    """8 columns of 4 terms each, ``[k // 8, part, k // 4 % 2, column, k % 4]``. Channel c of eight
+    is column ``2 * (c % 4) + c // 4``: a lane's channels are i, i + 4, i + 8, ..."""
+    return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=MMA_K * tile.M_B)
 
 
 def make_address(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
     """``address(m, k)``: where in ``packed`` the large part of a number is; k counts in the order
     of the slices."""
-    M_B, K_P = tile.M_B, blocks_for(problem.K, tile.K_B) * tile.K_B
-    M1, M4, M8, M16, K1, K4 = (
-        layout.m1, layout.m4, layout.m8, layout.m16, layout.k1, layout.k4,
-    )  # fmt: skip
+    M_B, K_P = tile.M_B, padded_terms(problem, tile)
+    M1, M4, M8, M16, K1, K4, _ = astuple(layout)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def address(m, k):
@@ -91,16 +89,18 @@ def make_address(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
     return address
 
 
-def pack_launch(problem: ConvProblem, tile: Tile, layout: Layout) -> Launch:
-    """The kernel that splits and packs the filter."""
-    warps = blocks_for(blocks_for(problem.M, tile.M_B) * tile.M_B, 16)
-    steps = blocks_for(problem.K, tile.K_B) * tile.K_B // 8 // steps_of_warp(problem, tile)
-    return Launch(
+def pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Program:
+    """What splits and packs the filter: both parts of each number, whole tiles."""
+    row_blocks, K_P = blocks_for(problem.M, tile.M_B), padded_terms(problem, tile)
+    warps = blocks_for(row_blocks * tile.M_B, 16)
+    launch = Launch(
         make_pack_filter(problem, tile, layout),
-        grid=(steps * blocks_for(warps, PACKING_WARPS),),  # along y there may be too many
+        # In one dimension, because along y there may be too many.
+        grid=(K_P // 8 // steps_of_warp(problem, tile) * blocks_for(warps, PACKING_WARPS),),
         block=(PACKING_WARPS * WARP,),
         arguments=(Flat("weight"), Flat("packed")),
     )
+    return Program((Buffer("packed", (row_blocks, K_P, 2 * tile.M_B)),), (launch,))
 
 
 def steps_of_warp(problem: ConvProblem, tile: Tile) -> int:
@@ -113,22 +113,16 @@ def make_pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
     """``packed[address(m, k)]`` and its small part, zeros beyond K and M. A number that TF32 cannot
     hold, an infinity or one next to the largest, has infinity as its large part and itself as its
     small one: nothing is lost."""
-    M, K, PLACES, GROUP = (
-        problem.M,
-        problem.K,
-        problem.H_f * problem.W_f,
-        channel_group(problem, tile),
-    )
-    M_P = blocks_for(M, tile.M_B) * tile.M_B
+    M, K, M_P = problem.M, problem.K, blocks_for(problem.M, tile.M_B) * tile.M_B
+    PLACES, GROUP = problem.H_f * problem.W_f, channel_group(problem, tile)
     STEPS, GROUP_STEPS = steps_of_warp(problem, tile), max(1, GROUP // 8)
-    BLOCKS_K = blocks_for(K, tile.K_B) * tile.K_B // 8 // STEPS
+    BLOCKS_K = padded_terms(problem, tile) // 8 // STEPS
     # A number's rank in the order of the strides, of which each lane packs four neighbours.
-    strides = {name: getattr(layout, name) for name in ("m1", "m4", "m8", "k1", "k4")}
-    ranks, rank = {}, 1
-    for name in sorted(strides, key=lambda name: strides[name]):
+    digits, ranks, rank = ("m1", "m4", "m8", "k1", "k4"), {}, 1
+    for name in sorted(digits, key=lambda name: getattr(layout, name)):
         ranks[name] = rank
         rank *= 4 if name in ("m1", "k1") else 2
-    M1, M4, M8, K1, K4 = ranks["m1"], ranks["m4"], ranks["m8"], ranks["k1"], ranks["k4"]
+    M1, M4, M8, K1, K4 = (ranks[name] for name in digits)
     DOWN = [i // M1 % 4 + i // M4 % 2 * 4 + i // M8 % 2 * 8 for i in range(FLOAT4)]
     (_, D1, D2, D3), (_, E1, E2, E3) = DOWN, [i // K1 % 4 + i // K4 % 2 * 4 for i in range(FLOAT4)]
     SMALL, address = layout.small, make_address(problem, tile, layout)
@@ -179,6 +173,24 @@ def make_filter_number(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
     return filter_number
 
 
+def make_unrolled(multiply: Any, K_B: int, STEP: int) -> Any:
+    """``multiply(..., k, R_O)`` for k = 0, STEP, ... below K_B: each a call with a constant k,
+    because the compiler does not unroll so long a loop."""
+
+    def steps_from(k: int) -> Any:
+        following = steps_from(k + STEP) if k + STEP < K_B else None
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def step(S_F, S_I, at_F, at_I, R_O):
+            multiply(S_F, S_I, at_F, at_I, k, R_O)
+            if following is not None:
+                following(S_F, S_I, at_F, at_I, R_O)
+
+        return step
+
+    return steps_from(0)
+
+
 def require_warp_tiles(tile: Tile, LANES_M: int, LANES_N: int) -> None:
     """Raise ``ValueError`` for a tile that ``mma`` does not divide: its matrices have 16 rows, 8
     columns and 8 terms, and a warp has LANES_M x LANES_N lanes along M and N."""
@@ -217,7 +229,7 @@ def make_epilogue(
     def row_of(i):
         return i * LANES_M
 
-    write = make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
+    write = window_copies.make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def epilogue(R_O, input, packed, bias, output, m0, n0):
@@ -239,7 +251,7 @@ def make_fix_up(
     C_i, H_i, W_i, H_f, W_f, W_o = p.C_i, p.H_i, p.W_i, p.H_f, p.W_f, p.W_o
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
     M_T, N_T = tile.M_T, tile.N_T
-    finish = make_finish(relu)
+    finish = window_copies.make_finish(relu)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fix_up(input, packed, bias, output, m0, n0):
