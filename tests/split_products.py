@@ -11,8 +11,7 @@ from numba import cuda, uint32
 
 from convlab import ConvProblem, Stage, Tile
 from convlab.engines import Engine
-from convlab.kernels import window_copies
-from convlab.kernels.tf32x3 import core_matrices, make_filter_number
+from convlab.kernels.split_filter import core_matrices, make_filter_number
 from convlab.oracle import random_tensors
 from convlab.plans import Plan
 from convlab.stage import Flat, Launch, Program
@@ -83,7 +82,7 @@ def both_parts(stage: Stage, problem: ConvProblem, tile: Tile, weight: Any) -> n
     """``[part, m, k]``, with k in the order of the slices, zeros beyond M and K: by arithmetic."""
     (buffer,) = stage.prepare(problem, tile).buffers
     ordered = np.zeros((buffer.shape[0] * tile.M_B, buffer.shape[1]), F)
-    group = window_copies.channel_group(problem, tile)
+    group = tile.channel_group(problem)
     by_groups = weight.reshape(problem.M, -1, group, problem.H_f * problem.W_f)
     ordered[: problem.M, : problem.K] = by_groups.swapaxes(2, 3).reshape(problem.M, problem.K)
     with np.errstate(over="ignore", invalid="ignore"):

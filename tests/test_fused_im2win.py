@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from split_products import FEW, computed
 
-from convlab import ConvProblem, Tile, plan, plans, stages, trace_stage
+from convlab import ConvProblem, Tile, plans, stages, trace_stage
 from convlab.engines import Engine
 from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic, window_copies
-from convlab.kernels.tile_heuristic import H200_SMS, SPLITS
+from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import random_tensors
 from convlab.stages import allowances, production_program, production_tile, splits_for, stage_named
 from convlab.stages import s12_fused_im2win as s12
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.workloads import paper_layer
 
 S12 = s12.STAGE
 HEURISTIC = tile_heuristic.S12
@@ -35,7 +36,6 @@ FEW_OUTPUTS = [
     ConvProblem(32, 512, 7, 7, 512, 3, padding=1),
     paper_layer("conv12"),
 ]
-FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
 
 
 @pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])
@@ -56,7 +56,7 @@ def test_every_way_to_fetch(tile: Tile, problem: ConvProblem, checked: Any) -> N
     assert checked(problem, S12, tensors, tile).ok
 
 
-def test_a_window_shorter_than_the_ring(checked: Any) -> None:
+def test_a_window_shorter_than_the_pipeline(checked: Any) -> None:
     problem = ConvProblem(2, 4, 5, 5, 5, 1)
     assert checked(problem, S12, random_tensors(problem, 1), Tile(16, 32, 4, 4, 4)).ok
 
@@ -126,53 +126,12 @@ def test_relu_with_split_sums_is_refused() -> None:
 
 def test_relu_keeps_nan_and_what_is_positive(engine: Engine) -> None:
     problem = ConvProblem(1, 3, 6, 6, 5, 3, padding=1)
-    input, weight, bias = random_tensors(problem, 3)
-    input[0, 1, 2, 2] = np.nan
-    results = []
-    for options in ({}, {"relu": True}):
-        ready = plan(problem, "s12", engine=engine.name, **options)
-        output = engine.to_device(np.full(problem.output_shape, 7, np.float32))
-        ready(*map(engine.to_device, (input, weight)), output, engine.to_device(bias))
-        results.append(engine.to_host(output))
-    plain, clipped = results
+    numbers = random_tensors(problem, 3)
+    numbers[0][0, 1, 2, 2] = np.nan
+    plain, clipped = (computed(S12, engine, problem, numbers, relu=relu) for relu in (False, True))
     assert (plain < 0).any()
     assert np.isnan(plain).any()
     np.testing.assert_array_equal(clipped, np.where(plain < 0, np.float32(0), plain))
-
-
-def test_the_ring_holds_three_slices_where_they_fit() -> None:
-    assert Tile(128, 128, 16, 8, 8).pipeline_depth(16 * (128 + 128)) == 3
-    assert Tile(128, 128, 20, 8, 8).pipeline_depth(20 * (128 + 128)) == 2
-
-
-@pytest.mark.parametrize(
-    ("channels", "filter_size", "depth"),
-    [(64, 3, 16), (24, 1, 8), (3, 11, 16), (5, 8, 16), (3, 7, 7), (3, 3, 10), (1, 1, 1), (5, 1, 5)],
-)
-def test_how_deep_slices_are(channels: int, filter_size: int, depth: int) -> None:
-    problem = ConvProblem(1, channels, 16, 16, 8, filter_size)
-    assert HEURISTIC.slice_depth(problem) == depth
-    padded = ConvProblem(1, channels, 16, 16, 8, filter_size, padding=1)
-    assert HEURISTIC.slice_depth(padded) == (9 if depth == 10 else depth)
-
-
-def test_every_candidate_suits_every_layer() -> None:
-    for layer in LAYER_NAMES:
-        for tile in candidates(paper_layer(layer)):
-            S12.prepare(paper_layer(layer), tile)
-
-
-def test_the_choice_is_the_cheapest_by_the_model() -> None:
-    for layer in LAYER_NAMES:
-        problem = paper_layer(layer)
-        costs = {
-            (tile, splits): estimated_cost(problem, tile, splits=splits)
-            for tile in candidates(problem)
-            for splits in (SPLITS if problem.M * problem.N <= MOST_OUTPUTS else SPLITS[:1])
-            if splits <= -(-problem.K // tile.K_B)
-        }
-        tile = best_tile(problem)
-        assert costs[tile, best_splits(problem, tile)] == min(costs.values())
 
 
 @pytest.mark.parametrize("option", ["relu", "whole_sums"])
@@ -194,32 +153,29 @@ def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option: str) -
 
 
 def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None:
-    one_image = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
+    one_image, ragged = (ConvProblem(1, 512, 7, 7, M, 3, padding=1) for M in (512, 500))
+    tiny, conv8, conv6 = ConvProblem(3, 5, 7, 11, 13, 3), paper_layer("conv8"), paper_layer("conv6")
+    for problem, tile, sms in (
+        (one_image, best_tile(one_image, 1), 1),
+        (tiny, best_tile(tiny), H200_SMS),  # a launch more would be all that it gets
+        (conv8, best_tile(conv8), H200_SMS),
+        (one_image, Tile(16, 32, 4, 4, 4), H200_SMS),  # a tile that nobody measured
+        (one_image, Tile(96, 128, 16, 12, 8), H200_SMS),  # too many sums a thread
+        (ragged, Tile(128, 64, 16, 8, 8), H200_SMS),
+        (conv6, best_tile(conv6), H200_SMS),
+    ):
+        assert best_splits(problem, tile, sms) == 1
     assert best_splits(one_image, best_tile(one_image)) >= 8
-    assert best_splits(one_image, best_tile(one_image, 1), 1) == 1
-    tiny = ConvProblem(3, 5, 7, 11, 13, 3)  # a launch more would be all that it gets
-    assert best_splits(tiny, best_tile(tiny)) == 1
-    assert best_splits(paper_layer("conv8"), best_tile(paper_layer("conv8"))) == 1
-    assert best_splits(one_image, Tile(16, 32, 4, 4, 4)) == 1  # a tile that nobody measured
-    assert best_splits(one_image, Tile(96, 128, 16, 12, 8)) == 1  # too many sums a thread
-    ragged = ConvProblem(1, 512, 7, 7, 500, 3, padding=1)
-    assert (
-        best_splits(ragged, Tile(128, 64, 16, 8, 8))
-        == 1
-        < best_splits(ragged, Tile(64, 64, 16, 8, 4))
-    )
-    assert allowances(S12, one_image)["atomic_additions"] >= best_splits(
-        one_image, best_tile(one_image)
-    )
-    assert allowances(S12, paper_layer("conv8"))["atomic_additions"] == 0
+    assert best_splits(one_image, best_tile(one_image)) <= allowed(one_image)
+    assert best_splits(ragged, Tile(64, 64, 16, 8, 4)) > 1
+    assert allowed(conv8) == 0
+    assert conv6.M * conv6.N > MOST_OUTPUTS  # by arithmetic alone, its sums would be split
+    unlimited = replace(HEURISTIC, most_outputs=conv6.M * conv6.N)
+    assert unlimited.best_splits(conv6, unlimited.best_tile(conv6)) > 1
 
 
-def test_sums_are_not_split_where_there_are_many_outputs() -> None:
-    many = paper_layer("conv6")
-    assert many.M * many.N > MOST_OUTPUTS
-    assert best_splits(many, best_tile(many)) == 1
-    unlimited = replace(HEURISTIC, most_outputs=many.M * many.N)
-    assert unlimited.best_splits(many, unlimited.best_tile(many)) > 1  # by arithmetic alone
+def allowed(problem: ConvProblem) -> int:
+    return int(allowances(S12, problem)["atomic_additions"])
 
 
 @pytest.mark.parametrize("multiprocessors", [24, 108, H200_SMS, 264])
@@ -228,7 +184,7 @@ def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(multiprocess
         for M_B, N_B, M_T, N_T in RATES:
             for K_B in (4, 8, 16, 32):
                 splits = best_splits(problem, Tile(M_B, N_B, K_B, M_T, N_T), multiprocessors)
-                assert splits <= allowances(S12, problem)["atomic_additions"]
+                assert splits <= allowed(problem)
 
 
 def test_split_sums_are_cleared_first_and_whole_ones_are_not_split() -> None:
@@ -243,12 +199,6 @@ def test_split_sums_are_cleared_first_and_whole_ones_are_not_split() -> None:
     assert names == [["pack_filter", "clear", "fused_im2win"]] + 2 * [
         ["pack_filter", "fused_im2win"]
     ]
-
-
-def test_the_choice_follows_channels_and_multiprocessors() -> None:
-    wide, narrow = paper_layer("conv8"), paper_layer("conv9")
-    assert (best_tile(wide).M_B, best_tile(narrow).M_B) == (128, 64)
-    assert best_tile(paper_layer("conv1")).M_B == 96  # 128 would compute 32 channels of nothing
 
 
 # Where the threads of a warp are in a tile

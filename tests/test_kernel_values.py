@@ -137,19 +137,10 @@ imports = pytest.mark.skipif(
     config.ENABLE_CUDASIM, reason="these names are there in a running kernel only"
 )
 if config.ENABLE_CUDASIM:
-    bar = laneid = libdevice = shared = shfl_down_sync = syncthreads = None
+    bar = laneid = libdevice = shared = shfl_down_sync = None
 else:
-    from numba.cuda import laneid, libdevice, shared, shfl_down_sync, syncthreads
+    from numba.cuda import laneid, libdevice, shared, shfl_down_sync
     from numba.cuda import syncthreads as bar
-
-
-@cuda.jit
-def imported(a, b):
-    staged = shared.array(64, float32)
-    i = cuda.threadIdx.x
-    staged[i] = a[i]
-    syncthreads()
-    b[i] = staged[63 - i]
 
 
 @cuda.jit
@@ -273,7 +264,6 @@ def a_name_like_convlabs(b):
 
 ROW, HALF = np.arange(64, dtype=F), np.arange(32, dtype=F)
 NAMES = [
-    pytest.param(imported, 64, [ROW, ROW * 0], ROW[::-1], marks=imports, id="syncthreads"),
     pytest.param(imported_as, 64, [ROW, ROW * 0], ROW[::-1], marks=imports, id="as bar"),
     pytest.param(imported_shuffle, 32, [HALF], [*range(1, 32), 31], marks=imports, id="shuffle"),
     pytest.param(from_a_factory, 1, [np.zeros(4, F)], [2, 4, 7, 1], id="device functions' arrays"),

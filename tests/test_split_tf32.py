@@ -33,9 +33,9 @@ from split_products import (
 )  # fmt: skip
 
 from convlab import ConvProblem, Stage, Tile, plan, plans
-from convlab.device import to_tf32
+from convlab.device import tensor_core, to_tf32
 from convlab.engines import Engine, choose
-from convlab.kernels import tf32x3, window_copies
+from convlab.kernels import split_filter, window_copies
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.plans import stages_for
 from convlab.stages import LADDER, allowances, production_tile, stage_named
@@ -102,11 +102,11 @@ elif choose().is_gpu:
 )
 def test_every_way_to_fetch_and_multiply(stage: Stage, tile: Tile, checked: Any) -> None:
     problem = many(tile.K_B)
-    assert window_copies.channel_group(problem, tile) == tile.K_B
+    assert tile.channel_group(problem) == tile.K_B
     result = checked(problem, stage, random_tensors(problem, 1), tile)
     assert result.ok, result
     for few in (FEW, ODD):
-        assert window_copies.channel_group(few, tile) == 1
+        assert tile.channel_group(few) == 1
         result = checked(few, stage, random_tensors(few, 2, integers=True), tile)
         assert result.ok, result
 
@@ -129,7 +129,8 @@ def large_part_alone(value):
 @pytest.mark.parametrize(
     ("stage", "module"),
     [(stage, sys.modules[stage.module]) for stage in RUN if stage not in UNPACKED]
-    + [(stage, tf32x3) for stage in RUN if stage is not S12E],
+    + [(stage, tensor_core) for stage in RUN if stage in UNPACKED]
+    + [(stage, split_filter) for stage in RUN if stage not in (S12E, *UNPACKED)],
     ids=lambda one: one.__name__ if isinstance(one, ModuleType) else one.name,
 )
 def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, checked: Any) -> None:

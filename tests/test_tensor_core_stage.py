@@ -1,4 +1,4 @@
-"""s13: its arithmetic, memory and tiles; the rest is in test_split_tf32.py."""
+"""s13: its arithmetic and memory; test_split_tf32.py and test_tile_heuristics.py have the rest."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from split_products import INF, NAN, F, computed, many
 from convlab import ConvProblem, Stage, Tile
 from convlab.convolution import reference
 from convlab.engines import choose
-from convlab.kernels import tile_heuristic
-from convlab.kernels.tile_heuristic import H200_SMS
 from convlab.oracle import Oracle, random_tensors
-from convlab.stage import SHARED_BYTES
-from convlab.stages import production_tile, stage_named
 from convlab.stages import s13_tensor_cores as s13
+from convlab.stages import stage_named
 from convlab.tracing import trace_stage
-from convlab.workloads import LAYER_NAMES, paper_layer
 
 S13 = s13.STAGE
-HEURISTIC = tile_heuristic.S13
 
 
 # Accuracy
@@ -64,9 +59,6 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
     assert 4e-3 < errors[-130] < 7e-3
 
 
-# Infinities and NaN
-
-
 # The filter
 
 
@@ -95,55 +87,3 @@ def test_no_bank_is_asked_twice(tile: Tile) -> None:
     assert {a.array for a in loads} == {"S_F", "S_I"}
     assert {a.width for a in loads} == {16}
     assert [a.wavefronts for a in loads] == [a.fewest_wavefronts for a in loads]
-
-
-# Tiles
-
-
-def test_the_ring_holds_three_slices_where_they_fit() -> None:
-    assert s13.slice_elements(Tile(128, 64, 8, 8, 8)) == 8 * (2 * 128 + 64 + 4)
-    for tile, slots in ((Tile(128, 64, 8, 8, 8), 3), (Tile(128, 64, 16, 8, 8), 2)):
-        assert tile.pipeline_depth(s13.slice_elements(tile)) == slots
-        assert 4 * slots * s13.slice_elements(tile) <= SHARED_BYTES
-
-
-@pytest.mark.parametrize("layer", LAYER_NAMES)
-def test_every_candidate_suits_its_layer_and_the_choice_is_the_cheapest(layer: str) -> None:
-    problem = paper_layer(layer)
-    tiles = HEURISTIC.candidates(problem)
-    costs = {tile: HEURISTIC.estimated_cost(problem, tile) for tile in tiles}
-    for tile in tiles:
-        S13.prepare(problem, tile)
-        assert (
-            4 * tile.pipeline_depth(s13.slice_elements(tile)) * s13.slice_elements(tile)
-            <= SHARED_BYTES
-        )
-        assert HEURISTIC.slice_depth(problem) == tile.K_B
-        assert -(-problem.M // tile.M_B) * tile.M_B <= 1.4 * problem.M
-    assert production_tile(S13, problem) in tiles
-    assert costs[production_tile(S13, problem)] == min(costs.values())
-
-
-def test_every_problem_has_a_candidate() -> None:
-    for channels in (1, 31, 33, 64, 65, 96, 97, 129, 200, 1000):
-        for width in (8, 7):
-            tiles = HEURISTIC.candidates(ConvProblem(1, 3, 1, width, channels, 1))
-            assert tiles
-            assert width == 8 or all(HEURISTIC.most_scalar_sums >= t.M_T * t.N_T for t in tiles)
-
-
-@pytest.mark.parametrize(
-    ("channels", "filter_size", "depth"),
-    [(64, 3, 16), (24, 1, 8), (8, 3, 8), (3, 11, 16), (3, 3, 8), (1, 1, 8), (48, 1, 16)],
-)
-def test_how_deep_slices_are(channels: int, filter_size: int, depth: int) -> None:
-    assert HEURISTIC.slice_depth(ConvProblem(1, channels, 16, 16, 8, filter_size)) == depth
-
-
-def test_the_choice_follows_channels_and_multiprocessors() -> None:
-    wide, narrow = paper_layer("conv8"), paper_layer("conv9")
-    assert (HEURISTIC.best_tile(wide).M_B, HEURISTIC.best_tile(narrow).M_B) == (128, 64)
-    assert HEURISTIC.best_tile(paper_layer("conv1")).M_B == 96
-    few = ConvProblem(1, 64, 8, 4 * H200_SMS, 128, 1)
-    one, all_ = HEURISTIC.best_tile(few, 1), HEURISTIC.best_tile(few)
-    assert one.M_B * one.N_B > all_.M_B * all_.N_B

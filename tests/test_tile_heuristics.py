@@ -1,4 +1,4 @@
-"""The tile heuristics of s11 and s12: close to what tuning on an H200 found best."""
+"""The tile heuristics: those of s11 and s12 close to what tuning on an H200 found best."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ import pytest
 from convlab import ConvProblem
 from convlab.engines.offline import compile_launch
 from convlab.kernels import tile_heuristic
-from convlab.kernels.tile_heuristic import im2win_terms
+from convlab.kernels.tile_heuristic import H200_SMS, im2win_terms
 from convlab.stages import Tile, candidates, production_tile, stage_named
 from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_layer, problem_of
 
 pytestmark = pytest.mark.same_in_cudasim
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
-S11, S12 = tile_heuristic.S11, tile_heuristic.S12
+ALL = S11, S12, S13, S14 = (
+    tile_heuristic.S11, tile_heuristic.S12, tile_heuristic.S13, tile_heuristic.S14,
+)  # fmt: skip
+EACH = pytest.mark.parametrize("heuristic", ALL, ids=["s11", "s12", "s13", "s14"])
 BOTH = pytest.mark.parametrize("heuristic", [S11, S12], ids=["s11", "s12"])
+STAGE_OF = dict(zip(map(id, ALL), map(stage_named, ("s11", "s12", "s13", "s14")), strict=True))
 MEASURED = {"s11": "tuned_s11_h200.json", "s12": "tuned_h200.json"}
 LAYERS = {name: paper_layer(name) for name in LAYER_NAMES}
 FEW_FILTERS = ConvProblem(8, 20, 120, 90, 6, (1, 7), padding=(0, 3))
@@ -97,21 +101,22 @@ def test_what_is_no_candidate_any_more_was_nowhere_needed():
 FILTERS = (1, 6, 16, 17, 33, 64, 65, 96, 100, 192, 1000, 8_000_000)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("channels", [1, 3, 24, 64])
 def test_there_are_candidates_for_every_problem_and_they_suit(heuristic, channels):
     for count, filters in product((1, 10_000_000), FILTERS):
+        if heuristic is S14:  # its widest tile for one output an image
+            filters = min(filters, 96 * 65535)
         problem = ConvProblem(count, channels, 3, 3, filters, 3)
         tiles = heuristic.candidates(problem)
         assert len(set(tiles)) == len(tiles) >= 1
         assert heuristic.best_tile(problem) in tiles
+        scalar = problem.H_o * problem.W_o % 4 != 0
         for tile in tiles:
             assert heuristic.estimated_cost(problem, tile) > 0
-            if heuristic is S11:
-                program = stage_named("s11").prepare(replace(problem, batch=1), tile)
-            else:
-                program = stage_named("s12").prepare(problem, tile, splits=1)
-            assert program.tile == tile
+            assert not scalar or heuristic.most_scalar_sums >= tile.M_T * tile.N_T
+            small = replace(problem, batch=1) if heuristic is S11 else problem
+            assert STAGE_OF[id(heuristic)].prepare(small, tile).tile == tile
 
 
 @BOTH
@@ -148,31 +153,57 @@ def test_channels_that_do_not_exist_cost_what_others_do():
 
 
 @pytest.mark.parametrize(
-    ("channels", "filter_size", "elements", "depth"),
-    [(64, 3, 576, 16), (3, 11, 396, 16), (3, 7, 168, 8), (3, 3, 36, 8), (1, 1, 4, 8),
-     (16, 1, 16, 16)],
-)  # fmt: skip
-def test_how_deep_s11_s_slices_are(channels, filter_size, elements, depth):
-    problem = ConvProblem(1, channels, 16, 16, 8, filter_size)
-    assert im2win_terms(problem) == elements
-    assert S11.slice_depth(problem) == depth
-    assert {tile.K_B for tile in S11.candidates(problem)} == {depth}
+    ("heuristic", "depths"),
+    [
+        (S11, {(64, 3): 16, (3, 11): 16, (3, 7): 8, (3, 3): 8, (1, 1): 8, (16, 1): 16}),
+        (S12, {(64, 3): 16, (24, 1): 8, (3, 11): 16, (5, 8): 16, (3, 7): 7, (3, 3): 10, (5, 1): 5}),
+        (S13, {(64, 3): 16, (24, 1): 8, (8, 3): 8, (3, 11): 16, (3, 3): 8, (1, 1): 8, (48, 1): 16}),
+    ],
+)
+def test_how_deep_slices_are(heuristic, depths):
+    for (channels, filter_size), depth in depths.items():
+        problem = ConvProblem(1, channels, 16, 16, 8, filter_size)
+        assert heuristic.slice_depth(problem) == depth
+        assert depth in {tile.K_B for tile in heuristic.candidates(problem)}
+    assert im2win_terms(ConvProblem(1, 3, 16, 16, 8, 11)) == 396
+    padded = ConvProblem(1, 3, 16, 16, 8, 3, padding=1)
+    assert heuristic is not S12 or heuristic.slice_depth(padded) == 9
 
 
-def test_s11_s_choice_is_the_cheapest_by_the_model():
-    stage = stage_named("s11")
-    for problem in (*LAYERS.values(), *UNTUNED.values()):
-        costs = {tile: S11.estimated_cost(problem, tile) for tile in S11.candidates(problem)}
-        assert costs[S11.best_tile(problem)] == min(costs.values())
-        assert production_tile(stage, problem) == S11.best_tile(problem)
-        assert candidates(stage, problem) == S11.candidates(problem)
+@EACH
+def test_the_choice_is_the_cheapest_by_the_model(heuristic):
+    stage = STAGE_OF[id(heuristic)]
+    for problem in LAYERS.values():
+        few = heuristic.most_outputs >= problem.M * problem.N
+        costs = {
+            (tile, splits): heuristic.estimated_cost(problem, tile, splits=splits)
+            for tile in heuristic.candidates(problem)
+            for splits in (heuristic.splits if few else (1,))
+            if splits <= -(-problem.K // tile.K_B)
+        }
+        tile = production_tile(stage, problem)
+        assert tile == heuristic.best_tile(problem)
+        assert costs[tile, heuristic.best_splits(problem, tile)] == min(costs.values())
+        assert candidates(stage, problem) == heuristic.candidates(problem)
 
 
-def test_s11_s_choice_is_for_the_gpu_s_sms():
-    """49 blocks of 64 x 64 are one for each of 132, and four for the busiest of 16."""
-    problem = ConvProblem(16, 64, 14, 14, 64, 3, padding=1)
-    few, many = (S11.best_tile(problem, count) for count in (16, 132))
+@pytest.mark.parametrize(
+    ("heuristic", "problem", "few_sms"),
+    [
+        (S11, ConvProblem(16, 64, 14, 14, 64, 3, padding=1), 16),
+        (S13, ConvProblem(1, 64, 8, 4 * H200_SMS, 128, 1), 1),
+        (S14, ConvProblem(1, 64, 8, 8 * H200_SMS, 96, 1), 1),
+    ],
+)
+def test_the_choice_is_for_the_gpu_s_sms(heuristic, problem, few_sms):
+    few, many = (heuristic.best_tile(problem, count) for count in (few_sms, 2 * H200_SMS))
     assert few.M_B * few.N_B > many.M_B * many.N_B
+
+
+@pytest.mark.parametrize("heuristic", [S12, S13])
+def test_the_choice_is_for_the_channels(heuristic):
+    chosen = [heuristic.best_tile(LAYERS[name]).M_B for name in ("conv8", "conv9", "conv1")]
+    assert chosen == [128, 64, 96]
 
 
 @pytest.mark.parametrize(("channels", "many_sums"), [(3, False), (24, True)])

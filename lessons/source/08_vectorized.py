@@ -264,7 +264,7 @@ columns may begin in one image and end in the next, and the pixel of the next im
   measured: [ladder](../docs/ladder.md#s08_vectorized).
 - The im2win paper (000), section 3.3, "Vectorized load/store":
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). The paper vectorises only the loads from shared memory.
-- How `load4` becomes one instruction: [memory.py](../src/convlab/device/memory.py).
+- How `load4` becomes one instruction: [intrinsics.py](../src/convlab/device/intrinsics.py).
 - The layout transform of the filter: [filter_layout.py](../src/convlab/kernels/filter_layout.py).
 - Next on the ladder: [s08b_prefetch.py](../src/convlab/stages/s08b_prefetch.py), then
   [s09, the double buffer](09_double_buffer.ipynb).

@@ -30,13 +30,8 @@ class ConvProblem:
     pair. ``padding`` is the zeros around the input: also ``((top, bottom), (left, right))``,
     ``'valid'`` (none) or ``'same'`` (output as large as the input; stride 1 only; an odd total puts
     the extra zero at the bottom and the right, as PyTorch does). The fields always hold pairs, and
-    padding two pairs, so equal problems compare and hash equal.
-
-    GEMM view (im2win paper (000), Algorithms 1-3): ``M = C_o``, ``N = N_i * H_o * W_o``,
-    ``K = C_i * H_f * W_f``.
-
-    Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule.
-    """
+    padding two pairs, so equal problems compare and hash equal. Raises ``TypeError`` or
+    ``ValueError`` naming the argument, its value and the rule."""
 
     batch: int
     in_channels: int
@@ -79,27 +74,23 @@ class ConvProblem:
         sizes = zip(("height", "width"), self.padded_shape, self.window_shape, strict=True)
         for axis, padded, window in sizes:
             if padded > LARGEST_AXIS:
-                raise ValueError(
-                    f"padding {self.padding} makes the {axis} {padded}: it must be below 2**31, "
-                    "because coordinates are 32-bit integers"
-                )
+                made = f"padding {self.padding} makes the {axis} {padded}"
+                raise ValueError(f"{made}: it must be below 2**31, for 32-bit integers")
             if window > padded:
-                raise ValueError(
-                    f"kernel_size {self.kernel_size} with dilation {self.dilation} spans {window} "
-                    f"pixels of {axis}, but the padded input has {padded}: it must not span more"
+                spans = (
+                    f"kernel_size {self.kernel_size} with dilation {self.dilation} spans {window}"
                 )
+                has = f"pixels of {axis}, but the padded input has {padded}"
+                raise ValueError(f"{spans} {has}: it must not span more")
         for name in ("input", "weight", "output"):
             elements = math.prod(shape := getattr(self, f"{name}_shape"))
             if elements >= 2**63:
-                raise ValueError(
-                    f"the {name} of shape {shape} has {elements} elements: it must have fewer than "
-                    "2**63, because 64-bit integers number them"
-                )
+                has = f"the {name} of shape {shape} has {elements} elements"
+                raise ValueError(f"{has}: it must have fewer than 2**63, for 64-bit integers")
         if self.K > LARGEST_AXIS:
-            raise ValueError(
-                f"kernel_size {self.kernel_size} over in_channels {self.in_channels} makes sums of "
-                f"{self.K} terms: they must be below 2**31, for 32-bit integers"
-            )
+            of = f"kernel_size {self.kernel_size} over in_channels {self.in_channels}"
+            terms = f"makes sums of {self.K} terms"
+            raise ValueError(f"{of} {terms}: they must be below 2**31, for 32-bit integers")
 
     # The same numbers under the paper's names (im2win paper (000), section 2.1).
     N_i = _Entry("batch")
@@ -111,17 +102,8 @@ class ConvProblem:
     s_h, s_w = _Entry("stride", 0), _Entry("stride", 1)
     d_h, d_w = _Entry("dilation", 0), _Entry("dilation", 1)
     p_h, p_w = _Entry("padding", 0, 0), _Entry("padding", 1, 0)  # zeros above, zeros on the left
+    H_o, W_o = _Entry("output_size", 0), _Entry("output_size", 1)
     M = _Entry("out_channels")  # rows of the GEMM's result: output channels
-
-    @property
-    def H_o(self) -> int:
-        """Output height."""
-        return (self.padded_shape[0] - self.window_shape[0]) // self.s_h + 1
-
-    @property
-    def W_o(self) -> int:
-        """Output width."""
-        return (self.padded_shape[1] - self.window_shape[1]) // self.s_w + 1
 
     @property
     def N(self) -> int:
@@ -144,6 +126,12 @@ class ConvProblem:
         return (self.H_f - 1) * self.d_h + 1, (self.W_f - 1) * self.d_w + 1
 
     @property
+    def output_size(self) -> Pair:
+        """Output height and width."""
+        (height, width), (rows, columns) = self.padded_shape, self.window_shape
+        return (height - rows) // self.s_h + 1, (width - columns) // self.s_w + 1
+
+    @property
     def input_shape(self) -> Shape:
         return self.N_i, self.C_i, self.H_i, self.W_i
 
@@ -153,7 +141,7 @@ class ConvProblem:
 
     @property
     def output_shape(self) -> Shape:
-        return self.N_i, self.C_o, self.H_o, self.W_o
+        return self.N_i, self.C_o, *self.output_size
 
     @property
     def flops(self) -> int:
@@ -180,9 +168,10 @@ class ConvProblem:
             "x".join(map(str, shape)) for shape in (self.input_shape, self.weight_shape)
         )
         for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1)):
-            value = _short(getattr(self, name))
-            if value != usual:
-                text += f", {name} {value}"
+            value = getattr(self, name)
+            numbers = {*value} if name != "padding" else {*value[0], *value[1]}
+            if numbers != {usual}:
+                text += f", {name} {value if len(numbers) > 1 else numbers.pop()}"
         return text
 
 
@@ -201,11 +190,3 @@ def _reached(size: int, outputs: int, stride: int, taps: int, dilation: int, bef
         count += max(0, end - start)
         ends[remainder] = max(start, end)
     return count
-
-
-def _short(value: object) -> object:
-    """1 for ((1, 1), (1, 1)), but ((1, 0), (1, 0)) as it is: (1, 0) is another padding."""
-    short = value
-    while isinstance(short, tuple) and short[0] == short[1]:
-        short = short[0]
-    return value if isinstance(short, tuple) else short

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
 from typing import Any
@@ -20,12 +20,9 @@ GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's largest grid in x, y and z
 
 @dataclass(frozen=True)
 class Tile:
-    """Block tile ``M_B x N_B x K_B`` and thread tile ``M_T x N_T`` (im2win paper, Algorithm 3).
-
-    A block computes M_B output channels of N_B output pixels, K_B terms of the sums at a time; a
-    thread computes M_T x N_T of them. Raises ``ValueError`` when a size is not positive, does not
-    divide, or makes more than 1,024 threads.
-    """
+    """Block tile and thread tile (im2win paper, Algorithm 3): a block computes M_B output channels
+    of N_B output pixels, K_B terms of the sums at a time, a thread M_T x N_T of them. Raises
+    ``ValueError`` when a size is not positive, does not divide, or makes over 1,024 threads."""
 
     M_B: int
     N_B: int
@@ -34,23 +31,22 @@ class Tile:
     N_T: int = 1
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            size = getattr(self, field.name)
+        for name, size in vars(self).items():
             if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-                raise ValueError(f"tile {field.name} is {size!r}: it must be a positive integer")
-            object.__setattr__(self, field.name, int(size))  # NumPy's integers become Python's
+                raise ValueError(f"tile {name} is {size!r}: it must be a positive integer")
+            vars(self)[name] = int(size)  # NumPy's integers become Python's
         for block, thread in (("M_B", "M_T"), ("N_B", "N_T")):
             whole = getattr(self, block) % getattr(self, thread) == 0
             self.require(whole, f"{block} must be a multiple of {thread}: all threads do as much")
         self.require(self.threads <= 1024, f"{self.threads} threads: a block has at most 1024")
 
     @property
-    def rows(self) -> int:
-        return self.M_B // self.M_T  # threads along M
+    def rows(self) -> int:  # threads along M
+        return self.M_B // self.M_T
 
     @property
-    def columns(self) -> int:
-        return self.N_B // self.N_T  # threads along N
+    def columns(self) -> int:  # threads along N
+        return self.N_B // self.N_T
 
     @property
     def threads(self) -> int:
@@ -64,28 +60,32 @@ class Tile:
         return 4 * elements <= SHARED_BYTES
 
     def resident_blocks(self, registers: int) -> int:
-        """Blocks that an SM's 65,536 registers hold at a time, where a thread needs that many
-        beside its sums."""
+        """Blocks that an SM's 65,536 registers hold, where a thread needs so many beside sums."""
         return max(1, 65536 // (self.threads * (self.M_T * self.N_T + registers)))
 
     def pipeline_depth(self, elements: int) -> int:
-        """The number of pipeline stages for slices of that many elements: three (one to multiply
-        and two in flight) where shared memory holds them, else two."""
+        """Slices of so many elements in shared memory: three, two in flight, if it holds them."""
         return 3 if self.fits(3 * elements) else 2
 
+    def whole_slices(self, terms: int) -> int:
+        """That many terms, rounded up to whole slices."""
+        return blocks_for(terms, self.K_B) * self.K_B
+
+    def channel_group(self, problem: ConvProblem) -> int:
+        """The channels of which a slice has one place: K_B where it divides C_i, else one."""
+        return self.K_B if problem.C_i % self.K_B == 0 else 1
+
     def require_shared_memory(self, elements: int) -> None:
-        """Raise ``ValueError`` when a kernel's shared arrays do not fit CUDA's 48 KiB."""
         rule = f"its slices take {4 * elements} bytes, and shared memory has {SHARED_BYTES}"
         self.require(self.fits(elements), rule)
 
     def require_float4s(self, *names: str) -> None:
-        """Raise ``ValueError`` unless these sizes are multiples of 4."""
         whole = all(getattr(self, name) % 4 == 0 for name in names)
         rule = "must be multiples of 4, because four numbers move at a time"
         self.require(whole, f"{', '.join(names[:-1])} and {names[-1]} {rule}")
 
     def require(self, holds: bool, rule: str) -> None:
-        """Raise ``ValueError`` naming this tile and the rule unless it holds."""
+        """Raise ``ValueError`` naming this tile and the rule unless it holds, as above."""
         if not holds:
             raise ValueError(f"tile {self}: {rule}")
 
@@ -131,7 +131,7 @@ SOURCES = ("input", "weight", "bias")  # what no step may write to
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch. Arguments are names: ``input``, ``weight``, ``bias``, ``output`` or a
-    buffer's. Raises ``ValueError`` for a grid larger than CUDA's largest."""
+    buffer's. Raises ``ValueError`` for a grid larger than CUDA's."""
 
     kernel: Any
     grid: Grid
@@ -143,11 +143,10 @@ class Launch:
         return str(self.kernel.py_func.__name__)
 
     def __post_init__(self) -> None:
-        for axis, size, limit in zip("xyz", self.grid, GRID_LIMIT, strict=False):
-            if size > limit:
-                raise ValueError(
-                    f"{self.name} needs {size} blocks along {axis}: a CUDA grid has at most {limit}"
-                )
+        for axis, size, most in zip("xyz", self.grid, GRID_LIMIT, strict=False):
+            if size > most:
+                where = f"{self.name} needs {size} blocks along {axis}"
+                raise ValueError(f"{where}: a CUDA grid has at most {most}")
 
 
 @dataclass(frozen=True)
@@ -203,25 +202,16 @@ def tiled_program(
     return Program(before.buffers, (*before.launches, launch), tile)
 
 
-def paper_tile(problem: ConvProblem) -> Tile:
-    """The paper's own sizes (128 x 128 x 8, 8 x 8 a thread), but 64 rows where 128 would leave at
-    least a quarter of all rows without a channel, and 64 leave fewer."""
-    rows_of_128, rows_of_64 = (blocks_for(problem.M, size) * size for size in (128, 64))
-    wasteful = 4 * (rows_of_128 - problem.M) >= rows_of_128
-    M_B = 64 if wasteful and rows_of_64 < rows_of_128 else 128
-    return Tile(M_B=M_B, N_B=128, K_B=8, M_T=8, N_T=8)
-
-
 @dataclass(frozen=True)
 class Tiles:
-    """The tiles of a stage: ``tiny`` for a quick run on a simulator, ``model`` for counting on one,
-    a smaller copy of ``production(problem)`` for a GPU. Where a model chooses among several,
-    ``heuristic`` names its constants in :mod:`convlab.kernels.tile_heuristic` instead."""
+    """A stage's: ``tiny`` for a quick run on a simulator, ``model`` for counting on one, a smaller
+    copy of that for a GPU: ``production(problem)``, else what the model with the constants
+    ``heuristic`` chooses, else the paper's (:mod:`convlab.kernels.tile_heuristic`)."""
 
     tiny: Tile
     model: Tile = Tile(32, 64, 16, 4, 4)
     heuristic: str | None = None
-    production: Callable[[ConvProblem], Tile] = paper_tile
+    production: Callable[[ConvProblem], Tile] | None = None
 
 
 @dataclass(frozen=True)
@@ -237,15 +227,12 @@ class Requirement:
 class Stage:
     """One step of the ladder: one kernel idea, one file; ``module`` is the file's ``__name__``.
 
-    ``prepare(problem, tile)`` makes the :class:`Program`. Its further arguments say what else the
-    stage can do: techniques to switch off are True by default (``switches``), ``options`` False;
-    ``workspace_limit``, in bytes, takes fewer images at a time (``in_slices``); ``splits`` is the
-    number of blocks that share each sum (split-K).
-
-    ``vectorized`` claims 128-bit accesses of the main kernel. ``precision`` is ``fp32`` or
-    ``3xtf32``. ``atomic_additions(problem)`` is how often each output is added to atomically, where
-    GPUs flush denormals, split-K aside.
-    """
+    ``prepare(problem, tile)`` makes the :class:`Program`, allocates nothing and imports no engine.
+    Its further arguments say what else the stage can do: techniques to switch off are True by
+    default (``switches``), ``options`` False; ``workspace_limit``, in bytes, takes fewer images at
+    a time (``in_slices``); ``splits`` blocks share each sum (split-K). ``vectorized`` claims
+    128-bit accesses of the main kernel, ``precision`` is ``fp32`` or ``3xtf32``, and each output is
+    added to ``atomic_additions(problem)`` times, where GPUs flush denormals, split-K aside."""
 
     module: str
     title: str
@@ -293,10 +280,9 @@ class Stage:
 
     def runs_on(self, capability: Capability | None) -> bool:
         """Whether a GPU of that compute capability can run it; None is a simulator, which can."""
-        must = self.requires
-        if must is None or capability is None or capability == must.capability:
+        if capability is None or self.requires is None or capability == self.requires.capability:
             return True
-        return capability > must.capability and not must.exact
+        return capability > self.requires.capability and not self.requires.exact
 
 
 def blocks_for(total: int, per_block: int) -> int:

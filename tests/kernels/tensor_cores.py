@@ -152,13 +152,14 @@ def split(numbers: Any) -> tuple[Any, Any]:
     return large, (numbers.astype(F64) - large.astype(F64)).astype(F32)
 
 
-def random_products(count: int, seed: int, spread: int) -> tuple[Any, Any, Any]:
-    """Matrices of normal numbers times powers of two up to ``2**spread``, either way."""
-    random = np.random.default_rng(seed)
+def random_products(count: int, seed: int, spread: int) -> list[Any]:
+    return random_matrices(seed, spread, (count, 16, 8), (count, 8, 8), (count, 16, 8))
 
-    def matrices(rows: int, columns: int) -> Any:
-        shape = count, rows, columns
+
+def random_matrices(seed: int, spread: int, *shapes: tuple[int, ...]) -> list[Any]:
+    """Normal numbers times powers of two up to ``2**spread``, either way."""
+    random, found = np.random.default_rng(seed), []
+    for shape in shapes:
         powers = random.integers(-spread, spread, shape, endpoint=True)
-        return np.ldexp(random.standard_normal(shape), powers).astype(np.float32)
-
-    return matrices(16, 8), matrices(8, 8), matrices(16, 8)
+        found.append(np.ldexp(random.standard_normal(shape), powers).astype(F32))
+    return found

@@ -19,7 +19,7 @@ from convlab.device import (  # noqa: F401  for edits
     wait_copies,
 )
 from convlab.device.products import multiply_add
-from kernels.tensor_cores import F32, split
+from kernels.tensor_cores import F32, random_matrices, split
 
 ROWS, TERMS, WARPGROUP = 64, 16, 128
 
@@ -65,26 +65,19 @@ SIX_PRODUCTS = (
 
 
 @np.errstate(invalid="ignore", over="ignore")
-def multiplied(a: Any, b: Any) -> Any:
+def multiplied(a: Any, b: Any, products: Any = SIX_PRODUCTS) -> Any:
     """``a @ b`` as a warpgroup computes it, to the bit."""
     left = dict(zip(("large", "small"), split(a), strict=True))
     right = dict(zip(("large", "small"), split(b), strict=True))
     total = np.zeros((len(a), b.shape[1]), F32)
-    for of_a, of_b, k in SIX_PRODUCTS:
+    for of_a, of_b, k in products:
         total = multiply_add(left[of_a][:, k : k + 8], right[of_b][k : k + 8], total)
     return total
 
 
 def random_pairs(count: int, N: int, seed: int, spread: int = 0) -> tuple[Any, Any]:
-    """Matrices of normal numbers times powers of two up to ``2**spread``, either way."""
-    random = np.random.default_rng(seed)
-
-    def matrices(rows: int, columns: int) -> Any:
-        shape = count, rows, columns
-        powers = random.integers(-spread, spread, shape, endpoint=True)
-        return np.ldexp(random.standard_normal(shape), powers).astype(F32)
-
-    return matrices(ROWS, TERMS), matrices(TERMS, N)
+    """The matrices on the left and on the right."""
+    return random_matrices(seed, spread, (count, ROWS, TERMS), (count, TERMS, N))
 
 
 # For kernels whose products are not the point: A is the same everywhere, B is 256 numbers, N = 8

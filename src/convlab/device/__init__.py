@@ -4,14 +4,15 @@ Everything that touches numba-cuda's extension API is in this folder. Nothing he
 problems, stages or engines.
 """
 
-from convlab.device.intrinsics import emulation_of, gpu_only
-from convlab.device.memory import (
+from convlab.device.intrinsics import (
     BYTES_16,
     ENGINE_CONSTANTS,
     FLOAT4,
     commit_copies,
     copy_async,
     copy_async4,
+    emulation_of,
+    gpu_only,
     issue_loads,
     load4,
     store4,
@@ -20,6 +21,7 @@ from convlab.device.memory import (
 from convlab.device.tensor_core import (
     fence_shared,
     finish_product,
+    mma_3xtf32,
     mma_tf32,
     split_tf32,
     start_product,
@@ -39,6 +41,7 @@ __all__ = [
     "gpu_only",
     "issue_loads",
     "load4",
+    "mma_3xtf32",
     "mma_tf32",
     "split_tf32",
     "start_product",

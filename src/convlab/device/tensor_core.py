@@ -55,11 +55,13 @@ import threading
 from typing import Any
 
 import numpy as np
+from numba import cuda, float32
 from numba.cuda.core import config
 
 from convlab.device.intrinsics import (
     assembly,
     element_pointer,
+    gpu_only,
     is_float32_c_array,
     register_emulations,
     statement,
@@ -326,3 +328,16 @@ register_emulations(
     (start_product, _emulated_start_product),
     (finish_product, _emulated_finish_product),
 )
+
+
+@cuda.jit(device=True, **gpu_only(forceinline=True))
+def mma_3xtf32(f, w):  # type: ignore[no-untyped-def]
+    """A lane's part of the product of 16 x 8 filter and 8 x 8 window elements: four sums of 8
+    terms, from the four and two numbers that ``mma_tf32`` gives it."""
+    (l0, s0), (l1, s1) = split_tf32(f[0]), split_tf32(f[1])
+    (l2, s2), (l3, s3) = split_tf32(f[2]), split_tf32(f[3])
+    (large, small), (large_below, small_below) = split_tf32(w[0]), split_tf32(w[1])
+    zero = float32(0)
+    part = mma_tf32((s0, s1, s2, s3), (large, large_below), (zero, zero, zero, zero))
+    part = mma_tf32((l0, l1, l2, l3), (small, small_below), part)
+    return mma_tf32((l0, l1, l2, l3), (large, large_below), part)

@@ -12,18 +12,10 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
-from convlab.device.memory import commit_copies, copy_async, copy_async4, wait_copies
+from convlab.device.intrinsics import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    tiled_program,
-)
+from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N

@@ -12,18 +12,11 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
-from convlab.device.memory import commit_copies, wait_copies
+from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import window_copies
+from convlab.kernels.filter_layout import pack_in_order
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    tiled_program,
-)
+from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
@@ -42,8 +35,15 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = blocks_for(p.K, K_B)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch = window_copies.make_fetch(problem, tile)
+    fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
+    fetch_windows = window_copies.make_fetch_windows(problem, tile)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
+        """Start to copy a slice to stage ``pipe`` of the pipeline."""
+        fetch_filter(packed, slice_, pipe, t, S_F)
+        fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -151,8 +151,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
     tile.require_float4s("M_T", "N_T", "K_B")
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
-    kernel = make_kernel(problem, tile)
-    return tiled_program(problem, tile, kernel, window_copies.pack_filter(problem, tile))
+    return tiled_program(problem, tile, make_kernel(problem, tile), pack_in_order(problem, tile))
 
 
 STAGE = Stage(

@@ -14,18 +14,11 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4
-from convlab.device.memory import commit_copies, wait_copies
+from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import window_copies
+from convlab.kernels.filter_layout import pack_in_order
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    tiled_program,
-)
+from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
@@ -41,7 +34,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
     SLICES = blocks_for(problem.K, K_B)
     LANES = window_copies.interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch = window_copies.make_fetch(problem, tile, lanes=LANES)
+    fetch = window_copies.make_fetch(problem, tile, 0, LANES)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
 
@@ -147,7 +140,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
     kernel = make_kernel(problem, tile, relu)
-    return tiled_program(problem, tile, kernel, window_copies.pack_filter(problem, tile))
+    return tiled_program(problem, tile, kernel, pack_in_order(problem, tile))
 
 
 STAGE = Stage(

@@ -15,23 +15,17 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4
-from convlab.device.memory import commit_copies, wait_copies
+from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import window_copies
+from convlab.kernels.filter_layout import pack_in_order
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    tiled_program,
-)
+from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: int = 1) -> Any:
+    M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
@@ -41,12 +35,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES, BLOCKS = blocks_for(problem.K, K_B), tile.resident_blocks(64)
     SHARE = blocks_for(SLICES, splits)  # slices of a block
+    WHOLE_ROWS, WHOLE_COLUMNS = M % M_B == 0, N % N_B == 0
     ODD = K_B % 2 == 1
     LANES = LANES_N if BY_WARPS else 1
     if splits == 1:  # with more, additions are scalar
         LANES = window_copies.interleaved_lanes(problem, LANES)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch = window_copies.make_fetch(problem, tile, lanes=LANES)
+    fetch = window_copies.make_fetch(problem, tile, 0, LANES)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
 
@@ -56,8 +51,23 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
         return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
 
     write = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
-    if splits > 1:
-        write = window_copies.make_add(problem, tile, row_of, LANES)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def add(R_O, bias, output, m0, n0):
+        """What a split-K block has is a part of each sum. Block 0 along z adds the bias."""
+        for j in range(0, N_T, FLOAT4):
+            for c in range(FLOAT4):
+                n = n0 + j * COLUMNS + c * LANES
+                if WHOLE_COLUMNS or n < N:
+                    i_n, pixel = n // PIXELS, n % PIXELS
+                    for i in range(M_T):
+                        m = m0 + row_of(i)
+                        if WHOLE_ROWS or m < M:
+                            at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
+                            b = b if cuda.blockIdx.z == 0 else float32(0)
+                            cuda.atomic.add(output, at, R_O[i, j + c] + b)
+
+    write = add if splits > 1 else write
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -76,7 +86,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
                 R_O[i, j] += R_F[i] * R_I[j]
 
     def steps_from(k: int) -> Any:
-        """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
+        """Lines 9-12 from step k on, all but the last, which line 19 multiplies: from R_F1 and R_I1
+        for an even K_B, for an odd one from R_F0 and R_I0."""
         following = steps_from(k + 1) if k + 1 < K_B else None
 
         @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -180,8 +191,7 @@ def prepare(
     splits: int = 1,
 ) -> Program:
     """``relu`` replaces negative results by zero. ``splits`` blocks share each sum, as
-    :mod:`tile_heuristic` chooses; ``ValueError`` for more than one with ``whole_sums``, or with
-    ``relu``, which needs whole sums."""
+    :mod:`tile_heuristic` chooses: 1, else ``ValueError``, with ``whole_sums`` or ``relu``."""
     tile.require_float4s("M_T", "N_T")
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
@@ -190,7 +200,7 @@ def prepare(
     slices = blocks_for(problem.K, tile.K_B)
     splits = blocks_for(slices, blocks_for(slices, splits))  # so that each has some
     kernel = make_kernel(problem, tile, relu, splits)
-    before = window_copies.pack_filter(problem, tile)
+    before = pack_in_order(problem, tile)
     if splits > 1:
         before = replace(before, launches=(*before.launches, window_copies.clear_launch(problem)))
     return tiled_program(problem, tile, kernel, before, splits=(splits,))

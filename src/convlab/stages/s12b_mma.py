@@ -13,17 +13,10 @@ from typing import Any
 
 from numba import cuda, float32, uint32
 
-from convlab.device import FLOAT4, gpu_only
-from convlab.kernels.tf32x3 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
+from convlab.device import FLOAT4, gpu_only, mma_3xtf32
+from convlab.kernels.tf32x3 import MMA_K, make_epilogue, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    tiled_program,
-)
+from convlab.stage import Program, Requirement, Stage, Tile, Tiles, tiled_program
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 F_PADDING, I_PADDING = 8, 1  # after a row: the 32 numbers of a fragment lie in 32 banks

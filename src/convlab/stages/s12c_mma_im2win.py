@@ -11,20 +11,13 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, FLOAT4, gpu_only
-from convlab.device.memory import commit_copies, wait_copies
+from convlab.device import BYTES_16, FLOAT4, gpu_only, mma_3xtf32
+from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import window_copies
-from convlab.kernels.tf32x3 import MMA_K, make_epilogue, mma_3xtf32, require_warp_tiles
+from convlab.kernels.filter_layout import make_filter_number, pack_in_order
+from convlab.kernels.tf32x3 import MMA_K, make_epilogue, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    tiled_program,
-)
+from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 PADDING = 1  # after a row of windows: the 32 numbers of a fragment lie in 32 banks
@@ -37,9 +30,9 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     F_SLICE, I_SLICE, WARPS_N = K_B * F_PITCH, K_B * I_PITCH, N_B // WARP_N
     SLICES = blocks_for(problem.K, K_B)
     _, TIMES = window_copies.fetching_columns(tile)
-    fetch = window_copies.make_fetch(problem, tile, PADDING)
+    fetch = window_copies.make_fetch(problem, tile, PADDING, lanes=1)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
-    filter_number = window_copies.make_filter_number(problem, tile)
+    filter_number = make_filter_number(problem, tile)
     epilogue = make_epilogue(problem, tile, False, filter_number, LANES_M, LANES=1)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -96,8 +89,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
     require_warp_tiles(tile, LANES_M, LANES_N)
     window_copies.check_tile(tile)
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B + PADDING))
-    kernel = make_kernel(problem, tile)
-    return tiled_program(problem, tile, kernel, window_copies.pack_filter(problem, tile))
+    return tiled_program(problem, tile, make_kernel(problem, tile), pack_in_order(problem, tile))
 
 
 STAGE = Stage(

@@ -12,19 +12,12 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
-from convlab.device.memory import commit_copies, wait_copies
+from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import window_copies
+from convlab.kernels.filter_layout import make_filter_number, pack_in_order
 from convlab.kernels.tf32x3 import MMA_K, make_epilogue, make_unrolled, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    tiled_program,
-)
+from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
@@ -51,7 +44,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile, by_llvm=True)
     _, window_at = window_copies.make_interleave(LANES)
-    filter_number = window_copies.make_filter_number(problem, tile)
+    filter_number = make_filter_number(problem, tile)
     epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -155,7 +148,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * slice_elements(tile))
     kernel = make_kernel(problem, tile, relu)
-    return tiled_program(problem, tile, kernel, window_copies.pack_filter(problem, tile))
+    return tiled_program(problem, tile, kernel, pack_in_order(problem, tile))
 
 
 STAGE = Stage(

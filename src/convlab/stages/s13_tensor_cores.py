@@ -1,10 +1,9 @@
 """s13: tensor cores get the filter in the order in which they hold it, split before the launch.
 
 Source: ours, beyond the paper. In s12e each warp loads the filter's numbers one by one, with 4-way
-bank conflicts, and each block splits them again. Here ``packed`` holds both parts of each number,
-and of 8 terms and 16 channels the fragments of 32 lanes, which ``mma`` fixes:
-``packed[m // M_B, k // 8, m % M_B // 16, part, lane, number]``. A lane loads its four numbers as
-one float4 without bank conflicts. The price is twice the traffic for the filter.
+bank conflicts, and each block splits them again. Here ``packed`` holds both parts of each number in
+the fragments that ``mma`` fixes: ``[m // M_B, k // 8, m % M_B // 16, part, lane, number]``. A lane
+loads its four numbers as one float4 without bank conflicts, for twice the traffic.
 """
 
 from __future__ import annotations
@@ -14,18 +13,10 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
-from convlab.device.memory import commit_copies, wait_copies
-from convlab.kernels import tf32x3, window_copies
+from convlab.device.intrinsics import commit_copies, wait_copies
+from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    tiled_program,
-)
+from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
@@ -33,9 +24,9 @@ PADDING = 4  # elements after a row of windows: lanes of four rows read four gro
 FRAGMENTS = 32 * 4  # numbers of 16 channels x 8 terms, as a warp's lanes hold them
 
 
-def filter_layout(tile: Tile) -> tf32x3.Layout:
+def filter_layout(tile: Tile) -> split_filter.Layout:
     """Fragments: m % 8 and k % 4 say which lane, m // 8 % 2 and k // 4 % 2 which of its numbers."""
-    return tf32x3.Layout(m1=16, m4=64, m8=1, m16=2 * FRAGMENTS, k1=4, k4=2, small=FRAGMENTS)
+    return split_filter.Layout(m1=16, m4=64, m8=1, m16=2 * FRAGMENTS, k1=4, k4=2, small=FRAGMENTS)
 
 
 def slice_elements(tile: Tile) -> int:
@@ -59,7 +50,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, parts=2)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
-    filter_number = tf32x3.make_filter_number(problem, tile, filter_layout(tile))
+    filter_number = split_filter.make_filter_number(problem, tile, filter_layout(tile))
     epilogue = tf32x3.make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -165,7 +156,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     tile.require_shared_memory(2 * slice_elements(tile))
     kernel = make_kernel(problem, tile, relu)
     return tiled_program(
-        problem, tile, kernel, tf32x3.pack_filter(problem, tile, filter_layout(tile))
+        problem, tile, kernel, split_filter.pack_filter(problem, tile, filter_layout(tile))
     )
 
 

@@ -11,18 +11,10 @@ from typing import Any
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
-from convlab.device.memory import commit_copies, wait_copies
-from convlab.kernels import tf32x3, window_copies
+from convlab.device.intrinsics import commit_copies, wait_copies
+from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import (
-    Program,
-    Requirement,
-    Stage,
-    Tile,
-    Tiles,
-    blocks_for,
-    tiled_program,
-)
+from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
@@ -43,7 +35,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, ROTATION, parts=2)
     windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
-    filter_number = tf32x3.make_filter_number(problem, tile, tf32x3.core_matrices(tile))
+    filter_number = split_filter.make_filter_number(problem, tile, split_filter.core_matrices(tile))
     epilogue = tf32x3.make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -140,7 +132,10 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     tf32x3.require_warpgroup_tile(tile)
     kernel = make_kernel(problem, tile, relu)
     return tiled_program(
-        problem, tile, kernel, tf32x3.pack_filter(problem, tile, tf32x3.core_matrices(tile))
+        problem,
+        tile,
+        kernel,
+        split_filter.pack_filter(problem, tile, split_filter.core_matrices(tile)),
     )
 
 
