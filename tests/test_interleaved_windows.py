@@ -46,27 +46,14 @@ def test_a_window_is_found_where_it_was_put(lanes: int) -> None:
         }
 
 
-def test_who_deals() -> None:
-    """Where four outputs are one store nobody does, nor s12's threads that are no warps; and every
-    tile of warps is wide enough."""
-    for M_B, N_B, M_T, N_T in [
-        *tile_heuristic.S12.rates,
-        (16, 32, 4, 4),
-        (32, 32, 4, 4),
-        (12, 32, 12, 8),
-    ]:
-        tile = Tile(M_B, N_B, 8, M_T, N_T)
-        by_warps = tile.rows % 4 == tile.columns % 8 == 0
-        lanes = 8 if by_warps else 1
+def test_who_interleaves() -> None:
+    """Where four outputs are one store nobody does; and every tile of warps is wide enough."""
+    of_s12 = [Tile(M_B, N_B, 8, M_T, N_T) for M_B, N_B, M_T, N_T in tile_heuristic.S12.rates]
+    of_s13 = [Tile(M_B, N_B, 8, M_T, N_T) for M_B, N_B, M_T, N_T in tile_heuristic.S13.rates]
+    lanes_of = [*((tile, 8) for tile in (*of_s12, S14.tiny_tile)), *((tile, 4) for tile in of_s13)]
+    for tile, lanes in lanes_of:
         assert window_copies.fetching_columns(tile)[0] % (4 * lanes) == 0
-        assert interleaved_lanes(TAIL, lanes) == lanes
-        assert interleaved_lanes(EVEN, lanes) == 1
-    for M_B, N_B, M_T, N_T in tile_heuristic.S13.rates:
-        assert window_copies.fetching_columns(Tile(M_B, N_B, 8, M_T, N_T))[0] % (4 * 4) == 0
-    assert window_copies.fetching_columns(S14.tiny_tile)[0] % (4 * 8) == 0
-    for lanes in (4, 8):
-        assert interleaved_lanes(TAIL, lanes) == lanes
-        assert interleaved_lanes(EVEN, lanes) == 1
+        assert (interleaved_lanes(TAIL, lanes), interleaved_lanes(EVEN, lanes)) == (lanes, 1)
 
 
 # What comes out

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels.tensor_cores import split, split_product
 from numba import cuda, float32
 from numba.cuda.core import config
 from split_products import (
@@ -33,12 +34,14 @@ from split_products import (
 )  # fmt: skip
 
 from convlab import ConvProblem, Stage, Tile, plan, plans
+from convlab.convolution import reference
 from convlab.device import tensor_core, to_tf32
 from convlab.engines import Engine, choose
 from convlab.kernels import split_filter, window_copies
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.plans import stages_for
 from convlab.stages import LADDER, allowances, production_tile, stage_named
+from convlab.tracing import trace_stage
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
@@ -167,15 +170,11 @@ def test_what_is_not_finite_and_what_is_nearly_not(
     np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
 
 
-@pytest.mark.parametrize(
-    ("stage", "problem", "tile"),
-    [(S13, FEW, Tile(32, 32, 16, 4, 8)), (S14, ODD, warpgroup_tile(16))],
-    ids=name_of,
-)
-def test_all_infinite(stage: Stage, problem: ConvProblem, tile: Tile, engine: Engine) -> None:
-    input, weight, bias = random_tensors(problem, 6)
+@pytest.mark.parametrize("stage", [S13, S14], ids=name_of)
+def test_all_infinite(stage: Stage, engine: Engine) -> None:
+    input, weight, bias = random_tensors(ODD, 6)
     numbers = np.full_like(input, INF), abs(weight), bias
-    assert check_output(problem, computed(stage, engine, problem, numbers, tile), *numbers).ok
+    assert check_output(ODD, computed(stage, engine, ODD, numbers), *numbers).ok
 
 
 @stages
@@ -269,3 +268,64 @@ def test_the_filter_lies_as_it_is_said_to_and_can_be_had_back(
         # Rounded as others, they would be an infinity and a zero; the second is a GPU's own NaN.
         weight.reshape(problem.M, -1)[4, :2].view(np.uint32)[:] = 0x7F800001, 0x7FFFFFFF
     np.testing.assert_array_equal(numbers_had_back(stage, problem, tile, weight, engine), weight)
+
+
+# s13: its arithmetic and memory
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("stage", [S12E, S13], ids=lambda stage: stage.name)
+@pytest.mark.parametrize(("depth", "chain"), [(8, 1), (16, 2), (24, 1), (32, 2)])
+def test_it_computes_what_its_arithmetic_says_to_the_bit(
+    depth: int, chain: int, stage: Stage
+) -> None:
+    """So what is found of that arithmetic, as in test_oracle.py, is found of the stage. On tensor
+    cores as the simulator has them: other GPUs than an H200 may cut elsewhere."""
+    problem, tile = ConvProblem(1, 75, 4, 5, 16, 1), Tile(16, 32, depth, 2, 8)
+    input, weight, _ = random_tensors(problem, depth, bias=False)
+    output = computed(stage, choose("simulator"), problem, (input, weight, None), tile)
+    wanted = split_product(weight.reshape(16, 75), input.reshape(75, 20), chain)
+    np.testing.assert_array_equal(output.reshape(16, 20), wanted)
+
+
+@pytest.mark.same_in_cudasim
+def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None:
+    problem = ConvProblem(1, 64, 3, 3, 16, 1)
+    input, weight, bias = random_tensors(problem, 1)
+    weight = np.ldexp(weight, 100)
+    for exponent, least, most in ((-113, 0, 2e-7), (-118, 1e-6, 3e-6), (-130, 4e-3, 7e-3)):
+        numbers = np.ldexp(input, exponent), weight, 0 * bias
+        output, oracle = (
+            computed(S13, choose("simulator"), problem, numbers),
+            Oracle(problem, *numbers),
+        )
+        assert oracle.check(output, split_products=True).ok
+        assert oracle.check(output).ok == (exponent > -130)
+        exact = reference(problem, *numbers)
+        lost = 2.0**-136 * np.abs(weight).max() + 2.0**-24 * np.abs(exact).max()
+        assert np.abs(output - exact).max() <= 64 * lost
+        assert least < np.linalg.norm(output - exact) / np.linalg.norm(exact) < most
+
+
+@pytest.mark.same_in_cudasim
+def test_the_parts_of_an_infinite_number() -> None:
+    with np.errstate(invalid="ignore"):
+        parts = np.ravel(split(np.array([INF], F)))  # of a pixel
+    np.testing.assert_array_equal(parts, [INF, NAN])
+    problem, tile, engine = ConvProblem(1, 8, 1, 1, 16, 1), S13.tiny_tile, choose("simulator")
+    program = S13.prepare(problem, tile)
+    packed = engine.to_device(np.zeros(program.buffers[0].shape, F).reshape(-1))
+    weight = np.zeros(problem.weight_shape, F)
+    weight[3, 5] = INF
+    engine.build(program.launches[0], program)([weight.reshape(-1), packed])
+    assert (packed[packed != 0] == INF).tolist() == [True, True]  # of a weight
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("tile", [Tile(32, 64, 16, 4, 8), Tile(32, 64, 8, 2, 16)], ids=str)
+def test_no_bank_is_asked_twice(tile: Tile) -> None:
+    launch = trace_stage("s13", many(16), tile).main
+    loads = [a for a in launch.accesses if a.space == "shared" and a.operation == "load"]
+    assert {a.array for a in loads} == {"S_F", "S_I"}
+    assert {a.width for a in loads} == {16}
+    assert [a.wavefronts for a in loads] == [a.fewest_wavefronts for a in loads]

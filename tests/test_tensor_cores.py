@@ -56,23 +56,6 @@ def test_products_are_within_the_bound_in_any_order_of_terms(spread: int) -> Non
     np.testing.assert_array_equal(multiplied(a[:, :, order], b[:, order], c), found)
 
 
-def test_what_is_not_rounded_is_cut() -> None:
-    a, b, c = random_products(1, 3, 0)
-    a[0, 0], b[0, :, 0], c[0, 0, 0] = 0, 0, 0
-    a[0, 0, 0], b[0, 0, 0] = 1 + 2**-10 - 2**-23, -3
-    assert multiplied(a, b, c)[0, 0, 0] == -3
-    (a[0, 0, 0],) = to_nearest(a[0, 0, 0])
-    assert multiplied(a, b, c)[0, 0, 0] == -3 * (1 + 2**-10)
-
-
-def test_a_sum_is_cut_and_not_rounded() -> None:
-    a, b, c = np.zeros((1, 16, 8), F), np.zeros((1, 8, 8), F), np.ones((1, 16, 8), F)
-    a[0, :, 3], b[0, 3] = 1, 2.0**-24 * 1.5
-    assert (multiplied(a, b, c) == 1).all()
-    assert (multiplied(-a, b, -c) == -1).all()
-    assert (multiplied(-a, b, c) == 1 - 2.0**-23).all()  # the exact sum is nearer to 1
-
-
 def test_nan_and_infinities_stay_in_their_rows_and_columns() -> None:
     a, b, c = random_products(1, 4, 0)
     usual = multiplied(a, b, c)
@@ -86,28 +69,34 @@ def test_nan_and_infinities_stay_in_their_rows_and_columns() -> None:
     np.testing.assert_array_equal(found, usual[0])
 
 
-def test_nan_comes_of_what_has_no_value_and_sums_overflow_to_infinity() -> None:
-    for left, right, total in ((INF, 0, 0), (INF, 1, -INF), (0, NAN, 0), (0, 0, NAN)):
-        a, b, c = np.zeros((1, 16, 8), F), np.zeros((1, 8, 8), F), np.full((1, 16, 8), total, F)
-        a[0, :, 0], b[0, 0] = left, right
-        assert np.isnan(multiplied(a, b, c)).all()
-    a, b, c = np.zeros((1, 16, 8), F), np.zeros((1, 8, 8), F), np.zeros((1, 16, 8), F)
-    a[:, :, 0], b[:, 0], c[:, 8:] = 2.0**127, 1, 2.0**127 * (1 - 2.0**-24)
-    assert (multiplied(a, b, c)[0, 8:] == MOST).all()
-    assert (multiplied(a, 2 * b, c) == INF).all()
-    a[:, :, 1], b[:, :2] = -(2.0**127), 2.0**127  # too large by themselves, but not their sum
-    np.testing.assert_array_equal(multiplied(a, b, 0 * c), 0 * c)
+MOST_TERM = 2.0**127
+ONE_SUM = [  # the first terms on the left and on the right, what they are added to, the sum
+    ([1 + 2**-10 - 2**-23], [-3], 0, -3),  # what is not rounded is cut
+    ([1 + 2**-10], [-3], 0, -3 * (1 + 2**-10)),
+    ([1], [2.0**-24 * 1.5], 1, 1),  # and so is a sum
+    ([-1], [2.0**-24 * 1.5], -1, -1),
+    ([-1], [2.0**-24 * 1.5], 1, 1 - 2.0**-23),  # the exact sum is nearer to 1
+    *(([left], [right], c, NAN) for left, right, c in ((INF, 0, 0), (INF, 1, -INF), (0, NAN, 0))),
+    ([0], [0], NAN, NAN),
+    ([MOST_TERM], [1], MOST_TERM * (1 - 2.0**-24), MOST),
+    ([MOST_TERM], [2], 0, INF),
+    ([MOST_TERM, -MOST_TERM], [MOST_TERM, MOST_TERM], 0, 0),  # too large, but not their sum
+    # Subnormal numbers are aligned by the least exponent: the exact sum would be a float32 too.
+    ([2.0**-136], [2.0**100], 2.0**-52, 2.0**-36),
+    ([2.0**-126], [2.0**90], 2.0**-52, 2.0**-36 + 2.0**-52),
+    ([-(2.0**-100)], [2.0**-49], -0.0, -(2.0**-149)),
+    ([-(2.0**-100)], [2.0**-109], -0.0, 0.0),
+]
 
 
-def test_subnormal_numbers_are_aligned_by_the_least_exponent() -> None:
-    """An H200's, where the exact sum would be a float32 too."""
-    a, b, c = np.zeros((1, 16, 8), F), np.zeros((1, 8, 8), F), np.zeros((1, 16, 8), F)
-    a[:, :, 0], b[:, 0], c[:] = 2.0**-136, 2.0**100, 2.0**-52
-    assert (multiplied(a, b, c) == 2.0**-36).all()
-    assert (multiplied(a * 2**10, b / 2**10, c) == 2.0**-36 + 2.0**-52).all()
-    a[:, :, 0], b[:, 0], c[:] = -(2.0**-100), 2.0**-49, -0.0
-    assert (multiplied(a, b, c) == -(2.0**-149)).all()
-    assert not np.signbit(multiplied(a, b / 2**60, c)).any()
+@pytest.mark.parametrize(("left", "right", "total", "wanted"), ONE_SUM)
+def test_one_sum_as_an_h200_adds_it_up(left, right, total: float, wanted: float) -> None:
+    a, b, c = np.zeros((1, 16, 8), F), np.zeros((1, 8, 8), F), np.full((1, 16, 8), total, F)
+    for k, (x, y) in enumerate(zip(left, right, strict=True)):
+        a[0, :, k], b[0, k] = x, y
+    found = multiplied(a, b, c)
+    np.testing.assert_array_equal(found, np.full_like(found, wanted))
+    assert np.isnan(wanted) or (np.signbit(found) == np.signbit(wanted)).all()
 
 
 # Rounding

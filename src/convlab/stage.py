@@ -13,6 +13,7 @@ from typing import Any
 from convlab.problem import ConvProblem
 
 Grid = tuple[int, ...]
+Kernel = Any  # what @cuda.jit makes of a function
 Capability = tuple[int, int]  # a GPU's compute capability: (9, 0) is 9.0
 SHARED_BYTES = 48 * 1024  # the static shared memory of a block
 GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's largest grid in x, y and z
@@ -133,7 +134,7 @@ class Launch:
     """One kernel launch. Arguments are names: ``input``, ``weight``, ``bias``, ``output`` or a
     buffer's. Raises ``ValueError`` for a grid larger than CUDA's."""
 
-    kernel: Any
+    kernel: Kernel
     grid: Grid
     block: Grid
     arguments: tuple[Argument, ...]
@@ -185,10 +186,10 @@ class Program:
         return sum(buffer.nbytes for buffer in self.buffers)
 
 
-def tiled_program(
+def tile_program(
     problem: ConvProblem,
     tile: Tile,
-    kernel: Any,
+    kernel: Kernel,
     before: Program = Program((), ()),
     flat: tuple[str, ...] = ("input", "windows", "weight", "packed", "output"),
     splits: Grid = (),

@@ -69,9 +69,17 @@ _VGG_16 = (
     (128, 56, 256, 3, 1), (256, 56, 256, 3, 1), (256, 28, 512, 3, 1), (512, 28, 512, 3, 1),
     (512, 14, 512, 3, 1),
 )  # fmt: skip
+# MobileNet's layers of 1 x 1 filters: Howard et al., Table 1. The last are ResNet-50's late ones.
+_MOBILENET = (
+    (32, 112, 64, 1, 1), (64, 56, 128, 1, 1), (128, 28, 256, 1, 1), (256, 28, 256, 1, 1),
+    (512, 14, 512, 1, 1), (1024, 7, 1024, 1, 1),
+)  # fmt: skip
 _ONE_IMAGE = (
     (3, 224, 64, 7, 2), (64, 224, 64, 3, 1), (64, 56, 64, 3, 1), (256, 14, 1024, 1, 1),
     (256, 14, 256, 3, 1), (512, 7, 512, 3, 1),
+)  # fmt: skip
+_LATE_LAYERS = (
+    (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2), (2048, 7, 512, 1, 1),
 )  # fmt: skip
 NETWORK_BATCH = 32
 
@@ -84,15 +92,6 @@ def _padded(network: str, batch: int, rows: tuple[tuple[int, ...], ...]) -> dict
     }
 
 
-# MobileNet's layers of 1 x 1 filters (Howard et al., Table 1) and the late layers of ResNet-50 for
-# one image.
-_MOBILENET = (
-    (32, 112, 64, 1, 1), (64, 56, 128, 1, 1), (128, 28, 256, 1, 1), (256, 28, 256, 1, 1),
-    (512, 14, 512, 1, 1), (1024, 7, 1024, 1, 1),
-)  # fmt: skip
-_LATE_LAYERS = (
-    (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2), (2048, 7, 512, 1, 1),
-)  # fmt: skip
 S11_FITTED: dict[str, ConvProblem] = {  # what the constants of s11's model are fitted to
     **_padded("resnet50", NETWORK_BATCH, _RESNET_50),
     **_padded("vgg16", NETWORK_BATCH, _VGG_16),

@@ -15,6 +15,7 @@ from convlab.device.intrinsics import (
     gpu_only,
     issue_loads,
     load4,
+    make_warp_tile,
     store4,
     wait_copies,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "gpu_only",
     "issue_loads",
     "load4",
+    "make_warp_tile",
     "mma_3xtf32",
     "mma_tf32",
     "split_tf32",

@@ -9,8 +9,8 @@ operating system and knows no warps. convlab's engines have warps of their own.
 STG/STS.E.128, where float32x4 arrays and views do not. The index is an integer for a 1-D array or a
 tuple for an n-D one; counted in elements, it must be a multiple of 4, and the array must start at a
 multiple of 16 bytes (whole Numba device arrays do; shared arrays with ``alignment=BYTES_16``).
-Neither bounds nor alignment are checked on a GPU: a misaligned address stops the kernel, one out of
-bounds reads a stranger's data. The emulations below check both.
+A GPU checks neither: a misaligned address stops the kernel, one out of bounds reads a stranger's
+data. The emulations check both.
 
     x = load4(a, i)  # for the next slice
     issue_loads()  # the load is issued here
@@ -21,8 +21,7 @@ A load has a latency of several hundred cycles, which the arithmetic hides. But 
 occupies registers, and, probably to save them, the compiler moves loads down into the arithmetic.
 ``issue_loads`` keeps them where they are written.
 
-Asynchronous copies (``cp.async``) go from global to shared memory while the thread goes on, and do
-not pass through registers::
+Asynchronous copies (``cp.async``) go from global to shared memory past the registers::
 
     copy_async4(staged, i, a, first + i, first + i < a.size)  # four float32; copy_async: one
     commit_copies()  # closes a group: what was asked for since the last one
@@ -46,7 +45,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from numba import cuda
+from numba import cuda, uint32
 from numba.cuda import types
 from numba.cuda.core import config
 
@@ -136,6 +135,24 @@ def gpu_only(**options: Any) -> dict[str, Any]:
     simulator loses nothing without them.
     """
     return {} if config.ENABLE_CUDASIM else options
+
+
+def make_warp_tile(ROWS: int, COLUMNS: int) -> Any:
+    """``row_and_column(t)``: the thread's place among ROWS x COLUMNS threads, so that a warp is
+    4 x 8 where that divides them: lanes (0, 0), (1, 0), (0, 1), ... (s10c)."""
+    BY_WARPS, WARPS_N = ROWS % 4 == COLUMNS % 8 == 0, max(1, COLUMNS // 8)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_and_column(t):  # type: ignore[no-untyped-def]
+        if BY_WARPS:
+            warp, lane = t // 32, t % 32
+            ty = warp // WARPS_N * 4 + lane // 16 * 2 + lane % 2
+            tx = warp % WARPS_N * 8 + lane % 16 // 2
+        else:
+            ty, tx = t // COLUMNS, t % COLUMNS
+        return uint32(ty), uint32(tx)
+
+    return row_and_column
 
 
 def is_float32_c_array(array: Any) -> bool:

@@ -45,11 +45,11 @@ Brought = tuple[Sequence[Any], Sequence[Any], np.ndarray]
 
 def checked_fragments(a: Any, b: Any, c: Any) -> Fragments:
     """The three; TypeError where one does not have as many numbers as a lane holds of it."""
-    for name, numbers in (("a", a), ("b", b), ("c", c)):
-        count = len(numbers) if isinstance(numbers, tuple) else None
-        if count != SIZES[name]:
-            what = type(numbers).__name__ if count is None else f"a tuple of {count}"
-            raise TypeError(f"mma_tf32: {name} is {what}, but must be a tuple of {SIZES[name]}")
+    for (name, size), numbers in zip(SIZES.items(), (a, b, c), strict=True):
+        if not isinstance(numbers, tuple) or len(numbers) != size:
+            is_tuple = isinstance(numbers, tuple)
+            what = f"a tuple of {len(numbers)}" if is_tuple else type(numbers).__name__
+            raise TypeError(f"mma_tf32: {name} is {what}, but must be a tuple of {size}")
     return a, b, c
 
 
@@ -91,9 +91,7 @@ def rounded_to_tf32(value: Any) -> np.float32:
         number = np.float32(value)
     if not np.isfinite(number):
         return number
-    bits = (number.view(np.uint32) + _HALF) & _TF32_BITS
-    rounded: np.float32 = bits.view(np.float32)
-    return rounded
+    return np.float32(((number.view(np.uint32) + _HALF) & _TF32_BITS).view(np.float32))
 
 
 def split_into_tf32(value: Any) -> tuple[np.float32, np.float32]:
@@ -157,17 +155,8 @@ def warp_product(lanes: Mapping[int, Brought]) -> dict[int, list[float]]:
             (large, large_b, first), (large, large_b, second),
         ):  # fmt: skip
             total = multiply_add(a[:, terms], b[terms], total)
-    row, column = _where(columns)
+    eights = 8 * np.arange(columns // 8)[None, :, None]
+    row = np.tile(_C[0], (1, columns // 8))
+    column = (eights + _C[1][:, None, :]).reshape(WARP, -1)
     result = total[row, column]
     return {lane: result[lane].tolist() for lane in lanes}
-
-
-def _where(columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where a lane's numbers are in the product: rows, columns."""
-    first = 8 * np.arange(columns // 8)
-    row = np.stack([_GROUP, _GROUP, _GROUP + 8, _GROUP + 8], 1)
-    column = np.stack([2 * _THREAD, 2 * _THREAD + 1] * 2, 1)
-    return (
-        np.tile(row, (1, len(first))),
-        (first[None, :, None] + column[:, None, :]).reshape(WARP, -1),
-    )

@@ -18,7 +18,7 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4
 from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tile_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as in s11
 
@@ -217,7 +217,7 @@ def prepare(
         tile = one_output_a_thread(tile)
     tile.require_shared_memory((1 + prefetch) * tile.K_B * (tile.M_B + tile.N_B + FLOAT4))
     kernel = make_kernel(problem, tile, microkernel, vectorized, prefetch)
-    return tiled_program(problem, tile, kernel, layout_transforms(problem, tile))
+    return tile_program(problem, tile, kernel, layout_transforms(problem, tile))
 
 
 ABLATION = Stage(

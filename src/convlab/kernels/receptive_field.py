@@ -10,13 +10,14 @@ smaller region.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stage import SHARED_BYTES, Flat, Launch, blocks_for
+from convlab.stage import SHARED_BYTES, Flat, Launch, Program, blocks_for
 
 REGION = (8, 32)  # rows and columns of output pixels; neighbouring threads are neighbouring columns
 MOST_THREADS = 1024  # of a block
@@ -56,22 +57,22 @@ def field_for(problem: ConvProblem, most_channels: int) -> Field:
     p = problem
     sizes = [min(REGION[0], p.H_o), min(REGION[1], p.W_o), p.H_f, p.W_f]
     steps = (p.s_h, p.s_w, p.d_h, p.d_w)
-    while 4 * _rows(sizes, steps) * _columns(sizes, steps) > SHARED_BYTES:
-        spans = [(size - 1) * step for size, step in zip(sizes, steps, strict=True)]
-        widest = spans.index(max(spans))
+
+    def spans() -> list[int]:
+        return [(size - 1) * step for size, step in zip(sizes, steps, strict=True)]
+
+    def seen() -> tuple[int, int]:
+        """The rows and columns that the region sees through these filter rows and columns."""
+        down, across, taps_down, taps_across = spans()
+        return down + taps_down + 1, across + taps_across + 1
+
+    while 4 * prod(seen()) > SHARED_BYTES:
+        widest = spans().index(max(spans()))
         sizes[widest] = blocks_for(sizes[widest], 2)
     B_Y, B_X, U, V = sizes
-    S_H, S_W = _rows(sizes, steps), _columns(sizes, steps)
+    S_H, S_W = seen()
     fit = min(MOST_CHANNELS, SHARED_BYTES // (4 * S_H * S_W))
     return Field(min(p.C_i, most_channels, fit), B_Y, B_X, U, V, S_H, S_W)
-
-
-def _rows(sizes: list[int], steps: tuple[int, ...]) -> int:
-    return (sizes[0] - 1) * steps[0] + (sizes[2] - 1) * steps[2] + 1
-
-
-def _columns(sizes: list[int], steps: tuple[int, ...]) -> int:
-    return (sizes[1] - 1) * steps[1] + (sizes[3] - 1) * steps[3] + 1
 
 
 def channel_parallel_field(problem: ConvProblem) -> Field:
@@ -120,3 +121,15 @@ def fill_launch(problem: ConvProblem) -> Launch:
 
     grid = (blocks_for(OUTPUTS, FILL_THREADS),)
     return Launch(fill_with_bias, grid, (FILL_THREADS,), ("bias", Flat("output")))
+
+
+def channel_parallel_program(problem: ConvProblem, field: Field, kernel: Any) -> Program:
+    """The outputs filled with the bias, then a thread for each pixel and input channel."""
+    down, across = field.regions(problem)
+    launch = Launch(
+        kernel,
+        grid=(across * down * blocks_for(problem.C_i, field.B_Z) * problem.N_i,),
+        block=(field.B_X, field.B_Y, field.B_Z),
+        arguments=("input", "weight", Flat("output")),
+    )
+    return Program((), (fill_launch(problem), launch))

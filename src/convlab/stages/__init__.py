@@ -22,22 +22,21 @@ from convlab.stage import Buffer, Launch, LibraryCall, Program, Stage, Step, Til
 
 def _ladder() -> tuple[Stage, ...]:
     """The stages by number; of one number, each after those that it builds on."""
-    files = [file.name for file in pkgutil.iter_modules(__path__)]
+    names = [file.name for file in pkgutil.iter_modules(__path__)]
     stages = [
         import_module(f"{__name__}.{name}").STAGE
-        for name in files
+        for name in names
         if re.match(r"s\d\d[a-z]?_", name)
     ]
     by_name = {stage.name: stage for stage in stages}
 
-    def number(stage: Stage) -> str:
-        return stage.name.partition("_")[0]
-
     def depth(stage: Stage) -> int:
-        below = [by_name[name] for name in stage.builds_on if name.startswith(f"{number(stage)}_")]
+        number = stage.name.partition("_")[0]
+        below = [by_name[name] for name in stage.builds_on if name.startswith(f"{number}_")]
         return 1 + max(map(depth, below), default=0)
 
-    return tuple(sorted(stages, key=lambda stage: (number(stage), depth(stage), stage.name)))
+    order = [(stage.name.partition("_")[0], depth(stage), stage.name) for stage in stages]
+    return tuple(by_name[name] for *_, name in sorted(order))
 
 
 LADDER = _ladder()

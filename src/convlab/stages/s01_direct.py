@@ -5,19 +5,15 @@ and runs the three inner loops over channels and filter. Each multiply-add reads
 global memory and keeps neither: the next thread reads almost the same numbers again.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.problem import ConvProblem
-from convlab.stage import Launch, Program, Stage, blocks_for
+from convlab.stage import Kernel, Launch, Program, Stage, blocks_for
 
 THREADS = 256
 
 
-def make_kernel(problem: ConvProblem) -> Any:
+def make_kernel(problem: ConvProblem) -> Kernel:
     """The kernel with the problem's shapes as constants, which makes its divisions cheap."""
     p = problem
     N_i, C_i, H_i, W_i = p.input_shape

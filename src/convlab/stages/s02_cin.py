@@ -10,24 +10,20 @@ partial sums go to the same addresses, and with many output channels, each of wh
 one more atomic addition.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.kernels.receptive_field import (
     Field,
     channel_parallel_field,
-    fill_launch,
+    channel_parallel_program,
     make_stage_field,
 )
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Stage, blocks_for
+from convlab.stage import Kernel, Program, Stage, blocks_for
 
 
-def make_kernel(problem: ConvProblem, field: Field) -> Any:
+def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
     """The kernel with the problem's shapes and the block's region and field as constants."""
     p = problem
     C_i, C_o, H_f, W_f, H_o, W_o = p.C_i, p.C_o, p.H_f, p.W_f, p.H_o, p.W_o
@@ -70,14 +66,7 @@ def make_kernel(problem: ConvProblem, field: Field) -> Any:
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
     field = channel_parallel_field(problem)
-    down, across = field.regions(problem)
-    launch = Launch(
-        make_kernel(problem, field),
-        grid=(across * down * blocks_for(problem.C_i, field.B_Z) * problem.N_i,),
-        block=(field.B_X, field.B_Y, field.B_Z),
-        arguments=("input", "weight", Flat("output")),
-    )
-    return Program((), (fill_launch(problem), launch))
+    return channel_parallel_program(problem, field, make_kernel(problem, field))
 
 
 STAGE = Stage(

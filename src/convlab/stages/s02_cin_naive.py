@@ -11,19 +11,15 @@ more input channels, because additions to one address wait for each other. GPUs 
 atomic additions, so the check of the output allows for it (``atomic_additions``).
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
-from convlab.kernels.receptive_field import Field, channel_parallel_field, fill_launch
+from convlab.kernels.receptive_field import Field, channel_parallel_field, channel_parallel_program
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Stage, blocks_for
+from convlab.stage import Kernel, Program, Stage, blocks_for
 
 
-def make_kernel(problem: ConvProblem, field: Field) -> Any:
+def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
     """The kernel with the problem's shapes and the block's region as constants."""
     p = problem
     _, C_i, H_i, W_i = p.input_shape
@@ -61,14 +57,7 @@ def make_kernel(problem: ConvProblem, field: Field) -> Any:
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
     field = channel_parallel_field(problem)
-    down, across = field.regions(problem)
-    launch = Launch(
-        make_kernel(problem, field),
-        grid=(across * down * blocks_for(problem.C_i, field.B_Z) * problem.N_i,),
-        block=(field.B_X, field.B_Y, field.B_Z),
-        arguments=("input", "weight", Flat("output")),
-    )
-    return Program((), (fill_launch(problem), launch))
+    return channel_parallel_program(problem, field, make_kernel(problem, field))
 
 
 STAGE = Stage(

@@ -11,21 +11,17 @@ with many input channels, each of which costs loads and barriers, and with many 
 whose blocks load the same field again.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.kernels.receptive_field import Field, field_for, make_stage_field
 from convlab.problem import ConvProblem
-from convlab.stage import Launch, Program, Stage
+from convlab.stage import Kernel, Launch, Program, Stage
 
 MOST_CHANNELS = 8  # staged at a time: 11 KiB for a 3 x 3 filter, so that several blocks find room
 
 
-def make_kernel(problem: ConvProblem, field: Field) -> Any:
+def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
     """The kernel with the problem's shapes and the block's region and field as constants."""
     p = problem
     C_i, C_o, H_f, W_f, H_o, W_o = p.C_i, p.C_o, p.H_f, p.W_f, p.H_o, p.W_o

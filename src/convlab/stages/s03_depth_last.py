@@ -7,10 +7,6 @@ transform makes that tensor, because convlab's tensors are NCHW. A network whose
 last does not need it.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.kernels.filter_layout import pack_filter
@@ -24,10 +20,10 @@ from convlab.kernels.im2col import (
     to_depth_last_launches,
 )
 from convlab.problem import ConvProblem
-from convlab.stage import Buffer, Program, Stage, Step, Tile, Tiles
+from convlab.stage import Buffer, Kernel, Program, Stage, Step, Tile, Tiles
 
 
-def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
+def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Kernel:
     """s08's packed filter with depth innermost: packed[(u * W_f + v) * C_i + r, m]."""
     M, K, C_i, W_f = problem.M, problem.K, problem.C_i, problem.W_f
 

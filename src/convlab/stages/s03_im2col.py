@@ -7,8 +7,6 @@ image at a time. The cost is memory: each pixel is stored once for each window t
 ``workspace_limit`` makes the stage take as many images at a time as fit.
 """
 
-from __future__ import annotations
-
 from convlab.kernels.filter_layout import pack_filter
 from convlab.kernels.im2col import columns_buffer, im2col_launch, in_slices, product_launch
 from convlab.problem import ConvProblem

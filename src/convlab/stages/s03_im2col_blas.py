@@ -6,8 +6,6 @@ columns[i]``, all images in one batched call. A ``workspace_limit`` of one image
 Caffe's way, one image at a time.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from convlab.kernels.im2col import im2col_launch, in_slices

@@ -5,8 +5,6 @@ image". The matrix is N_i times smaller and the same memory serves all images. I
 matrix products run one after the other, each too small to fill a large GPU if the image is small.
 """
 
-from __future__ import annotations
-
 from convlab.problem import ConvProblem
 from convlab.stage import Program, Stage, Tile, Tiles
 from convlab.stages.s03_im2col import program

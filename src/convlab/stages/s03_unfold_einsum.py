@@ -7,8 +7,6 @@ they can be timed one by one and captured in a graph. Unfolding is one copy per 
 einsum of ``bis,oi->bos`` is a batched matrix product, and fold with a 1 x 1 kernel moves nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from convlab.kernels.im2col import in_slices

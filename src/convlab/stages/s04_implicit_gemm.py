@@ -6,20 +6,16 @@ loops replace s01's seven. The arithmetic and the memory accesses stay the same 
 are extra. The gain is the shape of a GEMM, which the next stages make fast.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Program, Stage, blocks_for
+from convlab.stage import Flat, Kernel, Launch, Program, Stage, blocks_for
 
 # n is along x: neighbours touch neighbouring pixels, and only x holds more than 65,535 blocks.
 BLOCK_M, BLOCK_N = 8, 32
 
 
-def make_kernel(problem: ConvProblem) -> Any:
+def make_kernel(problem: ConvProblem) -> Kernel:
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape

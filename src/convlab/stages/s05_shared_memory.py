@@ -5,18 +5,14 @@ block need the same M_B rows of the filter and N_B windows, K_B terms at a time.
 loaded once and used by a row or column of threads: M_B or N_B times fewer global loads.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Stage, Tile, Tiles, tiled_program
+from convlab.stage import Kernel, Program, Stage, Tile, Tiles, tile_program
 
 
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -71,7 +67,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     tile.require(tile.M_T == tile.N_T == 1, "s05 computes one output a thread: M_T = N_T = 1")
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
-    return tiled_program(problem, tile, make_kernel(problem, tile), flat=("weight",))
+    return tile_program(problem, tile, make_kernel(problem, tile), flat=("weight",))
 
 
 STAGE = Stage(

@@ -6,18 +6,14 @@ of one column. It reads a number of the input slice once for all of them, which 
 traffic of shared memory: M_T + 1 reads for M_T multiply-adds where s05 needs 2 * M_T.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Stage, Tile, Tiles, tiled_program
+from convlab.stage import Kernel, Program, Stage, Tile, Tiles, tile_program
 
 
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -79,7 +75,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
     tile.require(tile.N_T == 1, "s06 computes one column of outputs a thread: N_T = 1")
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
-    return tiled_program(problem, tile, make_kernel(problem, tile), flat=("weight",))
+    return tile_program(problem, tile, make_kernel(problem, tile), flat=("weight",))
 
 
 STAGE = Stage(

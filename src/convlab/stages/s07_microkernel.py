@@ -6,18 +6,14 @@ multiplies each with each: M_T + N_T reads from shared memory for M_T * N_T mult
 64), so that shared memory alone no longer limits the speed.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Stage, Tile, Tiles, tiled_program
+from convlab.stage import Kernel, Program, Stage, Tile, Tiles, tile_program
 
 
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -97,7 +93,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         "its threads must be a multiple of N_B, because each fetches from one window",
     )
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
-    return tiled_program(problem, tile, make_kernel(problem, tile), flat=("weight",))
+    return tile_program(problem, tile, make_kernel(problem, tile), flat=("weight",))
 
 
 STAGE = Stage(

@@ -7,19 +7,15 @@ it to shared memory afterwards. The loop keeps s08's two barriers, because share
 one slice. The registers have a price: fewer blocks may be resident per SM.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
 from convlab.kernels.filter_layout import pack_filter, require_float4
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 
 
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -123,7 +119,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
     )
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     kernel = make_kernel(problem, tile)
-    return tiled_program(
+    return tile_program(
         problem, tile, kernel, pack_filter(problem, tile), flat=("packed", "output")
     )
 

@@ -11,14 +11,10 @@ is zeros in memory, so the inner loop has no branch. (With dilation in width a w
 of H_f neighbours.)
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.problem import ConvProblem
-from convlab.stage import Buffer, Launch, Program, Stage, blocks_for
+from convlab.stage import Buffer, Kernel, Launch, Program, Stage, blocks_for
 
 # The paper's block is 32 x 32 with m along x; here as in s04, and for its reasons.
 BLOCK_M, BLOCK_N = 8, 32
@@ -30,7 +26,7 @@ def window_columns(problem: ConvProblem) -> int:
     return (problem.W_o - 1) * problem.s_w + problem.window_shape[1]
 
 
-def make_transform(problem: ConvProblem) -> Any:
+def make_transform(problem: ConvProblem) -> Kernel:
     """The kernel of Equation 2: windows[i, r, m, k * H_f + u] = input[i, r, m * s_h + u, k]."""
     p = problem
     N_i, C_i, H_i, W_i = p.input_shape
@@ -56,7 +52,7 @@ def make_transform(problem: ConvProblem) -> Any:
     return im2win_transform
 
 
-def make_kernel(problem: ConvProblem) -> Any:
+def make_kernel(problem: ConvProblem) -> Kernel:
     p = problem
     M, N, K = p.M, p.N, p.K
     H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o

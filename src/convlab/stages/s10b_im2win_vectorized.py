@@ -5,10 +5,6 @@ scalars, with divisions and bounds checks for each. In :mod:`im2win_layout` a wi
 neighbours and start at a multiple of 16 bytes: a float4 is fetched, and goes to four rows of S_I.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
@@ -19,12 +15,12 @@ from convlab.kernels.im2win_layout import (
     window_columns,
 )
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
 
 
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
@@ -138,7 +134,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
     require_even_loads(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))
     kernel = make_kernel(problem, tile)
-    return tiled_program(problem, tile, kernel, layout_transforms(problem, tile))
+    return tile_program(problem, tile, kernel, layout_transforms(problem, tile))
 
 
 STAGE = Stage(

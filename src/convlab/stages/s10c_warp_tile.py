@@ -6,10 +6,6 @@ by lane (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), ...: lanes l and l ^ 1 read the 
 lanes l and l ^ 2 the same of S_F, and a step's reads take 2 of each.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
@@ -20,13 +16,13 @@ from convlab.kernels.im2win_layout import (
     window_columns,
 )
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
@@ -162,7 +158,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
     require_even_loads(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))
     kernel = make_kernel(problem, tile)
-    return tiled_program(problem, tile, kernel, layout_transforms(problem, tile))
+    return tile_program(problem, tile, kernel, layout_transforms(problem, tile))
 
 
 STAGE = Stage(

@@ -5,13 +5,9 @@ its own constant k: addresses are constant offsets from where a thread's part of
 no counter is left.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int64, uint32
 
-from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, make_warp_tile, store4
 from convlab.kernels.im2win_layout import (
     group_size,
     layout_transforms,
@@ -19,20 +15,19 @@ from convlab.kernels.im2win_layout import (
     window_columns,
 )
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 
 PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
-LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
     K_W = p.W_f * G  # elements of a window
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
-    BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
+    row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B + PADDING  # of the input slice
     F_SLICES, I_SLICES, O_SHAPE = 2 * K_B * M_B, 2 * K_B * PITCH, (M_T, N_T)
     K_4 = K_B // FLOAT4  # float4s of a window in a slice
@@ -86,7 +81,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
             for j in range(N_T):
                 R_O[i, j] += R_F[i] * R_I[j]
 
-    def steps_from(k: int) -> Any:
+    def steps_from(k: int) -> Kernel:
         """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
         following = steps_from(k + 1) if k + 2 < K_B else None
 
@@ -100,17 +95,6 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
         return step
 
     steps = steps_from(0)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def row_and_column(t):
-        """The thread's place in the tile. A warp is 4 x 8: lanes (0, 0), (1, 0), (0, 1), ..."""
-        if BY_WARPS:
-            warp, lane = t // 32, t % 32
-            ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2
-            tx = warp % WARPS_N * LANES_N + lane % 16 // 2
-        else:
-            ty, tx = t // COLUMNS, t % COLUMNS
-        return uint32(ty), uint32(tx)
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def unrolled_steps(windows, packed, bias, output):
@@ -177,7 +161,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
     require_even_loads(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))
     kernel = make_kernel(problem, tile)
-    return tiled_program(problem, tile, kernel, layout_transforms(problem, tile))
+    return tile_program(problem, tile, kernel, layout_transforms(problem, tile))
 
 
 STAGE = Stage(

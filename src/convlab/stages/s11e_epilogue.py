@@ -7,26 +7,23 @@ so that the lanes' stores touch neighbours (:mod:`window_copies`). With ``relu=T
 results become zero.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, FLOAT4, gpu_only, load4
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, make_warp_tile
 from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import window_copies
 from convlab.kernels.filter_layout import pack_in_order
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
-    BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
+    BY_WARPS = ROWS % LANES_M == COLUMNS % LANES_N == 0
+    row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
     IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
@@ -61,7 +58,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
             for j in range(N_T):
                 R_O[i, j] += R_F[i] * R_I[j]
 
-    def steps_from(k: int) -> Any:
+    def steps_from(k: int) -> Kernel:
         """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
         following = steps_from(k + 1) if k + 2 < K_B else None
 
@@ -75,17 +72,6 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Any:
         return step
 
     steps = steps_from(0)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def row_and_column(t):
-        """The thread's place in the tile. A warp is 4 x 8: lanes (0, 0), (1, 0), (0, 1), ..."""
-        if BY_WARPS:
-            warp, lane = t // 32, t % 32
-            ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2
-            tx = warp % WARPS_N * LANES_N + lane % 16 // 2
-        else:
-            ty, tx = t // COLUMNS, t % COLUMNS
-        return uint32(ty), uint32(tx)
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def fused_epilogue(input, packed, bias, output):
@@ -140,7 +126,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
     kernel = make_kernel(problem, tile, relu)
-    return tiled_program(problem, tile, kernel, pack_in_order(problem, tile))
+    return tile_program(problem, tile, kernel, pack_in_order(problem, tile))
 
 
 STAGE = Stage(

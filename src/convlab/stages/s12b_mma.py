@@ -7,22 +7,18 @@ multiplies 16 channels x 8 terms with 8 terms x 8 windows. PTX fixes which lane 
 windows these are is free. Here a lane's sums are float4s of neighbours in the output.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, uint32
 
 from convlab.device import FLOAT4, gpu_only, mma_3xtf32
 from convlab.kernels.tf32x3 import MMA_K, make_epilogue, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Requirement, Stage, Tile, Tiles, tiled_program
+from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, tile_program
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 F_PADDING, I_PADDING = 8, 1  # after a row: the 32 numbers of a fragment lie in 32 banks
 
 
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     p = problem
     M, N, K = p.M, p.N, p.K
     _, C_i, H_i, W_i = p.input_shape
@@ -113,7 +109,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
         "its threads must be a multiple of N_B, because each fetches from one window",
     )
     tile.require_shared_memory(tile.K_B * (tile.M_B + F_PADDING + tile.N_B + I_PADDING))
-    return tiled_program(problem, tile, make_kernel(problem, tile))
+    return tile_program(problem, tile, make_kernel(problem, tile))
 
 
 STAGE = Stage(

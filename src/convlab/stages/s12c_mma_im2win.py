@@ -5,10 +5,6 @@ and carry them through registers. :mod:`window_copies` looks most of that up onc
 of a slice, and copies them to shared memory without registers in between.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, mma_3xtf32
@@ -17,13 +13,13 @@ from convlab.kernels import window_copies
 from convlab.kernels.filter_layout import make_filter_number, pack_in_order
 from convlab.kernels.tf32x3 import MMA_K, make_epilogue, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 PADDING = 1  # after a row of windows: the 32 numbers of a fragment lie in 32 banks
 
 
-def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, WARP_M, WARP_N = tile.threads, LANES_M * tile.M_T, LANES_N * tile.N_T
     F_PITCH, I_PITCH, O_SHAPE = M_B, N_B + PADDING, (M_T, N_T)
@@ -89,7 +85,7 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
     require_warp_tiles(tile, LANES_M, LANES_N)
     window_copies.check_tile(tile)
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B + PADDING))
-    return tiled_program(problem, tile, make_kernel(problem, tile), pack_in_order(problem, tile))
+    return tile_program(problem, tile, make_kernel(problem, tile), pack_in_order(problem, tile))
 
 
 STAGE = Stage(

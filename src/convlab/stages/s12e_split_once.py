@@ -5,10 +5,6 @@ adds up 8 terms at a time. Here ``multiply`` splits the windows of a step first,
 then goes through the channels. A chain of products ends after 16 terms: :mod:`tf32x3` says why.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
@@ -17,7 +13,7 @@ from convlab.kernels import window_copies
 from convlab.kernels.filter_layout import make_filter_number, pack_in_order
 from convlab.kernels.tf32x3 import MMA_K, make_epilogue, make_unrolled, require_warp_tiles
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
@@ -28,7 +24,7 @@ def slice_elements(tile: Tile) -> int:
     return tile.K_B * (tile.M_B + tile.N_B + PADDING)
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(88 + 2 * K_B), (M_T, N_T)
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
@@ -148,7 +144,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * slice_elements(tile))
     kernel = make_kernel(problem, tile, relu)
-    return tiled_program(problem, tile, kernel, pack_in_order(problem, tile))
+    return tile_program(problem, tile, kernel, pack_in_order(problem, tile))
 
 
 STAGE = Stage(

@@ -6,17 +6,13 @@ the fragments that ``mma`` fixes: ``[m // M_B, k // 8, m % M_B // 16, part, lane
 loads its four numbers as one float4 without bank conflicts, for twice the traffic.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
@@ -34,7 +30,7 @@ def slice_elements(tile: Tile) -> int:
     return tile.K_B * (2 * tile.M_B + tile.N_B + PADDING)
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(88 + 2 * K_B), (M_T, N_T)
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
@@ -155,7 +151,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * slice_elements(tile))
     kernel = make_kernel(problem, tile, relu)
-    return tiled_program(
+    return tile_program(
         problem, tile, kernel, split_filter.pack_filter(problem, tile, filter_layout(tile))
     )
 

@@ -4,17 +4,13 @@ Source: ours, beyond the paper; it is the shape that Hopper's ``wgmma`` has in s
 is in registers, the right one comes from shared memory, as core matrices.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
@@ -26,7 +22,7 @@ def slice_elements(tile: Tile) -> int:
     return tile.K_B * (2 * tile.M_B + tile.N_B + PADDING)
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(88 + 2 * K_B), (M_T, N_T)
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))
@@ -142,7 +138,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * slice_elements(tile))
     kernel = make_kernel(problem, tile, relu)
-    return tiled_program(
+    return tile_program(
         problem,
         tile,
         kernel,

@@ -4,23 +4,19 @@ Source: ours, beyond the paper. Each of the four warps loads the whole slice of 
 that. With 128 channels shared memory has no room for padding: there rows are rotated instead.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
     PADDING, ROTATION = window_copies.padding_or_rotation(tile)
@@ -131,7 +127,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """``relu`` replaces negative results by zero."""
     tf32x3.require_warpgroup_tile(tile)
     kernel = make_kernel(problem, tile, relu)
-    return tiled_program(
+    return tile_program(
         problem,
         tile,
         kernel,

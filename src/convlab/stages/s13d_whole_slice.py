@@ -5,24 +5,20 @@ Two slices instead of three leave room for more blocks on an
 SM. A sum of at most two slices is fetched whole before the loop.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
-from convlab.stage import Program, Requirement, Stage, Tile, Tiles, blocks_for, tiled_program
+from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
 DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 
 
-def make_multiply(tile: Tile) -> Any:
+def make_multiply(tile: Tile) -> Kernel:
     """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
     The lane's own numbers begin at ``at_F`` and ``at_I``.
     ``L_`` are large parts, ``T_`` small ones, their tails."""
@@ -73,7 +69,7 @@ def make_multiply(tile: Tile) -> Any:
     return multiply
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Any:
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
     PADDING, ROTATION = window_copies.padding_or_rotation(tile)
@@ -142,7 +138,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """``relu`` replaces negative results by zero."""
     tf32x3.require_warpgroup_tile(tile)
     kernel = make_kernel(problem, tile, relu)
-    return tiled_program(
+    return tile_program(
         problem,
         tile,
         kernel,
