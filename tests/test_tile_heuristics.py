@@ -20,12 +20,11 @@ from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_la
 pytestmark = pytest.mark.same_in_cudasim
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
-ALL = S11, S12, S13, S14 = (
-    tile_heuristic.S11, tile_heuristic.S12, tile_heuristic.S13, tile_heuristic.S14,
-)  # fmt: skip
-EACH = pytest.mark.parametrize("heuristic", ALL, ids=["s11", "s12", "s13", "s14"])
-BOTH = pytest.mark.parametrize("heuristic", [S11, S12], ids=["s11", "s12"])
-STAGE_OF = dict(zip(map(id, ALL), map(stage_named, ("s11", "s12", "s13", "s14")), strict=True))
+NAMES = ("s11", "s12", "s13", "s14")
+ALL = S11, S12, S13, S14 = [getattr(tile_heuristic, name.upper()) for name in NAMES]
+EACH = pytest.mark.parametrize("heuristic", ALL, ids=NAMES)
+BOTH = pytest.mark.parametrize("heuristic", ALL[:2], ids=NAMES[:2])
+STAGE_OF = dict(zip(map(id, ALL), map(stage_named, NAMES), strict=True))
 MEASURED = {"s11": "tuned_s11_h200.json", "s12": "tuned_h200.json"}
 LAYERS = {name: paper_layer(name) for name in LAYER_NAMES}
 FEW_FILTERS = ConvProblem(8, 20, 120, 90, 6, (1, 7), padding=(0, 3))

@@ -120,10 +120,9 @@ class Heuristic:
         return math.hypot(throughput, latency) + price
 
     def best_splits(self, problem: ConvProblem, tile: Tile, sm_count: int = H200_SMS) -> int:
-        """The number of blocks among which the model splits each sum, at most :meth:`most_splits`.
-        It is 1 for too many outputs, for a tile that the model does not know, and where a thread's
-        sums would spill. Half as many sums spill where the last rows of blocks reach beyond the
-        output, because every addition then needs a bounds check."""
+        """The number of blocks among which the model splits each sum, at most :meth:`most_splits`:
+        1 for too many outputs, for a tile that the model does not know, and where a thread's sums
+        would spill. Half as many do where every addition needs a bounds check."""
         return self._cheapest_splits(problem, tile, sm_count, self.most_splits(problem) or 1)
 
     def _cheapest_splits(self, problem: ConvProblem, tile: Tile, sm_count: int, most: int) -> int:

@@ -124,10 +124,12 @@ def make_interleave(LANES: int) -> tuple[Any, Any]:
     return column, window_at
 
 
-def make_windows_of_thread(problem: ConvProblem, tile: Tile, by_llvm: bool = False) -> Any:
-    """``windows_of_thread(n0, t, first, i_h, i_w)``: where a thread's windows begin in memory, in
-    rows and columns; past the last window, that of the last, whose results are not written. Numba
-    inlines it, or with ``by_llvm`` LLVM: with the other one s12e spills on Conv8, s13 on Conv3."""
+def make_windows_of_thread(
+    problem: ConvProblem, tile: Tile, by_llvm: bool = False
+) -> tuple[Any, int]:
+    """``windows_of_thread(n0, t, first, i_h, i_w)``: where a thread's windows begin in memory, rows
+    and columns, past the last one that again, whose results are not written; and how many. Numba
+    inlines it, or with ``by_llvm`` LLVM: else s12e spills on Conv8, s13 on Conv3."""
     p = problem
     N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
@@ -143,7 +145,7 @@ def make_windows_of_thread(problem: ConvProblem, tile: Tile, by_llvm: bool = Fal
             i_w[c] = pixel % W_o * s_w - p_w
             first[c] = int64(i_n) * (C_i * H_i * W_i) + i_h[c] * W_i + i_w[c]
 
-    return windows_of_thread
+    return windows_of_thread, TIMES
 
 
 def make_fetch_windows(

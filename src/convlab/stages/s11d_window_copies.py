@@ -28,10 +28,9 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = blocks_for(p.K, K_B)
-    _, TIMES = window_copies.fetching_columns(tile)
     fetch_filter = window_copies.make_fetch_filter(tile, SLICES * K_B)
     fetch_windows = window_copies.make_fetch_windows(problem, tile)
-    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):

@@ -30,9 +30,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
     SLICES = blocks_for(problem.K, K_B)
     ODD = K_B % 2 == 1
     LANES = window_copies.interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
-    _, TIMES = window_copies.fetching_columns(tile)
     fetch = window_copies.make_fetch(problem, tile, 0, LANES)
-    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))

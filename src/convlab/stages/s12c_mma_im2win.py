@@ -25,9 +25,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     F_PITCH, I_PITCH, O_SHAPE = M_B, N_B + PADDING, (M_T, N_T)
     F_SLICE, I_SLICE, WARPS_N = K_B * F_PITCH, K_B * I_PITCH, N_B // WARP_N
     SLICES = blocks_for(problem.K, K_B)
-    _, TIMES = window_copies.fetching_columns(tile)
     fetch = window_copies.make_fetch(problem, tile, PADDING, lanes=1)
-    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
     filter_number = make_filter_number(problem, tile)
     epilogue = make_epilogue(problem, tile, False, filter_number, LANES_M, LANES=1)
 

@@ -33,9 +33,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     WARPS_N = N_B // WARP_N  # warps along N
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
-    _, TIMES = window_copies.fetching_columns(tile)
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES)
-    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
     filter_number = make_filter_number(problem, tile)
     epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)

@@ -42,9 +42,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added up before the sums round
     I_SHAPE, F_SHAPE = (2 * CHAIN, N_T // 2), (CHAIN, 4)
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
-    _, TIMES = window_copies.fetching_columns(tile)
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, parts=2)
-    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
     filter_number = split_filter.make_filter_number(problem, tile, filter_layout(tile))
     epilogue = tf32x3.make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)

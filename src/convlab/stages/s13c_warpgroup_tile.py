@@ -27,9 +27,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     CHAIN = K_B // MMA_K  # steps that are added up before the sums round
     I_SHAPE, F_SHAPE = (N_T // 2, 4 * CHAIN), (CHAIN, 2)
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
-    _, TIMES = window_copies.fetching_columns(tile)
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, ROTATION, parts=2)
-    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
     filter_number = split_filter.make_filter_number(problem, tile, split_filter.core_matrices(tile))
     epilogue = tf32x3.make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)

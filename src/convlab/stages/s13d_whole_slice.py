@@ -78,9 +78,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
-    _, TIMES = window_copies.fetching_columns(tile)
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, ROTATION, parts=2)
-    windows_of_thread = window_copies.make_windows_of_thread(problem, tile)
+    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
     multiply = make_multiply(tile)
     filter_number = split_filter.make_filter_number(problem, tile, split_filter.core_matrices(tile))
