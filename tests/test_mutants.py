@@ -71,7 +71,7 @@ MUTANTS = {
     "s02_cin": [
         ("output not cleared", "output[e] = bias[e // PIXELS % C_o]"),
         ("a thread for a channel too many", " and r < C_i:", ":"),
-        ("halo too narrow", "(sizes[3] - 1) * steps[3]", "0"),
+        ("halo too narrow", "across + taps_across + 1", "across + 1"),
         ("field's padding not zeroed",
          "                    pixel = input[i, r0 + z, i_h, i_w]\n                S",
          "                    pixel = input[i, r0 + z, i_h, i_w]\n                    S"),
