@@ -160,7 +160,8 @@ def test_elements_of_arrays_with_strides_have_their_names() -> None:
 
 
 def test_addresses_follow_the_arguments() -> None:
-    from convlab.simulation.launch_arguments import GLOBAL, addresses
+    from convlab.simulation.access_log import GLOBAL
+    from convlab.simulation.simulated_launch import addresses
 
     arrays = [np.zeros(70_000, F) for _ in range(4)]
     for order in (arrays, arrays[::-1]):

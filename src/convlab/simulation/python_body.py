@@ -7,12 +7,15 @@ that may also run the original on a GPU: so the function is copied, never change
 
 from __future__ import annotations
 
+import ast
 import dis
+import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,13 +24,14 @@ from numba.cuda import types as cuda_types
 
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
+from convlab.simulation.access_log import Paths
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.paths import ENDLESS, with_counted_loops
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
 _ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
 Meaning = Callable[[Any], Any]
+_Code = TypeVar("_Code", CodeType, CodeType | None)
 
 
 def python_body(kernel: Any, fake_cuda: Any) -> Callable[..., Any]:
@@ -42,10 +46,9 @@ class Copier:
     functions from one factory are two, as they are to a GPU's compiler.
 
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
-    are names that get another meaning than Python's, and device functions are handed through
-    ``wrap_call``. ``emulation(value)`` is what stands for an intrinsic, None for anything else.
-    ``endless`` is what ``while`` loops run through, where their iterations are to be known.
-    ``used`` are the names of ``cuda`` that functions imported by themselves.
+    are names that get another meaning than Python's. ``emulation(value)`` is what stands for an
+    intrinsic, None for anything else. ``paths`` hears of loops and calls. ``used`` are the names of
+    ``cuda`` that functions imported by themselves.
     """
 
     def __init__(
@@ -53,13 +56,13 @@ class Copier:
         fake_cuda: Any,
         meaning: Meaning,
         builtins: Mapping[str, Any] | None = None,
-        wrap_call: Callable[[Any], Any] = lambda function: function,
         emulation: Meaning = emulation_of,
-        endless: Callable[[], Any] | None = None,
+        paths: Paths | None = None,
     ) -> None:
-        self.fake_cuda, self._meaning = fake_cuda, meaning
-        self._builtins, self._wrap_call = dict(builtins or {}), wrap_call
-        self._emulation, self._endless = emulation, endless
+        self.fake_cuda, self._meaning, self._emulation = fake_cuda, meaning, emulation
+        self._builtins, self._paths = dict(builtins or {}), paths
+        if paths is not None:
+            self._builtins["range"] = paths.range
         self.used: set[str] = set()
         self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
         self._modules: dict[int, _Module] = {}
@@ -74,9 +77,9 @@ class Copier:
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
         code = None
-        if self._endless is not None:
-            code = with_counted_loops(function)
-            globals_[ENDLESS] = self._endless
+        if self._paths is not None:
+            code = _with_counted_loops(function)
+            globals_[ENDLESS] = self._paths.endless
         code = code or _code_of_its_own(function)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         # Known before what it refers to is copied: that may be itself. The original is kept too,
@@ -111,7 +114,8 @@ class Copier:
         if (emulation := self._emulation(value)) is not None:
             return emulation
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
-            return self._wrap_call(self.copy(value.py_func))
+            copy = self.copy(value.py_func)
+            return copy if self._paths is None else self._paths.call(copy)
         if id(value) in self._names:
             return self._imported(self._names[id(value)])
         if isinstance(value, ModuleType):
@@ -192,15 +196,23 @@ class _Module:
         return value
 
 
-_own_codes: WeakKeyDictionary[FunctionType, CodeType] = WeakKeyDictionary()
+def _once(make: Callable[[FunctionType], _Code]) -> Callable[[FunctionType], _Code]:
+    """Keep what it makes of a function as long as there is the function: always the same code, so
+    that Python and the caches of instructions in it need to look at it only once."""
+    made: WeakKeyDictionary[FunctionType, _Code] = WeakKeyDictionary()
+
+    def known(function: FunctionType) -> _Code:
+        if function not in made:
+            made[function] = make(function)
+        return made[function]
+
+    return known
 
 
+@_once
 def _code_of_its_own(function: FunctionType) -> CodeType:
-    """The function's code, shared with no other function of a factory: always the same, so that
-    Python and the caches of instructions in it need to look at it only once."""
-    if function not in _own_codes:
-        _own_codes[function] = function.__code__.replace()
-    return _own_codes[function]
+    """The function's code, shared with no other function of a factory."""
+    return function.__code__.replace()
 
 
 @lru_cache(maxsize=1000)  # asked at every launch
@@ -238,3 +250,69 @@ def _checked_index(value: Any) -> int:
     if not 0 <= index < 2**32:
         raise OverflowError(f"uint32({index}) does not fit: a GPU would wrap around")
     return index
+
+
+# A ``range`` can be replaced by one that counts; a ``while`` calls nothing. So a function with
+# ``while`` loops is compiled anew from its source, with ``while condition:`` as ``for _ in
+# endless():`` and ``if not condition: break``. Lines and columns stay those of the source.
+
+
+ENDLESS = "_endless_"  # in the function's globals
+
+
+@_once
+def _with_counted_loops(function: FunctionType) -> CodeType | None:
+    """The function's code with its ``while`` loops counted; None if it has no ``while`` loop or no
+    source."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    found = tree.body[0]
+    if not isinstance(found, ast.FunctionDef):
+        return None
+    counter = _Counter()
+    counter.generic_visit(found)
+    if not counter.loops:
+        return None
+    found.decorator_list = []
+    # Around it a function that has what the original closes over.
+    outer = ast.parse(f"def outer({', '.join(function.__code__.co_freevars)}):\n pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [found]
+    tree.body = [outer]
+    ast.increment_lineno(found, first - 1)
+    ast.fix_missing_locations(tree)
+    compiled = compile(tree, function.__code__.co_filename, "exec")
+    code = _inner(_inner(compiled, "outer"), found.name)
+    same = code.co_freevars == function.__code__.co_freevars
+    return code if same else None
+
+
+def _inner(code: CodeType, name: str) -> CodeType:
+    return next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+
+
+class _Counter(ast.NodeTransformer):
+    """Makes ``for`` loops of ``while`` loops."""
+
+    loops = 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return node  # a function inside is none of the kernel's loops
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        self.generic_visit(node)
+        parts = [part for statement in node.orelse for part in ast.walk(statement)]
+        if any(isinstance(part, ast.Break | ast.Continue) for part in parts):
+            return node  # they are of a loop further out
+        self.loops += 1
+        text = f"for {ENDLESS}{self.loops} in {ENDLESS}():\n if not condition: break"
+        loop, leave = (made := ast.parse(text).body[0]), made.body[0]  # type: ignore[attr-defined]
+        for part in ast.walk(loop):
+            ast.copy_location(part, node)
+        leave.test.operand = node.test
+        leave.body[:0] = node.orelse
+        loop.body += node.body  # type: ignore[attr-defined]
+        return loop

@@ -2,8 +2,8 @@
 
 Two accesses to one address race when at least one writes, not both are atomic, different threads
 make them and nothing orders them. A block's barrier orders its threads, a warp barrier the lanes of
-a warp; nothing orders two blocks but a fence and an atomic before, and the same atomic after.
-Stores of one and the same value by several threads are no race: flags are set like that.
+a warp; nothing orders two blocks but a message: a fence and an atomic before, and the same atomic
+after. Stores of one and the same value by several threads are no race: flags are set like that.
 
 Only what may be part of a conflict is sorted: a sieve, which is a small table of hashes, lets
 through the accesses to an element that is also written in the same phase, and few others.
@@ -11,8 +11,8 @@ through the accesses to an element that is also written in the same phase, and f
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,12 +30,13 @@ from convlab.simulation.access_log import (
     joined,
 )
 from convlab.simulation.memory_rules import changes
-from convlab.simulation.messages import Fence, Messages
 from convlab.simulation.scalars import converted
 
 SIEVE = 1 << 18
 TABLE = 8_000_000  # what is numbered beyond this is sorted, not put in a table
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
+# The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
+BLOCK_FENCE, FENCE = 64, 65
 
 
 class Conflict(NamedTuple):
@@ -46,11 +47,21 @@ class Conflict(NamedTuple):
     second: Access | None
 
 
+def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
+    """No more than enough of the same lines."""
+    seen: Counter[tuple[int, int | None]] = Counter()
+    for one in conflicts:
+        sites = one.first.site, one.second and one.second.site
+        if seen[sites] < ENOUGH:
+            seen[sites] += 1
+            yield one
+
+
 class Race:
     """Analyses a launch's log piece by piece: whole blocks, or whole phases of one."""
 
     def __init__(self) -> None:
-        self.fences: list[Fence] = []
+        self.fences: list[Access] = []
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
         self._written = np.empty(0, np.int64)  # of shared memory, by what went before of the block
@@ -120,7 +131,7 @@ class Race:
 
     def _within_blocks(self, accesses: Accesses, of_products: np.ndarray) -> Iterator[Conflict]:
         """Between warps of one phase, and between lanes of a warp with no warp barrier between.
-        Conflicts with what tensor cores read are simulation/tensor_cores.py's."""
+        What tensor cores read is :class:`~convlab.simulation.asynchronous.TensorCores`'."""
         address, phase = accesses.address, accesses.phase
         hashes = (address + phase * 0x9E3779B1) & (SIEVE - 1)
         written = np.zeros(SIEVE, bool)
@@ -193,6 +204,53 @@ class Race:
             first.position < position <= second.position and {first.thread, second.thread} <= met
             for position, met in self.warp_barriers
         )
+
+
+class Messages:
+    """Which accesses of different blocks, or threads, are in order all the same.
+
+    A thread fences, then tells by an atomic: it releases a lock, or counts finished blocks. Another
+    thread that reads this by an atomic at the same address may rely on all that came before the
+    fence. Each step may be another thread's, where a barrier lies between.
+    """
+
+    def __init__(self, fences: Iterable[Access], atomics: Iterable[Access]) -> None:
+        self._fences: dict[int, list[Access]] = defaultdict(list)
+        self._atomics: dict[int, list[Access]] = defaultdict(list)
+        for by_block, accesses in ((self._fences, fences), (self._atomics, atomics)):
+            for one in accesses:
+                by_block[one.block].append(one)
+
+    def told(self, first: Access, second: Access) -> bool:
+        """Whether the thread of the second access may rely on the first one."""
+        told: dict[int, float] = {}  # since which position, by address
+        if first.kind == ATOMIC:
+            told[first.address] = first.position
+        # The first fence of each thread that comes after the access and reaches far enough.
+        fences: dict[int, Access] = {}
+        for one in self._fences[first.block]:
+            if one.kind == FENCE or first.block == second.block:
+                if one.thread not in fences and _ordered(first, one):
+                    fences[one.thread] = one
+        for one in fences.values():
+            for atomic in self._atomics[first.block]:
+                if _ordered(one, atomic):
+                    since = told.get(atomic.address, atomic.position)
+                    told[atomic.address] = min(since, atomic.position)
+        return bool(told) and any(
+            told.get(atomic.address, second.position) < atomic.position
+            and (atomic.position == second.position or _ordered(atomic, second))
+            for atomic in self._atomics[second.block]
+        )
+
+
+def _ordered(one: Access, other: Access) -> bool:
+    """Whether program order or a barrier puts one before the other."""
+    if one.position > other.position:
+        return False
+    if one.thread == other.thread or (one.block == other.block and one.phase < other.phase):
+        return True
+    return one.warp == other.warp and one.epoch < other.epoch
 
 
 def _in_time(accesses: Accesses, indices: Any) -> list[Access]:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
 
-from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, site_of
-from convlab.simulation.block_memory import Local, Shared
-from convlab.simulation.checked_array import Memory
+import numpy as np
+
+from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, assigned_name, site_of
+from convlab.simulation.arrays import CheckedArray
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.scalars import cast, converted
+from convlab.simulation.greenlets import Request
+from convlab.simulation.memory import Memory, local_class
+from convlab.simulation.scalars import cast, converted, poison
 
 ALL_LANES = (1 << WARP) - 1
-MMA = "mma_tf32"  # the request of the lanes of a warp
-# The requests of the threads of a warpgroup.
-PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
+STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
+NOBODY_WROTE = 0xFF  # bytes that make NaN of a float, -1 of an integer
 # A kernel that uses none of these runs its threads one after the other, with no switching.
 BLOCKING = {
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
@@ -38,19 +41,89 @@ class Dim3:
     z: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """What a thread waits for. A plain ``syncthreads()`` is no request but an empty switch."""
+class Shared:
+    """``cuda.shared``: an array for each call in the code, poisoned for every block. A call that
+    asks for another shape or type, as that of a device function may, makes another array."""
 
-    kind: str
-    site: int
-    value: Any = None
-    mask: int | None = None
+    def __init__(self, memory: Memory, dynamic_bytes: int) -> None:
+        self._memory = memory
+        self._arrays: dict[tuple[Any, ...], CheckedArray] = {}
+        if not 0 <= dynamic_bytes <= BLOCK_BYTES:
+            raise ValueError(
+                f"shared_bytes is {dynamic_bytes}: a block has 0 to {BLOCK_BYTES} bytes of shared "
+                "memory"
+            )
+        self._begin = self._end = -(-dynamic_bytes // 16) * 16  # the dynamic part comes first
+        self._dynamic = np.zeros(dynamic_bytes, np.uint8)
 
-    @property
-    def together(self) -> int:
-        """How many consecutive threads meet: those of a warp or of a warpgroup."""
-        return 4 * WARP if self.kind in (PRODUCT, PRODUCT_DONE) else WARP
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
+        """This block's array of the call that asks; ``shape`` 0 is the dynamic part.
+
+        Raises ``MemoryError`` where a block has not so much.
+        """
+        frame = sys._getframe(1)
+        call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
+        known = self._arrays.get(call)
+        if known is None:
+            name = assigned_name(frame.f_code, frame.f_lasti)
+            known = self._arrays[call] = self._new(name, *_kind(shape, dtype), alignment)
+        return known
+
+    def _new(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int | None
+    ) -> CheckedArray:
+        dynamic = len(self._dynamic)
+        if shape == (0,):
+            host = self._dynamic[: dynamic // dtype.itemsize * dtype.itemsize].view(dtype)
+            return self._memory.array(host, name, 0, 16)
+        host = np.full(shape, poison(dtype), dtype)
+        alignment = alignment or dtype.itemsize
+        base = -(-self._end // alignment) * alignment
+        self._end = base + host.nbytes
+        if (static := self._end - self._begin) > STATIC_BYTES:
+            raise MemoryError(
+                f"{static} bytes of shared arrays: a block has at most {STATIC_BYTES}, more only "
+                "as dynamic shared memory"
+            )
+        if self._end > BLOCK_BYTES:
+            raise MemoryError(
+                f"{self._end} bytes of shared memory, {dynamic} of them dynamic: a block has at "
+                f"most {BLOCK_BYTES}"
+            )
+        return self._memory.array(host, name, base, alignment)
+
+    def new_block(self) -> None:
+        """Forget everything that the last block wrote."""
+        for array in self._arrays.values():
+            array.host[...] = poison(array.dtype)
+        self._dynamic.fill(NOBODY_WROTE)  # after the arrays that are views of it
+
+
+class Local:
+    """``cuda.local``: a new array for each call."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._made: dict[tuple[Any, ...], tuple[Any, str]] = {}
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        """A new array of the thread that asks."""
+        frame = sys._getframe(1)
+        call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
+        made = self._made.get(call)
+        if made is None:
+            sizes, kept = _kind(shape, dtype)
+            kind = local_class(sizes, kept, self._memory.number(kept), alignment)
+            made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
+        kind, name = made
+        return kind(name, self._memory)
+
+
+def _kind(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """A shape as Numba takes it, a number or several, as a tuple; and NumPy's type for what a
+    kernel names: a cast, a Numba type, anything of NumPy's."""
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    return tuple(map(int, sizes)), np.dtype(getattr(dtype, "dtype", dtype))
 
 
 def _same(value: Any) -> Any:
@@ -114,8 +187,6 @@ class SimulatedCuda:
         known = [one for one in dir(self) if not one.startswith("_")]
         meant = "".join(f" (is cuda.{one} meant?)" for one in get_close_matches(name, known, 1))
         raise NotSimulated(f"cuda.{name} is not simulated{meant}")
-
-    # Where a thread is.
 
     def grid(self, ndim: int) -> Any:
         """The thread's index in the grid: a number for ``ndim`` 1, else a tuple of them."""
@@ -209,7 +280,6 @@ class _Atomic:
         if name not in _ATOMICS:
             raise NotSimulated(f"cuda.atomic.{name} is not simulated")
         combine = _ATOMICS[name]
-
         kind = EXCHANGE if name == "exch" else ATOMIC
 
         def atomic(array: Any, index: Any, value: Any) -> Any:
@@ -219,18 +289,15 @@ class _Atomic:
         setattr(self, name, atomic)
         return atomic
 
-    def cas(self, array: Any, index: Any, expected: Any, value: Any) -> Any:
-        return self._cas(array, index, expected, value)
-
-    def compare_and_swap(self, array: Any, expected: Any, value: Any) -> Any:
-        return self._cas(array, 0, expected, value)
-
-    def _cas(self, array: Any, index: Any, expected: Any, value: Any) -> Any:
+    def cas(self, array: Any, index: Any, expected: Any, value: Any, depth: int = 1) -> Any:
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
-        old = array.update(index, lambda old: value if old == expected else old, site_of(2))
+        old = array.update(index, lambda old: value if old == expected else old, site_of(depth))
         if old != expected:  # perhaps a lock that another thread holds: let it run
             self._cuda.hub(Request("yield", 0))
         return old
+
+    def compare_and_swap(self, array: Any, expected: Any, value: Any) -> Any:
+        return self.cas(array, 0, expected, value, 2)
 
 
 def _nan_or(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
