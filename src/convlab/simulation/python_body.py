@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,7 +31,6 @@ _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
 _ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
 Meaning = Callable[[Any], Any]
-_Code = TypeVar("_Code", CodeType, CodeType | None)
 
 
 def python_body(kernel: Any, fake_cuda: Any) -> Callable[..., Any]:
@@ -64,27 +63,22 @@ class Copier:
         if paths is not None:
             self._builtins["range"] = paths.range
         self.used: set[str] = set()
-        self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
-        self._modules: dict[int, _Module] = {}
-        self._cuda, self._names = sys.modules["numba.cuda"], _imported_names()
+        self._copies: dict[FunctionType, FunctionType] = {}
+        self._modules: dict[int, ModuleType] = {}
 
     def copy(self, function: FunctionType) -> FunctionType:
         """The function with its globals and closure replaced."""
-        if id(function) in self._copies:
-            return self._copies[id(function)][1]
+        if function in self._copies:
+            return self._copies[function]
         # Not all of them: they would live as long as the copy.
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
-        code = None
         if self._paths is not None:
-            code = _with_counted_loops(function)
             globals_[ENDLESS] = self._paths.endless
-        code = code or _code_of_its_own(function)
+        code = _code_of(function, self._paths is not None)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
-        # Known before what it refers to is copied: that may be itself. The original is kept too,
-        # so that its id stays its own.
-        self._copies[id(function)] = function, copy
+        self._copies[function] = copy  # before what it refers to is copied: that may be itself
         attributes = names_used(code)
         for name in _global_names(code):
             if name in function.__globals__:
@@ -103,24 +97,27 @@ class Copier:
 
     def codes(self) -> Iterator[CodeType]:
         """The code of every function copied so far."""
-        for _, copy in self._copies.values():
+        for copy in self._copies.values():
             yield from _nested(copy.__code__)
 
     def replaced(self, value: Any, attributes: Iterable[str] = ()) -> Any:
         """The replacement for the value of a global, a closure variable or a module's attribute.
         ``attributes`` are what the function may ask of it: what it calls is copied beforehand."""
-        if value is self._cuda:
+        if value is sys.modules["numba.cuda"]:
             return self.fake_cuda
         if (emulation := self._emulation(value)) is not None:
             return emulation
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
             copy = self.copy(value.py_func)
             return copy if self._paths is None else self._paths.call(copy)
-        if id(value) in self._names:
-            return self._imported(self._names[id(value)])
+        if (name := _imported_names().get(id(value))) is not None:
+            return self._imported(name)
         if isinstance(value, ModuleType):
-            module = self._modules.setdefault(id(value), _Module(value, self))
-            module.look_up(attributes)
+            module = self._modules.setdefault(id(value), ModuleType(value.__name__))
+            for name in attributes:
+                if name in vars(value) and name not in vars(module):
+                    setattr(module, name, None)  # a module may refer to itself
+                    setattr(module, name, self.replaced(vars(value)[name], attributes))
             return module
         meant = self._meaning(value)
         if meant is not None:
@@ -176,43 +173,18 @@ class Unknown:
     __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __rshift__ = __rlshift__ = _refuse
 
 
-class _Module:
-    """A module such as ``numpy`` as a kernel sees it."""
-
-    def __init__(self, module: ModuleType, copier: Copier) -> None:
-        self._module, self._copier = module, copier
-
-    def look_up(self, names: Iterable[str]) -> None:
-        """Find those of the names that the module has, and through it those of its modules."""
-        for name in names:
-            if name in vars(self._module) and name not in vars(self):
-                value = vars(self._module)[name]
-                vars(self)[name] = None  # a module may refer to itself
-                vars(self)[name] = self._copier.replaced(value, names)
-
-    def __getattr__(self, name: str) -> Any:
-        value = self._copier.replaced(getattr(self._module, name))
-        setattr(self, name, value)  # found at once the next time
-        return value
+_codes: WeakKeyDictionary[FunctionType, dict[bool, CodeType]] = WeakKeyDictionary()
 
 
-def _once(make: Callable[[FunctionType], _Code]) -> Callable[[FunctionType], _Code]:
-    """Keep what it makes of a function as long as there is the function: always the same code, so
-    that Python and the caches of instructions in it need to look at it only once."""
-    made: WeakKeyDictionary[FunctionType, _Code] = WeakKeyDictionary()
-
-    def known(function: FunctionType) -> _Code:
-        if function not in made:
-            made[function] = make(function)
-        return made[function]
-
-    return known
-
-
-@_once
-def _code_of_its_own(function: FunctionType) -> CodeType:
-    """The function's code, shared with no other function of a factory."""
-    return function.__code__.replace()
+def _code_of(function: FunctionType, counted: bool) -> CodeType:
+    """The function's code, shared with no other function of a factory, and with its ``while`` loops
+    ``counted``: always the same, so that Python and the caches of instructions in it need to look
+    at it only once."""
+    codes = _codes.setdefault(function, {})
+    if counted not in codes:
+        made = _with_counted_loops(function) if counted else None
+        codes[counted] = made or function.__code__.replace()
+    return codes[counted]
 
 
 @lru_cache(maxsize=1000)  # asked at every launch
@@ -260,10 +232,8 @@ def _checked_index(value: Any) -> int:
 ENDLESS = "_endless_"  # in the function's globals
 
 
-@_once
 def _with_counted_loops(function: FunctionType) -> CodeType | None:
-    """The function's code with its ``while`` loops counted; None if it has no ``while`` loop or no
-    source."""
+    """None where there is no ``while`` loop, or no source."""
     try:
         lines, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))

@@ -23,13 +23,6 @@ from convlab.simulation.scalars import cast, converted, poison
 ALL_LANES = (1 << WARP) - 1
 STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
 NOBODY_WROTE = 0xFF  # bytes that make NaN of a float, -1 of an integer
-# A kernel that uses none of these runs its threads one after the other, with no switching.
-BLOCKING = {
-    *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
-    *("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "activemask"),
-    *("ballot_sync", "all_sync", "any_sync", "eq_sync", "match_any_sync", "match_all_sync"),
-    *("nanosleep", "cas", "compare_and_swap"),
-}
 
 
 @dataclass(slots=True)
@@ -126,31 +119,10 @@ def _kind(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return tuple(map(int, sizes)), np.dtype(getattr(dtype, "dtype", dtype))
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _barrier(kind: str) -> Callable[..., int]:
     """A barrier of the block that counts for how many threads the predicate is true, or tells
     whether it is for all, or for one."""
     return lambda self, predicate: int(self.hub(Request(kind, site_of(1), bool(predicate))))
-
-
-def _vote(kind: str, brought: Callable[[Any], Any] = bool) -> Callable[..., Any]:
-    """The result of greenlets.CALLS for the values of the mask's lanes."""
-    return lambda self, mask, value: self.hub(
-        Request(kind, site_of(1), brought(value), int(mask) & ALL_LANES)
-    )
-
-
-def _shuffle(kind: str, source: Callable[[int, int], int]) -> Callable[..., Any]:
-    """The value of the source lane, one's own where that is below zero: beyond the warp."""
-
-    def shuffle(self: SimulatedCuda, mask: int, value: Any, which: int) -> Any:
-        brought = value, source(self.laneid, which)
-        return self.hub(Request(kind, site_of(1), brought, int(mask) & ALL_LANES))
-
-    return shuffle
 
 
 class SimulatedCuda:
@@ -174,7 +146,7 @@ class SimulatedCuda:
         self.laneid = 0
         self.shared = Shared(memory, dynamic_bytes)
         self.local = Local(memory)
-        self.const = SimpleNamespace(array_like=_same)
+        self.const = SimpleNamespace(array_like=lambda array: array)
         self.atomic = _Atomic(self)
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
         self.on_fence = on_fence
@@ -207,23 +179,11 @@ class SimulatedCuda:
         """A bit for each lane before this one."""
         return (1 << self.laneid) - 1
 
-    # Barriers of the block, and what the lanes of a warp do together.
+    # Barriers of the block, and what the lanes of a warp do together: more in _COLLECTIVES.
 
     syncthreads_count = _barrier("syncthreads_count")
     syncthreads_and = _barrier("syncthreads_and")
     syncthreads_or = _barrier("syncthreads_or")
-    ballot_sync = _vote("ballot_sync")
-    all_sync = _vote("all_sync")
-    any_sync = _vote("any_sync")
-    eq_sync = _vote("eq_sync")
-    match_any_sync = _vote("match_any_sync", _same)
-    match_all_sync = _vote("match_all_sync", _same)
-    shfl_sync = _shuffle("shfl_sync", lambda lane, other: other % WARP)
-    shfl_up_sync = _shuffle("shfl_up_sync", lambda lane, delta: max(lane - delta, -1))
-    shfl_down_sync = _shuffle(
-        "shfl_down_sync", lambda lane, delta: lane + delta if lane + delta < WARP else -1
-    )
-    shfl_xor_sync = _shuffle("shfl_xor_sync", lambda lane, bits: (lane ^ bits) % WARP)
 
     def syncwarp(self, mask: int = ALL_LANES) -> None:
         """Wait for the lanes of ``mask``."""
@@ -266,6 +226,45 @@ class SimulatedCuda:
         """The bits in reverse order."""
         bits = _mask(value).bit_length()
         return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
+
+
+# What a lane brings to a call of its warp, of the arguments that follow the mask. A shuffle brings
+# the value and the source lane: below zero, beyond the warp, one's own.
+_COLLECTIVES: dict[str, Callable[..., Any]] = {
+    "ballot_sync": lambda lane, value: bool(value),
+    "all_sync": lambda lane, value: bool(value),
+    "any_sync": lambda lane, value: bool(value),
+    "eq_sync": lambda lane, value: bool(value),
+    "match_any_sync": lambda lane, value: value,
+    "match_all_sync": lambda lane, value: value,
+    "shfl_sync": lambda lane, value, other: (value, other % WARP),
+    "shfl_up_sync": lambda lane, value, delta: (value, max(lane - delta, -1)),
+    "shfl_down_sync": lambda lane, value, delta: (value, _within_warp(lane + delta)),
+    "shfl_xor_sync": lambda lane, value, bits: (value, (lane ^ bits) % WARP),
+}
+# A kernel that uses none of these runs its threads one after the other, with no switching.
+BLOCKING = {
+    *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
+    *("activemask", "nanosleep", "cas", "compare_and_swap", *_COLLECTIVES),
+}
+
+
+def _within_warp(lane: int) -> int:
+    return lane if lane < WARP else -1
+
+
+def _collective(kind: str) -> Callable[..., Any]:
+    brings = _COLLECTIVES[kind]
+
+    def call(self: SimulatedCuda, mask: int, *values: Any) -> Any:
+        brought = brings(self.laneid, *values)
+        return self.hub(Request(kind, site_of(1), brought, int(mask) & ALL_LANES))
+
+    return call
+
+
+for _kind_of_call in _COLLECTIVES:
+    setattr(SimulatedCuda, _kind_of_call, _collective(_kind_of_call))
 
 
 class _Atomic:

@@ -178,7 +178,7 @@ class SimulatedLaunch(Clock):
         error: Exception | None = None
         where = ""
         if self.arithmetic is not None:
-            self.arithmetic.watch(self.codes)
+            self.arithmetic.codes.update(map(id, self.codes))
         try:
             self._run_blocks()
         except Stop:
