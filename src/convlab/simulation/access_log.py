@@ -54,16 +54,9 @@ class Span:
         """Bytes of an element."""
         return self.dtype.itemsize
 
-    def index(self, address: int) -> tuple[int, ...]:
-        """Which element that is, or the one before."""
-        return self._split(address)[0]
-
-    def has_element(self, address: int) -> bool:
-        """Whether one lies there, and not in a gap between two."""
-        return 0 <= self._split(address)[1] < self.itemsize
-
-    def _split(self, address: int) -> tuple[tuple[int, ...], int]:
-        """An element's index and how many bytes after its first one the address is."""
+    def split(self, address: int) -> tuple[tuple[int, ...], int]:
+        """The index of the element there, or of the one before, and how many bytes after its first
+        one the address is."""
         index = [0] * len(self.shape)
         rest = address - self.start
         for axis in sorted(range(len(index)), key=lambda axis: -abs(self.strides[axis])):
@@ -173,7 +166,6 @@ class AccessLog:
     path_marks: list[int] = field(default_factory=list)  # first entry, path; empty if not kept
     spans: list[Span] = field(default_factory=list)
     _columns: Accesses | None = None
-    _columns_of: int = 0  # so many entries
 
     def add(
         self, address: int, site: int, kind: int, count: int = 1, values: Iterable[Any] = ()
@@ -192,14 +184,9 @@ class AccessLog:
         self._columns = None
 
     def columns(self) -> Accesses:
-        """The entries as read-only arrays, which several callers share."""
-        if self._columns is None or self._columns_of != len(self.sites):
-            self._columns, self._columns_of = self._made_columns(), len(self.sites)
-            for column in self._columns:
-                column.flags.writeable = False
-        return self._columns
-
-    def _made_columns(self) -> Accesses:
+        """The entries as arrays, which several callers share: the same ones until ``clear``."""
+        if self._columns is not None:
+            return self._columns
         sites = _array(self.sites)
         kinds, counts = (sites & 1).astype(np.int8), np.ones(len(sites), np.int64)
         special = np.flatnonzero(sites < 0)
@@ -219,13 +206,14 @@ class AccessLog:
             columns[2][within > 0] |= WIDE
         value = np.full(len(columns[0]), None)
         value[columns[2] & 3 == WRITE] = np.fromiter(self.values, object, len(self.values))
-        return Accesses._make([*columns, value])
+        self._columns = Accesses._make([*columns, value])
+        return self._columns
 
     def span_at(self, address: int) -> Span:
         """The array that holds the address. Of several views it is the last, preferably one with an
         element there."""
         around = [span for span in reversed(self.spans) if span.start <= address < span.end]
-        return next((span for span in around if span.has_element(address)), around[0])
+        return next((s for s in around if s.split(address)[1] < s.itemsize), around[0])
 
 
 def _array(numbers: list[int]) -> np.ndarray:
@@ -270,15 +258,9 @@ class Sites:
 
 
 @cache
-def _lines(code: CodeType) -> dict[int, int]:
-    starts: dict[int, int] = {}
-    for begin, end, line in code.co_lines():
-        starts.update(dict.fromkeys(range(begin, end, 2), line or code.co_firstlineno))
-    return starts
-
-
 def _line_at(code: CodeType, offset: int) -> int:
-    return _lines(code).get(offset, code.co_firstlineno)
+    lines = (line for begin, end, line in code.co_lines() if begin <= offset < end)
+    return next(lines, None) or code.co_firstlineno
 
 
 _by_id: dict[int, dict[int, int]] = {}  # asked at every wide access; hashing code takes long
@@ -287,24 +269,17 @@ _by_id: dict[int, dict[int, int]] = {}  # asked at every wide access; hashing co
 def instruction(code: CodeType, offset: int) -> int:
     """The offset that stands for an instruction. It has several: where Python has specialised it,
     calls come from its cache entries, and a ``while`` has its condition twice."""
-    found = _by_id.get(id(code))
-    if found is None:
-        found = _by_id[id(code)] = _instructions(code)
+    if id(code) not in _by_id:
+        first: dict[object, int] = {}
+        stands_for = _by_id[id(code)] = {}
         finalize(code, _by_id.pop, id(code), None)
-    return found[offset]
-
-
-@cache
-def _instructions(code: CodeType) -> dict[int, int]:
-    first: dict[object, int] = {}
-    stands_for: dict[int, int] = {}
-    steps = list(dis.get_instructions(code))
-    ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
-    for step, end in zip(steps, ends, strict=True):
-        where = (step.positions, step.opname) if step.positions else step.offset
-        one = first.setdefault(where, step.offset)
-        stands_for.update(dict.fromkeys(range(step.offset, end), one))
-    return stands_for
+        steps = list(dis.get_instructions(code))
+        ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
+        for step, end in zip(steps, ends, strict=True):
+            where = (step.positions, step.opname) if step.positions else step.offset
+            one = first.setdefault(where, step.offset)
+            stands_for.update(dict.fromkeys(range(step.offset, end), one))
+    return _by_id[id(code)][offset]
 
 
 def site_of(depth: int) -> int:
@@ -352,7 +327,7 @@ class Paths:
 
     def new_block(self) -> None:
         """All threads are where the kernel begins."""
-        self._of = [0] * len(self._of)
+        self._of[:] = [0] * len(self._of)
         self.now = self.running = 0
 
     def enter(self, thread: int) -> None:

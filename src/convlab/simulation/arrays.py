@@ -7,7 +7,7 @@ each kind of array, by :mod:`convlab.simulation.memory`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,10 +68,6 @@ class Array:
         for row in range(len(self)):
             yield self.part(row, site_of(1))  # whoever asks for the next one stands there
 
-    def part(self, index: Any, site: int) -> Any:
-        """An element by an unusual index, or a view."""
-        raise NotImplementedError
-
     def show(self, index: tuple[Any, ...]) -> str:
         """An element as the kernel writes it: ``S_F[3, 1]``."""
         return f"{self.name}[{', '.join(map(str, index))}]"
@@ -122,8 +118,51 @@ class Array:
             what = f"{self.show(index)} is {chance} of {width} bytes"
             self.memory.report("misaligned", what, site, self, index)
 
+    def part(self, index: Any, site: int) -> Any:
+        """An element by an unusual index, or a view: ``a[2:]``, ``a[row]`` of a matrix."""
+        entries = self.whole_index(index)
+        if self._is_partial(entries):
+            return self.view(entries, site)
+        return self.load(self.check(entries, site), 1, site)[0]
+
+    def store_part(self, index: Any, value: Any, site: int) -> None:
+        """A store whose value or index is unusual: an integer that wraps, a float to be cut."""
+        entries = self.whole_index(index)
+        if not self._is_partial(entries):
+            self.store(self.check(entries, site), (value,), site)
+            return
+        row = self.view(entries, site)
+        if isinstance(value, Array):
+            raise NotSimulated(
+                f"an array of shape {value.shape} stored in one of shape {row.shape}, a part of "
+                f"{self.name}, is not simulated"
+            )
+        for at in np.ndindex(*row.shape):
+            row.store_part(at, value, site)
+
+    def _is_partial(self, entries: tuple[Any, ...]) -> bool:
+        return len(entries) < self.ndim or any(isinstance(entry, slice) for entry in entries)
+
+    def load_run(self, index: Any, count: int, depth: int = 2) -> tuple[Any, ...]:
+        """``count`` neighbours by one wide load of the function ``depth`` calls above."""
+        site = site_of(depth)
+        return tuple(self.load(self.check_run(index, count, site), count, site))
+
+    def store_run(self, index: Any, values: tuple[Any, ...], depth: int = 2) -> None:
+        """The same number of neighbours by one wide store."""
+        site = site_of(depth)
+        self.store(self.check_run(index, len(values), site), values, site)
+
     def first_of_run(self, index: Any, count: int, site: int) -> int:
         """The element that a wide access begins at, in C order, after all checks."""
+        return self.element(self.check_run(index, count, site))
+
+    def element(self, at: tuple[int, ...]) -> int:
+        """The number of an element in C order, of a C-contiguous array."""
+        return (self.address(at) - self.base) // self.dtype.itemsize
+
+    def check_run(self, index: Any, count: int, site: int) -> tuple[int, ...]:
+        """Where a wide access begins, after all checks."""
         if not self.wide:
             raise TypeError(
                 f"{self.name} is not a C-contiguous array of float32, which alone have wide "
@@ -132,7 +171,21 @@ class Array:
         at = self.check(index, site)
         self.check((*at[:-1], at[-1] + count - 1), site)
         self.check_aligned(at, self.dtype.itemsize * count, site)
-        return (self.address(at) - self.base) // self.dtype.itemsize
+        return at
+
+    # What differs between arrays, for indices that are checked: views, and neighbours.
+
+    def view(self, entries: tuple[Any, ...], site: int) -> Any:
+        """The part at these integers and slices."""
+        raise NotImplementedError
+
+    def load(self, at: tuple[int, ...], count: int, site: int) -> list[Any]:
+        """``count`` neighbours from this element on."""
+        raise NotImplementedError
+
+    def store(self, at: tuple[int, ...], values: tuple[Any, ...], site: int) -> None:
+        """Neighbours from this element on, rounded or wrapped to the array's type."""
+        raise NotImplementedError
 
 
 class CheckedArray(Array):
@@ -165,13 +218,7 @@ class CheckedArray(Array):
         """NumPy calls this to work on a whole array, which no kernel can."""
         raise TypeError("no operation of NumPy takes an 'Array' of a kernel")
 
-    def part(self, index: Any, site: int) -> Any:
-        """An element by an unusual index, or a view: ``a[2:]``, ``a[row]`` of a matrix."""
-        entries = self.whole_index(index)
-        if len(entries) == self.ndim and not any(isinstance(e, slice) for e in entries):
-            at = self.check(entries, site)
-            self._log(at, site, READ)
-            return self.loaded(self.data[at[0] if len(at) == 1 else at])
+    def view(self, entries: tuple[Any, ...], site: int) -> Any:
         for entry, extent in zip(entries, self.shape, strict=False):
             if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
                 self.report_outside(entries, site, None)
@@ -182,46 +229,22 @@ class CheckedArray(Array):
         kind = self.memory.view_class(part.ndim, part.dtype)
         return kind(part, self.name, self.base + offset, self.memory, self.alignment)
 
-    def store_part(self, index: Any, value: Any, site: int) -> None:
-        """A store whose value or index is unusual: an integer that wraps, a float to be cut."""
+    def load(self, at: tuple[int, ...], count: int, site: int) -> list[Any]:
+        self._log(at, site, READ, count)
+        if count == 1:
+            return [self.loaded(self.data[_key(at)])]
+        first = self.element(at)
+        return [self.loaded(value) for value in self.flat[first : first + count].tolist()]
+
+    def store(self, at: tuple[int, ...], values: tuple[Any, ...], site: int) -> None:
         self.check_writeable()
-        entries = self.whole_index(index)
-        if len(entries) < self.ndim or any(isinstance(entry, slice) for entry in entries):
-            row = self.part(entries, site)
-            if isinstance(value, Array):
-                raise NotSimulated(
-                    f"an array of shape {value.shape} stored in one of shape {row.shape}, a part "
-                    f"of {self.name}, is not simulated"
-                )
-            for at in np.ndindex(*row.shape):
-                row.store_part(at, value, site)
-            return
-        at = self.check(entries, site)
-        value = converted(value, self.dtype)
-        self.data[at[0] if len(at) == 1 else at] = value
-        self._log(at, site, WRITE, (value,))
-
-    def check_writeable(self) -> None:
-        if not self.host.flags.writeable:
-            raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
-
-    def load_run(self, index: Any, count: int, depth: int = 2) -> tuple[Any, ...]:
-        """``count`` neighbours by one wide load of the function ``depth`` calls above."""
-        site = site_of(depth)
-        first = self.first_of_run(index, count, site)
-        if (log := self.memory.log) is not None:
-            log.add(self.base + first * self.itemsize, site, READ, count)
-        return tuple([self.loaded(value) for value in self.flat[first : first + count].tolist()])
-
-    def store_run(self, index: Any, values: tuple[Any, ...], depth: int = 2) -> None:
-        """The same number of neighbours by one wide store."""
-        site = site_of(depth)
-        self.check_writeable()
-        first = self.first_of_run(index, len(values), site)
-        if (log := self.memory.log) is not None:
-            log.add(self.base + first * self.itemsize, site, WRITE, len(values), values)
-        for n, value in enumerate(values, first):
-            self.flat[n] = value
+        kept = [converted(value, self.dtype) for value in values]
+        self._log(at, site, WRITE, len(kept), kept)
+        if len(kept) == 1:
+            self.data[_key(at)] = kept[0]
+        else:
+            for n, value in enumerate(kept, self.element(at)):
+                self.flat[n] = value
 
     def update(
         self, index: Any, function: Callable[[Any], Any], site: int, kind: int = ATOMIC
@@ -229,15 +252,26 @@ class CheckedArray(Array):
         """An atomic: store ``function(old)`` and return the old value."""
         self.check_writeable()
         at = self.check(self.whole_index(index), site)
-        key = at[0] if len(at) == 1 else at
-        old = self.loaded(self.data[key])
-        self.data[key] = converted(function(old), self.dtype)
+        old = self.loaded(self.data[_key(at)])
+        self.data[_key(at)] = converted(function(old), self.dtype)
         self._log(at, site, kind)
         return old
 
-    def _log(self, at: tuple[int, ...], site: int, kind: int, values: tuple[Any, ...] = ()) -> None:
+    def check_writeable(self) -> None:
+        """Raise ``TypeError`` for a constant array, and for one that is read-only on the host."""
+        if not self.host.flags.writeable:
+            raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
+
+    def _log(
+        self, at: tuple[int, ...], site: int, kind: int, count: int = 1, values: Sequence[Any] = ()
+    ) -> None:
         if (log := self.memory.log) is not None:
-            log.add(self.address(at), site, kind, values=values)
+            log.add(self.address(at), site, kind, count, values)
+
+
+def _key(at: tuple[int, ...]) -> Any:
+    """An index as memoryviews take it."""
+    return at[0] if len(at) == 1 else at
 
 
 class LocalArray(Array):
@@ -251,40 +285,24 @@ class LocalArray(Array):
         self.name, self.memory = name, memory
         self.cells: list[Any] = [None] * self.size
 
-    def _cell(self, index: Any, site: int) -> int:
-        """Which cell that is, after all checks."""
-        entries = self.whole_index(index)
-        if any(isinstance(entry, slice) for entry in entries) or len(entries) < self.ndim:
-            raise NotSimulated(f"{self.show(entries)}: views of local arrays are not simulated")
-        return self.address(self.check(entries, site)) // self.dtype.itemsize
+    def view(self, entries: tuple[Any, ...], site: int) -> Any:
+        raise NotSimulated(f"{self.show(entries)}: views of local arrays are not simulated")
 
-    def part(self, index: Any, site: int) -> Any:
-        """The element, or a finding and a poisoned value where it was never written."""
-        return self._value(self._cell(index, site), site)
+    def load(self, at: tuple[int, ...], count: int, site: int) -> list[Any]:
+        first = self.element(at)
+        values = self.cells[first : first + count]
+        for n, value in enumerate(values):
+            if value is None:  # found, and poisoned
+                where = tuple(int(i) for i in np.unravel_index(first + n, self.shape))
+                what = f"{self.show(where)} is read before anything is written to it"
+                self.memory.report("uninitialised", what, site, self, where)
+                values[n] = poison(self.dtype).item()
+        return [self.loaded(value) for value in values]
 
-    def _value(self, cell: int, site: int) -> Any:
-        value = self.cells[cell]
-        if value is None:
-            at = tuple(int(i) for i in np.unravel_index(cell, self.shape))
-            what = f"{self.show(at)} is read before anything is written to it"
-            self.memory.report("uninitialised", what, site, self, at)
-            value = poison(self.dtype).item()
-        return self.loaded(value)
-
-    def store_part(self, index: Any, value: Any, site: int) -> None:
-        """Write one element, rounded or wrapped to the array's type."""
-        self.cells[self._cell(index, site)] = converted(value, self.dtype)
+    def store(self, at: tuple[int, ...], values: tuple[Any, ...], site: int) -> None:
+        first = self.element(at)
+        self.cells[first : first + len(values)] = [converted(v, self.dtype) for v in values]
 
     def update(self, index: Any, function: Any, site: int, kind: int = 0) -> Any:
         """Raises :class:`NotSimulated`, always."""
         raise NotSimulated(f"an atomic on {self.name}: a GPU has none for local memory")
-
-    def load_run(self, index: Any, count: int) -> tuple[Any, ...]:
-        """``count`` neighbours by one wide load of the function two calls above."""
-        first = self.first_of_run(index, count, site := site_of(2))
-        return tuple([self._value(cell, site) for cell in range(first, first + count)])
-
-    def store_run(self, index: Any, values: tuple[Any, ...]) -> None:
-        """The same number of neighbours by one wide store."""
-        first = self.first_of_run(index, len(values), site_of(2))
-        self.cells[first : first + len(values)] = [converted(v, self.dtype) for v in values]

@@ -25,16 +25,8 @@ from typing import Any
 import numpy as np
 
 from convlab import device
-from convlab.device.products import (
-    MULTIPLY_ADDS,
-    ROWS,
-    TERMS,
-    WARP,
-    WARPGROUP,
-    check_width,
-    checked_fragments,
-    rounded_to_tf32,
-)
+from convlab.device import products
+from convlab.device.products import TERMS, WARP, WARPGROUP
 from convlab.simulation.access_log import (
     GLOBAL,
     ISSUED,
@@ -57,7 +49,7 @@ from convlab.simulation.simulated_cuda import ALL_LANES, SimulatedCuda
 
 ALL_THREADS = (1 << WARPGROUP) - 1
 # A multiply-add is two operations; each lane has its part of the warp's.
-OPERATIONS_OF_A_LANE = 2 * MULTIPLY_ADDS // WARP
+OPERATIONS_OF_A_LANE = 2 * products.MULTIPLY_ADDS // WARP
 INSTRUCTIONS = 6  # of a warpgroup's product: three for each half of its terms
 SIXTEEN = 16  # bytes, at a multiple of which the matrix on the right begins
 
@@ -101,15 +93,13 @@ class AsyncCopies:
 
     # What a kernel calls.
 
-    def copy(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
-        """``copy_async``: one float32; zero where it is not ``valid``."""
-        frame = sys._getframe(1)
-        self._copy(1, target, index, source, at, valid, id(frame.f_code) + frame.f_lasti)
+    def copy(self, *arguments: Any) -> None:
+        """``copy_async``: one float32."""
+        self._copy(1, *arguments)
 
-    def copy4(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+    def copy4(self, *arguments: Any) -> None:
         """``copy_async4``: four neighbours."""
-        frame = sys._getframe(1)
-        self._copy(4, target, index, source, at, valid, id(frame.f_code) + frame.f_lasti)
+        self._copy(4, *arguments)
 
     def commit(self) -> None:
         """``commit_copies``: this thread's copies since the last one become a group."""
@@ -134,9 +124,10 @@ class AsyncCopies:
                 for n, value in enumerate(values, copy.first):
                     flat[n] = value
 
-    def _copy(
-        self, count: int, target: Any, index: Any, source: Any, at: Any, valid: Any, site: int
-    ) -> None:
+    def _copy(self, count: int, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+        """``count`` neighbours; zeros where they are not ``valid``."""
+        frame = sys._getframe(2)
+        site = id(frame.f_code) + frame.f_lasti
         if (target, source) not in self._checked:
             _check_copy(target, source)
             self._checked.add((target, source))
@@ -223,7 +214,7 @@ class TensorCores:
         # Registers hold Python's numbers.
         cast: Any = arithmetic.cast if arithmetic else lambda f: lambda value: float(f(value))
         self.intrinsics: dict[Any, Callable[..., Any]] = {
-            device.to_tf32: cast(rounded_to_tf32),
+            device.to_tf32: cast(products.rounded_to_tf32),
             device.mma_tf32: self.mma,
             device.fence_shared: self.fence,
             device.start_product: self.start,
@@ -241,7 +232,7 @@ class TensorCores:
 
     def mma(self, a: Any, b: Any, c: Any) -> Any:
         """``mma_tf32``: this lane's four numbers of the product, once all 32 have come."""
-        request = Request(MMA, site_of(1), checked_fragments(a, b, c), ALL_LANES)
+        request = Request(MMA, site_of(1), products.checked_fragments(a, b, c), ALL_LANES)
         if self._arithmetic is None:
             return self._cuda.hub(request)
         self._arithmetic.count(OPERATIONS_OF_A_LANE)
@@ -270,7 +261,7 @@ class TensorCores:
             mine = address + in_block % WARPGROUP * share * S.itemsize
             self._clock.log.add(mine, site, READ + LANDED, share)
         if self._arithmetic is not None:
-            self._arithmetic.count(2 * INSTRUCTIONS * ROWS * TERMS // 2 * N // WARP)
+            self._arithmetic.count(2 * INSTRUCTIONS * products.ROWS * TERMS // 2 * N // WARP)
         key = in_block // WARPGROUP, site
         product = self._come(key, Product(began, address + count * S.itemsize))
         result = self._cuda.hub(Request(PRODUCT, site, brought, ALL_THREADS))
@@ -378,7 +369,7 @@ def _check_copy(target: Any, source: Any) -> None:
 
 
 def _check_product(D: Any, L: Any, T: Any, S: Any, N: int) -> None:
-    check_width(N)
+    products.check_width(N)
     for name, array, least in (("D", D, N // 2), ("L", L, 8), ("T", T, 8)):
         fits = isinstance(array, LocalArray) and array.ndim == 1 and array.size >= least
         if not fits or array.dtype != np.float32:

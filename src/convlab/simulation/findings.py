@@ -135,7 +135,7 @@ class Reports:
         kind, first, second = conflict
         shown = second or first
         span = log.span_at(first.address)
-        index = span.index(first.address)
+        index, _ = span.split(first.address)
         who = f"thread {self.thread(first.thread)}"
         if second is None:
             what = "is read before anything in this block wrote to it"

@@ -33,7 +33,6 @@ from convlab.simulation.memory_rules import changes
 from convlab.simulation.scalars import converted
 
 SIEVE = 1 << 18
-TABLE = 8_000_000  # what is numbered beyond this is sorted, not put in a table
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
 # The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
 BLOCK_FENCE, FENCE = 64, 65
@@ -101,9 +100,7 @@ class Race:
         in the same phase there is a race, which says more."""
         address = accesses.address[shared]
         block = accesses.block[shared] - accesses.block[0]
-        key = block * (int(address.max()) + 1) + address
-        if key.max() > TABLE:
-            key = np.unique(key, return_inverse=True)[1]
+        key = np.unique(block * (int(address.max()) + 1) + address, return_inverse=True)[1]
         never = len(accesses.block)
         first_write = np.full(int(key.max()) + 1, never, np.int32)
         writes = np.flatnonzero(sets[shared])[::-1]  # backwards: the first one stays
@@ -160,7 +157,9 @@ class Race:
                 chosen = chosen[::-1]
             each = (entity[chosen] - entity.min()) * width + address[chosen] - low
             every = kind == ATOMIC and self.fences
-            self._kept.append(accesses.take(chosen if every else chosen[_firsts(each)]))
+            self._kept.append(
+                accesses.take(chosen if every else chosen[np.unique(each, return_index=True)[1]])
+            )
 
     def _conflicts(
         self, accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], scope: str
@@ -302,17 +301,6 @@ def _neighbours(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
         if second.kind == WRITE:
             since = {READ: [], WRITE: [], ATOMIC: []}
         since[second.kind].append(second)
-
-
-def _firsts(key: np.ndarray) -> np.ndarray:
-    """Where each different number stands first."""
-    size = int(key.max()) + 1
-    if size > TABLE:
-        return np.unique(key, return_index=True)[1]
-    first = np.empty(size, np.int32)
-    indices = np.arange(len(key), dtype=np.int32)
-    first[key[::-1]] = indices[::-1]
-    return np.flatnonzero(first[key] == indices)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -122,7 +122,7 @@ def _kind(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 def _barrier(kind: str) -> Callable[..., int]:
     """A barrier of the block that counts for how many threads the predicate is true, or tells
     whether it is for all, or for one."""
-    return lambda self, predicate: int(self.hub(Request(kind, site_of(1), bool(predicate))))
+    return lambda self, predicate: int(self.hub(Request(kind, site_of(1), predicate)))
 
 
 class SimulatedCuda:
@@ -163,11 +163,8 @@ class SimulatedCuda:
     def grid(self, ndim: int) -> Any:
         """The thread's index in the grid: a number for ``ndim`` 1, else a tuple of them."""
         t, b, d = self.threadIdx, self.blockIdx, self.blockDim
-        if ndim == 1:
-            return b.x * d.x + t.x
-        if ndim == 2:
-            return b.x * d.x + t.x, b.y * d.y + t.y
-        return b.x * d.x + t.x, b.y * d.y + t.y, b.z * d.z + t.z
+        index = b.x * d.x + t.x, b.y * d.y + t.y, b.z * d.z + t.z
+        return index[0] if ndim == 1 else index[:ndim]
 
     def gridsize(self, ndim: int) -> Any:
         """Threads in the grid: a number for ``ndim`` 1, else a tuple of them."""
