@@ -51,7 +51,6 @@ class Span:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
         return self.dtype.itemsize
 
     def split(self, address: int) -> tuple[tuple[int, ...], int]:
@@ -120,7 +119,6 @@ class Accesses(NamedTuple):
 
 
 def joined(parts: Sequence[Accesses]) -> Accesses:
-    """The accesses of several logs."""
     return Accesses(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -235,13 +233,11 @@ class Sites:
         self._codes = {id(code): code for code in codes}
 
     def line(self, site: int) -> tuple[str, int]:
-        """File and line."""
         if (code := self._code(site)) is None:
             return "?", 0
         return code.co_filename, _line_at(code, site - id(code))
 
     def knows(self, code: CodeType) -> bool:
-        """Whether sites in this code are found."""
         return id(code) in self._codes
 
     def one_each(self, sites: np.ndarray) -> np.ndarray:

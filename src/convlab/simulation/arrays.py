@@ -30,7 +30,6 @@ def start_of(host: np.ndarray) -> int:
 
 
 def is_wide(host: np.ndarray) -> bool:
-    """Whether wide accesses take it."""
     return bool(host.dtype == np.float32 and host.flags.c_contiguous)
 
 
@@ -46,6 +45,11 @@ class Array:
     alignment: int
     dtype: np.dtype[Any]
     wide: bool
+    # What differs, for indices that are checked: the part at some integers and slices; the
+    # neighbours from an element on, and storing there, rounded or wrapped to the array's type.
+    view: Callable[[tuple[Any, ...], int], Any]  # the last argument is the site
+    load: Callable[[tuple[int, ...], int, int], list[Any]]
+    store: Callable[[tuple[int, ...], tuple[Any, ...], int], None]
 
     @property
     def ndim(self) -> int:
@@ -77,7 +81,6 @@ class Array:
         return self.base + sum(i * s for i, s in zip(index, self.strides, strict=True))
 
     def loaded(self, value: Any) -> Any:
-        """What a load gives."""
         number = self.memory.number(self.dtype)
         return value if number is None else number(value)
 
@@ -106,7 +109,6 @@ class Array:
     def report_outside(
         self, shown: tuple[Any, ...], site: int, index: tuple[int, ...] | None
     ) -> None:
-        """Report an element or a view that is out of bounds."""
         what = f"{self.show(shown)} is outside shape {self.shape}"
         self.memory.report("out of bounds", what, site, self, index)
 
@@ -149,17 +151,16 @@ class Array:
         return tuple(self.load(self.check_run(index, count, site), count, site))
 
     def store_run(self, index: Any, values: tuple[Any, ...], depth: int = 2) -> None:
-        """The same number of neighbours by one wide store."""
         site = site_of(depth)
         self.store(self.check_run(index, len(values), site), values, site)
-
-    def first_of_run(self, index: Any, count: int, site: int) -> int:
-        """The element that a wide access begins at, in C order, after all checks."""
-        return self.element(self.check_run(index, count, site))
 
     def element(self, at: tuple[int, ...]) -> int:
         """The number of an element in C order, of a C-contiguous array."""
         return (self.address(at) - self.base) // self.dtype.itemsize
+
+    def first_of_run(self, index: Any, count: int, site: int) -> int:
+        """The element that a wide access begins at, in C order, after all checks."""
+        return self.element(self.check_run(index, count, site))
 
     def check_run(self, index: Any, count: int, site: int) -> tuple[int, ...]:
         """Where a wide access begins, after all checks."""
@@ -172,20 +173,6 @@ class Array:
         self.check((*at[:-1], at[-1] + count - 1), site)
         self.check_aligned(at, self.dtype.itemsize * count, site)
         return at
-
-    # What differs between arrays, for indices that are checked: views, and neighbours.
-
-    def view(self, entries: tuple[Any, ...], site: int) -> Any:
-        """The part at these integers and slices."""
-        raise NotImplementedError
-
-    def load(self, at: tuple[int, ...], count: int, site: int) -> list[Any]:
-        """``count`` neighbours from this element on."""
-        raise NotImplementedError
-
-    def store(self, at: tuple[int, ...], values: tuple[Any, ...], site: int) -> None:
-        """Neighbours from this element on, rounded or wrapped to the array's type."""
-        raise NotImplementedError
 
 
 class CheckedArray(Array):
@@ -249,7 +236,6 @@ class CheckedArray(Array):
     def update(
         self, index: Any, function: Callable[[Any], Any], site: int, kind: int = ATOMIC
     ) -> Any:
-        """An atomic: store ``function(old)`` and return the old value."""
         self.check_writeable()
         at = self.check(self.whole_index(index), site)
         old = self.loaded(self.data[_key(at)])
@@ -258,7 +244,6 @@ class CheckedArray(Array):
         return old
 
     def check_writeable(self) -> None:
-        """Raise ``TypeError`` for a constant array, and for one that is read-only on the host."""
         if not self.host.flags.writeable:
             raise TypeError(f"{self.name} is read-only: a kernel cannot store in it")
 
@@ -304,5 +289,4 @@ class LocalArray(Array):
         self.cells[first : first + len(values)] = [converted(v, self.dtype) for v in values]
 
     def update(self, index: Any, function: Any, site: int, kind: int = 0) -> Any:
-        """Raises :class:`NotSimulated`, always."""
         raise NotSimulated(f"an atomic on {self.name}: a GPU has none for local memory")

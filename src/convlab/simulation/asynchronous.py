@@ -325,7 +325,6 @@ class TensorCores:
             self._written = writes.take(np.diff(writes.address, append=-1) != 0)
 
     def _races(self, writes: Accesses) -> Iterator[Conflict]:
-        """Writes to what a product may read just then, whoever's."""
         for product in self._all:
             began = product.began
             inside = (began.address <= writes.address) & (writes.address < product.end)
@@ -388,7 +387,6 @@ def _is_shared(array: Any) -> bool:
 
 
 def _registers(array: LocalArray, site: int) -> list[float]:
-    """The eight numbers of A."""
     numbers = array.cells[:8]
     if None in numbers:
         numbers = [array.part(n, site) for n in range(8)]

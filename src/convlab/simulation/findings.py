@@ -57,7 +57,6 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What usually fixes it."""
         return REMEDIES[self.kind]
 
     def __str__(self) -> str:
@@ -168,16 +167,13 @@ class Reports:
         )
 
     def block(self, number: int) -> Coordinates:
-        """Where a block is in the grid."""
         return coordinates_of(number, self._grid)
 
     def thread(self, number: int) -> Coordinates:
-        """Where a thread of the launch is in its block."""
         x, y, z = self._block_shape
         return coordinates_of(number % (x * y * z), self._block_shape)
 
     def raise_any(self) -> None:
-        """Raise :class:`SimulationError` if there are any."""
         if not self._found:
             return
         found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))

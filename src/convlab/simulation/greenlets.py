@@ -84,7 +84,6 @@ class Block:
         self._size = len(self._threads)
 
     def run(self) -> None:
-        """Run all threads to their end."""
         ready = self._threads
         waiting: list[Thread] = []
         enter = self._enter
@@ -110,15 +109,9 @@ class Block:
         """Whether threads that all wait at a plain barrier may pass: the usual case, made quick."""
         if self._complain is None:
             return True
-        if len(waiting) < self._size:
-            return False
-        first = waiting[0].greenlet.gr_frame
-        code, offset = first.f_code, first.f_lasti
-        for thread in waiting:
-            frame = thread.greenlet.gr_frame
-            if frame.f_lasti != offset or frame.f_code is not code:
-                return False
-        return True
+        frames = [thread.greenlet.gr_frame for thread in waiting]
+        places = {(id(frame.f_code), frame.f_lasti) for frame in frames}
+        return len(waiting) == self._size and len(places) == 1
 
     def _who_goes_on(self, waiting: list[Thread]) -> tuple[list[Thread], list[Thread]]:
         """The threads that may continue, with their results, and the threads that still wait."""
@@ -141,9 +134,10 @@ class Block:
                 calls[key].append(thread)
         incomplete = []
         for (size, which, _, _, mask), threads in calls.items():
-            present = living = _bits_of(threads, size)
+            present = living = (1 << size) - 1
             if len(threads) < size:
-                living = _bits_of([t for t in waiting if t.number // size == which], size)
+                present = _bits(t.number % size for t in threads)
+                living = _bits(t.number % size for t in waiting if t.number // size == which)
             if mask is None or not mask & living & ~present:
                 going += self._call(threads, mask, present, living)
             else:
@@ -203,13 +197,9 @@ class Block:
     ) -> None:
         """Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from what reads
         their numbers. A tensor core needs those too that a small block does not have."""
-        first, request = threads[0], threads[0].request
-        kind, site = request.kind, request.site
-        there = (1 << min(self._size - first.number // WARP * WARP, WARP)) - 1
-        if kind == "syncwarp":
-            there = living
-        if kind in (MMA, PRODUCT, PRODUCT_DONE):
-            there = mask
+        first, kind, site = threads[0].number, threads[0].request.kind, threads[0].request.site
+        there = (1 << min(self._size - first // WARP * WARP, WARP)) - 1
+        there = {"syncwarp": living, MMA: mask, PRODUCT: mask, PRODUCT_DONE: mask}.get(kind, there)
         if absent := mask & there & ~present:
             what = f"{kind} names {_lanes(absent)} in its mask, which never come to it"
             if kind == MMA:
@@ -217,7 +207,7 @@ class Block:
             if kind in (PRODUCT, PRODUCT_DONE):
                 who = _lanes(absent).replace("lane", "thread")
                 what = f"{kind} needs the whole warpgroup, but its {who} never come to it"
-            complain("inactive lane", what, site, first.number)
+            complain("inactive lane", what, site, first)
         if strangers := present & ~mask:
             what = f"{kind} is called by {_lanes(strangers)}, which its mask does not name"
             outside = next(t.number for t in threads if strangers >> t.number % WARP & 1)
@@ -225,11 +215,9 @@ class Block:
 
     def _shuffled(self, thread: Thread, present: dict[int, Thread]) -> Any:
         value, source = thread.request.value
-        if source < 0:  # beyond the warp's end: one's own
-            return value
         if source in present:
             return present[source].request.value[0]
-        if self._complain is not None:
+        if 0 <= source < WARP and self._complain is not None:  # beyond the warp: one's own
             what = f"{thread.request.kind} reads lane {source}, which does not take part"
             self._complain("inactive lane", what, thread.request.site, thread.number)
         return value
@@ -250,13 +238,6 @@ def _product(brought: Brought) -> Brought:
 
 def _same_for_all(compute: Callable[[Brought], Any]) -> Callable[[Brought], Brought]:
     return lambda brought: dict.fromkeys(brought, compute(brought))
-
-
-def _bits_of(threads: list[Thread], size: int) -> int:
-    """A bit for each of these threads of one warp, or of one warpgroup: ``size`` has all of it."""
-    if len(threads) == size:
-        return (1 << size) - 1
-    return _bits(thread.number % size for thread in threads)
 
 
 def _bits(lanes: Iterable[int]) -> int:

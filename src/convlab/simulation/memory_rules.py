@@ -265,7 +265,6 @@ class Counts:
         return Counts(*sums)
 
     def add(self, requests: Requests) -> None:
-        """Count requests and their lanes."""
         far, lanes = requests.is_global, requests.lanes
         loads, stores = requests.kind != WRITE, requests.kind != READ  # an atomic is both
         self.global_loads += int(lanes[loads & far].sum())

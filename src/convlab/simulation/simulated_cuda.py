@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,8 +28,6 @@ NOBODY_WROTE = 0xFF  # bytes that make NaN of a float, -1 of an integer
 
 @dataclass(slots=True)
 class Dim3:
-    """``threadIdx`` and its like."""
-
     x: int = 0
     y: int = 0
     z: int = 0
@@ -100,7 +99,6 @@ class Local:
         self._made: dict[tuple[Any, ...], tuple[Any, str]] = {}
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        """A new array of the thread that asks."""
         frame = sys._getframe(1)
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
         made = self._made.get(call)
@@ -149,7 +147,8 @@ class SimulatedCuda:
         self.const = SimpleNamespace(array_like=lambda array: array)
         self.atomic = _Atomic(self)
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
-        self.on_fence = on_fence
+        self.threadfence = self.threadfence_system = partial(on_fence, True)
+        self.threadfence_block = partial(on_fence, False)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -161,19 +160,16 @@ class SimulatedCuda:
         raise NotSimulated(f"cuda.{name} is not simulated{meant}")
 
     def grid(self, ndim: int) -> Any:
-        """The thread's index in the grid: a number for ``ndim`` 1, else a tuple of them."""
         t, b, d = self.threadIdx, self.blockIdx, self.blockDim
         index = b.x * d.x + t.x, b.y * d.y + t.y, b.z * d.z + t.z
         return index[0] if ndim == 1 else index[:ndim]
 
     def gridsize(self, ndim: int) -> Any:
-        """Threads in the grid: a number for ``ndim`` 1, else a tuple of them."""
         g, d = self.gridDim, self.blockDim
         sizes = g.x * d.x, g.y * d.y, g.z * d.z
         return sizes[0] if ndim == 1 else sizes[:ndim]
 
     def lanemask_lt(self) -> int:
-        """A bit for each lane before this one."""
         return (1 << self.laneid) - 1
 
     # Barriers of the block, and what the lanes of a warp do together: more in _COLLECTIVES.
@@ -183,24 +179,11 @@ class SimulatedCuda:
     syncthreads_or = _barrier("syncthreads_or")
 
     def syncwarp(self, mask: int = ALL_LANES) -> None:
-        """Wait for the lanes of ``mask``."""
         self.hub(Request("syncwarp", site_of(1), None, int(mask) & ALL_LANES))
 
     def activemask(self) -> int:
         """A bit for each lane that stands here with this one."""
         return int(self.hub(Request("activemask", site_of(1))))
-
-    # Fences, and letting others run.
-
-    def threadfence(self) -> None:
-        """All threads of the GPU see the accesses before the fence before those after it."""
-        self.on_fence(True)
-
-    threadfence_system = threadfence
-
-    def threadfence_block(self) -> None:
-        """A fence for the threads of the block."""
-        self.on_fence(False)
 
     def nanosleep(self, nanoseconds: int) -> None:
         """Let the block's other threads go on; nothing here takes time."""
@@ -220,13 +203,12 @@ class SimulatedCuda:
 
     @staticmethod
     def brev(value: int) -> int:
-        """The bits in reverse order."""
         bits = _mask(value).bit_length()
         return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
 
 
 # What a lane brings to a call of its warp, of the arguments that follow the mask. A shuffle brings
-# the value and the source lane: below zero, beyond the warp, one's own.
+# the value and the source lane: beyond the warp, one's own.
 _COLLECTIVES: dict[str, Callable[..., Any]] = {
     "ballot_sync": lambda lane, value: bool(value),
     "all_sync": lambda lane, value: bool(value),
@@ -235,8 +217,8 @@ _COLLECTIVES: dict[str, Callable[..., Any]] = {
     "match_any_sync": lambda lane, value: value,
     "match_all_sync": lambda lane, value: value,
     "shfl_sync": lambda lane, value, other: (value, other % WARP),
-    "shfl_up_sync": lambda lane, value, delta: (value, max(lane - delta, -1)),
-    "shfl_down_sync": lambda lane, value, delta: (value, _within_warp(lane + delta)),
+    "shfl_up_sync": lambda lane, value, delta: (value, lane - delta),
+    "shfl_down_sync": lambda lane, value, delta: (value, lane + delta),
     "shfl_xor_sync": lambda lane, value, bits: (value, (lane ^ bits) % WARP),
 }
 # A kernel that uses none of these runs its threads one after the other, with no switching.
@@ -246,13 +228,7 @@ BLOCKING = {
 }
 
 
-def _within_warp(lane: int) -> int:
-    return lane if lane < WARP else -1
-
-
-def _collective(kind: str) -> Callable[..., Any]:
-    brings = _COLLECTIVES[kind]
-
+def _collective(kind: str, brings: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: SimulatedCuda, mask: int, *values: Any) -> Any:
         brought = brings(self.laneid, *values)
         return self.hub(Request(kind, site_of(1), brought, int(mask) & ALL_LANES))
@@ -260,13 +236,11 @@ def _collective(kind: str) -> Callable[..., Any]:
     return call
 
 
-for _kind_of_call in _COLLECTIVES:
-    setattr(SimulatedCuda, _kind_of_call, _collective(_kind_of_call))
+for _kind_of_call, _brings in _COLLECTIVES.items():
+    setattr(SimulatedCuda, _kind_of_call, _collective(_kind_of_call, _brings))
 
 
 class _Atomic:
-    """``cuda.atomic``."""
-
     def __init__(self, cuda: SimulatedCuda) -> None:
         self._cuda = cuda
 
