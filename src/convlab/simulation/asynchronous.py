@@ -245,7 +245,8 @@ class TensorCores:
 
     def start(self, D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
         """``start_product``: once all 128 have come, the product is under way. No thread has
-        written to ``D`` until the product is finished."""
+        written to ``D`` until the product is finished. ``ValueError`` where threads read different
+        matrices."""
         _check_product(D, L, T, S, N)
         site, count, in_block = site_of(1), 2 * TERMS * N, self._clock.thread
         if (in_block, id(D)) in self._under_way:
@@ -262,30 +263,23 @@ class TensorCores:
             self._clock.log.add(mine, site, READ + LANDED, share)
         if self._arithmetic is not None:
             self._arithmetic.count(2 * INSTRUCTIONS * products.ROWS * TERMS // 2 * N // WARP)
-        key = in_block // WARPGROUP, site
-        product = self._come(key, Product(began, address + count * S.itemsize))
-        result = self._cuda.hub(Request(PRODUCT, site, brought, ALL_THREADS))
-        if self._coming.get(key) is product:  # a thread that comes from here on starts the next one
-            del self._coming[key]
-        D.cells[: N // 2] = [None] * (N // 2)
-        self._under_way[in_block, id(D)] = D, result, product
-
-    def _come(self, key: tuple[int, int], mine: Product) -> Product:
-        """The warpgroup's product that this thread has come to start: the first one's to come.
-
-        Raises ``ValueError`` where that reads another matrix.
-        """
+        # The warpgroup's product: the first thread that has come makes it.
+        key, mine = (in_block // WARPGROUP, site), Product(began, address + count * S.itemsize)
         product = self._coming.setdefault(key, mine)
         if product is mine:
             self._all.append(mine)
-        begins, ends = mine.began.address - product.began.address, mine.end - product.end
+        begins, ends = address - product.began.address, mine.end - product.end
         if begins or ends:
             raise ValueError(
                 "start_product: all threads of a warpgroup multiply by the same part of S, but "
                 f"this one's begins {begins} bytes after another's and ends {ends} after it"
             )
-        product.began = mine.began
-        return product
+        product.began = began
+        result = self._cuda.hub(Request(PRODUCT, site, brought, ALL_THREADS))
+        if self._coming.get(key) is product:  # a thread that comes from here on starts the next one
+            del self._coming[key]
+        D.cells[: N // 2] = [None] * (N // 2)
+        self._under_way[in_block, id(D)] = D, result, product
 
     def finish(self, D: Any, N: int) -> None:
         """``finish_product``. Raises ``RuntimeError`` where none was started for ``D``."""

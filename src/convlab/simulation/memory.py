@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from convlab.simulation.access_log import READ, WRITE, AccessLog, Span, c_strides, site_of
 from convlab.simulation.arrays import CheckedArray, LocalArray, is_wide, start_of
@@ -93,17 +94,6 @@ _WIDE = """
                 pass
             Base.store_run(self, index, values, 3)
 """
-
-
-def byte_bounds(host: np.ndarray) -> tuple[int, int]:
-    """The first real address of an array's memory and the one after its last."""
-    low = high = start_of(host)
-    if not host.size:
-        return low, high
-    for extent, stride in zip(host.shape, host.strides, strict=True):
-        low += min(0, (extent - 1) * stride)
-        high += max(0, (extent - 1) * stride)
-    return low, high + host.itemsize
 
 
 class Memory:

@@ -112,11 +112,8 @@ class Race:
         last = np.minimum(first, never - 1)
         thread, phase = accesses.thread, accesses.phase
         race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
-        early = early[~race]
-        sites = accesses.site[early]
-        for site in np.unique(sites):
-            for access in accesses.rows(early[sites == site][:ENOUGH]):
-                yield Conflict("uninitialised", access, None)
+        reads = accesses.rows(early[~race])
+        yield from few(Conflict("uninitialised", read, None) for read in reads)
 
     def _remember(self, accesses: Accesses, writes: np.ndarray) -> None:
         """Where the last block has written: it may go on in the next piece."""

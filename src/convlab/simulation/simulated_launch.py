@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from greenlet import getcurrent
+from numpy.lib.array_utils import byte_bounds
 
 from convlab.device import emulation_of
 from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, Paths, Sites
@@ -26,7 +27,7 @@ from convlab.simulation.findings import (
     coordinates_of,
 )
 from convlab.simulation.greenlets import Block
-from convlab.simulation.memory import Memory, byte_bounds
+from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.python_body import Copier, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race
