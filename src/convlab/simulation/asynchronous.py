@@ -43,7 +43,7 @@ from convlab.simulation.access_log import (
 )
 from convlab.simulation.arrays import CheckedArray, LocalArray
 from convlab.simulation.greenlets import MMA, PRODUCT, PRODUCT_DONE, Request
-from convlab.simulation.races import Conflict, few, same
+from convlab.simulation.races import Conflict, same
 from convlab.simulation.scalars import Arithmetic
 from convlab.simulation.simulated_cuda import ALL_LANES, SimulatedCuda
 
@@ -151,11 +151,8 @@ class AsyncCopies:
     def look(self, log: AccessLog, whole: bool) -> Iterator[Conflict]:
         """The accesses in the log to what is in flight. ``whole`` if the last block has ended.
         Storing what the copy brings is none."""
-        if self._all:
-            yield from few(self._conflicts(log))
-        self._all = [] if whole else [copy for copy in self._all if copy.landed == math.inf]
-
-    def _conflicts(self, log: AccessLog) -> Iterator[Conflict]:
+        if not self._all:
+            return
         columns, start, end = log.columns(), log.start, len(log.addresses)
         time = columns.position - start
         landing = (columns.kind & LANDED != 0) & (columns.kind & 3 == WRITE)
@@ -181,6 +178,7 @@ class AsyncCopies:
                         kind=WRITE, site=copy.site, position=copy.issued, **where
                     )
                     yield Conflict("copy in flight", writing, access)
+        self._all = [] if whole else [copy for copy in copies if copy.landed == math.inf]
 
 
 @dataclass
@@ -303,11 +301,11 @@ class TensorCores:
         columns = log.columns()
         of_interest = columns.of_products | (columns.kind & 3 != READ)
         near = columns.take((columns.address < GLOBAL) & of_interest)
-        yield from few(self._races(near.take(near.kind & 3 != READ)))
+        yield from self._races(near.take(near.kind & 3 != READ))
         landed = near.take(near.kind & ISSUED == 0)  # an async copy writes when it lands
         near = joined([self._written, landed])
         near = near.take(np.lexsort((near.position, near.address)))
-        yield from few(self._not_fenced(near))
+        yield from self._not_fenced(near)
         if whole:
             self._all.clear()
             self._fences.clear()

@@ -47,12 +47,12 @@ class Conflict(NamedTuple):
 
 
 def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
-    """No more than enough of the same lines."""
-    seen: Counter[tuple[int, int | None]] = Counter()
+    """No more than enough of the same kind and lines."""
+    seen: Counter[tuple[str, int, int | None]] = Counter()
     for one in conflicts:
-        sites = one.first.site, one.second and one.second.site
-        if seen[sites] < ENOUGH:
-            seen[sites] += 1
+        key = one.kind, one.first.site, one.second and one.second.site
+        if seen[key] < ENOUGH:
+            seen[key] += 1
             yield one
 
 
@@ -100,9 +100,9 @@ class Race:
         in the same phase there is a race, which says more."""
         address = accesses.address[shared]
         block = accesses.block[shared] - accesses.block[0]
-        key = np.unique(block * (int(address.max()) + 1) + address, return_inverse=True)[1]
+        cells, key = np.unique(block * GLOBAL + address, return_inverse=True)
         never = len(accesses.block)
-        first_write = np.full(int(key.max()) + 1, never, np.int32)
+        first_write = np.full(len(cells), never, np.int32)
         writes = np.flatnonzero(sets[shared])[::-1]  # backwards: the first one stays
         first_write[key[writes]] = shared[writes]
         if len(self._written):
@@ -112,8 +112,8 @@ class Race:
         last = np.minimum(first, never - 1)
         thread, phase = accesses.thread, accesses.phase
         race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
-        reads = accesses.rows(early[~race])
-        yield from few(Conflict("uninitialised", read, None) for read in reads)
+        for read in accesses.rows(early[~race]):
+            yield Conflict("uninitialised", read, None)
 
     def _remember(self, accesses: Accesses, writes: np.ndarray) -> None:
         """Where the last block has written: it may go on in the next piece."""

@@ -6,6 +6,7 @@ import errno
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from numbers import Number
 from types import CodeType
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ from convlab.simulation.greenlets import Block
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.python_body import Copier, names_used
-from convlab.simulation.races import BLOCK_FENCE, FENCE, Race
+from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
 from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
 
@@ -288,9 +289,9 @@ class SimulatedLaunch(Clock):
             if self.recorder is not None:
                 self.recorder.look(self, requests)
         if self.strict:
-            for look in self.copies.look, self.tensor_cores.look, self.race.analyse:
-                for conflict in look(self.log, whole):
-                    self.reports.conflict(conflict, self.log)
+            looks = self.copies.look, self.tensor_cores.look, self.race.analyse
+            for conflict in few(chain(*(look(self.log, whole) for look in looks))):
+                self.reports.conflict(conflict, self.log)
         self.log.clear()
 
     def _where(self, error: BaseException) -> str:
