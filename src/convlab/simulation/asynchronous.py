@@ -171,13 +171,11 @@ class AsyncCopies:
         last = np.searchsorted(key, address * (end + 1) + np.clip(landed, 0, end).astype(np.int64))
         for found in np.flatnonzero(first < last).tolist():
             copy, n = copies[which[found]], word[found]
-            where = {"thread": copy.thread, "block": copy.thread // log.block_size}
+            writer = {"thread": copy.thread, "block": copy.thread // log.block_size}
+            writer |= {"kind": WRITE, "site": copy.site, "position": copy.issued}
             for access in columns.rows(indices[first[found] : last[found]]):
                 if access.kind != WRITE or not same(access.value, copy.values[n]):
-                    writing = access._replace(
-                        kind=WRITE, site=copy.site, position=copy.issued, **where
-                    )
-                    yield Conflict("copy in flight", writing, access)
+                    yield Conflict("copy in flight", access._replace(**writer), access)
         self._all = [] if whole else [copy for copy in copies if copy.landed == math.inf]
 
 

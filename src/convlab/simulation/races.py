@@ -75,7 +75,11 @@ class Race:
             if shared.any():
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
                 yield from self._uninitialised(accesses, np.flatnonzero(shared), sets)
-                self._remember(accesses, shared & sets)
+                # Where the last block has written: it may go on in the next piece.
+                block = accesses.block
+                written = accesses.address[shared & sets & (block == block[-1])]
+                went_on = self._written if block[0] == block[-1] else written
+                self._written = np.union1d(written, went_on)
             yield from self._within_blocks(accesses, columns.of_products)
             if not shared.all():
                 self._keep(accesses, np.flatnonzero(~shared))
@@ -115,14 +119,6 @@ class Race:
         for read in accesses.rows(early[~race]):
             yield Conflict("uninitialised", read, None)
 
-    def _remember(self, accesses: Accesses, writes: np.ndarray) -> None:
-        """Where the last block has written: it may go on in the next piece."""
-        block = accesses.block
-        written = np.unique(accesses.address[writes & (block == block[-1])])
-        if block[0] == block[-1]:  # the one that went on
-            written = np.union1d(written, self._written)
-        self._written = written
-
     def _within_blocks(self, accesses: Accesses, of_products: np.ndarray) -> Iterator[Conflict]:
         """Between warps of one phase, and between lanes of a warp with no warp barrier between.
         What tensor cores read is :class:`~convlab.simulation.asynchronous.TensorCores`'."""
@@ -148,15 +144,12 @@ class Race:
         width = int(address[far].max()) - low + 1
         for kind in (READ, WRITE, ATOMIC):
             chosen = far[accesses.kind[far] == kind]
-            if not len(chosen):
-                continue
             if kind == WRITE:
                 chosen = chosen[::-1]
-            each = (entity[chosen] - entity.min()) * width + address[chosen] - low
-            every = kind == ATOMIC and self.fences
-            self._kept.append(
-                accesses.take(chosen if every else chosen[np.unique(each, return_index=True)[1]])
-            )
+            if kind != ATOMIC or not self.fences:
+                each = (entity[chosen] - entity.min()) * width + address[chosen] - low
+                chosen = chosen[np.unique(each, return_index=True)[1]]
+            self._kept.append(accesses.take(chosen))
 
     def _conflicts(
         self, accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], scope: str
@@ -187,12 +180,9 @@ class Race:
 
     def _is_flag(self, accesses: list[Access]) -> bool:
         """Whether all writes store the same, as the array keeps it."""
-        values = [access.value for access in accesses if access.kind == WRITE]
-        if all(same(value, values[0]) for value in values):
-            return bool(values)
         dtype = self._log.span_at(accesses[0].address).dtype
-        kept = [converted(value, dtype) for value in values]
-        return all(same(value, kept[0]) for value in kept)
+        kept = [converted(one.value, dtype) for one in accesses if one.kind == WRITE]
+        return bool(kept) and all(same(value, kept[0]) for value in kept)
 
     def _met(self, first: Access, second: Access) -> bool:
         """Whether both lanes passed a barrier of a part of their warp between the two accesses."""
