@@ -151,26 +151,23 @@ class Block:
         return going, [thread for thread in waiting if thread.number not in gone]
 
     def _barrier(self, threads: list[Thread]) -> list[Thread]:
-        kind = threads[0].request.kind
+        kind, site = threads[0].request.kind, threads[0].request.site
         if self._complain is not None:
-            self._check_barrier(self._complain, threads)
+            other = next((t for t in threads if t.request.site != site), None)
+            if other is not None:
+                what = "threads of one block wait at two different barriers"
+                where = site, other.number, other.request.site
+                self._complain("barrier divergence", what, *where)
+            elif ended := self._size - len(threads):
+                what = f"{ended} of {self._size} threads ended before this barrier"
+                first = min({*range(self._size)} - {thread.number for thread in threads})
+                self._complain("barrier divergence", what, site, first)
         values = [bool(thread.request.value) for thread in threads]
         result = {"count": sum(values), "and": all(values), "or": any(values)}
         for thread in threads:
             thread.result = (int(result.get(kind.removeprefix("syncthreads_"), 0)),)
-        self.on_barrier(len(threads), threads[0].request.site)
+        self.on_barrier(len(threads), site)
         return threads
-
-    def _check_barrier(self, complain: Complain, threads: list[Thread]) -> None:
-        site = threads[0].request.site
-        other = next((t for t in threads if t.request.site != site), None)
-        if other is not None:
-            what = "threads of one block wait at two different barriers"
-            complain("barrier divergence", what, site, other.number, other.request.site)
-        elif len(threads) < self._size:
-            what = f"{self._size - len(threads)} of {self._size} threads ended before this barrier"
-            first = min({*range(self._size)} - {thread.number for thread in threads})
-            complain("barrier divergence", what, site, first)
 
     def _call(
         self, threads: list[Thread], mask: int | None, bits: int, living: int

@@ -110,8 +110,14 @@ class Copier:
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
             copy = self.copy(value.py_func)
             return copy if self._paths is None else self._paths.call(copy)
-        if (name := _imported_names().get(id(value))) is not None:
-            return self._imported(name)
+        if (name := _imported_names().get(id(value))) is not None:  # `from numba.cuda import name`
+            self.used.add(name)
+            if name == "laneid":  # a number, which changes
+                return Unknown("laneid imported by its name is not simulated: write cuda.laneid")
+            try:
+                return getattr(self.fake_cuda, name)
+            except NotSimulated as error:
+                return Unknown(str(error))
         if isinstance(value, ModuleType):
             module = self._modules.setdefault(id(value), ModuleType(value.__name__))
             for name in attributes:
@@ -132,16 +138,6 @@ class Copier:
                 "@cuda.jit(device=True)"
             )
         return value
-
-    def _imported(self, name: str) -> Any:
-        """The value of ``from numba.cuda import name``."""
-        self.used.add(name)
-        if name == "laneid":  # a number, which changes
-            return Unknown("laneid imported by its name is not simulated: write cuda.laneid")
-        try:
-            return getattr(self.fake_cuda, name)
-        except NotSimulated as error:
-            return Unknown(str(error))
 
 
 @cache
@@ -248,20 +244,14 @@ def _with_counted_loops(function: FunctionType) -> CodeType | None:
         return None
     found.decorator_list = []
     # Around it a function that has what the original closes over.
-    outer = ast.parse(f"def outer({', '.join(function.__code__.co_freevars)}):\n pass").body[0]
-    assert isinstance(outer, ast.FunctionDef)
-    outer.body = [found]
-    tree.body = [outer]
+    free = function.__code__.co_freevars
+    outer: Any = ast.parse(f"def {ENDLESS}({', '.join(free)}):\n pass").body[0]
+    outer.body, tree.body = [found], [outer]
     ast.increment_lineno(found, first - 1)
     ast.fix_missing_locations(tree)
     compiled = compile(tree, function.__code__.co_filename, "exec")
-    code = _inner(_inner(compiled, "outer"), found.name)
-    same = code.co_freevars == function.__code__.co_freevars
-    return code if same else None
-
-
-def _inner(code: CodeType, name: str) -> CodeType:
-    return next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+    code = next(code for code in _nested(compiled) if code.co_name == found.name)
+    return code if code.co_freevars == free else None
 
 
 class _Counter(ast.NodeTransformer):
@@ -272,17 +262,17 @@ class _Counter(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         return node  # a function inside is none of the kernel's loops
 
-    def visit_While(self, node: ast.While) -> ast.stmt:
+    def visit_While(self, node: ast.While) -> Any:
         self.generic_visit(node)
         parts = [part for statement in node.orelse for part in ast.walk(statement)]
         if any(isinstance(part, ast.Break | ast.Continue) for part in parts):
             return node  # they are of a loop further out
         self.loops += 1
         text = f"for {ENDLESS}{self.loops} in {ENDLESS}():\n if not condition: break"
-        loop, leave = (made := ast.parse(text).body[0]), made.body[0]  # type: ignore[attr-defined]
+        loop: Any = ast.parse(text).body[0]
         for part in ast.walk(loop):
             ast.copy_location(part, node)
-        leave.test.operand = node.test
-        leave.body[:0] = node.orelse
-        loop.body += node.body  # type: ignore[attr-defined]
+        leave = loop.body[0]
+        leave.test.operand, leave.body[:0] = node.test, node.orelse
+        loop.body += node.body
         return loop

@@ -168,7 +168,10 @@ class Race:
 
     def _first(self, accesses: list[Access], scope: str, messages: Messages) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
-        pairs = _flag_and_others(accesses) if self._is_flag(accesses) else _neighbours(accesses)
+        dtype = self._log.span_at(accesses[0].address).dtype
+        kept = [converted(one.value, dtype) for one in accesses if one.kind == WRITE]
+        is_flag = bool(kept) and all(same(value, kept[0]) for value in kept)
+        pairs = _flag_and_others(accesses) if is_flag else _neighbours(accesses)
         for first, second in pairs:
             if getattr(first, scope) == getattr(second, scope) or messages.told(first, second):
                 continue
@@ -177,12 +180,6 @@ class Race:
             where = "shared race" if first.address < GLOBAL else "global race"
             yield Conflict(where, first, second)
             return
-
-    def _is_flag(self, accesses: list[Access]) -> bool:
-        """Whether all writes store the same, as the array keeps it."""
-        dtype = self._log.span_at(accesses[0].address).dtype
-        kept = [converted(one.value, dtype) for one in accesses if one.kind == WRITE]
-        return bool(kept) and all(same(value, kept[0]) for value in kept)
 
     def _met(self, first: Access, second: Access) -> bool:
         """Whether both lanes passed a barrier of a part of their warp between the two accesses."""
