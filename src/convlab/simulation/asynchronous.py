@@ -73,8 +73,8 @@ class AsyncCopies:
 
     def __init__(self, clock: Clock, strict: bool) -> None:
         self._clock, self._log, self._strict = clock, clock.log, strict
-        self._since_commit: dict[int, list[Copy]] = defaultdict(list)  # by thread
-        self._groups: dict[int, list[list[Copy]]] = defaultdict(list)
+        # By thread its groups of copies; the last one is still open.
+        self._groups: dict[int, list[list[Copy]]] = defaultdict(lambda: [[]])
         self._checked: set[tuple[Any, Any]] = set()  # pairs of arrays
         self._all: list[Copy] = []  # of which something is in what the log holds
         self.intrinsics: dict[Any, Callable[..., Any]] = {
@@ -86,9 +86,8 @@ class AsyncCopies:
 
     def new_block(self) -> None:
         """Copies that the last block's threads did not wait for do not concern this block."""
-        for copy in chain(*self._since_commit.values(), *chain(*self._groups.values())):
+        for copy in chain(*chain(*self._groups.values())):
             copy.landed = self._clock.position
-        self._since_commit.clear()
         self._groups.clear()
 
     # What a kernel calls.
@@ -103,8 +102,7 @@ class AsyncCopies:
 
     def commit(self) -> None:
         """``commit_copies``: this thread's copies since the last one become a group."""
-        number = self._clock.number
-        self._groups[number].append(self._since_commit.pop(number, []))
+        self._groups[self._clock.number].append([])
 
     def wait(self, groups: int) -> None:
         """``wait_copies``: land the thread's oldest groups until ``groups`` remain in flight.
@@ -114,7 +112,7 @@ class AsyncCopies:
         if groups < 0:
             raise ValueError(f"wait_copies({groups}): a number of groups is not below zero")
         site, mine, log = site_of(1), self._groups[self._clock.number], self._log
-        while len(mine) > groups:
+        while len(mine) - 1 > groups:
             for copy in mine.pop(0):
                 values, flat = copy.values, copy.target.flat
                 if log is not None:
@@ -144,7 +142,7 @@ class AsyncCopies:
         copy = Copy(target, first, values, site, clock.number, clock.position)
         if self._strict:
             self._all.append(copy)
-        self._since_commit[copy.thread].append(copy)
+        self._groups[copy.thread][-1].append(copy)
 
     # What was too early.
 

@@ -105,7 +105,7 @@ class Memory:
         self.log, self.report = log, report
         self._number = number
         self._view_classes: dict[Any, Any] = {}
-        self._forget: list[Callable[[], None]] = []  # of each class made for an array
+        self._quick: list[Any] = []  # the data that the classes of arrays close over
 
     def number(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
         """What loads of that type are handed through, to count what becomes of them."""
@@ -145,7 +145,9 @@ class Memory:
             address, data = "BASE", "DATA"
             steps = [f"STEP{axis}" for axis in range(ndim)]
             wide = is_wide(host) and base % 16 == alignment % 16 == 0 < min(ndim, host.size)
-            closed |= {"BASE": base, "DATA": quick(host), "FLAT": quick(host.reshape(-1))}
+            whole, flat = quick(host), quick(host.reshape(-1))
+            self._quick += [whole, flat]
+            closed |= {"BASE": base, "DATA": whole, "FLAT": flat}
             closed |= dict(zip(steps, host.strides, strict=True))
             closed |= {f"SIZE{axis}": size for axis, size in enumerate(host.shape)}
         address += "".join(f" + i{axis} * {step}" for axis, step in enumerate(steps))
@@ -180,14 +182,12 @@ class Memory:
                 loaded=loaded,
                 stored=stored,
             )
-        made, forget = _class(CheckedArray, source, closed)
-        self._forget.append(forget)
-        return made
+        return _class(CheckedArray, source, closed)
 
     def let_go(self) -> None:
         """Forget the arrays: their classes, which refer to themselves, refer to the data too."""
-        for forget in self._forget:
-            forget()
+        for data in self._quick:
+            data.release()
 
 
 def local_class(
@@ -207,7 +207,7 @@ def local_class(
         read=f"if value is not None: return {'number(value)' if number else 'value'}",
         store=f"CELL[0] = value; self.cells[{cell}] = CELL[0]; return",
     )
-    made, _ = _class(LocalArray, source, {"CELL": quick(np.zeros(1, dtype)), "number": number})
+    made = _class(LocalArray, source, {"CELL": quick(np.zeros(1, dtype)), "number": number})
     made.shape, made.strides, made.dtype = shape, c_strides(shape, dtype.itemsize), dtype
     made.wide, made.alignment = dtype == np.float32, alignment or dtype.itemsize
     return made
@@ -218,17 +218,15 @@ def _names(ndim: int) -> str:
     return letters if ndim == 1 else f"[{letters}]"
 
 
-def _class(base: type, source: str, closed: dict[str, Any]) -> tuple[Any, Callable[[], None]]:
-    """The class of that source, which closes over these names; and what forgets its data."""
-    closed = {"Base": base, "site_of": site_of, "DATA": None, "FLAT": None, **closed}
-    made: tuple[Any, Callable[[], None]] = _maker(tuple(closed), source)(*closed.values())
-    return made
+def _class(base: type, source: str, closed: dict[str, Any]) -> Any:
+    """The class of that source, which closes over these names."""
+    closed = {"Base": base, "site_of": site_of, **closed}
+    return _maker(tuple(closed), source)(*closed.values())
 
 
 @lru_cache(maxsize=1000)
 def _maker(names: tuple[str, ...], source: str) -> Callable[..., Any]:
-    forget = "    def forget():\n        nonlocal DATA, FLAT\n        DATA = FLAT = None\n"
-    source = f"def make({', '.join(names)}):\n{source}\n{forget}    return Array, forget\n"
+    source = f"def make({', '.join(names)}):\n{source}\n    return Array\n"
     namespace: dict[str, Any] = {}
     exec(compile(source, "<array>", "exec"), namespace)
     found: Callable[..., Any] = namespace["make"]

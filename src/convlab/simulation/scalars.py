@@ -203,6 +203,10 @@ class _Items:
         with np.errstate(all="ignore"):
             self._host[index] = value
 
+    def release(self) -> None:
+        """Let the array go, as a memoryview does."""
+        del self._host
+
 
 def quick(host: np.ndarray) -> Any:
     """The array with quick access to single elements: a memoryview gives Python numbers."""
