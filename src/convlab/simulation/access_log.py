@@ -166,13 +166,14 @@ class AccessLog:
     _columns: Accesses | None = None
 
     def add(
-        self, address: int, site: int, kind: int, count: int = 1, values: Iterable[Any] = ()
+        self, address: int, site: int, kind: int, count: int = 1, values: Sequence[Any] = ()
     ) -> None:
         """An entry of any kind, of ``count`` elements; ``values`` are those of a store. Arrays
         write usual loads and stores themselves, to be quick."""
         self.addresses.append(address)
         self.sites.append(-(site << 13 | count << 6 | kind))
-        self.values.extend(values)
+        if values:
+            self.values.extend(values)
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""

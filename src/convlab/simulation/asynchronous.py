@@ -92,13 +92,13 @@ class AsyncCopies:
 
     # What a kernel calls.
 
-    def copy(self, *arguments: Any) -> None:
+    def copy(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
         """``copy_async``: one float32."""
-        self._copy(1, *arguments)
+        self._copy(1, target, index, source, at, valid)
 
-    def copy4(self, *arguments: Any) -> None:
+    def copy4(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
         """``copy_async4``: four neighbours."""
-        self._copy(4, *arguments)
+        self._copy(4, target, index, source, at, valid)
 
     def commit(self) -> None:
         """``commit_copies``: this thread's copies since the last one become a group."""
@@ -139,10 +139,11 @@ class AsyncCopies:
                 log.add(source.base + WORD * far, site, READ, count)
         if log is not None:
             log.add(target.base + WORD * first, site, WRITE + ISSUED, count, values)
-        copy = Copy(target, first, values, site, clock.number, clock.position)
+        thread = clock.first + clock.thread  # `number`, written out
+        copy = Copy(target, first, values, site, thread, clock.position)
         if self._strict:
             self._all.append(copy)
-        self._groups[copy.thread][-1].append(copy)
+        self._groups[thread][-1].append(copy)
 
     # What was too early.
 

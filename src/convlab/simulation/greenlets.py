@@ -109,9 +109,15 @@ class Block:
         """Whether threads that all wait at a plain barrier may pass: the usual case, made quick."""
         if self._complain is None:
             return True
-        frames = [thread.greenlet.gr_frame for thread in waiting]
-        places = {(id(frame.f_code), frame.f_lasti) for frame in frames}
-        return len(waiting) == self._size and len(places) == 1
+        if len(waiting) < self._size:
+            return False
+        first = waiting[0].greenlet.gr_frame
+        code, offset = first.f_code, first.f_lasti
+        for thread in waiting:
+            frame = thread.greenlet.gr_frame
+            if frame.f_lasti != offset or frame.f_code is not code:
+                return False
+        return True
 
     def _who_goes_on(self, waiting: list[Thread]) -> tuple[list[Thread], list[Thread]]:
         """The threads that may continue, with their results, and the threads that still wait."""
