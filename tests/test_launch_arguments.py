@@ -14,7 +14,9 @@ from numba import cuda, float32, int32  # noqa: F401  for kernels
 
 from convlab.device import load4  # noqa: F401  for kernels
 from convlab.engines.simulator import Simulator
+from convlab.simulation.access_log import GLOBAL
 from convlab.simulation.findings import NotSimulated, SimulationError
+from convlab.simulation.simulated_launch import addresses
 
 SIM = Simulator()
 F = np.float32
@@ -32,43 +34,29 @@ def one(b):
     b[0] = 1
 
 
-@pytest.mark.parametrize(
-    ("grid", "block", "what"),
-    [
-        ((0, 1), 32, r"grid \(0, 1, 1\) has 0 along x: 1 to 2147483647 are allowed"),
-        (-1, 32, "has -1 along x"),
-        ((1, 65536), 1, "has 65536 along y: 1 to 65535 are allowed"),
-        (1, (1, 1, 65), "has 65 along z: 1 to 64 are allowed"),
-        (1, (33, 32), "are 1056 threads: a block has 1 to 1024"),
-        ((1, 1, 1, 9), 1, "grid is .* one to three sizes"),
-    ],
-    ids=str,
-)
-def test_shapes_that_cuda_does_not_launch(grid: Any, block: Any, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        SIM.launch(one, grid, block, np.zeros(1, F))
+B = np.zeros(1, F)
+REFUSED = [
+    (one, (0, 1), 32, [B], ValueError, r"grid \(0, 1, 1\) has 0 along x: 1 to 2147483647"),
+    (one, -1, 32, [B], ValueError, "has -1 along x"),
+    (one, (1, 65536), 1, [B], ValueError, "has 65536 along y: 1 to 65535"),
+    (one, 1, (1, 1, 65), [B], ValueError, "has 65 along z: 1 to 64"),
+    (one, 1, (33, 32), [B], ValueError, "are 1056 threads: a block has 1 to 1024"),
+    (one, (1, 1, 1, 9), 1, [B], ValueError, "grid is .* one to three sizes"),
+    (one, 1, 1, [[1.0]], TypeError, "b is a list: a kernel takes numbers, arrays and tuples"),
+    (one, 1, 1, [(1, "two")], TypeError, r"b\[1\] is a str"),
+    (one, 1, 1, [], TypeError, "one: missing a required argument: 'b'"),
+    (one, 1, 1, [1, 2], TypeError, "one: too many positional arguments"),
+    (one, 1, 1, [np.zeros(1, ">f4")], NotSimulated, "b is an array of >f4"),
+    (one, 1, 1, [np.zeros(1, np.longdouble)], NotSimulated, "b is an array of .*, which is not"),
+    (one, 1, 1, [np.zeros(1, [("x", "f4")])], NotSimulated, "b is an array of .*, which is not"),
+    (one.py_func, 1, 1, [B], TypeError, r"is no kernel: it needs @cuda.jit"),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "what"),
-    [
-        ([[1.0]], TypeError, "b is a list: a kernel takes numbers, arrays and tuples"),
-        ([(1, "two")], TypeError, r"b\[1\] is a str"),
-        ([], TypeError, "one: missing a required argument: 'b'"),
-        ([1, 2], TypeError, "one: too many positional arguments"),
-        ([np.zeros(1, ">f4")], NotSimulated, "b is an array of >f4"),
-        ([np.zeros(1, np.longdouble)], NotSimulated, "b is an array of .*, which is not simul"),
-    ],
-    ids=["list", "str in a tuple", "too few", "too many", "byte order", "longdouble"],
-)
-def test_arguments_that_are_refused(arguments: list, error: type, what: str) -> None:
+@pytest.mark.parametrize(("kernel", "grid", "block", "arguments", "error", "what"), REFUSED)
+def test_launches_that_are_refused(kernel, grid, block, arguments, error, what) -> None:
     with pytest.raises(error, match=what):
-        SIM.launch(one, 1, 1, *arguments)
-
-
-def test_a_plain_function_is_no_kernel() -> None:
-    with pytest.raises(TypeError, match=r"is no kernel: it needs @cuda.jit"):
-        SIM.launch(one.py_func, 1, 1, np.zeros(1))
+        SIM.launch(kernel, grid, block, *arguments)
 
 
 Pair = namedtuple("Pair", "first second")
@@ -98,6 +86,9 @@ def staged(size: int) -> Any:
 
 LOAD4 = of("load4(b, 0)")
 LOCAL_ATOMIC = of("S = cuda.local.array(1, int32)", "S[0] = 0", "cuda.atomic.add(S, 0, 1)")
+LOCAL_ROW = of("S = cuda.local.array((2, 2), float32)", "S[1, 1] = b[0]", "b[0] = S[1][1]")
+UNKNOWN = of("b[0] = cuda.libdevice_of_tomorrow(1)")
+UNKNOWN_ATOMIC = of("cuda.atomic.multiply(b, 0, 1)")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +100,9 @@ LOCAL_ATOMIC = of("S = cuda.local.array(1, int32)", "S[0] = 0", "cuda.atomic.add
         (LOAD4, 2, np.zeros(16, F)[::4], TypeError, "b is not a C-contiguous array of float32"),
         (staged(12289), 2, np.zeros(1), MemoryError, "49156 bytes of shared arrays.* 49152"),
         (LOCAL_ATOMIC, 4, np.zeros(1), NotSimulated, "an atomic on S: a GPU has none"),
+        (LOCAL_ROW, 4, np.zeros(1), NotSimulated, "S.*not simulated"),
+        (UNKNOWN, 2, np.zeros(1), NotSimulated, "cuda.libdevice_of_tomorrow is not simulated"),
+        (UNKNOWN_ATOMIC, 2, np.zeros(1), NotSimulated, "cuda.atomic.multiply is not simulated"),
         (of("b.sum()"), 2, np.zeros(4), NotSimulated, "b.sum is not simulated"),
         (of("b[:2] = b[:3]"), 2, np.zeros(4), NotSimulated, r"shape \(3,\) stored in one .*\(2,"),
     ],
@@ -160,15 +154,12 @@ def test_elements_of_arrays_with_strides_have_their_names() -> None:
 
 
 def test_addresses_follow_the_arguments() -> None:
-    from convlab.simulation.launch_arguments import GLOBAL, addresses
-
     arrays = [np.zeros(70_000, F) for _ in range(4)]
     for order in (arrays, arrays[::-1]):
         starts = addresses(order)
         placed = [starts[id(array)] - GLOBAL for array in order]
         assert placed == sorted(placed)
-        assert placed[0] == 0
-        assert all(place % 256 == 0 for place in placed)
+        assert {place % 256 for place in placed} == {0} == {placed[0]}
     part = arrays[1][5:]
     starts = addresses([part, arrays[0], arrays[1]])
     assert starts[id(part)] - starts[id(arrays[1])] == 20

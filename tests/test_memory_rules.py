@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convlab.simulation import memory_rules
+from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE
+from convlab.simulation.memory_rules import Requests
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -19,17 +21,15 @@ MEASURED = json.loads((Path(__file__).parent / "data/shared_wavefronts_h200.json
 PATTERNS = MEASURED["patterns"]
 
 
-def one(values: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The columns of a single request."""
-    return np.zeros(len(values), np.int64), np.array(values, np.int64)
-
-
-def wavefronts(pattern: dict) -> int:
-    request, places = one(pattern["places"])
-    width = np.full(len(places), pattern["width"])
-    lanes = np.array(pattern["lanes"])
-    loads = np.array([pattern["operation"] == "load"])
-    return int(memory_rules.wavefronts(request, places * width, width, lanes, loads, 1)[0])
+def requests(
+    request: Any, address: Any, width: Any, lane: Any = None, kind: int = READ
+) -> Requests:
+    """Requests of that kind, from columns with an entry a lane; lanes count up."""
+    request = np.array(request)
+    lane = np.arange(len(request)) if lane is None else np.array(lane)
+    each = np.zeros(request.max() + 1, np.int64)
+    width = np.broadcast_to(width, request.shape)
+    return Requests(each, each + kind, each, each, request, lane, np.array(address), width)
 
 
 @pytest.mark.parametrize("kind", [("load", 4), ("load", 8), ("load", 16), ("store", 8),
@@ -39,47 +39,46 @@ def test_wavefronts_are_what_an_h200_counted(kind):
     assert len(chosen) == 83
     assert any(len(p["lanes"]) < 32 for p in chosen)
     assert len({p["wavefronts"] for p in chosen}) > 3
-    assert [wavefronts(p) for p in chosen] == [p["wavefronts"] for p in chosen]
-
-
-def test_many_requests_at_once_are_counted_one_by_one():
-    chosen = [p for p in PATTERNS if p["operation"] == "load"]
-    lengths = [len(p["lanes"]) for p in chosen]
-    request = np.repeat(np.arange(len(chosen)), lengths)
-    width = np.repeat([p["width"] for p in chosen], lengths)
-    places = np.concatenate([p["places"] for p in chosen])
+    number = np.repeat(np.arange(83), [len(p["lanes"]) for p in chosen])
+    address = np.concatenate([p["places"] for p in chosen]) * kind[1]
     lanes = np.concatenate([p["lanes"] for p in chosen])
-    loads = np.ones(len(chosen), bool)
-    found = memory_rules.wavefronts(request, places * width, width, lanes, loads, len(chosen))
+    operation = READ if kind[0] == "load" else WRITE
+    found = requests(number, address, kind[1], lanes, operation).wavefronts
     assert found.tolist() == [p["wavefronts"] for p in chosen]
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 200), st.sampled_from([1, 2, 4, 8, 16])),
-        min_size=1,
-        max_size=60,
-    )
-)
+LANES = st.tuples(st.integers(0, 4), st.integers(0, 200), st.sampled_from([1, 2, 4, 8, 16]))
+
+
+@given(st.lists(LANES, min_size=1, max_size=60))
 def test_sectors_are_those_that_any_byte_lies_in(lanes):
     touched: dict[int, set[int]] = defaultdict(set)
     for request, address, width in lanes:
         touched[request] |= {byte // 32 for byte in range(address, address + width)}
-    request, address, width = map(np.array, zip(*lanes, strict=True))
-    found = memory_rules.sectors(request, address, width, 5)
-    assert found.tolist() == [len(touched[which]) for which in range(5)]
+    numbers = {request: number for number, request in enumerate(sorted(touched))}
+    lanes = sorted((numbers[request], GLOBAL + address, width) for request, address, width in lanes)
+    found = requests(*zip(*lanes, strict=True)).sectors
+    assert found.tolist() == [len(touched[request]) for request in numbers]
 
 
 def test_bytes_that_several_lanes_want_count_once():
-    request, address = one([0, 0, 4, 8, 8, 100])
-    wanted = memory_rules.bytes_wanted(request, address, np.full(6, 4), 1)
-    assert wanted.tolist() == [16]
-    assert memory_rules.fewest_sectors(wanted).tolist() == [1]
-    assert memory_rules.fewest_sectors(np.array([0, 32, 33])).tolist() == [0, 1, 2]
-    assert memory_rules.fewest_wavefronts(np.array([4, 128, 129])).tolist() == [1, 1, 2]
+    one = requests([0] * 6, [0, 0, 4, 8, 8, 100], 4)
+    assert one.bytes_wanted.tolist() == [16]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "width", "sectors", "wavefronts"),
+    [(1, 4, 1, 1), (8, 4, 1, 1), (9, 4, 2, 1), (32, 4, 4, 1), (17, 8, 5, 2)],
+)
+def test_fewest_are_those_of_neighbours(lanes, width, sectors, wavefronts):
+    far, near = (
+        requests([0] * lanes, start + 512 * np.arange(lanes), width) for start in (GLOBAL, 0)
+    )
+    assert [far.fewest_sectors.tolist(), far.fewest_wavefronts.tolist()] == [[sectors], [0]]
+    assert [near.fewest_sectors.tolist(), near.fewest_wavefronts.tolist()] == [[0], [wavefronts]]
 
 
 def test_contention_is_the_most_lanes_at_one_address():
-    request = np.array([0, 0, 0, 1, 2, 2])
-    address = np.array([4, 8, 4, 4, 12, 16])
-    assert memory_rules.contention(request, address, 4).tolist() == [2, 1, 1, 0]
+    columns = [0, 0, 0, 1, 2, 2], [4, 8, 4, 4, 12, 16], 4
+    assert requests(*columns, kind=ATOMIC).contention.tolist() == [2, 1, 1]
+    assert requests(*columns).contention.tolist() == [0, 0, 0]

@@ -26,7 +26,23 @@ def zeros(size: int) -> np.ndarray:
     return np.zeros(size, np.float32)
 
 
-@cuda.jit
+BY_HAND = []
+
+
+def counted(*expected: tuple[int, str, str, int], block: int = 32, a: int = 4, out: int = 64):
+    """Put the kernel below into the table, with its requests as :func:`requests` has them, the
+    number of its threads and the sizes of its arrays, filled 0, 1, 2, ..."""
+
+    def add(function):
+        kernel = cuda.jit(function)
+        BY_HAND.append(pytest.param(kernel, block, a, out, [*expected], id=function.__name__))
+        return kernel
+
+    return add
+
+
+# Lanes with fewer turns idle; they do not run ahead into the next turn of the outer loop.
+@counted((6, "a", "load", 2 * 2 * 3), (7, "out", "store", 2), block=64)
 def own_trip_counts(a, out):
     t = cuda.threadIdx.x
     total = float32(0)
@@ -36,10 +52,80 @@ def own_trip_counts(a, out):
     out[t] = total
 
 
-def test_lanes_wait_for_each_other_after_an_inner_loop():
-    # Lanes with fewer turns idle; they do not run ahead into the next turn of the outer loop.
-    found = requests(own_trip_counts, 1, 64, zeros(4), zeros(64))
-    assert found == [(6, "a", "load", 2 * 2 * 3), (7, "out", "store", 2)]
+# Python has compiled the condition twice: before the loop and at its end.
+@counted((4, "a", "load", 3), (6, "out", "store", 1))
+def while_loop(a, out):
+    t = cuda.threadIdx.x
+    k = t % 3
+    while a[k] < 2:
+        k += 1
+    out[t] = k
+
+
+# A lane that breaks out is missing from then on.
+@counted((6, "a", "load", 2), (6, "out", "store", 2), a=8)
+def early_out(a, out):
+    t = cuda.threadIdx.x
+    for k in range(8):
+        if k > t // 16:
+            break
+        out[t] = a[k]
+
+
+# Both sides of a branch are executed by a warp.
+@counted((5, "a", "load", 1), (5, "out", "store", 1), (7, "a", "load", 1), (7, "out", "store", 1),
+         a=32)  # fmt: skip
+def both_branches(a, out):
+    t = cuda.threadIdx.x
+    if t % 2:
+        out[t] = a[t]
+    else:
+        out[t] = a[0]
+
+
+@counted((9, "a", "load", 2 * 3 * 2), (14, "out", "store", 1))
+def whiles_in_loops_in_whiles(a, out):
+    i = cuda.threadIdx.x
+    total = float32(0)
+    for _ in range(2):
+        k = 0
+        while k < 3:
+            j = 0
+            while j < i % 3:
+                total += a[j]
+                j += 1
+                if j > 5:
+                    break
+            k += 1
+    out[i] = total
+
+
+# Lanes end after 0, 1 or 2 iterations, so that the else is executed three times.
+@counted((5, "a", "load", 2), (5, "out", "store", 2), (10, "a", "load", 3), (10, "out", "store", 3))
+def while_with_an_else_that_break_leaves_out(a, out):
+    i = cuda.threadIdx.x
+    k = 0
+    while k < i % 3:
+        out[i] = a[k]
+        if i > 29:
+            break
+        k += 1
+    else:
+        out[i] = a[3]
+
+
+@pytest.mark.parametrize(("kernel", "block", "a", "out", "expected"), BY_HAND)
+def test_accesses_of_threads_that_are_one_instruction(kernel, block, a, out, expected):
+    arrays = np.arange(a, dtype=np.float32), np.arange(out, dtype=np.float32)
+    # The first accesses of a function that Python has not yet specialised come from elsewhere.
+    for _ in range(10):
+        assert requests(kernel, 1, block, *arrays) == expected
+
+
+def test_the_else_of_a_while_is_left_out_by_break():
+    out = zeros(32)
+    requests(while_with_an_else_that_break_leaves_out, 1, 32, np.arange(4, dtype=np.float32), out)
+    assert [*out[:3], out[31]] == [3, 3, 3, 0]
 
 
 @cuda.jit
@@ -67,38 +153,6 @@ def test_a_copy_is_a_load_and_a_store_at_its_line():
     assert not launch.findings  # one thread's copies of the same, whichever lands first
 
 
-@cuda.jit
-def while_loop(a, out):
-    t = cuda.threadIdx.x
-    k = t % 3
-    while a[k] < 2:
-        k += 1
-    out[t] = k
-
-
-def test_the_condition_of_a_while_is_one_instruction():
-    # Python has compiled it twice: before the loop and at its end.
-    a = np.arange(4, dtype=np.float32)
-    assert requests(while_loop, 1, 32, a, zeros(32)) == [
-        (4, "a", "load", 3),
-        (6, "out", "store", 1),
-    ]
-
-
-@cuda.jit
-def early_out(a, out):
-    t = cuda.threadIdx.x
-    for k in range(8):
-        if k > t // 16:
-            break
-        out[t] = a[k]
-
-
-def test_a_lane_that_breaks_out_is_missing_from_then_on():
-    found = requests(early_out, 1, 32, zeros(8), zeros(32))
-    assert [number for *_, number in found] == [2, 2]
-
-
 @cuda.jit(device=True)
 def loaded(a, i):
     return a[i]
@@ -114,99 +168,20 @@ def two_calls(a, out):
     out[t] = x + loaded(a, 0)
 
 
-def test_calls_from_different_places_are_different_instructions():
-    launch = trace(two_calls, 1, 32, zeros(64), zeros(32)).main
-    (load,) = [one for one in launch.accesses if one.operation == "load"]
-    assert (load.requests, load.lanes, load.sectors) == (3, 64, 2 + 2 + 1)
-
-
-@cuda.jit
-def both_branches(a, out):
-    t = cuda.threadIdx.x
-    if t % 2:
-        out[t] = a[t]
-    else:
-        out[t] = a[0]
-
-
-def test_both_sides_of_a_branch_are_executed_by_a_warp():
-    found = requests(both_branches, 1, 32, zeros(32), zeros(32))
-    assert [number for *_, number in found] == [1, 1, 1, 1]
-
-
-def test_a_block_that_is_no_multiple_of_32_ends_in_a_partial_warp():
-    launch = trace(both_branches, 3, 33, zeros(40), zeros(40)).main
-    # Lane 0 of the second warp takes one side only.
-    assert launch.total("requests") == 3 * (4 + 2)
-
-
 @cuda.jit
 def two_dimensions(a, out):
     x, y = cuda.grid(2)
     out[y, x] = a[x, y]
 
 
-def test_a_warp_is_32_threads_counted_along_x_first():
-    a, out = np.zeros((8, 8), np.float32), np.zeros((8, 8), np.float32)
-    launch = trace(two_dimensions, (1, 1), (8, 8), a, out).main
-    load, store = sorted(launch.accesses, key=lambda access: access.operation)
-    assert (load.requests, load.sectors, store.requests, store.sectors) == (2, 16, 2, 8)
-
-
-def test_runs_agree_however_often_python_has_specialised_the_code():
-    # The first accesses of a function that Python has not yet specialised come from elsewhere.
-    found = {str(requests(own_trip_counts, 4, 64, zeros(4), zeros(64))) for _ in range(20)}
-    assert len(found) == 1
-
-
-@pytest.mark.parametrize("block", [31, 32, 100])
-def test_counts_and_traces_agree(block):
-    engine = Simulator()
-    a, out = zeros(4), zeros(block)
-    with engine.counting() as counts:
-        engine.launch(own_trip_counts, 1, block, a, out)
-    launch = trace(own_trip_counts, 1, block, a, out).main
-    assert counts.global_requests == launch.total("requests")
-    assert counts.global_sectors == launch.total("sectors")
-    assert counts.global_loads == launch.total("lanes", launch.of("a"))
-
-
 @cuda.jit
 def guarded_while(a, out):
     i = cuda.threadIdx.x
     k = 0
-    while k < 4:
+    while k < 4:  # one turn is not taken for another
         if (k + i) % 2 == 0:
             out[k * 32 + i] = a[k * 32 + i]
         k += 1
-
-
-def test_a_turn_of_a_while_is_not_taken_for_another():
-    launch = trace(guarded_while, 1, 32, zeros(128), zeros(128)).main
-    for access in launch.accesses:
-        assert (access.requests, access.lanes, access.sectors) == (4, 64, 16)
-
-
-@cuda.jit
-def nested_whiles(a, out):
-    i = cuda.threadIdx.x
-    total = float32(0)
-    for _ in range(2):
-        k = 0
-        while k < 3:
-            j = 0
-            while j < i % 3:
-                total += a[j]
-                j += 1
-                if j > 5:
-                    break
-            k += 1
-    out[i] = total
-
-
-def test_whiles_in_loops_in_whiles():
-    found = requests(nested_whiles, 1, 32, zeros(4), zeros(32))
-    assert found == [(9, "a", "load", 2 * 3 * 2), (14, "out", "store", 1)]
 
 
 def closed_over(limit):
@@ -221,39 +196,48 @@ def closed_over(limit):
     return kernel
 
 
-def test_whiles_of_a_kernel_that_closes_over_something():
-    launch = trace(closed_over(8), 1, 32, zeros(32), zeros(32)).main
-    assert [(access.requests, access.lanes) for access in launch.accesses] == [(8, 8), (8, 8)]
-
-
-@cuda.jit
-def while_with_an_else(a, out):
-    i = cuda.threadIdx.x
-    k = 0
-    while k < i % 3:
-        out[i] = a[k]
-        if i > 29:
-            break
-        k += 1
-    else:
-        out[i] = a[3]
-
-
-def test_the_else_of_a_while_is_left_out_by_break():
-    a, out = np.arange(4, dtype=np.float32), zeros(32)
-    lanes = requests(while_with_an_else, 1, 32, a, out)
-    # Lanes end after 0, 1 or 2 iterations, so that the else is executed three times.
-    assert [(line, number) for line, array, _, number in lanes if array == "a"] == [(5, 2), (10, 3)]
-    assert out[:3].tolist() == [3, 3, 3]
-    assert out[31] == 0
-
-
-def test_a_while_with_no_source_is_traced_all_the_same():
+def with_no_source():
     names = {"cuda": cuda}
-    text = "def kernel(a):\n k = 0\n while k < 3:\n  a[k] = k\n  k += 1\n"
+    text = "def kernel(a, out):\n k = 0\n while k < 3:\n  out[k] = a[k]\n  k += 1\n"
     exec(text, names)
-    launch = trace(cuda.jit(names["kernel"]), 1, 1, zeros(3)).main
-    assert launch.total("requests") == 3
+    return cuda.jit(names["kernel"])
+
+
+ROW, SQUARE = zeros(128), np.zeros((8, 8), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "block", "array", "loads", "stores"),
+    [
+        # Calls from different places are different instructions.
+        (two_calls, 1, 32, ROW, (3, 64, 2 + 2 + 1), (1, 32, 4)),
+        # A warp is 32 threads, counted along x first.
+        (two_dimensions, (1, 1), (8, 8), SQUARE, (2, 64, 16), (2, 64, 8)),
+        (guarded_while, 1, 32, ROW, (4, 64, 16), (4, 64, 16)),
+        (closed_over(8), 1, 32, ROW, (8, 8, 8), (8, 8, 8)),
+        (with_no_source(), 1, 1, ROW, (3, 3, 3), (3, 3, 3)),
+        # Lane 0 of the second warp takes one side only.
+        (both_branches, 3, 33, ROW, (3 * 3, 3 * 33, 3 * 6), (3 * 3, 3 * 33, 3 * 9)),
+    ],
+)
+def test_requests_lanes_and_sectors(kernel, grid, block, array, loads, stores):
+    launch = trace(kernel, grid, block, array.copy(), array.copy()).main
+    for operation, expected in (("load", loads), ("store", stores)):
+        some = [access for access in launch.accesses if access.operation == operation]
+        names = ("requests", "lanes", "sectors")
+        assert tuple(launch.total(name, some) for name in names) == expected
+
+
+@pytest.mark.parametrize("block", [31, 32, 100])
+def test_counts_and_traces_agree(block):
+    engine = Simulator()
+    a, out = zeros(4), zeros(block)
+    with engine.counting() as counts:
+        engine.launch(own_trip_counts, 1, block, a, out)
+    launch = trace(own_trip_counts, 1, block, a, out).main
+    assert counts.global_requests == launch.total("requests")
+    assert counts.global_sectors == launch.total("sectors")
+    assert counts.global_loads == launch.total("lanes", launch.of("a"))
 
 
 @pytest.mark.parametrize("case", DOCUMENTED, ids=lambda case: case.name)

@@ -1,4 +1,4 @@
-"""Kernels as numba-cuda's documentation writes them, which must run as they stand."""
+"""Kernels as numba-cuda's documentation writes them, without its comments: they must run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ TPB = 16
 
 @cuda.jit
 def increment_by_one(an_array):
-    # Thread id in a 1D block
     tx = cuda.threadIdx.x
-    # Block id in a 1D grid
     ty = cuda.blockIdx.x
-    # Block width, i.e. number of threads per block
     bw = cuda.blockDim.x
-    # Compute flattened index inside the array
     pos = tx + ty * bw
-    if pos < an_array.size:  # Check array boundaries
+    if pos < an_array.size:
         an_array[pos] += 1
 
 
@@ -35,17 +31,14 @@ def increment_a_2D_array(an_array):
 
 @cuda.jit
 def vec_add(a, b, c):
-    # like threadIdx.x + (blockIdx.x * blockDim.x)
     tid = cuda.grid(1)
     size = len(c)
-
     if tid < size:
         c[tid] = a[tid] + b[tid]
 
 
 @cuda.jit
 def matmul(A, B, C):
-    """Perform square matrix multiplication of C = A * B."""
     i, j = cuda.grid(2)
     if i < C.shape[0] and j < C.shape[1]:
         tmp = 0.0
@@ -56,37 +49,23 @@ def matmul(A, B, C):
 
 @cuda.jit
 def fast_matmul(A, B, C):
-    # Define an array in the shared memory
-    # The size and type of the arrays must be known at compile time
     sA = cuda.shared.array(shape=(TPB, TPB), dtype=float32)
     sB = cuda.shared.array(shape=(TPB, TPB), dtype=float32)
-
     x, y = cuda.grid(2)
-
     tx = cuda.threadIdx.x
     ty = cuda.threadIdx.y
-    bpg = cuda.gridDim.x  # blocks per grid
-
-    # Each thread computes one element in the result matrix.
-    # The dot product is chunked into dot products of TPB-long vectors.
+    bpg = cuda.gridDim.x
     tmp = float32(0.0)
     for i in range(bpg):
-        # Preload data into shared memory
         sA[ty, tx] = 0
         sB[ty, tx] = 0
         if y < A.shape[0] and (tx + i * TPB) < A.shape[1]:
             sA[ty, tx] = A[y, tx + i * TPB]
         if x < B.shape[1] and (ty + i * TPB) < B.shape[0]:
             sB[ty, tx] = B[ty + i * TPB, x]
-
-        # Wait until all threads finish preloading
         cuda.syncthreads()
-
-        # Computes partial product on the shared memory
         for j in range(TPB):
             tmp += sA[ty, j] * sB[j, tx]
-
-        # Wait until all threads finish computing
         cuda.syncthreads()
     if y < C.shape[0] and x < C.shape[1]:
         C[y, x] = tmp
@@ -98,31 +77,21 @@ def array_sum(data):
     size = len(data)
     if tid < size:
         i = cuda.grid(1)
-
-        # Declare an array in shared memory
         shr = cuda.shared.array(64, int32)
         shr[tid] = data[i]
-
-        # Ensure writes to shared memory are visible
-        # to all threads before reducing
         cuda.syncthreads()
-
         s = 1
         while s < cuda.blockDim.x:
             if tid % (2 * s) == 0:
-                # Stride by `s` and add
                 shr[tid] += shr[tid + s]
             s *= 2
             cuda.syncthreads()
-
-        # After the loop, the zeroth  element contains the sum
         if tid == 0:
             data[tid] = shr[tid]
 
 
 @cuda.jit
 def max_example(values, result):
-    """Find the maximum value in values and store in result[0]"""
     tid = cuda.threadIdx.x
     bid = cuda.blockIdx.x
     bdim = cuda.blockDim.x
@@ -132,12 +101,7 @@ def max_example(values, result):
 
 @cuda.jit
 def max_example_3d(result, values):
-    """
-    Find the maximum value in values and store in result[0].
-    Both result and values are 3d arrays.
-    """
     i, j, k = cuda.grid(3)
-    # Atomically store to result[0,1,2] from values[i, j, k]
     cuda.atomic.max(result, (0, 1, 2), values[i, j, k])
 
 
@@ -164,7 +128,6 @@ def dynamic_shared_memory(x):
 
 @cuda.jit
 def heat_step(k, buf_0, buf_1):
-    """The step of the documentation's heat equation, one launch a step."""
     i = cuda.grid(1)
     if i < len(buf_0):
         next_temp = buf_0[i]

@@ -35,6 +35,7 @@ from kernels.warpgroups import (
 
 RIGHT: list[Case] = []
 ALL = 0xFFFFFFFF
+ONE = np.zeros(1, F)
 TABLE = np.array([4.0, 3.0, 2.0, 1.0], np.float32)
 
 
@@ -155,7 +156,7 @@ def scan_of_a_warp(a, b):
     b[i] = value
 
 
-@right(lambda a: np.tile(np.arange(4) * 0 + 16, 1), arguments=floats(64, 4))
+@right(lambda a: [16] * 4, arguments=floats(64, 4))
 def histogram_with_shared_atomics(a, b):
     bins = cuda.shared.array(4, int32)
     i = cuda.threadIdx.x
@@ -168,8 +169,7 @@ def histogram_with_shared_atomics(a, b):
         b[i] = bins[i]
 
 
-@right(lambda a: [a[0].sum()], grid=4, block=32,
-       arguments=lambda: [np.arange(100, dtype=F), np.zeros(1, F)])  # fmt: skip
+@right(lambda a: [a[0].sum()], grid=4, block=32, arguments=row_and(ONE, size=100))
 def early_exit_then_atomic(a, b):
     i = cuda.grid(1)
     if i >= a.size:
@@ -195,8 +195,7 @@ def transpose_with_padding(a, b):
         b[x + ty + k, y + tx] = square[tx, ty + k]
 
 
-@right(lambda a: a[0] @ a[1], grid=(2, 2), block=(8, 8),
-       arguments=floats((16, 16), (16, 16), (16, 16)))  # fmt: skip
+@right(lambda a: a[0] @ a[1], (2, 2), (8, 8), floats((16, 16), (16, 16), (16, 16)))
 def double_buffered_tiles(a, b, c):
     S_A, S_B = cuda.shared.array((2, 8, 8), float32), cuda.shared.array((2, 8, 8), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -222,8 +221,7 @@ def dynamic_memory_carved_in_two(a, b):
     b[i] = first[63 - i] + second[63 - i]
 
 
-@right(lambda a: [*a[0] + a[0][::-1], *a[0] + a[0][::-1]], grid=2, block=32,
-       arguments=floats(32, 64), shared_bytes=256)  # fmt: skip
+@right(lambda a: np.tile(a[0] + a[0][::-1], 2), 2, 32, floats(32, 64), shared_bytes=256)
 def dynamic_memory_called_for_twice(a, b):
     first = cuda.shared.array(0, float32)
     i = cuda.threadIdx.x
@@ -256,28 +254,21 @@ def all_set_the_same_flag(a, b):
     b[i] = flag[0]
 
 
-@right(
-    lambda a: [a[0].sum()],
-    grid=4,
-    block=16,
-    arguments=lambda: [
-        np.arange(64, dtype=F),
-        np.zeros(4, F),
-        np.zeros(1, np.uint32),
-        np.zeros(1, F),
-    ],
-)
+PARTS: dict[str, Any] = {
+    "grid": 4, "block": 16, "arguments": row_and(np.zeros(64, F), np.zeros(1, np.uint32), ONE),
+}  # fmt: skip
+
+
+@right(lambda a: [a[0].sum()], **PARTS)
 def last_block_sums_up(a, parts, done, b):
-    last = cuda.shared.array(1, int32)
-    sums = cuda.shared.array(16, float32)
+    last, sums = cuda.shared.array(1, int32), cuda.shared.array(16, float32)
     i = cuda.threadIdx.x
     sums[i] = a[cuda.grid(1)]
     cuda.syncthreads()
     if i == 0:
-        total = float32(0)
+        parts[cuda.blockIdx.x] = 0
         for k in range(16):
-            total += sums[k]
-        parts[cuda.blockIdx.x] = total
+            parts[cuda.blockIdx.x] += sums[k]
         cuda.threadfence()
         last[0] = cuda.atomic.inc(done, 0, 3) == 3
     cuda.syncthreads()
@@ -288,17 +279,7 @@ def last_block_sums_up(a, parts, done, b):
         b[0] = total
 
 
-@right(
-    lambda a: [a[0].sum()],
-    grid=4,
-    block=16,
-    arguments=lambda: [
-        np.arange(64, dtype=F),
-        np.zeros(64, F),
-        np.zeros(1, np.uint32),
-        np.zeros(1, F),
-    ],
-)
+@right(lambda a: [a[0].sum()], **PARTS)
 def one_thread_speaks_for_its_block(a, parts, done, b):
     last = cuda.shared.array(1, int32)
     i = cuda.threadIdx.x
@@ -331,10 +312,7 @@ def cleared_by_an_exchange(a):
     a[0] = count[0]
 
 
-@right(
-    lambda a: [2016],
-    arguments=lambda: [np.arange(64, dtype=F), np.zeros(1, np.int32), np.zeros(1, F)],
-)
+@right(lambda a: [2016], arguments=row_and(np.zeros(1, np.int32), ONE))
 def sum_under_a_lock(a, lock, b):
     i = cuda.threadIdx.x
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:
@@ -345,7 +323,7 @@ def sum_under_a_lock(a, lock, b):
     cuda.atomic.exch(lock, 0, 0)
 
 
-@right(lambda a: [64], grid=4, block=16, arguments=row_and(np.zeros(1, np.int32), np.zeros(1, F)))
+@right(lambda a: [64], grid=4, block=16, arguments=row_and(np.zeros(1, np.int32), ONE))
 def counting_under_a_lock(a, lock, b):
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:
         pass
@@ -355,7 +333,7 @@ def counting_under_a_lock(a, lock, b):
     cuda.atomic.exch(lock, 0, 0)
 
 
-@right(lambda a: [16], block=16, arguments=row_and(np.zeros(1, F)))
+@right(lambda a: [16], block=16, arguments=row_and(ONE))
 def counting_under_a_lock_of_the_block(a, b):
     lock = cuda.shared.array(1, int32)
     if cuda.threadIdx.x == 0:
@@ -406,8 +384,7 @@ def counting_barrier(a, b):
     b[i] = cuda.syncthreads_count(1 if a[i] < 32 else 0)
 
 
-@right(lambda a: [a[0].max()], grid=4, block=16,
-       arguments=lambda: [np.arange(64, dtype=F), np.full(1, -np.inf, F)])  # fmt: skip
+@right(lambda a: [a[0].max()], grid=4, block=16, arguments=row_and(np.full(1, -np.inf, F)))
 def maximum_by_atomics(a, b):
     cuda.atomic.max(b, 0, a[cuda.grid(1)])
 

@@ -21,12 +21,11 @@ from numba.cuda.simulator import kernelapi
 
 from convlab.device.intrinsics import meeting_by
 from convlab.engines import Engine
-from convlab.simulation.findings import coordinates_of
-from convlab.simulation.greenlets import Block
-from convlab.simulation.launch_arguments import three
+from convlab.simulation.findings import coordinates_of, three
+from convlab.simulation.greenlets import Block, Request
 from convlab.simulation.memory_rules import Counts
 from convlab.simulation.python_body import python_body
-from convlab.simulation.simulated_cuda import Request, SimulatedCuda
+from convlab.simulation.simulated_cuda import SimulatedCuda
 from convlab.stage import SOURCES, Launch
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from convlab.engines.handles import address_of, check_aligned, stream_handle
-from convlab.simulation.launch_arguments import three
+from convlab.simulation.findings import three
 from convlab.stage import Argument, Flat, Images, Launch
 
 Shape = tuple[int, ...]

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines import Engine
-from convlab.simulation.findings import Finding, NotSimulated, SimulationError
-from convlab.simulation.launch_arguments import three
+from convlab.simulation.findings import Finding, NotSimulated, SimulationError, three
 from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
 from convlab.stage import Launch
 
@@ -50,6 +49,5 @@ class Simulator(Engine):
         :class:`NotSimulated` if it uses what is not known here.
         """
         sizes = three(grid, "grid"), three(block, "block")
-        SimulatedLaunch(
-            kernel, *sizes, arguments, shared_bytes, self.strict, self._counts, self.recorder
-        ).run()  # fmt: skip
+        heard = self._counts, self.recorder
+        SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, self.strict, *heard).run()

@@ -22,8 +22,8 @@ from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, WIDE, WRITE
-from convlab.simulation.launch_arguments import three
-from convlab.simulation.requests import Requests
+from convlab.simulation.findings import three
+from convlab.simulation.memory_rules import Requests
 from convlab.simulation.simulated_launch import SimulatedLaunch
 from convlab.stages import Launch, Tile
 

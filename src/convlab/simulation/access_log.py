@@ -12,10 +12,13 @@ a row: tuples by the million would take longer to keep and to read.
 
 from __future__ import annotations
 
+import builtins
 import dis
+import itertools
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType
@@ -37,34 +40,28 @@ WORD = 4  # bytes of a float32, of which all wide accesses are
 
 @dataclass(frozen=True)
 class Span:
-    """Where an array lies: ``start`` and ``end`` are addresses in bytes. Elements lie in C order
-    unless ``strides`` says otherwise."""
+    """Where an array lies: ``start`` and ``end`` are addresses in bytes."""
 
     name: str
     start: int
     end: int
     shape: tuple[int, ...]
-    itemsize: int
-    strides: tuple[int, ...] | None = None
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    strides: tuple[int, ...]  # bytes
+    dtype: np.dtype[Any]
 
-    def index(self, address: int) -> tuple[int, ...]:
-        """Which element that is, or the one before."""
-        return self._split(address)[0]
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
 
-    def has_element(self, address: int) -> bool:
-        """Whether one lies there, and not in a gap between two."""
-        return 0 <= self._split(address)[1] < self.itemsize
-
-    def _split(self, address: int) -> tuple[tuple[int, ...], int]:
-        """An element's index and how many bytes after its first one the address is."""
-        strides = self.strides or c_strides(self.shape, self.itemsize)
+    def split(self, address: int) -> tuple[tuple[int, ...], int]:
+        """The index of the element there, or of the one before, and how many bytes after its first
+        one the address is."""
         index = [0] * len(self.shape)
         rest = address - self.start
-        for axis in sorted(range(len(index)), key=lambda axis: -abs(strides[axis])):
-            step, last = abs(strides[axis]), self.shape[axis] - 1
+        for axis in sorted(range(len(index)), key=lambda axis: -abs(self.strides[axis])):
+            step, last = abs(self.strides[axis]), self.shape[axis] - 1
             at = max(0, min(rest // step, last)) if step else 0
-            index[axis] = at if strides[axis] >= 0 else last - at
+            index[axis] = at if self.strides[axis] >= 0 else last - at
             rest -= at * step
         return tuple(index), rest
 
@@ -75,31 +72,30 @@ def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 class Access(NamedTuple):
-    """One access of a launch. ``kind`` is READ, WRITE or ATOMIC, which are its last two bits, plus
-    WIDE, ISSUED, LANDED and SETS; ``value`` is what a WRITE stores, else None."""
+    """One access of a launch."""
 
     address: int
     site: int
-    kind: int
-    thread: int
+    kind: int  # READ, WRITE or ATOMIC, its last two bits, plus WIDE, ISSUED, LANDED and SETS
+    thread: int  # of the launch, as the block and the warp: block * 32 + warp of the block
     block: int
     warp: int
-    phase: int
-    epoch: int
+    phase: int  # barriers of the block before, counted on through the launch
+    epoch: int  # the same of the warp
     path: int
-    position: int
-    value: Any
+    position: float  # in the launch
+    value: Any = None  # what a WRITE stores
 
 
 class Accesses(NamedTuple):
-    """Accesses as columns: arrays of equal length."""
+    """Accesses as columns: arrays of equal length, each as in :class:`Access`."""
 
     address: np.ndarray
     site: np.ndarray
     kind: np.ndarray
     thread: np.ndarray
     block: np.ndarray
-    warp: np.ndarray  # of the launch: block * 32 + warp of the block
+    warp: np.ndarray
     phase: np.ndarray
     epoch: np.ndarray
     path: np.ndarray
@@ -123,8 +119,35 @@ class Accesses(NamedTuple):
 
 
 def joined(parts: Sequence[Accesses]) -> Accesses:
-    """The accesses of several logs."""
     return Accesses(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+class Clock:
+    """Which thread of a launch runs, and when."""
+
+    def __init__(self, log: AccessLog | None, block_size: int) -> None:
+        self.log = log
+        self.thread = self.block_number = 0  # of the block, of the grid
+        self.first = 0  # thread of the block, in the launch
+        self.phase = 0
+        self.epochs = [0] * block_size  # of the block's threads
+
+    @property
+    def number(self) -> int:
+        """The number in the launch of the thread that runs."""
+        return self.first + self.thread
+
+    @property
+    def position(self) -> int:
+        """The next access's in the launch."""
+        return 0 if self.log is None else self.log.start + len(self.log.addresses)
+
+    def access(self, kind: int, address: int = 0, site: int = 0) -> Access:
+        """What the running thread does now, half-way between the access before and the next."""
+        block, epoch = self.block_number, self.epochs[self.thread]
+        warp = block * WARP + self.thread // WARP
+        when = self.phase, epoch, 0, self.position - 0.5
+        return Access(address, site, kind, self.number, block, warp, *when)
 
 
 @dataclass
@@ -136,41 +159,33 @@ class AccessLog:
     addresses: list[int] = field(default_factory=list)
     sites: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # of the stores, in their order
-    # First entry, thread, phase, epoch, over and over: the phase counts barriers of the block, the
-    # epoch those of the thread's warp, both on through the launch.
+    # First entry, thread, phase, epoch, over and over.
     marks: list[int] = field(default_factory=list)
     path_marks: list[int] = field(default_factory=list)  # first entry, path; empty if not kept
     spans: list[Span] = field(default_factory=list)
     _columns: Accesses | None = None
-    _columns_of: int = 0  # so many entries
 
-    @property
-    def position(self) -> int:
-        """The next access's in the launch."""
-        return self.start + len(self.addresses)
-
-    def add(self, address: int, site: int, kind: int, count: int = 1) -> None:
-        """An entry of any kind, of ``count`` elements; the values of a store are the caller's to
-        add. Arrays write usual loads and stores themselves, to be quick."""
+    def add(
+        self, address: int, site: int, kind: int, count: int = 1, values: Sequence[Any] = ()
+    ) -> None:
+        """An entry of any kind, of ``count`` elements; ``values`` are those of a store. Arrays
+        write usual loads and stores themselves, to be quick."""
         self.addresses.append(address)
         self.sites.append(-(site << 13 | count << 6 | kind))
+        if values:
+            self.values.extend(values)
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
-        self.start = self.position
+        self.start += len(self.addresses)
         for column in (self.addresses, self.sites, self.values, self.marks, self.path_marks):
             column.clear()
         self._columns = None
 
     def columns(self) -> Accesses:
-        """The entries as read-only arrays, which several callers share."""
-        if self._columns is None or self._columns_of != len(self.sites):
-            self._columns, self._columns_of = self._made_columns(), len(self.sites)
-            for column in self._columns:
-                column.flags.writeable = False
-        return self._columns
-
-    def _made_columns(self) -> Accesses:
+        """The entries as arrays, which several callers share: the same ones until ``clear``."""
+        if self._columns is not None:
+            return self._columns
         sites = _array(self.sites)
         kinds, counts = (sites & 1).astype(np.int8), np.ones(len(sites), np.int64)
         special = np.flatnonzero(sites < 0)
@@ -180,11 +195,9 @@ class AccessLog:
         thread, phase, epoch = _spread(self.marks, 4, len(sites))
         block, within = np.divmod(thread, self.block_size)
         (path,) = _spread(self.path_marks or [0, 0], 2, len(sites))
-        position = np.arange(self.start, self.position)
-        columns: list[np.ndarray] = [
-            _array(self.addresses), sites, kinds, thread, block, block * WARP + within // WARP,
-            phase, epoch, path, position,
-        ]  # fmt: skip
+        position = np.arange(self.start, self.start + len(sites))
+        where = thread, block, block * WARP + within // WARP, phase, epoch, path, position
+        columns: list[np.ndarray] = [_array(self.addresses), sites, kinds, *where]
         if len(special):
             columns = [np.repeat(column, counts) for column in columns]
             within = np.arange(len(columns[0])) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -192,13 +205,14 @@ class AccessLog:
             columns[2][within > 0] |= WIDE
         value = np.full(len(columns[0]), None)
         value[columns[2] & 3 == WRITE] = np.fromiter(self.values, object, len(self.values))
-        return Accesses._make([*columns, value])
+        self._columns = Accesses._make([*columns, value])
+        return self._columns
 
     def span_at(self, address: int) -> Span:
         """The array that holds the address. Of several views it is the last, preferably one with an
         element there."""
         around = [span for span in reversed(self.spans) if span.start <= address < span.end]
-        return next((span for span in around if span.has_element(address)), around[0])
+        return next((s for s in around if s.split(address)[1] < s.itemsize), around[0])
 
 
 def _array(numbers: list[int]) -> np.ndarray:
@@ -220,65 +234,49 @@ class Sites:
         self._codes = {id(code): code for code in codes}
 
     def line(self, site: int) -> tuple[str, int]:
-        """File and line."""
         if (code := self._code(site)) is None:
             return "?", 0
-        return code.co_filename, line_at(code, site - id(code))
+        return code.co_filename, _line_at(code, site - id(code))
 
     def knows(self, code: CodeType) -> bool:
-        """Whether sites in this code are found."""
         return id(code) in self._codes
 
     def one_each(self, sites: np.ndarray) -> np.ndarray:
         """The sites with one number for each instruction: see :func:`instruction`."""
         known, inverse = np.unique(sites, return_inverse=True)
-        return np.array([self._one(int(site)) for site in known], np.int64)[inverse]
-
-    def _one(self, site: int) -> int:
-        code = self._code(site)
-        return site if code is None else id(code) + instruction(code, site - id(code))
+        ones = []
+        for site in known.tolist():
+            code = self._code(site)
+            ones.append(site if code is None else id(code) + instruction(code, site - id(code)))
+        return np.array(ones, np.int64)[inverse]
 
     def _code(self, site: int) -> CodeType | None:
         return self._codes.get(max((i for i in self._codes if i <= site), default=0))
 
 
 @cache
-def _lines(code: CodeType) -> dict[int, int]:
-    starts: dict[int, int] = {}
-    for begin, end, line in code.co_lines():
-        starts.update(dict.fromkeys(range(begin, end, 2), line or code.co_firstlineno))
-    return starts
-
-
-def line_at(code: CodeType, offset: int) -> int:
-    """The source line of an instruction."""
-    return _lines(code).get(offset, code.co_firstlineno)
-
-
-def instruction(code: CodeType, offset: int) -> int:
-    """The offset that stands for an instruction. It has several: where Python has specialised it,
-    calls come from its cache entries, and a ``while`` has its condition twice."""
-    found = _by_id.get(id(code))
-    if found is None:
-        found = _by_id[id(code)] = _instructions(code)
-        finalize(code, _by_id.pop, id(code), None)
-    return found[offset]
+def _line_at(code: CodeType, offset: int) -> int:
+    lines = (line for begin, end, line in code.co_lines() if begin <= offset < end)
+    return next(lines, None) or code.co_firstlineno
 
 
 _by_id: dict[int, dict[int, int]] = {}  # asked at every wide access; hashing code takes long
 
 
-@cache
-def _instructions(code: CodeType) -> dict[int, int]:
-    first: dict[object, int] = {}
-    stands_for: dict[int, int] = {}
-    steps = list(dis.get_instructions(code))
-    ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
-    for step, end in zip(steps, ends, strict=True):
-        where = (step.positions, step.opname) if step.positions else step.offset
-        one = first.setdefault(where, step.offset)
-        stands_for.update(dict.fromkeys(range(step.offset, end), one))
-    return stands_for
+def instruction(code: CodeType, offset: int) -> int:
+    """The offset that stands for an instruction. It has several: where Python has specialised it,
+    calls come from its cache entries, and a ``while`` has its condition twice."""
+    if id(code) not in _by_id:
+        first: dict[object, int] = {}
+        stands_for = _by_id[id(code)] = {}
+        finalize(code, _by_id.pop, id(code), None)
+        steps = list(dis.get_instructions(code))
+        ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
+        for step, end in zip(steps, ends, strict=True):
+            where = (step.positions, step.opname) if step.positions else step.offset
+            one = first.setdefault(where, step.offset)
+            stands_for.update(dict.fromkeys(range(step.offset, end), one))
+    return _by_id[id(code)][offset]
 
 
 def site_of(depth: int) -> int:
@@ -293,8 +291,8 @@ def site_of(depth: int) -> int:
 def assigned_name(code: CodeType, offset: int) -> str:
     """The variable that the result of the call at ``offset`` goes to: of the calls of ``.array``
     on that line the n-th goes to the n-th name that the line assigns to."""
-    line = line_at(code, offset)
-    here = [i for i in dis.get_instructions(code) if line_at(code, i.offset) == line]
+    line = _line_at(code, offset)
+    here = [i for i in dis.get_instructions(code) if _line_at(code, i.offset) == line]
     before = [i for i in here if i.offset < offset and i.argval in ("array", "array_like")]
     stores = [i for i in here if i.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME")]
     # In the order of the source: the compiler swaps stores to spare swaps.
@@ -302,3 +300,95 @@ def assigned_name(code: CodeType, offset: int) -> str:
     names = [i.argval for i in stores]
     ordinal = len(before) - 1
     return str(names[ordinal]) if 0 <= ordinal < len(names) else "an array without a name"
+
+
+# A GPU runs the lanes of a warp together: lanes that are in the same iteration of the same loops,
+# in the same calls, execute an instruction at once, and wait for each other after a branch. A path
+# is the number of such a position. Two lanes with equal paths are in equal iterations of all loops
+# around them, so that one lane's third iteration is not taken for another's second.
+
+
+class Paths:
+    """The paths of a block's threads. ``log`` hears where in it that of the running one changes."""
+
+    def __init__(self, threads: int, log: AccessLog) -> None:
+        self.now = 0
+        self.running = 0
+        self.addresses, self.marks = log.addresses, log.path_marks
+        self.numbers = itertools.count(1)  # of paths that no thread has been on
+        self._of = [0] * threads
+        # By the path outside and the site: those of a loop's iterations, in their order as far as
+        # they are known, and a call's.
+        self.iterations: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self._calls: dict[tuple[int, int], int] = defaultdict(lambda: next(self.numbers))
+
+    def new_block(self) -> None:
+        """All threads are where the kernel begins."""
+        self._of[:] = [0] * len(self._of)
+        self.now = self.running = 0
+
+    def enter(self, thread: int) -> None:
+        """Another thread runs from here on."""
+        self._of[self.running] = self.now
+        self.running = thread
+        self.to(self._of[thread])
+
+    def to(self, path: int) -> None:
+        """The running thread is there from here on."""
+        self.now = path
+        self.marks.extend((len(self.addresses), path))
+
+    def range(self, *bounds: Any) -> Loop:
+        """The ``range`` of a kernel whose paths are recorded."""
+        return Loop(self, site_of(1), builtins.range(*bounds))
+
+    def endless(self) -> Loop:
+        """What a ``while`` runs through, as :mod:`convlab.simulation.python_body` compiles it."""
+        return Loop(self, site_of(1), itertools.count())
+
+    def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A device function that knows where it was called."""
+        calls, note, addresses = self._calls, self.marks.extend, self.addresses
+
+        def called(*arguments: Any) -> Any:
+            outer = self.now
+            self.now = inner = calls[outer, site_of(1)]
+            note((len(addresses), inner))  # `to`, written out
+            try:
+                return function(*arguments)
+            finally:
+                self.now = outer
+                note((len(addresses), outer))
+
+        return called
+
+
+class Loop:
+    """A loop that notes its iterations."""
+
+    __slots__ = ("_paths", "_site", "_steps")
+
+    def __init__(self, paths: Paths, site: int, steps: Any) -> None:
+        self._paths, self._site, self._steps = paths, site, steps
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, index: int) -> int:
+        return int(self._steps[index])
+
+    def __iter__(self) -> Iterator[int]:
+        paths = self._paths
+        outer = paths.now
+        iterations = paths.iterations[outer, self._site]
+        # Every iteration of every thread comes by here: `to`, written out.
+        note, addresses = paths.marks.extend, paths.addresses
+        try:
+            for iteration, step in enumerate(self._steps):
+                if iteration == len(iterations):  # nobody has been there yet
+                    iterations.append(next(paths.numbers))
+                paths.now = path = iterations[iteration]
+                note((len(addresses), path))
+                yield step
+        finally:  # after `break` and `return` too
+            paths.to(outer)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, AccessLog, Sites
+import numpy as np
+
+from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, AccessLog, Clock, Sites
 from convlab.simulation.races import Conflict
 
 Coordinates = tuple[int, int, int]
@@ -53,7 +57,6 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What usually fixes it."""
         return REMEDIES[self.kind]
 
     def __str__(self) -> str:
@@ -91,45 +94,47 @@ class Reports:
     """The findings of one launch: one for each kind, array and pair of lines."""
 
     def __init__(
-        self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool
+        self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool, clock: Clock
     ) -> None:
         self.sites = Sites(())
-        self._kernel, self._strict = kernel, strict
+        self._kernel, self._strict, self._clock = kernel, strict, clock
         self._grid, self._block_shape = grid, block_shape
         self._found: dict[tuple[object, ...], Finding] = {}
 
     def add(
-        self,
-        kind: str,
-        what: str,
-        site: int,
-        block: Coordinates,
-        thread: int,
-        other: int | None = None,
-        array: str | None = None,
-        index: tuple[int, ...] | None = None,
-        shape: tuple[int, ...] | None = None,
+        self, kind: str, what: str, site: int, thread: int, other: int | None = None, **more: Any
     ) -> None:
-        """Note one, of the thread with that number in its block; ``other`` is the other site."""
+        """Note one, of the thread with that number, in its block or in the launch; ``other`` is the
+        other site. The block is the one that runs, unless ``more``, fields of a
+        :class:`Finding`, has one."""
         if not self._strict and kind not in ALWAYS:
             return
         file, line = self.sites.line(site)
         other_line = None if other is None else self.sites.line(other)[1]
-        key = kind, file, line, other_line, array
+        key = kind, file, line, other_line, more.get("array")
         if (known := self._found.get(key)) is not None:
             self._found[key] = replace(known, count=known.count + 1)
             return
-        self._found[key] = Finding(
-            kind, self._kernel, file, line, what, other_line, block, self.thread(thread), array,
-            index, shape,
-        )  # fmt: skip
+        where = {"block": self.block(self._clock.block_number), "thread": self.thread(thread)}
+        fields = where | {"other_line": other_line} | more
+        self._found[key] = Finding(kind, self._kernel, file, line, what, **fields)
+
+    def of_array(
+        self, kind: str, what: str, site: int, array: Any, index: tuple[int, ...] | None
+    ) -> None:
+        """Note a finding of the thread that runs, and end the launch if it must."""
+        shape = tuple(array.shape)
+        thread = self._clock.thread
+        self.add(kind, what, site, thread, array=array.name, index=index, shape=shape)
+        if kind in FATAL:
+            raise Stop
 
     def conflict(self, conflict: Conflict, log: AccessLog) -> None:
         """Note a race, an uninitialised read, or an access to the target of a copy in flight."""
         kind, first, second = conflict
         shown = second or first
         span = log.span_at(first.address)
-        index = span.index(first.address)
+        index, _ = span.split(first.address)
         who = f"thread {self.thread(first.thread)}"
         if second is None:
             what = "is read before anything in this block wrote to it"
@@ -147,23 +152,28 @@ class Reports:
             what = f"is read by tensor cores after {did}, no barrier between"
         else:
             if first.block != second.block:
-                who = f"block {coordinates_of(first.block, self._grid)}"
-            what = (
-                f"is {_DONE[second.kind]} after {who} had {_DONE[first.kind]} it, nothing between"
-            )
+                who = f"block {self.block(first.block)}"
+            did = f"{who} had {_DONE[first.kind]} it"
+            what = f"is {_DONE[second.kind]} after {did}, nothing between"
+        element = {"array": span.name, "index": index, "shape": span.shape}
         self.add(
-            kind, f"{span.name}[{', '.join(map(str, index))}] {what}", shown.site,
-            coordinates_of(shown.block, self._grid), shown.thread,
-            None if second is None else first.site, span.name, index, span.shape,
-        )  # fmt: skip
+            kind,
+            f"{span.name}[{', '.join(map(str, index))}] {what}",
+            shown.site,
+            shown.thread,
+            None if second is None else first.site,
+            block=self.block(shown.block),
+            **element,
+        )
+
+    def block(self, number: int) -> Coordinates:
+        return coordinates_of(number, self._grid)
 
     def thread(self, number: int) -> Coordinates:
-        """Where a thread of the launch is in its block."""
         x, y, z = self._block_shape
         return coordinates_of(number % (x * y * z), self._block_shape)
 
     def raise_any(self) -> None:
-        """Raise :class:`SimulationError` if there are any."""
         if not self._found:
             return
         found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
@@ -174,3 +184,12 @@ class Reports:
 def coordinates_of(number: int, shape: Coordinates) -> Coordinates:
     """The x, y, z of the thread of a block, or block of a grid, with that number; x runs first."""
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
+
+
+def three(size: int | Sequence[int], what: str) -> Coordinates:
+    """A grid's or a block's sizes along x, y and z; ``ValueError`` if there are others."""
+    sizes = (size,) if isinstance(size, int | np.integer) else tuple(size)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"{what} is {size}: it has one to three sizes, x, y and z")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return int(x), int(y), int(z)

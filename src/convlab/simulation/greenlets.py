@@ -16,12 +16,28 @@ from typing import Any
 
 from greenlet import greenlet
 
-from convlab.device.products import warp_mma, warp_product
-from convlab.simulation.access_log import WARP
+from convlab.device.products import WARP, WARPGROUP, warp_mma, warp_product
 from convlab.simulation.findings import Coordinates
-from convlab.simulation.simulated_cuda import MMA, PRODUCT, PRODUCT_DONE, Request
 
 Complain = Callable[..., None]  # kind, what, site, thread, perhaps another site
+MMA = "mma_tf32"  # the request of the lanes of a warp
+# The requests of the threads of a warpgroup.
+PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What a thread waits for. A plain ``syncthreads()`` is no request but an empty switch."""
+
+    kind: str
+    site: int
+    value: Any = None
+    mask: int | None = None
+
+    @property
+    def together(self) -> int:
+        """How many consecutive threads meet: those of a warp or of a warpgroup."""
+        return WARPGROUP if self.kind in (PRODUCT, PRODUCT_DONE) else WARP
 
 
 @dataclass(slots=True, eq=False)
@@ -33,11 +49,6 @@ class Thread:
     greenlet: Any
     request: Any = None
     result: tuple[Any, ...] = ()
-
-    @property
-    def lane(self) -> int:
-        """The thread's number in its warp, 0 to 31."""
-        return self.number % WARP
 
     def waits_for(self) -> Request:
         """The request; that of a plain ``syncthreads()`` is made from where the thread stands."""
@@ -67,16 +78,13 @@ class Block:
         self._enter, self._complain = enter, complain
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
         self._threads = [
-            Thread(number, index, greenlet(body)) for number, index in enumerate(indices)
+            Thread(number, index, greenlet(body), result=arguments)
+            for number, index in enumerate(indices)
         ]
         self._size = len(self._threads)
-        self._arguments = arguments
 
     def run(self) -> None:
-        """Run all threads to their end."""
-        for thread in self._threads:
-            thread.result = self._arguments
-        ready: list[Thread] = self._threads
+        ready = self._threads
         waiting: list[Thread] = []
         enter = self._enter
         while ready:
@@ -130,16 +138,18 @@ class Block:
                 size = request.together
                 key = size, thread.number // size, request.kind, request.site, request.mask
                 calls[key].append(thread)
+        incomplete = []
         for (size, which, _, _, mask), threads in calls.items():
-            present = living = _bits_of(threads, size)
+            present = living = (1 << size) - 1
             if len(threads) < size:
-                living = _bits_of([t for t in waiting if t.number // size == which], size)
+                present = _bits(t.number % size for t in threads)
+                living = _bits(t.number % size for t in waiting if t.number // size == which)
             if mask is None or not mask & living & ~present:
                 going += self._call(threads, mask, present, living)
-        if not going and calls:  # they wait for lanes that will never come
-            (size, which, _, _, mask), threads = next(iter(calls.items()))
-            living = _bits_of([t for t in waiting if t.number // size == which], size)
-            going = self._call(threads, mask, _bits_of(threads, size), living)
+            else:
+                incomplete.append((threads, mask, present, living))
+        if not going and incomplete:  # they wait for lanes that will never come
+            going = self._call(*incomplete[0])
         if not going:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
@@ -147,30 +157,23 @@ class Block:
         return going, [thread for thread in waiting if thread.number not in gone]
 
     def _barrier(self, threads: list[Thread]) -> list[Thread]:
-        kind = threads[0].request.kind
+        kind, site = threads[0].request.kind, threads[0].request.site
         if self._complain is not None:
-            self._check_barrier(threads)
+            other = next((t for t in threads if t.request.site != site), None)
+            if other is not None:
+                what = "threads of one block wait at two different barriers"
+                where = site, other.number, other.request.site
+                self._complain("barrier divergence", what, *where)
+            elif ended := self._size - len(threads):
+                what = f"{ended} of {self._size} threads ended before this barrier"
+                first = min({*range(self._size)} - {thread.number for thread in threads})
+                self._complain("barrier divergence", what, site, first)
         values = [bool(thread.request.value) for thread in threads]
         result = {"count": sum(values), "and": all(values), "or": any(values)}
         for thread in threads:
             thread.result = (int(result.get(kind.removeprefix("syncthreads_"), 0)),)
-        self.on_barrier(len(threads), threads[0].request.site)
+        self.on_barrier(len(threads), site)
         return threads
-
-    def _check_barrier(self, threads: list[Thread]) -> None:
-        assert self._complain is not None
-        first = threads[0].request
-        other = next((t for t in threads if t.request.site != first.site), None)
-        if other is not None:
-            what = "threads of one block wait at two different barriers"
-            where = other.number, other.request.site
-            self._complain("barrier divergence", what, first.site, *where)
-        elif len(threads) < self._size:
-            ended = self._size - len(threads)
-            what = f"{ended} of {self._size} threads ended before this barrier"
-            gone = {thread.number for thread in threads}
-            one = next(number for number in range(self._size) if number not in gone)
-            self._complain("barrier divergence", what, first.site, one)
 
     def _call(
         self, threads: list[Thread], mask: int | None, bits: int, living: int
@@ -181,7 +184,7 @@ class Block:
         present = {thread.number % size: thread for thread in threads}
         brought = {lane: thread.request.value for lane, thread in present.items()}
         if mask is not None and self._complain is not None:
-            self._check_call(threads, mask, bits, living)
+            self._check_call(self._complain, threads, mask, bits, living)
         if kind == "syncwarp":
             self.on_warp_barrier([thread.number for thread in threads], bits == living)
         if kind.startswith("shfl"):
@@ -192,73 +195,64 @@ class Block:
             thread.result = (results[lane],)
         return threads
 
-    def _check_call(self, threads: list[Thread], mask: int, present: int, living: int) -> None:
+    def _check_call(
+        self, complain: Complain, threads: list[Thread], mask: int, present: int, living: int
+    ) -> None:
         """Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from what reads
         their numbers. A tensor core needs those too that a small block does not have."""
-        assert self._complain is not None
-        first, request = threads[0], threads[0].request
-        there = (1 << min(self._size - first.number // WARP * WARP, WARP)) - 1
-        if request.kind == "syncwarp":
-            there = living
-        if request.kind in (MMA, PRODUCT, PRODUCT_DONE):
-            there = mask
+        first, kind, site = threads[0].number, threads[0].request.kind, threads[0].request.site
+        there = (1 << min(self._size - first // WARP * WARP, WARP)) - 1
+        there = {"syncwarp": living, MMA: mask, PRODUCT: mask, PRODUCT_DONE: mask}.get(kind, there)
         if absent := mask & there & ~present:
-            what = f"{request.kind} names {_lanes(absent)} in its mask, which never come to it"
-            if request.kind == MMA:
+            what = f"{kind} names {_lanes(absent)} in its mask, which never come to it"
+            if kind == MMA:
                 what = f"{MMA} needs the whole warp, but {_lanes(absent)} never come to it"
-            if request.kind in (PRODUCT, PRODUCT_DONE):
+            if kind in (PRODUCT, PRODUCT_DONE):
                 who = _lanes(absent).replace("lane", "thread")
-                what = f"{request.kind} needs the whole warpgroup, but its {who} never come to it"
-            self._complain("inactive lane", what, request.site, first.number)
+                what = f"{kind} needs the whole warpgroup, but its {who} never come to it"
+            complain("inactive lane", what, site, first)
         if strangers := present & ~mask:
-            what = f"{request.kind} is called by {_lanes(strangers)}, which its mask does not name"
-            outside = next(thread for thread in threads if strangers >> thread.lane & 1)
-            self._complain("inactive lane", what, request.site, outside.number)
+            what = f"{kind} is called by {_lanes(strangers)}, which its mask does not name"
+            outside = next(t.number for t in threads if strangers >> t.number % WARP & 1)
+            complain("inactive lane", what, site, outside)
 
     def _shuffled(self, thread: Thread, present: dict[int, Thread]) -> Any:
         value, source = thread.request.value
-        if source < 0:  # beyond the warp's end: one's own
-            return value
-        if source not in present:
-            if self._complain is not None:
-                what = f"{thread.request.kind} reads lane {source}, which does not take part"
-                site = thread.request.site
-                self._complain("inactive lane", what, site, thread.number)
-            return value
-        return present[source].request.value[0]
+        if source in present:
+            return present[source].request.value[0]
+        if 0 <= source < WARP and self._complain is not None:  # beyond the warp: one's own
+            what = f"{thread.request.kind} reads lane {source}, which does not take part"
+            self._complain("inactive lane", what, thread.request.site, thread.number)
+        return value
 
 
-def _product(brought: dict[int, Any]) -> dict[int, Any]:
+Brought = dict[int, Any]  # what each lane brings to a call
+
+
+def _product(brought: Brought) -> Brought:
     """What the tensor cores give to the threads of a warpgroup, each warp by itself."""
-    results: dict[int, Any] = {}
-    for first in range(0, 4 * WARP, WARP):
+    results: Brought = {}
+    for first in range(0, WARPGROUP, WARP):
         lanes = {lane: brought[first + lane] for lane in range(WARP) if first + lane in brought}
         if lanes:
             results |= {first + lane: numbers for lane, numbers in warp_product(lanes).items()}
     return results
 
 
-def _same_for_all(compute: Callable[[dict[int, Any]], Any]) -> Callable[..., dict[int, Any]]:
+def _same_for_all(compute: Callable[[Brought], Any]) -> Callable[[Brought], Brought]:
     return lambda brought: dict.fromkeys(brought, compute(brought))
-
-
-def _bits_of(threads: list[Thread], size: int) -> int:
-    """A bit for each of these threads of one warp, or of one warpgroup: ``size`` has all of it."""
-    if len(threads) == size:
-        return (1 << size) - 1
-    return _bits(thread.number % size for thread in threads)
 
 
 def _bits(lanes: Iterable[int]) -> int:
     return sum(1 << lane for lane in lanes)
 
 
-def _equal(brought: dict[int, Any]) -> bool:
+def _equal(brought: Brought) -> bool:
     return len(set(brought.values())) == 1
 
 
 # What each lane gets of what all of them bring, by the name of the call.
-CALLS: dict[str, Callable[[dict[int, Any]], dict[int, Any]]] = {
+CALLS: dict[str, Callable[[Brought], Brought]] = {
     "syncwarp": dict.fromkeys,
     "activemask": _same_for_all(_bits),
     "ballot_sync": _same_for_all(lambda b: _bits(lane for lane in b if b[lane])),
@@ -269,7 +263,7 @@ CALLS: dict[str, Callable[[dict[int, Any]], dict[int, Any]]] = {
     "match_any_sync": lambda b: {
         lane: _bits(other for other in b if b[other] == value) for lane, value in b.items()
     },
-    MMA: lambda brought: warp_mma(brought),
+    MMA: lambda b: warp_mma(b),
     PRODUCT: _product,
     PRODUCT_DONE: dict.fromkeys,
 }
@@ -280,6 +274,6 @@ def _lanes(mask: int) -> str:
     lanes = [lane for lane in range(mask.bit_length()) if mask >> lane & 1]
     if len(lanes) == 1:
         return f"lane {lanes[0]}"
-    if lanes == list(range(lanes[0], lanes[-1] + 1)):
+    if len(lanes) == lanes[-1] + 1 - lanes[0]:
         return f"lanes {lanes[0]}-{lanes[-1]}"
     return f"lanes {', '.join(map(str, lanes))}"

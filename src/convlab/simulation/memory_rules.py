@@ -1,6 +1,10 @@
-"""What memory does for one request of a warp: sectors of global memory, wavefronts of shared.
+"""From accesses of threads to requests of warps, and what memory does for a request.
 
-A request is one memory instruction of one warp: up to 32 lanes, each with an address.
+A request is one memory instruction that the lanes of a warp execute together, each with an address.
+Lanes belong together when they are at the same instruction on the same path (:class:`Paths` of
+:mod:`convlab.simulation.access_log`) between the same barriers, for the same time there: this count
+tells the iterations of a loop over anything but ``range`` apart, and those of a ``while`` in a
+function without source.
 
 - Global memory moves in sectors of 32 bytes that begin at multiples of 32. A request takes as many
   as its lanes touch, however few bytes of each they want (CUDA C++ Best Practices Guide,
@@ -16,15 +20,30 @@ A request is one memory instruction of one warp: up to 32 lanes, each with an ad
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from convlab.simulation.access_log import (
+    ATOMIC,
+    GLOBAL,
+    ISSUED,
+    LANDED,
+    READ,
+    WIDE,
+    WRITE,
+    Accesses,
+    AccessLog,
+    Sites,
+)
+from convlab.simulation.access_log import WARP as WARP  # tracing and lessons have it from here
+
 SECTOR_BYTES = 32
 WORD_BYTES, BANKS = 4, 32
-WARP = 32
-PASS_BYTES = WORD_BYTES * BANKS
+WAVEFRONT_BYTES = WORD_BYTES * BANKS
 
 
 def changes(*keys: np.ndarray) -> np.ndarray:
@@ -42,59 +61,94 @@ def _sorted(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, np.flatnonzero(changes(*(key[order] for key in keys)))
 
 
-def _unique(*keys: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The different combinations, sorted."""
-    order, starts = _sorted(*keys)
-    return tuple(key[order[starts]] for key in keys)
+@dataclass(frozen=True)
+class Requests:
+    """The requests of some blocks, in the order in which they began.
 
+    Four columns have an entry a request: its ``site``, its ``kind`` (READ, WRITE or ATOMIC), its
+    ``span``, the index of its array in the log's spans, and its ``warp``. The others have an entry
+    a lane: ``request`` says whose, in ascending order.
+    """
 
-def sectors(request: np.ndarray, address: np.ndarray, width: np.ndarray, total: int) -> np.ndarray:
-    """How many sectors each of ``total`` requests takes. The first three have an entry a lane:
-    which request, from which address on, how many bytes."""
-    first, last = address // SECTOR_BYTES, (address + width - 1) // SECTOR_BYTES
-    straddle = last > first
-    which = np.concatenate([request, request[straddle]])
-    which, _ = _unique(which, np.concatenate([first, last[straddle]]))
-    return np.bincount(which, minlength=total)
+    site: np.ndarray
+    kind: np.ndarray
+    span: np.ndarray
+    warp: np.ndarray  # of the launch: block * 32 + warp of the block
+    request: np.ndarray
+    lane: np.ndarray
+    address: np.ndarray
+    width: np.ndarray  # bytes
 
+    def __len__(self) -> int:
+        return len(self.site)
 
-def fewest_sectors(bytes_wanted: np.ndarray) -> np.ndarray:
-    """How many would do, were the different bytes that each request wants neighbours."""
-    return -(-bytes_wanted // SECTOR_BYTES)
+    # All that follows has an entry a request: where its lanes begin, whether it is for global
+    # memory, bytes a lane, lanes that take part, bytes of all lanes together.
+    starts = cached_property(lambda r: np.searchsorted(r.request, np.arange(len(r))))
+    is_global = cached_property(lambda r: r.address[r.starts] >= GLOBAL)
+    widest = cached_property(lambda r: r.width[r.starts])
+    lanes = cached_property(lambda r: np.bincount(r.request, minlength=len(r)))
+    bytes_asked = cached_property(
+        lambda r: np.bincount(r.request, r.width, minlength=len(r)).astype(np.int64)
+    )
 
+    @cached_property
+    def bytes_wanted(self) -> np.ndarray:
+        """Different bytes that a request accesses; bytes of several lanes count once."""
+        order, starts = _sorted(self.request, self.address)
+        one = order[starts]
+        wanted = np.bincount(self.request[one], self.width[one], minlength=len(self))
+        return wanted.astype(np.int64)
 
-def bytes_wanted(
-    request: np.ndarray, address: np.ndarray, width: np.ndarray, total: int
-) -> np.ndarray:
-    """The number of different bytes that each request accesses; bytes of several lanes count
-    once."""
-    order, starts = _sorted(request, address)
-    one = order[starts]
-    return np.bincount(request[one], width[one], minlength=total).astype(np.int64)
+    @cached_property
+    def sectors(self) -> np.ndarray:
+        """Sectors of global memory; 0 for requests for shared memory."""
+        first = self.address // SECTOR_BYTES
+        last = (self.address + self.width - 1) // SECTOR_BYTES
+        straddle = last > first
+        which = np.concatenate([self.request, self.request[straddle]])
+        order, starts = _sorted(which, np.concatenate([first, last[straddle]]))
+        found = np.bincount(which[order[starts]], minlength=len(self))
+        return np.where(self.is_global, found, 0)
 
+    @property
+    def fewest_sectors(self) -> np.ndarray:
+        """Sectors that would do, were the bytes wanted neighbours; 0 for shared memory."""
+        return np.where(self.is_global, -(-self.bytes_wanted // SECTOR_BYTES), 0)
 
-def wavefronts(
-    request: np.ndarray,
-    address: np.ndarray,
-    width: np.ndarray,
-    lane: np.ndarray,
-    loads: np.ndarray,
-    total: int,
-) -> np.ndarray:
-    """How many wavefronts each of ``total`` requests takes. ``loads`` has an entry a request, the
-    other arrays an entry a lane."""
-    lanes_at_once = np.where(width <= 4, 32, np.where(width <= 8, 16, 8))
-    twice = (width > 4) & (loads & _in_pairs(request, address, lane, total))[request]
-    lanes_at_once = np.where(twice, 2 * lanes_at_once, lanes_at_once)
-    group = request * 4 + lane // lanes_at_once
-    words = -(-width // WORD_BYTES)
-    which = np.repeat(group, words)
-    starts = np.repeat(np.cumsum(words) - words, words)
-    word = np.repeat(address // WORD_BYTES, words) + np.arange(len(which)) - starts
-    which, word = _unique(which, word)
-    bank = which * BANKS + word % BANKS
-    in_bank = np.bincount(bank, minlength=4 * total * BANKS).reshape(total, 4, BANKS)
-    return np.asarray(in_bank.max(axis=2).sum(axis=1))
+    @cached_property
+    def wavefronts(self) -> np.ndarray:
+        """Wavefronts of shared memory; 0 for requests for global memory."""
+        near = ~self.is_global[self.request]
+        lanes = (self.request, self.address, self.width, self.lane)
+        request, address, width, lane = (column[near] for column in lanes)
+        lanes_at_once = np.where(width <= 4, 32, np.where(width <= 8, 16, 8))
+        pairs = (self.kind == READ) & _in_pairs(request, address, lane, len(self))
+        lanes_at_once[(width > 4) & pairs[request]] *= 2
+        group = request * 4 + lane // lanes_at_once
+        words = -(-width // WORD_BYTES)
+        which = np.repeat(group, words)
+        first = np.repeat(np.cumsum(words) - words, words)
+        word = np.repeat(address // WORD_BYTES, words) + np.arange(len(which)) - first
+        order, starts = _sorted(which, word)
+        bank = (which * BANKS + word % BANKS)[order[starts]]
+        in_bank = np.bincount(bank, minlength=4 * len(self) * BANKS).reshape(len(self), 4, BANKS)
+        return np.asarray(in_bank.max(axis=2).sum(axis=1))
+
+    @property
+    def fewest_wavefronts(self) -> np.ndarray:
+        """Wavefronts that would do without conflicts, were the bytes wanted neighbours; 0 for
+        global memory."""
+        return np.where(self.is_global, 0, -(-self.bytes_wanted // WAVEFRONT_BYTES))
+
+    @property
+    def contention(self) -> np.ndarray:
+        """The most lanes at one address, for atomics, which go there one after the other; 0 for
+        other requests."""
+        order, starts = _sorted(self.request, self.address)
+        most = np.zeros(len(self), np.int64)
+        np.maximum.at(most, self.request[order[starts]], np.diff(starts, append=len(order)))
+        return np.where(self.kind == ATOMIC, most, 0)
 
 
 def _in_pairs(request: np.ndarray, address: np.ndarray, lane: np.ndarray, total: int) -> np.ndarray:
@@ -109,17 +163,81 @@ def _in_pairs(request: np.ndarray, address: np.ndarray, lane: np.ndarray, total:
     return found
 
 
-def fewest_wavefronts(bytes_wanted: np.ndarray) -> np.ndarray:
-    """How many would do without conflicts, were the different bytes wanted neighbours."""
-    return -(-bytes_wanted // PASS_BYTES)
+def requests_of(log: AccessLog, sites: Sites, loads_of: Mapping[tuple[str, int], int]) -> Requests:
+    """The requests that a log of whole blocks holds.
+
+    ``loads_of`` says how many bytes a load from shared memory at a line (file and number) is wide
+    in the machine code, where that is known: narrower loads of neighbours are then merged.
+    """
+    columns = log.columns()
+    landed = columns.kind & LANDED != 0
+    if landed.any():  # an async copy stores, as a request, where it is asked for
+        columns = columns.take(~landed)
+    begins = np.flatnonzero(columns.kind & WIDE == 0)
+    elements = np.diff(begins, append=len(columns.kind))
+    accesses = columns.take(begins)
+    # An async copy loads and stores at one site: the store has a number of its own here, since
+    # lanes that load nothing store too.
+    one_each = sites.one_each(accesses.site) + (accesses.kind & ISSUED != 0)
+    accesses = accesses._replace(site=one_each)
+    span = np.zeros(len(begins), np.int64)
+    for number, one in enumerate(log.spans):  # of views of the same memory the last one has it
+        span[(accesses.address >= one.start) & (accesses.address < one.end)] = number
+    sizes = np.array([one.itemsize for one in log.spans], np.int64)
+    width = elements * sizes[span] if len(sizes) else elements
+    if loads_of:
+        keep, width = _merged(accesses, width, sites, loads_of)
+        accesses, span, width = accesses.take(keep), span[keep], width[keep]
+    warp, lane = accesses.warp, (accesses.thread - accesses.block * log.block_size) % WARP
+
+    together = (accesses.site, accesses.path, accesses.epoch, accesses.phase)
+    position = np.arange(len(width))
+    order = np.lexsort((position, *together, accesses.thread))
+    time = np.empty(len(width), np.int64)
+    new = changes(*(key[order] for key in (*together, accesses.thread)))
+    time[order] = position - np.maximum.accumulate(np.where(new, position, 0))
+
+    order = np.lexsort((lane, time, *together, warp))
+    new = changes(*(key[order] for key in (time, *together, warp)))
+    begin = np.minimum.reduceat(position[order], np.flatnonzero(new)) if len(order) else position
+    rank = np.empty(len(begin), np.int64)
+    rank[np.argsort(begin)] = np.arange(len(begin))
+    request = np.empty(len(width), np.int64)
+    request[order] = rank[np.cumsum(new) - 1]
+
+    first = np.sort(begin)
+    by_request = np.lexsort((lane, request))
+    kind = accesses.kind[first] & 3
+    site = accesses.site[first] - (accesses.kind[first] & ISSUED != 0)
+    lanes = (column[by_request] for column in (request, lane, accesses.address, width))
+    return Requests(site, kind, span[first], warp[first], *lanes)
 
 
-def contention(request: np.ndarray, address: np.ndarray, total: int) -> np.ndarray:
-    """The most lanes of each request at one address: atomics there go one after the other."""
-    order, starts = _sorted(request, address)
-    most = np.zeros(total, np.int64)
-    np.maximum.at(most, request[order[starts]], np.diff(starts, append=len(order)))
-    return most
+def _merged(
+    accesses: Accesses, width: np.ndarray, sites: Sites, loads_of: Mapping[tuple[str, int], int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Loads from shared memory as the compiler merged them: where a thread reads neighbours at one
+    site between two barriers, only the first read remains, as wide as all of them. Returns which
+    accesses those are, and all widths."""
+    width = width.copy()
+    near = (accesses.kind == READ) & (accesses.address < GLOBAL)
+    keep = np.ones(len(width), bool)
+    for site in np.unique(accesses.site[near]).tolist():
+        here = np.flatnonzero(near & (accesses.site == site))
+        wide, narrow = loads_of.get(sites.line(site), 0), int(width[here[0]])
+        if wide <= narrow:
+            continue
+        run, offset = np.divmod(accesses.address[here], wide)
+        keys = accesses.thread[here], accesses.phase[here], run
+        order = np.lexsort((offset, *keys))
+        which = np.cumsum(changes(*(key[order] for key in keys))) - 1
+        parts = wide // narrow
+        read = np.bincount(which * parts + offset[order] // narrow, minlength=parts)
+        read = np.append(read, np.zeros(-len(read) % parts, np.int64)).reshape(-1, parts)
+        if (read == read[:, :1]).all():  # all of each run, equally often
+            keep[here[offset > 0]] = False
+            width[here] = wide
+    return keep, width
 
 
 @dataclass
@@ -146,12 +264,19 @@ class Counts:
         sums: Any = (None if one is None or two is None else one + two for one, two in both)
         return Counts(*sums)
 
-    def add_requests(self, far: int, sectors: int, near: int, wavefronts: int) -> None:
-        """Count requests for global memory and their sectors, for shared memory and theirs."""
-        self.global_requests = (self.global_requests or 0) + far
-        self.global_sectors = (self.global_sectors or 0) + sectors
-        self.shared_requests = (self.shared_requests or 0) + near
-        self.shared_wavefronts = (self.shared_wavefronts or 0) + wavefronts
+    def add(self, requests: Requests) -> None:
+        far, lanes = requests.is_global, requests.lanes
+        loads, stores = requests.kind != WRITE, requests.kind != READ  # an atomic is both
+        self.global_loads += int(lanes[loads & far].sum())
+        self.global_stores += int(lanes[stores & far].sum())
+        self.shared_loads += int(lanes[loads & ~far].sum())
+        self.shared_stores += int(lanes[stores & ~far].sum())
+        asked = requests.bytes_asked
+        self.global_bytes += int(asked[loads & far].sum() + asked[stores & far].sum())
+        self.global_requests = (self.global_requests or 0) + int(far.sum())
+        self.global_sectors = (self.global_sectors or 0) + int(requests.sectors.sum())
+        self.shared_requests = (self.shared_requests or 0) + int((~far).sum())
+        self.shared_wavefronts = (self.shared_wavefronts or 0) + int(requests.wavefronts.sum())
 
     def as_dict(self, flops: int) -> dict[str, float | None]:
         """The counts and what follows from them: ``flops_per_byte``, the problem's arithmetic over

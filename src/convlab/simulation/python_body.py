@@ -7,8 +7,11 @@ that may also run the original on a GPU: so the function is copied, never change
 
 from __future__ import annotations
 
+import ast
 import dis
+import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -21,8 +24,8 @@ from numba.cuda import types as cuda_types
 
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
+from convlab.simulation.access_log import Paths
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.paths import ENDLESS, with_counted_loops
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
@@ -42,10 +45,9 @@ class Copier:
     functions from one factory are two, as they are to a GPU's compiler.
 
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
-    are names that get another meaning than Python's, and device functions are handed through
-    ``wrap_call``. ``emulation(value)`` is what stands for an intrinsic, None for anything else.
-    ``endless`` is what ``while`` loops run through, where their iterations are to be known.
-    ``used`` are the names of ``cuda`` that functions imported by themselves.
+    are names that get another meaning than Python's. ``emulation(value)`` is what stands for an
+    intrinsic, None for anything else. ``paths`` hears of loops and calls. ``used`` are the names of
+    ``cuda`` that functions imported by themselves.
     """
 
     def __init__(
@@ -53,35 +55,30 @@ class Copier:
         fake_cuda: Any,
         meaning: Meaning,
         builtins: Mapping[str, Any] | None = None,
-        wrap_call: Callable[[Any], Any] = lambda function: function,
         emulation: Meaning = emulation_of,
-        endless: Callable[[], Any] | None = None,
+        paths: Paths | None = None,
     ) -> None:
-        self.fake_cuda, self._meaning = fake_cuda, meaning
-        self._builtins, self._wrap_call = dict(builtins or {}), wrap_call
-        self._emulation, self._endless = emulation, endless
+        self.fake_cuda, self._meaning, self._emulation = fake_cuda, meaning, emulation
+        self._builtins, self._paths = dict(builtins or {}), paths
+        if paths is not None:
+            self._builtins["range"] = paths.range
         self.used: set[str] = set()
-        self._copies: dict[int, tuple[FunctionType, FunctionType]] = {}
-        self._modules: dict[int, _Module] = {}
-        self._cuda, self._names = sys.modules["numba.cuda"], _imported_names()
+        self._copies: dict[FunctionType, FunctionType] = {}
+        self._modules: dict[int, ModuleType] = {}
 
     def copy(self, function: FunctionType) -> FunctionType:
         """The function with its globals and closure replaced."""
-        if id(function) in self._copies:
-            return self._copies[id(function)][1]
+        if function in self._copies:
+            return self._copies[function]
         # Not all of them: they would live as long as the copy.
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
-        code = None
-        if self._endless is not None:
-            code = with_counted_loops(function)
-            globals_[ENDLESS] = self._endless
-        code = code or _code_of_its_own(function)
+        if self._paths is not None:
+            globals_[ENDLESS] = self._paths.endless
+        code = _code_of(function, self._paths is not None)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
-        # Known before what it refers to is copied: that may be itself. The original is kept too,
-        # so that its id stays its own.
-        self._copies[id(function)] = function, copy
+        self._copies[function] = copy  # before what it refers to is copied: that may be itself
         attributes = names_used(code)
         for name in _global_names(code):
             if name in function.__globals__:
@@ -100,23 +97,33 @@ class Copier:
 
     def codes(self) -> Iterator[CodeType]:
         """The code of every function copied so far."""
-        for _, copy in self._copies.values():
+        for copy in self._copies.values():
             yield from _nested(copy.__code__)
 
     def replaced(self, value: Any, attributes: Iterable[str] = ()) -> Any:
         """The replacement for the value of a global, a closure variable or a module's attribute.
         ``attributes`` are what the function may ask of it: what it calls is copied beforehand."""
-        if value is self._cuda:
+        if value is sys.modules["numba.cuda"]:
             return self.fake_cuda
         if (emulation := self._emulation(value)) is not None:
             return emulation
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
-            return self._wrap_call(self.copy(value.py_func))
-        if id(value) in self._names:
-            return self._imported(self._names[id(value)])
+            copy = self.copy(value.py_func)
+            return copy if self._paths is None else self._paths.call(copy)
+        if (name := _imported_names().get(id(value))) is not None:  # `from numba.cuda import name`
+            self.used.add(name)
+            if name == "laneid":  # a number, which changes
+                return Unknown("laneid imported by its name is not simulated: write cuda.laneid")
+            try:
+                return getattr(self.fake_cuda, name)
+            except NotSimulated as error:
+                return Unknown(str(error))
         if isinstance(value, ModuleType):
-            module = self._modules.setdefault(id(value), _Module(value, self))
-            module.look_up(attributes)
+            module = self._modules.setdefault(id(value), ModuleType(value.__name__))
+            for name in attributes:
+                if name in vars(value) and name not in vars(module):
+                    setattr(module, name, None)  # a module may refer to itself
+                    setattr(module, name, self.replaced(vars(value)[name], attributes))
             return module
         meant = self._meaning(value)
         if meant is not None:
@@ -131,16 +138,6 @@ class Copier:
                 "@cuda.jit(device=True)"
             )
         return value
-
-    def _imported(self, name: str) -> Any:
-        """The value of ``from numba.cuda import name``."""
-        self.used.add(name)
-        if name == "laneid":  # a number, which changes
-            return Unknown("laneid imported by its name is not simulated: write cuda.laneid")
-        try:
-            return getattr(self.fake_cuda, name)
-        except NotSimulated as error:
-            return Unknown(str(error))
 
 
 @cache
@@ -172,35 +169,18 @@ class Unknown:
     __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __rshift__ = __rlshift__ = _refuse
 
 
-class _Module:
-    """A module such as ``numpy`` as a kernel sees it."""
-
-    def __init__(self, module: ModuleType, copier: Copier) -> None:
-        self._module, self._copier = module, copier
-
-    def look_up(self, names: Iterable[str]) -> None:
-        """Find those of the names that the module has, and through it those of its modules."""
-        for name in names:
-            if name in vars(self._module) and name not in vars(self):
-                value = vars(self._module)[name]
-                vars(self)[name] = None  # a module may refer to itself
-                vars(self)[name] = self._copier.replaced(value, names)
-
-    def __getattr__(self, name: str) -> Any:
-        value = self._copier.replaced(getattr(self._module, name))
-        setattr(self, name, value)  # found at once the next time
-        return value
+_codes: WeakKeyDictionary[FunctionType, dict[bool, CodeType]] = WeakKeyDictionary()
 
 
-_own_codes: WeakKeyDictionary[FunctionType, CodeType] = WeakKeyDictionary()
-
-
-def _code_of_its_own(function: FunctionType) -> CodeType:
-    """The function's code, shared with no other function of a factory: always the same, so that
-    Python and the caches of instructions in it need to look at it only once."""
-    if function not in _own_codes:
-        _own_codes[function] = function.__code__.replace()
-    return _own_codes[function]
+def _code_of(function: FunctionType, counted: bool) -> CodeType:
+    """The function's code, shared with no other function of a factory, and with its ``while`` loops
+    ``counted``: always the same, so that Python and the caches of instructions in it need to look
+    at it only once."""
+    codes = _codes.setdefault(function, {})
+    if counted not in codes:
+        made = _with_counted_loops(function) if counted else None
+        codes[counted] = made or function.__code__.replace()
+    return codes[counted]
 
 
 @lru_cache(maxsize=1000)  # asked at every launch
@@ -238,3 +218,61 @@ def _checked_index(value: Any) -> int:
     if not 0 <= index < 2**32:
         raise OverflowError(f"uint32({index}) does not fit: a GPU would wrap around")
     return index
+
+
+# A ``range`` can be replaced by one that counts; a ``while`` calls nothing. So a function with
+# ``while`` loops is compiled anew from its source, with ``while condition:`` as ``for _ in
+# endless():`` and ``if not condition: break``. Lines and columns stay those of the source.
+
+
+ENDLESS = "_endless_"  # in the function's globals
+
+
+def _with_counted_loops(function: FunctionType) -> CodeType | None:
+    """None where there is no ``while`` loop, or no source."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    found = tree.body[0]
+    if not isinstance(found, ast.FunctionDef):
+        return None
+    counter = _Counter()
+    counter.generic_visit(found)
+    if not counter.loops:
+        return None
+    found.decorator_list = []
+    # Around it a function that has what the original closes over.
+    free = function.__code__.co_freevars
+    outer: Any = ast.parse(f"def {ENDLESS}({', '.join(free)}):\n pass").body[0]
+    outer.body, tree.body = [found], [outer]
+    ast.increment_lineno(found, first - 1)
+    ast.fix_missing_locations(tree)
+    compiled = compile(tree, function.__code__.co_filename, "exec")
+    code = next(code for code in _nested(compiled) if code.co_name == found.name)
+    return code if code.co_freevars == free else None
+
+
+class _Counter(ast.NodeTransformer):
+    """Makes ``for`` loops of ``while`` loops."""
+
+    loops = 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return node  # a function inside is none of the kernel's loops
+
+    def visit_While(self, node: ast.While) -> Any:
+        self.generic_visit(node)
+        parts = [part for statement in node.orelse for part in ast.walk(statement)]
+        if any(isinstance(part, ast.Break | ast.Continue) for part in parts):
+            return node  # they are of a loop further out
+        self.loops += 1
+        text = f"for {ENDLESS}{self.loops} in {ENDLESS}():\n if not condition: break"
+        loop: Any = ast.parse(text).body[0]
+        for part in ast.walk(loop):
+            ast.copy_location(part, node)
+        leave = loop.body[0]
+        leave.test.operand, leave.body[:0] = node.test, node.orelse
+        loop.body += node.body
+        return loop

@@ -2,8 +2,8 @@
 
 Two accesses to one address race when at least one writes, not both are atomic, different threads
 make them and nothing orders them. A block's barrier orders its threads, a warp barrier the lanes of
-a warp; nothing orders two blocks but a fence and an atomic before, and the same atomic after.
-Stores of one and the same value by several threads are no race: flags are set like that.
+a warp; nothing orders two blocks but a message: a fence and an atomic before, and the same atomic
+after. Stores of one and the same value by several threads are no race: flags are set like that.
 
 Only what may be part of a conflict is sorted: a sieve, which is a small table of hashes, lets
 through the accesses to an element that is also written in the same phase, and few others.
@@ -11,8 +11,8 @@ through the accesses to an element that is also written in the same phase, and f
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,12 +30,12 @@ from convlab.simulation.access_log import (
     joined,
 )
 from convlab.simulation.memory_rules import changes
-from convlab.simulation.messages import Fence, Messages
 from convlab.simulation.scalars import converted
 
 SIEVE = 1 << 18
-TABLE = 8_000_000  # what is numbered beyond this is sorted, not put in a table
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
+# The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
+BLOCK_FENCE, FENCE = 64, 65
 
 
 class Conflict(NamedTuple):
@@ -46,11 +46,21 @@ class Conflict(NamedTuple):
     second: Access | None
 
 
+def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
+    """No more than enough of the same kind and lines."""
+    seen: Counter[tuple[str, int, int | None]] = Counter()
+    for one in conflicts:
+        key = one.kind, one.first.site, one.second and one.second.site
+        if seen[key] < ENOUGH:
+            seen[key] += 1
+            yield one
+
+
 class Race:
     """Analyses a launch's log piece by piece: whole blocks, or whole phases of one."""
 
     def __init__(self) -> None:
-        self.fences: list[Fence] = []
+        self.fences: list[Access] = []
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
         self._written = np.empty(0, np.int64)  # of shared memory, by what went before of the block
@@ -65,7 +75,11 @@ class Race:
             if shared.any():
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
                 yield from self._uninitialised(accesses, np.flatnonzero(shared), sets)
-                self._remember(accesses, shared & sets)
+                # Where the last block has written: it may go on in the next piece.
+                block = accesses.block
+                written = accesses.address[shared & sets & (block == block[-1])]
+                went_on = self._written if block[0] == block[-1] else written
+                self._written = np.union1d(written, went_on)
             yield from self._within_blocks(accesses, columns.of_products)
             if not shared.all():
                 self._keep(accesses, np.flatnonzero(~shared))
@@ -90,11 +104,9 @@ class Race:
         in the same phase there is a race, which says more."""
         address = accesses.address[shared]
         block = accesses.block[shared] - accesses.block[0]
-        key = block * (int(address.max()) + 1) + address
-        if key.max() > TABLE:
-            key = np.unique(key, return_inverse=True)[1]
+        cells, key = np.unique(block * GLOBAL + address, return_inverse=True)
         never = len(accesses.block)
-        first_write = np.full(int(key.max()) + 1, never, np.int32)
+        first_write = np.full(len(cells), never, np.int32)
         writes = np.flatnonzero(sets[shared])[::-1]  # backwards: the first one stays
         first_write[key[writes]] = shared[writes]
         if len(self._written):
@@ -104,23 +116,12 @@ class Race:
         last = np.minimum(first, never - 1)
         thread, phase = accesses.thread, accesses.phase
         race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
-        early = early[~race]
-        sites = accesses.site[early]
-        for site in np.unique(sites):
-            for access in accesses.rows(early[sites == site][:ENOUGH]):
-                yield Conflict("uninitialised", access, None)
-
-    def _remember(self, accesses: Accesses, writes: np.ndarray) -> None:
-        """Where the last block has written: it may go on in the next piece."""
-        block = accesses.block
-        written = np.unique(accesses.address[writes & (block == block[-1])])
-        if block[0] == block[-1]:  # the one that went on
-            written = np.union1d(written, self._written)
-        self._written = written
+        for read in accesses.rows(early[~race]):
+            yield Conflict("uninitialised", read, None)
 
     def _within_blocks(self, accesses: Accesses, of_products: np.ndarray) -> Iterator[Conflict]:
         """Between warps of one phase, and between lanes of a warp with no warp barrier between.
-        Conflicts with what tensor cores read are simulation/tensor_cores.py's."""
+        What tensor cores read is :class:`~convlab.simulation.asynchronous.TensorCores`'."""
         address, phase = accesses.address, accesses.phase
         hashes = (address + phase * 0x9E3779B1) & (SIEVE - 1)
         written = np.zeros(SIEVE, bool)
@@ -143,13 +144,12 @@ class Race:
         width = int(address[far].max()) - low + 1
         for kind in (READ, WRITE, ATOMIC):
             chosen = far[accesses.kind[far] == kind]
-            if not len(chosen):
-                continue
             if kind == WRITE:
                 chosen = chosen[::-1]
-            each = (entity[chosen] - entity.min()) * width + address[chosen] - low
-            every = kind == ATOMIC and self.fences
-            self._kept.append(accesses.take(chosen if every else chosen[_firsts(each)]))
+            if kind != ATOMIC or not self.fences:
+                each = (entity[chosen] - entity.min()) * width + address[chosen] - low
+                chosen = chosen[np.unique(each, return_index=True)[1]]
+            self._kept.append(accesses.take(chosen))
 
     def _conflicts(
         self, accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], scope: str
@@ -168,7 +168,10 @@ class Race:
 
     def _first(self, accesses: list[Access], scope: str, messages: Messages) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
-        pairs = _flag_and_others(accesses) if self._is_flag(accesses) else _neighbours(accesses)
+        dtype = self._log.span_at(accesses[0].address).dtype
+        kept = [converted(one.value, dtype) for one in accesses if one.kind == WRITE]
+        is_flag = bool(kept) and all(same(value, kept[0]) for value in kept)
+        pairs = _flag_and_others(accesses) if is_flag else _neighbours(accesses)
         for first, second in pairs:
             if getattr(first, scope) == getattr(second, scope) or messages.told(first, second):
                 continue
@@ -178,21 +181,59 @@ class Race:
             yield Conflict(where, first, second)
             return
 
-    def _is_flag(self, accesses: list[Access]) -> bool:
-        """Whether all writes store the same, as the array keeps it."""
-        values = [access.value for access in accesses if access.kind == WRITE]
-        if all(same(value, values[0]) for value in values):
-            return bool(values)
-        dtype = self._log.span_at(accesses[0].address).dtype
-        kept = [converted(value, dtype) for value in values]
-        return all(same(value, kept[0]) for value in kept)
-
     def _met(self, first: Access, second: Access) -> bool:
         """Whether both lanes passed a barrier of a part of their warp between the two accesses."""
         return any(
             first.position < position <= second.position and {first.thread, second.thread} <= met
             for position, met in self.warp_barriers
         )
+
+
+class Messages:
+    """Which accesses of different blocks, or threads, are in order all the same.
+
+    A thread fences, then tells by an atomic: it releases a lock, or counts finished blocks. Another
+    thread that reads this by an atomic at the same address may rely on all that came before the
+    fence. Each step may be another thread's, where a barrier lies between.
+    """
+
+    def __init__(self, fences: Iterable[Access], atomics: Iterable[Access]) -> None:
+        self._fences: dict[int, list[Access]] = defaultdict(list)
+        self._atomics: dict[int, list[Access]] = defaultdict(list)
+        for by_block, accesses in ((self._fences, fences), (self._atomics, atomics)):
+            for one in accesses:
+                by_block[one.block].append(one)
+
+    def told(self, first: Access, second: Access) -> bool:
+        """Whether the thread of the second access may rely on the first one."""
+        told: dict[int, float] = {}  # since which position, by address
+        if first.kind == ATOMIC:
+            told[first.address] = first.position
+        # The first fence of each thread that comes after the access and reaches far enough.
+        fences: dict[int, Access] = {}
+        for one in self._fences[first.block]:
+            if one.kind == FENCE or first.block == second.block:
+                if one.thread not in fences and _ordered(first, one):
+                    fences[one.thread] = one
+        for one in fences.values():
+            for atomic in self._atomics[first.block]:
+                if _ordered(one, atomic):
+                    since = told.get(atomic.address, atomic.position)
+                    told[atomic.address] = min(since, atomic.position)
+        return bool(told) and any(
+            told.get(atomic.address, second.position) < atomic.position
+            and (atomic.position == second.position or _ordered(atomic, second))
+            for atomic in self._atomics[second.block]
+        )
+
+
+def _ordered(one: Access, other: Access) -> bool:
+    """Whether program order or a barrier puts one before the other."""
+    if one.position > other.position:
+        return False
+    if one.thread == other.thread or (one.block == other.block and one.phase < other.phase):
+        return True
+    return one.warp == other.warp and one.epoch < other.epoch
 
 
 def _in_time(accesses: Accesses, indices: Any) -> list[Access]:
@@ -244,17 +285,6 @@ def _neighbours(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
         if second.kind == WRITE:
             since = {READ: [], WRITE: [], ATOMIC: []}
         since[second.kind].append(second)
-
-
-def _firsts(key: np.ndarray) -> np.ndarray:
-    """Where each different number stands first."""
-    size = int(key.max()) + 1
-    if size > TABLE:
-        return np.unique(key, return_index=True)[1]
-    first = np.empty(size, np.int32)
-    indices = np.arange(len(key), dtype=np.int32)
-    first[key[::-1]] = indices[::-1]
-    return np.flatnonzero(first[key] == indices)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -11,9 +11,8 @@ import math
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,9 @@ from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
 
 NUMBERS = (
-    numba_types.Number, cuda_types.Number, numba_types.Boolean, cuda_types.Boolean
-)  # fmt: skip
+    *(numba_types.Number, numba_types.Boolean),
+    *(cuda_types.Number, cuda_types.Boolean),
+)
 CHECKED = ("uint32", "uint64")  # indices: a number below zero is a mistake, not 4294967295
 
 
@@ -30,17 +30,15 @@ class WrapsAround(ArithmeticError):
     """``uint32`` of a number below zero."""
 
 
+@cache
 def cast(name: str) -> Callable[..., Any]:
     """The number type of that name as a function of a number; ``.dtype`` is NumPy's."""
-    if name not in _CASTS:
-        dtype = np.dtype(name)
-        kept = keeper(dtype)
-        _CASTS[name] = _checked(kept, dtype) if name in CHECKED else kept
-        _CASTS[name].dtype = dtype  # type: ignore[attr-defined]
-    return _CASTS[name]
-
-
-_CASTS: dict[str, Callable[..., Any]] = {}
+    dtype = np.dtype(name)
+    made: Any = keeper(dtype)
+    if name in CHECKED:
+        made = _checked(made, dtype)
+    made.dtype = dtype
+    return made  # type: ignore[no-any-return]
 
 
 @cache
@@ -86,7 +84,7 @@ def _integer(dtype: np.dtype[Any]) -> Callable[..., int]:
     low, high, span = int(limits.min), int(limits.max), 1 << limits.bits
     through = np.iinfo(f"{dtype.kind}{max(dtype.itemsize, 2)}")
     lowest, highest = int(through.min), int(through.max)
-    of_nan = wrapped(1 << 63, low, span) if limits.bits == 64 else 0
+    of_nan = ((1 << 63) - low) % span + low if limits.bits == 64 else 0
 
     def integer(value: Any = 0) -> int:
         try:
@@ -98,7 +96,7 @@ def _integer(dtype: np.dtype[Any]) -> Callable[..., int]:
             return number
         if isinstance(value, float):
             number = min(max(number, lowest), highest)
-        return wrapped(number, low, span)
+        return (number - low) % span + low
 
     return integer
 
@@ -117,11 +115,6 @@ def _checked(kept: Callable[..., int], dtype: np.dtype[Any]) -> Callable[..., in
     return casting
 
 
-def wrapped(value: int, low: int, span: int) -> int:
-    """``value`` wrapped to an integer type with ``span`` values from ``low`` on."""
-    return (value - low) % span + low
-
-
 def meaning(value: Any) -> Any:
     """What a global of a kernel means when simulated; None: whatever it is."""
     if isinstance(value, NUMBERS):
@@ -137,28 +130,28 @@ def meaning(value: Any) -> Any:
     return None
 
 
+_NUMPYS_NAME = {
+    "pow": "power",
+    **{f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+}  # of functions that NumPy has by another name
+
+
 def _safe(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of ``math`` that gives NaN or infinity where Python raises: NumPy's answer where
     it has the function."""
-    of_numpy = getattr(np, _NUMPYS_NAME.get(function.__name__, function.__name__), None)
+    name = function.__name__
+    of_numpy = getattr(np, _NUMPYS_NAME.get(name, name), None)
 
     def safe(*values: Any) -> Any:
         try:
             return function(*values)
         except (OverflowError, ValueError) as error:
-            if isinstance(of_numpy, np.ufunc) and function.__name__ != "remainder":
-                with np.errstate(all="ignore"):
-                    return of_numpy(*map(float, values)).item()
-            pole = function.__name__ == "lgamma" or values[0] == 0
+            if isinstance(of_numpy, np.ufunc) and name != "remainder":
+                return _quiet(of_numpy)(*map(float, values))
+            pole = name == "lgamma" or values[0] == 0
             return math.inf if isinstance(error, OverflowError) or pole else math.nan
 
     return safe
-
-
-_NUMPYS_NAME = {
-    "pow": "power",
-    **{f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
-}  # of functions that NumPy has by another name
 
 
 def _quiet(function: np.ufunc) -> Callable[..., Any]:
@@ -175,26 +168,26 @@ def power(base: Any, exponent: Any) -> Any:
         return float(np.power(float(base), float(exponent)))
 
 
-def largest(first: Any, *others: Any) -> Any:
-    """``max`` in a kernel, which passes over NaN."""
-    if not others:
-        first, *others = first
-    for other in others:
-        first = first if first >= other or other != other else other
-    return first
+def _extreme(better: Callable[[Any, Any], bool]) -> Callable[..., Any]:
+    """``max`` or ``min`` in a kernel, which passes over NaN."""
 
+    def extreme(first: Any, *others: Any) -> Any:
+        if not others:
+            first, *others = first
+        for other in others:
+            first = first if better(first, other) or other != other else other
+        return first
 
-def smallest(first: Any, *others: Any) -> Any:
-    """``min`` in a kernel, which passes over NaN."""
-    if not others:
-        first, *others = first
-    for other in others:
-        first = first if first <= other or other != other else other
-    return first
+    return extreme
 
 
 # What some of Python's own names mean in a kernel.
-BUILTINS = {"int": cast("int64"), "float": cast("float64"), "max": largest, "min": smallest}
+BUILTINS = {
+    "int": cast("int64"),
+    "float": cast("float64"),
+    "max": _extreme(operator.ge),
+    "min": _extreme(operator.le),
+}
 
 
 class _Items:
@@ -210,6 +203,10 @@ class _Items:
         with np.errstate(all="ignore"):
             self._host[index] = value
 
+    def release(self) -> None:
+        """Let the array go, as a memoryview does."""
+        del self._host
+
 
 def quick(host: np.ndarray) -> Any:
     """The array with quick access to single elements: a memoryview gives Python numbers."""
@@ -218,13 +215,9 @@ def quick(host: np.ndarray) -> Any:
     return _Items(host)
 
 
-def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Uninitialised memory: NaN, or the largest integer, which no right kernel uses."""
-    return np.full(shape, poison(dtype), dtype)
-
-
 def poison(dtype: np.dtype[Any]) -> Any:
-    """What memory of this type holds before anybody wrote it."""
+    """What memory of this type holds before anybody wrote it: NaN, or the largest integer, which no
+    right kernel uses."""
     return dtype.type(np.iinfo(dtype).max if dtype.kind in "iu" else np.nan)
 
 
@@ -247,17 +240,14 @@ class Arithmetic:
 
     def __init__(self) -> None:
         self.operations: Counter[int] = Counter()
-        self._codes: set[int] = set()
+        # By id the kernel's code: what is computed elsewhere belongs to the call there.
+        self.codes: set[int] = set()
         self.number: Any = self._number_class()
-
-    def watch(self, codes: Iterable[CodeType]) -> None:
-        """The code of the kernel: what is computed elsewhere belongs to the call there."""
-        self._codes.update(map(id, codes))
 
     def count(self, operations: int = 1) -> None:
         """Note operations of the innermost frame of the kernel."""
         frame: Any = sys._getframe(1)
-        while frame is not None and id(frame.f_code) not in self._codes:
+        while frame is not None and id(frame.f_code) not in self.codes:
             frame = frame.f_back
         if frame is not None:
             self.operations[id(frame.f_code) + frame.f_lasti] += operations
@@ -291,8 +281,7 @@ class Arithmetic:
         return self.counted(float(a) * float(b) + float(c))
 
     def _number_class(self) -> Any:
-        codes, getframe, arithmetic = self._codes, sys._getframe, self
-        names: dict[str, Any] = {"__slots__": ()}
+        codes, getframe, arithmetic = self.codes, sys._getframe, self
 
         def counting(plain: Callable[[float, float], Any]) -> Callable[[float, Any], Any]:
             def operation(self: float, other: Any) -> Any:
@@ -308,18 +297,15 @@ class Arithmetic:
 
             return operation
 
-        def reflected(plain: Callable[[float, float], Any]) -> Callable[[float, float], Any]:
-            return lambda one, other: plain(other, one)
-
-        for name in OPERATIONS:  # float's own, which take numbers of this class as they are
-            plain = power if name == "pow" else getattr(float, f"__{name}__")
-            other = reflected(plain) if name == "pow" else getattr(float, f"__r{name}__")
-            names[f"__{name}__"], names[f"__r{name}__"] = counting(plain), counting(other)
-
         def copying(plain: Callable[[float], float]) -> Callable[[float], Any]:
             return lambda self: number(plain(float(self)))
 
-        for name in ("neg", "pos", "abs"):
-            names[f"__{name}__"] = copying(getattr(operator, name))
+        names: dict[str, Any] = {"__slots__": ()}
+        # float's own, which take numbers of this class as they are
+        plain = {f"__{r}{name}__" for name in OPERATIONS for r in ("", "r")}
+        names |= {name: counting(getattr(float, name)) for name in plain}
+        names["__pow__"] = counting(power)
+        names["__rpow__"] = counting(lambda exponent, base: power(base, exponent))
+        names |= {f"__{name}__": copying(getattr(operator, name)) for name in ("neg", "pos", "abs")}
         number: Any = type("CountedFloat", (float,), names)
         return number

@@ -4,80 +4,123 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, site_of
-from convlab.simulation.block_memory import Local, Shared
-from convlab.simulation.checked_array import Memory
+import numpy as np
+
+from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, assigned_name, site_of
+from convlab.simulation.arrays import CheckedArray
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.scalars import cast, converted
+from convlab.simulation.greenlets import Request
+from convlab.simulation.memory import Memory, local_class
+from convlab.simulation.scalars import cast, converted, poison
 
 ALL_LANES = (1 << WARP) - 1
-MMA = "mma_tf32"  # the request of the lanes of a warp
-# The requests of the threads of a warpgroup.
-PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
-# A kernel that uses none of these runs its threads one after the other, with no switching.
-BLOCKING = {
-    *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
-    *("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "activemask"),
-    *("ballot_sync", "all_sync", "any_sync", "eq_sync", "match_any_sync", "match_all_sync"),
-    *("nanosleep", "cas", "compare_and_swap"),
-}
+STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
+NOBODY_WROTE = 0xFF  # bytes that make NaN of a float, -1 of an integer
 
 
 @dataclass(slots=True)
 class Dim3:
-    """``threadIdx`` and its like."""
-
     x: int = 0
     y: int = 0
     z: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """What a thread waits for. A plain ``syncthreads()`` is no request but an empty switch."""
+class Shared:
+    """``cuda.shared``: an array for each call in the code, poisoned for every block. A call that
+    asks for another shape or type, as that of a device function may, makes another array."""
 
-    kind: str
-    site: int
-    value: Any = None
-    mask: int | None = None
+    def __init__(self, memory: Memory, dynamic_bytes: int) -> None:
+        self._memory = memory
+        self._arrays: dict[tuple[Any, ...], CheckedArray] = {}
+        if not 0 <= dynamic_bytes <= BLOCK_BYTES:
+            raise ValueError(
+                f"shared_bytes is {dynamic_bytes}: a block has 0 to {BLOCK_BYTES} bytes of shared "
+                "memory"
+            )
+        self._begin = self._end = -(-dynamic_bytes // 16) * 16  # the dynamic part comes first
+        self._dynamic = np.zeros(dynamic_bytes, np.uint8)
 
-    @property
-    def together(self) -> int:
-        """How many consecutive threads meet: those of a warp or of a warpgroup."""
-        return 4 * WARP if self.kind in (PRODUCT, PRODUCT_DONE) else WARP
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
+        """This block's array of the call that asks; ``shape`` 0 is the dynamic part.
+
+        Raises ``MemoryError`` where a block has not so much.
+        """
+        frame = sys._getframe(1)
+        call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
+        known = self._arrays.get(call)
+        if known is None:
+            name = assigned_name(frame.f_code, frame.f_lasti)
+            known = self._arrays[call] = self._new(name, *_kind(shape, dtype), alignment)
+        return known
+
+    def _new(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int | None
+    ) -> CheckedArray:
+        dynamic = len(self._dynamic)
+        if shape == (0,):
+            host = self._dynamic[: dynamic // dtype.itemsize * dtype.itemsize].view(dtype)
+            return self._memory.array(host, name, 0, 16)
+        host = np.full(shape, poison(dtype), dtype)
+        alignment = alignment or dtype.itemsize
+        base = -(-self._end // alignment) * alignment
+        self._end = base + host.nbytes
+        if (static := self._end - self._begin) > STATIC_BYTES:
+            raise MemoryError(
+                f"{static} bytes of shared arrays: a block has at most {STATIC_BYTES}, more only "
+                "as dynamic shared memory"
+            )
+        if self._end > BLOCK_BYTES:
+            raise MemoryError(
+                f"{self._end} bytes of shared memory, {dynamic} of them dynamic: a block has at "
+                f"most {BLOCK_BYTES}"
+            )
+        return self._memory.array(host, name, base, alignment)
+
+    def new_block(self) -> None:
+        """Forget everything that the last block wrote."""
+        for array in self._arrays.values():
+            array.host[...] = poison(array.dtype)
+        self._dynamic.fill(NOBODY_WROTE)  # after the arrays that are views of it
 
 
-def _same(value: Any) -> Any:
-    return value
+class Local:
+    """``cuda.local``: a new array for each call."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._made: dict[tuple[Any, ...], tuple[Any, str]] = {}
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        frame = sys._getframe(1)
+        call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
+        made = self._made.get(call)
+        if made is None:
+            sizes, kept = _kind(shape, dtype)
+            kind = local_class(sizes, kept, self._memory.number(kept), alignment)
+            made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
+        kind, name = made
+        return kind(name, self._memory)
+
+
+def _kind(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """A shape as Numba takes it, a number or several, as a tuple; and NumPy's type for what a
+    kernel names: a cast, a Numba type, anything of NumPy's."""
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    return tuple(map(int, sizes)), np.dtype(getattr(dtype, "dtype", dtype))
 
 
 def _barrier(kind: str) -> Callable[..., int]:
     """A barrier of the block that counts for how many threads the predicate is true, or tells
     whether it is for all, or for one."""
-    return lambda self, predicate: int(self.hub(Request(kind, site_of(1), bool(predicate))))
-
-
-def _vote(kind: str, brought: Callable[[Any], Any] = bool) -> Callable[..., Any]:
-    """The result of greenlets.CALLS for the values of the mask's lanes."""
-    return lambda self, mask, value: self.hub(
-        Request(kind, site_of(1), brought(value), int(mask) & ALL_LANES)
-    )
-
-
-def _shuffle(kind: str, source: Callable[[int, int], int]) -> Callable[..., Any]:
-    """The value of the source lane, one's own where that is below zero: beyond the warp."""
-
-    def shuffle(self: SimulatedCuda, mask: int, value: Any, which: int) -> Any:
-        brought = value, source(self.laneid, which)
-        return self.hub(Request(kind, site_of(1), brought, int(mask) & ALL_LANES))
-
-    return shuffle
+    return lambda self, predicate: int(self.hub(Request(kind, site_of(1), predicate)))
 
 
 class SimulatedCuda:
@@ -101,10 +144,11 @@ class SimulatedCuda:
         self.laneid = 0
         self.shared = Shared(memory, dynamic_bytes)
         self.local = Local(memory)
-        self.const = SimpleNamespace(array_like=_same)
+        self.const = SimpleNamespace(array_like=lambda array: array)
         self.atomic = _Atomic(self)
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
-        self.on_fence = on_fence
+        self.threadfence = self.threadfence_system = partial(on_fence, True)
+        self.threadfence_block = partial(on_fence, False)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -115,64 +159,31 @@ class SimulatedCuda:
         meant = "".join(f" (is cuda.{one} meant?)" for one in get_close_matches(name, known, 1))
         raise NotSimulated(f"cuda.{name} is not simulated{meant}")
 
-    # Where a thread is.
-
     def grid(self, ndim: int) -> Any:
-        """The thread's index in the grid: a number for ``ndim`` 1, else a tuple of them."""
         t, b, d = self.threadIdx, self.blockIdx, self.blockDim
-        if ndim == 1:
-            return b.x * d.x + t.x
-        if ndim == 2:
-            return b.x * d.x + t.x, b.y * d.y + t.y
-        return b.x * d.x + t.x, b.y * d.y + t.y, b.z * d.z + t.z
+        index = b.x * d.x + t.x, b.y * d.y + t.y, b.z * d.z + t.z
+        return index[0] if ndim == 1 else index[:ndim]
 
     def gridsize(self, ndim: int) -> Any:
-        """Threads in the grid: a number for ``ndim`` 1, else a tuple of them."""
         g, d = self.gridDim, self.blockDim
         sizes = g.x * d.x, g.y * d.y, g.z * d.z
         return sizes[0] if ndim == 1 else sizes[:ndim]
 
     def lanemask_lt(self) -> int:
-        """A bit for each lane before this one."""
         return (1 << self.laneid) - 1
 
-    # Barriers of the block, and what the lanes of a warp do together.
+    # Barriers of the block, and what the lanes of a warp do together: more in _COLLECTIVES.
 
     syncthreads_count = _barrier("syncthreads_count")
     syncthreads_and = _barrier("syncthreads_and")
     syncthreads_or = _barrier("syncthreads_or")
-    ballot_sync = _vote("ballot_sync")
-    all_sync = _vote("all_sync")
-    any_sync = _vote("any_sync")
-    eq_sync = _vote("eq_sync")
-    match_any_sync = _vote("match_any_sync", _same)
-    match_all_sync = _vote("match_all_sync", _same)
-    shfl_sync = _shuffle("shfl_sync", lambda lane, other: other % WARP)
-    shfl_up_sync = _shuffle("shfl_up_sync", lambda lane, delta: max(lane - delta, -1))
-    shfl_down_sync = _shuffle(
-        "shfl_down_sync", lambda lane, delta: lane + delta if lane + delta < WARP else -1
-    )
-    shfl_xor_sync = _shuffle("shfl_xor_sync", lambda lane, bits: (lane ^ bits) % WARP)
 
     def syncwarp(self, mask: int = ALL_LANES) -> None:
-        """Wait for the lanes of ``mask``."""
         self.hub(Request("syncwarp", site_of(1), None, int(mask) & ALL_LANES))
 
     def activemask(self) -> int:
         """A bit for each lane that stands here with this one."""
         return int(self.hub(Request("activemask", site_of(1))))
-
-    # Fences, and letting others run.
-
-    def threadfence(self) -> None:
-        """All threads of the GPU see the accesses before the fence before those after it."""
-        self.on_fence(True)
-
-    threadfence_system = threadfence
-
-    def threadfence_block(self) -> None:
-        """A fence for the threads of the block."""
-        self.on_fence(False)
 
     def nanosleep(self, nanoseconds: int) -> None:
         """Let the block's other threads go on; nothing here takes time."""
@@ -192,14 +203,44 @@ class SimulatedCuda:
 
     @staticmethod
     def brev(value: int) -> int:
-        """The bits in reverse order."""
         bits = _mask(value).bit_length()
         return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
 
 
-class _Atomic:
-    """``cuda.atomic``."""
+# What a lane brings to a call of its warp, of the arguments that follow the mask. A shuffle brings
+# the value and the source lane: beyond the warp, one's own.
+_COLLECTIVES: dict[str, Callable[..., Any]] = {
+    "ballot_sync": lambda lane, value: bool(value),
+    "all_sync": lambda lane, value: bool(value),
+    "any_sync": lambda lane, value: bool(value),
+    "eq_sync": lambda lane, value: bool(value),
+    "match_any_sync": lambda lane, value: value,
+    "match_all_sync": lambda lane, value: value,
+    "shfl_sync": lambda lane, value, other: (value, other % WARP),
+    "shfl_up_sync": lambda lane, value, delta: (value, lane - delta),
+    "shfl_down_sync": lambda lane, value, delta: (value, lane + delta),
+    "shfl_xor_sync": lambda lane, value, bits: (value, (lane ^ bits) % WARP),
+}
+# A kernel that uses none of these runs its threads one after the other, with no switching.
+BLOCKING = {
+    *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
+    *("activemask", "nanosleep", "cas", "compare_and_swap", *_COLLECTIVES),
+}
 
+
+def _collective(kind: str, brings: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: SimulatedCuda, mask: int, *values: Any) -> Any:
+        brought = brings(self.laneid, *values)
+        return self.hub(Request(kind, site_of(1), brought, int(mask) & ALL_LANES))
+
+    return call
+
+
+for _kind_of_call, _brings in _COLLECTIVES.items():
+    setattr(SimulatedCuda, _kind_of_call, _collective(_kind_of_call, _brings))
+
+
+class _Atomic:
     def __init__(self, cuda: SimulatedCuda) -> None:
         self._cuda = cuda
 
@@ -209,7 +250,6 @@ class _Atomic:
         if name not in _ATOMICS:
             raise NotSimulated(f"cuda.atomic.{name} is not simulated")
         combine = _ATOMICS[name]
-
         kind = EXCHANGE if name == "exch" else ATOMIC
 
         def atomic(array: Any, index: Any, value: Any) -> Any:
@@ -219,18 +259,15 @@ class _Atomic:
         setattr(self, name, atomic)
         return atomic
 
-    def cas(self, array: Any, index: Any, expected: Any, value: Any) -> Any:
-        return self._cas(array, index, expected, value)
-
-    def compare_and_swap(self, array: Any, expected: Any, value: Any) -> Any:
-        return self._cas(array, 0, expected, value)
-
-    def _cas(self, array: Any, index: Any, expected: Any, value: Any) -> Any:
+    def cas(self, array: Any, index: Any, expected: Any, value: Any, depth: int = 1) -> Any:
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
-        old = array.update(index, lambda old: value if old == expected else old, site_of(2))
+        old = array.update(index, lambda old: value if old == expected else old, site_of(depth))
         if old != expected:  # perhaps a lock that another thread holds: let it run
             self._cuda.hub(Request("yield", 0))
         return old
+
+    def compare_and_swap(self, array: Any, expected: Any, value: Any) -> Any:
+        return self.cas(array, 0, expected, value, 2)
 
 
 def _nan_or(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

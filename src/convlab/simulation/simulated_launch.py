@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from numbers import Number
 from types import CodeType
 from typing import Any, Protocol
 
 import numpy as np
 from greenlet import getcurrent
+from numpy.lib.array_utils import byte_bounds
 
 from convlab.device import emulation_of
-from convlab.simulation.access_log import WARP, AccessLog, Sites
-from convlab.simulation.async_copies import AsyncCopies
-from convlab.simulation.checked_array import Memory, checked
+from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, Paths, Sites
+from convlab.simulation.arrays import start_of
+from convlab.simulation.asynchronous import AsyncCopies, TensorCores
 from convlab.simulation.findings import (
-    FATAL,
     Coordinates,
     NotSimulated,
     Reports,
@@ -25,17 +28,15 @@ from convlab.simulation.findings import (
     coordinates_of,
 )
 from convlab.simulation.greenlets import Block
-from convlab.simulation.launch_arguments import as_seen, check_shape, python_function
-from convlab.simulation.memory_rules import Counts
-from convlab.simulation.messages import Fence
-from convlab.simulation.paths import Paths
+from convlab.simulation.memory import Memory
+from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.python_body import Copier, names_used
-from convlab.simulation.races import Race
-from convlab.simulation.requests import Requests, requests_of, tally
+from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
 from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
-from convlab.simulation.tensor_cores import Now, TensorCores
 
+GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
+BLOCK_THREADS = 1024
 LONG = 60_000  # entries of the log that are looked at in one go
 
 
@@ -54,7 +55,7 @@ class Recorder(Protocol):
         """The launch is over; floating-point operations by site."""
 
 
-class SimulatedLaunch:
+class SimulatedLaunch(Clock):
     """One launch."""
 
     def __init__(
@@ -68,53 +69,45 @@ class SimulatedLaunch:
         counts: Counts | None,
         recorder: Recorder | None = None,
     ) -> None:
-        check_shape(grid, block)
-        function = python_function(kernel)
-        self.strict, self.counts, self.recorder = strict, counts, recorder
-        self.grid, self.block_shape, self.block_size = grid, block, math.prod(block)
-        self.kernel: str = function.__name__
-        self.reports = Reports(self.kernel, grid, block, strict)
+        _check_shape(grid, block)
+        function = getattr(kernel, "py_func", None)
+        if not inspect.isfunction(function):
+            raise TypeError(f"{kernel!r} is no kernel: it needs @cuda.jit")
         by_request = counts is not None or recorder is not None
-        self.log = AccessLog(self.block_size) if self.strict or by_request else None
-        self.paths = (
-            Paths(self.block_size, self.log) if self.log is not None and by_request else None
-        )
+        block_size = math.prod(block)
+        log = AccessLog(block_size) if strict or by_request else None
+        super().__init__(log, block_size)
+        self.strict, self.counts, self.recorder = strict, counts, recorder
+        self.grid, self.block_shape = grid, block
+        self.kernel: str = function.__name__
+        self.reports = Reports(self.kernel, grid, block, strict, self)
+        self.paths = Paths(block_size, log) if log is not None and by_request else None
         self.arithmetic = Arithmetic() if recorder is not None else None
         number = self.arithmetic.number if self.arithmetic else None
-        self.memory = Memory(self.log, self.report, number)
+        self.memory = Memory(log, self.reports.of_array, number)
         self.cuda = SimulatedCuda(
             grid, block, self.memory, shared_bytes, getcurrent().switch, self._fence
         )
-        self.copies = AsyncCopies(self.log, strict, self._thread)
-        self.tensor_cores = TensorCores(self.cuda, self.log, self.arithmetic, self._now)
+        self.copies = AsyncCopies(self, strict)
+        self.tensor_cores = TensorCores(self.cuda, self, self.arithmetic)
         own = self.copies.intrinsics | self.tensor_cores.intrinsics
         self.intrinsics = {emulation_of(one): does for one, does in own.items()}
-        self.together = False  # whether threads meet at an intrinsic, whatever the kernel calls it
-        copier = self._copier()
-        self.body = copier.copy(function)
-        self.codes: tuple[CodeType, ...] = tuple(copier.codes())
-        self.sites = self.reports.sites = Sites(self.codes)
-        used = copier.used.union(*map(names_used, self.codes))
-        self.waits = bool(used & BLOCKING) or self.together
-        counted = self.arithmetic.counted if self.arithmetic else lambda number: number
-        self.arguments = as_seen(self.body, arguments, self.memory, counted)
-        self.race = Race()
-        self.thread, self.block, self.block_number = 0, (0, 0, 0), 0
-        self.first = self.phase = self.epoch = 0
-        self.epochs = [0] * self.block_size
-
-    def _copier(self) -> Copier:
-        """Makes the kernel's body, with as much recorded as this launch needs."""
-        if self.paths is None:
-            return Copier(self.cuda, self._meaning, BUILTINS, emulation=self._emulation)
-        builtins: dict[str, Any] = {**BUILTINS, "range": self.paths.range}
+        self.called: list[Callable[..., Any]] = []  # intrinsics that the kernel refers to
+        builtins = dict(BUILTINS)
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
-        paths = self.paths
-        return Copier(
-            self.cuda, self._meaning, builtins, paths.call, self._emulation, paths.endless
-        )
+        copier = Copier(self.cuda, self._meaning, builtins, self._emulation, self.paths)
+        self.body = copier.copy(function)
+        self.codes: tuple[CodeType, ...] = tuple(copier.codes())
+        self.sites = self.reports.sites = Sites(self.codes)
+        cores = self.tensor_cores
+        cores.used = cores.start in self.called
+        used = copier.used.union(*map(names_used, self.codes))
+        self.waits = bool(used & BLOCKING) or cores.used or cores.mma in self.called
+        self.arguments = self._as_seen(arguments)
+        self.race = Race()
+        self.epoch = 0  # of all warps
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
         """What an intrinsic does in this launch; None for anything else, and for a device function:
@@ -122,11 +115,55 @@ class SimulatedLaunch:
         emulation = None if hasattr(value, "py_func") else emulation_of(value)
         if emulation is None:
             return None
-        found = self.intrinsics.get(emulation, emulation)
-        cores = self.tensor_cores
-        cores.used = cores.used or found == cores.start
-        self.together = self.together or found in (cores.mma, cores.start)
+        self.called.append(found := self.intrinsics.get(emulation, emulation))
         return found
+
+    def _meaning(self, value: Any) -> Any:
+        """What a global means in this launch."""
+        if isinstance(value, np.ndarray):  # a constant of the kernel's, which is compiled into it
+            constant = value.copy()
+            constant.flags.writeable = False
+            return Memory(None, self.reports.of_array).array(constant, "a constant array", 0)
+        meant = meaning(value)
+        if self.arithmetic is None or not callable(meant):
+            return meant
+        if getattr(meant, "dtype", None) is None:
+            return self.arithmetic.function(meant)
+        return self.arithmetic.cast(meant) if meant.dtype.kind == "f" else meant
+
+    def _as_seen(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments as the kernel sees them, arrays checked and placed in global memory.
+        ``TypeError`` or :class:`NotSimulated` for those that cannot be."""
+        signature = inspect.signature(self.body)
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            raise TypeError(f"{self.kernel}: {error}") from None
+        names = [*signature.parameters][: len(arguments)]
+        # Last, where a kernel takes any number of arguments, several have its name.
+        names += names[-1:] * (len(arguments) - len(names))
+        starts = addresses([host for argument in arguments for host in _hosts(argument)])
+
+        def seen(name: str, argument: Any) -> Any:
+            if isinstance(argument, tuple):
+                entries = [seen(f"{name}[{n}]", entry) for n, entry in enumerate(argument)]
+                make = getattr(type(argument), "_make", tuple)  # a named tuple's
+                return make(entries)
+            for host in _hosts(argument):
+                widest = 16 if host.dtype.kind == "c" else 8
+                known = host.dtype.kind in "fiubc" and host.dtype.itemsize <= widest
+                if not known or not host.dtype.isnative:
+                    raise NotSimulated(
+                        f"{name} is an array of {host.dtype}, which is not simulated"
+                    )
+                return self.memory.array(host, name, starts[id(host)])
+            plain = argument.item() if isinstance(argument, np.generic) else argument
+            if not isinstance(plain, Number):
+                kind = type(argument).__name__
+                raise TypeError(f"{name} is a {kind}: a kernel takes numbers, arrays and tuples")
+            return self.arithmetic.counted(plain) if self.arithmetic else plain
+
+        return tuple(map(seen, names, arguments))
 
     def run(self) -> None:
         """Run it all; raises ``SimulationError`` if there are findings, else what the kernel
@@ -135,23 +172,22 @@ class SimulatedLaunch:
             self._run()
         finally:  # keep no array alive: what is left of a launch refers to itself in many ways
             self.arguments = ()
-            self.cuda.shared.let_go()
             self.memory.let_go()
-            self.copies.let_go()
-            self.tensor_cores.let_go()
+            for part in self.copies, self.tensor_cores, self.cuda.shared:
+                vars(part).clear()
 
     def _run(self) -> None:
         error: Exception | None = None
         where = ""
         if self.arithmetic is not None:
-            self.arithmetic.watch(self.codes)
+            self.arithmetic.codes.update(map(id, self.codes))
         try:
             self._run_blocks()
         except Stop:
             pass
         except (WrapsAround, ZeroDivisionError) as stopped:
             kind = "wraps around" if isinstance(stopped, WrapsAround) else "division by zero"
-            self._add(kind, str(stopped), self._site(stopped), self.thread)
+            self.reports.add(kind, str(stopped), self._site(stopped), self.thread)
         except NotSimulated as unknown:
             raise NotSimulated(f"{unknown}, {self._where(unknown)}") from None
         except Exception as raised:
@@ -159,10 +195,14 @@ class SimulatedLaunch:
             if raised.args[:1] == (errno.ERANGE,):
                 what = "a power beyond the largest float is not simulated: write math.pow"
                 error = NotSimulated(f"{what}, {where}")
-        self._look_at_the_rest()
+        if self.log is not None:  # the rest, and what blocks did to each other
+            self._look(whole=True)
+            if self.strict:
+                for conflict in self.race.finish():
+                    self.reports.conflict(conflict, self.log)
         if error is not None:
-            thread = self.reports.thread(self.thread)
-            error.add_note(f"in {self.kernel}, block {self.block}, thread {thread}, {where}")
+            block, thread = self.reports.block(self.block_number), self.reports.thread(self.thread)
+            error.add_note(f"in {self.kernel}, block {block}, thread {thread}, {where}")
         elif self.recorder is not None and self.arithmetic is not None:
             self.recorder.end(self, self.arithmetic.operations)
         try:
@@ -173,32 +213,25 @@ class SimulatedLaunch:
             raise error
 
     def _run_blocks(self) -> None:
-        cuda, log = self.cuda, self.log
-        thread_indices = [
-            coordinates_of(number, self.block_shape) for number in range(self.block_size)
-        ]
-        enter = self._enterer()
-        for number in range(math.prod(self.grid)):
-            self.block_number = number
-            self.block = coordinates_of(self.block_number, self.grid)
-            cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z = self.block
-            cuda.shared.new_block()
-            self.copies.new_block()
-            self.tensor_cores.new_block()
-            self.first = self.block_number * self.block_size
+        cuda, log, block_size = self.cuda, self.log, math.prod(self.block_shape)
+        indices = [coordinates_of(number, self.block_shape) for number in range(block_size)]
+        enter, body, arguments = self._enterer(), self.body, self.arguments
+        complain = self.reports.add if self.strict else None
+        for block_number in range(math.prod(self.grid)):
+            self.block_number = block_number
+            where = coordinates_of(block_number, self.grid)
+            cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z = where
+            for part in cuda.shared, self.copies, self.tensor_cores, self.paths:
+                if part is not None:
+                    part.new_block()
+            self.first = self.block_number * block_size
             self.phase += 1
-            if self.paths is not None:
-                self.paths.new_block()
             if self.waits:
-                complain = self._add if self.strict else None
-                Block(
-                    self.body, self.arguments, thread_indices, enter, self._barrier,
-                    self._warp_barrier, complain,
-                ).run()  # fmt: skip
+                heard = self._barrier, self._warp_barrier
+                Block(body, arguments, indices, enter, *heard, complain).run()
             else:
-                body, arguments = self.body, self.arguments
-                for number, thread_index in enumerate(thread_indices):
-                    enter(number, thread_index)
+                for number, index in enumerate(indices):
+                    enter(number, index)
                     body(*arguments)
             if log is not None and len(log.addresses) > LONG:
                 self._look(whole=True)
@@ -236,68 +269,30 @@ class SimulatedLaunch:
             self.epoch += 1
             for number in threads:
                 self.epochs[number] = self.epoch
-        elif self.log is not None:
-            self.race.warp_barriers.append(
-                (self.log.position, {self.first + number for number in threads})
-            )
+        elif self.strict:
+            met = {self.first + number for number in threads}
+            self.race.warp_barriers.append((self.position, met))
 
     def _fence(self, far: bool) -> None:
-        if self.log is not None:
-            block, warp = self.block_number, self.block_number * WARP + self.thread // WARP
-            epoch, position = self.epochs[self.thread], self.log.position - 0.5
-            self.race.fences.append(
-                Fence(self._thread(), block, warp, self.phase, epoch, position, far)
-            )
-
-    def _thread(self) -> int:
-        """The number in the launch of the one that runs."""
-        return self.first + self.thread
-
-    def _now(self) -> Now:
-        position = 0 if self.log is None else self.log.position
-        return Now(self._thread(), self.thread, position, self.phase)
-
-    # What it did to memory.
+        if self.strict:
+            self.race.fences.append(self.access(FENCE if far else BLOCK_FENCE))
 
     def _look(self, whole: bool) -> None:
         """Count and check what the log holds, and empty it. It is ``whole`` if the last block has
         ended; else that has only come to a barrier."""
         assert self.log is not None
         if self.paths is not None and self.log.addresses:
-            requests = requests_of(
-                self.log, self.sites,
-                None if self.recorder is None else self.recorder.loads_of,
-            )  # fmt: skip
+            loads_of = {} if self.recorder is None else self.recorder.loads_of
+            requests = requests_of(self.log, self.sites, loads_of)
             if self.counts is not None:
-                tally(requests, self.counts)
+                self.counts.add(requests)
             if self.recorder is not None:
                 self.recorder.look(self, requests)
         if self.strict:
-            for look in self.copies.look, self.tensor_cores.look, self.race.analyse:
-                for conflict in look(self.log, whole):
-                    self.reports.conflict(conflict, self.log)
+            looks = self.copies.look, self.tensor_cores.look, self.race.analyse
+            for conflict in few(chain(*(look(self.log, whole) for look in looks))):
+                self.reports.conflict(conflict, self.log)
         self.log.clear()
-
-    def _look_at_the_rest(self) -> None:
-        """Look at the rest, and at what blocks did to each other."""
-        if self.log is not None:
-            self._look(whole=True)
-            if self.strict:
-                for conflict in self.race.finish():
-                    self.reports.conflict(conflict, self.log)
-
-    # Findings that show at once.
-
-    def report(
-        self, kind: str, what: str, site: int, array: Any, index: tuple[int, ...] | None
-    ) -> None:
-        """For arrays: note a finding of the thread that runs now, and end the launch if it must."""
-        self._add(kind, what, site, self.thread, None, array.name, index, tuple(array.shape))
-        if kind in FATAL:
-            raise Stop
-
-    def _add(self, kind: str, what: str, site: int, thread: int, *more: Any) -> None:
-        self.reports.add(kind, what, site, self.block, thread, *more)
 
     def _where(self, error: BaseException) -> str:
         file, line = self.sites.line(self._site(error))
@@ -312,16 +307,52 @@ class SimulatedLaunch:
             trace = trace.tb_next
         return found
 
-    # Globals.
 
-    def _meaning(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray):  # a constant of the kernel's, which is compiled into it
-            constant = value.copy()
-            constant.flags.writeable = False
-            return checked(constant, "a constant array", 0, Memory(None, self.report))
-        meant = meaning(value)
-        if self.arithmetic is None or not callable(meant):
-            return meant
-        if getattr(meant, "dtype", None) is None:
-            return self.arithmetic.function(meant)
-        return self.arithmetic.cast(meant) if meant.dtype.kind == "f" else meant
+def _check_shape(grid: Coordinates, block: Coordinates) -> None:
+    """``ValueError`` for a shape that CUDA does not launch."""
+    if not 1 <= (threads := math.prod(block)) <= BLOCK_THREADS:
+        raise ValueError(f"{block} are {threads} threads: a block has 1 to {BLOCK_THREADS}")
+    for what, sizes, limits in ("grid", grid, GRID_LIMITS), ("block", block, BLOCK_LIMITS):
+        for axis, size, limit in zip("xyz", sizes, limits, strict=True):
+            if not 1 <= size <= limit:
+                raise ValueError(
+                    f"{what} {sizes} has {size} along {axis}: 1 to {limit} are allowed"
+                )
+
+
+def _hosts(argument: Any) -> Iterator[np.ndarray]:
+    """The arrays in an argument: itself, or those of a tuple."""
+    if isinstance(argument, tuple):
+        for entry in argument:
+            yield from _hosts(entry)
+        return
+    inner = getattr(argument, "_ary", argument)  # device arrays under NUMBA_ENABLE_CUDASIM=1
+    if isinstance(inner, np.ndarray):
+        yield inner
+
+
+def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
+    """A simulated address for each array, by its id: allocations in the order of the arguments,
+    each from a multiple of 256 on; views of one allocation keep their distances."""
+    allocations: list[tuple[int, int]] = []  # low and high end
+    for low, high in sorted({byte_bounds(_owner(host)) for host in hosts}):
+        if allocations and low < allocations[-1][1]:
+            low, high = allocations[-1][0], max(high, allocations.pop()[1])
+        allocations.append((low, high))
+    begins: dict[int, int] = {}  # where an allocation is here, by its low end
+    starts: dict[int, int] = {}
+    free = GLOBAL
+    for host in hosts:
+        real = start_of(host)
+        low, high = max((ends for ends in allocations if ends[0] <= real), default=(real, real))
+        if low not in begins:
+            begins[low] = free
+            free = -(-(free + high - low) // 256) * 256 + 256
+        starts[id(host)] = begins[low] + real - low
+    return starts
+
+
+def _owner(host: np.ndarray) -> np.ndarray:
+    while isinstance(host.base, np.ndarray):
+        host = host.base
+    return host

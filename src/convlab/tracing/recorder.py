@@ -14,8 +14,7 @@ import numpy as np
 
 from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, Span, c_strides
 from convlab.simulation.findings import Finding
-from convlab.simulation.memory_rules import WARP
-from convlab.simulation.requests import Requests
+from convlab.simulation.memory_rules import WARP, Requests
 from convlab.simulation.simulated_launch import SimulatedLaunch
 from convlab.tracing.records import Access, Array, Footprint, LaunchTrace, Request, Work
 

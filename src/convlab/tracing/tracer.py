@@ -15,8 +15,7 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan, why_too_old
 from convlab.problem import ConvProblem
-from convlab.simulation.findings import NotSimulated, SimulationError
-from convlab.simulation.launch_arguments import three
+from convlab.simulation.findings import NotSimulated, SimulationError, three
 from convlab.stage import Capability
 from convlab.stages import Launch, Tile, stage_named
 from convlab.tracing.recorder import Recorder
