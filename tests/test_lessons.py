@@ -25,13 +25,13 @@ from convlab.checking import checker
 from convlab.checking.records import Machine
 from convlab.cli import app
 from convlab.commands import lessons as command
-from convlab.lessons import answers, build, charts, exercises, feedback, places, source
+from convlab.lessons import answers, build, exercises, feedback, source
 from convlab.lessons.feedback import PASSED, UNFILLED
-from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, read
+from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, place, read
 from convlab.stages import s01_direct
 
 ROOT = Path(__file__).parents[1]
-SOURCES = build.sources()
+SOURCES = source.sources()
 NAMES = [path.stem for path in SOURCES]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 lesson_of = cache(read)
@@ -66,20 +66,14 @@ def markdown_of(notebook) -> str:
 
 @each_lesson
 @pytest.mark.parametrize("kind", [LEARNER, SOLUTION])
-def test_stored_notebooks_are_what_their_source_gives(path, kind):
-    stored = nbformat.read(build.place(path.stem, kind), as_version=4)
-    cells = [
-        [(one.id, one.cell_type, one.source, one.metadata.get("nbgrader")) for one in made.cells]
-        for made in (stored, build.notebook(lesson_of(path), kind))
-    ]
-    assert cells[0] == cells[1], "python -m convlab.lessons.build writes them anew"
-
-
-@each_lesson
-@pytest.mark.parametrize("kind", [LEARNER, SOLUTION])
-def test_stored_notebooks_have_their_outputs_and_pictures(path, kind):
+def test_stored_notebooks_are_what_their_source_gives_with_outputs_and_pictures(path, kind):
     """That these are today's outputs, and none an error, is test_lesson_notebooks.py's."""
-    notebook = nbformat.read(build.place(path.stem, kind), as_version=4)
+    notebook = nbformat.read(place(path.stem, kind), as_version=4)
+    stored, cells = (
+        [(one.id, one.cell_type, one.source, one.metadata.get("nbgrader")) for one in made.cells]
+        for made in (notebook, build.notebook(lesson_of(path), kind))
+    )
+    assert stored == cells, "python -m convlab.lessons.build writes them anew"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code)
     outputs = [output for cell in code for output in cell.outputs]
@@ -120,7 +114,7 @@ def test_solutions_only_add_lines_to_the_learner_s_cells(path):
 @each_lesson
 @pytest.mark.parametrize("kind", [LEARNER, SOLUTION])
 def test_links_lead_somewhere(path, kind):
-    where = build.place(path.stem, kind).parent
+    where = place(path.stem, kind).parent
     notebook = build.notebook(lesson_of(path), kind)
     links = [link for link in LINK.findall(markdown_of(notebook)) if "://" not in link]
     assert links
@@ -162,15 +156,23 @@ def test_a_stub_says_how_many_lines_there_are_and_what_they_do():
         (lambda: source.stage_kernel("s01", name="nobody"), "nobody"),
         (lambda: source.stage_kernel("s99"), "s99"),
         (lambda: lessons.check(s01_direct.make_kernel, "s99"), "s99"),
-        (lambda: build.sources(["99_nothing"]), "99_nothing"),
-        (lambda: charts.stored("conv99"), "conv99"),
-        (lambda: lessons.side_by_side({}, "nothing"), "nothing"),
-        (lambda: answers.wrong("x", "answer", ("gone", "")).of("text"), "gone"),
+        (
+            lambda: answers.wrong("x", "answer", ("gone", "")).of(source.Cell("code", "text")),
+            "gone",
+        ),
     ],
 )
 def test_what_an_author_gets_wrong_is_said(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+@pytest.mark.parametrize("main", [build.main, answers.main])
+def test_a_lesson_that_there_is_not_is_refused(main, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["99_nothing"])
+    assert ended.value.code == 2
+    assert "lesson is '99_nothing'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -192,53 +194,48 @@ def test_a_cell_that_is_two_things_or_has_no_check_is_refused(tmp_path, text, sa
 
 @each_lesson
 def test_every_exercise_has_five_wrong_answers_and_two_right_ones(path):
-    told = answers.answers_of(path.stem)
-    exercises_there = {exercise.name: exercise.role for exercise in lesson_of(path).exercises()}
-    assert told.keys() == exercises_there.keys()
+    told = answers.answers_of(lesson_of(path))
+    roles = {exercise.name: exercise.role for exercise in lesson_of(path).exercises()}
+    assert told.keys() == roles.keys()
     for name, given in told.items():
-        wrong = [answer for answer in given if answer.says != PASSED]
+        wrong = [answer for answer in given if answer.says not in (PASSED, UNFILLED)]
         assert len(wrong) >= 5, name
-        assert len(given) - len(wrong) >= 2, name
+        assert len([answer for answer in given if answer.says == PASSED]) >= 2, name
         assert len({answer.what for answer in given}) == len(given), name
-        is_hunt = exercises_there[name] == "hunt"
-        assert [answer.what for answer in given].count(answers.GIVEN) == is_hunt, name
+        assert answers.GIVEN in [answer.what for answer in given], name
+        assert (UNFILLED in [answer.says for answer in given]) == (roles[name] == "exercise"), name
 
 
 CASES = [
-    pytest.param(path, exercise.name, answer, id=f"{path.stem[:2]}-{exercise.name}-{answer.what}")
+    pytest.param(path, exercise, answer, id=f"{path.stem[:2]}-{exercise.name}-{answer.what}")
     for path in SOURCES
     for exercise in lesson_of(path).exercises()
-    for answer in (answers.given(UNFILLED), *answers.answers_of(path.stem)[exercise.name])
-    if exercise.role == "exercise" or answer.says != UNFILLED
+    for answer in answers.answers_of(lesson_of(path))[exercise.name]
     # Checks run on the strict simulator anyway: in Numba's, that right answers pass will do.
     if not config.ENABLE_CUDASIM or answer.says == PASSED
 ]
 
 
 @pytest.mark.answers
-@pytest.mark.parametrize(("path", "name", "answer"), CASES)
-def test_answers_are_checked_as_they_must_be(path, name, answer):
-    lesson = lesson_of(path)
-    (exercise,) = (one for one in lesson.exercises() if one.name == name)
-    found = answers.checked(lesson, exercise, answer)
+@pytest.mark.parametrize(("path", "exercise", "answer"), CASES)
+def test_answers_are_checked_as_they_must_be(path, exercise, answer):
+    found = answers.checked(lesson_of(path), exercise, answer)
     assert found.ok, found.feedback
-    (row,) = (
-        row for row in rows("lessons/answers/README.md", f"## {lesson.name}")
-        if row[:2] == [name, answer.what]
-    )  # fmt: skip
+    table = rows("lessons/answers/README.md", f"## {path.stem}")
+    (row,) = (row for row in table if row[:2] == [exercise.name, answer.what])
     assert row[2] == found.said, "run convlab.lessons.answers"
 
 
 def test_the_table_says_where_a_result_is_not_as_it_must_be(capsys, monkeypatch):
     lesson = lesson_of(SOURCES[0])
-    exercise = lesson.exercises()[0]
-    found = [answers.checked(lesson, exercise, answers.wrong("ours", "counts"))]
+    (first, *others), ours = lesson.exercises(), answers.wrong("ours", "counts")
+    found = [answers.checked(lesson, first, ours)]
     assert "| ours | passed (NOT WHAT IT MUST) |" in answers.table(found)
     assert "NOT all checked" in answers.table(found)
-    monkeypatch.setattr(answers, "results_of", lambda lesson: found)
+    given = {first.name: [ours]} | {other.name: [] for other in others}
+    monkeypatch.setattr(answers, "answers_of", lambda lesson: given)
     assert answers.main([lesson.name]) == 1
     assert "WRONG, must be counts" in capsys.readouterr().out
-    assert answers.main(["nothing"]) == 2
 
 
 # Checks are kind
@@ -367,7 +364,7 @@ def test_a_finding_shows_the_line():
 
 def test_what_is_wrong_with_an_im2col_is_told():
     there: dict = {}
-    for cell in lesson_of(build.sources(["03_im2col"])[0]).cells:
+    for cell in lesson_of(source.sources(["03_im2col"])[0]).cells:
         if cell.role == "setup":
             exec(cell.text, there)
     in_numpy = there["im2col_in_numpy"]
@@ -460,19 +457,19 @@ def test_an_installed_package_has_the_notebooks_and_results(tmp_path, monkeypatc
     packed = tmp_path / "convlab/lessons"
     (packed / "notebooks/solutions").mkdir(parents=True)
     (packed / "results").mkdir()
-    one = build.place(NAMES[0], LEARNER)
+    one = place(NAMES[0], LEARNER)
     (packed / "notebooks" / one.name).write_bytes(one.read_bytes())
-    monkeypatch.setattr(places, "PACKAGE", packed)
-    monkeypatch.setattr(places, "CHECKOUT", tmp_path)
-    assert places.results() == packed / "results"
+    monkeypatch.setattr(source, "PACKAGE", packed)
+    monkeypatch.setattr(source, "CHECKOUT", tmp_path)
+    assert source.folder_of("docs/results", "results") == packed / "results"
     run(tmp_path / "mine", "--no-open")
     text = (tmp_path / "mine" / one.name).read_text(encoding="utf-8")
     assert "../docs/" not in text
     (packed / "results").rmdir()
     with pytest.raises(FileNotFoundError, match="install convlab again"):
-        places.results()
+        source.folder_of("docs/results", "results")
     with pytest.raises(ValueError, match="checkout"):
-        build.sources()
+        source.sources()
 
 
 @same
@@ -506,7 +503,7 @@ def test_the_wheel_has_the_notebooks_and_results(tmp_path):
 def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
     text = f"@cuda.jit\ndef add_ten_to_all(a, out):\n    {line}\n"
     lesson = lesson_of(SOURCES[0])
-    found = answers._checked(lesson, lesson.exercises()[0], text)
+    found = answers.feedback_on(lesson, lesson.exercises()[0], text)
     assert found.result == "broken"
     (problem,) = found.problems
     assert problem.lines[0].code == line

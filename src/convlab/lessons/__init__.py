@@ -20,12 +20,16 @@ from convlab.lessons.exercises import (
     check_im2col,
     check_kernel,
     gpus,
+    part_of,
     pretended,
+    run,
+    traced,
     traced_im2col,
     what_is_wrong,
+    where,
+    with_field,
 )  # fmt: skip
 from convlab.lessons.feedback import Feedback
-from convlab.lessons.launching import part_of, run, traced, where, with_field
 from convlab.lessons.layouts import (
     column_of_windows,
     im2col_beside_im2win,

@@ -114,10 +114,10 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
     outputs = as_matrix(touched(launch, "output"), problem)
     windows = np.broadcast_to(outputs.any(axis=0), (K, N))
     start = K + 4
+    # Terms are the rows of the windows and the columns of the filter.
+    matrices = ((start, 0, windows, 0), (0, start, filters, 1), (start, start, outputs, None))
     grid = Grid(0.11)
-    for left, top, marked, axis in (
-        (start, 0, windows, 0), (0, start, filters, 1), (start, start, outputs, None),
-    ):  # fmt: skip
+    for left, top, marked, axis in matrices:
         grid.cell(left, top, NOBODY, wide=marked.shape[1], high=marked.shape[0], edge=FAINT)
         for place in np.argwhere(marked):
             colour = TILE if axis is None else SLICES[place[axis] // K_B % len(SLICES)]
@@ -141,20 +141,19 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
 def one_thread(launch: LaunchTrace, thread: int) -> Picture:
     """What one thread of the block shown touches of every tensor with rows and columns."""
     grid = Grid(0.26)
-    left = 0.0
-    told = []
+    left, told = 0.0, []
     for array in launch.arrays:
         if array.space != "global" or len(array.shape) != 4:
             continue
-        mine = {
-            operation: [e for t, e in elements_of(launch, array.name, operation) if t == thread]
-            for operation in ("load", "atomic", "store")
-        }
-        verb, colour = ("writes", COLOURS[1]) if mine["store"] else ("reads", COLOURS[0])
-        tensor = np.zeros(math.prod(array.shape), bool)
-        tensor[[element for found in mine.values() for element in found]] = True
-        told.append(f"{verb} {int(tensor.sum())} of {array.name}")
-        tensor = tensor.reshape(array.shape)
+        verb, colour = "reads", COLOURS[0]
+        tensor = np.zeros(array.shape, bool)
+        for operation in ("load", "atomic", "store"):
+            for who, element in elements_of(launch, array.name, operation):
+                if who == thread:
+                    tensor.flat[element] = True
+                    if operation == "store":
+                        verb, colour = "writes", COLOURS[1]
+        told.append(f"{verb} {tensor.sum()} of {array.name}")
         for i, channel in np.argwhere(tensor.any(axis=(2, 3)))[:MOST_PLANES].tolist():
             grid.note(left, -0.9, f"{array.name}[{i}, {channel}]", 8)
             grid.cells(left, 0, tensor[i, channel], (NOBODY, colour))
@@ -177,13 +176,13 @@ def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
             threads[channel_of[thread]].flat[element] = thread
             times.flat[element] += 1
     grids = [
-        (f"threads that read input channel {r}", threads[r], COLOURS[r % len(COLOURS)])
-        for r in range(problem.C_i)
+        (f"threads that read input channel {r}", one, COLOURS[r % len(COLOURS)])
+        for r, one in enumerate(threads)
     ]
-    grids.append(("output[0, 0]: how many add to it", times, NOBODY))
     grid = Grid()
-    for one, (title, numbers, colour) in enumerate(grids):
-        left, top = one % 2 * (W_o + 2), one // 2 * (H_o + 2.2)
+    last = ("output[0, 0]: how many add to it", times, NOBODY)
+    for place, (title, numbers, colour) in enumerate([*grids, last]):
+        left, top = place % 2 * (W_o + 2), place // 2 * (H_o + 2.2)
         grid.note(left, top - 0.8, title, 9)
         # 0 is a thread, too; -1, which is none, takes the last colour.
         colours = [colour] * (int(numbers.max()) + 1) + [NOBODY]
@@ -205,10 +204,9 @@ def region_and_field(launch: LaunchTrace, problem: ConvProblem) -> Picture:
     of each tensor the first plane that it touches."""
     grid = Grid()
     left, sizes = 0, []
-    shapes = {"input": problem.input_shape, "output": problem.output_shape}
-    for (name, shape), colour in zip(shapes.items(), COLOURS, strict=False):
-        marked = touched(launch, name).reshape(shape)
-        image, channel = np.argwhere(marked.any(axis=(2, 3)))[0].tolist()
+    for name, colour in (("input", COLOURS[0]), ("output", COLOURS[1])):
+        marked = touched(launch, name).reshape(getattr(problem, f"{name}_shape"))
+        image, channel = np.argwhere(marked.any(axis=(2, 3)))[0]
         plane = marked[image, channel]
         title = f"{name}[{image}, {channel}]: {plane.shape[0]} x {plane.shape[1]}"
         grid.note(left, -1.6, title, 9)

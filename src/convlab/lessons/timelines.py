@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.lessons.exercises import check
+from convlab.lessons.exercises import check, ready_for
 from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row, graded
-from convlab.lessons.launching import AFTER, ready_for
 from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
@@ -31,6 +30,9 @@ ASK, ARRIVE, READ, MULTIPLY, BARRIER = "ask", "arrive", "read", "multiply", "bar
 # One block, one warp, four slices of K_B = 8 without remainders: what a diary is kept of.
 SMALL = ConvProblem(1, 8, 5, 9, 16, 2)
 SMALL_TILE = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
+AFTER = ("bias", "output")  # what a kernel touches once its sums are complete
+ACROSS = 24.5  # boxes that the longest timeline takes
+BELOW = "what thread 0 does, first to last"
 
 
 class Event(NamedTuple):
@@ -48,7 +50,7 @@ class Diary:
 
     slices: int
     steps: int
-    events: list[Event] = field(default_factory=list)
+    events: list[Event]
 
     def of(self, what: str) -> list[Event]:
         """The events of a kind, in order."""
@@ -73,17 +75,17 @@ class Diary:
         for asked, came in list(zip(self.by_slice(ASK), self.by_slice(ARRIVE), strict=True))[1:]:
             for number, one in enumerate(asked, 1):  # four numbers asked for at once come as four
                 end = came[number * len(came) // len(asked) - 1]
-                each.append(int(((one.time < done) & (done < end.time)).sum()))
+                each.append(np.count_nonzero((one.time < done) & (done < end.time)))
         return float(np.mean(each)) if each else 0.0
 
     def steps_ahead(self) -> float:
         """How many steps ahead of their multiplication operands are read, on average."""
         reads, done = self.of(READ), np.array([event.time for event in self.of(MULTIPLY)])
         total = self.slices * self.steps
+        wanted = np.arange(len(reads)) * total // len(reads)
         a_step = len(done) / total
-        wanted = [number * total // len(reads) for number in range(len(reads))]
-        past = [int((done < event.time).sum()) / a_step for event in reads]
-        return float(np.mean([step - now for step, now in zip(wanted, past, strict=True)]))
+        past = np.searchsorted(done, [event.time for event in reads]) / a_step
+        return float(np.mean(wanted - past.astype(int)))
 
 
 class _Scribe(Counter[int]):
@@ -98,9 +100,9 @@ class _Scribe(Counter[int]):
         self.barriers: list[int] = []
         self.operations: list[int] = []
         self.columns: Any = None
-        grid, block = three(main.grid, "grid"), three(main.block, "block")
+        shape = three(main.grid, "grid"), three(main.block, "block")
         self.launch = SimulatedLaunch(
-            main.kernel, grid, block, tuple(arrays), 0, False, None, recorder=self
+            main.kernel, *shape, tuple(arrays), 0, False, None, recorder=self
         )
         assert self.launch.arithmetic is not None
         assert self.launch.log is not None
@@ -153,9 +155,6 @@ def diary(stage: str, made: Any = None) -> Diary:
     return Diary(SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B, events)
 
 
-ACROSS = 24.5  # boxes that the longest timeline takes
-
-
 def timeline(**diaries: Diary) -> Picture:
     """Diaries below each other: when each slice is in flight, when it is multiplied, where the
     thread waits for the others."""
@@ -166,13 +165,11 @@ def timeline(**diaries: Diary) -> Picture:
         grid.note(-4.5, top, name, 11, weight="bold")
         for row, text in enumerate(("slice is in flight", "slice is multiplied"), 1):
             grid.note(-0.3, top + row * 1.2, text, 7.5, ha="right")
-        barriers = [(event * (at.time + 0.5)) for at in one.of(BARRIER)]
-        flights = one.flights()
-        both = any(came > later for (_, came), (later, _) in pairwise(flights))
-        for number, (flight, worked) in enumerate(
-            zip(flights, one.by_slice(MULTIPLY), strict=True)
-        ):
-            high, level = (0.5, number % 2 * 0.5) if both else (1, 0)
+        barriers = [event * (at.time + 0.5) for at in one.of(BARRIER)]
+        flights, work = one.flights(), one.by_slice(MULTIPLY)
+        overlap = any(came > later for (_, came), (later, _) in pairwise(flights))
+        for number, (flight, worked) in enumerate(zip(flights, work, strict=True)):
+            high, level = (0.5, number % 2 * 0.5) if overlap else (1, 0)
             bars = [(*flight, top + 0.7 + level, high)]
             bars += [(worked[0].time, worked[-1].time, top + 1.9, 1)] if worked else []
             for first, last, y, high in bars:
@@ -189,7 +186,7 @@ def timeline(**diaries: Diary) -> Picture:
             f"{name} does {one.meanwhile():.0f} multiply-adds between a request and the use of its "
             f"data, and waits at {len(barriers)} barriers"
         )
-    grid.note(0, 5.0 * len(diaries) - 1.3, "what thread 0 does, first to last", 8, color=FAINT)
+    grid.note(0, 5.0 * len(diaries) - 1.3, BELOW, 8, color=FAINT)
     caption = (
         "What thread 0 does, as the simulator ran it: a box with a number is a slice, a black line "
         "a barrier. A slice is in flight from its request until it lies in shared memory. "
@@ -208,20 +205,17 @@ def pipeline_stages(one: Diary) -> Picture:
         raise ValueError("the diary has no asynchronous copies into several stages")
     event = ACROSS / len(one.events)
     grid, told = Grid(0.27), []
-    flights = one.flights()
-    both = zip(firsts, flights, one.by_slice(MULTIPLY), strict=True)
-    for number, (first, flight, worked) in enumerate(both):
-        stage, colour = places.index(first), COLOURS[number % len(COLOURS)]
-        of_work = worked[0].time, worked[-1].time
-        for (start, last), style in (
-            (flight, {"colour": PAPER, "hatch": "////", "edge": colour}),
-            (of_work, {"colour": colour, "text": str(number), "size": 8}),
-        ):
-            grid.cell(event * start, 1.3 * stage, wide=event * (last + 1 - start), **style)
+    flights, work = one.flights(), one.by_slice(MULTIPLY)
+    for number, (asked, came) in enumerate(flights):
+        stage, colour = places.index(firsts[number]), COLOURS[number % len(COLOURS)]
+        first, last = work[number][0].time, work[number][-1].time
+        of_flight, of_work = (event * (came + 1 - asked), event * (last + 1 - first))
+        grid.cell(event * asked, 1.3 * stage, PAPER, wide=of_flight, hatch="////", edge=colour)
+        grid.cell(event * first, 1.3 * stage, colour, str(number), wide=of_work, size=8)
         told.append(f"slice {number} comes into stage {stage}")
     for place in range(len(places)):
         grid.note(-0.3, place * 1.3 + 0.5, f"stage {place}", 8, ha="right")
-    grid.note(0, 1.3 * len(places) + 0.3, "what thread 0 does, first to last", 8, color=FAINT)
+    grid.note(0, 1.3 * len(places) + 0.3, BELOW, 8, color=FAINT)
     most = max(
         sum(asked <= event.time <= came for asked, came in flights[1:])
         for event in one.of(MULTIPLY)
