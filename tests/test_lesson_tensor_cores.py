@@ -14,7 +14,6 @@ from convlab.device import mma_tf32
 from convlab.engines.simulator import Simulator
 from convlab.lessons import tensor_cores
 from convlab.lessons.feedback import ANSWER, COUNTS
-from convlab.tracing import trace
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -87,9 +86,3 @@ def test_what_lesson_13_says_of_errors_is_what_is_computed():
         assert ours < 1.1 * theirs  # as exact as float32 in a thread, or better
     assert short[0] < alone[0] / 100
     assert f"{short[-1]:.1e}" in lessons.errors_by_terms().alt
-
-
-def test_operations_are_counted_side_by_side():
-    A, B = tensor_cores.numbered_matrices(16)
-    launch = trace(tensor_cores._one_warp, 1, 32, A, B, np.zeros((16, 8), np.float32)).main
-    assert "2,048" in lessons.side_by_side({"one": launch}, "floating-point operations").alt

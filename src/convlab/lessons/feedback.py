@@ -145,11 +145,7 @@ P = ParamSpec("P")
 
 
 class Stopped(Exception):
-    """Ends a check before its end, with the feedback that says why."""
-
-    def __init__(self, feedback: Feedback) -> None:
-        super().__init__(feedback.headline)
-        self.feedback = feedback
+    """Ends a check before its end. Its only argument is the feedback that says why."""
 
 
 def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
@@ -161,7 +157,7 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
         try:
             feedback = check(*arguments, **options)
         except Stopped as stopped:
-            feedback = stopped.feedback
+            (feedback,) = stopped.args
         if os.environ.get("NBGRADER_EXECUTION") == "autograde" and not feedback.passed:
             raise AssertionError(str(feedback))
         return feedback
