@@ -183,22 +183,12 @@ def function_of(made: Any) -> FunctionType | None:
 
 
 def unfilled(made: Any) -> list[Line]:
-    """The lines that are still to be replaced by the learner's own, in ``made`` and in the
-    functions of the same cell that it calls."""
-    if (function := function_of(made)) is None:
+    """The lines of its cell, which IPython calls a file, that are still to be replaced."""
+    if (function := function_of(inspect.unwrap(made))) is None:
         return []
-    code = function.__code__
-    called = (function_of(function.__globals__.get(name)) for name in code.co_names)
-    same_cell = (one for one in called if one and one.__code__.co_filename == code.co_filename)
-    found = set()
-    for one in (function, *same_cell):
-        try:
-            lines, first = inspect.getsourcelines(one)
-        except (OSError, TypeError):  # made by exec, say: then it is simply run
-            continue
-        stubs = enumerate(map(str.strip, lines), first)
-        found |= {Line(number, line) for number, line in stubs if line.startswith(EMPTY)}
-    return sorted(found)
+    cell = linecache.getlines(function.__code__.co_filename)
+    lines = enumerate(map(str.strip, cell), 1)
+    return [Line(number, line) for number, line in lines if line.startswith(EMPTY)]
 
 
 def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
@@ -265,15 +255,13 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def of_finding(finding: Finding, kernel: Any = None) -> Problem:
-    """A finding of the simulator with the lines it is about, in the kernel's file if that is
-    given."""
+def of_finding(finding: Finding) -> Problem:
+    """A finding of the simulator with the lines it is about."""
     seen = ""
     if finding.thread is not None:
         block = "" if finding.block is None else f" of block {_place(finding.block)}"
         seen = f", seen in thread {_place(finding.thread)}{block}"
-    file = finding.file if kernel is None else kernel.py_func.__code__.co_filename
-    lines = _lines(file, finding.line, finding.other_line)
+    lines = _lines(finding.file, finding.line, finding.other_line)
     what = f"{_capital(finding.kind)}: {finding.what}{seen}."
     return Problem(finding.kind, what, lines, f"What usually fixes it: {finding.remedy}.")
 
