@@ -142,8 +142,9 @@ def test_a_stub_says_how_many_lines_there_are_and_what_they_do():
     inside = "    # why\n    b = 1\n\n    c = 2\n"
     text = f"a\n    ### BEGIN SOLUTION: add\n{inside}    ### END SOLUTION\nd"
     stub = f"a\n    # FILL ME IN (about 2 lines): add\n    {STUB}\nd"
-    assert source.cut(text) == stub
-    assert source.without_marks(text) == f"a\n{inside}d"
+    cell = source.Cell("code", text, "exercise")
+    assert cell.of(LEARNER) == stub
+    assert cell.solution == f"a\n{inside}d"
 
 
 @pytest.mark.parametrize(

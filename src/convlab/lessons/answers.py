@@ -21,7 +21,7 @@ from typing import Any
 
 from convlab.lessons.build import lessons_named
 from convlab.lessons.feedback import DOES_NOT_COMPILE, PASSED, UNFILLED, Feedback
-from convlab.lessons.source import CHECKOUT, LEARNER, Cell, Lesson, without_marks
+from convlab.lessons.source import CHECKOUT, LEARNER, Cell, Lesson
 
 PAGE = "lessons/answers/README.md"
 GIVEN = "as the learner finds it"
@@ -43,7 +43,7 @@ class Answer:
         once."""
         if self.what == GIVEN:
             return exercise.of(LEARNER)
-        text = without_marks(exercise.text)
+        text = exercise.solution
         for old, new in self.changes:
             if (times := text.count(old)) != 1:
                 raise ValueError(f"answer {self.what!r}: {old!r} is there {times} times")

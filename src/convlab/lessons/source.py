@@ -124,7 +124,26 @@ class Cell:
         """The text that a kind of notebook has."""
         if self.role == "hunt" and kind != SOLUTION and self.given is not None:
             return self.given
-        return cut(self.text) if kind == LEARNER else self.text
+        return REGION.sub(_stub, self.text) if kind == LEARNER else self.text
+
+    @property
+    def solution(self) -> str:
+        """The text without the lines that mark what is to be filled in."""
+        kept = (line for line in self.text.splitlines() if BEGIN not in line and END not in line)
+        return "\n".join(kept)
+
+
+def _stub(region: re.Match[str]) -> str:
+    """What a learner gets in place of a solution: how many lines it has and what they do."""
+    inside = map(str.strip, region["inside"].splitlines())
+    count = sum(bool(line) and not line.startswith("#") for line in inside)
+    size = f"about {count} line{'s' * (count != 1)}"
+    task = f": {region['task']}" if region["task"] else ""
+    hash = f"{region['indent']}# "
+    comment = textwrap.fill(
+        f"FILL ME IN ({size}){task}", COLUMNS, initial_indent=hash, subsequent_indent=hash
+    )
+    return f"{comment}\n{region['indent']}{STUB}"
 
 
 @dataclass(frozen=True)
@@ -153,19 +172,19 @@ def read(path: Path) -> Lesson:
     """
     import jupytext
 
-    notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
     cells = []
-    for cell in notebook.cells:
+    for cell in jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent").cells:
         known = ("setup", "exercise", "hunt", "check", "read")
-        marks = {mark: cell.metadata[mark] for mark in known if mark in cell.metadata}
+        marks = [mark for mark in known if mark in cell.metadata]
         if len(marks) > 1 or cell.cell_type == "raw":
             raise ValueError(f"{path}: a cell is {', '.join(marks) or 'raw'}: it must be one thing")
-        role, name = next(iter(marks.items()), ("", ""))
+        role = marks[0] if marks else ""
         try:
             right, given = _right_and_given(cell.source, role)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        cells.append(Cell(cell.cell_type, right, role, str(name), given))
+        name = str(cell.metadata.get(role, ""))
+        cells.append(Cell(cell.cell_type, right, role, name, given))
     lesson = Lesson(path.stem, tuple(cells))
     for one in lesson.exercises():
         lesson.check_of(one.name)
@@ -271,26 +290,3 @@ def stage_code(stage: str, name: str = "make_kernel") -> str:
 
 def _names_in(*nodes: ast.AST) -> set[str]:
     return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
-
-
-def cut(text: str) -> str:
-    """The learner's text: for every solution how many lines it has and what they do."""
-
-    def stub(region: re.Match[str]) -> str:
-        inside = map(str.strip, region["inside"].splitlines())
-        count = sum(bool(line) and not line.startswith("#") for line in inside)
-        size = f"about {count} line{'s' * (count != 1)}"
-        task = f": {region['task']}" if region["task"] else ""
-        hash = f"{region['indent']}# "
-        comment = textwrap.fill(
-            f"FILL ME IN ({size}){task}", COLUMNS, initial_indent=hash, subsequent_indent=hash
-        )
-        return f"{comment}\n{region['indent']}{STUB}"
-
-    return REGION.sub(stub, text)
-
-
-def without_marks(text: str) -> str:
-    """A solution without the lines that mark it."""
-    kept = (line for line in text.splitlines() if BEGIN not in line and END not in line)
-    return "\n".join(kept)
