@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -263,19 +264,44 @@ def test_nothing_that_a_learner_hands_over_raises(quick, made):
     assert lessons.check_function(made, lessons.pretended, cases).result in ("broken", "answer")
 
 
-def test_a_race_is_told_with_both_lines_and_what_mends_it(quick, tmp_path):
-    text = (ROOT / "src/convlab/stages/s05_shared_memory.py").read_text(encoding="utf-8")
-    barrier = "cuda.syncthreads()  # nobody fetches the next slice over what others still read"
-    file = tmp_path / "mine.py"
-    file.write_text(text.replace(barrier, "pass"), encoding="utf-8")
-    there: dict = {"__name__": "mine"}
-    exec(compile(file.read_text(), str(file), "exec"), there)
-    found = lessons.check(there["make_kernel"], "s05")
-    assert "shared race" in found.reasons
+def told(name, says):
+    """The feedback on the first answer to a lesson's first exercise that must get that reason."""
+    lesson = lesson_of(*source.sources([name]))
+    exercise = lesson.exercises()[0]
+    given = answers.answers_of(lesson)[exercise.name]
+    answer = next(one for one in given if one.says == says)
+    return answers.checked(lesson, exercise, answer).feedback
+
+
+def test_a_race_is_told_with_both_lines_and_what_mends_it(quick):
+    found = told("05_shared_memory", "shared race")
     codes = {line.code for problem in found.problems for line in problem.lines}
     assert any(code.startswith("total += S_F") for code in codes)
     assert any(code.startswith("S_F[e // K_B") for code in codes)
     assert "syncthreads" in str(found)
+
+
+def test_what_is_wrong_with_an_im2col_is_told_of_the_first_problem():
+    what = told("03_im2col", "answer").problems[0].what
+    assert re.search("On '.*' (.*): .*: the kernel wrote .*, wanted is", what)
+
+
+PAST_THE_END = """from numba import cuda
+
+@cuda.jit
+def past_the_end(a, out):
+    i = cuda.grid(1)
+    out[i] = a[i]
+"""
+
+
+def test_a_finding_shows_the_line_wherever_the_cell_s_file_is(tmp_path):
+    file = tmp_path / "cell.py"
+    file.write_text(PAST_THE_END)
+    kernel = runpy.run_path(str(file))["past_the_end"]
+    found = lessons.what_is_wrong(kernel, 1, 32, np.ones(8), np.ones(8))
+    assert found.result == "out of bounds"
+    assert found.problems[0].lines[0].code == "out[i] = a[i]"
 
 
 @cuda.jit
@@ -307,14 +333,6 @@ def test_where_nbgrader_grades_what_does_not_pass_raises(quick, monkeypatch):
     assert lessons.check(s01_direct.make_kernel, "s01").passed
     monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
     assert not lessons.check(None, "s01").passed
-
-
-def test_what_is_wrong_with_an_im2col_is_told_of_the_first_problem():
-    lesson = lesson_of(source.sources(["03_im2col"])[0])
-    exercise = lesson.exercises()[0]
-    wrong = [one for one in answers.answers_of(lesson)[exercise.name] if one.says == "answer"]
-    problem = answers.checked(lesson, exercise, wrong[0]).feedback.problems[0]
-    assert re.search("On '.*' (.*): .*: the kernel wrote .*, wanted is", problem.what)
 
 
 # The command

@@ -231,7 +231,7 @@ def tried(
     problems: dict[Any, Problem] = {}
     for finding in made.findings:
         key = finding.kind, finding.line, finding.other_line
-        problems.setdefault(key, feedback.of_finding(finding))
+        problems.setdefault(key, feedback.of_finding(finding, kernel))
     if not all(map(np.array_equal, inputs, launch.inputs)):
         what = "The kernel changed its input, which is only to be read."
         problems[INPUT] = Problem(INPUT, what)
@@ -253,7 +253,7 @@ def tried(
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
     """What the strict simulator finds wrong with a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
-    problems = tuple(map(feedback.of_finding, findings))
+    problems = tuple(feedback.of_finding(finding, kernel) for finding in findings)
     places = f"in {len(problems)} place{'s' * (len(problems) != 1)}"
     headline = f"something wrong, {places}" if problems else "nothing wrong"
     return Feedback(f"The simulator found {headline}.", problems)

@@ -255,13 +255,15 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def of_finding(finding: Finding) -> Problem:
-    """A finding of the simulator with the lines it is about."""
+def of_finding(finding: Finding, kernel: Any = None) -> Problem:
+    """A finding of the simulator with the lines it is about. Of a trace, whose findings name files
+    in short, it needs the kernel."""
     seen = ""
     if finding.thread is not None:
         block = "" if finding.block is None else f" of block {_place(finding.block)}"
         seen = f", seen in thread {_place(finding.thread)}{block}"
-    lines = _lines(finding.file, finding.line, finding.other_line)
+    file = finding.file if kernel is None else kernel.py_func.__code__.co_filename
+    lines = _lines(file, finding.line, finding.other_line)
     what = f"{_capital(finding.kind)}: {finding.what}{seen}."
     return Problem(finding.kind, what, lines, f"What usually fixes it: {finding.remedy}.")
 
