@@ -21,26 +21,16 @@ from convlab.convolution import reference
 from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
 from convlab.engines.simulator import Simulator
-from convlab.lessons import feedback
+from convlab.lessons import feedback, pictures
 from convlab.lessons.exercises import On, check, ready_for, tried
 from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Problem, graded, running
 from convlab.lessons.maps import elements_of
-from convlab.lessons.pictures import (
-    COLOURS,
-    FAINT,
-    NOBODY,
-    Grid,
-    Picture,
-    lines,
-    only_or_count,
-    spans,
-)
+from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, only_or_count, spans
 from convlab.problem import ConvProblem
 from convlab.simulation import greenlets
 from convlab.stages import stage_named
 from convlab.tracing import LaunchTrace
 
-ONE_WARP = "once by each lane, for all that a warp has to do here"
 Place = tuple[str, int, int]  # of an element: matrix, row, column
 NOWHERE: Place = ("", -1, -1)
 
@@ -106,8 +96,7 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
     if any(array.name == "C" for array in found.launch.arrays):
         for one, element in elements_of(found.launch, "C", "store"):
             held.setdefault(("C", *divmod(element, N)), []).append(one)
-    gap = 2.2
-    grid = Grid()
+    grid, gap = Grid(), 2.2
     at = {"A": (0.0, K + gap, rows), "B": (K + gap, 0.0, K), "C": (K + gap, K + gap, rows)}
     for matrix, (left, top, count) in at.items():
         grid.note(left, top - 1.45, f"{matrix}: {count} x 8", 10, weight="bold")
@@ -163,7 +152,10 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
             elif not stopped and ANSWER not in problems:
                 problems[ANSWER] = _why_wrong(found, A, B) or problem
         if len(found.calls) != 1 and not found.wrong:
-            what = f"The warp comes to mma_tf32 {len(found.calls)} times; it must come {ONE_WARP}."
+            what = (
+                f"The warp comes to mma_tf32 {len(found.calls)} times; it must come once by each "
+                "lane, for all that a warp has to do here."
+            )
             problems.setdefault(COUNTS, Problem(COUNTS, what))
     if problems:
         told = feedback.with_problems(problems.values())
@@ -346,7 +338,7 @@ def errors_by_terms() -> Picture:
     )
     title = "error, as a part of the sum"
     more = {"label": "{:.1e}", "yscale": "log", "xlabel": "terms"}
-    return lines(SUM_TERMS, errors_of_ways(), title, caption, **more)
+    return pictures.lines(SUM_TERMS, errors_of_ways(), title, caption, **more)
 
 
 ACCURACY = "accuracy"
@@ -425,11 +417,8 @@ def _where_to_look(errors: np.ndarray, once: float) -> str:
         )
     rows, columns = np.indices(errors.shape)
     quarters = rows // 8 % 2 * 2 + columns // 16 % 2
-    told = ""
-    for names, groups in (
-        ([f"part[{n}]" for n in range(4)], quarters),
-        (list("xyzw"), columns % 4),
-    ):
+    told, parts = "", [f"part[{n}]" for n in range(4)]
+    for names, groups in ((parts, quarters), (list("xyzw"), columns % 4)):
         wrong = [name for n, name in enumerate(names) if not _mean(errors[groups == n]) < RIGHT]
         if 0 < len(wrong) < len(names):
             told = f"Wrong are only the sums that come from {', '.join(wrong)}. "
